@@ -11,6 +11,7 @@ from cudnnlite._raw._attributes import attributes_of
 from cudnnlite._raw._naming import class_name, members_of
 from cudnnlite._raw._parse import SCALARS, Headers, Prototype
 
+_FIRST = 90000  # CUDNN_VERSION of the first cuDNN that is supported
 _CTYPES = ", ".join(("CFUNCTYPE", "POINTER", "Structure", "c_char_p", "c_void_p", *SCALARS.values()))
 
 
@@ -140,9 +141,16 @@ class Signatures:
 def _attributes(headers: Headers) -> str:
     c_names = "cudnnBackendDescriptorType_t", "cudnnBackendAttributeName_t"
     kinds, numbers = (members_of(c_name, headers.enums[c_name]) for c_name in c_names)
-    return f'''"""The attributes of each kind of backend descriptor: number, type, and whether several values are given."""
+    descriptors = zip(kinds, headers.enums[c_names[0]], strict=True)
+    since = {kind: headers.since.get(c_name, _FIRST) for kind, c_name in descriptors}
+    newer = {kind: version for kind, version in since.items() if version > _FIRST}
+    return f'''"""The kinds of backend descriptors, and their attributes."""
 from __future__ import annotations
 
+# The CUDNN_VERSION that introduced a kind, where that came after 9.0.
+KINDS_SINCE: dict[str, int] = {newer}
+
+# By kind and name: number, type, and whether several values are given.
 ATTRIBUTES: dict[str, dict[str, tuple[int, str, bool]]] = {attributes_of([*kinds], numbers)}
 '''
 

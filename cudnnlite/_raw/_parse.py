@@ -56,6 +56,8 @@ class Headers:
     """All that the generated files are made from, by the names in C."""
 
     enums: dict[str, dict[str, int]] = field(default_factory=dict)
+    # By enumerator: the CUDNN_VERSION that introduced it, where the header says.
+    since: dict[str, int] = field(default_factory=dict)
     handles: list[str] = field(default_factory=lambda: ["cudaStream_t", "cudaGraph_t"])
     structs: dict[str, dict[str, str]] = field(default_factory=dict)  # the fields' types as ctypes expressions
     callbacks: dict[str, str] = field(default_factory=dict)
@@ -155,8 +157,12 @@ def _add_typedef(headers: Headers, cursor: Any) -> None:
     name = cursor.spelling
     target = cursor.underlying_typedef_type.get_canonical()
     if target.kind.name == "ENUM":
-        members = (c for c in target.get_declaration().get_children() if c.kind.name == "ENUM_CONSTANT_DECL")
+        children = target.get_declaration().get_children()
+        members = [c for c in children if c.kind.name == "ENUM_CONSTANT_DECL"]
         headers.enums[name] = {c.spelling: c.enum_value for c in members}
+        for member in members:
+            if since := _since(member):
+                headers.since[member.spelling] = version_number(since)
     elif target.kind.name == "RECORD":
         if fields := {c.spelling: _ctype(headers, c.type) for c in target.get_fields()}:
             headers.structs[name] = fields
@@ -174,9 +180,20 @@ def _add_typedef(headers: Headers, cursor: Any) -> None:
         raise HeaderError(f"no rule for the typedef {name}: {target.spelling}")
 
 
+def _since(cursor: Any) -> str | None:
+    """Return the version of cuDNN that introduced something, where its comment says."""
+    found = re.search(r"@since\s+(?:cuDNN\s+)?v?(\d+(?:\.\d+)+)", cursor.raw_comment or "")
+    return found[1] if found else None
+
+
+def version_number(version: str) -> int:
+    """Return CUDNN_VERSION of a version of cuDNN 9: 92800 of "9.28" and of "9.28.0"."""
+    major, minor, patch, *_ = (*map(int, version.split(".")), 0, 0)
+    return major * 10000 + minor * 100 + patch
+
+
 def _prototype(headers: Headers, cursor: Any, stem: str) -> Prototype:
     comment = cursor.raw_comment or ""
-    since = re.search(r"@since\s+(?:cuDNN\s+)?v?(\d+(?:\.\d+)+)", comment)
     marked = re.search(r"@deprecated\s+Since\s+(?:cuDNN\s+)?v?(\d+(?:\.\d+)*)", comment, re.IGNORECASE)
     deprecated = cursor.availability.name == "DEPRECATED"
     return Prototype(
@@ -185,7 +202,7 @@ def _prototype(headers: Headers, cursor: Any, stem: str) -> Prototype:
         parameters=tuple((a.spelling, _ctype(headers, a.type)) for a in cursor.get_arguments()),
         returns_status=_plain(cursor.result_type) == "cudnnStatus_t",
         header=re.sub(r"^cudnn_|_v\d+$", "", stem),
-        since=since[1] if since else None,
+        since=_since(cursor),
         deprecated=(marked[1] if marked else "yes") if deprecated else None,
         c_types=tuple(" ".join(a.type.spelling.replace("enum ", "").split()) for a in cursor.get_arguments()),
     )

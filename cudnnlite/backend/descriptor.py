@@ -7,13 +7,15 @@ from contextlib import ExitStack
 from typing import Any
 
 from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.attributes import KINDS_SINCE
 from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
+from cudnnlite._raw.library import format_version
 from cudnnlite._raw.types import cudnnBackendDescriptor_t
 from cudnnlite.arguments import instance_of
 from cudnnlite.backend.attributes import C_TYPES, KINDS_READ, REQUIRED, attribute, decode, encode
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.enums import parse_enum
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError
 
 
 class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
@@ -44,6 +46,8 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
     ------
     ArgumentError
         An unknown kind or attribute, or a value of a wrong type; the message names it.
+    NotSupportedError
+        The kind is newer than the loaded libcudnn; the message says since when it exists.
     CudnnError
         cuDNN refused.
 
@@ -81,7 +85,18 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
             raise
 
     def _make(self, native: ctypes.c_void_p) -> None:
-        self.api.cudnnBackendCreateDescriptor(self.kind, ctypes.byref(native))
+        try:
+            self.api.cudnnBackendCreateDescriptor(self.kind, ctypes.byref(native))
+        except CudnnError as error:
+            since, library = KINDS_SINCE.get(self.kind.name, 0), self.api.library
+            if library.version >= since:
+                raise
+            # cuDNN finds no size of a kind that it does not know, and says that it has no memory.
+            detail = (
+                f"kind={self.kind.name} was added in cuDNN {format_version(since)}; the loaded "
+                f"libcudnn is {library.version_text}: {library.path}"
+            )
+            raise NotSupportedError(error.function, error.status, detail) from error
 
     def set(self, name: str, value: Any, type_name: str | None = None) -> None:
         """Set an attribute.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from cudnnlite._raw.attributes import ATTRIBUTES
+from cudnnlite._raw.attributes import ATTRIBUTES, KINDS_SINCE
 from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
 from cudnnlite.backend.attributes import C_TYPES, ENUMS_OF_ATTRIBUTES, REQUIRED
 from cudnnlite.emulated.api import EmulatedApi
@@ -94,6 +94,8 @@ def create(given: SimpleNamespace) -> None:
     member = BackendDescriptorType(given.descriptorType)
     if member.name not in BackendDescriptorType.__members__:
         raise unsupported(f"descriptor type {given.descriptorType}")
+    if given.api.library.version < KINDS_SINCE.get(member.name, 0):
+        raise RefusalError(Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "unknown descriptor type")
     made = Native(member.name)
     given.api.backend[made.address] = made
     given.descriptor[0] = type(given.descriptor[0])(made.address)

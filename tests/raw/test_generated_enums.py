@@ -3,11 +3,13 @@
 import copy
 import keyword
 import pickle
+import re
 
 import header_text
 import pytest
 
 from cudnnlite._raw import enums
+from cudnnlite._raw.attributes import KINDS_SINCE
 from cudnnlite._raw.enums import C_MEMBERS, C_NAMES, MathType, Status
 
 
@@ -125,3 +127,17 @@ def test_text():
     assert str(MathType.FMA) == f"{MathType.FMA}" == "FMA"
     assert repr(MathType.FMA) == "<MathType.FMA: 3>"
     assert f"{MathType.FMA:>5}|{MathType.FMA:d}|{MathType.FMA:02x}" == "  FMA|3|03"
+
+
+def test_the_versions_that_introduced_kinds_of_backend_descriptors_are_the_headers():
+    found = re.findall(
+        r"CUDNN_BACKEND_(\w+)_DESCRIPTOR += \d+,.*@since cuDNN (\d+)\.(\d+)\.(\d+) ",
+        "".join(header_text.raw_texts().values()),
+    )
+    versions = {name: int(a) * 10000 + int(b) * 100 + int(c) for name, a, b, c in found}
+    kinds = enums.BackendDescriptorType.__members__
+    if header_text.is_generation_version():
+        assert versions.keys() == kinds.keys()
+    assert len(versions.keys() & kinds.keys()) > 30
+    for name in versions.keys() & kinds.keys():
+        assert KINDS_SINCE.get(name, 90000) == versions[name], name

@@ -2,16 +2,18 @@
 
 import ctypes
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite._raw.api import library_api
+from cudnnlite._raw.api import CudnnApi, library_api
 from cudnnlite._raw.attributes import ATTRIBUTES
 from cudnnlite._raw.enums import BackendAttributeName, BackendAttributeType, BackendDescriptorType
 from cudnnlite._raw.types import cudnnBackendDescriptor_t, cudnnHandle_t
 from cudnnlite.backend.attributes import C_TYPES, ENUMS_OF_ATTRIBUTES, REQUIRED, encode
+from cudnnlite.emulated.api import EmulatedApi
 
 # libcudnn calls a graph of these "not supported" whatever is asked; the rest of the table does not depend on it
 TWO_TYPES = {"OPERATION_CONTRACT_BAND_MATRIX"}
@@ -131,6 +133,27 @@ def test_a_descriptor_of_another_type_and_a_null_pointer_are_no_native_objects(o
         encode("EXECUTION_PLAN", "handle", cudnnHandle_t())
     assert encode("EXECUTION_PLAN", "handle", own_handle)[2][0] == own_handle.ptr.value
     assert encode("EXECUTION_PLAN", "handle", own_handle.ptr)[2][0] == own_handle.ptr.value
+
+
+@pytest.mark.parametrize("real", [True, False], ids=["libcudnn", "emulated"])
+def test_a_kind_that_is_newer_than_the_library_says_since_when_it_exists(own_device, real):
+    """No older libcudnn is here: this one answers to a number that it does not know as those do."""
+    library = replace(own_device.api.library, version=91900)
+    api = CudnnApi(library) if real else EmulatedApi(library, own_device.memory)
+    message = r"kind=OPERATION_SLICE was added in cuDNN 9.22.0; the loaded libcudnn is 9.19.0: .*libcudnn"
+    if real:
+        create = api.cudnnBackendCreateDescriptor
+        api.cudnnBackendCreateDescriptor = lambda kind, native: create(999, native)
+    with pytest.raises(dnn.NotSupportedError, match=message) as caught:
+        dnn.BackendDescriptor(api, "OPERATION_SLICE")
+    assert caught.value.status == dnn.Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED
+    assert not isinstance(caught.value, MemoryError)
+
+
+def test_where_memory_is_lacking_a_known_kind_is_not_called_new(world):
+    world.ledger.fail_next("cudnnBackendCreateDescriptor", dnn.Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED)
+    with pytest.raises(dnn.AllocationError):
+        dnn.BackendDescriptor(world.process_api, "OPERATION_SLICE")
 
 
 def test_values_become_arrays_of_their_c_types():
