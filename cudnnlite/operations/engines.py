@@ -15,7 +15,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType, MathType
-from cudnnlite.errors import ArgumentError, WorkspaceLimitWarning
+from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitWarning
 from cudnnlite.operations.described import Described, graph_of
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.results import AlgorithmResult
@@ -90,11 +90,26 @@ def given_engine(described: Described, engine: Engine, stack: ExitStack) -> tupl
     if why := why_no_engine(problem):
         raise ArgumentError(f"algorithm={engine}: {why}")
     graph = described.graph
-    configuration = configure(graph, engine, stack)
+    try:
+        configuration = configure(graph, engine, stack)
+    except CudnnError as error:
+        error.notes += (f"algorithm={engine}: {_what_is_wrong(engine, graph)}",)
+        raise
     if why := excluded(configuration, problem):
         raise ArgumentError(f"algorithm={engine}: {why}")
     plan = ExecutionPlan(graph, configuration, stack)
     return replace(row_of(configuration, problem), workspace=plan.workspace), plan
+
+
+def _what_is_wrong(engine: Engine, graph: Graph) -> str:
+    """Return what the graph has instead of an engine that cuDNN refused."""
+    assert graph.descriptor is not None
+    count: int = graph.descriptor.get("engine_global_count")
+    if engine.index not in range(count):
+        return f"there is no such engine; those for this problem have numbers from 0 to {count - 1}"
+    if engine.choices:
+        return "for this problem there is no such engine, or it has not got these knobs"
+    return "for this problem there is no such engine"
 
 
 def engine_rows(graph: Graph, problem: Problem, *, compiled: bool = False) -> list[AlgorithmResult]:

@@ -71,6 +71,21 @@ def _build(handle: Handle, stack: ExitStack, problem: Any) -> Graph:
     return fused_graph(handle, stack, problem.specs, problem.conv, problem.activation, problem.alpha, alpha2)
 
 
+def _hint(problem: Any) -> str:
+    """Return what no engine of an H200 does together, and a way out."""
+    if problem.alpha == 1 or "z" in problem.specs:
+        return convolution_problem.FORWARD.hint(problem)
+    scaled = f"no engine scales a convolution (alpha={problem.alpha}) and adds a bias"
+    if problem.operation.name == BIAS.name:
+        return f"{scaled}; without interface='graph' the descriptor call does"
+    if not problem.conv.is_symmetric:
+        scaled = f"padding={problem.conv.padding} needs an engine, and {scaled}"
+    return (
+        f"{scaled}; dnn.convolution_forward(..., bias=bias, alpha={problem.alpha}) does, "
+        "dnn.activation_forward behind it the rest"
+    )
+
+
 def _fits(problem: Any, algorithm: Any) -> str:
     mode = problem.activation.mode
     if mode not in (ActivationMode.IDENTITY, ActivationMode.RELU):
@@ -162,7 +177,7 @@ FUSED = replace(
     function="cudnnConvolutionBiasActivationForward", reads=("x", "w", "bias"), infer=_infer,
     options={"conv": ConvolutionSpec, "activation": ActivationSpec}, names=_ITSELF,
     constants={"alpha2": ctypes.addressof(_ZERO)}, check=_check, complete=_complete, words=_words,
-    alignments=_alignments,
+    alignments=_alignments, hint=_hint,
     algorithms=_FUSED_ALGORITHMS,
 )  # fmt: skip
 # `convolution_forward` with a bias: of IDENTITY, and what is added are the old values

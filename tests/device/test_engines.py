@@ -274,11 +274,23 @@ def test_what_is_no_engine(arguments: Any, said: str) -> None:
         dnn.Engine(*arguments)
 
 
-def test_an_engine_that_is_none_here(handle: dnn.Handle) -> None:
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        (dnn.Engine(9999), "algorithm=engine 9999: there is no such engine; those .* from 0 to "),
+        (dnn.Engine(-1), "algorithm=engine -1: there is no such engine; those .* from 0 to "),
+        (
+            dnn.Engine(0, {"TILE_SIZE": 9999}),
+            r"algorithm=engine 0 \(TILE_SIZE=9999\): for this problem there is no such engine, or it",
+        ),
+    ],
+    ids=str,
+)
+def test_an_engine_that_is_none_here(handle: dnn.Handle, engine: dnn.Engine, message: str) -> None:
     problem = Problem(handle, X, W, padding=1)
-    for engine in (dnn.Engine(9999), dnn.Engine(0, {"TILE_SIZE": 9999})):
-        with pytest.raises(dnn.CudnnError) as told:
-            dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=engine)
+    for call in (dnn.plan_convolution_forward, dnn.convolution_forward):
+        with pytest.raises(dnn.CudnnError, match=message) as told:
+            call(handle, problem.x, problem.w, problem.conv, algorithm=engine)
         assert "TensorSpec" in str(told.value), "the specs are told"
 
 

@@ -291,6 +291,21 @@ def test_a_bias_and_beta_by_an_engine_is_refused_with_a_way_out(handle: dnn.Hand
         dnn.convolution_forward(handle, x, w, fused.conv, bias=bias, beta=0.5, out=fused.out(), interface="graph")
 
 
+def test_alpha_and_a_bias_by_an_engine_is_refused_with_a_way_out(handle: dnn.Handle) -> None:
+    fused = Fused(handle)
+    x, w, bias = fused.operands
+    message = r"scales a convolution \(alpha=0.5\) and adds a bias; without interface='graph' the"
+    with pytest.raises(dnn.NotSupportedError, match=message):
+        dnn.convolution_forward(handle, x, w, fused.conv, bias=bias, alpha=0.5, interface="graph")
+    uneven = dnn.ConvolutionSpec(padding=((1, 0), (0, 1)))
+    for conv, needs in ((fused.conv, ""), (uneven, r"padding=\(\(1, 0\), \(0, 1\)\) needs an engine, and ")):
+        message = needs + r"no engine scales a convolution \(alpha=0.5\) .*bias=bias, alpha=0.5\) does"
+        with pytest.raises(dnn.NotSupportedError, match=message):
+            dnn.convolution_bias_activation_forward(handle, *fused.operands, conv, alpha=0.5, interface="graph")
+        y = dnn.convolution_forward(handle, x, w, conv, bias=bias, alpha=0.5)
+        dnn.activation_forward(handle, y, "relu", out=y)
+
+
 @pytest.mark.parametrize(("dtype", "layout"), KINDS)
 def test_a_convolution_with_a_bias(handle: dnn.Handle, dtype: str, layout: str) -> None:
     """However it is added; the choice says how."""
