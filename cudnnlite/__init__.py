@@ -11,14 +11,17 @@ Importing it loads no library; making the first descriptor or handle does.  The 
 imported when they are first asked for.
 """
 
-import cudnnlite.ctrl_c  # noqa: F401  (before anything else)
+import cudnnlite.ctrl_c  # before anything else
+
+# isort: split
+import cudnnlite._raw.dependencies  # noqa: F401  (before what may be missing)
 
 # isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from cudnnlite import errors, raw
-from cudnnlite.arguments import refused_as
+from cudnnlite.arguments import refused_as as _refused_as
 from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.backend.engines import Engine
 from cudnnlite.descriptors import (
@@ -234,7 +237,7 @@ if not TYPE_CHECKING:
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         # There may be no file descriptor left for what has to be read.
-        with refused_as(CudnnliteError, f"{__name__}.{name} cannot be imported"):
+        with _refused_as(CudnnliteError, f"{__name__}.{name} cannot be imported"):
             module = import_module(f"{__name__}.{_LATER[name]}")
         found = globals()[name] = getattr(module, name)
         return found

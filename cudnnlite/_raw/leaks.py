@@ -81,7 +81,8 @@ def _release(leak: Leak) -> None:
         # The place to name is where the pending call was made: behind here, `release_leaks` and
         # `__bool__`.
         warnings.warn(leak.complaint, ResourceWarning, stacklevel=4)
-    except ResourceWarning as error:  # where warnings are errors; the code that runs now leaked nothing
+    # Warnings may be errors; the code that runs now leaked nothing.
+    except ResourceWarning as error:
         _Unraisable(error)
     finally:
         try:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from cudnnlite._raw.dependencies import how_to_install, packages_behind
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.doctor import environment, libraries, probe
 from cudnnlite.doctor.finding import Finding, Verdict
@@ -57,9 +58,12 @@ def examine(packages: Iterable[str] = ()) -> Examination:
         except Exception as error:  # what was found before stays
             text = f"'{name}' could not be looked at: {type(error).__name__}: {error}"
             fix = "report this output: it is a mistake of the doctor"
+            if isinstance(error, ImportError) and (packages := packages_behind(error)):
+                fix = how_to_install(packages)
             findings.append(Finding("doctor.check", Verdict.WARNING, text, fix, facts={"name": name}))
             return None
 
+    look("packages", lambda: findings.extend(environment.judge_packages()))
     found = look("probe", lambda: probe.run_probe(variables.get(DEVICE_VARIABLE) or "auto", packages))
     found = found or probe.Probe({}, "was not started")
     look("libraries", lambda: findings.extend(libraries.judge(libraries.gather(variables, found, packages))))

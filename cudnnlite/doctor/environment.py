@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from cudnnlite._raw.dependencies import how_to_install, missing_packages
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache, check_place, entry_files, parse_cache_path
 from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
@@ -41,6 +42,14 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found
+
+
+def judge_packages() -> Iterator[Finding]:
+    """Tell which packages are missing that cudnnlite needs."""
+    for name, requirement in missing_packages().items():
+        text = f"{name}, which cudnnlite needs, is not installed"
+        fix = how_to_install({name: requirement})
+        yield Finding("packages.missing", BROKEN, text, fix, facts={"package": name})
 
 
 def by_folder(paths: Iterable[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import pty
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -24,7 +25,7 @@ from cudnnlite.doctor.probe import Probe, read_probe, run_probe
 
 from . import tuning_files
 from .elf_files import write_copy
-from .harness import pretend_file
+from .harness import pretend_file, run_python
 from .tuning_entries import H200
 
 HERE = Path(load_library().path).resolve()
@@ -437,6 +438,81 @@ def test_a_check_that_fails_is_a_finding(quick, monkeypatch, broken):
     assert any("RuntimeError: a mistake" in each["text"] for each in found["doctor.check"])
     assert "cache.file" in found
     assert "environment.CUDNNLITE_TUNING_CACHE" in found
+
+
+# ---------------------------------------------------------------- packages that are missing
+
+WITHOUT = """
+import sys
+from importlib import metadata
+
+missing = {missing!r}
+
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name in missing:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+
+def version(name, real=metadata.version):
+    if name in missing and {uninstalled}:
+        raise metadata.PackageNotFoundError(name)
+    return real(name)
+
+
+metadata.version = version
+metadata.requires = lambda name: {requires!r}
+sys.meta_path.insert(0, Without())
+sys.argv = ["cudnnlite", "doctor"]
+from cudnnlite.cli import main
+
+main()
+"""
+REQUIRES = ["numpy>=1.26", "typer>=0.16", "platformdirs>=4", "torch>=2; extra == 'torch'"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("missing", "uninstalled", "fix"),
+    [
+        (["typer"], True, "typer: pip install 'typer>=0.16'"),
+        (["numpy", "typer"], True, "numpy and typer: pip install 'numpy>=1.26' 'typer>=0.16'"),
+        (["numpy"], False, "numpy: pip install --force-reinstall 'numpy>=1.26'"),
+    ],
+)
+def test_a_missing_package_is_named_where_no_command_starts(missing, uninstalled, fix):
+    code = WITHOUT.format(missing=missing, uninstalled=uninstalled, requires=REQUIRES)
+    done = run_python(code, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"cudnnlite: No module named '{missing[0]}'; cudnnlite needs {fix}\n"
+
+
+@pytest.mark.processes
+def test_a_missing_package_of_somebody_else_is_not_ours():
+    code = WITHOUT.format(missing=["html"], uninstalled=True, requires=REQUIRES)
+    done = run_python(code.replace("from cudnnlite.cli", "import cudnnlite, html\nfrom cudnnlite.cli"), check=False)
+    assert "Traceback" in done.stderr
+    assert "cudnnlite needs" not in done.stderr
+
+
+def test_a_missing_package_is_a_finding(quick, monkeypatch):
+    def version(name, real=metadata.version):
+        if name == "platformdirs":
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(metadata, "requires", lambda name: REQUIRES)
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
+    found = checks(json.loads(run("--json").stdout))
+    (finding,) = found["packages.missing"]
+    assert finding["status"] == "broken"
+    assert finding["text"] == "platformdirs, which cudnnlite needs, is not installed"
+    assert finding["fix"] == "pip install 'platformdirs>=4'"
+    assert finding["facts"] == {"package": "platformdirs"}
+    assert all(each["fix"] == finding["fix"] for each in found["doctor.check"])
 
 
 # ---------------------------------------------------------------- output and exit codes

@@ -18,7 +18,7 @@ LAYERS = (
     ("version", "errors", "ctrl_c", "kept", "warn", "arguments", "unknown", "sizes", "texts", "enums", "dtypes", "_raw.cenum",
      "_raw.enums", "_raw.types",
      "_raw.record", "_raw.functions", "_raw.signatures", "_raw.attributes", "_raw.dlpack", "_raw.opaque", "_raw.elf",
-     "_raw.unforked", "_raw.noncopyable", "_raw.leaks"),
+     "_raw.unforked", "_raw.noncopyable", "_raw.leaks", "_raw.dependencies"),
     ("_raw.check", "_raw.library", "_raw.calls", "_raw.api"),
     ("specs",),
     ("descriptors",),

@@ -1,4 +1,4 @@
-"""Owners that go without `close()`: what they own is given back by the main thread, and no error gets lost."""
+"""Owners that go without `close()`: what they own is given back, and no error gets lost."""
 
 import gc
 import sys
