@@ -63,3 +63,55 @@ def test_the_doctor():
         CUDNNLITE_DEVICE="emulated",
     )
     assert "nothing broken" in done.stdout
+
+
+def test_every_command_runs(tmp_path):
+    done = run_python(
+        """
+        import os
+        import sys
+        from pathlib import Path
+
+        from typer.main import get_command
+        from typer.testing import CliRunner
+
+        from cudnnlite.cli import app
+
+        os.chdir(sys.argv[1])
+        Path("script.py").write_text("import cudnnlite as dnn; dnn.Handle().close()")
+        Path("cache").mkdir()
+        Path("other").mkdir()
+        arguments = {
+            "autotune": "--input 1x2x5x5 --filter 3x2x3x3 --cache cache --html tuning.html",
+            "doctor": "",
+            "trace": "script.py --c program",
+            "demo": "--output edges.png",
+            "info": "--json",
+            "cache show": "--cache cache",
+            "cache compare": "cache other",
+            "cache export": "exported --cache cache",
+            "cache merge": "other --cache cache",
+            "cache clear": "--cache cache --yes",
+        }
+
+        def leaves(command, *names):
+            if not hasattr(command, "commands"):
+                return [" ".join(names)]
+            inner = command.commands.items()
+            return [leaf for name, each in inner for leaf in leaves(each, *names, name)]
+
+        commands = set(leaves(get_command(app)))
+        if commands != arguments.keys():
+            raise SystemExit(f"commands here or there alone: {commands ^ arguments.keys()}")
+        caches_are_empty = {"cache compare": 1, "cache export": 1}
+        for name, options in arguments.items():
+            ended = CliRunner().invoke(app, f"{name} {options}".split())
+            if ended.exit_code != caches_are_empty.get(name, 0):
+                raise SystemExit(f"{name}: {ended.exit_code}, {ended.exception!r}, {ended.output}")
+        """,
+        tmp_path,
+        PYTHONOPTIMIZE=2,
+        CUDNNLITE_DEVICE="emulated",
+        PYTHONWARNINGS="ignore",
+    )
+    assert done.stderr == ""
