@@ -68,7 +68,7 @@ def integers(values: Any, argument: str, most: int) -> tuple[int, ...]:
 def real_number(value: Any, argument: str) -> float:
     """Return a real number as a float.
 
-    ArgumentError for text, complex and masked numbers, and what a float has no room for.
+    ArgumentError for text, complex and masked numbers, times, and what a float has no room for.
     """
     if type(value) is float:
         return value
@@ -76,7 +76,7 @@ def real_number(value: Any, argument: str) -> float:
     try:
         # bytes have neither method, but float() reads them
         is_number = hasattr(value, "__float__") or hasattr(value, "__index__")
-        if is_number and not _is_complex(value):
+        if is_number and not _becomes_another_number(value):
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass
@@ -89,15 +89,16 @@ def refuse_masked(value: Any, argument: str) -> None:
         raise ArgumentError(f"{argument}={shown(value)} is masked, and has no value")
 
 
-def _is_complex(value: Any) -> bool:
-    """Tell whether a number, or an array of NumPy or PyTorch, is complex.
+def _becomes_another_number(value: Any) -> bool:
+    """Tell whether a value of NumPy or PyTorch is no real number, though `float` makes one of it.
 
-    `float` takes the real part of those of NumPy, with a warning.
+    Of NumPy's complex values that is the real part, of a time the count without its unit, and text
+    is read.
     """
     dtype = getattr(value, "dtype", None)
-    is_of_numpy = getattr(dtype, "kind", "") == "c"
-    is_of_torch = getattr(dtype, "is_complex", False) is True
-    return isinstance(value, complex) or is_of_numpy or is_of_torch
+    is_of_numpy = getattr(dtype, "kind", "") in ("c", "m", "M", "S", "U")
+    is_complex_of_torch = getattr(dtype, "is_complex", False) is True
+    return isinstance(value, complex) or is_of_numpy or is_complex_of_torch
 
 
 def instance_of(value: Any, kind: type[KindT], argument: str, hint: str = "") -> KindT:

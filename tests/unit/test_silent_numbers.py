@@ -21,6 +21,8 @@ NO_REAL_NUMBERS = {
     "complex scalar": np.complex64(2 + 5j),
     "complex array": np.array(2 + 5j),
     "complex": 2 + 5j,
+    "time": np.timedelta64(3),
+    "text of NumPy": np.str_("3"),
     "masked": np.ma.masked,
     "masked array": np.ma.array(3.0, mask=True),
     "element of a masked array": np.ma.array([3.0, 1.0], mask=[True, False])[0],
@@ -52,7 +54,8 @@ def x(own_handle):
 @pytest.mark.parametrize("value", NO_REAL_NUMBERS.values(), ids=NO_REAL_NUMBERS)
 @pytest.mark.filterwarnings("ignore:Warning. converting a masked element:UserWarning")
 def test_what_is_no_real_number_is_refused_by_name(own_handle, x, argument, value):
-    with pytest.raises(dnn.ArgumentError, match=f"^{argument}.*(real number|masked|not a number|pair of numbers)"):
+    needed = "(real number|masked|not a number|pair of numbers|probability)"
+    with pytest.raises(dnn.ArgumentError, match=f"^{argument}.*{needed}"):
         SCALARS[argument](own_handle, x, value)
     assert (x.numpy() == 1).all()
 
