@@ -32,7 +32,6 @@ POISON_FREED = 0xA5
 QUARANTINE = 16 << 20  # freed memory whose addresses are not handed out again yet, in bytes
 _OVERHEAD = 512  # what a block takes beside its bytes: alignment, and Python's objects
 _UNASKED = 16 << 20  # so many bytes are allocated without a look at what the host has left
-_LARGE = 16 << 20  # bytes from which an allocation is poisoned part by part
 _PART = 2 << 20  # bytes; as large as a huge page
 # of both versions of control groups: where they are, and the files with the limit, the use, and what of that is a mere cache
 _GROUPS = {
@@ -57,10 +56,13 @@ class EmulatedMemory(NonCopyable):
     ----------
     capacity : int
         Bytes that may be allocated at once.
+    large : int
+        Bytes from which an allocation is poisoned part by part.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, large: int = 16 << 20) -> None:
         self.capacity = capacity
+        self.large = large
         self.peak = 0
         self._used = 0
         self._blocks: dict[int, Bytes] = {}
@@ -115,13 +117,13 @@ class EmulatedMemory(NonCopyable):
             offset = -raw.ctypes.data % ALIGNMENT
             block = raw[offset : offset + nbytes]
             address = block.ctypes.data
-            if nbytes < _LARGE:
+            if nbytes < self.large:
                 block[:] = POISON_NEW
             buffer = EmulatedBuffer(self, address, nbytes)
             owner = _Owner(buffer, self._dropped.append)
             owner.address = address
             try:
-                if nbytes < _LARGE:
+                if nbytes < self.large:
                     # An interrupt may have left those of an earlier block at this address.
                     self._untouched.pop(address, None)
                 else:

@@ -204,9 +204,8 @@ def test_an_exported_large_allocation_is_poisoned():
     assert (buffer.bytes() == POISON_NEW).all()
 
 
-def test_a_small_allocation_where_a_large_one_was_is_not_poisoned_again(monkeypatch):
-    monkeypatch.setattr("cudnnlite.emulated.memory._LARGE", 1000)
-    memory = EmulatedMemory(MIB)
+def test_a_small_allocation_where_a_large_one_was_is_not_poisoned_again():
+    memory = EmulatedMemory(MIB, large=1000)
     for nbytes in (2000, 500, 2000, 500):
         buffer = memory.allocate(nbytes)
         memory.view(buffer.handle, nbytes)[:] = 1
