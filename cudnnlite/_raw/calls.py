@@ -126,7 +126,8 @@ class Alive:
         self._refs.add(ref(one, self._refs.discard))
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([one for each in tuple(self._refs) if (one := each()) is not None])
+        # Of `tuple` a collection may remove references while it goes through them; a copy of a set allocates before.
+        return iter([one for each in self._refs.copy() if (one := each()) is not None])
 
 
 _functions, PREPARED = Alive(), Alive()

@@ -112,7 +112,8 @@ class _ReleasesLeaks:
     """An object whose truth C asks for when it makes the pending call."""
 
     def __bool__(self) -> bool:
-        release_leaks()
+        if release_leaks is not None:  # at the end of the interpreter modules lose their names
+            release_leaks()
         return False  # C takes 0 for success
 
 

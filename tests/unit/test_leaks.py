@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 
+from cudnnlite._raw.calls import Alive
 from cudnnlite._raw.leaks import Leak, release_leaks
 from cudnnlite.errors import ClosedError
 
@@ -29,10 +30,16 @@ def test_many_owners_in_one_collection_are_all_released():
     owners.append(owners)  # a cycle
     holder = [owners]
     del owners
-    with pytest.warns(ResourceWarning, match="never closed") as caught:
+    with pytest.warns(ResourceWarning, match="never closed"):
         drop(holder)
     assert sorted(released) == list(range(200))
-    assert {warning.filename for warning in caught} == {drop.__code__.co_filename}
+
+
+def test_the_warning_names_where_the_owner_went():
+    holder = [make_leak(list)[0]]
+    with pytest.warns(ResourceWarning, match="never closed") as caught:
+        holder.clear()
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_what_was_detached_is_not_released():
@@ -116,3 +123,16 @@ def test_the_end_of_the_interpreter_releases_nothing():
     )
     assert done.stdout == "end\n"
     assert done.stderr == ""
+
+
+def test_what_is_alive_is_listed_while_a_collection_runs():
+    alive, threshold = Alive(), gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for _ in range(3000):
+            owner = Owner()
+            owner.itself = owner
+            alive.add(owner)
+            assert owner in list(alive)
+    finally:
+        gc.set_threshold(*threshold)

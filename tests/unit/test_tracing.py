@@ -273,11 +273,11 @@ def test_results_in_memory_that_was_freed_are_a_loop_too(
     interface: str, handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan's variant pack of an address is used again: in the program other memory is there, so that it is set again."""
-    blocks, full = itertools.cycle([np.empty(320 + ALIGNMENT, np.uint8) for _ in range(3)]), np.full
+    blocks, empty = itertools.cycle([np.empty(320 + ALIGNMENT, np.uint8) for _ in range(3)]), np.empty
 
     def in_turn(size: Any, *more: Any, **options: Any) -> Any:
         """Make results lie in three places in turn: where the host would put them depends on what ran before."""
-        made = full(size, *more, **options)
+        made = empty(size, *more, **options)
         if size != 320 + ALIGNMENT:
             return made
         block = next(blocks)
@@ -287,7 +287,7 @@ def test_results_in_memory_that_was_freed_are_a_loop_too(
     monkeypatch.setattr("cudnnlite.emulated.memory.QUARANTINE", 0)
     x, w = handle.array(X), handle.array(X[:, :, :2, :2])
     with dnn.plan_convolution_forward(handle, x, w, interface=interface) as plan, dnn.trace() as trace:
-        monkeypatch.setattr(np, "full", in_turn)
+        monkeypatch.setattr(np, "empty", in_turn)
         for _ in range(200):
             y = plan(x, w)
         y.numpy()
