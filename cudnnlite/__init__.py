@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING
 
 from cudnnlite import errors, raw
 from cudnnlite.arguments import refused_as as _refused_as
-from cudnnlite.backend.descriptor import BackendDescriptor
-from cudnnlite.backend.engines import Engine
 from cudnnlite.descriptors import (
     ConvolutionDescriptor,
     DropoutDescriptor,
@@ -46,45 +44,85 @@ from cudnnlite.descriptors.layers import (
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.workspace import Workspace
+from cudnnlite.graph.backend_descriptor import BackendDescriptor
+from cudnnlite.graph.engines import Engine
 
 # isort: off
 from cudnnlite.enums import (
-    TF32, TRUE_FLOAT32, ActivationMode, BatchNormMode, ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo,
-    ConvolutionFwdAlgo, ConvolutionMode, CTCGradMode, CTCLossAlgo, DataType, Determinism, LossNormalizationMode,
-    MathType, NanPropagation, OpTensorOp, PoolingMode, ReduceTensorOp, ReorderType, RNNAlgo, RNNBiasMode,
-    RNNDataLayout, RNNInputMode, RNNMode, SeqDataAxis, SoftmaxAlgorithm, SoftmaxMode, Status, TensorFormat,
-)  # fmt: skip
+    TF32,
+    TRUE_FLOAT32,
+    ActivationMode,
+    BatchNormMode,
+    ConvolutionBwdDataAlgo,
+    ConvolutionBwdFilterAlgo,
+    ConvolutionFwdAlgo,
+    ConvolutionMode,
+    CTCGradMode,
+    CTCLossAlgo,
+    DataType,
+    Determinism,
+    LossNormalizationMode,
+    MathType,
+    NanPropagation,
+    OpTensorOp,
+    PoolingMode,
+    ReduceTensorOp,
+    ReorderType,
+    RNNAlgo,
+    RNNBiasMode,
+    RNNDataLayout,
+    RNNInputMode,
+    RNNMode,
+    SeqDataAxis,
+    SoftmaxAlgorithm,
+    SoftmaxMode,
+    Status,
+    TensorFormat,
+)
 from cudnnlite.errors import (
-    AlignmentWarning, AllocationError, ArgumentError, ArrayTypeError, BadParamError, CaptureError, ClosedError, CudnnError,
-    CudnnliteError, DeviceLostError, DeviceMemoryError, ExecutionError, InternalError, LibraryError,
-    LibraryNotFoundError, MissingPackageError, MixedLibrariesError, NoAlgorithmError, NoDeviceError,
-    NotInitializedError, NotSupportedError, SymbolNotFoundError, ThreadError, TuningCacheError, TuningCacheWarning,
-    TuningWarning, WorkspaceLimitError, WorkspaceLimitWarning,
-)  # fmt: skip
+    AlignmentWarning,
+    AllocationError,
+    ArgumentError,
+    ArrayTypeError,
+    BadParamError,
+    CaptureError,
+    ClosedError,
+    CudnnError,
+    CudnnliteError,
+    DeviceLostError,
+    DeviceMemoryError,
+    ExecutionError,
+    InternalError,
+    LibraryError,
+    LibraryNotFoundError,
+    MissingPackageError,
+    MixedLibrariesError,
+    NoAlgorithmError,
+    NoDeviceError,
+    NotInitializedError,
+    NotSupportedError,
+    SymbolNotFoundError,
+    ThreadError,
+    TuningCacheError,
+    TuningCacheWarning,
+    TuningWarning,
+    WorkspaceLimitError,
+    WorkspaceLimitWarning,
+)
 
 # isort: on
-from cudnnlite.operations.activation import activation_backward, activation_forward
-from cudnnlite.operations.attention import (
+from cudnnlite.operations.attention.functions import (
     multi_head_attention_backward_data,
     multi_head_attention_backward_weights,
     multi_head_attention_forward,
 )
-from cudnnlite.operations.attention_plan import AttentionGradients, AttentionReserve, AttentionTrainingOutput
-from cudnnlite.operations.attention_weights import AttentionWeights
-from cudnnlite.operations.batch_normalization import (
-    batch_normalization_backward,
-    batch_normalization_inference,
-    batch_normalization_training,
+from cudnnlite.operations.attention.plan import (
+    AttentionGradients,
+    AttentionReserve,
+    AttentionTrainingOutput,
 )
-from cudnnlite.operations.capture import CapturedGraph, capture
-from cudnnlite.operations.convolution import (
-    ConvolutionForwardPlan,
-    convolution_forward,
-    find_convolution_forward,
-    get_convolution_forward,
-    plan_convolution_forward,
-)
-from cudnnlite.operations.convolution_backward import (
+from cudnnlite.operations.attention.weights import AttentionWeights
+from cudnnlite.operations.convolution.backward import (
     ConvolutionBackwardDataPlan,
     ConvolutionBackwardFilterPlan,
     convolution_backward_data,
@@ -97,58 +135,77 @@ from cudnnlite.operations.convolution_backward import (
     plan_convolution_backward_data,
     plan_convolution_backward_filter,
 )
-from cudnnlite.operations.convolution_backward_problem import (
-    ConvolutionBackwardDataProblem,
-    ConvolutionBackwardFilterProblem,
+from cudnnlite.operations.convolution.bias_gradient import convolution_backward_bias
+from cudnnlite.operations.convolution.folding import fold_batch_normalization
+from cudnnlite.operations.convolution.forward import (
+    ConvolutionForwardPlan,
+    convolution_forward,
+    find_convolution_forward,
+    get_convolution_forward,
+    plan_convolution_forward,
 )
-from cudnnlite.operations.convolution_bias import convolution_backward_bias
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.ctc import ctc_loss
-from cudnnlite.operations.dropout import DropoutState, dropout_backward, dropout_forward
-from cudnnlite.operations.folding import fold_batch_normalization
-from cudnnlite.operations.fused_convolution import (
+from cudnnlite.operations.convolution.fused import (
     ConvolutionBiasActivationForwardPlan,
     ConvolutionBiasActivationForwardProblem,
     convolution_bias_activation_forward,
     plan_convolution_bias_activation_forward,
 )
-from cudnnlite.operations.im2col import im2col
-from cudnnlite.operations.lrn import (
+from cudnnlite.operations.convolution.im2col import im2col
+from cudnnlite.operations.layers.activation import activation_backward, activation_forward
+from cudnnlite.operations.layers.batch_normalization import (
+    batch_normalization_backward,
+    batch_normalization_inference,
+    batch_normalization_training,
+)
+from cudnnlite.operations.layers.ctc import ctc_loss
+from cudnnlite.operations.layers.dropout import DropoutState, dropout_backward, dropout_forward
+from cudnnlite.operations.layers.lrn import (
     divisive_normalization_backward,
     divisive_normalization_forward,
     lrn_backward,
     lrn_forward,
 )
-from cudnnlite.operations.planning import plan_operation
-from cudnnlite.operations.pointwise import (
+from cudnnlite.operations.layers.pointwise import (
     add_tensor,
     op_tensor,
     reduce_tensor,
     scale_tensor,
     set_tensor,
 )
-from cudnnlite.operations.pooling import pooling_backward, pooling_forward
-from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
-from cudnnlite.operations.recording import record_problems
-from cudnnlite.operations.replay import Replay, ReplayCosts
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.operations.rnn.functions import plan_rnn, rnn_backward_data, rnn_backward_weights, rnn_forward
-from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
-from cudnnlite.operations.rnn.packing import PackedSequences, pack_sequences
-from cudnnlite.operations.rnn.plan import RNNPlan
-from cudnnlite.operations.rnn.search import find_rnn_forward
-from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.operations.softmax import softmax_backward, softmax_forward
-from cudnnlite.operations.spatial_transformer import (
+from cudnnlite.operations.layers.pooling import pooling_backward, pooling_forward
+from cudnnlite.operations.layers.softmax import softmax_backward, softmax_forward
+from cudnnlite.operations.layers.spatial_transformer import (
     spatial_transformer_grid,
     spatial_transformer_grid_backward,
     spatial_transformer_sample,
     spatial_transformer_sample_backward,
 )
-from cudnnlite.operations.transform import transform_filter, transform_tensor
-from cudnnlite.operations.weights import WeightLayout, WeightPlace
-from cudnnlite.search.results import AlgorithmResult, ConvolutionResult, RNNResult
-from cudnnlite.search.table import AlgorithmTable
+from cudnnlite.operations.layers.transform import transform_filter, transform_tensor
+from cudnnlite.operations.planning import plan_operation
+from cudnnlite.operations.rnn.functions import (
+    plan_rnn,
+    rnn_backward_data,
+    rnn_backward_weights,
+    rnn_forward,
+)
+from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
+from cudnnlite.operations.rnn.packing import PackedSequences, pack_sequences
+from cudnnlite.operations.rnn.plan import RNNPlan
+from cudnnlite.operations.rnn.search import find_rnn_forward
+from cudnnlite.operations.rnn.weights import RNNWeights
+from cudnnlite.plans.capture import CapturedGraph, capture
+from cudnnlite.plans.named_weights import WeightLayout, WeightPlace
+from cudnnlite.plans.replay import Replay, ReplayCosts
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.convolution_backward import (
+    ConvolutionBackwardDataProblem,
+    ConvolutionBackwardFilterProblem,
+)
+from cudnnlite.problems.problem_list import ListedProblem, ProblemList, SkippedNode
+from cudnnlite.problems.recording import record_problems
+from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
+from cudnnlite.problems.rnn import RNNForwardProblem
+from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.attention import AttentionSpec, SeqDataSpec
 from cudnnlite.specs.layers import (
@@ -175,46 +232,203 @@ if TYPE_CHECKING:
     from cudnnlite.tracing.trace import Trace, trace
 
 __all__ = [
-    "TF32", "TRUE_FLOAT32", "ActivationDescriptor", "ActivationMode", "ActivationSpec", "AlgorithmResult",
-    "AlgorithmTable", "AlignmentWarning", "AllocationError", "ArgumentError", "ArrayTypeError", "AttentionDescriptor",
-    "AttentionGradients", "AttentionReserve", "AttentionSpec", "AttentionTrainingOutput", "AttentionWeights",
-    "BackendDescriptor", "BadParamError", "BatchNormMode", "CTCGradMode", "CTCLossAlgo", "CTCLossDescriptor",
-    "CTCLossSpec", "CaptureError", "CapturedGraph", "ClosedError", "ConvolutionBackwardDataPlan",
-    "ConvolutionBackwardDataProblem", "ConvolutionBackwardFilterPlan", "ConvolutionBackwardFilterProblem",
-    "ConvolutionBiasActivationForwardPlan", "ConvolutionBiasActivationForwardProblem", "ConvolutionBwdDataAlgo",
-    "ConvolutionBwdFilterAlgo", "ConvolutionDescriptor", "ConvolutionForwardPlan", "ConvolutionForwardProblem",
-    "ConvolutionFwdAlgo", "ConvolutionMode", "ConvolutionResult", "ConvolutionSpec", "CudnnError", "CudnnliteError",
-    "DataType", "Determinism", "DeviceArray", "DeviceLostError", "DeviceMemoryError", "DropoutDescriptor",
-    "DropoutState", "Engine", "ExecutionError", "FilterDescriptor", "FilterSpec", "Handle", "InternalError",
-    "LRNDescriptor", "LRNSpec", "LibraryError", "LibraryNotFoundError", "ListedProblem", "LossNormalizationMode",
-    "MathType", "MissingPackageError", "MixedLibrariesError", "ModelTuning", "NanPropagation", "NoAlgorithmError",
-    "NoDeviceError", "NotInitializedError", "NotSupportedError", "OpTensorDescriptor", "OpTensorOp", "OpTensorSpec",
-    "PackedSequences", "PoolingDescriptor", "PoolingMode", "PoolingSpec", "ProblemList", "RNNAlgo", "RNNBiasMode",
-    "RNNDataDescriptor", "RNNDataLayout", "RNNDataSpec", "RNNDescriptor", "RNNForwardProblem", "RNNGradients",
-    "RNNInputMode", "RNNMode", "RNNOutput", "RNNPlan", "RNNReserve", "RNNResult", "RNNSpec", "RNNTrainingOutput",
-    "RNNWeights", "ReduceTensorDescriptor", "ReduceTensorOp", "ReduceTensorSpec", "ReorderType", "Replay",
-    "ReplayCosts", "SeqDataAxis", "SeqDataDescriptor", "SeqDataSpec", "SkippedNode", "SoftmaxAlgorithm",
-    "SoftmaxMode", "SpatialTransformerDescriptor", "SpatialTransformerSpec", "Status", "SymbolNotFoundError",
-    "TensorDescriptor", "TensorFormat", "TensorSpec", "TensorTransformDescriptor", "TensorTransformSpec",
-    "ThreadError", "Trace", "TracedCall", "TunedProblem", "Tuner", "TuningCache", "TuningCacheError",
-    "TuningCacheWarning", "TuningPolicy", "TuningWarning", "WeightLayout", "WeightPlace", "Workspace",
-    "WorkspaceLimitError", "WorkspaceLimitWarning", "activation_backward", "activation_forward", "add_tensor",
-    "autotuned", "batch_normalization_backward", "batch_normalization_inference", "batch_normalization_training",
-    "capture", "convolution_backward_bias", "convolution_backward_data", "convolution_backward_filter",
-    "convolution_bias_activation_forward", "convolution_forward", "convolution_transpose", "ctc_loss",
-    "divisive_normalization_backward", "divisive_normalization_forward", "dropout_backward", "dropout_forward",
-    "errors", "find_convolution_backward_data", "find_convolution_backward_filter", "find_convolution_forward",
-    "find_rnn_forward", "fold_batch_normalization", "get_convolution_backward_data",
-    "get_convolution_backward_filter", "get_convolution_forward", "im2col", "lrn_backward", "lrn_forward",
-    "multi_head_attention_backward_data", "multi_head_attention_backward_weights", "multi_head_attention_forward",
-    "op_tensor", "pack_sequences", "plan_convolution_backward_data", "plan_convolution_backward_filter",
-    "plan_convolution_bias_activation_forward", "plan_convolution_forward", "plan_operation", "plan_rnn",
-    "pooling_backward", "pooling_forward", "problems_from_onnx", "raw", "record_problems", "reduce_tensor",
-    "rnn_backward_data", "rnn_backward_weights", "rnn_forward", "scale_tensor", "set_tensor", "softmax_backward",
-    "softmax_forward", "spatial_transformer_grid", "spatial_transformer_grid_backward",
-    "spatial_transformer_sample", "spatial_transformer_sample_backward", "trace", "transform_filter",
-    "transform_tensor", "tune_model",
-]  # fmt: skip
+    "TF32",
+    "TRUE_FLOAT32",
+    "ActivationDescriptor",
+    "ActivationMode",
+    "ActivationSpec",
+    "AlgorithmResult",
+    "AlgorithmTable",
+    "AlignmentWarning",
+    "AllocationError",
+    "ArgumentError",
+    "ArrayTypeError",
+    "AttentionDescriptor",
+    "AttentionGradients",
+    "AttentionReserve",
+    "AttentionSpec",
+    "AttentionTrainingOutput",
+    "AttentionWeights",
+    "BackendDescriptor",
+    "BadParamError",
+    "BatchNormMode",
+    "CTCGradMode",
+    "CTCLossAlgo",
+    "CTCLossDescriptor",
+    "CTCLossSpec",
+    "CaptureError",
+    "CapturedGraph",
+    "ClosedError",
+    "ConvolutionBackwardDataPlan",
+    "ConvolutionBackwardDataProblem",
+    "ConvolutionBackwardFilterPlan",
+    "ConvolutionBackwardFilterProblem",
+    "ConvolutionBiasActivationForwardPlan",
+    "ConvolutionBiasActivationForwardProblem",
+    "ConvolutionBwdDataAlgo",
+    "ConvolutionBwdFilterAlgo",
+    "ConvolutionDescriptor",
+    "ConvolutionForwardPlan",
+    "ConvolutionForwardProblem",
+    "ConvolutionFwdAlgo",
+    "ConvolutionMode",
+    "ConvolutionResult",
+    "ConvolutionSpec",
+    "CudnnError",
+    "CudnnliteError",
+    "DataType",
+    "Determinism",
+    "DeviceArray",
+    "DeviceLostError",
+    "DeviceMemoryError",
+    "DropoutDescriptor",
+    "DropoutState",
+    "Engine",
+    "ExecutionError",
+    "FilterDescriptor",
+    "FilterSpec",
+    "Handle",
+    "InternalError",
+    "LRNDescriptor",
+    "LRNSpec",
+    "LibraryError",
+    "LibraryNotFoundError",
+    "ListedProblem",
+    "LossNormalizationMode",
+    "MathType",
+    "MissingPackageError",
+    "MixedLibrariesError",
+    "ModelTuning",
+    "NanPropagation",
+    "NoAlgorithmError",
+    "NoDeviceError",
+    "NotInitializedError",
+    "NotSupportedError",
+    "OpTensorDescriptor",
+    "OpTensorOp",
+    "OpTensorSpec",
+    "PackedSequences",
+    "PoolingDescriptor",
+    "PoolingMode",
+    "PoolingSpec",
+    "ProblemList",
+    "RNNAlgo",
+    "RNNBiasMode",
+    "RNNDataDescriptor",
+    "RNNDataLayout",
+    "RNNDataSpec",
+    "RNNDescriptor",
+    "RNNForwardProblem",
+    "RNNGradients",
+    "RNNInputMode",
+    "RNNMode",
+    "RNNOutput",
+    "RNNPlan",
+    "RNNReserve",
+    "RNNResult",
+    "RNNSpec",
+    "RNNTrainingOutput",
+    "RNNWeights",
+    "ReduceTensorDescriptor",
+    "ReduceTensorOp",
+    "ReduceTensorSpec",
+    "ReorderType",
+    "Replay",
+    "ReplayCosts",
+    "SeqDataAxis",
+    "SeqDataDescriptor",
+    "SeqDataSpec",
+    "SkippedNode",
+    "SoftmaxAlgorithm",
+    "SoftmaxMode",
+    "SpatialTransformerDescriptor",
+    "SpatialTransformerSpec",
+    "Status",
+    "SymbolNotFoundError",
+    "TensorDescriptor",
+    "TensorFormat",
+    "TensorSpec",
+    "TensorTransformDescriptor",
+    "TensorTransformSpec",
+    "ThreadError",
+    "Trace",
+    "TracedCall",
+    "TunedProblem",
+    "Tuner",
+    "TuningCache",
+    "TuningCacheError",
+    "TuningCacheWarning",
+    "TuningPolicy",
+    "TuningWarning",
+    "WeightLayout",
+    "WeightPlace",
+    "Workspace",
+    "WorkspaceLimitError",
+    "WorkspaceLimitWarning",
+    "activation_backward",
+    "activation_forward",
+    "add_tensor",
+    "autotuned",
+    "batch_normalization_backward",
+    "batch_normalization_inference",
+    "batch_normalization_training",
+    "capture",
+    "convolution_backward_bias",
+    "convolution_backward_data",
+    "convolution_backward_filter",
+    "convolution_bias_activation_forward",
+    "convolution_forward",
+    "convolution_transpose",
+    "ctc_loss",
+    "divisive_normalization_backward",
+    "divisive_normalization_forward",
+    "dropout_backward",
+    "dropout_forward",
+    "errors",
+    "find_convolution_backward_data",
+    "find_convolution_backward_filter",
+    "find_convolution_forward",
+    "find_rnn_forward",
+    "fold_batch_normalization",
+    "get_convolution_backward_data",
+    "get_convolution_backward_filter",
+    "get_convolution_forward",
+    "im2col",
+    "lrn_backward",
+    "lrn_forward",
+    "multi_head_attention_backward_data",
+    "multi_head_attention_backward_weights",
+    "multi_head_attention_forward",
+    "op_tensor",
+    "pack_sequences",
+    "plan_convolution_backward_data",
+    "plan_convolution_backward_filter",
+    "plan_convolution_bias_activation_forward",
+    "plan_convolution_forward",
+    "plan_operation",
+    "plan_rnn",
+    "pooling_backward",
+    "pooling_forward",
+    "problems_from_onnx",
+    "raw",
+    "record_problems",
+    "reduce_tensor",
+    "rnn_backward_data",
+    "rnn_backward_weights",
+    "rnn_forward",
+    "scale_tensor",
+    "set_tensor",
+    "softmax_backward",
+    "softmax_forward",
+    "spatial_transformer_grid",
+    "spatial_transformer_grid_backward",
+    "spatial_transformer_sample",
+    "spatial_transformer_sample_backward",
+    "trace",
+    "transform_filter",
+    "transform_tensor",
+    "tune_model",
+]
 
 _LATER = {
     "ModelTuning": "autotune.model_tuning",

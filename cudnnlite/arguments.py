@@ -18,9 +18,13 @@ from numpy.ma import MaskedArray, is_masked
 
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
-MAX_INT = 2**31 - 1  # cuDNN's descriptors hold C ints, and ctypes would truncate a larger one without a word
+MAX_INT = (
+    2**31 - 1
+)  # cuDNN's descriptors hold C ints, and ctypes would truncate a larger one without a word
 _MOST_SHOWN = 400
-_LONGEST_NAME = 255  # bytes: NAME_MAX, beyond which the system has an error of its own for each question
+_LONGEST_NAME = (
+    255  # bytes: NAME_MAX, beyond which the system has an error of its own for each question
+)
 
 _UNORDERED = (set, frozenset, dict)  # a dict has an order, but not of what it holds
 KindT = TypeVar("KindT")
@@ -35,7 +39,9 @@ def shown(value: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
-def integer(value: Any, argument: str, smallest: int = 1, largest: int = MAX_INT, hint: str = "") -> int:
+def integer(
+    value: Any, argument: str, smallest: int = 1, largest: int = MAX_INT, hint: str = ""
+) -> int:
     """Return an integer within bounds; a bool is none."""
     try:
         number = index(value) if not isinstance(value, bool) else None
@@ -110,7 +116,9 @@ def instance_of(value: Any, kind: type[KindT], argument: str, hint: str = "") ->
 
 def one_such(kind: type) -> str:
     """Return what a message calls an object of a class: 'a TensorSpec', 'an RNNSpec'."""
-    return ("an " if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a ") + kind.__name__
+    return (
+        "an " if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a "
+    ) + kind.__name__
 
 
 def sequence(values: Any, argument: str, what: str, most: int = 1 << 20) -> tuple[Any, ...]:
@@ -120,7 +128,9 @@ def sequence(values: Any, argument: str, what: str, most: int = 1 << 20) -> tupl
     except TypeError:
         found = None
     if found is None or len(found) > most:
-        raise ArgumentError(f"{argument}={shown(values)} is not {what}{'' if found is None else ': it is too long'}")
+        raise ArgumentError(
+            f"{argument}={shown(values)} is not {what}{'' if found is None else ': it is too long'}"
+        )
     return found
 
 
@@ -131,12 +141,21 @@ def one_of(value: Any, argument: str, *allowed: str | bool | None) -> Any:
     return value
 
 
-def path_of(value: Any, argument: str = "path", what: str = "a path", *, expand: bool = True) -> Path:
+def path_of(
+    value: Any, argument: str = "path", what: str = "a path", *, expand: bool = True
+) -> Path:
     """Return a path that the system can be asked for, ``~`` replaced where it is to be."""
-    with suppress(TypeError, UnicodeError, RuntimeError):  # no path; half a character; the home of nobody
+    with suppress(
+        TypeError, UnicodeError, RuntimeError
+    ):  # no path; half a character; the home of nobody
         text = os.fspath(value)
         parts = os.fsencode(text).split(b"/")
-        if isinstance(text, str) and text and "\0" not in text and max(map(len, parts)) <= _LONGEST_NAME:
+        if (
+            isinstance(text, str)
+            and text
+            and "\0" not in text
+            and max(map(len, parts)) <= _LONGEST_NAME
+        ):
             return Path(text).expanduser() if expand else Path(text)
     raise ArgumentError(f"{argument}={shown(value)} is not {what}")
 
@@ -146,7 +165,9 @@ def absolute_path(path: Path, argument: str = "path") -> Path:
     try:
         return path.absolute()
     except FileNotFoundError as error:
-        raise ArgumentError(f"{argument}={str(path)!r} is relative to the current folder, which was removed") from error
+        raise ArgumentError(
+            f"{argument}={str(path)!r} is relative to the current folder, which was removed"
+        ) from error
 
 
 def by_system(error: OSError) -> OSError:
@@ -166,13 +187,17 @@ def refusals_ignored() -> Iterator[None]:
 
 
 @contextmanager
-def refused_as(kind: type[CudnnliteError], what: object, *refusals: type[Exception]) -> Iterator[None]:
+def refused_as(
+    kind: type[CudnnliteError], what: object, *refusals: type[Exception]
+) -> Iterator[None]:
     """Let what the system refuses in the block, or else these exceptions, be an error of that kind: what, and why."""
     refusals = refusals or (OSError,)
     try:
         yield
     except refusals as error:
-        raise kind(f"{what}: {by_system(error).strerror if isinstance(error, OSError) else error}") from error
+        raise kind(
+            f"{what}: {by_system(error).strerror if isinstance(error, OSError) else error}"
+        ) from error
 
 
 def file_type(path: str | os.PathLike[str], *, follow: bool = True) -> int:
@@ -193,8 +218,14 @@ def read_file(path: Path, most: int, where: str) -> bytes:
     OSError comes out as itself.
     """
     status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # a folder's own error says what it is
-        raise ArgumentError(f"{where} cannot be read: it is a device or a pipe, which may be endless, and no file")
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(
+        status.st_mode
+    ):  # a folder's own error says what it is
+        raise ArgumentError(
+            f"{where} cannot be read: it is a device or a pipe, which may be endless, and no file"
+        )
     if status.st_size > most:
-        raise ArgumentError(f"{where} cannot be read: it has {status.st_size} bytes; allowed: {most}")
+        raise ArgumentError(
+            f"{where} cannot be read: it has {status.st_size} bytes; allowed: {most}"
+        )
     return path.read_bytes()

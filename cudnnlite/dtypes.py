@@ -38,10 +38,18 @@ _VECTORS = {
     DataType.UINT8x4: (4, DataType.UINT8),
     DataType.INT8x32: (32, DataType.INT8),
 }
-_LARGEST = {DataType.FLOAT: "3.4028234e+38", DataType.BFLOAT16: "3.3895313e+38", DataType.HALF: "65504"}
+_LARGEST = {
+    DataType.FLOAT: "3.4028234e+38",
+    DataType.BFLOAT16: "3.3895313e+38",
+    DataType.HALF: "65504",
+}
 AnyDtype: TypeAlias = DataType | str | type[Any] | np.dtype[Any]  # as users give them
 _ML_DTYPES = {DataType.BFLOAT16, DataType.FP8_E4M3, DataType.FP8_E5M2}
-_COMPUTE = {DataType.DOUBLE: DataType.DOUBLE, DataType.INT8: DataType.INT32, DataType.UINT8: DataType.INT32}
+_COMPUTE = {
+    DataType.DOUBLE: DataType.DOUBLE,
+    DataType.INT8: DataType.INT32,
+    DataType.UINT8: DataType.INT32,
+}
 
 
 def parse_dtype(value: object, argument: str = "dtype") -> DataType:
@@ -133,4 +141,6 @@ def refuse_overflow(number: float, dtype: DataType, argument: str) -> None:
     with np.errstate(over="ignore"):
         rounded = float(numpy_dtype(dtype).type(number))
     if isinf(rounded):
-        raise ArgumentError(f"{argument}={number}; allowed: up to {_LARGEST[dtype]}, a {dtype_name(dtype)}")
+        raise ArgumentError(
+            f"{argument}={number}; allowed: up to {_LARGEST[dtype]}, a {dtype_name(dtype)}"
+        )

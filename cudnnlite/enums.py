@@ -15,23 +15,72 @@ from cudnnlite._raw.cenum import CEnum
 
 # isort: off
 from cudnnlite._raw.enums import (
-    ActivationMode, BatchNormMode, ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo, ConvolutionFwdAlgo,
-    ConvolutionMode, CTCGradMode, CTCLossAlgo, DataType, Determinism, LossNormalizationMode, MathType, NanPropagation,
-    OpTensorOp, PoolingMode, ReduceTensorOp, ReorderType, RNNAlgo, RNNBiasMode, RNNDataLayout, RNNInputMode, RNNMode,
-    SeqDataAxis, SoftmaxAlgorithm, SoftmaxMode, Status, TensorFormat,
-)  # fmt: skip
+    ActivationMode,
+    BatchNormMode,
+    ConvolutionBwdDataAlgo,
+    ConvolutionBwdFilterAlgo,
+    ConvolutionFwdAlgo,
+    ConvolutionMode,
+    CTCGradMode,
+    CTCLossAlgo,
+    DataType,
+    Determinism,
+    LossNormalizationMode,
+    MathType,
+    NanPropagation,
+    OpTensorOp,
+    PoolingMode,
+    ReduceTensorOp,
+    ReorderType,
+    RNNAlgo,
+    RNNBiasMode,
+    RNNDataLayout,
+    RNNInputMode,
+    RNNMode,
+    SeqDataAxis,
+    SoftmaxAlgorithm,
+    SoftmaxMode,
+    Status,
+    TensorFormat,
+)
 
 # isort: on
 from cudnnlite.arguments import one_such, shown
 from cudnnlite.errors import ArgumentError
 
 __all__ = [
-    "TF32", "TRUE_FLOAT32", "ActivationMode", "BatchNormMode", "CTCGradMode", "CTCLossAlgo", "ConvolutionBwdDataAlgo",
-    "ConvolutionBwdFilterAlgo", "ConvolutionFwdAlgo", "ConvolutionMode", "DataType", "Determinism", "LossNormalizationMode",
-    "MathType", "NanPropagation", "OpTensorOp", "PoolingMode", "RNNAlgo", "RNNBiasMode", "RNNDataLayout", "RNNInputMode",
-    "RNNMode", "ReduceTensorOp", "ReorderType", "SeqDataAxis", "SoftmaxAlgorithm", "SoftmaxMode", "Status", "TensorFormat",
-    "parse_enum", "parse_math_type",
-]  # fmt: skip
+    "TF32",
+    "TRUE_FLOAT32",
+    "ActivationMode",
+    "BatchNormMode",
+    "CTCGradMode",
+    "CTCLossAlgo",
+    "ConvolutionBwdDataAlgo",
+    "ConvolutionBwdFilterAlgo",
+    "ConvolutionFwdAlgo",
+    "ConvolutionMode",
+    "DataType",
+    "Determinism",
+    "LossNormalizationMode",
+    "MathType",
+    "NanPropagation",
+    "OpTensorOp",
+    "PoolingMode",
+    "RNNAlgo",
+    "RNNBiasMode",
+    "RNNDataLayout",
+    "RNNInputMode",
+    "RNNMode",
+    "ReduceTensorOp",
+    "ReorderType",
+    "SeqDataAxis",
+    "SoftmaxAlgorithm",
+    "SoftmaxMode",
+    "Status",
+    "TensorFormat",
+    "parse_enum",
+    "parse_math_type",
+]
 
 # On float32 tensors DEFAULT_MATH multiplies in TF32 on Ampere and later (relative error 3e-4 on an H200);
 # only FMA_MATH is true float32 (3e-7).
@@ -45,7 +94,7 @@ EnumT = TypeVar("EnumT", bound=CEnum)
 
 def parse_enum(
     kind: type[EnumT], value: object, argument: str, names: Mapping[str, EnumT] | None = None
-) -> EnumT:  # fmt: skip
+) -> EnumT:
     """Turn a member, its name in any case, or its C value into a member of `kind`.
 
     Parameters
@@ -80,14 +129,26 @@ def parse_enum(
                 return member
     every = [*ours, *(name for name in own if name.lower() not in ours)]
     near: list[str] = []
-    if 2 < len(wanted) < 40 and wanted.isidentifier():  # 'avg' abbreviates AVERAGE_..., 'maxpool' begins with MAX
+    if (
+        2 < len(wanted) < 40 and wanted.isidentifier()
+    ):  # 'avg' abbreviates AVERAGE_..., 'maxpool' begins with MAX
         in_order = "".join(f"[^{letter}]*{letter}" for letter in wanted)
         upper = {name.upper(): name for name in every}
         close = get_close_matches(wanted, upper, 1, 0.9)
-        near = [upper[each] for each in close or upper if close or wanted.startswith(each) or re.match(in_order, each)]
-    allowed = ", ".join(every) + ", in any case" + (f"; did you mean {' or '.join(near)}?" if near else "")
+        near = [
+            upper[each]
+            for each in close or upper
+            if close or wanted.startswith(each) or re.match(in_order, each)
+        ]
+    allowed = (
+        ", ".join(every)
+        + ", in any case"
+        + (f"; did you mean {' or '.join(near)}?" if near else "")
+    )
     if isinstance(value, kind):
-        raise ArgumentError(f"{argument}={kind.__name__}.{value.name} is not to be computed with; allowed: {allowed}")
+        raise ArgumentError(
+            f"{argument}={kind.__name__}.{value.name} is not to be computed with; allowed: {allowed}"
+        )
     raise ArgumentError(f"{argument}={shown(value)} is not {one_such(kind)}; allowed: {allowed}")
 
 

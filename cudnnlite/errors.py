@@ -112,7 +112,9 @@ class CudnnError(CudnnliteError, RuntimeError):
     C function: `cudnnGetLastErrorString`, which gives `detail`; read once, after a failure only.
     """
 
-    def __init__(self, function: str, status: int, detail: str = "", *, notes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, function: str, status: int, detail: str = "", *, notes: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(function, status, detail)
         self.function = function
         self.status = status

@@ -29,7 +29,9 @@ def parse_size(value: SupportsIndex | str, argument: str, *, total: int | None =
             return int(total * number / 100)
         if unit in _UNITS:
             return integer(int(number * _UNITS[unit]), argument, 0, _MOST)
-    raise ArgumentError(f'{argument}={shown(value)} is not a size; allowed: bytes, or a text such as "64 MiB" or "10%"')
+    raise ArgumentError(
+        f'{argument}={shown(value)} is not a size; allowed: bytes, or a text such as "64 MiB" or "10%"'
+    )
 
 
 def format_size(nbytes: int) -> str:

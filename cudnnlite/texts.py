@@ -8,7 +8,9 @@ from signal import Signals
 SIGNALS = {int(each): each.name for each in Signals}  # most of the real-time ones have no name
 
 
-def aligned(rows: Sequence[Sequence[str]], numeric: Collection[str] = (), empty: Collection[str] = ()) -> list[str]:
+def aligned(
+    rows: Sequence[Sequence[str]], numeric: Collection[str] = (), empty: Collection[str] = ()
+) -> list[str]:
     """Return the lines of a table, unwrapped, its columns padded; the cells' first row is the heading.
 
     The columns with a heading in `numeric` stand to the right.  `empty` are cells that say nothing: a column that has no others

@@ -62,7 +62,9 @@ def tells_unknown(function: FunctionT) -> FunctionT:
         try:
             return function(*arguments, **options)
         except TypeError as error:
-            if (error.__traceback__ is not None and error.__traceback__.tb_next) or not why_unknown(function, options):
+            if (error.__traceback__ is not None and error.__traceback__.tb_next) or not why_unknown(
+                function, options
+            ):
                 raise  # it was entered: the error is another
             refuse_unknown(function, options)
 

@@ -24,9 +24,16 @@ author = "the cudnnlite developers"
 copyright = "2026, the cudnnlite developers"
 release = metadata.version("cudnnlite")
 extensions = [
-    "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.viewcode", "numpydoc", "sphinx_copybutton",
-    "coverage_table", "code_links", "mathml",
-]  # fmt: skip
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.viewcode",
+    "numpydoc",
+    "sphinx_copybutton",
+    "coverage_table",
+    "code_links",
+    "mathml",
+]
 html_theme = "furo"
 html_title = "cudnnlite"
 html_static_path = ["_static"]
@@ -43,31 +50,41 @@ numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_type_aliases = {name: name for name in ("AnyArray", "AnyDtype", "ArrayLike")}  # not what they stand for
+autodoc_type_aliases = {
+    name: name for name in ("AnyArray", "AnyDtype", "ArrayLike")
+}  # not what they stand for
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 80
 numpydoc_xref_param_type = True
 numpydoc_xref_aliases = {name: f"cudnnlite.{name}" for name in cudnnlite.__all__} | {
     **dict.fromkeys(("bool", "boolean", "True", "False"), "bool"),
-    "iterable": "collections.abc.Iterable", "sequence": "collections.abc.Sequence", "array_like": "numpy.ndarray",
-    "array": "cudnnlite.DeviceArray", "arrays": "cudnnlite.DeviceArray",
-}  # fmt: skip
+    "iterable": "collections.abc.Iterable",
+    "sequence": "collections.abc.Sequence",
+    "array_like": "numpy.ndarray",
+    "array": "cudnnlite.DeviceArray",
+    "arrays": "cudnnlite.DeviceArray",
+}
 numpydoc_xref_ignore = {"optional", "of", "or", "and", "by", "as", "like", "shape", "stream"}
 # what is linked to elsewhere, by name: kept here, since a build needs no network
 intersphinx_mapping = {
     name: (f"https://{address}/", f"_inventories/{name}.txt")
     for name, address in {
-        "python": "docs.python.org/3", "numpy": "numpy.org/doc/stable", "torch": "docs.pytorch.org/docs/stable",
+        "python": "docs.python.org/3",
+        "numpy": "numpy.org/doc/stable",
+        "torch": "docs.pytorch.org/docs/stable",
         "cuda-core": "nvidia.github.io/cuda-python/cuda-core/latest",
     }.items()
-}  # fmt: skip
+}
 default_role = "py:obj"
 nitpicky = False
 
 
 def plain_aliases(app, what, name, obj, options, signature, returned):
     """Write an alias within a union as elsewhere, by its name."""
-    return tuple(text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (signature, returned))
+    return tuple(
+        text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text)
+        for text in (signature, returned)
+    )
 
 
 def setup(app):

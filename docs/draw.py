@@ -19,15 +19,22 @@ HERE = Path(__file__).resolve().parent
 IMAGES = HERE / "images"
 OURS, OTHERS = "#1f6fb2", ("#c9682b", "#8a8f98", "#c9ccd1", "#e3c04b")
 plt.rcParams |= {
-    "svg.fonttype": "none", "svg.hashsalt": "cudnnlite", "font.size": 10, "font.family": "sans-serif",
-    "axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True,
-}  # fmt: skip
+    "svg.fonttype": "none",
+    "svg.hashsalt": "cudnnlite",
+    "font.size": 10,
+    "font.family": "sans-serif",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.constrained_layout.use": True,
+}
 
 
 def table(title: str) -> list[list[str]]:
     """Return the first table under a heading of benchmarks.md, its heading first."""
     text = (HERE / "benchmarks.md").read_text(encoding="utf-8")
-    section = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    section = re.search(
+        rf"^##+ {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+    )
     assert section, title
     block = re.search(r"(?:^\|.*\n)+", section[1], re.MULTILINE)
     assert block, title
@@ -40,7 +47,9 @@ def number(cell: str) -> float:
     return float(cell.split(maxsplit=1)[0])
 
 
-def grouped(axis: Any, groups: list[str], series: dict[str, list[str]], *, worst: bool = False) -> None:
+def grouped(
+    axis: Any, groups: list[str], series: dict[str, list[str]], *, worst: bool = False
+) -> None:
     """Draw bars side by side, each with its figure; with the worst row of the table where it says one."""
     width = 0.84 / len(series)
     for place, (label, cells) in enumerate(series.items()):
@@ -60,9 +69,11 @@ def choices() -> None:
     column = {name: [row[head.index(name)] for row in rows] for name in head}
     figure, axis = plt.subplots(figsize=(9, 3.6))
     series = {
-        "cudnnlite": column["ours / best"], "cudnnFind": column["find / best"], "cuDNN's heuristic": column["heuristic / best"],
+        "cudnnlite": column["ours / best"],
+        "cudnnFind": column["find / best"],
+        "cuDNN's heuristic": column["heuristic / best"],
         "PyTorch, benchmark = True": column["torch / best"],
-    }  # fmt: skip
+    }
     grouped(axis, column[head[0]], series, worst=True)
     axis.set(ylim=(0, 2.9), ylabel="time over the best candidate's")
     axis.set_title("117 convolutions on an H200: geometric mean (worst)", fontsize=10, loc="left")
@@ -77,10 +88,18 @@ def eager() -> None:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     figure, axis = plt.subplots(figsize=(9, 3.4))
     names = ("training, tuned", "training, untuned", "networks, tuned", "networks, untuned")
-    grouped(axis, [row[0] for row in rows], {name: [row[1 + i] for row in rows] for i, name in enumerate(names)})
+    grouped(
+        axis,
+        [row[0] for row in rows],
+        {name: [row[1 + i] for row in rows] for i, name in enumerate(names)},
+    )
     axis.axhline(1, color="#444", linewidth=0.8)
     axis.set(ylim=(0, 1.3), ylabel="time over PyTorch's")
-    axis.set_title("eager calls of convolutions on an H200, geometric mean; PyTorch is 1", fontsize=10, loc="left")
+    axis.set_title(
+        "eager calls of convolutions on an H200, geometric mean; PyTorch is 1",
+        fontsize=10,
+        loc="left",
+    )
     save(figure, "eager")
 
 
@@ -103,10 +122,19 @@ def resnet50() -> None:
 def networks() -> None:
     """Recurrent networks beside torch.nn."""
     text = (HERE / "benchmarks.md").read_text(encoding="utf-8")
-    rows = [line.strip("|").split("|") for line in text[text.index("### Networks of usual sizes") :].splitlines()]
-    rows = [[cell.strip() for cell in row] for row in rows if re.match(r" f(32|16) ", row[0]) and len(row) == 10]
+    rows = [
+        line.strip("|").split("|")
+        for line in text[text.index("### Networks of usual sizes") :].splitlines()
+    ]
+    rows = [
+        [cell.strip() for cell in row]
+        for row in rows
+        if re.match(r" f(32|16) ", row[0]) and len(row) == 10
+    ]
     figure, axis = plt.subplots(figsize=(9, 5.2))
-    for place, (label, column, color) in enumerate((("with replay", 6, OURS), ("as it is", 5, OTHERS[1]))):
+    for place, (label, column, color) in enumerate(
+        (("with replay", 6, OURS), ("as it is", 5, OTHERS[1]))
+    ):
         at = [index + (place - 0.5) * 0.4 for index in range(len(rows))]
         axis.barh(at, [float(row[column]) for row in rows], 0.37, color=color, label=label)
         for y, row in zip(at, rows, strict=True):
@@ -135,7 +163,15 @@ def im2col() -> None:
             cell(column, 3 - row, str(3 * row + column + 1))
     axis.add_patch(Rectangle((0.06, 2.06), 1.88, 1.88, fill=False, edgecolor=OURS, linewidth=2.5))
     axis.text(1.5, 4.4, "image x, 3 x 3", ha="center")
-    axis.text(1.5, 0.45, "a window of 2 x 2 taps,\nin four places", ha="center", va="center", fontsize=9, color=OURS)
+    axis.text(
+        1.5,
+        0.45,
+        "a window of 2 x 2 taps,\nin four places",
+        ha="center",
+        va="center",
+        fontsize=9,
+        color=OURS,
+    )
     for index, tap in enumerate("abcd"):
         cell(4.6 + index, 2, tap)
     axis.text(6.6, 4.4, "filter w, a row for each filter", ha="center")
@@ -151,9 +187,12 @@ def im2col() -> None:
         cell(14.4 + column * 0.88, 2, f"y{'₁₂₃₄'[column]}", color)
     axis.text(16.2, 4.4, "output y", ha="center")
     axis.text(
-        9, -0.6, "GEMM writes the columns out; IMPLICIT_GEMM reads the image in their order, and writes none.",
-        ha="center", fontsize=9,
-    )  # fmt: skip
+        9,
+        -0.6,
+        "GEMM writes the columns out; IMPLICIT_GEMM reads the image in their order, and writes none.",
+        ha="center",
+        fontsize=9,
+    )
     save(figure, "im2col")
 
 
@@ -163,12 +202,16 @@ def lstm_cell() -> None:
     axis.set(xlim=(0, 18), ylim=(0, 8.2), aspect="equal")
     axis.set_axis_off()
     axis.add_patch(
-        FancyBboxPatch((2.2, 1.3), 13.2, 6.0, boxstyle="round,pad=0.2", facecolor="#eef3f8", edgecolor="#99a")
+        FancyBboxPatch(
+            (2.2, 1.3), 13.2, 6.0, boxstyle="round,pad=0.2", facecolor="#eef3f8", edgecolor="#99a"
+        )
     )
 
     def arrow(start: tuple[float, float], end: tuple[float, float]) -> None:
         axis.add_patch(
-            FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11, color="#333", shrinkA=0, shrinkB=0)
+            FancyArrowPatch(
+                start, end, arrowstyle="-|>", mutation_scale=11, color="#333", shrinkA=0, shrinkB=0
+            )
         )
 
     def line(*points: tuple[float, float]) -> None:
@@ -186,7 +229,9 @@ def lstm_cell() -> None:
     }
     line((0.6, 1.75), (12.2, 1.75))
     for name, (x, function, meaning) in gates.items():
-        axis.add_patch(Rectangle((x - 0.75, 2.5), 1.5, 0.95, facecolor="#cfe3f5", edgecolor="#333", zorder=3))
+        axis.add_patch(
+            Rectangle((x - 0.75, 2.5), 1.5, 0.95, facecolor="#cfe3f5", edgecolor="#333", zorder=3)
+        )
         axis.text(x, 2.97, function, ha="center", va="center", zorder=4)
         arrow((x, 1.75), (x, 2.5))
         axis.text(x + 0.16, 3.72, f"{name}: {meaning}", fontsize=9, color=OURS)
@@ -203,7 +248,9 @@ def lstm_cell() -> None:
     arrow((9.3, 4.9), (8.48, 4.9))
     arrow((8.1, 5.28), (8.1, 6.22))
     line((14.3, 6.6), (14.3, 5.95))  # what is shown of it
-    axis.add_patch(Rectangle((13.55, 5.0), 1.5, 0.95, facecolor="#cfe3f5", edgecolor="#333", zorder=3))
+    axis.add_patch(
+        Rectangle((13.55, 5.0), 1.5, 0.95, facecolor="#cfe3f5", edgecolor="#333", zorder=3)
+    )
     axis.text(14.3, 5.47, "tanh", ha="center", va="center", zorder=4)
     arrow((14.3, 5.0), (14.3, 3.98))
     node(14.3, 3.6, "×")
@@ -227,7 +274,9 @@ def lstm_cell() -> None:
 def save(figure: Any, name: str) -> None:
     """Write a picture on white, so that it can be read on a dark page too."""
     IMAGES.mkdir(exist_ok=True)
-    figure.savefig(IMAGES / f"{name}.svg", facecolor="white", metadata={"Date": None, "Creator": None})
+    figure.savefig(
+        IMAGES / f"{name}.svg", facecolor="white", metadata={"Date": None, "Creator": None}
+    )
     plt.close(figure)
 
 

@@ -26,7 +26,10 @@ from typing import Any
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 # of a machine and not of the notebook: addresses of objects, folders of the installation and of temporary files
-MACHINE = ((r"0x[0-9a-f]{6,}", "0x..."), (r"(?:/[\w.+-]+)+/(?=site-packages/|dist-packages/|examples/)", ".../"))
+MACHINE = (
+    (r"0x[0-9a-f]{6,}", "0x..."),
+    (r"(?:/[\w.+-]+)+/(?=site-packages/|dist-packages/|examples/)", ".../"),
+)
 MOST = 90_000  # bytes of a picture
 
 
@@ -43,8 +46,15 @@ class Cell:
         import matplotlib.pyplot as plt
 
         plt.show = partial(self._show)  # pyplot sets attributes of it
-        name = f"ipykernel_{self.number}"  # as Jupyter's begin: a trace writes down lines of notebooks
-        linecache.cache[name] = (len(self.source), None, self.source.splitlines(keepends=True), name)
+        name = (
+            f"ipykernel_{self.number}"  # as Jupyter's begin: a trace writes down lines of notebooks
+        )
+        linecache.cache[name] = (
+            len(self.source),
+            None,
+            self.source.splitlines(keepends=True),
+            name,
+        )
         code = ast.parse(self.source)
         last = code.body.pop() if code.body and isinstance(code.body[-1], ast.Expr) else None
         with contextlib.redirect_stdout(self._printed):
@@ -57,13 +67,22 @@ class Cell:
             data = {"text/plain": lines(without_the_machine(repr(value)))}
             if hasattr(value, "_repr_html_"):
                 data["text/html"] = lines(without_the_machine(value._repr_html_()))
-            shown = {"output_type": "execute_result", "data": data, "metadata": {}, "execution_count": self.number}
+            shown = {
+                "output_type": "execute_result",
+                "data": data,
+                "metadata": {},
+                "execution_count": self.number,
+            }
             self.outputs.append(shown)
         self._flush()
 
     def _flush(self) -> None:
         if text := self._printed.getvalue():
-            shown = {"output_type": "stream", "name": "stdout", "text": lines(without_the_machine(text))}
+            shown = {
+                "output_type": "stream",
+                "name": "stdout",
+                "text": lines(without_the_machine(text)),
+            }
             self.outputs.append(shown)
             self._printed.seek(0)
             self._printed.truncate()
@@ -77,7 +96,10 @@ class Cell:
             figure, drawn = plt.figure(number), io.BytesIO()
             figure.savefig(drawn, format="png", bbox_inches="tight", dpi=100)
             width, height = (round(size * figure.dpi) for size in figure.get_size_inches())
-            data = {**small(drawn), "text/plain": [f"<Figure size {width}x{height} with {len(figure.axes)} Axes>"]}
+            data = {
+                **small(drawn),
+                "text/plain": [f"<Figure size {width}x{height} with {len(figure.axes)} Axes>"],
+            }
             self.outputs.append({"output_type": "display_data", "data": data, "metadata": {}})
         plt.close("all")
 
@@ -126,7 +148,9 @@ def record(path: Path, to: Path, device: str) -> None:
         cell["execution_count"], cell["outputs"] = number, running.outputs
     with dnn.Handle(device=device) as handle:
         where = {"device": str(handle.device.name), "cudnn": handle.api.library.version_text}
-    notebook["metadata"]["recorded"] = where | {"date": datetime.datetime.now(datetime.timezone.utc).date().isoformat()}
+    notebook["metadata"]["recorded"] = where | {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    }
     text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
     (to / path.name).write_text(text, encoding="utf-8")
     print(f"{path.stem}: {len(text) / 1024:.0f} KiB")
@@ -144,12 +168,23 @@ def main() -> None:
     """Record the notebooks that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--to", type=Path, default=EXAMPLES, help="the folder to write to; examples/ if it is not said")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        default=EXAMPLES,
+        help="the folder to write to; examples/ if it is not said",
+    )
     parser.add_argument("--device", default="cuda", help="'emulated' only to try this program out")
     chosen = parser.parse_args()
     chosen.to.mkdir(parents=True, exist_ok=True)
-    paths = [path for path in sorted(EXAMPLES.glob("*.ipynb")) if path.stem in (chosen.names or [path.stem])]
-    failed = [path.stem for path in paths if not alone(record, path, chosen.to.resolve(), chosen.device)]
+    paths = [
+        path
+        for path in sorted(EXAMPLES.glob("*.ipynb"))
+        if path.stem in (chosen.names or [path.stem])
+    ]
+    failed = [
+        path.stem for path in paths if not alone(record, path, chosen.to.resolve(), chosen.device)
+    ]
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 

@@ -30,13 +30,15 @@ for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 import pytest
+from helpers.harness import World
 
 import cudnnlite as dnn
 from cudnnlite.autotune.cache import CACHE_VARIABLE
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import choice
 from cudnnlite.devices.choice import DEVICE_VARIABLE, get_device
-from cudnnlite.operations.plan import Plan
+from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.plans.plan import Plan
 
 DEVICES = (pytest.param("emulated"), pytest.param("cuda", marks=pytest.mark.gpu))
 OPTIONAL_LIBRARIES = ("torch", "jax", "cupy", "numba.cuda")
@@ -47,8 +49,18 @@ _started: list[str] = []  # processes, by the test that runs
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let tests/fuzz run for longer than in CI."""
-    parser.addoption("--fuzz", type=int, default=0, metavar="N", help="draw N examples in each test of tests/fuzz")
-    parser.addoption("--fuzz-device", default="emulated", help="where tests/fuzz makes legal calls: emulated, cuda")
+    parser.addoption(
+        "--fuzz",
+        type=int,
+        default=0,
+        metavar="N",
+        help="draw N examples in each test of tests/fuzz",
+    )
+    parser.addoption(
+        "--fuzz-device",
+        default="emulated",
+        help="where tests/fuzz makes legal calls: emulated, cuda",
+    )
 
 
 @lru_cache(maxsize=1)
@@ -78,7 +90,11 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes long, for the sake of the last worker, and skip what needs a GPU where there is none."""
-    items.sort(key=lambda item: item.get_closest_marker("processes") is None and "docs" not in item.path.parts)
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("processes") is None and "docs" not in item.path.parts
+        )
+    )
     needing = [item for item in items if item.get_closest_marker("gpu")]
     if needing and why_no_cuda():
         for item in needing:
@@ -116,7 +132,9 @@ def pytest_runtest_logfinish() -> None:
 
 def _note_processes(event: str, arguments: tuple[Any, ...]) -> None:
     # `uname` is what Python's platform module asks, once a process
-    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn") and arguments[:1] != ("uname",):
+    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn") and arguments[
+        :1
+    ] != ("uname",):
         _started.append(f"{event} {arguments[:2]}")
 
 
@@ -144,8 +162,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     started = ", ".join(_started)
     _started.clear()
     # on a GPU other libraries start some
-    if started and report.passed and not REQUIRE_GPU and item.get_closest_marker("processes") is None:
-        report.outcome, report.longrepr = "failed", f"not marked `processes`, but it starts {started}"
+    if (
+        started
+        and report.passed
+        and not REQUIRE_GPU
+        and item.get_closest_marker("processes") is None
+    ):
+        report.outcome, report.longrepr = (
+            "failed",
+            f"not marked `processes`, but it starts {started}",
+        )
     if report.failed and (why := needed_version(str(call.excinfo.value) if call.excinfo else "")):
         report.outcome, report.longrepr = "skipped", (str(item.path), 0, f"Skipped: {why}")
     case = getattr(item, "callspec", None)
@@ -160,8 +186,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
 
 def needed_version(message: str) -> str:
     """Return what an old libcudnn lacks, and from which version it is there, if that is what a test failed of."""
-    told = re.search(r"^.* needs? cuDNN (\d+)\.(\d+) or newer; this is (\d+)\.(\d+).*$", message, re.MULTILINE)
-    return told[0] if told and tuple(map(int, told.groups()[2:])) < tuple(map(int, told.groups()[:2])) else ""
+    told = re.search(
+        r"^.* needs? cuDNN (\d+)\.(\d+) or newer; this is (\d+)\.(\d+).*$", message, re.MULTILINE
+    )
+    return (
+        told[0]
+        if told and tuple(map(int, told.groups()[2:])) < tuple(map(int, told.groups()[:2]))
+        else ""
+    )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -188,7 +220,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 counts[report.device, outcome] += 1
     terminalreporter.section("tests by device")
     for device in ("emulated", "cuda"):
-        told = ", ".join(f"{number} {outcome}" for (name, outcome), number in counts.items() if name == device)
+        told = ", ".join(
+            f"{number} {outcome}" for (name, outcome), number in counts.items() if name == device
+        )
         terminalreporter.write_line(f"{device}: {told or 'none'}")
 
 
@@ -203,7 +237,9 @@ def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> Any:
     """pytest's own, which undoes the patch of a method by leaving that on the object: the process's devices get rid of it."""
     yield monkeypatch
     monkeypatch.undo()
-    for thing in [each for made in choice.devices._made.values() for each in (made, vars(made).get("api"))]:
+    for thing in [
+        each for made in choice.devices._made.values() for each in (made, vars(made).get("api"))
+    ]:
         for name, value in [*vars(thing).items()] if thing is not None else []:
             if inspect.ismethod(value) and value.__self__ is thing and name in dir(type(thing)):
                 delattr(thing, name)
@@ -218,7 +254,9 @@ def no_default_device(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture(autouse=True)
-def no_users_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_users_cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Keep the tests away from the user's tuning cache."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path_factory.getbasetemp() / "tuning"))
 
@@ -244,7 +282,11 @@ class Census:
         kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, (NativeObject, Plan))}
         things = [thing for thing in objects if type(thing) in kinds]
         # one whose constructor refused its arguments has neither attribute
-        return [t for t in things if getattr(t, "_native", None) is not None or getattr(t, "_closed", None) is False]
+        return [
+            t
+            for t in things
+            if getattr(t, "_native", None) is not None or getattr(t, "_closed", None) is False
+        ]
 
     @property
     def natives(self) -> list[Any]:
@@ -285,3 +327,22 @@ def handle(device: Any, request: pytest.FixtureRequest) -> Any:
     if request.node.stash.get(_FAILED, False):
         return  # the traceback keeps the test's arrays alive; one failure is enough
     census.check()
+
+
+@pytest.fixture
+def own_device() -> EmulatedDevice:
+    """An emulated device that nobody else allocates on."""
+    return EmulatedDevice(5, capacity="64 MiB")
+
+
+@pytest.fixture
+def own_handle(own_device: EmulatedDevice) -> Any:
+    """A handle on that device."""
+    with dnn.Handle(own_device) as handle:
+        yield handle
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Counted native objects on an emulated device of their own."""
+    return World(monkeypatch)

@@ -9,12 +9,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from cudnnlite.operations.problem_list import ProblemList
+from cudnnlite.problems.problem_list import ProblemList
 
 Array = np.ndarray[Any, Any]
 Shape = Sequence[int | str | None] | None
-DTYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "float16": TensorProto.FLOAT16,
-          "bfloat16": TensorProto.BFLOAT16}  # fmt: skip
+DTYPES = {
+    "float32": TensorProto.FLOAT,
+    "float64": TensorProto.DOUBLE,
+    "float16": TensorProto.FLOAT16,
+    "bfloat16": TensorProto.BFLOAT16,
+}
 
 
 IMAGE, FILTER = (2, 6, 12, 13), (4, 6, 3, 3)
@@ -49,17 +53,28 @@ def model(
         inputs = [value(name, shape, dtype) for name, shape in inputs.items()]
     if isinstance(constants, Mapping):
         constants = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    names = [name for name in nodes[-1].output if name] if outputs is None and nodes else outputs or []
-    graph = helper.make_graph(nodes, "a graph", inputs, [value(name, None, dtype) for name in names], constants)
-    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    names = (
+        [name for name in nodes[-1].output if name] if outputs is None and nodes else outputs or []
+    )
+    graph = helper.make_graph(
+        nodes, "a graph", inputs, [value(name, None, dtype) for name in names], constants
+    )
+    opsets = [
+        helper.make_opsetid("", opset),
+        *(helper.make_opsetid(domain, 1) for domain in domains),
+    ]
     return helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
 
 
-def conv(x: str = "x", w: str = "w", y: str = "y", name: str = "conv", **attributes: Any) -> onnx.NodeProto:
+def conv(
+    x: str = "x", w: str = "w", y: str = "y", name: str = "conv", **attributes: Any
+) -> onnx.NodeProto:
     return helper.make_node("Conv", [x, w], [y], name, **attributes)
 
 
-def one_conv(x: Any = IMAGE, w: Any = FILTER, dtype: int = TensorProto.FLOAT, **attributes: Any) -> onnx.ModelProto:
+def one_conv(
+    x: Any = IMAGE, w: Any = FILTER, dtype: int = TensorProto.FLOAT, **attributes: Any
+) -> onnx.ModelProto:
     """Return a model of one convolution."""
     return model([conv(**attributes)], {"x": x}, [absent("w", w, dtype)], dtype=dtype)
 
@@ -107,7 +122,9 @@ def resnet50() -> onnx.ModelProto:
         weights.append(absent(f"{name}.weight", (filters, channels, taps, taps)))
         how = {"strides": [stride] * 2, "pads": [taps // 2] * 4, "kernel_shape": [taps] * 2}
         nodes.append(helper.make_node("Conv", [x, f"{name}.weight"], [name], name, **how))
-        weights.extend(absent(f"{name}.{part}", (filters,)) for part in ("scale", "shift", "mean", "variance"))
+        weights.extend(
+            absent(f"{name}.{part}", (filters,)) for part in ("scale", "shift", "mean", "variance")
+        )
         parts = [name, *(f"{name}.{part}" for part in ("scale", "shift", "mean", "variance"))]
         nodes.append(helper.make_node("BatchNormalization", parts, [f"{name}.norm"]))
         return f"{name}.norm"
@@ -117,7 +134,11 @@ def resnet50() -> onnx.ModelProto:
         return f"{x}.relu"
 
     x = relu(conv("conv1", "image", 3, 64, 7, 2))
-    nodes.append(helper.make_node("MaxPool", [x], ["pool"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4))
+    nodes.append(
+        helper.make_node(
+            "MaxPool", [x], ["pool"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
+        )
+    )
     x, channels = "pool", 64
     for stage, blocks in enumerate((3, 4, 6, 3), 1):
         width = 32 * 2**stage

@@ -55,7 +55,10 @@ def onnx_convolution(
         dilations=list(dilation),
         group=groups,
     )
-    inputs = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, a.shape) for name, a in (("x", x), ("w", w))]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.DOUBLE, a.shape)
+        for name, a in (("x", x), ("w", w))
+    ]
     output = helper.make_tensor_value_info("y", TensorProto.DOUBLE, None)
     model = helper.make_model(helper.make_graph([node], "convolution", inputs, [output]))
     (result,) = ReferenceEvaluator(model).run(None, {"x": x, "w": w})
@@ -74,32 +77,55 @@ def scipy_convolution(
     """Do the same, without groups, by correlating all channels of an image with each filter at once."""
     x, w = _wide(x, w, flip)
     padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
-    dilated = np.zeros((*w.shape[:2], *((t - 1) * d + 1 for t, d in zip(w.shape[2:], dilation, strict=True))))
+    dilated = np.zeros(
+        (*w.shape[:2], *((t - 1) * d + 1 for t, d in zip(w.shape[2:], dilation, strict=True)))
+    )
     dilated[(..., *(slice(None, None, d) for d in dilation))] = w
     steps = tuple(slice(None, None, s) for s in stride)
     return np.array(
-        [[correlate(image, taps, mode="valid", method="direct")[0][steps] for taps in dilated] for image in padded]
+        [
+            [correlate(image, taps, mode="valid", method="direct")[0][steps] for taps in dilated]
+            for image in padded
+        ]
     )
 
 
 def onnx_gradient_of_x(
-    shape: tuple[int, ...], w: Array, dy: Array, padding: Any, stride: Any, dilation: Any, groups: int = 1,
+    shape: tuple[int, ...],
+    w: Array,
+    dy: Array,
+    padding: Any,
+    stride: Any,
+    dilation: Any,
+    groups: int = 1,
     flip: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the gradient of the sum of dy * Conv(x, w), by its definition: Conv of each unit image, which it is linear in."""
     size = int(np.prod(shape[1:]))
-    units = onnx_convolution(np.eye(size).reshape(size, *shape[1:]), w, padding, stride, dilation, groups, flip)
-    return (dy.reshape(len(dy), -1).astype(np.float64) @ units.reshape(size, -1).T).reshape(len(dy), *shape[1:])
+    units = onnx_convolution(
+        np.eye(size).reshape(size, *shape[1:]), w, padding, stride, dilation, groups, flip
+    )
+    return (dy.reshape(len(dy), -1).astype(np.float64) @ units.reshape(size, -1).T).reshape(
+        len(dy), *shape[1:]
+    )
 
 
 def onnx_gradient_of_w(
-    x: Array, shape: tuple[int, ...], dy: Array, padding: Any, stride: Any, dilation: Any, groups: int = 1,
+    x: Array,
+    shape: tuple[int, ...],
+    dy: Array,
+    padding: Any,
+    stride: Any,
+    dilation: Any,
+    groups: int = 1,
     flip: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the gradient of the sum of dy * Conv(x, w), by its definition: Conv with each unit filter of a group."""
     size, found = int(np.prod(shape[1:])), []
     units = np.eye(size).reshape(size, *shape[1:])
-    for images, outer in zip(np.split(x, groups, 1), np.split(dy.astype(np.float64), groups, 1), strict=True):
+    for images, outer in zip(
+        np.split(x, groups, 1), np.split(dy.astype(np.float64), groups, 1), strict=True
+    ):
         results = onnx_convolution(images, units, padding, stride, dilation, 1, flip)
         axes = (0, *range(2, x.ndim))
         found.append(np.tensordot(outer, results, (axes, axes)))
@@ -120,4 +146,6 @@ def torch_convolution(
 
     x, w = _wide(x, w, flip)
     function = getattr(torch.nn.functional, f"conv{x.ndim - 2}d")
-    return function(torch.from_numpy(x), torch.from_numpy(w), None, stride, padding, dilation, groups).numpy()
+    return function(
+        torch.from_numpy(x), torch.from_numpy(w), None, stride, padding, dilation, groups
+    ).numpy()

@@ -28,10 +28,20 @@ Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
 Lengths = Sequence[int] | Array
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-GATES = {"relu": "h", "tanh": "h", "lstm": "ifgo", "gru": "rzn"}  # PyTorch stacks them in this order, too
+GATES = {
+    "relu": "h",
+    "tanh": "h",
+    "lstm": "ifgo",
+    "gru": "rzn",
+}  # PyTorch stacks them in this order, too
 ONNX_GATES = {"relu": "h", "tanh": "h", "lstm": "iofg", "gru": "zrn"}
 DIRECTIONS = ("forward", "backward")
-BIASES = {"none": (), "single_input": ("input",), "single_recurrent": ("recurrent",), "double": ("input", "recurrent")}
+BIASES = {
+    "none": (),
+    "single_input": ("input",),
+    "single_recurrent": ("recurrent",),
+    "double": ("input", "recurrent"),
+}
 
 
 class RNNResult(NamedTuple):
@@ -79,7 +89,9 @@ class _Layout(NamedTuple):
         """Return the shapes of all weights."""
         shapes: dict[str, tuple[int, ...]] = {}
         for layer in range(self.num_layers):
-            columns = {"input": len(self.directions) * self.output_size if layer else self.input_size}
+            columns = {
+                "input": len(self.directions) * self.output_size if layer else self.input_size
+            }
             columns["recurrent"] = self.output_size
             for direction in self.directions:
                 prefix = f"layer{layer}.{direction}"
@@ -98,7 +110,9 @@ def _layout(cell: str, weights: Weights) -> _Layout:
     first, gate = "layer0.forward", GATES[cell][0]
     hidden_size = weights[f"{first}.recurrent.{gate}"].shape[0]
     skip_input = f"{first}.input.{gate}" not in weights
-    biases = tuple(kind for kind in ("input", "recurrent") if f"{first}.{kind}.{gate}.bias" in weights)
+    biases = tuple(
+        kind for kind in ("input", "recurrent") if f"{first}.{kind}.{gate}.bias" in weights
+    )
     layout = _Layout(
         cell,
         hidden_size if skip_input else weights[f"{first}.input.{gate}"].shape[1],
@@ -111,11 +125,15 @@ def _layout(cell: str, weights: Weights) -> _Layout:
     )
     # A misspelled name would otherwise pass for one that is absent, and the oracle would agree to a missing bias.
     got, expected = {name: np.shape(w) for name, w in weights.items()}, layout.shapes()
-    assert got == expected, f"weights do not fit together: {sorted(set(got.items()) ^ set(expected.items()))}"
+    assert got == expected, (
+        f"weights do not fit together: {sorted(set(got.items()) ^ set(expected.items()))}"
+    )
     return layout
 
 
-def _stacked(layout: _Layout, weights: Weights, layer: int, direction: str, gates: str) -> tuple[Array, ...]:
+def _stacked(
+    layout: _Layout, weights: Weights, layer: int, direction: str, gates: str
+) -> tuple[Array, ...]:
     """Return W, R, Wb and Rb, gates stacked: identities are the W of a skipped input, zeros a missing bias."""
 
     def stack(kind: str, suffix: str, absent: Array) -> Array:
@@ -139,7 +157,10 @@ def _wide(
     assert x.shape[2] == layout.input_size
     assert cx is None or layout.cell == "lstm"
     states = len(layout.directions) * layout.num_layers
-    h_shape, c_shape = (states, x.shape[1], layout.output_size), (states, x.shape[1], layout.hidden_size)
+    h_shape, c_shape = (
+        (states, x.shape[1], layout.output_size),
+        (states, x.shape[1], layout.hidden_size),
+    )
     hx = np.zeros(h_shape) if hx is None else np.asarray(hx, np.float64)
     cx = np.zeros(c_shape) if cx is None else np.asarray(cx, np.float64)
     assert (hx.shape, cx.shape) == (h_shape, c_shape)
@@ -202,9 +223,13 @@ def _evaluator(cell: str) -> ReferenceEvaluator:
     inputs, outputs = ["x", "w", "r", "b", "", "hx"], ["y", "hy"]
     if cell == "lstm":
         inputs, outputs = [*inputs, "cx"], [*outputs, "cy"]
-        nodes = [helper.make_node("LSTM", inputs, outputs)]  # the reference returns cy since onnx 1.23
+        nodes = [
+            helper.make_node("LSTM", inputs, outputs)
+        ]  # the reference returns cy since onnx 1.23
     elif cell == "gru":
-        nodes = [helper.make_node("GRU", inputs, outputs, linear_before_reset=1)]  # cuDNN's, and PyTorch's
+        nodes = [
+            helper.make_node("GRU", inputs, outputs, linear_before_reset=1)
+        ]  # cuDNN's, and PyTorch's
     elif cell == "tanh":
         nodes = [helper.make_node("RNN", inputs, outputs, activations=["Tanh"])]
     else:
@@ -212,9 +237,13 @@ def _evaluator(cell: str) -> ReferenceEvaluator:
         # comes behind the node, which is right for a single step.
         identity = {"activations": ["Affine"], "activation_alpha": [1.0], "activation_beta": [0.0]}
         nodes = [helper.make_node("RNN", inputs, ["sums", "last"], **identity)]
-        nodes += [helper.make_node("Relu", [sums], [name]) for sums, name in (("sums", "y"), ("last", "hy"))]
+        nodes += [
+            helper.make_node("Relu", [sums], [name])
+            for sums, name in (("sums", "y"), ("last", "hy"))
+        ]
     told = [
-        [helper.make_tensor_value_info(n, TensorProto.DOUBLE, None) for n in names if n] for names in (inputs, outputs)
+        [helper.make_tensor_value_info(n, TensorProto.DOUBLE, None) for n in names if n]
+        for names in (inputs, outputs)
     ]
     return ReferenceEvaluator(helper.make_model(helper.make_graph(nodes, cell, *told)))
 
@@ -280,12 +309,20 @@ def onnx_rnn(
             for length in np.unique(lengths[lengths > 0]):
                 rows = np.flatnonzero(lengths == length)
                 order = slice(None, None, -1 if direction == "backward" else 1)
-                feeds = {"x": x[:length, rows][order], "w": w[None], "r": r[None], "b": np.concatenate([wb, rb])[None]}
+                feeds = {
+                    "x": x[:length, rows][order],
+                    "w": w[None],
+                    "r": r[None],
+                    "b": np.concatenate([wb, rb])[None],
+                }
                 feeds["hx"] = h[None, rows]
                 if cell == "lstm":
                     feeds["cx"] = cx[state][None, rows]
                 outputs, last, last_c = _onnx_layer(cell, feeds)
-                y[:length, rows, d], hy[state, rows] = (outputs @ project.T)[order], last @ project.T
+                y[:length, rows, d], hy[state, rows] = (
+                    (outputs @ project.T)[order],
+                    last @ project.T,
+                )
                 if last_c is not None:
                     cy[state, rows] = last_c
         x = y.reshape(*x.shape[:2], -1)
@@ -338,7 +375,9 @@ def onnx_directional_derivative(
             lengths,
         )
         factors = (None if dy is None else np.where(there, dy, 0.0), dhy, dcy)
-        return sum(float(np.sum(a * b)) for a, b in zip(result, factors, strict=True) if b is not None)
+        return sum(
+            float(np.sum(a * b)) for a, b in zip(result, factors, strict=True) if b is not None
+        )
 
     # Cutting off the series costs about step**2, rounding 1e-16 / step; and the smaller the step, the less likely is it
     # that a Relu changes sides on the way.
@@ -347,7 +386,12 @@ def onnx_directional_derivative(
 
 
 def _torch_run(
-    cell: str, weights: Weights, x: Array, hx: Array | None, cx: Array | None, lengths: Lengths | None
+    cell: str,
+    weights: Weights,
+    x: Array,
+    hx: Array | None,
+    cx: Array | None,
+    lengths: Lengths | None,
 ) -> tuple[Any, list[Any], list[Any]]:
     """Return PyTorch's module, its tensors x, hx and cx, and y, hy and cy; cx and cy only of an LSTM."""
     import torch
@@ -357,7 +401,9 @@ def _torch_run(
     x, hx, cx, known_lengths = _wide(layout, x, hx, cx, lengths)
     options: dict[str, Any] = {"nonlinearity": cell} if cell in ("relu", "tanh") else {}
     if layout.projection_size:
-        options["proj_size"] = layout.projection_size  # PyTorch's has to be smaller than the hidden size
+        options["proj_size"] = (
+            layout.projection_size
+        )  # PyTorch's has to be smaller than the hidden size
     module = getattr(torch.nn, "RNN" if options.get("nonlinearity") else cell.upper())(
         layout.input_size,
         layout.hidden_size,
@@ -372,21 +418,31 @@ def _torch_run(
         for layer in range(layout.num_layers):
             for direction, suffix in zip(layout.directions, ("", "_reverse"), strict=False):
                 stacks = _stacked(layout, weights, layer, direction, GATES[cell])
-                for name, stack in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), stacks, strict=True):
+                for name, stack in zip(
+                    ("weight_ih", "weight_hh", "bias_ih", "bias_hh"), stacks, strict=True
+                ):
                     if layout.bias != "none" or not name.startswith("bias"):
                         parameters.pop(f"{name}_l{layer}{suffix}").copy_(torch.from_numpy(stack))
                 if layout.projection_size:
-                    projection = np.asarray(weights[f"layer{layer}.{direction}.projection"], np.float64)
-                    parameters.pop(f"weight_hr_l{layer}{suffix}").copy_(torch.from_numpy(projection))
+                    projection = np.asarray(
+                        weights[f"layer{layer}.{direction}.projection"], np.float64
+                    )
+                    parameters.pop(f"weight_hr_l{layer}{suffix}").copy_(
+                        torch.from_numpy(projection)
+                    )
     assert not parameters, "some of PyTorch's parameters are still what they were initialized to"
 
-    leaves = [torch.tensor(a, requires_grad=True) for a in ((x, hx, cx) if cell == "lstm" else (x, hx))]
+    leaves = [
+        torch.tensor(a, requires_grad=True) for a in ((x, hx, cx) if cell == "lstm" else (x, hx))
+    ]
     if lengths is None:
         y, state = module(leaves[0], tuple(leaves[1:]) if cell == "lstm" else leaves[1])
         return module, leaves, [y, *(state if cell == "lstm" else [state])]
     # PyTorch does not pack sequences of no steps.  They stay out, and what they end with is what they began with.
     rows = torch.from_numpy(np.flatnonzero(known_lengths))
-    packed = pack_padded_sequence(leaves[0][:, rows], torch.from_numpy(known_lengths)[rows], enforce_sorted=False)
+    packed = pack_padded_sequence(
+        leaves[0][:, rows], torch.from_numpy(known_lengths)[rows], enforce_sorted=False
+    )
     states = [a[:, rows] for a in leaves[1:]]
     output, state = module(packed, tuple(states) if cell == "lstm" else states[0])
     y, _ = pad_packed_sequence(output, total_length=len(x))
@@ -443,7 +499,9 @@ def torch_rnn_gradients(
         if kind == "projection":
             gradients[name] = of_torch[f"weight_hr_{suffix}"]
             continue
-        stack = of_torch[f"{'bias' if rest[1:] else 'weight'}_{'ih' if kind == 'input' else 'hh'}_{suffix}"]
+        stack = of_torch[
+            f"{'bias' if rest[1:] else 'weight'}_{'ih' if kind == 'input' else 'hh'}_{suffix}"
+        ]
         gates = GATES[cell]
         gradients[name] = np.split(stack, len(gates))[gates.index(rest[0])]
     return _torch_result(results), RNNGradients(dx, dhx, dcx[0] if dcx else None, gradients)

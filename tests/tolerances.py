@@ -59,7 +59,9 @@ TABLE = (
     Row(("float32",), TF32_MATH, ("direct", "fft"), ANY, ANY, 1e-3),  # [5.7e-4]
     Row(("float32",), TF32_MATH, ("winograd",), 3, ANY, 1e-3),
     Row(("float32",), TF32_MATH, ("winograd",), 5, ANY, 3e-3),  # [8.8e-4]
-    Row(("float16",), ALL_MATH, ("direct", "fft"), ANY, ANY, 1e-3),  # [2.2e-4: the output's rounding]
+    Row(
+        ("float16",), ALL_MATH, ("direct", "fft"), ANY, ANY, 1e-3
+    ),  # [2.2e-4: the output's rounding]
     Row(("float16",), ALL_MATH, ("winograd",), 3, ANY, 1e-3),
     Row(("float16",), ALL_MATH, ("winograd",), 5, ANY, 3e-3),  # [8.5e-4]
     Row(("bfloat16",), ALL_MATH, ALL_FAMILIES, ANY, ANY, 5e-3),  # [1.9e-3: the output's rounding]
@@ -109,7 +111,9 @@ def assert_close(got: Any, expected: Any, bound: float, magnitude: Any = None) -
     """
     assert got.shape == expected.shape
     wide = got.astype(np.float64)
-    assert np.isfinite(wide).all(), f"{np.count_nonzero(~np.isfinite(wide))} of {wide.size} values are not finite"
+    assert np.isfinite(wide).all(), (
+        f"{np.count_nonzero(~np.isfinite(wide))} of {wide.size} values are not finite"
+    )
     if bound == 0:
         np.testing.assert_array_equal(wide, expected)
         return
@@ -119,7 +123,9 @@ def assert_close(got: Any, expected: Any, bound: float, magnitude: Any = None) -
     assert error <= bound * norm, f"relative L2 error {error / norm:.2e}, allowed {bound:.0e}"
     worst = np.unravel_index(difference.argmax(), difference.shape)
     rms = norm / np.sqrt(expected.size)
-    assert difference[worst] <= _STRAY * bound * rms, f"at {worst}: {wide[worst]} instead of {expected[worst]}"
+    assert difference[worst] <= _STRAY * bound * rms, (
+        f"at {worst}: {wide[worst]} instead of {expected[worst]}"
+    )
 
 
 # Recurrent networks.  The error is the relative L2 norm, as above, of y, hy or cy each, and of each gradient by itself.
@@ -162,22 +168,32 @@ ANY_CELL = (*SMOOTH, "relu")
 RNN_TABLE = (
     RNNRow(("float64",), ALL_MATH, ANY_RNN, ANY_CELL, 20, 1e-12, 1e-11),  # [emulated: 4e-15; 3e-15]
     RNNRow(("float64",), ALL_MATH, ANY_RNN, ANY_CELL, ANY, 1e-10, 1e-9),
-    RNNRow(("float32",), ("FMA",), STANDARD, ANY_CELL, 20, 1e-6, 1e-5),  # [1e-7, emulated: 2e-7; 6e-7]
+    RNNRow(
+        ("float32",), ("FMA",), STANDARD, ANY_CELL, 20, 1e-6, 1e-5
+    ),  # [1e-7, emulated: 2e-7; 6e-7]
     RNNRow(("float32",), ("FMA",), STANDARD, ANY_CELL, ANY, 1e-5, 1e-4),
     RNNRow(
         ("float32",), ("FMA",), ANY_RNN, ANY_CELL, ANY, 2e-5, 2e-4
     ),  # [5e-6: a fast tanh; -, which emulation has not]
-    RNNRow(("float32",), TF32_MATH, ANY_RNN, SMOOTH, ANY, 2e-3, 1e-2),  # [4e-4, through float16 3e-4; 1.2e-3]
-    RNNRow(("float32",), TF32_MATH, ANY_RNN, ("relu",), ANY, 2e-3, 2e-1),  # [4e-4; two of the H200's algorithms: 5e-2]
+    RNNRow(
+        ("float32",), TF32_MATH, ANY_RNN, SMOOTH, ANY, 2e-3, 1e-2
+    ),  # [4e-4, through float16 3e-4; 1.2e-3]
+    RNNRow(
+        ("float32",), TF32_MATH, ANY_RNN, ("relu",), ANY, 2e-3, 2e-1
+    ),  # [4e-4; two of the H200's algorithms: 5e-2]
     RNNRow(("float16",), ALL_MATH, ANY_RNN, SMOOTH, ANY, 2e-3, 1e-2),  # [4e-4; 8e-4]
-    RNNRow(("float16",), ALL_MATH, ANY_RNN, ("relu",), ANY, 2e-3, 2e-1),  # [4e-4; 5e-3, and as TF32]
+    RNNRow(
+        ("float16",), ALL_MATH, ANY_RNN, ("relu",), ANY, 2e-3, 2e-1
+    ),  # [4e-4; 5e-3, and as TF32]
     RNNRow(("bfloat16",), ALL_MATH, ANY_RNN, SMOOTH, ANY, 1.5e-2, 8e-2),  # [a few 1e-3; 7e-3]
     RNNRow(("bfloat16",), ALL_MATH, ANY_RNN, ("relu",), ANY, 1.5e-2, 5e-1),  # [a few 1e-3; 5.4e-2]
 )
 RNN_SUM = 1e-7  # central differences of ONNX's float64 over a step of 1e-6, relative to the gradient's norm
 
 
-def rnn_bound(dtype: str, math_type: Any, algorithm: str, cell: str, chain: int, *, gradient: bool = False) -> float:
+def rnn_bound(
+    dtype: str, math_type: Any, algorithm: str, cell: str, chain: int, *, gradient: bool = False
+) -> float:
     """Look up the bound for a chain of steps times layers; a KeyError says that the table has no row for it."""
     math = MathType(math_type).name
     for row in RNN_TABLE:
@@ -213,6 +229,9 @@ def assert_near(got: Any, expected: Any, bound: float, largest: float = 0.0) -> 
 CTC_BOUND = 1e-5
 # Multi-head attention, by the relative L2 norm: the output, and each gradient. [an H200: 4e-16, 3e-7, 5e-4, 4e-3; TF32 4e-4]
 ATTENTION_BOUNDS = {
-    "float64": (1e-13, 1e-12), "float32": (2e-6, 2e-5), "tf32": (2e-3, 1e-2), "float16": (2e-3, 1e-2),
+    "float64": (1e-13, 1e-12),
+    "float32": (2e-6, 2e-5),
+    "tf32": (2e-3, 1e-2),
+    "float16": (2e-3, 1e-2),
     "bfloat16": (1.5e-2, 8e-2),
-}  # fmt: skip
+}

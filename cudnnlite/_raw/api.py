@@ -40,7 +40,9 @@ class CudnnApi(NonCopyable, _Base):
 
     _instead_of_copy = "a process has one for its libcudnn"
 
-    def __init__(self, library: Library, *, memory: Callable[[], tuple[int, int]] | None = None) -> None:
+    def __init__(
+        self, library: Library, *, memory: Callable[[], tuple[int, int]] | None = None
+    ) -> None:
         self.library = library
         self._memory = memory
         self._last_error: Any = None
@@ -79,7 +81,9 @@ class CudnnApi(NonCopyable, _Base):
     def bound(self, name: str) -> CFunction:
         """Return the C function `name`, to be called in whichever way."""
         function = getattr(self, name)
-        if not isinstance(function, CFunction):  # somebody put a function of their own into this table
+        if not isinstance(
+            function, CFunction
+        ):  # somebody put a function of their own into this table
             function = CFunction(function, self._record(name))
         return function
 
@@ -87,10 +91,16 @@ class CudnnApi(NonCopyable, _Base):
         try:
             return FUNCTIONS[name]
         except KeyError:
-            raise AttributeError(f"cuDNN has no function {name}{meant(name, FUNCTIONS, 3)}") from None
+            raise AttributeError(
+                f"cuDNN has no function {name}{meant(name, FUNCTIONS, 3)}"
+            ) from None
 
     def _bind(self, record: Function) -> CFunction:
-        check = make_check(record.name, self.last_error, self._memory) if record.returns_status else None
+        check = (
+            make_check(record.name, self.last_error, self._memory)
+            if record.returns_status
+            else None
+        )
         return CFunction(self._pointer(record), record, check)
 
     def _pointer(self, record: Function) -> Any:

@@ -32,28 +32,62 @@ Wrap = Callable[[Call, Function], Call]
 _UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
 _REAL_TYPES = (ctypes.c_float, ctypes.c_double)
 _FIRST_ADDRESS = 4096  # nothing is ever mapped below
-_FOLLOWED = ("alpha", "beta", "message", "paddingFill")  # by the host; what a device follows, it refuses itself
-_COUNTS = {"requestedAlgoCount": (0, inf), "nbDims": (-inf, 8), "max_size": (1, inf)}  # C reads or writes so many
+_FOLLOWED = (
+    "alpha",
+    "beta",
+    "message",
+    "paddingFill",
+)  # by the host; what a device follows, it refuses itself
+_COUNTS = {
+    "requestedAlgoCount": (0, inf),
+    "nbDims": (-inf, 8),
+    "max_size": (1, inf),
+}  # C reads or writes so many
 # Tried with cuDNN 9.28 and 9.0, and those that need a GPU with 9.19 on an H200: these follow pointers without a look, every
 # descriptor and typed pointer of the first list and what is named in the second; the others answer BAD_PARAM, or leave out a
 # result.
 _CRASH_AT_NULL: dict[str, frozenset[str]] = {
-    f"cudnn{name}": frozenset() for name in (
-        "BackendCreateDescriptor", "CreateLRNDescriptor", "DeriveBNTensorDescriptor", "DeriveNormTensorDescriptor",
+    f"cudnn{name}": frozenset()
+    for name in (
+        "BackendCreateDescriptor",
+        "CreateLRNDescriptor",
+        "DeriveBNTensorDescriptor",
+        "DeriveNormTensorDescriptor",
         "DropoutGetReserveSpaceSize",
-        "GetActivationDescriptor", "GetConvolution2dDescriptor", "GetConvolution2dForwardOutputDim", "GetConvolutionGroupCount",
-        "GetConvolutionMathType", "GetConvolutionNdDescriptor", "GetFilter4dDescriptor", "GetFilterNdDescriptor",
-        "GetFilterSizeInBytes", "GetOpTensorDescriptor", "GetPooling2dDescriptor", "GetPooling2dForwardOutputDim",
-        "GetPoolingNdDescriptor", "GetReduceTensorDescriptor", "GetTensorNdDescriptor", "GetTensorSizeInBytes",
-        "SetConvolutionNdDescriptor", "SetFilterNdDescriptor", "SetLRNDescriptor", "SetPoolingNdDescriptor",
-        "SetSeqDataDescriptor", "SetTensorNdDescriptor", "SetTensorNdDescriptorEx",
+        "GetActivationDescriptor",
+        "GetConvolution2dDescriptor",
+        "GetConvolution2dForwardOutputDim",
+        "GetConvolutionGroupCount",
+        "GetConvolutionMathType",
+        "GetConvolutionNdDescriptor",
+        "GetFilter4dDescriptor",
+        "GetFilterNdDescriptor",
+        "GetFilterSizeInBytes",
+        "GetOpTensorDescriptor",
+        "GetPooling2dDescriptor",
+        "GetPooling2dForwardOutputDim",
+        "GetPoolingNdDescriptor",
+        "GetReduceTensorDescriptor",
+        "GetTensorNdDescriptor",
+        "GetTensorSizeInBytes",
+        "SetConvolutionNdDescriptor",
+        "SetFilterNdDescriptor",
+        "SetLRNDescriptor",
+        "SetPoolingNdDescriptor",
+        "SetSeqDataDescriptor",
+        "SetTensorNdDescriptor",
+        "SetTensorNdDescriptorEx",
     )
 } | {
-    f"cudnn{name}": frozenset(arguments.split()) for name, arguments in (
+    f"cudnn{name}": frozenset(arguments.split())
+    for name, arguments in (
         ("BatchNormalizationBackward", "dBnScaleBiasDesc dxDesc dyDesc xDesc"),
         ("BatchNormalizationBackwardEx", "dBnScaleBiasDesc dxDesc dyDesc handle xDesc"),
         ("BatchNormalizationForwardInference", "bnScaleBiasMeanVarDesc handle xDesc yDesc"),
-        ("CTCLoss", "costs ctcLossDesc gradientsDesc handle hostInputLengths hostLabelLengths probs probsDesc"),
+        (
+            "CTCLoss",
+            "costs ctcLossDesc gradientsDesc handle hostInputLengths hostLabelLengths probs probsDesc",
+        ),
         ("CTCLoss_v8", "ctcLossDesc probsDesc"),
         ("DivisiveNormalizationBackward", "dXdMeansDesc handle normDesc xDesc"),
         ("DivisiveNormalizationForward", "handle normDesc xDesc yDesc"),
@@ -61,7 +95,10 @@ _CRASH_AT_NULL: dict[str, frozenset[str]] = {
         ("DropoutForward", "xdesc ydesc"),
         ("DropoutGetStatesSize", "sizeInBytes"),
         ("FusedOpsExecute", "handle plan varPack"),
-        ("GetCTCLossWorkspaceSize", "ctcLossDesc handle inputLengths labelLengths probsDesc sizeInBytes"),
+        (
+            "GetCTCLossWorkspaceSize",
+            "ctcLossDesc handle inputLengths labelLengths probsDesc sizeInBytes",
+        ),
         ("GetCTCLossWorkspaceSize_v8", "ctcLossDesc probsDesc"),
         ("GetConvolutionBackwardDataAlgorithmMaxCount", "count"),
         ("GetConvolutionBackwardFilterAlgorithmMaxCount", "count"),
@@ -89,7 +126,7 @@ _CRASH_AT_NULL: dict[str, frozenset[str]] = {
         ("SpatialTfSamplerForward", "alpha beta stDesc xDesc yDesc"),
         ("TransformFilter", "destDesc srcDesc"),
     )
-}  # fmt: skip
+}
 
 
 _NEEDED_BY = {  # what may be null where another argument asks for nothing
@@ -105,7 +142,12 @@ _NEEDED_BY = {  # what may be null where another argument asks for nothing
 ENUMS = {f"{const}{name}": enum for enum, name in C_NAMES.items() for const in ("", "const ")}
 
 
-_RESULTS = {ctypes.c_int: "cudnnStatus_t", ctypes.c_size_t: "size_t", ctypes.c_char_p: "const char *", None: "void"}
+_RESULTS = {
+    ctypes.c_int: "cudnnStatus_t",
+    ctypes.c_size_t: "size_t",
+    ctypes.c_char_p: "const char *",
+    None: "void",
+}
 
 
 class CallArgumentError(ArgumentError, ctypes.ArgumentError):
@@ -174,7 +216,10 @@ class _Doc:
         from cudnnlite._raw.signatures import Signatures  # which nothing else needs while it runs
 
         record = function.record
-        arguments = ",\n    ".join(map(" ".join, zip(C_TYPES[record.name], record.argnames, strict=True))) or "void"
+        arguments = (
+            ",\n    ".join(map(" ".join, zip(C_TYPES[record.name], record.argnames, strict=True)))
+            or "void"
+        )
         prototype = f"{_RESULTS[record.restype]} {record.name}(\n    {arguments}\n)"
         prototype = re.sub(r"\[\] (\w+)", r" \1[]", prototype).replace("* ", "*")
         facts = getattr(Signatures, record.name).__doc__ or ""  # python -OO removes docstrings
@@ -192,9 +237,14 @@ class CFunction:
     __doc__ = _Doc(__doc__)
     __slots__ = ("__weakref__", "call", "check", "own", "record")
 
-    def __init__(self, call: Call, record: Function, check: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, call: Call, record: Function, check: Callable[[int], None] | None = None
+    ) -> None:
         # those that may wait for a GPU keep no lock that others wait for
-        direct = record.needs_device or record.name in ("cudnnBackendFinalize", "cudnnBackendInitialize")
+        direct = record.needs_device or record.name in (
+            "cudnnBackendFinalize",
+            "cudnnBackendInitialize",
+        )
         self.own = call if direct else partial(self._first, call)
         self.call = self.own if _wrap is None else _wrap(self.own, record)
         self.record = record
@@ -219,7 +269,9 @@ class CFunction:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         if named:
-            raise TypeError(f"{self.record.name} takes its arguments by position: {', '.join(self.record.argnames)}")
+            raise TypeError(
+                f"{self.record.name} takes its arguments by position: {', '.join(self.record.argnames)}"
+            )
         result = self.call(*convert(self.record, arguments))
         if self.check is None:
             return result
@@ -249,7 +301,9 @@ class PreparedCall(NonCopyable):
         self._record = function.record
         convert(self._record, arguments)
         keeps = [_keeping(self._record, index) for index in range(len(arguments))]
-        self._places = {name: (index, keeps[index]) for index, name in enumerate(self._record.argnames)}
+        self._places = {
+            name: (index, keeps[index]) for index, name in enumerate(self._record.argnames)
+        }
         self.arguments = tuple(keep(value) for keep, value in zip(keeps, arguments, strict=True))
         PREPARED.add(self)
 
@@ -277,9 +331,15 @@ class PreparedCall(NonCopyable):
         """
         if self.check is None:
             return arguments
-        kinds = (ctypes.c_void_p if isinstance(each, ctypes.c_void_p) else type(each) for each in arguments)
+        kinds = (
+            ctypes.c_void_p if isinstance(each, ctypes.c_void_p) else type(each)
+            for each in arguments
+        )
         pairs = zip(kinds, arguments, strict=True)
-        return tuple(kind.from_param(v.value) if isinstance(v, ctypes._SimpleCData) else v for kind, v in pairs)
+        return tuple(
+            kind.from_param(v.value) if isinstance(v, ctypes._SimpleCData) else v
+            for kind, v in pairs
+        )
 
 
 def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
@@ -307,7 +367,9 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
 
 def _refusal(record: Function, position: int, value: Any, error: Exception) -> CallArgumentError:
     why = _what_is_needed(record.argtypes[position], _enum_of(record, position), value) or error
-    return CallArgumentError(f"{record.name}, argument {position + 1} ({record.argnames[position]}): {why}")
+    return CallArgumentError(
+        f"{record.name}, argument {position + 1} ({record.argnames[position]}): {why}"
+    )
 
 
 def _enum_of(record: Function, position: int) -> type[CEnum] | None:
@@ -319,12 +381,18 @@ def _what_is_needed(kind: Any, enum: type[CEnum] | None, value: Any) -> str:
     """Return what to pass instead of a value of a wrong type; empty where the error itself says so."""
     if kind in _REAL_TYPES and isinstance(value, float):
         return ""
-    if issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "zP" and not hasattr(value, "__index__"):
+    if (
+        issubclass(kind, ctypes._SimpleCData)
+        and kind._type_ not in "zP"
+        and not hasattr(value, "__index__")
+    ):
         needed = "a number" if kind._type_ in "fd" else "an integer"
         if enum:
             members = shorten(", ".join(map(str, enum)), 400, placeholder=" ...")
             module = "dnn" if enum.__name__ in public_enums else "dnn.raw.enums"
-            needed = f"{one_such(enum)} or an integer; pass one of {module}.{enum.__name__}: {members}"
+            needed = (
+                f"{one_such(enum)} or an integer; pass one of {module}.{enum.__name__}: {members}"
+            )
         return f"{shown(value)} is not {needed}"
     if isinstance(value, float) and kind is ctypes.c_void_p:
         return f"{value} is no address; a host scalar goes by ctypes.byref(ctypes.c_float({value}))"
@@ -335,13 +403,20 @@ def _what_is_needed(kind: Any, enum: type[CEnum] | None, value: Any) -> str:
         return f"{found} pointer to a {kind._type_.__name__}; pass one of ctypes, by ctypes.byref or as an array"
     if issubclass(kind, Opaque):
         describes = hasattr(value, "spec") and not hasattr(value, "api")
-        return f"{found} {kind.__name__}; one of its .spec is dnn.{kind.__name__[5:-2]}(x.spec)" * describes
+        return (
+            f"{found} {kind.__name__}; one of its .spec is dnn.{kind.__name__[5:-2]}(x.spec)"
+            * describes
+        )
     if issubclass(kind, ctypes.c_void_p):
-        return f"{found} address; pass .ptr of a device array, and what is on the host by ctypes.byref"
+        return (
+            f"{found} address; pass .ptr of a device array, and what is on the host by ctypes.byref"
+        )
     return ""
 
 
-def _check(kind: Any, value: int | None, record: Function, position: int, arguments: tuple[Any, ...]) -> None:
+def _check(
+    kind: Any, value: int | None, record: Function, position: int, arguments: tuple[Any, ...]
+) -> None:
     """Raise TypeError for what C would cut off, or crash at."""
     name = record.argnames[position]
     refuse_masked(value, name)
@@ -350,14 +425,26 @@ def _check(kind: Any, value: int | None, record: Function, position: int, argume
     smallest, largest = _COUNTS.get(name, (-inf, inf))
     if value is None:
         named = _CRASH_AT_NULL[record.name]
-        may_be_null = name not in named if named else not (issubclass(kind, Opaque) or hasattr(kind, "contents"))
+        may_be_null = (
+            name not in named
+            if named
+            else not (issubclass(kind, Opaque) or hasattr(kind, "contents"))
+        )
         needed_by = _NEEDED_BY.get((record.name, name))
-        if not may_be_null and (needed_by is None or arguments[record.argnames.index(needed_by)] not in (0, None)):
+        if not may_be_null and (
+            needed_by is None or arguments[record.argnames.index(needed_by)] not in (0, None)
+        ):
             raise TypeError("a null pointer, which C would follow")
     elif issubclass(kind, ctypes.c_void_p):
         if 0 < value < _FIRST_ADDRESS and name.startswith(_FOLLOWED):
-            raise TypeError(f"{value} is no address; a host scalar goes by ctypes.byref(ctypes.c_float({value}))")
-    elif issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "fdzP" and kind(value).value != value:
+            raise TypeError(
+                f"{value} is no address; a host scalar goes by ctypes.byref(ctypes.c_float({value}))"
+            )
+    elif (
+        issubclass(kind, ctypes._SimpleCData)
+        and kind._type_ not in "fdzP"
+        and kind(value).value != value
+    ):
         raise TypeError(f"{shown(value)} does not fit into a {kind.__name__}")
     elif not smallest <= value <= largest:
         raise TypeError(f"{value}; allowed: from {smallest} to {largest}")
@@ -372,7 +459,10 @@ def _check_real(kind: Any, value: Any, argument: str) -> None:
 
 def _keeping(record: Function, position: int) -> Callable[[Any], Any]:
     """Return what makes an argument ready for many calls; a number an instance of its type, which shows what it is."""
-    kind, elsewhere = record.argtypes[position], (0,) * len(record.argnames)  # what the others are is not known here
+    kind, elsewhere = (
+        record.argtypes[position],
+        (0,) * len(record.argnames),
+    )  # what the others are is not known here
     passed_on: Callable[[Any], Any] = kind.from_param
     is_number = issubclass(kind, ctypes._SimpleCData) and not issubclass(kind, ctypes.c_void_p)
     crashes = record.name in _CRASH_AT_NULL

@@ -23,7 +23,9 @@ class CEnum(enum.IntEnum):
     def _missing_(cls, value: object) -> CEnum | None:
         if not isinstance(value, int):
             return None
-        if not -(2**31) <= value < 2**31:  # ctypes would cut it off, to another member's value perhaps
+        if (
+            not -(2**31) <= value < 2**31
+        ):  # ctypes would cut it off, to another member's value perhaps
             raise ArgumentError(f"{shown(value)} is not a {cls.__name__}: C's enums are of 32 bits")
         member = int.__new__(cls, value)
         member._name_ = f"UNKNOWN_{value}"

@@ -18,7 +18,9 @@ _CATEGORIES: dict[int, type[errors.CudnnError]] = {
     4: errors.InternalError,
     5: errors.ExecutionError,
 }
-_ALLOCATION = frozenset({Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED, Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED})
+_ALLOCATION = frozenset(
+    {Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED, Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED}
+)
 # How cuDNN disguises a failed allocation: a handle that found no memory is "not initialized", or (9.19, on an H200 with
 # 26 MiB free) an "internal error" about a stream; a launch without room for its local memory is "execution failed".
 _MAY_HIDE_ALLOCATION = (1, 4, 5)
@@ -37,7 +39,9 @@ def status_error(
     category = status // 1000
     kind: type[errors.CudnnError] = _CATEGORIES.get(category, errors.CudnnError)
     notes: tuple[str, ...] = ()
-    suspicious = known in _ALLOCATION or (category in _MAY_HIDE_ALLOCATION and known not in _NO_ALLOCATION)
+    suspicious = known in _ALLOCATION or (
+        category in _MAY_HIDE_ALLOCATION and known not in _NO_ALLOCATION
+    )
     if known in _ALLOCATION:
         kind = errors.AllocationError
     if suspicious and memory is not None:

@@ -59,14 +59,18 @@ def packages_behind(error: ImportError) -> dict[str, str]:
     return imported and (missing_packages() or imported)
 
 
-def show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def show_exception(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     """Show an exception that ends a command: `sys.excepthook`."""
     packages = packages_behind(error) if isinstance(error, ImportError) else {}
     if not packages:
         sys.__excepthook__(kind, error, trace)
         return
     names = " and ".join(packages)
-    print(f"cudnnlite: {error}; cudnnlite needs {names}: {how_to_install(packages)}", file=sys.stderr)
+    print(
+        f"cudnnlite: {error}; cudnnlite needs {names}: {how_to_install(packages)}", file=sys.stderr
+    )
 
 
 if is_own_command():

@@ -11,8 +11,13 @@ from typing import BinaryIO
 
 _PT_LOAD, _SHT_DYNSYM = 1, 11
 # where the segments and the sections are described; the size of an entry, and how many, of both
-_HEADER, _SEGMENT = struct.Struct("<32xQQ6xHHHH2x"), struct.Struct("<I4xQ16xQ")  # of a segment: type, offset, size
-_SECTION = struct.Struct("<IIQQQQIIQQ")  # name, type, flags, address, offset, size, link, info, alignment, entry size
+_HEADER, _SEGMENT = (
+    struct.Struct("<32xQQ6xHHHH2x"),
+    struct.Struct("<I4xQ16xQ"),
+)  # of a segment: type, offset, size
+_SECTION = struct.Struct(
+    "<IIQQQQIIQQ"
+)  # name, type, flags, address, offset, size, link, info, alignment, entry size
 _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 _DAMAGED = (struct.error, ValueError, IndexError, OverflowError)  # ValueError: an empty file
 _VERSION_SYMBOL = re.compile(rb"(?<=\0)cudnn_[a-z_]+_version(?=\0)")
@@ -24,13 +29,16 @@ def why_unloadable(path: Path) -> str:
     One that is shorter than they say ends the process (SIGBUS) when it is loaded.
     """
     try:
-        with open(path, "rb") as file:  # not mapped: some have 500 MB, more than `ulimit -v` may leave
+        with open(
+            path, "rb"
+        ) as file:  # not mapped: some have 500 MB, more than `ulimit -v` may leave
             start, _, size, count, *_ = _header_of(file)
             length = os.fstat(file.fileno()).st_size
             file.seek(start)
             table = file.read(min(size * count, length))
             segments = [
-                _SEGMENT.unpack_from(table, size * number) for number in range(len(table) // size if size else 0)
+                _SEGMENT.unpack_from(table, size * number)
+                for number in range(len(table) // size if size else 0)
             ]
             ends = (offset + extent for kind, offset, extent in segments if kind == _PT_LOAD)
             missing = max((start + size * count if count else 0, *ends)) - length
@@ -47,7 +55,10 @@ def read_version(path: str | os.PathLike[str]) -> str:
     Raises ValueError if it is no shared library for a 64-bit little-endian machine, or damaged, OSError if it cannot be read.
     """
     try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with (
+            open(path, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
             return _version_in(content, _header_of(file))
     except _DAMAGED as error:
         raise ValueError(f"{path}: {error}") from error
@@ -69,7 +80,11 @@ def _version_in(content: mmap.mmap, header: tuple[int, ...]) -> str:
             offsets = {found.start() for found in _VERSION_SYMBOL.finditer(names)}
             symbols = content[start : start + length] if offsets else b""
             for name, _, _, section, address, _ in _SYMBOL.iter_unpack(symbols):
-                if name in offsets and 0 < section < count:  # section 0: another library's, which this one needs
-                    (packed,) = struct.unpack_from("<I", content, address - sections[section][3] + sections[section][4])
+                if (
+                    name in offsets and 0 < section < count
+                ):  # section 0: another library's, which this one needs
+                    (packed,) = struct.unpack_from(
+                        "<I", content, address - sections[section][3] + sections[section][4]
+                    )
                     return f"{packed >> 16}.{packed >> 8 & 0xFF}.{packed & 0xFF}"
     return ""

@@ -24,7 +24,12 @@ _SONAME = "libcudnn.so.9"
 # The parts that every descriptor or operation needs, in the order of their dependencies.  The engine libraries (some of
 # them half a gigabyte) stay with cuDNN, which opens them when a kernel is wanted.
 _PARTS = ("graph", "ops", "cnn", "adv")
-_VERSION_CHECKS = ("cudnnGraphVersionCheck", "cudnnOpsVersionCheck", "cudnnCnnVersionCheck", "cudnnAdvVersionCheck")
+_VERSION_CHECKS = (
+    "cudnnGraphVersionCheck",
+    "cudnnOpsVersionCheck",
+    "cudnnCnnVersionCheck",
+    "cudnnAdvVersionCheck",
+)
 
 _loaded: Library | None = None
 
@@ -90,11 +95,15 @@ def _load() -> Library:
         cdll = ctypes.CDLL(path)
         get_version = cdll.cudnnGetVersion
     except (OSError, AttributeError) as error:
-        raise LibraryNotFoundError(f"{path} (found through {how}) cannot be loaded as libcudnn: {error}") from error
+        raise LibraryNotFoundError(
+            f"{path} (found through {how}) cannot be loaded as libcudnn: {error}"
+        ) from error
     get_version.restype = ctypes.c_size_t
     library = Library(path, how, int(get_version()), cdll)
     if library.version // 10000 != 9:
-        raise LibraryError(f"cudnnlite needs cuDNN 9.x; {path} (found through {how}) is {library.version_text}")
+        raise LibraryError(
+            f"cudnnlite needs cuDNN 9.x; {path} (found through {how}) is {library.version_text}"
+        )
     _load_parts(library)
     log.info("libcudnn %s at %s, found through %s", library.version_text, path, how)
     return library
@@ -113,12 +122,16 @@ def _check_files(path: str, how: str) -> None:
     mapped = {Path(file).name for file in mapped_cudnn_files()}
     parts = [f"libcudnn_{part}.so.9" for part in _PARTS]
     missing = [
-        f"{part} is not beside it" for part in parts if part not in mapped and not (front.parent / part).is_file()
+        f"{part} is not beside it"
+        for part in parts
+        if part not in mapped and not (front.parent / part).is_file()
     ]
     if missing and not wrong:
         with front.open("rb") as file:  # at whose beginning its functions are named
             if b"cudnnGetVersion" not in file.read(1 << 24):
-                raise LibraryNotFoundError(f"{path} (found through {how}) has no cudnnGetVersion: it is no cuDNN")
+                raise LibraryNotFoundError(
+                    f"{path} (found through {how}) has no cudnnGetVersion: it is no cuDNN"
+                )
     if wrong := wrong + missing:
         raise LibraryError(
             f"libcudnn at {path} (found through {how}) is not whole: {'; '.join(wrong)}. Install it again"
@@ -159,8 +172,12 @@ def _load_parts(library: Library) -> None:
                 ctypes.CDLL(str(path))
             except OSError as error:
                 if strays:
-                    raise _mixed(library, f"its part {path.name} cannot be loaded ({error})") from error
-                raise LibraryError(f"libcudnn {library.version_text} at {library.path} is broken: {error}") from error
+                    raise _mixed(
+                        library, f"its part {path.name} cannot be loaded ({error})"
+                    ) from error
+                raise LibraryError(
+                    f"libcudnn {library.version_text} at {library.path} is broken: {error}"
+                ) from error
     refused = [name for name in _VERSION_CHECKS if _version_check(library.cdll, name) != 0]
     if refused:
         raise _mixed(library, f"it refuses its own parts ({', '.join(refused)})")

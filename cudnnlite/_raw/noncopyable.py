@@ -19,4 +19,6 @@ class NonCopyable:
 
     # `copy` calls it as `pickle` does, whichever protocol is asked for.
     def __reduce_ex__(self, _protocol: Any) -> NoReturn:
-        raise TypeError(f"{one_such(type(self))} cannot be copied or pickled; {self._instead_of_copy}")
+        raise TypeError(
+            f"{one_such(type(self))} cannot be copied or pickled; {self._instead_of_copy}"
+        )

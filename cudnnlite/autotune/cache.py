@@ -25,7 +25,7 @@ from cudnnlite.arguments import (
 from cudnnlite.autotune.entries import TuningEntry, TuningKey
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
-from cudnnlite.operations.problem import KINDS
+from cudnnlite.problems.problem import KINDS
 from cudnnlite.warn import warn_user
 
 CACHE_VARIABLE = "CUDNNLITE_TUNING_CACHE"
@@ -33,7 +33,10 @@ IN_MEMORY = ":memory:"
 _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
 _OURS = re.compile(r"[0-9a-f]{64}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock")
 _MOST_BYTES = 64 << 20  # of an entry, which has some kilobytes
-_SQLITE, _OLD = b"SQLite format 3\0", "a tuning cache of an older version of cudnnlite, an SQLite file"
+_SQLITE, _OLD = (
+    b"SQLite format 3\0",
+    "a tuning cache of an older version of cudnnlite, an SQLite file",
+)
 
 
 class TuningCache(Closable):
@@ -77,22 +80,32 @@ class TuningCache(Closable):
 
     _instead_of_copy = "open another on its path"
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False
+    ) -> None:
         one_of(read_only, "read_only", True, False)
         self.path, self.read_only, self._closed = parse_cache_path(path), read_only, False
         self._is_written = isinstance(self.path, Path) and not read_only
-        self._folder = Path(os.devnull, self.path)  # the path itself, which is absolute; in memory: one that cannot be
+        self._folder = Path(
+            os.devnull, self.path
+        )  # the path itself, which is absolute; in memory: one that cannot be
         # no lock: each use of it is one step for Python, so that a fork, or another thread, may come between any two
         self._kept: dict[str, TuningEntry] = {}  # by digest: what is in no file
-        self._newer: set[Path] = set()  # files met so far that a newer cudnnlite wrote: neither replaced nor removed
+        self._newer: set[Path] = (
+            set()
+        )  # files met so far that a newer cudnnlite wrote: neither replaced nor removed
         self._told: set[object] = set()
         if why := _why_unfit(self._folder):
             self._tell(self.path, f"{why}; until then memory has to do")
         elif isinstance(self.path, Path) and not file_type(self.path, follow=False):
-            if _OLD in (old := _why_unfit(self.path.with_name(f"{self.path.name}.sqlite"))):  # beside the new default
+            if _OLD in (
+                old := _why_unfit(self.path.with_name(f"{self.path.name}.sqlite"))
+            ):  # beside the new default
                 warn_user(old, TuningCacheWarning)
             elif read_only:
-                self._tell(self.path, f"{self.path} does not exist; the cache is an empty one in memory")
+                self._tell(
+                    self.path, f"{self.path} does not exist; the cache is an empty one in memory"
+                )
 
     def __repr__(self) -> str:
         return f"<TuningCache {self.path}{' read-only' * self.read_only}{' closed' * self._closed}>"
@@ -121,7 +134,9 @@ class TuningCache(Closable):
         device, whose times say nothing of a GPU.
         """
         if (device := instance_of(entry, TuningEntry, "entry").key.device).is_emulated:
-            raise ArgumentError(f"entry of {device.gpu}: times of the emulated device are not kept in a cache")
+            raise ArgumentError(
+                f"entry of {device.gpu}: times of the emulated device are not kept in a cache"
+            )
         self._require_open()
         self._save(entry)
 
@@ -158,16 +173,26 @@ class TuningCache(Closable):
         this cache's own folder.
         """
         folder, entries = check_place(path), self.entries(**filters)
-        if os.path.realpath(folder) == os.path.realpath(self._folder):  # `resolve` raises where a link leads to itself
-            raise ArgumentError(f"path={os.fspath(path)!r} is the cache itself; allowed: another folder")
+        if os.path.realpath(folder) == os.path.realpath(
+            self._folder
+        ):  # `resolve` raises where a link leads to itself
+            raise ArgumentError(
+                f"path={os.fspath(path)!r} is the cache itself; allowed: another folder"
+            )
         with refused_as(TuningCacheError, folder):
             folder.mkdir(parents=True, exist_ok=True)
         _refuse_another(folder)
         target = TuningCache(folder)
         written = sum(map(target._write, entries))
-        target._remove({other.key.digest for other in target.entries()} - {entry.key.digest for entry in entries})
+        target._remove(
+            {other.key.digest for other in target.entries()}
+            - {entry.key.digest for entry in entries}
+        )
         if target._newer:
-            target._tell("kept", f"{folder} keeps {len(target._newer)} of a newer cudnnlite: they are not removed")
+            target._tell(
+                "kept",
+                f"{folder} keeps {len(target._newer)} of a newer cudnnlite: they are not removed",
+            )
         return written
 
     def merge(self, path: str | os.PathLike[str]) -> int:
@@ -184,7 +209,9 @@ class TuningCache(Closable):
             _refuse_another(folder)
         for entry in TuningCache(folder, read_only=True).entries():
             mine = self.get(entry.key)
-            is_wanted = not entry.key.device.is_emulated and (mine is None or mine.tuned_at < entry.tuned_at)
+            is_wanted = not entry.key.device.is_emulated and (
+                mine is None or mine.tuned_at < entry.tuned_at
+            )
             taken += is_wanted and self._write(entry)
         return taken
 
@@ -202,7 +229,9 @@ class TuningCache(Closable):
                     self._kept[entry.key.digest] = entry
             except TuningCacheError as error:
                 self._kept[entry.key.digest] = entry
-                self._tell(self.path, f"{error}; what is tuned is kept in this process's memory only")
+                self._tell(
+                    self.path, f"{error}; what is tuned is kept in this process's memory only"
+                )
 
     def _read(self, file: Path) -> TuningEntry | None:
         """Return the entry in a file; None, with a warning, where there is something else; what is damaged is set aside."""
@@ -213,10 +242,14 @@ class TuningCache(Closable):
             return TuningEntry.from_json(data, file)
         except OSError as error:
             if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-                self._tell("reading", f"{file}: {by_system(error).strerror}; the cache cannot be read")
+                self._tell(
+                    "reading", f"{file}: {by_system(error).strerror}; the cache cannot be read"
+                )
         except TuningCacheError as error:
             self._newer.add(file)
-            self._tell("newer", f"{error}; it is left as it is, and not used, as are others like it")
+            self._tell(
+                "newer", f"{error}; it is left as it is, and not used, as are others like it"
+            )
         except ArgumentError as error:
             # without data nobody knows what it is
             if data is None or self.read_only or not _set_aside(file, data, str(error)):
@@ -235,7 +268,9 @@ class TuningCache(Closable):
         draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
         with refused_as(TuningCacheError, self._folder):
             try:
-                with suppress(FileExistsError):  # exist_ok would take any OSError for that, also a signal handler's
+                with suppress(
+                    FileExistsError
+                ):  # exist_ok would take any OSError for that, also a signal handler's
                     self._folder.mkdir(parents=True)
                 with open(draft, "x", encoding="ascii") as new:
                     new.write(text)
@@ -283,10 +318,16 @@ def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
             import platformdirs
 
         path = platformdirs.user_cache_path("cudnnlite", appauthor=False) / "tuning"
-    return IN_MEMORY if isinstance(path, str) and path == IN_MEMORY else check_place(path, argument, file_too=True)
+    return (
+        IN_MEMORY
+        if isinstance(path, str) and path == IN_MEMORY
+        else check_place(path, argument, file_too=True)
+    )
 
 
-def check_place(path: str | os.PathLike[str], argument: str = "path", *, file_too: bool = False) -> Path:
+def check_place(
+    path: str | os.PathLike[str], argument: str = "path", *, file_too: bool = False
+) -> Path:
     """Return the absolute path of a folder, which need not be there; ArgumentError for none, TuningCacheError for a file."""
     found = absolute_path(path_of(path, argument, "the path of a folder"), argument)
     if os.fspath(path) == IN_MEMORY:

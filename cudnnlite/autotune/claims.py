@@ -20,7 +20,9 @@ from cudnnlite.devices.device import Device
 
 _POLL_S = 0.01
 _this_thread = threading.local()  # the GPU that it had last
-_emulated: dict[int, threading.RLock] = {}  # a lock for each process, since a thread that has it is not in a forked one
+_emulated: dict[
+    int, threading.RLock
+] = {}  # a lock for each process, since a thread that has it is not in a forked one
 
 
 @contextmanager
@@ -30,7 +32,9 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
     A thread that does may enter again.  The locks are the kernel's, on files: they end with the process.
     """
     with ExitStack() as stack:
-        if device.times_mean_nothing:  # a graph that one thread records forbids another to wait for the device
+        if (
+            device.times_mean_nothing
+        ):  # a graph that one thread records forbids another to wait for the device
             stack.enter_context(_emulated.setdefault(os.getpid(), threading.RLock()))
         else:
             # the first lock where processes share a temporary folder, the second where they share the cache
@@ -41,7 +45,9 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
 
 
 @contextmanager
-def claimed_device(device: str, like: DeviceIdentity | None = None, avoid: str = "") -> Iterator[Device]:
+def claimed_device(
+    device: str, like: DeviceIdentity | None = None, avoid: str = ""
+) -> Iterator[Device]:
     """Yield the device that this thread may measure on, alone until the end of the block.
 
     "cuda" leaves open which GPU, and so does "auto" where there are any: the one that this thread had before, or else one that
@@ -52,7 +58,10 @@ def claimed_device(device: str, like: DeviceIdentity | None = None, avoid: str =
     gpus = [(index, gpu) for index, gpu in seen if like is None or like.is_like(gpu)] or seen
     # processes that start together begin at different ones
     begin, last = os.getpid(), getattr(_this_thread, "gpu", None)
-    gpus = sorted(gpus, key=lambda each: (each[1].uuid == avoid, each[0] != last, (each[0] - begin) % len(seen)))
+    gpus = sorted(
+        gpus,
+        key=lambda each: (each[1].uuid == avoid, each[0] != last, (each[0] - begin) % len(seen)),
+    )
     with ExitStack() as stack:
         for index, gpu in cycle(gpus):
             if _hold(stack, gpu.uuid, wait=False):
@@ -72,13 +81,19 @@ def _hold(stack: ExitStack, uuid: str, folder: Path | None = None, *, wait: bool
 
     def release() -> None:
         if lock.lock_counter == 1:  # which it never is in a process that was forked from this one
-            with refusals_ignored():  # nothing is left lying about: who waits for the file finds that it is gone
+            with (
+                refusals_ignored()
+            ):  # nothing is left lying about: who waits for the file finds that it is gone
                 path.unlink()
         lock.release()
 
     # another user's could not be opened; FileNotFoundError where no temporary folder can be written
     with refusals_ignored():
-        path = folder / name if folder else Path(tempfile.gettempdir(), f"cudnnlite-{os.getuid()}-{name}")
+        path = (
+            folder / name
+            if folder
+            else Path(tempfile.gettempdir(), f"cudnnlite-{os.getuid()}-{name}")
+        )
         # one object for a path, which counts for each thread; a mere file, where there are no locks, outlives who dies
         lock = FileLock(path, mode=0o666, is_singleton=True, fallback_to_soft=False)
         try:

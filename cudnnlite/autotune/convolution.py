@@ -12,26 +12,26 @@ from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.autotune.knobs import climb
 from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
 from cudnnlite.autotune.sample import random_array
-from cudnnlite.backend.engines import Engine
-from cudnnlite.backend.graph import Graph
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
-from cudnnlite.operations.algorithms import found, ranked, wants_tensor_cores
-from cudnnlite.operations.call import specs_of
-from cudnnlite.operations.engines import engine_rows, is_aligned, shared_graph
-from cudnnlite.operations.layout_conversion import conversion_layout
-from cudnnlite.operations.operands import on_device
-from cudnnlite.operations.operation_plan import OperationPlan, plan_class
-from cudnnlite.operations.problem import Problem
-from cudnnlite.operations.replay import Replay, with_replay
+from cudnnlite.graph.engines import Engine
+from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.operations.convolution.algorithms import found, ranked, wants_tensor_cores
+from cudnnlite.operations.convolution.engines import engine_rows, is_aligned, shared_graph
+from cudnnlite.operations.convolution.layout_conversion import conversion_layout
+from cudnnlite.plans.call import specs_of
+from cudnnlite.plans.operands import on_device
+from cudnnlite.plans.operation_plan import OperationPlan, plan_class
+from cudnnlite.plans.replay import Replay, with_replay
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult
+from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
-from cudnnlite.search.results import AlgorithmResult, ConvolutionResult
-from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.sizes import over_limit
 from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import layout_of_rank
@@ -54,21 +54,29 @@ def operands_of(
     scale = max(1, terms) ** -0.5 * min(max(1 / abs(problem.alpha or 1.0), 2.0**-10), 2.0**10)
     second = problem.operation.reads[1]
     return {
-        name: random_array(handle, spec, seed, scale=scale if name == second else 1.0, alignment=aligned[name])
+        name: random_array(
+            handle, spec, seed, scale=scale if name == second else 1.0, alignment=aligned[name]
+        )
         for seed, (name, spec) in enumerate(specs.items(), start=1)
     }
 
 
-def check_operands(handle: Handle, problem: Problem, operands: Mapping[str, Any]) -> dict[str, DeviceArray]:
+def check_operands(
+    handle: Handle, problem: Problem, operands: Mapping[str, Any]
+) -> dict[str, DeviceArray]:
     """Return the user's operands, with scratch memory as the output; ArgumentError if they are not the problem's."""
     operation = problem.operation
     (written,) = operation.writes
     wanted = {*operation.reads, "out"} if problem.values.get("beta") else {*operation.reads}
     if not wanted <= set(operands) <= {*operation.reads, "out"}:
         allowed = ", ".join((*operation.reads, "out"))
-        raise ArgumentError(f"operands={sorted(map(str, operands))}; needed: {sorted(wanted)}, allowed: {allowed}")
+        raise ArgumentError(
+            f"operands={sorted(map(str, operands))}; needed: {sorted(wanted)}, allowed: {allowed}"
+        )
     own = {name: on_device(handle, array, name) for name, array in operands.items()}
-    specs_of(operation, [own[name] for name in operation.reads], None)  # says it better where a filter is none at all
+    specs_of(
+        operation, [own[name] for name in operation.reads], None
+    )  # says it better where a filter is none at all
     for name, array in own.items():
         known = problem.values[written if name == "out" else name]
         if not is_as(array.spec, known):
@@ -79,7 +87,11 @@ def check_operands(handle: Handle, problem: Problem, operands: Mapping[str, Any]
 
 
 def search_convolution(
-    handle: Handle, problem: Problem, policy: TuningPolicy, operands: Mapping[str, DeviceArray], progress: bool = False
+    handle: Handle,
+    problem: Problem,
+    policy: TuningPolicy,
+    operands: Mapping[str, DeviceArray],
+    progress: bool = False,
 ) -> AlgorithmTable:
     """Time and check every candidate on operands; the handle is waited for.
 
@@ -100,7 +112,9 @@ def search_convolution(
         if policy.interface != "graph" and problem.conv.is_symmetric:  # graphs alone pad otherwise
             reported = _reported(handle, problem, own, limit) if algorithms.find else {}
             ranking: Sequence[AlgorithmResult] = ()
-            with suppress(NotSupportedError):  # where there is no heuristic nothing says what is deterministic
+            with suppress(
+                NotSupportedError
+            ):  # where there is no heuristic nothing says what is deterministic
                 ranking = ranked(handle, problem)
             every += candidates(problem, policy, ranking, preferred=graph is None)
         if graph is not None:
@@ -115,43 +129,64 @@ def search_convolution(
                 row = replace(row, find_ms=reported.get((row.algorithm, row.math_type)))
             engine = candidate.algorithm.index if isinstance(candidate.algorithm, Engine) else None
             if engine in slow and not row.why_not:
-                row = replace(row, why_not=f"not tried: engine {engine} took more than {_SLOW} times the best")
+                row = replace(
+                    row, why_not=f"not tried: engine {engine} took more than {_SLOW} times the best"
+                )
             rows[candidate] = trial.run(candidate, row, policy, limit, contest)
             if engine is not None and contest.times_the_best(candidate) > _SLOW:
                 slow.add(engine)
-        seeds = [row.algorithm for row in rows.values() if row.ok and isinstance(row.algorithm, Engine)]
+        seeds = [
+            row.algorithm for row in rows.values() if row.ok and isinstance(row.algorithm, Engine)
+        ]
         climbed = None
         if policy.search == "knobs" and seeds and graph is not None:
-            named = {name: own[name] for name in problem.operation.reads} | {problem.operation.writes[0]: own["out"]}
+            named = {name: own[name] for name in problem.operation.reads} | {
+                problem.operation.writes[0]: own["out"]
+            }
             climbed = climb(graph, problem, named, seeds, policy, progress)
             rows |= {row: trial.run(row, row, policy, limit, contest) for row in climbed.rows}
         ordered = contest.finish(rows)
         if policy.objective == "latency":
             ordered = with_replay(ordered, trial.replayed)
     knobs = NO_KNOBS * (policy.search == "knobs") if climbed is None else f"; {climbed}"
-    return AlgorithmTable(ordered, title=str(problem), timing=f"{contest.timing}{knobs}", device_memory=contest.memory)
+    return AlgorithmTable(
+        ordered, title=str(problem), timing=f"{contest.timing}{knobs}", device_memory=contest.memory
+    )
 
 
 def candidates(
-    problem: Problem, policy: TuningPolicy, ranking: Sequence[AlgorithmResult], *, preferred: bool = False
+    problem: Problem,
+    policy: TuningPolicy,
+    ranking: Sequence[AlgorithmResult],
+    *,
+    preferred: bool = False,
 ) -> Iterator[AlgorithmResult]:
     """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried.
 
     `ranking` is the heuristic's; `preferred`: whether what was not tuned runs by it, there being no engines.
     """
     deterministic = {row.algorithm: row.deterministic for row in ranking}
-    places = {(row.algorithm, row.math_type, ""): place for place, row in enumerate(ranking if preferred else ())}
+    places = {
+        (row.algorithm, row.math_type, ""): place
+        for place, row in enumerate(ranking if preferred else ())
+    }
     layouts, specs, first = [""], problem.specs.values(), problem.values[problem.operation.reads[0]]
     algorithms = problem.operation.algorithms
     assert algorithms is not None
-    for layout in policy.layouts if algorithms.build is None else ():  # a convolution alone is converted
+    for layout in (
+        policy.layouts if algorithms.build is None else ()
+    ):  # a convolution alone is converted
         name = layout_of_rank(layout, first.rank)
         if name and all(spec.vector == 1 for spec in specs):
-            layouts.append(conversion_layout(problem, name))  # empty again where every operand lies so
+            layouts.append(
+                conversion_layout(problem, name)
+            )  # empty again where every operand lies so
     kinds = [algorithm for algorithm in algorithms.kind if algorithm.name != "COUNT"]
     math_types = allowed_math_types(problem.math_type, first.dtype)
     for layout, math_type, algorithm in product(dict.fromkeys(layouts), math_types, kinds):
-        row = ConvolutionResult(algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout)
+        row = ConvolutionResult(
+            algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout
+        )
         row = replace(row, heuristic=places.get((algorithm, math_type, layout)))
         yield replace(row, why_not=policy.why_not(row, first.dtype))
 
@@ -167,19 +202,30 @@ class _Trial:
     """Runs each candidate once, over poisoned memory, and measures what it computes."""
 
     def __init__(
-        self, handle: Handle, problem: Problem, operands: Mapping[str, DeviceArray], graph: Graph | None,
+        self,
+        handle: Handle,
+        problem: Problem,
+        operands: Mapping[str, DeviceArray],
+        graph: Graph | None,
         stack: ExitStack,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._handle, self._problem, self._graph, self._stack = handle, problem, graph, stack
         self._read = {name: operands[name] for name in problem.operation.reads}
         self._y = operands["out"]
-        self._before = arrays.copy_of(self._y, handle.stream) if problem.values.get("beta") else None
+        self._before = (
+            arrays.copy_of(self._y, handle.stream) if problem.values.get("beta") else None
+        )
         self._reference: ConvolutionReference | None = None
         if ConvolutionReference.can_measure(problem):
             self._reference = ConvolutionReference(problem, self._read, self._before)
 
     def run(
-        self, key: Hashable, row: AlgorithmResult, policy: TuningPolicy, limit: int | None, contest: Contest
+        self,
+        key: Hashable,
+        row: AlgorithmResult,
+        policy: TuningPolicy,
+        limit: int | None,
+        contest: Contest,
     ) -> AlgorithmResult:
         """Return the row with what came of it; a candidate that may be chosen is entered into the contest."""
         if row.why_not:
@@ -191,13 +237,17 @@ class _Trial:
                 return replace(row, why_not=over_limit(plan.workspace, limit))
             row = self._check(plan, row, policy)
             if not row.why_not:
-                contest.enter(key, lambda: plan(*self._read.values(), out=self._y), self._looks_of(row))
+                contest.enter(
+                    key, lambda: plan(*self._read.values(), out=self._y), self._looks_of(row)
+                )
         except (CudnnError, DeviceMemoryError) as error:
             return failed(row, error, contest.memory)
         except ArgumentError as refused:
             if not row.layout:
                 raise
-            return replace(row, why_not=str(refused))  # it cannot be converted: an integer output with beta
+            return replace(
+                row, why_not=str(refused)
+            )  # it cannot be converted: an integer output with beta
         return row
 
     def _looks_of(self, row: AlgorithmResult) -> Hashable:
@@ -213,15 +263,22 @@ class _Trial:
     def replayed(self, row: AlgorithmResult) -> Replay | None:
         """Return what a plan that launches graphs tells after two calls: the first is recorded, then it has another result."""
         with self._plan(row, replay=True) as plan:
-            for out in (self._y, arrays.empty(self._handle.device, self._handle.stream, self._y.spec)):
+            for out in (
+                self._y,
+                arrays.empty(self._handle.device, self._handle.stream, self._y.spec),
+            ):
                 plan(*self._read.values(), out=out)
             return plan.replay
 
     def _plan(self, row: AlgorithmResult, *, replay: bool = False) -> OperationPlan:
         graph = self._graph if isinstance(row.algorithm, Engine) else None
-        return plan_class(self._problem.operation)(self._handle, self._problem, row, replay=replay, graph=graph)
+        return plan_class(self._problem.operation)(
+            self._handle, self._problem, row, replay=replay, graph=graph
+        )
 
-    def _check(self, plan: OperationPlan, row: AlgorithmResult, policy: TuningPolicy) -> AlgorithmResult:
+    def _check(
+        self, plan: OperationPlan, row: AlgorithmResult, policy: TuningPolicy
+    ) -> AlgorithmResult:
         """Run a plan over poisoned memory, and return the row with its errors."""
         device, stream, y = self._handle.device, self._handle.stream, self._y
         if self._before is None:
@@ -250,4 +307,8 @@ def _reported(
         rows = found(handle, problem, read, operands["out"], handle.workspace.limit_for(limit))
     except (CudnnError, DeviceMemoryError):
         return {}
-    return {(row.algorithm, row.math_type): row.time_ms for row in rows if row.ok and row.time_ms is not None}
+    return {
+        (row.algorithm, row.math_type): row.time_ms
+        for row in rows
+        if row.ok and row.time_ms is not None
+    }

@@ -12,7 +12,7 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.enums import ActivationMode, ConvolutionMode, DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.problem import Problem
+from cudnnlite.problems.problem import Problem
 from cudnnlite.search.accuracy import Errors, relative_errors
 from cudnnlite.specs import FilterSpec, TensorSpec
 
@@ -46,7 +46,10 @@ class ConvolutionReference:
     """
 
     def __init__(
-        self, problem: Problem, operands: Mapping[str, DeviceArray], before: DeviceArray | None = None
+        self,
+        problem: Problem,
+        operands: Mapping[str, DeviceArray],
+        before: DeviceArray | None = None,
     ) -> None:
         (written,) = problem.operation.writes
         shape, random = problem.values[written].shape, np.random.default_rng(0)
@@ -54,14 +57,21 @@ class ConvolutionReference:
             self._parts, channels, most = _some(random, shape[0], _PAIRS), _PAIRS, _TAPS
         else:
             w, groups = problem.w.shape, problem.conv.groups
-            terms = (w[1] if written == "y" else w[0] // groups) * prod(w[2:])  # products that a value is the sum of
+            terms = (w[1] if written == "y" else w[0] // groups) * prod(
+                w[2:]
+            )  # products that a value is the sum of
             self._parts, channels = sorted({0, shape[0] - 1}), _CHANNELS
             most = min(_POSITIONS, max(16, _MOST_FACTORS // terms))
         self._channels = _some(random, shape[1], channels)
         self._places = np.unravel_index(_some(random, prod(shape[2:]), most), shape[2:])
-        sums = {"y": self._result, "dx": self._images, "dw": self._filter}[written](problem, operands)
+        sums = {"y": self._result, "dx": self._images, "dw": self._filter}[written](
+            problem, operands
+        )
         with np.errstate(over="ignore"):
-            self.is_rounded = sum(np.count_nonzero(values != values.astype(np.float32)) for values in sums) >= _ENOUGH
+            self.is_rounded = (
+                sum(np.count_nonzero(values != values.astype(np.float32)) for values in sums)
+                >= _ENOUGH
+            )
         self._expected = [problem.alpha * values for values in sums]
         if "bias" in operands:
             bias = _part(operands["bias"], 0).reshape(-1, 1)[self._channels].astype(np.float64)
@@ -70,13 +80,17 @@ class ConvolutionReference:
             if scale := problem.values.get(factor):
                 assert added is not None
                 olds = [self._at(_part(added, part)) for part in self._parts]
-                self._expected = [values + scale * old for values, old in zip(self._expected, olds, strict=True)]
+                self._expected = [
+                    values + scale * old for values, old in zip(self._expected, olds, strict=True)
+                ]
         if activation := problem.values.get("activation"):
             function = _FUNCTIONS[activation.mode]
             self._expected = [function(values, activation.coef) for values in self._expected]
         if not all(np.isfinite(values).all() for values in self._expected):
             named = ", ".join(problem.operation.reads)
-            raise ArgumentError(f"{named} or out hold values that are not finite; nothing can be checked with them")
+            raise ArgumentError(
+                f"{named} or out hold values that are not finite; nothing can be checked with them"
+            )
 
     @staticmethod
     def can_measure(problem: Problem) -> bool:
@@ -97,12 +111,20 @@ class ConvolutionReference:
         """Return sums over channels and taps: where a place of y reads x."""
         reach = [
             place[:, None] * stride + np.arange(taps) * dilation - padding
-            for place, (taps, padding, stride, dilation) in zip(self._places, _steps(problem, problem.w), strict=True)
+            for place, (taps, padding, stride, dilation) in zip(
+                self._places, _steps(problem, problem.w), strict=True
+            )
         ]
-        inside = [np.where(reads < size, reads, -1) for reads, size in zip(reach, problem.x.shape[2:], strict=True)]
+        inside = [
+            np.where(reads < size, reads, -1)
+            for reads, size in zip(reach, problem.x.shape[2:], strict=True)
+        ]
         filters = {k: _turned(problem, _part(operands["w"], k)).reshape(-1) for k in self._channels}
         in_group = problem.w.shape[0] // problem.conv.groups
-        return [_sums(_part(operands["x"], n), inside, filters, in_group, problem.w.shape[1]) for n in self._parts]
+        return [
+            _sums(_part(operands["x"], n), inside, filters, in_group, problem.w.shape[1])
+            for n in self._parts
+        ]
 
     def _images(self, problem: Problem, operands: Mapping[str, DeviceArray]) -> list[Array]:
         """Return sums over output channels and taps: which places of y read a place of x."""
@@ -111,11 +133,21 @@ class ConvolutionReference:
             self._places, problem.dy.shape[2:], _steps(problem, problem.w), strict=True
         ):
             from_start = place[:, None] + padding - np.arange(taps) * dilation
-            inside.append(np.where((from_start % stride == 0) & (from_start < size * stride), from_start // stride, -1))
+            inside.append(
+                np.where(
+                    (from_start % stride == 0) & (from_start < size * stride),
+                    from_start // stride,
+                    -1,
+                )
+            )
         w = _turned(problem, operands["w"].numpy())
         in_group, outer = w.shape[1], w.shape[0] // problem.conv.groups
-        filters = {c: w[c // in_group * outer :][:outer, c % in_group].reshape(-1) for c in self._channels}
-        return [_sums(_part(operands["dy"], n), inside, filters, in_group, outer) for n in self._parts]
+        filters = {
+            c: w[c // in_group * outer :][:outer, c % in_group].reshape(-1) for c in self._channels
+        }
+        return [
+            _sums(_part(operands["dy"], n), inside, filters, in_group, outer) for n in self._parts
+        ]
 
     def _filter(self, problem: Problem, operands: Mapping[str, DeviceArray]) -> list[Array]:
         """Return sums over all images and places of y: the pixels that each of them reads by a tap."""
@@ -129,7 +161,9 @@ class ConvolutionReference:
                 for tap, size, out, (count, padding, stride, dilation) in zip(
                     taps, sizes, dy.shape[1:], steps, strict=True
                 ):
-                    at = count - 1 - tap if problem.conv.mode == ConvolutionMode.CONVOLUTION else tap
+                    at = (
+                        count - 1 - tap if problem.conv.mode == ConvolutionMode.CONVOLUTION else tap
+                    )
                     reads = np.arange(out) * stride + at * dilation - padding
                     places.append(np.flatnonzero((reads >= 0) & (reads < size)))
                     pixels.append(reads[places[-1]])
@@ -137,7 +171,9 @@ class ConvolutionReference:
                     outers = dy[k][np.ix_(*places)].astype(np.float64)
                     for channel, c in enumerate(self._channels):
                         inner = x[k // outer * in_group + c][np.ix_(*pixels)].astype(np.float64)
-                        sums[part, channel, number] += np.einsum("i,i", outers.reshape(-1), inner.reshape(-1))
+                        sums[part, channel, number] += np.einsum(
+                            "i,i", outers.reshape(-1), inner.reshape(-1)
+                        )
         return list(sums)
 
 
@@ -154,7 +190,9 @@ def _turned(problem: Problem, w: Array) -> Array:
     return values.astype(np.float64)
 
 
-def _sums(image: Array, inside: list[Array], filters: Mapping[int, Array], in_group: int, channels: int) -> Array:
+def _sums(
+    image: Array, inside: list[Array], filters: Mapping[int, Array], in_group: int, channels: int
+) -> Array:
     """Return, for each filter and place, the sum of products with what the place reads of an image.
 
     `inside` has what each place reads along an axis, (places, taps), negative where there is nothing; each `in_group` filters
@@ -174,7 +212,9 @@ def _sums(image: Array, inside: list[Array], filters: Mapping[int, Array], in_gr
         if group not in windows:
             gathered = image[group * channels : (group + 1) * channels][index].astype(np.float64)
             gathered[:, ~there] = 0
-            windows = {group: np.moveaxis(gathered, 1, 0).reshape(count, -1)}  # filters come group by group
+            windows = {
+                group: np.moveaxis(gathered, 1, 0).reshape(count, -1)
+            }  # filters come group by group
         # a product for each place: of the whole matrix BLAS makes threads, which go on spinning while calls are timed
         sums.append(np.matmul(windows[group][:, None, :], values.reshape(-1, 1))[:, 0, 0])
     return np.array(sums)

@@ -16,14 +16,14 @@ from typing import Any, get_args, get_type_hints
 from cudnnlite._raw import enums
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError, TuningCacheError
+from cudnnlite.graph.engines import Engine
 from cudnnlite.kept import kept
-from cudnnlite.operations.problem import Problem, problem_from_plain
-from cudnnlite.search.results import AlgorithmResult, ConvolutionResult, RNNResult
-from cudnnlite.search.table import AlgorithmTable
+from cudnnlite.problems.problem import Problem, problem_from_plain
+from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
+from cudnnlite.problems.table import AlgorithmTable
 
 SCHEMA = 1  # of the keys: where a part of them gets another meaning, they get another number, and nothing old is found
 # Of the JSON: another number where it says something that this version would not understand, a new field of a row too.  An
@@ -103,18 +103,27 @@ def make_key(
     """
     for name, value in alignments.items():
         if type(name) is not str or type(value) is not int or value < 1 or value & (value - 1):
-            raise ArgumentError(f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes")
+            raise ArgumentError(
+                f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes"
+            )
     wanted = policy.to_plain()
     if wanted.get("search") != "knobs":  # the others take as long as they take
         wanted["search_seconds"] = TuningPolicy.search_seconds
     aligned = {name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT}
-    parts = {"problem": problem.to_plain(), "alignments": aligned, "policy": wanted, "device": asdict(device)}
+    parts = {
+        "problem": problem.to_plain(),
+        "alignments": aligned,
+        "policy": wanted,
+        "device": asdict(device),
+    }
     return TuningKey(canonical({"schema": SCHEMA, **parts}))
 
 
 def canonical(parts: Any) -> str:
     """Return JSON in which what is equal is written in one way: 1.0 and -0.0 are the integers 1 and 0, a tuple is a list."""
-    plain = json.loads(json.dumps(parts), parse_float=lambda text: int(n) if (n := float(text)).is_integer() else n)
+    plain = json.loads(
+        json.dumps(parts), parse_float=lambda text: int(n) if (n := float(text)).is_integer() else n
+    )
     return json.dumps(plain, **_SHORT)
 
 
@@ -151,9 +160,15 @@ class TuningEntry:
 
     def to_json(self) -> str:
         """Return the JSON of the entry, its key readable, a line for each row; ArgumentError if one cannot be written."""
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("key", "rows")}
+        values = {
+            item.name: getattr(self, item.name)
+            for item in fields(self)
+            if item.name not in ("key", "rows")
+        }
         full = [row_to_plain(row).items() for row in self.rows]  # what is empty need not be written
-        rows = ",\n ".join(json.dumps({n: v for n, v in row if v != _EMPTY.get(n, ...)}) for row in full)
+        rows = ",\n ".join(
+            json.dumps({n: v for n, v in row if v != _EMPTY.get(n, ...)}) for row in full
+        )
         head = json.dumps({"format": FORMAT, **values})[:-1]
         return f'{head},\n"key": {self.key.text},\n"rows": [\n {rows}\n]}}\n'
 
@@ -167,12 +182,18 @@ class TuningEntry:
             values = json.loads(text)
             form = values.pop("format")
             if type(form) is int and form > FORMAT:
-                raise TuningCacheError(f"{file} is of format {form}, from a newer cudnnlite; this one has {FORMAT}")
+                raise TuningCacheError(
+                    f"{file} is of format {form}, from a newer cudnnlite; this one has {FORMAT}"
+                )
             key = TuningKey(json.dumps(parts := values.pop("key"), **_SHORT))
             if type(form) is not int or form < 1 or key.digest != file.stem:
                 raise ValueError("its key is not that of its name")
             # these parts every entry is asked for
-            _ = DeviceIdentity(**parts["device"]), parts["problem"]["kind"], {**parts["policy"], **parts["alignments"]}
+            _ = (
+                DeviceIdentity(**parts["device"]),
+                parts["problem"]["kind"],
+                {**parts["policy"], **parts["alignments"]},
+            )
             return cls(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
         except _MISTAKES as error:
             raise ArgumentError(f"{file} is no entry of a tuning cache ({error})") from error
@@ -191,7 +212,9 @@ def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
             if isinstance(value, Engine):
                 plain[name] = value.to_plain()
             elif isinstance(value, CEnum):
-                plain[name] = f"{type(value).__name__}.{value.name}" if kinds == (Any,) else value.name
+                plain[name] = (
+                    f"{type(value).__name__}.{value.name}" if kinds == (Any,) else value.name
+                )
                 if _read(kinds, plain[name]) is not value:
                     raise TypeError("not a member of cuDNN's enums")
             else:
@@ -215,16 +238,26 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
             kinds = _FIELDS[name]
             if type(value) is dict and kinds == (Any,):
                 values[name] = _read((Engine,), value["engine"], *value["knobs"].items())
-            elif (read := value if type(value) in kinds else _read(kinds, value)) != _EMPTY.get(name, ...):
+            elif (read := value if type(value) in kinds else _read(kinds, value)) != _EMPTY.get(
+                name, ...
+            ):
                 values[name] = read  # what is empty may be a field of another kind of row
         return _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)(**values)
     except _MISTAKES as error:
         # of `_read`, which remembers values
-        why = "a list or an object where a value belongs" if "unhashable" in str(error) else repr(error)
-        raise ArgumentError(f"{plain!r} is not a row; {name}={value!r} was read last: {why}") from error
+        why = (
+            "a list or an object where a value belongs"
+            if "unhashable" in str(error)
+            else repr(error)
+        )
+        raise ArgumentError(
+            f"{plain!r} is not a row; {name}={value!r} was read last: {why}"
+        ) from error
 
 
-@lru_cache(maxsize=2048, typed=True)  # of a model's 1,003 rows it was half of the reading; they name 107 engines
+@lru_cache(
+    maxsize=2048, typed=True
+)  # of a model's 1,003 rows it was half of the reading; they name 107 engines
 def _read(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
     """Return as a value of one of a field's types what JSON, or NumPy, has another type for; of an engine its number."""
     kind = kinds[0]
@@ -234,7 +267,9 @@ def _read(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
         name, _, value = value.partition(".")
         kind = getattr(enums, name)
     if issubclass(kind, CEnum):
-        unknown = re.fullmatch(r"UNKNOWN_(-?\d+)", value)  # UNKNOWN_17 is the member 17, which may have a name by now
+        unknown = re.fullmatch(
+            r"UNKNOWN_(-?\d+)", value
+        )  # UNKNOWN_17 is the member 17, which may have a name by now
         return kind(int(unknown[1])) if unknown else kind[value]
     value = value.item() if hasattr(value, "item") else value
     if kind is float and (value in ("nan", "inf", "-inf") or type(value) is int):
@@ -246,8 +281,18 @@ def _read(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
 
 _RESULTS = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}  # by the algorithm's type
 _ROWS = (ConvolutionResult, RNNResult)  # which have every field between them; these are its types
-_FIELDS = {n: get_args(h) or (h,) for kind in _ROWS for n, h in get_type_hints(kind).items() if n not in LEFT_OUT}
-_EMPTY = {item.name: item.default for kind in _ROWS for item in fields(kind) if item.default in (None, "", False)}
+_FIELDS = {
+    n: get_args(h) or (h,)
+    for kind in _ROWS
+    for n, h in get_type_hints(kind).items()
+    if n not in LEFT_OUT
+}
+_EMPTY = {
+    item.name: item.default
+    for kind in _ROWS
+    for item in fields(kind)
+    if item.default in (None, "", False)
+}
 _SHORT: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
 
 

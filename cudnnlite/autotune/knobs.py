@@ -13,18 +13,20 @@ from typing import Any, NamedTuple
 
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import counting_seconds
-from cudnnlite.backend.engines import Engine, configure, knobs_of, neighbours
-from cudnnlite.backend.graph import Graph
-from cudnnlite.backend.plan import ExecutionPlan
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.errors import CudnnError, DeviceMemoryError
-from cudnnlite.operations.engines import excluded, row_of
-from cudnnlite.operations.problem import Problem
-from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.graph.engines import Engine, configure, knobs_of, neighbours
+from cudnnlite.graph.execution_plan import ExecutionPlan
+from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.operations.convolution.engines import excluded, row_of
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.timing import Stopwatch
 from cudnnlite.search.timing_policy import TimingPolicy
 
-FINALISTS = 4  # the fastest that were found are timed thoroughly, and checked, among all other candidates
+FINALISTS = (
+    4  # the fastest that were found are timed thoroughly, and checked, among all other candidates
+)
 _MAY_WIN = 1.5  # an engine whose best takes so many times the best of all is left alone
 _Entry = tuple[float, str, Engine]  # milliseconds, what settles ties, the setting
 _QUICK = TimingPolicy(rounds=3, further_rounds=0, sample_ms=0.2)
@@ -53,9 +55,13 @@ class Climbed(NamedTuple):
 
 
 def climb(
-    graph: Graph, problem: Problem, operands: Mapping[str, DeviceArray], engines: Iterable[Engine],
-    policy: TuningPolicy, progress: bool = False,
-) -> Climbed:  # fmt: skip
+    graph: Graph,
+    problem: Problem,
+    operands: Mapping[str, DeviceArray],
+    engines: Iterable[Engine],
+    policy: TuningPolicy,
+    progress: bool = False,
+) -> Climbed:
     """Search for faster settings for the seconds that the policy gives.
 
     In turn for each engine that may still win, what differs in one knob from its fastest setting that was not looked around
@@ -80,7 +86,10 @@ def climb(
     with ExitStack() as stack:
         trials = _Trials(graph, problem, operands, policy, stack)
         tell = stack.enter_context(counting_seconds(progress, policy.search_seconds))
-        known, heaps = set(engines), defaultdict[int, list[_Entry]](list)  # by the engine's number, the fastest first
+        known, heaps = (
+            set(engines),
+            defaultdict[int, list[_Entry]](list),
+        )  # by the engine's number, the fastest first
 
         def enter(engine: Engine) -> None:
             if (ms := trials.time(engine)) is not None:
@@ -94,7 +103,11 @@ def climb(
             most = _MAY_WIN * min(heap[0][0] for heap in heaps.values())
             for index in [index for index, heap in heaps.items() if heap[0][0] <= most]:
                 _, _, engine = heapq.heappop(heaps[index])
-                around = [other for other in neighbours(engine, trials.knobs(index)) if other not in trials.rows]
+                around = [
+                    other
+                    for other in neighbours(engine, trials.knobs(index))
+                    if other not in trials.rows
+                ]
                 order.shuffle(around)
                 for other in around:
                     if tell(time.perf_counter() - begin, trials.ran):
@@ -105,7 +118,9 @@ def climb(
         found = [row for each, row in trials.rows.items() if row and each not in known]
         found.sort(key=lambda row: row.time_ms or 0.0)
         tried = len(trials.rows)
-    finalists = [replace(row, time_ms=None, remark="found by its knobs") for row in found[:FINALISTS]]
+    finalists = [
+        replace(row, time_ms=None, remark="found by its knobs") for row in found[:FINALISTS]
+    ]
     return Climbed(finalists, tried, trials.ran, time.perf_counter() - begin)
 
 
@@ -113,9 +128,13 @@ class _Trials:
     """Tries settings on one graph, over the same operands."""
 
     def __init__(
-        self, graph: Graph, problem: Problem, operands: Mapping[str, DeviceArray], policy: TuningPolicy,
+        self,
+        graph: Graph,
+        problem: Problem,
+        operands: Mapping[str, DeviceArray],
+        policy: TuningPolicy,
         stack: ExitStack,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._graph, self._problem, self._policy = graph, problem, policy
         self._handle = handle = graph.handle
         self._addresses = {name: array.ptr for name, array in operands.items()}
@@ -152,7 +171,9 @@ class _Trials:
         if policy.workspace_limit is not None and plan.workspace > int(policy.workspace_limit):
             return None
         stack.callback(handle.stream.sync)  # before the plan goes
-        plan.replace(workSpace=handle.workspace.reserve(plan.workspace, handle.stream), **self._addresses)
+        plan.replace(
+            workSpace=handle.workspace.reserve(plan.workspace, handle.stream), **self._addresses
+        )
         ms = self._stopwatch.first(plan)
         if self._stopwatch.is_worth(ms):
             ms = self._stopwatch.repeat([plan], [ms])[0].ms

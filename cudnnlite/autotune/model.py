@@ -24,8 +24,8 @@ from cudnnlite.autotune.worker_pool import WorkerPool
 from cudnnlite.devices.choice import default_device, get_device, visible_gpus
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, TuningWarning
-from cudnnlite.operations.problem import Problem
-from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.version import __version__
 from cudnnlite.warn import warn_user
 
@@ -116,10 +116,16 @@ def tune_model(
         executor = mpi4py.futures.MPIPoolExecutor()
     """
     policy = _check(policy, executor, workers)
-    named = {"model": os.path.basename(problems)} if isinstance(problems, (str, os.PathLike)) else {}
+    named = (
+        {"model": os.path.basename(problems)} if isinstance(problems, (str, os.PathLike)) else {}
+    )
     listed, skipped, notes = _listed(problems)
     if not listed:
-        why = f"; skipped: {skipped[0]}{f' and {len(skipped) - 1} more' if len(skipped) > 1 else ''}" if skipped else ""
+        why = (
+            f"; skipped: {skipped[0]}{f' and {len(skipped) - 1} more' if len(skipped) > 1 else ''}"
+            if skipped
+            else ""
+        )
         if "is not known: (" in why:
             why += "; give a list, of problems_from_onnx with batch= or shapes="
         warn_user(f"there is no problem to tune{why}", TuningWarning)
@@ -137,7 +143,9 @@ def tune_model(
         more = min(workers or (gpus if handle is None else 1), len(missing)) - 1
         own = None
         if missing and executor is None:
-            executor = stack.enter_context(WorkerPool(more)) if more else None  # first: it takes a second to start
+            executor = (
+                stack.enter_context(WorkerPool(more)) if more else None
+            )  # first: it takes a second to start
             own = handle or stack.enter_context(Handle(device))
         run.spread(missing, executor, where, own)
     tunings = tuple(run.tuned[index] for index in range(len(listed)))
@@ -153,7 +161,9 @@ def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdenti
         device = default_device() if device is None else f"cuda:{integer(device, 'device', 0)}"
     if executor is not None and isinstance(device, str) and not isinstance(executor, HERE):
         return device, *hand_over(executor, identify, device).result(), 0
-    any_gpu = isinstance(device, Handle) or (isinstance(device, str) and device.lower() in ("cuda", "auto"))
+    any_gpu = isinstance(device, Handle) or (
+        isinstance(device, str) and device.lower() in ("cuda", "auto")
+    )
     local = device.device if isinstance(device, Handle) else get_device(device)
     identity, memory = identify(local)
     if local.kind != "cuda" or not any_gpu:
@@ -179,18 +189,25 @@ def _facts(run: TuningRun) -> dict[str, Any]:
     return facts
 
 
-def _listed(problems: Any) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode, ...], tuple[str, ...]]:
+def _listed(
+    problems: Any,
+) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode, ...], tuple[str, ...]]:
     """Return the distinct problems, what is skipped and what is noted; ArgumentError if they cannot be tuned."""
     if isinstance(problems, (str, os.PathLike)):
         problems = path_of(problems, "problems")
         saved = problems.suffix == ".json"
         problems = ProblemList.load(problems) if saved else problems_from_onnx(problems)
     skipped, notes = (tuple(getattr(problems, name, ())) for name in ("skipped", "notes"))
-    if isinstance(problems, ProblemList):  # a program poses others too; who names a problem by itself is told
+    if isinstance(
+        problems, ProblemList
+    ):  # a program poses others too; who names a problem by itself is told
         others = [one for one in problems if one.problem.operation not in SEARCHES]
         problems = [one for one in problems if one not in others]
         why = "cuDNN has no choice of algorithms for it"
-        skipped += tuple(SkippedNode(", ".join(one.names) or one.problem.kind, one.problem.kind, why) for one in others)
+        skipped += tuple(
+            SkippedNode(", ".join(one.names) or one.problem.kind, one.problem.kind, why)
+            for one in others
+        )
     found = ProblemList()
     for item in sequence(problems, "problems", "a list of problems or the path of a model"):
         one = item if isinstance(item, ListedProblem) else ListedProblem(item, 1)
@@ -199,13 +216,19 @@ def _listed(problems: Any) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode
     return tuple(found), skipped, notes
 
 
-def _check(policy: TuningPolicy | None, executor: Executor | None, workers: int | None) -> TuningPolicy:
+def _check(
+    policy: TuningPolicy | None, executor: Executor | None, workers: int | None
+) -> TuningPolicy:
     if policy is not None:
         instance_of(policy, TuningPolicy, "policy")
     if executor is not None and not callable(getattr(executor, "submit", None)):
-        raise ArgumentError(f"executor={shown(executor)} is not a concurrent.futures.Executor: it has no submit")
+        raise ArgumentError(
+            f"executor={shown(executor)} is not a concurrent.futures.Executor: it has no submit"
+        )
     if workers is not None:
         integer(workers, "workers")
         if executor is not None:
-            raise ArgumentError(f"workers={workers}, but the executor has its own; allowed: one of the two")
+            raise ArgumentError(
+                f"workers={workers}, but the executor has its own; allowed: one of the two"
+            )
     return policy or TuningPolicy()

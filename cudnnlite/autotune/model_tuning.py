@@ -10,12 +10,22 @@ from typing import Any
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, shared_workspace
 from cudnnlite.autotune.tuning_run import Worker
 from cudnnlite.errors import NoAlgorithmError
-from cudnnlite.operations.problem_list import SkippedNode, summary
-from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.problems.problem_list import SkippedNode, summary
+from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted
 
-_HEADING = ("count", "problem", "where", "algorithm", "math", "ms", "ms in all", "workspace", "from")
+_HEADING = (
+    "count",
+    "problem",
+    "where",
+    "algorithm",
+    "math",
+    "ms",
+    "ms in all",
+    "workspace",
+    "from",
+)
 _NUMBERS = ("count", "ms", "ms in all", "workspace")
 
 
@@ -52,7 +62,9 @@ class ModelTuning:
     @property
     def total_ms(self) -> float | None:
         """What the model spends on all problems that have a choice: by the policy's objective; None if none has one."""
-        totals = [total for tuned in self.tunings if (total := tuned.total_ms(self.policy)) is not None]
+        totals = [
+            total for tuned in self.tunings if (total := tuned.total_ms(self.policy)) is not None
+        ]
         return sum(totals) if totals else None
 
     @property
@@ -70,7 +82,9 @@ class ModelTuning:
         """The problems without a choice; the `why_none` of each says why."""
         return tuple(tuned for tuned in self.tunings if tuned.chosen is None)
 
-    def assign(self, workspace_limit: int | str | None = None) -> tuple[AlgorithmResult | None, ...]:
+    def assign(
+        self, workspace_limit: int | str | None = None
+    ) -> tuple[AlgorithmResult | None, ...]:
         """Return the choices under one workspace, which the problems use in turn: of each the least time that fits.
 
         Of what the noise makes equal it is what `AlgorithmTable.best` chooses.
@@ -99,7 +113,9 @@ class ModelTuning:
             if any(row.ok and cost(row, self.policy) is not None for row in tuned.table):
                 with suppress(NoAlgorithmError):
                     choice = tuned.table.best(workspace_limit)
-                if choice is None or cost(choice, self.policy) is None:  # those that were timed come first
+                if (
+                    choice is None or cost(choice, self.policy) is None
+                ):  # those that were timed come first
                     lacking.append(tuned.title)
             choices.append(choice)
         if lacking:
@@ -129,7 +145,9 @@ class ModelTuning:
     def _summary(self) -> str:
         total, calls = self.total_ms, sum(tuned.count for tuned in self.tunings)
         text = f"{counted(len(self.tunings), 'problem')}, {calls} in all: {self.measured} measured"
-        text += f", {self.remembered} remembered" + (f", {len(self.failed)} failed" if self.failed else "")
+        text += f", {self.remembered} remembered" + (
+            f", {len(self.failed)} failed" if self.failed else ""
+        )
         return text if total is None else f"{text}; {total:.4g} ms in all"
 
     def _cells(self, tuned: TunedProblem) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from typing import Any
 from cudnnlite.arguments import one_of, real_number, sequence, shown
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.algorithms import parse_interface
-from cudnnlite.search.results import AlgorithmResult, parse_max_error, why_not
+from cudnnlite.operations.convolution.algorithms import parse_interface
+from cudnnlite.problems.results import AlgorithmResult, parse_max_error, why_not
 from cudnnlite.sizes import parse_size
 from cudnnlite.specs.frozen import to_plain
 from cudnnlite.specs.layout import LAYOUTS
@@ -18,7 +18,9 @@ from cudnnlite.specs.math_types import may_be_tf32
 
 OBJECTIVES = ("latency", "device")
 SEARCHES = ("heuristics", "engines", "knobs")
-NO_KNOBS = "; no knobs searched: no engine of cuDNN's backend runs it"  # where `search` asks for that
+NO_KNOBS = (
+    "; no knobs searched: no engine of cuDNN's backend runs it"  # where `search` asks for that
+)
 
 
 @dataclass(frozen=True)
@@ -86,19 +88,27 @@ class TuningPolicy:
         one_of(self.search, "search", *SEARCHES)
         seconds = real_number(self.search_seconds, "search_seconds")
         if isinstance(self.search_seconds, bool) or not 0 < seconds < float("inf"):
-            raise ArgumentError(f"search_seconds={shown(self.search_seconds)}; needed: a number of seconds above 0")
+            raise ArgumentError(
+                f"search_seconds={shown(self.search_seconds)}; needed: a number of seconds above 0"
+            )
         for name in ("deterministic", "allow_tf32", "flush_l2"):
             one_of(getattr(self, name), name, True, False)
         parse_interface(self.interface)
         if (limit := self.workspace_limit) is not None:
-            size = parse_size(limit, "workspace_limit", total=1)  # of which memory, the device will say
+            size = parse_size(
+                limit, "workspace_limit", total=1
+            )  # of which memory, the device will say
             limit = limit if isinstance(limit, str) and "%" in limit else size
         math_type = None if self.math_type is None else parse_math_type(self.math_type)
         given = (self.layouts,) if isinstance(self.layouts, str) else self.layouts
         layouts = sequence(given, "layouts", "a sequence of 'NCHW', 'NHWC'")
         if not all(isinstance(layout, str) and layout in LAYOUTS for layout in layouts):
             raise ArgumentError(f"layouts={shown(given)}; allowed: {', '.join(map(repr, LAYOUTS))}")
-        values = {"workspace_limit": limit, "max_error": parse_max_error(self.max_error), "math_type": math_type}
+        values = {
+            "workspace_limit": limit,
+            "max_error": parse_max_error(self.max_error),
+            "math_type": math_type,
+        }
         for name, value in {**values, "layouts": layouts}.items():
             object.__setattr__(self, name, value)
 
@@ -114,8 +124,14 @@ class TuningPolicy:
 
     def within(self, limit: int | None, total: int) -> TuningPolicy:
         """Return the policy with its limit in bytes: its own or `limit`, whichever is less; of `total` bytes of memory."""
-        own = None if self.workspace_limit is None else parse_size(self.workspace_limit, "workspace_limit", total=total)
-        return self.replace(workspace_limit=own if limit is None else limit if own is None else min(own, limit))
+        own = (
+            None
+            if self.workspace_limit is None
+            else parse_size(self.workspace_limit, "workspace_limit", total=total)
+        )
+        return self.replace(
+            workspace_limit=own if limit is None else limit if own is None else min(own, limit)
+        )
 
     def to_plain(self) -> dict[str, Any]:
         """Return every field as JSON can hold it."""

@@ -9,7 +9,7 @@ from typing import Any
 from cudnnlite.arguments import shown
 from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.problem_list import summary
+from cudnnlite.problems.problem_list import summary
 
 Report = Callable[[int, int, TunedProblem], object]  # done, of how many, the one that was done last
 
@@ -28,7 +28,9 @@ def reporting(progress: bool | Report | None, total: int) -> Iterator[Report]:
     elif callable(progress):
         yield progress
     else:
-        raise ArgumentError(f"progress={shown(progress)}; allowed: True, None, a callable of (done, total, tuned)")
+        raise ArgumentError(
+            f"progress={shown(progress)}; allowed: True, None, a callable of (done, total, tuned)"
+        )
 
 
 @contextmanager
@@ -60,13 +62,21 @@ def counting_seconds(progress: bool, total: float) -> Iterator[Callable[[float, 
 def _bar(total: int) -> Iterator[Report]:
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
     from rich.table import Column
 
     name = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
     columns: tuple[Any, ...] = (MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), name)
     # drawn when something is done, and not by a thread: that would take its time while calls are timed
-    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, redirect_stdout=False) as bar:
+    with Progress(
+        *columns, console=Console(stderr=True), auto_refresh=False, redirect_stdout=False
+    ) as bar:
         task = bar.add_task("tuning", total=total)
 
         def report(done: int, of: int, tuned: TunedProblem) -> None:

@@ -11,11 +11,11 @@ from cudnnlite.autotune.sample import fill_random, random_array
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.operands import on_device
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.search import candidates, search_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.search.table import AlgorithmTable
+from cudnnlite.plans.operands import on_device
+from cudnnlite.problems.rnn import RNNForwardProblem
+from cudnnlite.problems.table import AlgorithmTable
 
 
 def operands_of(
@@ -26,10 +26,15 @@ def operands_of(
     weights = RNNWeights(handle, spec)
     fill_random(weights.array, 2, scale=(spec.input_size + spec.state_size) ** -0.5)
     aligned = (alignments or {}).get("x", ALLOCATION_ALIGNMENT)
-    return {"weights": weights, "x": random_array(handle, problem.data.tensor(), 1, alignment=aligned)}
+    return {
+        "weights": weights,
+        "x": random_array(handle, problem.data.tensor(), 1, alignment=aligned),
+    }
 
 
-def check_operands(handle: Handle, problem: RNNForwardProblem, operands: Mapping[str, Any]) -> dict[str, Any]:
+def check_operands(
+    handle: Handle, problem: RNNForwardProblem, operands: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the user's operands; ArgumentError if they are not the problem's (the search checks the rest)."""
     if not {"x", "weights"} <= set(operands) <= {"x", "weights", "hx", "cx"}:
         raise ArgumentError(
@@ -42,17 +47,31 @@ def check_operands(handle: Handle, problem: RNNForwardProblem, operands: Mapping
 
 
 def search_rnn(
-    handle: Handle, problem: RNNForwardProblem, policy: TuningPolicy, operands: Mapping[str, Any], progress: bool = False
-) -> AlgorithmTable:  # fmt: skip
+    handle: Handle,
+    problem: RNNForwardProblem,
+    policy: TuningPolicy,
+    operands: Mapping[str, Any],
+    progress: bool = False,
+) -> AlgorithmTable:
     """Time and check every candidate on operands ("weights", "x", perhaps "hx", "cx"); the handle is waited for.
 
     Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, last, with the reason.
     Dropout is left out; `progress` is unused: there are no knobs, which the table's timing says where they were asked for.
     """
-    rows = [replace(row, why_not=policy.why_not(row, problem.spec.dtype)) for row in candidates(problem)]
+    rows = [
+        replace(row, why_not=policy.why_not(row, problem.spec.dtype)) for row in candidates(problem)
+    ]
     latency, limit = policy.objective == "latency", policy.workspace_limit
     assert limit is None or isinstance(limit, int)
     return search_rnn_forward(
-        handle, problem, operands, rows, limit, max_error=policy.max_error, latency=latency, flush_l2=policy.flush_l2,
-        replay=latency and not problem.training, note=NO_KNOBS * (policy.search == "knobs"),
-    )  # fmt: skip
+        handle,
+        problem,
+        operands,
+        rows,
+        limit,
+        max_error=policy.max_error,
+        latency=latency,
+        flush_l2=policy.flush_l2,
+        replay=latency and not problem.training,
+        note=NO_KNOBS * (policy.search == "knobs"),
+    )

@@ -18,7 +18,12 @@ from cudnnlite.specs import TensorSpec
 
 
 def random_array(
-    handle: Handle, spec: TensorSpec, seed: int, *, scale: float = 1.0, alignment: int = ALLOCATION_ALIGNMENT
+    handle: Handle,
+    spec: TensorSpec,
+    seed: int,
+    *,
+    scale: float = 1.0,
+    alignment: int = ALLOCATION_ALIGNMENT,
 ) -> DeviceArray:
     """Return an array of random values: normal with that standard deviation, -3 to 3 where they are integers.
 
@@ -36,7 +41,12 @@ def fill_random(
     array: DeviceArray, seed: int, *, scale: float = 1.0, values: int = DEFAULT_TIMING.random_values
 ) -> None:
     """Overwrite an array, gaps included, with so many random values, as in `random_array`, over and over."""
-    device, stream, nbytes, kind = array.device, array.stream, array.nbytes, numpy_dtype(array.spec.dtype)
+    device, stream, nbytes, kind = (
+        array.device,
+        array.stream,
+        array.nbytes,
+        numpy_dtype(array.spec.dtype),
+    )
     numbers = _numbers(seed, values, kind)[: -(-nbytes // kind.itemsize)]  # a filter has fewer
     if scale != 1.0 and kind.kind not in "iu":
         numbers = (numbers * np.float32(scale)).astype(kind)
@@ -51,7 +61,9 @@ def fill_random(
         filled += step
 
 
-@lru_cache(maxsize=3)  # a convolution's operands: of 23 layers these numbers took a third of the tuning
+@lru_cache(
+    maxsize=3
+)  # a convolution's operands: of 23 layers these numbers took a third of the tuning
 def _numbers(seed: int, count: int, kind: np.dtype[Any]) -> np.ndarray[tuple[int], np.dtype[Any]]:
     random = default_rng(seed)
     if kind.kind in "iu":

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.problem import Problem
-from cudnnlite.operations.problem_list import summary
-from cudnnlite.search.results import AlgorithmResult, deciding_ms, named
-from cudnnlite.search.table import AlgorithmTable
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.problem_list import summary
+from cudnnlite.problems.results import AlgorithmResult, deciding_ms, named
+from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.texts import printable
 
-Policy = Mapping[str, Any]  # what `TuningPolicy.to_plain` returns; without an objective it is the device's time
+Policy = Mapping[
+    str, Any
+]  # what `TuningPolicy.to_plain` returns; without an objective it is the device's time
 
 
 class TunedProblem(NamedTuple):
@@ -86,7 +88,11 @@ class TunedProblem(NamedTuple):
             if not row.ok:
                 found.append(failures[index])
                 continue
-            why = "" if index == place else excluded.get(_identity(row)) or _slower(row, self.chosen, policy)
+            why = (
+                ""
+                if index == place
+                else excluded.get(_identity(row)) or _slower(row, self.chosen, policy)
+            )
             found.append("; ".join(part for part in (why, row.remark) if part))
         return tuple(found)
 
@@ -106,7 +112,9 @@ def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
     return deciding_ms(row, latency=(policy or {}).get("objective") == "latency")
 
 
-def shared_workspace(tunings: Sequence[TunedProblem], policy: Policy | None = None) -> list[tuple[int, float]]:
+def shared_workspace(
+    tunings: Sequence[TunedProblem], policy: Policy | None = None
+) -> list[tuple[int, float]]:
     """Return what a model costs under one workspace that its problems use in turn: (bytes, milliseconds from there on).
 
     The bytes grow and the total falls: each problem by its cheapest row that fits, by the time that the policy's objective
@@ -117,7 +125,11 @@ def shared_workspace(tunings: Sequence[TunedProblem], policy: Policy | None = No
     steps: list[tuple[int, int, float]] = []
     for number, tuned in enumerate(tunings):
         best = float("inf")
-        rows = [(row.workspace, each) for row in tuned.table if row.ok and (each := cost(row, policy)) is not None]
+        rows = [
+            (row.workspace, each)
+            for row in tuned.table
+            if row.ok and (each := cost(row, policy)) is not None
+        ]
         for size, each in sorted(rows):
             if each < best:
                 best = each

@@ -20,16 +20,16 @@ from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
 from cudnnlite.kept import kept
-from cudnnlite.operations.choosing import alignment_of
-from cudnnlite.operations.convolution_backward_problem import DATA, FILTER
-from cudnnlite.operations.convolution_problem import FORWARD
-from cudnnlite.operations.fused_convolution import BIAS, FUSED, FUSED_WITH_Z
-from cudnnlite.operations.operation import Operation
-from cudnnlite.operations.problem import KINDS, Problem
-from cudnnlite.operations.rnn import forward_problem as rnn_problem
+from cudnnlite.operations.convolution.fused import BIAS, FUSED, FUSED_WITH_Z
+from cudnnlite.plans.choosing import alignment_of
+from cudnnlite.problems import rnn as rnn_problem
+from cudnnlite.problems.convolution import FORWARD
+from cudnnlite.problems.convolution_backward import DATA, FILTER
+from cudnnlite.problems.operation import Operation
+from cudnnlite.problems.problem import KINDS, Problem
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.contest import refuse_search
-from cudnnlite.search.results import AlgorithmResult
-from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.version import __version__
 from cudnnlite.warn import log, warn_user
 
@@ -40,15 +40,21 @@ SLOW_SECONDS = 1.0  # of measuring inside a call, which are told
 class Search(NamedTuple):
     """How problems of one kind are searched."""
 
-    operands_of: Callable[..., Mapping[str, Any]]  # (handle, problem, alignments) -> operands by name: made up
+    operands_of: Callable[
+        ..., Mapping[str, Any]
+    ]  # (handle, problem, alignments) -> operands by name: made up
     # (handle, problem, operands) -> operands by name: the user's, found to be the problem's, none that is written
     check: Callable[..., Mapping[str, Any]]
-    search: Callable[..., AlgorithmTable]  # (handle, problem, policy, operands, progress) -> the best first
+    search: Callable[
+        ..., AlgorithmTable
+    ]  # (handle, problem, policy, operands, progress) -> the best first
     # The operands whose alignment calls tell: to those of another alignment another choice may be right.
     aligned: tuple[str, ...] = ()
 
 
-_CONVOLUTION = Search(convolution.operands_of, convolution.check_operands, convolution.search_convolution)
+_CONVOLUTION = Search(
+    convolution.operands_of, convolution.check_operands, convolution.search_convolution
+)
 SEARCHES: dict[Operation, Search] = {
     operation: _CONVOLUTION._replace(aligned=(*operation.reads, "out"))
     for operation in (FORWARD, DATA, FILTER, FUSED, FUSED_WITH_Z, BIAS)
@@ -103,18 +109,27 @@ class Tuner(Closable):
     _instead_of_copy = "make another Tuner on a handle, with the same cache"
 
     def __init__(
-        self, handle: Handle, cache: TuningCache | str | os.PathLike[str] | None = None,
-        policy: TuningPolicy | None = None, *, measure: bool = True, progress: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        handle: Handle,
+        cache: TuningCache | str | os.PathLike[str] | None = None,
+        policy: TuningPolicy | None = None,
+        *,
+        measure: bool = True,
+        progress: bool = False,
+    ) -> None:
         instance_of(handle, Handle, "handle", "; it comes first").use()
-        self.policy = TuningPolicy() if policy is None else instance_of(policy, TuningPolicy, "policy")
+        self.policy = (
+            TuningPolicy() if policy is None else instance_of(policy, TuningPolicy, "policy")
+        )
         one_of(measure, "measure", True, False)
         one_of(progress, "progress", True, False)
         self.handle, self.measures, self._progress = handle, measure, progress
         self.owns_cache = not isinstance(cache, TuningCache)
         self.cache = cache if isinstance(cache, TuningCache) else TuningCache(cache)
         self.measured = 0
-        self._memory = handle.device.memory_info()[1]  # asked here: while a graph is recorded CUDA may not be asked
+        self._memory = handle.device.memory_info()[
+            1
+        ]  # asked here: while a graph is recorded CUDA may not be asked
         self._uses_cache = not handle.device.times_mean_nothing
         # what goes nowhere else: times that mean nothing, tables from which something is missing that may be there later, and
         # those in which nothing can be chosen: operations need not measure again
@@ -164,11 +179,15 @@ class Tuner(Closable):
         self.handle.use()
         policy = self._policy_within(None)
         if operands is None:
-            return self._look_up(self._key(problem, {}, policy)) or self._measure(problem, {}, policy)
+            return self._look_up(self._key(problem, {}, policy)) or self._measure(
+                problem, {}, policy
+            )
         if not isinstance(operands, Mapping):
             raise ArgumentError(f"operands={shown(operands)} is not a mapping of names to arrays")
         checked = search.check(self.handle, problem, operands)
-        aligned = {name: alignment_of(array) for name, array in checked.items() if name in search.aligned}
+        aligned = {
+            name: alignment_of(array) for name, array in checked.items() if name in search.aligned
+        }
         return self._measure(problem, aligned, policy, checked)
 
     def choose(
@@ -222,10 +241,17 @@ class Tuner(Closable):
                     why = "and cannot be while a CUDA graph is recorded"
                 else:
                     table = self._measure(posed, aligned, policy)
-            except (DeviceMemoryError, CaptureError) as error:  # the latter: another thread's capture
+            except (
+                DeviceMemoryError,
+                CaptureError,
+            ) as error:  # the latter: another thread's capture
                 if key is None:
                     raise
-                why = "for want of memory" if isinstance(error, DeviceMemoryError) else "and cannot be now"
+                why = (
+                    "for want of memory"
+                    if isinstance(error, DeviceMemoryError)
+                    else "and cannot be now"
+                )
                 why += f" ({error})"
             if table is None:
                 if posed not in self._told:
@@ -233,7 +259,11 @@ class Tuner(Closable):
                     told = f"{posed} was never tuned, {why}: cuDNN's heuristic chooses; tune_model tunes ahead"
                     warn_user(told, TuningWarning)
                 return None
-            if key is not None and not self._told_slow and (seconds := time.perf_counter() - start) > SLOW_SECONDS:
+            if (
+                key is not None
+                and not self._told_slow
+                and (seconds := time.perf_counter() - start) > SLOW_SECONDS
+            ):
                 self._told_slow = True
                 why = "other calls under `autotuned` may take as long: tune_model tunes ahead"
                 if self.handle.device.times_mean_nothing:
@@ -271,12 +301,18 @@ class Tuner(Closable):
         return entry.table(self._memory) if entry else own if hopeless else None
 
     def _measure(
-        self, problem: Problem, aligned: Mapping[str, int], policy: TuningPolicy, operands: Any = None
+        self,
+        problem: Problem,
+        aligned: Mapping[str, int],
+        policy: TuningPolicy,
+        operands: Any = None,
     ) -> AlgorithmTable:
         """Measure, with operands that are made up if there are None, and remember the table: in the cache, or here."""
         key = self._key(problem, aligned, policy)
         with measuring_alone(self.handle.device, self.cache):
-            if operands is None and (found := self._look_up(key)):  # by somebody else, while this one waited
+            if operands is None and (
+                found := self._look_up(key)
+            ):  # by somebody else, while this one waited
                 return found
             refuse_search(self.handle)
             start, search = time.perf_counter(), search_of(problem)
@@ -284,21 +320,33 @@ class Tuner(Closable):
             with _choosing(self.handle, None):
                 operands = operands or search.operands_of(self.handle, problem, aligned)
                 table = search.search(self.handle, problem, policy, operands, self._progress)
-            seconds, best = time.perf_counter() - start, next((row for row in table if row.ok), "nothing serves")
+            seconds, best = (
+                time.perf_counter() - start,
+                next((row for row in table if row.ok), "nothing serves"),
+            )
             log.info("tuned %s in %.1f s: %s", problem, seconds, best)
             self.measured += 1
             self._choices.clear()
             untried = [row for row in table if row.transient]
             if untried:
-                names, why = sorted({str(row.algorithm) for row in untried}), untried[0].why_not or untried[0].status
-                told = f"{table.title}: {', '.join(names)} failed for a reason that may pass ({why})"
+                names, why = (
+                    sorted({str(row.algorithm) for row in untried}),
+                    untried[0].why_not or untried[0].status,
+                )
+                told = (
+                    f"{table.title}: {', '.join(names)} failed for a reason that may pass ({why})"
+                )
                 warn_user(f"{told}; the choice is kept for this tuner only", TuningWarning)
             if untried or not self._uses_cache or not _is_useful(table):
                 self._own[key] = table
             else:
                 self._own.pop(key, None)
                 now = datetime.now(timezone.utc).isoformat()
-                self.cache.put(TuningEntry(key, table.title, table.timing, tuple(table), 0, now, seconds, __version__))
+                self.cache.put(
+                    TuningEntry(
+                        key, table.title, table.timing, tuple(table), 0, now, seconds, __version__
+                    )
+                )
             return table
 
 
@@ -359,7 +407,9 @@ def search_of(problem: Any) -> Search:
     """Return how a problem is searched; ArgumentError if problems of its kind cannot be tuned."""
     if isinstance(problem, Problem) and problem.operation in SEARCHES:
         return SEARCHES[problem.operation]
-    names = ", ".join(dict.fromkeys(KINDS[each.name].__name__ for each in SEARCHES if each.name in KINDS))
+    names = ", ".join(
+        dict.fromkeys(KINDS[each.name].__name__ for each in SEARCHES if each.name in KINDS)
+    )
     raise ArgumentError(f"problem={shown(problem)} cannot be tuned; allowed: {names}")
 
 

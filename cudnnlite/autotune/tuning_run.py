@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -23,9 +29,9 @@ from cudnnlite.autotune.worker_pool import WorkerDiedError
 from cudnnlite.devices.choice import get_device
 from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.problem import Problem
-from cudnnlite.operations.problem_list import ListedProblem
-from cudnnlite.search.table import AlgorithmTable
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.problem_list import ListedProblem
+from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.warn import warn_user
 
 HERE = (ProcessPoolExecutor, ThreadPoolExecutor)  # whose workers reach what this process does
@@ -48,28 +54,44 @@ class Answer(NamedTuple):
 
     table: AlgorithmTable | None = None  # every candidate; None where the search failed as a whole
     why_none: str = ""  # why it did
-    from_cache: bool = False  # whether it was remembered; another process may have measured it meanwhile
-    entry: TuningEntry | None = None  # to be remembered: not of an emulated device, nor where nothing works
+    from_cache: bool = (
+        False  # whether it was remembered; another process may have measured it meanwhile
+    )
+    entry: TuningEntry | None = (
+        None  # to be remembered: not of an emulated device, nor where nothing works
+    )
     worker: Worker | None = None
 
 
 def tune_task(
-    problem: Problem, policy: TuningPolicy, device: str, like: DeviceIdentity | None = None, avoid: str = "",
-    cache: str = IN_MEMORY, token: str = "",  # of `hand_over`
-) -> Answer:  # fmt: skip
+    problem: Problem,
+    policy: TuningPolicy,
+    device: str,
+    like: DeviceIdentity | None = None,
+    avoid: str = "",
+    cache: str = IN_MEMORY,
+    token: str = "",  # of `hand_over`
+) -> Answer:
     """Tune a problem in a worker, on a `claimed_device`, into a cache; NoDeviceError or LibraryError if it cannot work."""
     # nothing outlives the task: a thread of a pool does not say when it ends, and a handle disturbs where it is closed
     with claimed_device(device, like, avoid) as found, TuningCache(cache) as opened:
         return tune_on(found, problem, policy, opened)
 
 
-def tune_on(where: Device | Handle, problem: Problem, policy: TuningPolicy, cache: TuningCache) -> Answer:
+def tune_on(
+    where: Device | Handle, problem: Problem, policy: TuningPolicy, cache: TuningCache
+) -> Answer:
     """Tune a problem under a policy whose limit is in bytes, on a device with a handle of its own, or on one that is given."""
     try:
         with nullcontext(where) if isinstance(where, Handle) else Handle(where) as handle:
             tuner = Tuner(handle, cache, policy)
             table = tuner.tune(problem)
-    except (errors.CudnnError, errors.DeviceMemoryError, errors.NoAlgorithmError, errors.ArgumentError) as error:
+    except (
+        errors.CudnnError,
+        errors.DeviceMemoryError,
+        errors.NoAlgorithmError,
+        errors.ArgumentError,
+    ) as error:
         # which is not the worker's fault; nor raised: an exception that is a MemoryError too does not travel through Dask
         return Answer(why_none=str(error))
     entry = cache.get(make_key(problem, {}, policy, tuner.device))
@@ -103,7 +125,9 @@ class TuningRun:
                 self._take(index, Answer(entry.table(memory), from_cache=True))
         return [index for index in range(len(self.listed)) if index not in self.tuned]
 
-    def spread(self, missing: Sequence[int], executor: Executor | None, device: str, own: Handle | None) -> None:
+    def spread(
+        self, missing: Sequence[int], executor: Executor | None, device: str, own: Handle | None
+    ) -> None:
         """Let an executor's workers tune problems on a device, as in `claimed_device`; and this thread, if it has a handle.
 
         What they have not begun is taken back if this is left by an exception; what they have done is kept.  Of the futures
@@ -112,11 +136,23 @@ class TuningRun:
         waiting: dict[Future[Answer], int] = {}
         died: set[int] = set()  # problems whose worker did
         done: SimpleQueue[Future[Answer]] = SimpleQueue()
-        place = self.cache.path if isinstance(executor, HERE) and not self.cache.read_only else IN_MEMORY
+        place = (
+            self.cache.path
+            if isinstance(executor, HERE) and not self.cache.read_only
+            else IN_MEMORY
+        )
         avoid = "" if own is None else own.device.facts().uuid
 
         def submit(index: int) -> None:
-            task = tune_task, self.listed[index].problem, self.policy, device, self.device, avoid, str(place)
+            task = (
+                tune_task,
+                self.listed[index].problem,
+                self.policy,
+                device,
+                self.device,
+                avoid,
+                str(place),
+            )
             future = Future[Answer]() if executor is None else hand_over(executor, *task)
             waiting[future] = index
             future.add_done_callback(done.put)
@@ -142,10 +178,16 @@ class TuningRun:
                 submit(index)
             while waiting:
                 if own is not None and done.empty():  # take one back, but not what a worker died of
-                    fresh = (future for future in waiting if waiting[future] not in died and future.cancel())
+                    fresh = (
+                        future
+                        for future in waiting
+                        if waiting[future] not in died and future.cancel()
+                    )
                     if taken := next(fresh, None):
                         index = waiting.pop(taken)
-                        self._take(index, tune_on(own, self.listed[index].problem, self.policy, self.cache))
+                        self._take(
+                            index, tune_on(own, self.listed[index].problem, self.policy, self.cache)
+                        )
                         continue
                 if (future := done.get()) in waiting:  # it was not taken back
                     settle(waiting[future], future)
@@ -154,7 +196,9 @@ class TuningRun:
             for future in waiting:
                 future.cancel()
             for future in [each for each in waiting if each.done()]:
-                with suppress(Exception, KeyboardInterrupt):  # cancelled, or failed: there is no answer
+                with suppress(
+                    Exception, KeyboardInterrupt
+                ):  # cancelled, or failed: there is no answer
                     self._keep(future.result())
 
     def _take(self, index: int, answer: Answer) -> None:
@@ -172,7 +216,9 @@ class TuningRun:
             chosen = table.best()
         except errors.NoAlgorithmError as error:
             why_none = why_none or str(error)
-        tuned = TunedProblem(listed.problem, table, chosen, why_none, listed.count, listed.names, answer.from_cache)
+        tuned = TunedProblem(
+            listed.problem, table, chosen, why_none, listed.count, listed.names, answer.from_cache
+        )
         self.tuned[index] = tuned
         self.report(len(self.tuned), len(self.listed), tuned)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import singledispatch
 from math import floor, log2
 
-from cudnnlite.operations.problem import Problem
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.rnn import RNNForwardProblem
 from cudnnlite.specs import RNNDataSpec
 
 
@@ -29,7 +29,9 @@ def _(problem: RNNForwardProblem) -> RNNForwardProblem:
     elif data.batch == 1:  # it ends early: there is room for more
         lengths = (steps - 1,)
     else:  # down in as many even steps as there are sequences, so that not all are full
-        lengths = tuple(max(1, steps - number * steps // data.batch) for number in range(data.batch))
+        lengths = tuple(
+            max(1, steps - number * steps // data.batch) for number in range(data.batch)
+        )
     values = data.values() | {"max_length": steps, "lengths": lengths}
     return RNNForwardProblem(problem.spec, RNNDataSpec.from_values(values), problem.training)
 

@@ -56,7 +56,9 @@ class WorkerPool(ThreadPoolExecutor):
     def __exit__(self, *_: object) -> None:
         """End the processes, whatever they are at."""
         self._is_open = False
-        self.shutdown(wait=False, cancel_futures=True)  # first: one that was just replaced finds nothing to do
+        self.shutdown(
+            wait=False, cancel_futures=True
+        )  # first: one that was just replaced finds nothing to do
         for process in self._processes:
             process.kill()
         self.shutdown()
@@ -73,18 +75,30 @@ class _Process(Popen[bytes]):
         code = f"import sys; sys.path[:] = {paths!r}; from {__name__} import serve; serve({theirs.fileno()})"
         # idle threads of NumPy's BLAS spin: those of two processes doubled the time of every call on 32 cores
         one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
-        command, environment = [sys.executable, "-c", code], one | os.environ  # what the user has set counts
+        command, environment = (
+            [sys.executable, "-c", code],
+            one | os.environ,
+        )  # what the user has set counts
         # what libraries print is no part of the program's output, and Ctrl-C is the program's to handle
         with theirs:
             super().__init__(
-                command, env=environment, pass_fds=[theirs.fileno()], stdin=DEVNULL, stdout=2, start_new_session=True
+                command,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=DEVNULL,
+                stdout=2,
+                start_new_session=True,
             )
 
     def end(self) -> str:
         """Wait until the process has ended, which it does without its pipe, and say how."""
         self.pipe.close()
         code = self.wait()
-        return f"killed by {SIGNALS.get(-code, f'signal {-code}')}" if code < 0 else f"exit status {code}"
+        return (
+            f"killed by {SIGNALS.get(-code, f'signal {-code}')}"
+            if code < 0
+            else f"exit status {code}"
+        )
 
 
 def serve(descriptor: int) -> None:

@@ -25,7 +25,9 @@ from cudnnlite.errors import CudnnliteError
 from cudnnlite.sizes import format_size
 from cudnnlite.version import __version__
 
-_PACKAGES = "numpy ml_dtypes cuda-core cuda-bindings cuda-pathfinder nvidia-cudnn-cu12 nvidia-cudnn-cu13"
+_PACKAGES = (
+    "numpy ml_dtypes cuda-core cuda-bindings cuda-pathfinder nvidia-cudnn-cu12 nvidia-cudnn-cu13"
+)
 _UsageError: Any = typer.BadParameter.__base__
 
 
@@ -46,7 +48,10 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except _UsageError as error:
-            if getattr(error, "option_name", "") == "--report" and error.ctx.info_name == "autotune":
+            if (
+                getattr(error, "option_name", "") == "--report"
+                and error.ctx.info_name == "autotune"
+            ):
                 error.possibilities = ["--html"]
             error.message = harmless(error.message)
             raise
@@ -88,7 +93,11 @@ def info(as_json: JSONOption = False) -> None:
     from cudnnlite.doctor import PYTHON
     from cudnnlite.doctor.environment import VARIABLES, versions_of
 
-    facts: dict[str, Any] = {"cudnnlite": __version__, "python": PYTHON, "packages": versions_of(_PACKAGES.split())}
+    facts: dict[str, Any] = {
+        "cudnnlite": __version__,
+        "python": PYTHON,
+        "packages": versions_of(_PACKAGES.split()),
+    }
     facts["default device"] = default_device()
     for name, describe in (("library", _library), ("cuda", _cuda)):
         try:
@@ -114,7 +123,9 @@ def _library() -> dict[str, Any]:
         "path": library.path,
         "found through": library.how,
         "version": library.version_text,
-        "built with CUDA": format_cuda_version(library.cudart_version) if library.cudart_version else "unknown",
+        "built with CUDA": format_cuda_version(library.cudart_version)
+        if library.cudart_version
+        else "unknown",
         "parts": by_folder(library.parts()),
     }
 
@@ -144,12 +155,16 @@ def _print_facts(facts: dict[str, Any], indent: str = "") -> None:
 
 def main() -> None:
     """Run the command line."""
-    for descriptor in range(3):  # a file that is opened later must not become one of the standard streams
+    for descriptor in range(
+        3
+    ):  # a file that is opened later must not become one of the standard streams
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal's encoding lacks is no reason to fail
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # a name that the terminal's encoding lacks is no reason to fail
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         ctrl_c.replace(ctrl_c.end_quietly, signal.default_int_handler)

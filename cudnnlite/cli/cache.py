@@ -13,7 +13,13 @@ import typer
 
 from cudnnlite._raw import library
 from cudnnlite._raw.library import format_version
-from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache, check_place, entry_files, parse_cache_path
+from cudnnlite.autotune.cache import (
+    CACHE_VARIABLE,
+    TuningCache,
+    check_place,
+    entry_files,
+    parse_cache_path,
+)
 from cudnnlite.autotune.entries import TuningEntry, row_to_plain
 from cudnnlite.cli.common import (
     CACHE_DEFAULT,
@@ -29,18 +35,25 @@ from cudnnlite.cli.common import (
 )
 from cudnnlite.cli.comparison import Comparison, wanted, what
 from cudnnlite.errors import CudnnliteError
-from cudnnlite.operations.problem import KINDS
-from cudnnlite.search.results import named
+from cudnnlite.problems.problem import KINDS
+from cudnnlite.problems.results import named
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
 
 cache_app = typer.Typer(
-    help="Show, compare, ship, merge and clear what `cudnnlite autotune` remembers.", no_args_is_help=True
+    help="Show, compare, ship, merge and clear what `cudnnlite autotune` remembers.",
+    no_args_is_help=True,
 )
 
-GPUOption = Annotated[str | None, typer.Option("--gpu", help="Only the entries of a GPU: 'NVIDIA H200'.")]
-CudnnOption = Annotated[str | None, typer.Option("--cudnn", help="Only those of a version of cuDNN: 9.28.0.")]
-KindOption = Annotated[str | None, typer.Option("--kind", help=f"Only those of a kind of problem: {', '.join(KINDS)}.")]
+GPUOption = Annotated[
+    str | None, typer.Option("--gpu", help="Only the entries of a GPU: 'NVIDIA H200'.")
+]
+CudnnOption = Annotated[
+    str | None, typer.Option("--cudnn", help="Only those of a version of cuDNN: 9.28.0.")
+]
+KindOption = Annotated[
+    str | None, typer.Option("--kind", help=f"Only those of a kind of problem: {', '.join(KINDS)}.")
+]
 
 
 @cache_app.command()
@@ -62,9 +75,16 @@ def show(
         size = sum(file.stat().st_size for file in entry_files(path))
         if as_json:
             plain = [_plain(entry, here) for entry in entries]
-            say(json.dumps({"path": str(path), "bytes": size, "cudnn_here": here, "entries": plain}, indent=2))
+            say(
+                json.dumps(
+                    {"path": str(path), "bytes": size, "cudnn_here": here, "entries": plain},
+                    indent=2,
+                )
+            )
             return
-        say(f"{path}: {format_size(size) if path.exists() else 'does not exist yet'}, {_entries(len(entries))}")
+        say(
+            f"{path}: {format_size(size) if path.exists() else 'does not exist yet'}, {_entries(len(entries))}"
+        )
         if entries:
             say("\n".join(_table(entries, here)))
         if here is not None and any(entry.key.device.cudnn != here for entry in entries):
@@ -74,11 +94,19 @@ def show(
 @cache_app.command()
 def compare(
     a: Annotated[
-        Path | None, typer.Argument(metavar="A", parser=path, help="A cache.", show_default=CACHE_DEFAULT)
+        Path | None,
+        typer.Argument(metavar="A", parser=path, help="A cache.", show_default=CACHE_DEFAULT),
     ] = None,
-    b: Annotated[Path | None, typer.Argument(metavar="B", parser=path, help="Another; the same, if not given.")] = None,
-    gpu: Annotated[list[str] | None, typer.Option(help="Only the entries of a GPU; twice: of A, of B.")] = None,
-    cudnn: Annotated[list[str] | None, typer.Option(help="Only those of a cuDNN; twice: of A, of B.")] = None,
+    b: Annotated[
+        Path | None,
+        typer.Argument(metavar="B", parser=path, help="Another; the same, if not given."),
+    ] = None,
+    gpu: Annotated[
+        list[str] | None, typer.Option(help="Only the entries of a GPU; twice: of A, of B.")
+    ] = None,
+    cudnn: Annotated[
+        list[str] | None, typer.Option(help="Only those of a cuDNN; twice: of A, of B.")
+    ] = None,
     kind: KindOption = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV and nothing else.")] = False,
     as_json: JSONOption = False,
@@ -86,7 +114,9 @@ def compare(
     """Compare the times and choices of two caches, GPUs or versions of cuDNN, for the problems that both have."""
     if max(len(gpu or ()), len(cudnn or ())) > 2 or (as_csv and as_json):
         raise misuse("allowed: --gpu and --cudnn twice at most, --csv or --json")
-    a_only, b_only = (_filters(gpu[n] if gpu else None, cudnn[n] if cudnn else None, kind) for n in (0, -1))
+    a_only, b_only = (
+        _filters(gpu[n] if gpu else None, cudnn[n] if cudnn else None, kind) for n in (0, -1)
+    )
     if b in (None, a) and a_only == b_only:
         raise misuse("compare needs two folders, or --gpu or --cudnn twice")
     with errors_told():
@@ -107,7 +137,8 @@ def compare(
 @cache_app.command()
 def export(
     folder: Annotated[
-        Path, typer.Argument(parser=path, help="The folder to write; a cache that is there is replaced.")
+        Path,
+        typer.Argument(parser=path, help="The folder to write; a cache that is there is replaced."),
     ],
     gpu: GPUOption = None,
     cudnn: CudnnOption = None,
@@ -126,7 +157,9 @@ def export(
 
 @cache_app.command()
 def merge(
-    folder: Annotated[Path, typer.Argument(parser=path, help="The cache to take over; it is only read.")],
+    folder: Annotated[
+        Path, typer.Argument(parser=path, help="The cache to take over; it is only read.")
+    ],
     cache: CacheOption = None,
 ) -> None:
     """Take over the entries of another cache; where both have one, the newer."""
@@ -160,11 +193,15 @@ def _opened(cache: Path | None, *, there: bool = False, to_write: bool = False) 
     """Open the cache; end the command if it is nowhere, or if it has to be there and is not."""
     path = parse_cache_path(cache)
     if not isinstance(path, Path):
-        raise failure(f"{CACHE_VARIABLE if cache is None else '--cache'}={path}: there is no folder")
+        raise failure(
+            f"{CACHE_VARIABLE if cache is None else '--cache'}={path}: there is no folder"
+        )
     if there and not path.exists():
         raise failure(f"{path} does not exist")
     check_place(path)
-    return TuningCache(path, read_only=path.exists() and not to_write)  # one that is not there says what is beside it
+    return TuningCache(
+        path, read_only=path.exists() and not to_write
+    )  # one that is not there says what is beside it
 
 
 def _entries(number: int) -> str:
@@ -173,7 +210,9 @@ def _entries(number: int) -> str:
 
 def _agreed(question: str) -> bool:
     """Ask on stderr; what is not a yes is a no."""
-    typer.echo(f"{question} [y/N] ", err=True, nl=False)  # typer's own prompt prints a space to stdout
+    typer.echo(
+        f"{question} [y/N] ", err=True, nl=False
+    )  # typer's own prompt prints a space to stdout
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
@@ -198,8 +237,13 @@ def _selected(cache: TuningCache, filters: dict[str, Any]) -> list[TuningEntry]:
     if not found and any(value is not None for value in filters.values()):
         there = cache.entries()
         gpus = ", ".join(sorted({repr(entry.key.device.gpu) for entry in there}))
-        versions = ", ".join(format_version(number) for number in sorted({entry.key.device.cudnn for entry in there}))
-        tell("no such entry" + (f"; there are those of {gpus} with cuDNN {versions}" if there else ""))
+        versions = ", ".join(
+            format_version(number) for number in sorted({entry.key.device.cudnn for entry in there})
+        )
+        tell(
+            "no such entry"
+            + (f"; there are those of {gpus} with cuDNN {versions}" if there else "")
+        )
     return found
 
 
@@ -210,7 +254,9 @@ def _table(entries: list[TuningEntry], here: int | None) -> list[str]:
         when = entry.tuned_at[:16].replace("T", " ")
         version = format_version(device.cudnn) + ("" if here in (None, device.cudnn) else "*")
         time = "-" if chosen.time_ms is None else f"{chosen.time_ms:.4f}"
-        rows.append((when, printable(device.gpu), version, time, named(chosen), what(entry), wanted(entry)))
+        rows.append(
+            (when, printable(device.gpu), version, time, named(chosen), what(entry), wanted(entry))
+        )
     return aligned(rows, ("ms",))
 
 
@@ -218,7 +264,10 @@ def _plain(entry: TuningEntry, here: int | None) -> dict[str, Any]:
     """Return what `show` shows of an entry, as JSON can hold it."""
     return {
         "what": what(entry),
-        **{name: entry.key.plain.get(name) for name in ("problem", "policy", "alignments", "device")},
+        **{
+            name: entry.key.plain.get(name)
+            for name in ("problem", "policy", "alignments", "device")
+        },
         "used_here": None if here is None else entry.key.device.cudnn == here,
         "chosen": row_to_plain(entry.rows[entry.chosen]),
         "candidates": len(entry.rows),

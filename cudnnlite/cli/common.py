@@ -19,7 +19,12 @@ from cudnnlite.arguments import absolute_path, path_of, shown
 from cudnnlite.devices.choice import DEVICE_VARIABLE, EMULATED_HANDLE, parse_device
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
-USAGE, SOME_FAILED, INTERRUPTED, CLOSED_PIPE = 2, 3, ctrl_c.INTERRUPTED, 141  # exit codes; 1 is any other error
+USAGE, SOME_FAILED, INTERRUPTED, CLOSED_PIPE = (
+    2,
+    3,
+    ctrl_c.INTERRUPTED,
+    141,
+)  # exit codes; 1 is any other error
 _COMMANDS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")  # but tab, newline
 
 
@@ -34,13 +39,26 @@ def path(text: str) -> Path:
 CACHE_DEFAULT = "$CUDNNLITE_TUNING_CACHE, or a folder in your cache folder"
 # what several commands have; --help shows it together
 _where = partial(typer.Option, rich_help_panel="Where")
-CacheOption = Annotated[Path | None, _where(
-    "--cache", parser=path, metavar="FOLDER", help="The cache's folder.", show_default=CACHE_DEFAULT
-)]  # fmt: skip
-DeviceOption = Annotated[str | None, _where(
-    help="cuda, cuda:1, emulated, or auto: CUDA if there is a GPU.", show_default="$CUDNNLITE_DEVICE, or auto"
-)]  # fmt: skip
-JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel="Output")]
+CacheOption = Annotated[
+    Path | None,
+    _where(
+        "--cache",
+        parser=path,
+        metavar="FOLDER",
+        help="The cache's folder.",
+        show_default=CACHE_DEFAULT,
+    ),
+]
+DeviceOption = Annotated[
+    str | None,
+    _where(
+        help="cuda, cuda:1, emulated, or auto: CUDA if there is a GPU.",
+        show_default="$CUDNNLITE_DEVICE, or auto",
+    ),
+]
+JSONOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel="Output")
+]
 
 
 def say(text: str, *, styled: bool = False) -> None:
@@ -116,7 +134,9 @@ def errors_told() -> Iterator[None]:
         except CudnnliteError as error:
             raise failure(str(error).replace(EMULATED_HANDLE, "--device emulated")) from error
         except OSError as error:
-            raise failure(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+            raise failure(
+                f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            ) from error
 
 
 @contextmanager
@@ -148,6 +168,8 @@ def check_output(option: str, path: Path | None, suffixes: Sequence[str], *packa
     if not folder.is_dir():
         raise failure(f"{option} {path}: there is no folder {folder}")
     if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise failure(f"{option} {path}: cannot be written{': it is a folder' if path.is_dir() else ''}")
+        raise failure(
+            f"{option} {path}: cannot be written{': it is a folder' if path.is_dir() else ''}"
+        )
     if missing:
         raise failure(f"{option} needs {' and '.join(missing)}: pip install 'cudnnlite[report]'")

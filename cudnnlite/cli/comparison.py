@@ -14,8 +14,8 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import cost
 from cudnnlite.cli.tunings import csv_text
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.problem_list import summary
-from cudnnlite.search.results import named
+from cudnnlite.problems.problem_list import summary
+from cudnnlite.problems.results import named
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
 
@@ -40,10 +40,20 @@ class Comparison:
     def __init__(self, *sides: Sequence[TuningEntry]) -> None:
         # by what an entry is remembered for, whatever it was measured on
         first, second = (
-            {json.dumps(entry.key.plain | {"device": None}, sort_keys=True): entry for entry in side} for side in sides
+            {
+                json.dumps(entry.key.plain | {"device": None}, sort_keys=True): entry
+                for entry in side
+            }
+            for side in sides
         )
-        self._sides, self.pairs = sides, [_pair(entry, second[key]) for key, entry in first.items() if key in second]
-        ratios, both = [pair.ratio for pair in self.pairs if pair.ratio is not None], len(self.pairs)
+        self._sides, self.pairs = (
+            sides,
+            [_pair(entry, second[key]) for key, entry in first.items() if key in second],
+        )
+        ratios, both = (
+            [pair.ratio for pair in self.pairs if pair.ratio is not None],
+            len(self.pairs),
+        )
         self.timed, self.mean = len(ratios), geometric_mean(ratios) if ratios else None
         alone = {"in A only": len(first) - both, "in B only": len(second) - both}
         older = sum(map(len, sides)) - len(first) - len(second)
@@ -52,15 +62,21 @@ class Comparison:
     def lines(self, names: Sequence[str]) -> Iterator[str]:
         """Yield the lines for people; `names` are those of the sides."""
         for letter, name, side in zip("AB", names, self._sides, strict=True):
-            origins = {f"{entry.key.device.gpu} with cuDNN {format_version(entry.key.device.cudnn)}" for entry in side}
+            origins = {
+                f"{entry.key.device.gpu} with cuDNN {format_version(entry.key.device.cudnn)}"
+                for entry in side
+            }
             yield printable(
                 f"{letter}: {name}: {counted(len(side), 'entry', 'entries')}: {', '.join(sorted(origins)) or '-'}"
             )
-        times = [["-" if value is None else f"{value:.4f}" for value in pair[:3]] for pair in self.pairs]
+        times = [
+            ["-" if value is None else f"{value:.4f}" for value in pair[:3]] for pair in self.pairs
+        ]
         texts = [[pair.a, "same" if pair.a == pair.b else pair.b, *pair[5:]] for pair in self.pairs]
         if self.pairs:
             yield from aligned(
-                [_HEADING, *(each + text for each, text in zip(times, texts, strict=True))], _HEADING[:3]
+                [_HEADING, *(each + text for each, text in zip(times, texts, strict=True))],
+                _HEADING[:3],
             )
         mean = "-" if self.mean is None else f"{self.mean:.4f}"
         yield f"geometric mean of B/A: {mean}, of {counted(self.timed, 'problem')}"
@@ -88,7 +104,11 @@ def what(entry: TuningEntry) -> str:
 def wanted(entry: TuningEntry) -> str:
     """Return what the entry's policy asks for beyond the usual, and where operands were not aligned as usual."""
     usual, plain = TuningPolicy().to_plain(), entry.key.plain
-    texts = [f"{name}={_text(name, value)}" for name, value in plain["policy"].items() if value != usual.get(name)]
+    texts = [
+        f"{name}={_text(name, value)}"
+        for name, value in plain["policy"].items()
+        if value != usual.get(name)
+    ]
     texts += [f"{name} aligned to {value}" for name, value in plain["alignments"].items()]
     return printable(", ".join(texts)) or "-"
 
@@ -103,10 +123,14 @@ def _pair(*entries: TuningEntry) -> Pair:
     chosen = [entry.rows[entry.chosen] for entry in entries]
     policies = [entry.key.plain["policy"] for entry in entries]
     times = [
-        None if policy.get("objective") == "latency" and row.call_us is None else cost(row, policy)  # no stand-in
+        None
+        if policy.get("objective") == "latency" and row.call_us is None
+        else cost(row, policy)  # no stand-in
         for row, policy in zip(chosen, policies, strict=True)
     ]
-    a, b = (ms if ms is not None and 0 < ms < inf else None for ms in times)  # files of others may hold any number
+    a, b = (
+        ms if ms is not None and 0 < ms < inf else None for ms in times
+    )  # files of others may hold any number
     ratio, (choice, other) = b / a if a is not None and b is not None else 0, map(named, chosen)
     within = ratio if 0 < ratio < inf else None  # two such numbers may be too far apart for a float
     return Pair(a, b, within, choice, other, what(entries[0]), wanted(entries[0]))

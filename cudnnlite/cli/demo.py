@@ -10,14 +10,26 @@ import typer
 
 import cudnnlite as dnn
 from cudnnlite.arguments import absolute_path
-from cudnnlite.cli.common import DeviceOption, chosen_device, errors_told, failure, misuse_told, path, say
+from cudnnlite.cli.common import (
+    DeviceOption,
+    chosen_device,
+    errors_told,
+    failure,
+    misuse_told,
+    path,
+    say,
+)
 
 # Laplacian: each pixel against its eight neighbours, summed over the three colours, for each of three output channels.
-EDGE_KERNEL = np.broadcast_to(np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32), (3, 3, 3, 3))
+EDGE_KERNEL = np.broadcast_to(
+    np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32), (3, 3, 3, 3)
+)
 
 
 def demo(
-    output: Annotated[Path, typer.Option(parser=path, help="The PNG to write.")] = Path("cudnnlite-demo.png"),
+    output: Annotated[Path, typer.Option(parser=path, help="The PNG to write.")] = Path(
+        "cudnnlite-demo.png"
+    ),
     device: DeviceOption = None,
 ) -> None:
     """Find the edges in a photograph with the algorithm that cudnnFind ranks first; write both side by side."""
@@ -29,19 +41,30 @@ def demo(
         from matplotlib import cbook
         from PIL import Image as Pillow
     except ImportError as error:
-        raise failure(f"the demo needs matplotlib and Pillow, the extra 'examples' ({error})") from error
+        raise failure(
+            f"the demo needs matplotlib and Pillow, the extra 'examples' ({error})"
+        ) from error
     # the portrait of Grace Hopper that matplotlib carries (public domain): (height, width, 3) uint8
     with Pillow.open(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)) as file:
         photograph = np.asarray(file.convert("RGB"))
     with errors_told(), dnn.Handle(chosen_device(device)) as handle:
         library = handle.api.library
-        note = "  (NumPy computes; its times are not a GPU's)" if handle.device.kind == "emulated" else ""
+        note = (
+            "  (NumPy computes; its times are not a GPU's)"
+            if handle.device.kind == "emulated"
+            else ""
+        )
         say(f"device     {handle.device}{note}")
         say(f"cudnnlite  {dnn.__version__}")
         say(f"cuDNN      {library.version_text}  {library.path} (found through {library.how})")
-        say(f"photograph {photograph.shape[1]} x {photograph.shape[0]} pixels, portrait of Grace Hopper\n")
+        say(
+            f"photograph {photograph.shape[1]} x {photograph.shape[0]} pixels, portrait of Grace Hopper\n"
+        )
         x = handle.array(np.moveaxis(photograph, -1, 0)[np.newaxis].astype(np.float32) / 255)
-        w, conv = handle.array(EDGE_KERNEL), dnn.ConvolutionSpec(padding=1, math_type=dnn.TRUE_FLOAT32)
+        w, conv = (
+            handle.array(EDGE_KERNEL),
+            dnn.ConvolutionSpec(padding=1, math_type=dnn.TRUE_FLOAT32),
+        )
         found = dnn.find_convolution_forward(handle, x, w, conv)
         choice = found.best(workspace_limit="256 MiB")
         edges = dnn.convolution_forward(handle, x, w, conv, algorithm=choice).numpy()[0, 0]
@@ -50,6 +73,8 @@ def demo(
     # the edges' magnitude, white at the 99th percentile
     magnitude = np.abs(edges)
     grey = (magnitude / max(np.percentile(magnitude, 99), 1e-6)).clip(0, 1) * 255
-    both = np.concatenate([photograph, np.repeat(grey[..., np.newaxis].astype(np.uint8), 3, axis=2)], axis=1)
+    both = np.concatenate(
+        [photograph, np.repeat(grey[..., np.newaxis].astype(np.uint8), 3, axis=2)], axis=1
+    )
     Pillow.fromarray(both).save(output, format="PNG")
     say(f"written    {output.resolve()}")

@@ -15,24 +15,27 @@ from cudnnlite.texts import counted
 if TYPE_CHECKING:
     from cudnnlite.doctor import Examination
 
-EXIT_CODES = (
-    "Ends with 0 if nothing is broken (notes and warnings are not), 1 if something is, 2 if the command line is wrong."
-)
+EXIT_CODES = "Ends with 0 if nothing is broken (notes and warnings are not), 1 if something is, 2 if the command line is wrong."
 _STYLES: dict[str, dict[str, Any]] = {
-    "ok": {"fg": "green"}, "note": {"fg": "cyan"}, "warning": {"fg": "yellow"}, "broken": {"fg": "red", "bold": True},
-}  # fmt: skip
+    "ok": {"fg": "green"},
+    "note": {"fg": "cyan"},
+    "warning": {"fg": "yellow"},
+    "broken": {"fg": "red", "bold": True},
+}
 _TITLES = {"library": "libcudnn", "cuda": "CUDA", "cache": "Tuning cache"}
 
 
-# fmt: off
 def doctor(
-    packages: Annotated[list[str] | None, typer.Option(
-        "--import", metavar="PACKAGE",
-        help="Import a package first, as your program does: torch, cupy, ...  Tells what of cuDNN it loads.  Repeatable.",
-    )] = None,
+    packages: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="PACKAGE",
+            help="Import a package first, as your program does: torch, cupy, ...  Tells what of cuDNN it loads.  Repeatable.",
+        ),
+    ] = None,
     as_json: JSONOption = False,
 ) -> None:
-    # fmt: on
     """Look for what is wrong with cuDNN, CUDA and the tuning cache here; name a fix for each problem.
 
     What has to be tried is tried in a process of its own.  Nothing is changed.
@@ -56,13 +59,21 @@ def _text(examination: Examination) -> str:
     paint = (lambda text, **_: text) if "NO_COLOR" in os.environ else typer.style
     plain = examination.to_plain()
     lines = [f"cudnnlite {plain['cudnnlite']}, Python {plain['python']}"]
-    for area, findings in groupby(examination.findings, key=lambda finding: finding.check.partition(".")[0]):
+    for area, findings in groupby(
+        examination.findings, key=lambda finding: finding.check.partition(".")[0]
+    ):
         lines += ["", paint(_TITLES.get(area, area.capitalize()), bold=True)]
         for finding in findings:
             word = finding.verdict.word
             lines.append(f"  {paint(f'{word:<8}', **_STYLES[word])} {harmless(finding.text)}")
             lines += [paint(f"             {harmless(line)}", dim=True) for line in finding.lines]
-            lines += [paint(f"           fix: {harmless(finding.fix)}", bold=True)] if finding.fix else []
+            lines += (
+                [paint(f"           fix: {harmless(finding.fix)}", bold=True)]
+                if finding.fix
+                else []
+            )
     counts, style = plain["counts"], _STYLES[plain["status"]]
     told = f"{counted(counts['warning'], 'warning')}, {counted(counts['note'], 'note')}"
-    return "\n".join([*lines, "", paint(f"{counts['broken'] or 'nothing'} broken, {told}", **style)])
+    return "\n".join(
+        [*lines, "", paint(f"{counts['broken'] or 'nothing'} broken, {told}", **style)]
+    )

@@ -15,19 +15,26 @@ from cudnnlite.cli.common import misuse, misuse_told
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import parse_math_type
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.convolution_backward_problem import (
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.convolution_backward import (
     ConvolutionBackwardDataProblem,
     ConvolutionBackwardFilterProblem,
 )
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.problem import Problem
-from cudnnlite.operations.problem_list import ProblemList
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.problem_list import ProblemList
+from cudnnlite.problems.rnn import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.layout import layout_of_rank
 from cudnnlite.specs.steps import NAMED_PADDING
 
-REPEATABLE = ("input", "filter", "rnn", "onnx", "shape", "problems")  # of which one is a list, empty if not given
+REPEATABLE = (
+    "input",
+    "filter",
+    "rnn",
+    "onnx",
+    "shape",
+    "problems",
+)  # of which one is a list, empty if not given
 CONVOLUTIONS = ("forward", "backward_data", "backward_filter")
 # What may follow the cell in --rnn.  In words: L is the number of layers to some, and a sequence's length to others.
 _NEEDED = ("steps", "batch", "input", "hidden")
@@ -55,14 +62,20 @@ def check_flags(flags: SimpleNamespace) -> None:
     """End the command if flags that say what to tune, each under its name, are missing or go with nothing."""
     for name in ("input", "filter"):
         if len(getattr(flags, name)) > 1:
-            raise misuse(f"--{name} is given twice; several convolutions are a list, see --problems")
+            raise misuse(
+                f"--{name} is given twice; several convolutions are a list, see --problems"
+            )
     if bool(flags.input) != bool(flags.filter):
         raise misuse("--input and --filter are needed together")
     if not (flags.input or flags.rnn or flags.onnx or flags.problems):
         raise misuse("nothing to tune: give --input and --filter, --rnn, --onnx or --problems")
     for name, others in _GOES_WITH.items():
-        if getattr(flags, name) not in (None, []) and not any(getattr(flags, other) for other in others):
-            raise misuse(f"--{name.replace('_', '-')} goes with {' or '.join(f'--{other}' for other in others)}")
+        if getattr(flags, name) not in (None, []) and not any(
+            getattr(flags, other) for other in others
+        ):
+            raise misuse(
+                f"--{name.replace('_', '-')} goes with {' or '.join(f'--{other}' for other in others)}"
+            )
     if flags.operation not in (None, *CONVOLUTIONS):
         raise misuse(f"--operation {flags.operation}; allowed: {', '.join(CONVOLUTIONS)}")
     with misuse_told():
@@ -79,7 +92,9 @@ def lists_of(flags: SimpleNamespace) -> dict[int | None, ProblemList]:
     """
     if flags.batch is None:
         return {None: _listed(flags, None)}
-    sizes = [_number(int, part.strip(), f"--batch {flags.batch}") for part in flags.batch.split(",")]
+    sizes = [
+        _number(int, part.strip(), f"--batch {flags.batch}") for part in flags.batch.split(",")
+    ]
     if min(sizes) < 1:
         raise misuse(f"--batch {flags.batch}: 1 is the least")
     return {size: _listed(flags, size) for size in sizes}
@@ -100,15 +115,22 @@ def _listed(flags: SimpleNamespace, batch: int | None) -> ProblemList:
 
 def _convolution(flags: SimpleNamespace) -> Problem:
     (x_text,), (w_text,) = flags.input, flags.filter
-    x_shape, w_shape, dtype = _sizes("--input", x_text), _sizes("--filter", w_text), flags.dtype or "float32"
+    x_shape, w_shape, dtype = (
+        _sizes("--input", x_text),
+        _sizes("--filter", w_text),
+        flags.dtype or "float32",
+    )
     given: dict[str, Any] = {
-        name: _steps(f"--{name}", getattr(flags, name)) for name in ("padding", "stride", "dilation")
+        name: _steps(f"--{name}", getattr(flags, name))
+        for name in ("padding", "stride", "dilation")
     }
     given |= {"groups": flags.groups, "math_type": flags.math_type}
     with misuse_told(f"--input {x_text} --filter {w_text}: "):
         x = TensorSpec(x_shape, dtype, _of_rank(flags.layout, len(x_shape)))
         w = FilterSpec(w_shape, dtype, _of_rank(flags.layout, len(w_shape)))
-        conv = ConvolutionSpec(**{name: value for name, value in given.items() if value is not None})
+        conv = ConvolutionSpec(
+            **{name: value for name, value in given.items() if value is not None}
+        )
         forward = ConvolutionForwardProblem(x, w, conv)
         if flags.operation == "backward_data":
             return ConvolutionBackwardDataProblem(w, forward.y, conv, x)
@@ -127,12 +149,16 @@ def _model(path: Path, flags: SimpleNamespace, batch: int | None) -> ProblemList
             raise misuse("--shape names an input twice")
         shapes[name] = _sizes("--shape", sizes)
     try:
-        found = problems_from_onnx(path, batch=batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout)
+        found = problems_from_onnx(
+            path, batch=batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout
+        )
     except ArgumentError as error:
         if not str(error).startswith(("shapes[", "batch=", "dtype=", "layout=")):  # the file's own
             raise
         raise misuse(f"--onnx {path}: {error}") from error
-    shown = "".join(shape for node in found.skipped for shape in re.findall(r"not known: \((.*)\)", node.why))
+    shown = "".join(
+        shape for node in found.skipped for shape in re.findall(r"not known: \((.*)\)", node.why)
+    )
     if not found and (open_axes := sorted(set(re.findall(r"[^\W\d]\w*", shown)))):
         raise misuse(
             f"--onnx {path}: the size of {', '.join(open_axes)} is open; --batch tells the batch, --shape an input"
@@ -143,7 +169,9 @@ def _model(path: Path, flags: SimpleNamespace, batch: int | None) -> ProblemList
     changed.skipped, changed.notes = found.skipped, found.notes
     for listed in found:
         values = listed.problem.values.items()
-        specs = {name: spec for name, spec in values if isinstance(spec, (ConvolutionSpec, RNNSpec))}
+        specs = {
+            name: spec for name, spec in values if isinstance(spec, (ConvolutionSpec, RNNSpec))
+        }
         specs = {name: spec.replace(math_type=flags.math_type) for name, spec in specs.items()}
         changed.extend([replace(listed, problem=listed.problem.replace(**specs))])
     return changed
@@ -160,7 +188,13 @@ def _rnn(text: str, dtype: str | None, math_type: str | None) -> RNNForwardProbl
             raise misuse(f"--rnn {text}: {name} is given twice")
         if kind is None or (kind is bool) == bool(equals) or (kind is str and not value):
             raise misuse(f"--rnn {text}: {part!r} is not understood; the form is {_RNN_FORM}")
-        values[name] = True if kind is bool else value if kind is str else _number(kind, value, f"--rnn {text}: {name}")
+        values[name] = (
+            True
+            if kind is bool
+            else value
+            if kind is str
+            else _number(kind, value, f"--rnn {text}: {name}")
+        )
     if missing := [name for name in _NEEDED if name not in values]:
         raise misuse(f"--rnn {text}: {', '.join(missing)} missing; the form is {_RNN_FORM}")
     steps, batch, size = values.pop("steps"), values.pop("batch"), values.pop("input")
@@ -170,7 +204,9 @@ def _rnn(text: str, dtype: str | None, math_type: str | None) -> RNNForwardProbl
         options = {names.get(name, name): value for name, value in values.items()}
         spec = RNNSpec(cell, size, **options, dtype=dtype or "float32")
         shape = (batch, steps, size) if batch_major else (steps, batch, size)
-        data = RNNDataSpec(shape, dtype=spec.dtype, layout="batch_major" if batch_major else "sequence_major")
+        data = RNNDataSpec(
+            shape, dtype=spec.dtype, layout="batch_major" if batch_major else "sequence_major"
+        )
         return RNNForwardProblem(spec, data, training)
 
 

@@ -14,12 +14,18 @@ import typer
 from cudnnlite.cli.common import INTERRUPTED, errors_told, misuse, misuse_told, path, say, tell
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 
-EXIT_CODES = "Ends as the script does: with 0, its own exit code, 1 after an exception, 130 after Ctrl-C."
+EXIT_CODES = (
+    "Ends as the script does: with 0, its own exit code, 1 after an exception, 130 after Ctrl-C."
+)
 
 
 def trace(
-    script: Annotated[Path, typer.Argument(parser=path, help="The Python script to run.", show_default=False)],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments; those with dashes after --.")] = None,
+    script: Annotated[
+        Path, typer.Argument(parser=path, help="The Python script to run.", show_default=False)
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Its arguments; those with dashes after --.")
+    ] = None,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -50,7 +56,9 @@ def trace(
     sys.argv, sys.path[:0] = [str(script), *(arguments or ())], [str(script.absolute().parent)]
     code: Any = 0
     found: Trace | None = None  # until it begins
-    process = os.getpid()  # what the script forks comes here too, and ends with its own code and no trace
+    process = (
+        os.getpid()
+    )  # what the script forks comes here too, and ends with its own code and no trace
     with errors_told():
         try:
             with traced() as found:

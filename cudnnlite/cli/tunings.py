@@ -14,10 +14,10 @@ from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
 from cudnnlite.enums import Status
-from cudnnlite.operations.problem_list import ProblemList, summary
+from cudnnlite.problems.problem_list import ProblemList, summary
+from cudnnlite.problems.results import named
+from cudnnlite.problems.table import NUMERIC
 from cudnnlite.report import to_json
-from cudnnlite.search.results import named
-from cudnnlite.search.table import NUMERIC
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
 
@@ -30,11 +30,20 @@ Parts = Mapping[int | None, ModelTuning]  # by the batch size; under None where 
 def to_plain(tuning: ModelTuning) -> dict[str, Any]:
     """Return everything, as JSON can hold it."""
     skipped = [{"name": node.name, "what": node.what, "why": node.why} for node in tuning.skipped]
-    return {**to_json(tuning.tunings, tuning.facts), "skipped": skipped, "notes": list(tuning.notes)}
+    return {
+        **to_json(tuning.tunings, tuning.facts),
+        "skipped": skipped,
+        "notes": list(tuning.notes),
+    }
 
 
 def lines_of(
-    tuning: ModelTuning, policy: TuningPolicy, saved: Path | None, *, explain: bool, tables: Sequence[str] = ()
+    tuning: ModelTuning,
+    policy: TuningPolicy,
+    saved: Path | None,
+    *,
+    explain: bool,
+    tables: Sequence[str] = (),
 ) -> Iterator[str]:
     """Yield the lines for people: of a single problem, or with `explain` of every one, all candidates too.
 
@@ -46,10 +55,18 @@ def lines_of(
         yield from ("", *candidates(tuned, tuning.policy, every=explain))
     if tables or len(tunings) > 1:
         yield from tables or ("", *map(printable, str(tuning).splitlines()))
-        yield from ["the times are those of the device"] if tuning.policy.get("objective") == "device" else []
+        yield from (
+            ["the times are those of the device"]
+            if tuning.policy.get("objective") == "device"
+            else []
+        )
         yield from () if limit is None or tables else workspace_lines(tuning, limit)
     if saved is not None:
-        yield from ("", f"saved in {saved}", f"to use it: with dnn.autotuned({_arguments(policy, saved)}): ...")
+        yield from (
+            "",
+            f"saved in {saved}",
+            f"to use it: with dnn.autotuned({_arguments(policy, saved)}): ...",
+        )
 
 
 def title_of(tuned: TunedProblem) -> str:
@@ -65,10 +82,14 @@ def candidates(tuned: TunedProblem, policy: Policy, *, every: bool = False) -> l
     refused: dict[tuple[str, str, str], list[str]] = {}
     for index, (row, reason) in enumerate(zip(tuned.table, reasons, strict=True)):
         if row.ok:
-            why = "; ".join(part for part in ("chosen" if index == tuned.place else "", reason) if part)
+            why = "; ".join(
+                part for part in ("chosen" if index == tuned.place else "", reason) if part
+            )
             rows.append((*cells[index][:-1], why))
         else:
-            refused.setdefault((str(row.algorithm), row.layout, reason), []).append(str(row.math_type))
+            refused.setdefault((str(row.algorithm), row.layout, reason), []).append(
+                str(row.math_type)
+            )
     lines = [title_of(tuned)]
     if len(rows) > 1:
         lines += [f"times: {tuned.table.timing}", *aligned(rows, NUMERIC, empty=("-",))]
@@ -76,12 +97,23 @@ def candidates(tuned: TunedProblem, policy: Policy, *, every: bool = False) -> l
     for (algorithm, layout, reason), math_types in [*refused.items()][:most]:
         how = ", ".join([*math_types, *([f"in {layout}"] if layout else [])])
         lines.append(f"not {algorithm} ({how}): {reason}")
-    lines += [f"nor {counted(len(refused) - most, 'other')}, which --explain lists"] if len(refused) > most else []
+    lines += (
+        [f"nor {counted(len(refused) - most, 'other')}, which --explain lists"]
+        if len(refused) > most
+        else []
+    )
     if tuned.chosen is None:
         return [*lines, f"none can be chosen: {why_none(tuned)}"]
     each = cost(tuned.chosen, policy)
-    time = "" if each is None else f", {each:.4g} ms{' a call' if policy.get('objective') == 'latency' else ''}"
-    return [*lines, f"chosen: {named(tuned.chosen)}{time}, workspace {format_size(tuned.chosen.workspace)}"]
+    time = (
+        ""
+        if each is None
+        else f", {each:.4g} ms{' a call' if policy.get('objective') == 'latency' else ''}"
+    )
+    return [
+        *lines,
+        f"chosen: {named(tuned.chosen)}{time}, workspace {format_size(tuned.chosen.workspace)}",
+    ]
 
 
 def outcome(tuned: TunedProblem) -> str:
@@ -99,7 +131,10 @@ def workspace_lines(tuning: ModelTuning, limit: int | str) -> list[str]:
         return []
     least = format_size(max(row.workspace for row in rows))
     told = format_size(limit) if isinstance(limit, int) else limit
-    table = [("workspace", "total ms"), *((format_size(size), f"{total:.4f}") for size, total in tuning.pareto())]
+    table = [
+        ("workspace", "total ms"),
+        *((format_size(size), f"{total:.4f}") for size, total in tuning.pareto()),
+    ]
     return [
         f"one workspace for all, used in turn: {least} of the {told} allowed; with less:",
         *aligned(table, table[0]),
@@ -113,14 +148,20 @@ def why_none(tuned: TunedProblem) -> str:
     reasons = list(dict.fromkeys(excluded or refused))
     if not reasons:
         return " ".join(tuned.why_none.split()) or "there is no candidate"
-    more = f"; and {counted(len(reasons) - _MOST_REASONS, 'other reason')}" if len(reasons) > _MOST_REASONS else ""
+    more = (
+        f"; and {counted(len(reasons) - _MOST_REASONS, 'other reason')}"
+        if len(reasons) > _MOST_REASONS
+        else ""
+    )
     return "; ".join(reasons[:_MOST_REASONS]) + more
 
 
 def _arguments(policy: TuningPolicy, saved: Path) -> str:
     """Return how a program asks for what was saved: the policy is part of what it is remembered under."""
     options = [
-        f"{item.name}={value!r}" for item in fields(policy) if (value := getattr(policy, item.name)) != item.default
+        f"{item.name}={value!r}"
+        for item in fields(policy)
+        if (value := getattr(policy, item.name)) != item.default
     ]
     cache = "" if saved == parse_cache_path(None) else f", cache={str(saved)!r}"
     wanted = f", policy=dnn.TuningPolicy({', '.join(options)})" if options else ""
@@ -134,7 +175,9 @@ def joined(lists: Mapping[int | None, ProblemList]) -> ProblemList:
     every = ProblemList()
     for batch, listed in lists.items():
         for each in listed:
-            every.extend([replace(each, names=tuple(f"batch {batch}: {name}" for name in each.names))])
+            every.extend(
+                [replace(each, names=tuple(f"batch {batch}: {name}" for name in each.names))]
+            )
         every.skipped += [node for node in listed.skipped if node not in every.skipped]
         every.notes += [note for note in listed.notes if note not in every.notes]
     return every
@@ -146,7 +189,9 @@ def parts_of(tuning: ModelTuning, lists: Mapping[int | None, ProblemList]) -> Pa
     parts = {}
     for batch, listed in lists.items():
         own = [
-            found[each.problem]._replace(count=each.count, names=each.names) for each in listed if each.problem in found
+            found[each.problem]._replace(count=each.count, names=each.names)
+            for each in listed
+            if each.problem in found
         ]
         parts[batch] = replace(tuning, tunings=tuple(own), skipped=(), notes=())
     return parts
@@ -156,9 +201,15 @@ def totals_of(parts: Parts) -> dict[str, Any]:
     """Return what each of several batch sizes takes, as a report's facts."""
     found = {}
     for batch, part in parts.items() if len(parts) > 1 else ():
-        workspace = max((tuned.chosen.workspace for tuned in part.tunings if tuned.chosen), default=0)
+        workspace = max(
+            (tuned.chosen.workspace for tuned in part.tunings if tuned.chosen), default=0
+        )
         each = None if part.total_ms is None or batch is None else part.total_ms / batch
-        found[str(batch)] = {"ms in all": part.total_ms, "ms a sample": each, "workspace": workspace}
+        found[str(batch)] = {
+            "ms in all": part.total_ms,
+            "ms a sample": each,
+            "workspace": workspace,
+        }
     return {"batches": found} if found else {}
 
 
@@ -182,10 +233,20 @@ def csv_of(parts: Parts) -> str:
     for batch, part in parts.items():
         for tuned in part.tunings:
             what: dict[str, Any] = {} if batch is None else {"batch": batch}
-            what |= {"problem": summary(tuned.problem), "names": "; ".join(tuned.names), "count": tuned.count}
+            what |= {
+                "problem": summary(tuned.problem),
+                "names": "; ".join(tuned.names),
+                "count": tuned.count,
+            }
             columns = tuned.table.to_dict()
             for index, values in enumerate(zip(*columns.values(), strict=True)):
-                rows.append({**what, "chosen": index == tuned.place, **dict(zip(columns, values, strict=True))})
+                rows.append(
+                    {
+                        **what,
+                        "chosen": index == tuned.place,
+                        **dict(zip(columns, values, strict=True)),
+                    }
+                )
     heading = list(dict.fromkeys(name for row in rows for name in row))
     return csv_text([heading, *([row.get(name) for name in heading] for row in rows)])
 

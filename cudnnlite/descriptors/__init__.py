@@ -10,6 +10,13 @@ from cudnnlite.descriptors.rnn import RNNDataDescriptor, RNNDescriptor, read_rnn
 from cudnnlite.descriptors.tensor import FilterDescriptor, TensorDescriptor, check_describable
 
 __all__ = [
-    "DESCRIPTORS", "ConvolutionDescriptor", "DropoutDescriptor", "FilterDescriptor", "RNNDataDescriptor", "RNNDescriptor",
-    "TensorDescriptor", "check_describable", "read_rnn",
-]  # fmt: skip
+    "DESCRIPTORS",
+    "ConvolutionDescriptor",
+    "DropoutDescriptor",
+    "FilterDescriptor",
+    "RNNDataDescriptor",
+    "RNNDescriptor",
+    "TensorDescriptor",
+    "check_describable",
+    "read_rnn",
+]

@@ -50,22 +50,36 @@ class AttentionDescriptor(DeclaredDescriptor[cudnnAttnDescriptor_t], describes=A
     """
 
     _arguments = (
-        "nHeads:heads", "smScaler:scale", "dataType:dtype", "computePrec:compute_type", "mathType:math_type",
-        *(f"{x}Size:{x}_size" for x in "qkv"), *(f"{x}ProjSize:{x}_proj_size" for x in "qkvo"),
-        "qoMaxSeqLength:max_q_length", "kvMaxSeqLength:max_kv_length", "maxBatchSize:max_batch", "maxBeamSize:max_beam",
-    )  # fmt: skip
+        "nHeads:heads",
+        "smScaler:scale",
+        "dataType:dtype",
+        "computePrec:compute_type",
+        "mathType:math_type",
+        *(f"{x}Size:{x}_size" for x in "qkv"),
+        *(f"{x}ProjSize:{x}_proj_size" for x in "qkvo"),
+        "qoMaxSeqLength:max_q_length",
+        "kvMaxSeqLength:max_kv_length",
+        "maxBatchSize:max_batch",
+        "maxBeamSize:max_beam",
+    )
 
     def __init__(
-        self, spec: AttentionSpec, *, dropout: DropoutDescriptor | None = None,
-        post_dropout: DropoutDescriptor | None = None, api: CudnnApi | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        spec: AttentionSpec,
+        *,
+        dropout: DropoutDescriptor | None = None,
+        post_dropout: DropoutDescriptor | None = None,
+        api: CudnnApi | None = None,
+    ) -> None:
         instance_of(spec, AttentionSpec, "spec")
         for name, given in (("dropout", dropout), ("post_dropout", post_dropout)):
             if given is not None:
                 instance_of(given, DropoutDescriptor, name)
         for name in MAXIMA:
             if getattr(spec, name) is None:
-                raise ArgumentError(f"spec has no {name}, which a descriptor needs: spec.replace({name}=...)")
+                raise ArgumentError(
+                    f"spec has no {name}, which a descriptor needs: spec.replace({name}=...)"
+                )
         self._dropouts = dropout, post_dropout
         first, second = (None if given is None else given.ptr for given in self._dropouts)
         mode = CUDNN_ATTN_ENABLE_PROJ_BIASES if spec.bias else 0
@@ -116,9 +130,15 @@ class SeqDataDescriptor(NativeObject[cudnnSeqDataDescriptor_t], describes=SeqDat
     def _set(self, spec: SeqDataSpec) -> None:
         dims = dict(zip(AXES, spec.shape, strict=True))
         self.api.cudnnSetSeqDataDescriptor(
-            self.ptr, spec.dtype, len(dims), c_ints(dims[axis] for axis in sorted(dims)), c_ints(spec.axes),
-            len(spec.lengths), c_ints(spec.lengths), None,
-        )  # fmt: skip
+            self.ptr,
+            spec.dtype,
+            len(dims),
+            c_ints(dims[axis] for axis in sorted(dims)),
+            c_ints(spec.axes),
+            len(spec.lengths),
+            c_ints(spec.lengths),
+            None,
+        )
 
     @staticmethod
     def read(api: CudnnApi, native: Any) -> SeqDataSpec:
@@ -129,6 +149,8 @@ class SeqDataDescriptor(NativeObject[cudnnSeqDataDescriptor_t], describes=SeqDat
         # without the padding's fill: asked for that of bfloat16, cuDNN 9.28 has an internal error
         api.cudnnGetSeqDataDescriptor(native, dtype, rank, count, dims, axes, known, 0, None, None)
         lengths = c_ints([0] * known.value)
-        api.cudnnGetSeqDataDescriptor(native, dtype, rank, count, dims, axes, known, known.value, lengths, None)
+        api.cudnnGetSeqDataDescriptor(
+            native, dtype, rank, count, dims, axes, known, known.value, lengths, None
+        )
         order = [SeqDataAxis(axis) for axis in axes]
         return SeqDataSpec([dims[axis] for axis in AXES], lengths, DataType(dtype.value), order)

@@ -24,7 +24,9 @@ _APART = {
 }
 
 
-class ConvolutionDescriptor(SpatialDescriptor[cudnnConvolutionDescriptor_t], describes=ConvolutionSpec):
+class ConvolutionDescriptor(
+    SpatialDescriptor[cudnnConvolutionDescriptor_t], describes=ConvolutionSpec
+):
     """A `cudnnConvolutionDescriptor_t`.
 
     Parameters
@@ -46,27 +48,42 @@ class ConvolutionDescriptor(SpatialDescriptor[cudnnConvolutionDescriptor_t], des
 
     _setter, _getter = "cudnnSetConvolutionNdDescriptor", "cudnnGetConvolutionNdDescriptor"
     _besides = tuple(name for pair in _APART.values() for name in pair)
-    _arguments = "padA:padding", "filterStrideA:stride", "strideA:stride", "dilationA:dilation", "mode", \
-        "computeType:compute_type"  # fmt: skip
+    _arguments = (
+        "padA:padding",
+        "filterStrideA:stride",
+        "strideA:stride",
+        "dilationA:dilation",
+        "mode",
+        "computeType:compute_type",
+    )
     _missing = (0, 1, 1)
 
     def __init__(
-        self, padding: int | Iterable[int] | ConvolutionSpec = 0, stride: int | Iterable[int] = 1,
-        dilation: int | Iterable[int] = 1, groups: int = 1, *, spatial_rank: int | None = None, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        padding: int | Iterable[int] | ConvolutionSpec = 0,
+        stride: int | Iterable[int] = 1,
+        dilation: int | Iterable[int] = 1,
+        groups: int = 1,
+        *,
+        spatial_rank: int | None = None,
+        **options: Any,
+    ) -> None:
         if not isinstance(padding, ConvolutionSpec):
             spec = ConvolutionSpec(padding, stride, dilation, groups, **options)
         elif (stride, dilation, groups, options) == (1, 1, 1, {}):
             spec = padding
         else:
-            raise ArgumentError(f"stride, dilation, groups or options are given beside a whole spec, {padding}")
+            raise ArgumentError(
+                f"stride, dilation, groups or options are given beside a whole spec, {padding}"
+            )
         if not spec.is_symmetric:
             raise ArgumentError(
                 f"padding={spec.padding} differs at the two ends of an axis; cuDNN's descriptor pads both alike, only graphs "
                 "(interface='graph') do not"
             )
         super().__init__(
-            spec if spec.compute_type is not None else spec.replace(compute_type=DataType.FLOAT), spatial_rank
+            spec if spec.compute_type is not None else spec.replace(compute_type=DataType.FLOAT),
+            spatial_rank,
         )
 
     def _set(self, spec: ConvolutionSpec) -> None:

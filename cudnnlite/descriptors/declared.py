@@ -38,25 +38,39 @@ class DeclaredDescriptor(NativeObject[NativeT]):
     def _set(self, spec: Any) -> None:
         values = {name: self._value(field) for name, field in self._fields.items()}
         rank = max((len(value) for value in values.values() if isinstance(value, tuple)), default=0)
-        given = {name: c_ints(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        given = {
+            name: c_ints(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
         given |= {**self._constants, "nbDims": rank, "arrayLength": rank}
-        getattr(self.api, self._setter)(self.ptr, *(given[name] for name in FUNCTIONS[self._setter].argnames[1:]))
+        getattr(self.api, self._setter)(
+            self.ptr, *(given[name] for name in FUNCTIONS[self._setter].argnames[1:])
+        )
 
     @classmethod
     def _look(cls, api: CudnnApi, native: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what the getter says: the spec's fields, and everything by the header's names."""
         record, stepped = FUNCTIONS[cls._getter], getattr(cls._spec_type, "_stepped", ())
-        room: dict[str, Any] = dict.fromkeys(("nbDimsRequested", "arrayLengthRequested"), MAX_SPATIAL_RANK)
+        room: dict[str, Any] = dict.fromkeys(
+            ("nbDimsRequested", "arrayLengthRequested"), MAX_SPATIAL_RANK
+        )
         for name, kind in zip(record.argnames[1:], record.argtypes[1:], strict=True):
             if name not in room:
-                room[name] = (c_int * MAX_SPATIAL_RANK)() if cls._fields.get(name) in stepped else kind._type_()
+                room[name] = (
+                    (c_int * MAX_SPATIAL_RANK)()
+                    if cls._fields.get(name) in stepped
+                    else kind._type_()
+                )
         given = (room[name] for name in record.argnames[1:])
-        getattr(api, cls._getter)(native, *(each if isinstance(each, (int, Array)) else byref(each) for each in given))
+        getattr(api, cls._getter)(
+            native, *(each if isinstance(each, (int, Array)) else byref(each) for each in given)
+        )
         rank = (room.get("nbDims") or room["arrayLength"]).value if stepped else 0
         fields = {
             field: tuple(room[name][:rank]) if field in stepped else room[name].value
-            for name, field in cls._fields.items() if name in room
-        }  # fmt: skip
+            for name, field in cls._fields.items()
+            if name in room
+        }
         return fields, room
 
     @classmethod

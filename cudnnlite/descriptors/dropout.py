@@ -49,12 +49,20 @@ class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=Dropou
         return cls(handle, spec.dropout, spec.state.array, spec.state.seed)
 
     def __init__(
-        self, handle: Any, probability: float, states: Any, seed: int = 0, *, initialize: bool = False
+        self,
+        handle: Any,
+        probability: float,
+        states: Any,
+        seed: int = 0,
+        *,
+        initialize: bool = False,
     ) -> None:
         self._handle = handle
         self._states = states
         one_of(initialize, "initialize", True, False)
-        self._set_function = "cudnnSetDropoutDescriptor" if initialize else "cudnnRestoreDropoutDescriptor"
+        self._set_function = (
+            "cudnnSetDropoutDescriptor" if initialize else "cudnnRestoreDropoutDescriptor"
+        )
         if not isinstance(getattr(handle, "ptr", None), cudnnHandle_t):
             raise ArgumentError(f"handle={shown(handle)} is not a Handle")
         if not hasattr(states, "ptr") or not hasattr(states, "nbytes"):
@@ -65,7 +73,9 @@ class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=Dropou
     def _set(self, spec: tuple[float, int]) -> None:
         probability, seed = spec
         function = getattr(self.api, self._set_function)
-        function(self.ptr, self._handle.ptr, probability, self._states.ptr, self._states.nbytes, seed)
+        function(
+            self.ptr, self._handle.ptr, probability, self._states.ptr, self._states.nbytes, seed
+        )
 
     def read_back(self) -> tuple[float, int]:
         """Return (probability, seed) as cuDNN holds them (`cudnnGetDropoutDescriptor`)."""

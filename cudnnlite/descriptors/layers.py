@@ -45,7 +45,13 @@ class PoolingDescriptor(SpatialDescriptor[cudnnPoolingDescriptor_t], describes=P
 
     _missing = (1, 0, 1)
     _setter, _getter = "cudnnSetPoolingNdDescriptor", "cudnnGetPoolingNdDescriptor"
-    _arguments = "mode", "maxpoolingNanOpt:nan", "windowDimA:window", "paddingA:padding", "strideA:stride"
+    _arguments = (
+        "mode",
+        "maxpoolingNanOpt:nan",
+        "windowDimA:window",
+        "paddingA:padding",
+        "strideA:stride",
+    )
 
 
 class LRNDescriptor(DeclaredDescriptor[cudnnLRNDescriptor_t], describes=LRNSpec):
@@ -74,7 +80,9 @@ class OpTensorDescriptor(DeclaredDescriptor[cudnnOpTensorDescriptor_t], describe
     _arguments = "opTensorOp:op", "opTensorNanOpt:nan", "opTensorCompType:compute_type"
 
 
-class ReduceTensorDescriptor(DeclaredDescriptor[cudnnReduceTensorDescriptor_t], describes=ReduceTensorSpec):
+class ReduceTensorDescriptor(
+    DeclaredDescriptor[cudnnReduceTensorDescriptor_t], describes=ReduceTensorSpec
+):
     """A `cudnnReduceTensorDescriptor_t`; indices are of 32 bits, the only ones that cuDNN has.
 
     Examples
@@ -84,8 +92,12 @@ class ReduceTensorDescriptor(DeclaredDescriptor[cudnnReduceTensorDescriptor_t], 
     ReduceTensorSpec(op='AVG')
     """
 
-    _arguments = "reduceTensorOp:op", "reduceTensorNanOpt:nan", "reduceTensorCompType:compute_type", \
-        "reduceTensorIndices:indices"  # fmt: skip
+    _arguments = (
+        "reduceTensorOp:op",
+        "reduceTensorNanOpt:nan",
+        "reduceTensorCompType:compute_type",
+        "reduceTensorIndices:indices",
+    )
     _constants = {"reduceTensorIndicesType": IndicesType.INDICES_32BIT}  # noqa: RUF012  (ClassVar in the base)
 
 
@@ -100,15 +112,21 @@ class CTCLossDescriptor(DeclaredDescriptor[cudnnCTCLossDescriptor_t], describes=
     """
 
     _setter, _getter = "cudnnSetCTCLossDescriptor_v9", "cudnnGetCTCLossDescriptor_v9"
-    _arguments = "compType:compute_type", "normMode:normalization", "ctcGradMode:grad_mode", \
-        "maxLabelLength:max_label_length"  # fmt: skip
+    _arguments = (
+        "compType:compute_type",
+        "normMode:normalization",
+        "ctcGradMode:grad_mode",
+        "maxLabelLength:max_label_length",
+    )
 
     def _value(self, field: str) -> Any:
         value = super()._value(field)
         return DataType.FLOAT if value is None else value
 
 
-class ActivationDescriptor(DeclaredDescriptor[cudnnActivationDescriptor_t], describes=ActivationSpec):
+class ActivationDescriptor(
+    DeclaredDescriptor[cudnnActivationDescriptor_t], describes=ActivationSpec
+):
     """A `cudnnActivationDescriptor_t`.
 
     Examples
@@ -119,7 +137,10 @@ class ActivationDescriptor(DeclaredDescriptor[cudnnActivationDescriptor_t], desc
     """
 
     _arguments = "mode", "reluNanOpt:nan", "coef"
-    _besides = "cudnnSetActivationDescriptorSwishBeta", "cudnnGetActivationDescriptorSwishBeta"  # swish has its own
+    _besides = (
+        "cudnnSetActivationDescriptorSwishBeta",
+        "cudnnGetActivationDescriptorSwishBeta",
+    )  # swish has its own
 
     def _set(self, spec: Any) -> None:
         super()._set(spec)
@@ -136,7 +157,9 @@ class ActivationDescriptor(DeclaredDescriptor[cudnnActivationDescriptor_t], desc
         return spec
 
 
-class SpatialTransformerDescriptor(NativeObject[cudnnSpatialTransformerDescriptor_t], describes=SpatialTransformerSpec):
+class SpatialTransformerDescriptor(
+    NativeObject[cudnnSpatialTransformerDescriptor_t], describes=SpatialTransformerSpec
+):
     """A `cudnnSpatialTransformerDescriptor_t`; cuDNN has no getter for it, so that it cannot be read back.
 
     Examples
@@ -158,7 +181,9 @@ class SpatialTransformerDescriptor(NativeObject[cudnnSpatialTransformerDescripto
         raise ArgumentError("cuDNN has no function that reads a spatial transformer; see .spec")
 
 
-class TensorTransformDescriptor(NativeObject[cudnnTensorTransformDescriptor_t], describes=TensorTransformSpec):
+class TensorTransformDescriptor(
+    NativeObject[cudnnTensorTransformDescriptor_t], describes=TensorTransformSpec
+):
     """A `cudnnTensorTransformDescriptor_t`; where there is no GPU driver libcudnn cannot set one, but the emulated device can.
 
     Examples
@@ -176,20 +201,30 @@ class TensorTransformDescriptor(NativeObject[cudnnTensorTransformDescriptor_t], 
         rank = len(spec.padding)
         before, after = (c_ints(ends) for ends in zip(*spec.padding, strict=True))
         fold = (ctypes.c_uint * len(spec.fold))(*spec.fold) if spec.fold else None
-        self.api.cudnnSetTensorTransformDescriptor(self.ptr, rank, spec.format, before, after, fold, spec.direction)
+        self.api.cudnnSetTensorTransformDescriptor(
+            self.ptr, rank, spec.format, before, after, fold, spec.direction
+        )
 
     def read_back(self) -> Any:
         """Return what cuDNN holds."""
         rank = len(self.spec.padding)
         kind, direction, fold = ctypes.c_int(), ctypes.c_int(), (ctypes.c_uint * rank)()
         before, after = c_ints([0] * rank), c_ints([0] * rank)
-        self.api.cudnnGetTensorTransformDescriptor(self.ptr, rank, kind, before, after, fold, direction)
+        self.api.cudnnGetTensorTransformDescriptor(
+            self.ptr, rank, kind, before, after, fold, direction
+        )
         return transform_of(rank, kind.value, before, after, fold, direction.value)
 
 
-def transform_of(rank: int, kind: int, before: Any, after: Any, fold: Any, direction: int) -> TensorTransformSpec:
+def transform_of(
+    rank: int, kind: int, before: Any, after: Any, fold: Any, direction: int
+) -> TensorTransformSpec:
     """Return the spec of what the setter is given; blocks of one pixel fold nothing."""
-    ends = zip(before[:rank] if before else (0,) * rank, after[:rank] if after else (0,) * rank, strict=True)
+    ends = zip(
+        before[:rank] if before else (0,) * rank,
+        after[:rank] if after else (0,) * rank,
+        strict=True,
+    )
     blocks = tuple(fold[: rank - 2]) if fold else ()
     layout = (("NCHW", "NCDHW"), ("NHWC", "NDHWC"))[kind][rank - 4]
     folds = blocks if max(blocks, default=0) > 1 else ()

@@ -20,7 +20,12 @@ from cudnnlite.errors import ClosedError
 ClosableT = TypeVar("ClosableT", bound="Closable")
 
 LIVE = Alive()
-_VERBS = {"_create": "Create", "_setter": "Set", "_getter": "Get", "_destroy": "Destroy"}  # in the C functions' names
+_VERBS = {
+    "_create": "Create",
+    "_setter": "Set",
+    "_getter": "Get",
+    "_destroy": "Destroy",
+}  # in the C functions' names
 DESCRIPTORS: dict[type, type[NativeObject[Any]]] = {}  # by the spec class that each describes
 _PARAMETERS = """
 Parameters
@@ -79,9 +84,10 @@ def _complete(cls: type[NativeObject[Any]], spec: str) -> None:
     own, heading, examples = inspect.cleandoc(cls.__doc__).partition("Examples\n--------\n")
     since = FUNCTIONS[cls._setter].deprecated
     after = _AFTER.format(
-        spec=spec, functions=", ".join(f"`{name}`" for name in cls._functions()),
+        spec=spec,
+        functions=", ".join(f"`{name}`" for name in cls._functions()),
         deprecated=f"; deprecated since cuDNN {since}, still shipped and working" if since else "",
-    )  # fmt: skip
+    )
     if "Raises\n---" in own:
         after = "\nNotes" + after.partition("Notes")[2]
     if "Parameters\n---" not in own:
@@ -117,7 +123,9 @@ api : CudnnApi, optional
     The function table of the handle that it is used with; the process's own if not given.
 """  # of the constructor, beside the spec, for the docstring
     _instead_of_copy: ClassVar[str] = "pickle its spec and make another from it"
-    by_handle: ClassVar[bool] = False  # whether a handle's table holds it: libcudnn alone cannot, or does not tell
+    by_handle: ClassVar[bool] = (
+        False  # whether a handle's table holds it: libcudnn alone cannot, or does not tell
+    )
 
     def __init_subclass__(cls, describes: type | None = None) -> None:
         super().__init_subclass__()
@@ -206,7 +214,13 @@ api : CudnnApi, optional
             release(self.api, self._destroy, native)
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"at {self._native.value or 0:#x}" if self._native is not None else ""
+        state = (
+            "closed"
+            if self.closed
+            else f"at {self._native.value or 0:#x}"
+            if self._native is not None
+            else ""
+        )
         return f"<{type(self).__name__} {self._spec}, {state}>"
 
 

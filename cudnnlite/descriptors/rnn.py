@@ -60,23 +60,43 @@ class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec)
     """
 
     _setter, _getter = "cudnnSetRNNDescriptor_v8", "cudnnGetRNNDescriptor_v8"
-    _arguments = "cellMode:cell", "biasMode:bias", "dirMode:bidirectional", "inputMode:input_mode", "dataType:dtype", \
-        "mathPrec:compute_type", "mathType:math_type", "inputSize:input_size", "hiddenSize:hidden_size", \
-        "projSize:projection_size", "numLayers:num_layers"  # fmt: skip
-    _besides = tuple(f"cudnnRNN{verb}Clip_{version}" for version in ("v9", "v8") for verb in ("Set", "Get"))
+    _arguments = (
+        "cellMode:cell",
+        "biasMode:bias",
+        "dirMode:bidirectional",
+        "inputMode:input_mode",
+        "dataType:dtype",
+        "mathPrec:compute_type",
+        "mathType:math_type",
+        "inputSize:input_size",
+        "hiddenSize:hidden_size",
+        "projSize:projection_size",
+        "numLayers:num_layers",
+    )
+    _besides = tuple(
+        f"cudnnRNN{verb}Clip_{version}" for version in ("v9", "v8") for verb in ("Set", "Get")
+    )
 
     def __init__(
-        self, spec: RNNSpec, algorithm: RNNAlgo | str = RNNAlgo.STANDARD, *, padded_io: bool = False,
-        dropout: DropoutDescriptor | None = None, api: CudnnApi | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        spec: RNNSpec,
+        algorithm: RNNAlgo | str = RNNAlgo.STANDARD,
+        *,
+        padded_io: bool = False,
+        dropout: DropoutDescriptor | None = None,
+        api: CudnnApi | None = None,
+    ) -> None:
         instance_of(spec, RNNSpec, "spec")
         self.algorithm = parse_enum(RNNAlgo, algorithm, "algorithm")
         self.padded_io: bool = one_of(padded_io, "padded_io", True, False)
-        self._dropout = None if dropout is None else instance_of(dropout, DropoutDescriptor, "dropout")
+        self._dropout = (
+            None if dropout is None else instance_of(dropout, DropoutDescriptor, "dropout")
+        )
         self._constants = {
-            "algo": self.algorithm, "dropoutDesc": None if dropout is None else dropout.ptr,
+            "algo": self.algorithm,
+            "dropoutDesc": None if dropout is None else dropout.ptr,
             "auxFlags": CUDNN_RNN_PADDED_IO_ENABLED if padded_io else 0,
-        }  # fmt: skip
+        }
         super().__init__(spec, api=api)
 
     def _value(self, field: str) -> Any:
@@ -93,7 +113,9 @@ class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec)
             if self.api.has("cudnnRNNSetClip_v9"):
                 self.api.cudnnRNNSetClip_v9(self.ptr, RNNClipMode.MINMAX, *spec.clip)
             else:
-                self.api.cudnnRNNSetClip_v8(self.ptr, RNNClipMode.MINMAX, NanPropagation.PROPAGATE, *spec.clip)
+                self.api.cudnnRNNSetClip_v8(
+                    self.ptr, RNNClipMode.MINMAX, NanPropagation.PROPAGATE, *spec.clip
+                )
 
     @staticmethod
     def read(api: CudnnApi, native: Any) -> RNNSpec:
@@ -110,7 +132,9 @@ class RNNReading(NamedTuple):
     dropout: Any
 
 
-_known_spec = lru_cache(maxsize=64)(RNNSpec)  # of a deep network's weights each is asked for by its descriptor
+_known_spec = lru_cache(maxsize=64)(
+    RNNSpec
+)  # of a deep network's weights each is asked for by its descriptor
 
 
 def read_rnn(api: CudnnApi, native: Any) -> RNNReading:
@@ -131,7 +155,9 @@ class RNNStateDescriptor(TensorDescriptor):
     """A `cudnnTensorDescriptor_t` of an RNN's states: of rank 3, where other tensors are brought to rank 4."""
 
     def _set(self, spec: TensorSpec) -> None:
-        self.api.cudnnSetTensorNdDescriptor(self.ptr, spec.dtype, spec.rank, c_ints(spec.shape), c_ints(spec.strides))
+        self.api.cudnnSetTensorNdDescriptor(
+            self.ptr, spec.dtype, spec.rank, c_ints(spec.shape), c_ints(spec.strides)
+        )
 
 
 class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDataSpec):
@@ -158,9 +184,15 @@ class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDat
         fill = np.array([spec.padding_fill]).astype(numpy_dtype(spec.dtype))  # cuDNN copies it
         try:
             self.api.cudnnSetRNNDataDescriptor(
-                self.ptr, spec.dtype, spec.layout, spec.max_length, spec.batch, spec.vector_size, c_ints(spec.lengths),
+                self.ptr,
+                spec.dtype,
+                spec.layout,
+                spec.max_length,
+                spec.batch,
+                spec.vector_size,
+                c_ints(spec.lengths),
                 fill.ctypes.data,
-            )  # fmt: skip
+            )
         except NotSupportedError as error:
             name_needed_version(error, spec.dtype, self.api)
             raise
@@ -183,9 +215,14 @@ class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDat
         spec: RNNDataSpec = RNNDataSpec.__new__(RNNDataSpec)
         # as it is: a packed descriptor may have a longer maximum than its longest sequence
         spec._freeze(
-            max_length=steps.value, batch=batch.value, vector_size=size.value, lengths=tuple(lengths), dtype=kind,
-            layout=RNNDataLayout(layout.value), padding_fill=float(fill.view(numpy_dtype(kind))[0]),
-        )  # fmt: skip
+            max_length=steps.value,
+            batch=batch.value,
+            vector_size=size.value,
+            lengths=tuple(lengths),
+            dtype=kind,
+            layout=RNNDataLayout(layout.value),
+            padding_fill=float(fill.view(numpy_dtype(kind))[0]),
+        )
         return spec
 
 

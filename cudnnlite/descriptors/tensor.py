@@ -45,9 +45,13 @@ class TensorDescriptor(NativeObject[cudnnTensorDescriptor_t], describes=TensorSp
     _besides = "cudnnSetTensorNdDescriptorEx", "cudnnGetTensorSizeInBytes"  # of NCHW_VECT_C
 
     def __init__(
-        self, shape: Iterable[int] | TensorSpec, dtype: AnyDtype | None = None, layout: str | None = None, *,
+        self,
+        shape: Iterable[int] | TensorSpec,
+        dtype: AnyDtype | None = None,
+        layout: str | None = None,
+        *,
         strides: Iterable[int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         spec = tensor_spec_of(shape, dtype, layout, strides)
         check_describable(spec, "shape")
         super().__init__(spec)
@@ -59,7 +63,9 @@ class TensorDescriptor(NativeObject[cudnnTensorDescriptor_t], describes=TensorSp
                 self.ptr, TensorFormat.NCHW_VECT_C, spec.dtype, len(dims), c_ints(dims)
             )
         else:
-            self.api.cudnnSetTensorNdDescriptor(self.ptr, spec.dtype, len(dims), c_ints(dims), c_ints(strides))
+            self.api.cudnnSetTensorNdDescriptor(
+                self.ptr, spec.dtype, len(dims), c_ints(dims), c_ints(strides)
+            )
 
     @staticmethod
     def read(api: CudnnApi, native: Any) -> TensorSpec:
@@ -106,7 +112,10 @@ class FilterDescriptor(NativeObject[cudnnFilterDescriptor_t], describes=FilterSp
     _besides = ("cudnnGetFilterSizeInBytes",)
 
     def __init__(
-        self, shape: Iterable[int] | FilterSpec, dtype: AnyDtype | None = None, layout: str | None = None
+        self,
+        shape: Iterable[int] | FilterSpec,
+        dtype: AnyDtype | None = None,
+        layout: str | None = None,
     ) -> None:
         spec = whole_or_made(FilterSpec, shape, dtype=dtype, layout=layout)
         check_describable(spec, "shape")
@@ -114,7 +123,9 @@ class FilterDescriptor(NativeObject[cudnnFilterDescriptor_t], describes=FilterSp
 
     def _set(self, spec: FilterSpec) -> None:
         dims = spec.native()
-        self.api.cudnnSetFilterNdDescriptor(self.ptr, spec.dtype, spec.format, len(dims), c_ints(dims))
+        self.api.cudnnSetFilterNdDescriptor(
+            self.ptr, spec.dtype, spec.format, len(dims), c_ints(dims)
+        )
 
     @staticmethod
     def read(api: CudnnApi, native: Any) -> FilterSpec:

@@ -22,7 +22,14 @@ from cudnnlite.devices.foreign import (
     spec_of,
 )
 from cudnnlite.devices.host_values import host_values
-from cudnnlite.devices.indexing import Index, indexed, memory_axes_order, part_spec, reshaped, rows_of
+from cudnnlite.devices.indexing import (
+    Index,
+    indexed,
+    memory_axes_order,
+    part_spec,
+    reshaped,
+    rows_of,
+)
 from cudnnlite.devices.storage import memory_axes, read_values, split_vectors
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, ClosedError
@@ -74,7 +81,14 @@ class DeviceArray(NonCopyable):
     _instead_of_copy = "pickle its numpy(), and copy it by its copy()"
 
     def __init__(
-        self, spec: TensorSpec, device: Device, ptr: int, owner: object, stream: Any, *, readonly: bool = False
+        self,
+        spec: TensorSpec,
+        device: Device,
+        ptr: int,
+        owner: object,
+        stream: Any,
+        *,
+        readonly: bool = False,
     ) -> None:
         self.spec = spec
         self.device = device
@@ -182,7 +196,9 @@ class DeviceArray(NonCopyable):
                     width = len(half) if wide else rows.width
                     self.device.fill_rows(at, rows.pitch, width, rows.rows, half, on)
 
-    def copy_from(self, source: ArrayLike | AnyArray, *, stream: Any = None, casting: str | None = None) -> None:
+    def copy_from(
+        self, source: ArrayLike | AnyArray, *, stream: Any = None, casting: str | None = None
+    ) -> None:
         """Copy values into this array, in stream order.
 
         Parameters
@@ -209,7 +225,9 @@ class DeviceArray(NonCopyable):
         values = host_values(source, self.dtype, casting)
         if values.shape != self.shape:
             raise ArgumentError(f"source has shape {values.shape}; needed: {self.shape}")
-        packed = np.ascontiguousarray(split_vectors(values, self.spec.vector).transpose(memory_axes_order(self.spec)))
+        packed = np.ascontiguousarray(
+            split_vectors(values, self.spec.vector).transpose(memory_axes_order(self.spec))
+        )
         with self._ordered(stream) as on:
             self._rows(packed, on, out=False)
 
@@ -229,8 +247,15 @@ class DeviceArray(NonCopyable):
         ArgumentError
             A wrong shape or dtype, or a target that cannot be written.
         """
-        if not isinstance(target, np.ndarray) or (target.shape, target.dtype) != (self.shape, self.dtype):
-            given = f"{target.dtype} {target.shape}" if isinstance(target, np.ndarray) else type(target).__name__
+        if not isinstance(target, np.ndarray) or (target.shape, target.dtype) != (
+            self.shape,
+            self.dtype,
+        ):
+            given = (
+                f"{target.dtype} {target.shape}"
+                if isinstance(target, np.ndarray)
+                else type(target).__name__
+            )
             raise ArgumentError(f"target is {given}; needed: an ndarray, {self.dtype} {self.shape}")
         if not target.flags.writeable:
             raise ArgumentError("target is read-only")
@@ -259,7 +284,9 @@ class DeviceArray(NonCopyable):
         alike = (spec.shape, spec.dtype, spec.strides) == (own.shape, own.dtype, own.strides)
         if not (itself or (alike and packed)):
             hint = "transform_tensor(handle, source, out=...) converts layouts and dtypes"
-            raise ArgumentError(f"source is {spec}, the array {own}; allowed: the same, without gaps; {hint}")
+            raise ArgumentError(
+                f"source is {spec}, the array {own}; allowed: the same, without gaps; {hint}"
+            )
         if not itself and abs(source.ptr - self.ptr) < self.nbytes:
             raise ArgumentError("source overlaps the array in memory")
         with self._ordered(stream) as on, source._ordered(on):
@@ -269,7 +296,9 @@ class DeviceArray(NonCopyable):
     def _check_written(self, argument: str) -> None:
         _ = self.ptr  # of an open array
         if self.readonly:
-            raise ArrayTypeError(f"{argument}: the array is read-only: its owner forbids writing to it")
+            raise ArrayTypeError(
+                f"{argument}: the array is read-only: its owner forbids writing to it"
+            )
         if self.spec.overlaps_itself:
             raise ArgumentError(f"{argument}: {self.spec} overlaps itself, and cannot be written")
 
@@ -328,7 +357,9 @@ class DeviceArray(NonCopyable):
         return self.device.cuda_array_interface(self._exported(), self.stream)
 
     def __array__(self, *_: Any, **__: Any) -> Array:
-        raise ArrayTypeError("a DeviceArray does not turn into a host array by itself; call its numpy()")
+        raise ArrayTypeError(
+            "a DeviceArray does not turn into a host array by itself; call its numpy()"
+        )
 
     def __repr__(self) -> str:
         state = "closed " if self._owner is None else ""
@@ -355,14 +386,22 @@ def empty(device: Device, stream: Any, spec: TensorSpec) -> DeviceArray:
 
 
 def from_host(
-    device: Device, stream: Any, values: Any, *, dtype: Any = None, layout: str | None = None, casting: str | None = None
-) -> DeviceArray:  # fmt: skip
+    device: Device,
+    stream: Any,
+    values: Any,
+    *,
+    dtype: Any = None,
+    layout: str | None = None,
+    casting: str | None = None,
+) -> DeviceArray:
     """Copy a host array (anything that `numpy.asarray` takes) to the device, packed in `layout`."""
     source = host_values(values, dtype, casting)
     spec = TensorSpec(source.shape or (1,), source.dtype if dtype is None else dtype, layout)
     array = empty(device, stream, spec)
     if spec.size:
-        packed = split_vectors(source.reshape(spec.shape), spec.vector).transpose(memory_axes_order(spec))
+        packed = split_vectors(source.reshape(spec.shape), spec.vector).transpose(
+            memory_axes_order(spec)
+        )
         device.copy_in(array.ptr, np.ascontiguousarray(packed), stream)
     return array
 
@@ -378,7 +417,9 @@ def find_on_device(device: Device, stream: Any, array: Any) -> DeviceArray | Non
         return None
     try:
         return view(device, stream, array, "values")
-    except ArrayTypeError:  # host memory, or another device's: which, the copy from the host will say
+    except (
+        ArrayTypeError
+    ):  # host memory, or another device's: which, the copy from the host will say
         return None
 
 
@@ -408,7 +449,9 @@ def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:
         return array
     check_viewable(array, argument)
     found = device.adopt(array, argument, stream)
-    return DeviceArray(spec_of(found, argument), device, found.ptr, found.owner, stream, readonly=found.readonly)
+    return DeviceArray(
+        spec_of(found, argument), device, found.ptr, found.owner, stream, readonly=found.readonly
+    )
 
 
 def on_stream(array: DeviceArray, stream: Any) -> DeviceArray:
@@ -420,7 +463,11 @@ def on_stream(array: DeviceArray, stream: Any) -> DeviceArray:
     return part_of(array, array.spec, stream=stream)
 
 
-def part_of(array: DeviceArray, spec: TensorSpec, offset: int = 0, *, stream: Any = None) -> DeviceArray:
+def part_of(
+    array: DeviceArray, spec: TensorSpec, offset: int = 0, *, stream: Any = None
+) -> DeviceArray:
     """Return another array in the same memory, which it keeps alive; `offset` is in bytes, and is not checked."""
     on = array.stream if stream is None else stream
-    return DeviceArray(spec, array.device, array.ptr + offset, array._owner, on, readonly=array.readonly)
+    return DeviceArray(
+        spec, array.device, array.ptr + offset, array._owner, on, readonly=array.readonly
+    )

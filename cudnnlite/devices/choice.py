@@ -48,7 +48,9 @@ def get_device(device: Any = None) -> Device:
 class Devices:
     """The devices of a process, one object for each, and what is said of them once a process."""
 
-    def __init__(self, make: Callable[[str, int], Device]) -> None:  # of a kind, 'cuda' or 'emulated', and an index
+    def __init__(
+        self, make: Callable[[str, int], Device]
+    ) -> None:  # of a kind, 'cuda' or 'emulated', and an index
         self._make = make
         self._made: dict[tuple[str, int], Device] = {}
         self._told_fallback = self._forked_from_cuda = False
@@ -107,7 +109,9 @@ def parse_device(device: Any, argument: str) -> tuple[str, int]:
             return kind, int(index or 0)
     elif hasattr(device, "device_id") and hasattr(device, "compute_capability"):
         return "cuda", integer(device.device_id, f"{argument}.device_id", 0)
-    raise ArgumentError(f"{argument}={shown(device)} is not a device; allowed: 'cuda', 'cuda:1', 1, 'emulated', 'auto'")
+    raise ArgumentError(
+        f"{argument}={shown(device)} is not a device; allowed: 'cuda', 'cuda:1', 1, 'emulated', 'auto'"
+    )
 
 
 def make_device(kind: str, index: int) -> Device:

@@ -15,7 +15,13 @@ from cudnnlite.arguments import shown
 from cudnnlite.devices.cuda_facts import facts_of
 from cudnnlite.devices.cuda_graph import CudaRecorder, LateBuffer
 from cudnnlite.devices.cuda_loss import Loss, telling_loss
-from cudnnlite.devices.device import DeviceFacts, StandIns, refuse_allocation, refuse_host_copy, refuse_wait
+from cudnnlite.devices.device import (
+    DeviceFacts,
+    StandIns,
+    refuse_allocation,
+    refuse_host_copy,
+    refuse_wait,
+)
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.devices.storage import as_row, host_bytes
 from cudnnlite.errors import (
@@ -32,8 +38,13 @@ from cudnnlite.sizes import format_size
 from cudnnlite.specs.layout import packed_strides
 
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2
-_PER_THREAD_STREAM, _FIRST_ADDRESS = 2, 4096  # CUDA's name for a stream; below the other nothing is ever mapped
-_LEGACY_STREAM = 1  # the address that CUDA, DLPack and the array interface give the legacy default stream
+_PER_THREAD_STREAM, _FIRST_ADDRESS = (
+    2,
+    4096,
+)  # CUDA's name for a stream; below the other nothing is ever mapped
+_LEGACY_STREAM = (
+    1  # the address that CUDA, DLPack and the array interface give the legacy default stream
+)
 
 
 def stream_address(stream: Any) -> int:
@@ -41,7 +52,9 @@ def stream_address(stream: Any) -> int:
     address = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
     is_address = isinstance(address, int) and not isinstance(address, bool) and 0 <= address < 2**64
     if not is_address or _PER_THREAD_STREAM < address < _FIRST_ADDRESS:
-        raise ArgumentError(f"stream={shown(stream)} is not a CUDA stream; allowed: an address or a stream object")
+        raise ArgumentError(
+            f"stream={shown(stream)} is not a CUDA stream; allowed: an address or a stream object"
+        )
     return int(address)
 
 
@@ -66,7 +79,9 @@ class CudaDevice(NonCopyable):
             self._device = core.Device(index)
             self._device.set_current()
             count = len(core.Device.get_all_devices())
-        except Exception as error:  # cuda.core raises its own errors, and RuntimeError where there is no driver
+        except (
+            Exception
+        ) as error:  # cuda.core raises its own errors, and RuntimeError where there is no driver
             why = str(error).rstrip(".")
             if type(error).__name__ == "DynamicLibNotFoundError":  # which speaks of how it searched
                 why = "no NVIDIA driver is installed (libcuda.so.1 was not found)"
@@ -78,8 +93,12 @@ class CudaDevice(NonCopyable):
         self.default_stream = default = self._device.default_stream
         self.unrecordable = default if int(default.handle) in (0, _LEGACY_STREAM) else None
         self.stand_ins = StandIns()
-        self._borrowed: set[int] = set()  # addresses of other libraries' streams, which they may record
-        self._unfreed: list[tuple[Any, Any]] = []  # memory that was let go while its stream was recorded, and that
+        self._borrowed: set[int] = (
+            set()
+        )  # addresses of other libraries' streams, which they may record
+        self._unfreed: list[
+            tuple[Any, Any]
+        ] = []  # memory that was let go while its stream was recorded, and that
 
     def __repr__(self) -> str:
         return f"<cuda:{self.index} {self.name}>"
@@ -192,7 +211,9 @@ class CudaDevice(NonCopyable):
         result, free, total = self._driver.cuMemGetInfo()
         self._check("cuMemGetInfo", (result,))
         pool = getattr(self._device.memory_resource, "attributes", None)  # only a pool has any
-        return free + (pool.reserved_mem_current - pool.used_mem_current if pool is not None else 0), total
+        return free + (
+            pool.reserved_mem_current - pool.used_mem_current if pool is not None else 0
+        ), total
 
     @telling_loss
     def memory_used(self) -> int:
@@ -234,29 +255,51 @@ class CudaDevice(NonCopyable):
             raise DeviceMemoryError(f"{format_size(nbytes)} of pinned memory: {error}") from error
 
     @telling_loss
-    def copy_rows(self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool) -> None:
+    def copy_rows(
+        self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
+    ) -> None:
         """Copy between contiguous host memory and rows on the device (`cuMemcpy2DAsync`)."""
         self.activate()
         refuse_host_copy(self, stream, out=out)
         rows, width = host.shape
         if rows == 1:  # of any size; a pitch ends at 2 GiB
-            here, there = (self._core.Buffer.from_handle(address, width) for address in (host.ctypes.data, ptr))
+            here, there = (
+                self._core.Buffer.from_handle(address, width) for address in (host.ctypes.data, ptr)
+            )
             (there if out else here).copy_to(here if out else there, stream=stream)
         else:
             kinds, copy = self._driver.CUmemorytype, self._driver.CUDA_MEMCPY2D()
             copy.WidthInBytes, copy.Height = width, rows
             if out:
-                copy.srcMemoryType, copy.srcDevice, copy.srcPitch = kinds.CU_MEMORYTYPE_DEVICE, ptr, pitch
-                copy.dstMemoryType, copy.dstHost, copy.dstPitch = kinds.CU_MEMORYTYPE_HOST, host.ctypes.data, width
+                copy.srcMemoryType, copy.srcDevice, copy.srcPitch = (
+                    kinds.CU_MEMORYTYPE_DEVICE,
+                    ptr,
+                    pitch,
+                )
+                copy.dstMemoryType, copy.dstHost, copy.dstPitch = (
+                    kinds.CU_MEMORYTYPE_HOST,
+                    host.ctypes.data,
+                    width,
+                )
             else:
-                copy.dstMemoryType, copy.dstDevice, copy.dstPitch = kinds.CU_MEMORYTYPE_DEVICE, ptr, pitch
-                copy.srcMemoryType, copy.srcHost, copy.srcPitch = kinds.CU_MEMORYTYPE_HOST, host.ctypes.data, width
+                copy.dstMemoryType, copy.dstDevice, copy.dstPitch = (
+                    kinds.CU_MEMORYTYPE_DEVICE,
+                    ptr,
+                    pitch,
+                )
+                copy.srcMemoryType, copy.srcHost, copy.srcPitch = (
+                    kinds.CU_MEMORYTYPE_HOST,
+                    host.ctypes.data,
+                    width,
+                )
             self._check("cuMemcpy2DAsync", self._driver.cuMemcpy2DAsync(copy, int(stream.handle)))
         if out and not self._is_pinned(host):
             stream.sync()
 
     @telling_loss
-    def fill_rows(self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any) -> None:
+    def fill_rows(
+        self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
+    ) -> None:
         """Set rows to a repeated pattern (`cuMemsetD2D8Async`, `...D16Async`, `...D32Async`; without gaps those of one row)."""
         self.activate()
         on = self.stand_ins.of(stream)
@@ -264,7 +307,9 @@ class CudaDevice(NonCopyable):
             self._core.Buffer.from_handle(ptr, width).fill(pattern, stream=on)
             return
         name, value = f"cuMemsetD2D{8 * len(pattern)}Async", int.from_bytes(pattern, "little")
-        result = getattr(self._driver, name)(ptr, pitch, value, width // len(pattern), rows, int(on.handle))
+        result = getattr(self._driver, name)(
+            ptr, pitch, value, width // len(pattern), rows, int(on.handle)
+        )
         self._check(name, result)
 
     def _check(self, function: str, result: tuple[Any, ...]) -> None:
@@ -330,19 +375,28 @@ class CudaDevice(NonCopyable):
         """View an array with `__dlpack__` or `__cuda_array_interface__`; its producer's stream is waited for."""
         self.activate()
         try:
-            if hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) == _DLPACK_CPU:
+            if (
+                hasattr(array, "__dlpack_device__")
+                and int(array.__dlpack_device__()[0]) == _DLPACK_CPU
+            ):
                 raise host_array_error(array, argument)
-            view = self._core.utils.StridedMemoryView.from_any_interface(array, stream_ptr=int(stream.handle))
+            view = self._core.utils.StridedMemoryView.from_any_interface(
+                array, stream_ptr=int(stream.handle)
+            )
             shape, strides, dtype = view.shape, view.strides, view.dtype
         except ArrayTypeError:
             raise
         except Exception as error:  # each producer raises its own kind
             self.loss.tell(error)
-            raise ArrayTypeError(f"{argument} of type {type(array).__name__} cannot be viewed: {error}") from error
+            raise ArrayTypeError(
+                f"{argument} of type {type(array).__name__} cannot be viewed: {error}"
+            ) from error
         if not view.is_device_accessible:
             raise host_array_error(array, argument)
         if not self._holds(view, hasattr(array, "__dlpack__")):
-            raise ArrayTypeError(f"{argument} is on another device than the handle, which is on cuda:{self.index}")
+            raise ArrayTypeError(
+                f"{argument} is on another device than the handle, which is on cuda:{self.index}"
+            )
         if strides is None:
             strides = packed_strides(tuple(shape), "packed")
         # JAX's arrays never change, but neither protocol lets them say so
@@ -356,13 +410,18 @@ class CudaDevice(NonCopyable):
             attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
             failed, pool = driver.cuPointerGetAttribute(attribute, view.ptr)
             if not failed and int(pool):
-                location.type, location.id = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, self.index
+                location.type, location.id = (
+                    driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE,
+                    self.index,
+                )
                 failed, access = driver.cuMemPoolGetAccess(pool, location)
                 return not failed and bool(access)
         return bool(view.device_id == self.index)
 
     @telling_loss
-    def export_dlpack(self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any) -> Any:
+    def export_dlpack(
+        self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any
+    ) -> Any:
         """Return a DLPack capsule of the array."""
         self.activate()
         if consumer != -1:  # -1: the consumer wants no ordering

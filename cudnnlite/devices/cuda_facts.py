@@ -24,7 +24,9 @@ def all_facts() -> tuple[DeviceFacts, ...]:
 def facts_of(device: Any, driver: Any) -> DeviceFacts:
     """Return what a `cuda.core.Device` is."""
     major, minor = device.compute_capability
-    return DeviceFacts(str(device.name), f"{major}.{minor}", _driver_version(driver), str(device.uuid))
+    return DeviceFacts(
+        str(device.name), f"{major}.{minor}", _driver_version(driver), str(device.uuid)
+    )
 
 
 def _driver_version(driver: Any) -> str:
@@ -51,7 +53,9 @@ class CudaState(NamedTuple):
     """What a process can learn of CUDA without using a device."""
 
     bindings: str  # the version of cuda-bindings; empty if it cannot be imported
-    supports: int = 0  # the CUDA version that the driver supports: 13000 is 13.0; 0 if there is no driver
+    supports: int = (
+        0  # the CUDA version that the driver supports: 13000 is 13.0; 0 if there is no driver
+    )
     driver: str = ""  # the kernel module's version: '580.65.06'; empty where that cannot be read
     code: str = ""  # CUDA's name for what is wrong: 'CUDA_ERROR_NO_DEVICE'; empty where it is not CUDA that says so
     error: str = ""  # what is wrong; empty if nothing is
@@ -72,7 +76,11 @@ def cuda_state() -> CudaState:
         state = state._replace(supports=0 if result else int(version))
         (result,) = driver.cuInit(0)
         if result:
-            return state._replace(code=result.name, error=f"cuInit returned {result.name} ({int(result)})")
-        return state._replace(devices=tuple(facts_of(device, driver) for device in core.Device.get_all_devices()))
+            return state._replace(
+                code=result.name, error=f"cuInit returned {result.name} ({int(result)})"
+            )
+        return state._replace(
+            devices=tuple(facts_of(device, driver) for device in core.Device.get_all_devices())
+        )
     except Exception as error:  # as in `CudaDevice`
         return state._replace(error=" ".join(str(error).split()).rstrip("."))

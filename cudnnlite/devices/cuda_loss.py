@@ -13,11 +13,22 @@ CallT = TypeVar("CallT", bound=Callable[..., Any])
 
 # After one of these a context answers every call with it, until the process ends.
 _FINAL = frozenset(
-    f"CUDA_ERROR_{name}" for name in (
-        "ASSERT", "CONTEXT_IS_DESTROYED", "ECC_UNCORRECTABLE", "HARDWARE_STACK_ERROR", "ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION",
-        "INVALID_ADDRESS_SPACE", "INVALID_PC", "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "MISALIGNED_ADDRESS", "NVLINK_UNCORRECTABLE",
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ASSERT",
+        "CONTEXT_IS_DESTROYED",
+        "ECC_UNCORRECTABLE",
+        "HARDWARE_STACK_ERROR",
+        "ILLEGAL_ADDRESS",
+        "ILLEGAL_INSTRUCTION",
+        "INVALID_ADDRESS_SPACE",
+        "INVALID_PC",
+        "LAUNCH_FAILED",
+        "LAUNCH_TIMEOUT",
+        "MISALIGNED_ADDRESS",
+        "NVLINK_UNCORRECTABLE",
     )
-)  # fmt: skip
+)
 
 
 class Loss:

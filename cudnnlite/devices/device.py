@@ -138,7 +138,9 @@ class Device(Protocol):
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy device memory to device memory, in stream order."""
 
-    def copy_rows(self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool) -> None:
+    def copy_rows(
+        self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
+    ) -> None:
         """Copy contiguous host memory, ``(rows, bytes)``, to rows on the device that are `pitch` bytes apart; or back, `out`.
 
         With pinned host memory it is enqueued; a copy of other memory to the host is waited for.
@@ -147,7 +149,9 @@ class Device(Protocol):
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
         """Return bytes of host memory that copies to and from the device need not wait for."""
 
-    def fill_rows(self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any) -> None:
+    def fill_rows(
+        self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
+    ) -> None:
         """Set rows of `width` bytes, `pitch` apart, to a repeated pattern of 1, 2 or 4 bytes, in stream order."""
 
     def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
@@ -168,7 +172,9 @@ class Device(Protocol):
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """Look at an array that another library made on this device, without a copy; ArrayTypeError if it is not there."""
 
-    def export_dlpack(self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any) -> Any:
+    def export_dlpack(
+        self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any
+    ) -> Any:
         """Return a DLPack capsule; `consumer` is the reader's stream, which is made to wait for `stream`."""
 
     def dlpack_device(self) -> tuple[int, int]:
@@ -193,14 +199,20 @@ def refuse_allocation(device: Device, nbytes: int, stream: Any) -> None:
 def refuse_wait(device: Device) -> None:
     """Raise CaptureError for waiting for a device while a graph is recorded on it: CUDA would give up the recording."""
     if device.stand_ins:
-        raise CaptureError(f"{device} cannot be waited for while a CUDA graph is recorded on it: end the capture first")
+        raise CaptureError(
+            f"{device} cannot be waited for while a CUDA graph is recorded on it: end the capture first"
+        )
 
 
 def refuse_host_copy(device: Device, stream: Any, *, out: bool) -> None:
     """Raise CaptureError for a copy from the host, or to it, while a graph is recorded."""
     if out:
-        refuse_in_capture(device, stream, "a copy to the host waits, and cannot", "read results after a launch")
-    refuse_in_capture(device, stream, "a copy from the host cannot be recorded", "make it before the capture")
+        refuse_in_capture(
+            device, stream, "a copy to the host waits, and cannot", "read results after a launch"
+        )
+    refuse_in_capture(
+        device, stream, "a copy from the host cannot be recorded", "make it before the capture"
+    )
 
 
 def check_recorded_together(device: Device, stream: Any, other: Any) -> None:

@@ -32,11 +32,17 @@ class ForeignArray(NamedTuple):
     def cuda_array_interface(self, stream: int) -> dict[str, Any]:
         """Return version 3 of the CUDA array interface; AttributeError for a dtype that it has no name for."""
         if self.dtype.kind == "V":
-            raise AttributeError(f"the CUDA array interface has no name for {self.dtype}; use DLPack")
+            raise AttributeError(
+                f"the CUDA array interface has no name for {self.dtype}; use DLPack"
+            )
         return {
-            "shape": self.shape, "typestr": self.dtype.str, "data": (self.ptr, self.readonly),
-            "strides": tuple(stride * self.dtype.itemsize for stride in self.strides), "stream": stream, "version": 3,
-        }  # fmt: skip
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.ptr, self.readonly),
+            "strides": tuple(stride * self.dtype.itemsize for stride in self.strides),
+            "stream": stream,
+            "version": 3,
+        }
 
 
 class SupportsDLPack(Protocol):
@@ -68,7 +74,9 @@ def is_readable(array: object) -> bool:
     return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
 
 
-def parse_dlpack_options(stream: object, max_version: object, dl_device: object, copy: object) -> dict[str, Any]:
+def parse_dlpack_options(
+    stream: object, max_version: object, dl_device: object, copy: object
+) -> dict[str, Any]:
     """Return the options of `__dlpack__` that a consumer gave, but for the stream.
 
     ArgumentError for a value that DLPack does not define.
@@ -107,13 +115,17 @@ def check_viewable(array: object, argument: str) -> None:
 def spec_of(array: ForeignArray, argument: str) -> TensorSpec:
     """Return how an array lies; ArgumentError where cuDNN cannot be told."""
     if any(step < 0 for step in array.strides):
-        raise ArgumentError(f"{argument} has negative strides {array.strides}; cuDNN reads in front of the buffer then")
+        raise ArgumentError(
+            f"{argument} has negative strides {array.strides}; cuDNN reads in front of the buffer then"
+        )
     try:
         spec = _spec(array.shape, array.dtype, array.strides)
     except ArgumentError as error:
         raise ArgumentError(f"{argument} cannot be described to cuDNN: {error}") from error
     if array.ptr % array.dtype.itemsize:
-        raise ArgumentError(f"{argument} begins at {array.ptr:#x}, which is not aligned to its {array.dtype}")
+        raise ArgumentError(
+            f"{argument} begins at {array.ptr:#x}, which is not aligned to its {array.dtype}"
+        )
     return spec
 
 
@@ -124,5 +136,9 @@ def _spec(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...]
 
 def host_array_error(array: object, argument: str) -> ArrayTypeError:
     """Return the error for host memory where device memory is needed."""
-    made = "handle.empty(shape, dtype)" if argument.startswith("out") else f"handle.array({argument})"
-    return ArrayTypeError(f"{argument} is a host array ({type(array).__name__}); a device array is needed: {made}")
+    made = (
+        "handle.empty(shape, dtype)" if argument.startswith("out") else f"handle.array({argument})"
+    )
+    return ArrayTypeError(
+        f"{argument} is a host array ({type(array).__name__}); a device array is needed: {made}"
+    )

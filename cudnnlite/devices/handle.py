@@ -23,7 +23,7 @@ from cudnnlite.devices.storage import read_values
 from cudnnlite.devices.workspace import Workspace
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.errors import CaptureError, ClosedError, ThreadError
-from cudnnlite.operations.problem import Problem
+from cudnnlite.problems.problem import Problem
 from cudnnlite.search.timing_policy import DEFAULT_TIMING, ONE_LOOK, TimingPolicy
 from cudnnlite.specs.tensor import TensorSpec, tensor_spec_of
 
@@ -36,7 +36,13 @@ class Chooser(Protocol):
     def recall(self, key: Hashable) -> Any:
         """Return the choice that was made under a key; None if there is none."""
 
-    def choose(self, problem: Problem, alignments: Mapping[str, int], limit: int | None, key: Hashable = None) -> Any:
+    def choose(
+        self,
+        problem: Problem,
+        alignments: Mapping[str, int],
+        limit: int | None,
+        key: Hashable = None,
+    ) -> Any:
         """Return a search's result for a problem, to be recalled under the key; None: let the heuristic choose."""
 
 
@@ -80,7 +86,9 @@ class Handle(NativeObject[cudnnHandle_t]):
     _destroy = "cudnnDestroy"
     _instead_of_copy = "make another Handle on its device"
     api: CudnnApi
-    timing: TimingPolicy = DEFAULT_TIMING  # how thoroughly searches on this handle measure; settable
+    timing: TimingPolicy = (
+        DEFAULT_TIMING  # how thoroughly searches on this handle measure; settable
+    )
 
     def __init__(
         self,
@@ -100,7 +108,9 @@ class Handle(NativeObject[cudnnHandle_t]):
             self.timing = ONE_LOOK
         self.workspace = Workspace(self.device, workspace_limit)
         self.plans = PlanCache()
-        self.chooser: Chooser | None = None  # who chooses algorithms where the caller does not; see `autotuned`
+        self.chooser: Chooser | None = (
+            None  # who chooses algorithms where the caller does not; see `autotuned`
+        )
         self.graph: Any = None  # what is being recorded, and keeps what it will need; see `capture`
         self.recorded_by = 0  # the thread whose calls are recorded in a CUDA graph
         self._stream = self.device.stream(stream)
@@ -141,7 +151,9 @@ class Handle(NativeObject[cudnnHandle_t]):
             what = f"on {self._stream} through another handle; call through that one, or put this one on another stream before"
             outside = (get_ident(), int(self._stream.handle)) in self.device.stand_ins
         if outside:
-            raise CaptureError(f"a CUDA graph is recorded {what}: what is called here would not be in it")
+            raise CaptureError(
+                f"a CUDA graph is recorded {what}: what is called here would not be in it"
+            )
 
     @property
     def calling_thread(self) -> int:
@@ -173,13 +185,19 @@ class Handle(NativeObject[cudnnHandle_t]):
     def synchronize(self) -> None:
         """Wait until everything on the stream is done, as copies, searches and `close` do, and no other call."""
         self.use()
-        refuse_in_capture(self.device, self._stream, "nothing can be waited for", "synchronize after a launch")
+        refuse_in_capture(
+            self.device, self._stream, "nothing can be waited for", "synchronize after a launch"
+        )
         self.device.wait(self._stream)
 
     def array(
-        self, values: ArrayLike | AnyArray, *, dtype: AnyDtype | None = None, layout: str | None = None,
+        self,
+        values: ArrayLike | AnyArray,
+        *,
+        dtype: AnyDtype | None = None,
+        layout: str | None = None,
         casting: str | None = None,
-    ) -> arrays.DeviceArray:  # fmt: skip
+    ) -> arrays.DeviceArray:
         """Copy an array to the device.
 
         Parameters
@@ -217,9 +235,13 @@ class Handle(NativeObject[cudnnHandle_t]):
             if dtype is None and layout is None:
                 return arrays.copy_of(found, self._stream)
             values = found.numpy()
-        return arrays.from_host(self.device, self._stream, values, dtype=dtype, layout=layout, casting=casting)
+        return arrays.from_host(
+            self.device, self._stream, values, dtype=dtype, layout=layout, casting=casting
+        )
 
-    def empty(self, shape: Shape, dtype: AnyDtype | None = None, layout: str | None = None) -> arrays.DeviceArray:
+    def empty(
+        self, shape: Shape, dtype: AnyDtype | None = None, layout: str | None = None
+    ) -> arrays.DeviceArray:
         """Allocate an array with undefined contents (all NaN on the emulated device).
 
         Parameters
@@ -244,19 +266,28 @@ class Handle(NativeObject[cudnnHandle_t]):
         return arrays.empty(self.device, self._stream, tensor_spec_of(shape, dtype, layout))
 
     def full(
-        self, shape: Shape, value: float, dtype: AnyDtype | None = None, layout: str | None = None, *,
+        self,
+        shape: Shape,
+        value: float,
+        dtype: AnyDtype | None = None,
+        layout: str | None = None,
+        *,
         casting: str | None = None,
-    ) -> arrays.DeviceArray:  # fmt: skip
+    ) -> arrays.DeviceArray:
         """Allocate an array as `empty` does, and set every value, in stream order; see `DeviceArray.fill`."""
         array = self.empty(shape, dtype, layout)
         array.fill(value, casting=casting)
         return array
 
-    def zeros(self, shape: Shape, dtype: AnyDtype | None = None, layout: str | None = None) -> arrays.DeviceArray:
+    def zeros(
+        self, shape: Shape, dtype: AnyDtype | None = None, layout: str | None = None
+    ) -> arrays.DeviceArray:
         """Allocate an array of zeros as `full` does."""
         return self.full(shape, 0, dtype, layout)
 
-    def pinned(self, shape: Shape, dtype: AnyDtype | None = None, layout: str | None = None) -> np.ndarray[Any, Any]:
+    def pinned(
+        self, shape: Shape, dtype: AnyDtype | None = None, layout: str | None = None
+    ) -> np.ndarray[Any, Any]:
         """Make a host array in page-locked memory, with undefined contents.
 
         `DeviceArray.copy_from` and `copy_to` are asynchronous with it; on the emulated device nothing is, and it is an ordinary
@@ -297,7 +328,9 @@ class Handle(NativeObject[cudnnHandle_t]):
             A host array, or one on another device.
         """
         self.use()
-        return arrays.on_stream(arrays.view(self.device, self._stream, array, "array"), self._stream)
+        return arrays.on_stream(
+            arrays.view(self.device, self._stream, array, "array"), self._stream
+        )
 
     def close(self) -> None:
         """Close the plans made on this handle, free its workspace, destroy it; harmless when called again.
@@ -312,7 +345,9 @@ class Handle(NativeObject[cudnnHandle_t]):
         if self._native is None:
             return
         if self.recorded_by:
-            raise CaptureError("the handle cannot be closed while a CUDA graph is recorded through it: end the capture")
+            raise CaptureError(
+                "the handle cannot be closed while a CUDA graph is recorded through it: end the capture"
+            )
         # all of it happens, in this order from the last line up, whichever fails
         with self.device.closing(), ExitStack() as stack:
             self.device.activate()

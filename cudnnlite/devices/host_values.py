@@ -31,9 +31,14 @@ def host_values(values: Any, dtype: Any = None, casting: str | None = None) -> A
         try:
             source = np.from_dlpack(values)
         except (TypeError, ValueError, AttributeError, RuntimeError, BufferError) as error:
-            raise ArrayTypeError(f"values of type {type(values).__name__} cannot be copied: {error}") from error
+            raise ArrayTypeError(
+                f"values of type {type(values).__name__} cannot be copied: {error}"
+            ) from error
     if source.dtype.kind == "O":
-        kinds = ", ".join(sorted({type(value).__name__ for value in source.ravel()[:1000]}) or [type(values).__name__])
+        kinds = ", ".join(
+            sorted({type(value).__name__ for value in source.ravel()[:1000]})
+            or [type(values).__name__]
+        )
         raise ArrayTypeError(f"an array of {kinds} objects cannot be copied to a device")
     wanted = numpy_dtype(parse_dtype(source.dtype if dtype is None else dtype))
     if source.dtype != wanted or isinstance(values, MaskedArray):
@@ -45,16 +50,30 @@ def _converted(values: Any, source: Array, dtype: np.dtype[Any], casting: str | 
     """Return an array in another dtype; floats are rounded to what that has, but nothing else is lost unless it may be."""
     is_number = source.dtype.kind in "biufc" or source.dtype in map(numpy_dtype, ARRAY_DTYPES)
     if not is_number:
-        raise ArrayTypeError(f"values of {source.dtype} are no numbers, and cannot be copied to a device")
-    what = "masked values" if is_masked(values) else "imaginary parts" if source.dtype.kind == "c" else ""
+        raise ArrayTypeError(
+            f"values of {source.dtype} are no numbers, and cannot be copied to a device"
+        )
+    what = (
+        "masked values"
+        if is_masked(values)
+        else "imaginary parts"
+        if source.dtype.kind == "c"
+        else ""
+    )
     try:
         with np.errstate(invalid="ignore", over="ignore" if casting else "raise"):
-            converted = (source.real if source.dtype.kind == "c" else source).astype(dtype, copy=False)
+            converted = (source.real if source.dtype.kind == "c" else source).astype(
+                dtype, copy=False
+            )
     except FloatingPointError:
         what = "values that are too large"
     if casting is None:
-        if dtype.kind in "iu" and not (what or np.can_cast(source.dtype, dtype) or (converted == source).all()):
+        if dtype.kind in "iu" and not (
+            what or np.can_cast(source.dtype, dtype) or (converted == source).all()
+        ):
             what = "values that it has not, such as fractions, NaN or larger ones"
         if what:
-            raise ArgumentError(f'values of {source.dtype} as {dtype} would lose {what}; casting="unsafe" lets them')
+            raise ArgumentError(
+                f'values of {source.dtype} as {dtype} would lose {what}; casting="unsafe" lets them'
+            )
     return converted

@@ -33,7 +33,9 @@ def indexed(spec: TensorSpec, key: Index) -> tuple[TensorSpec, int]:
     at = gaps[0] if gaps else len(keys)
     whole: list[Place] = [*keys[:at], *[slice(None)] * missing, *keys[at + len(gaps) :]]
     if spec.vector > 1:
-        raise ArgumentError(f"an array of {spec} has no parts: its channels lie {spec.vector} together")
+        raise ArgumentError(
+            f"an array of {spec} has no parts: its channels lie {spec.vector} together"
+        )
     start, shape, strides = 0, [], []
     for axis, (place, size, stride) in enumerate(zip(whole, spec.shape, spec.strides, strict=True)):
         if isinstance(place, slice):
@@ -57,7 +59,11 @@ def part_spec(whole: TensorSpec, shape: tuple[int, ...], strides: tuple[int, ...
     """Return the spec of a part, in a layout with a name where one fits: the strides of axes of size 1 are free."""
     part = TensorSpec(shape, whole.dtype, strides=strides)
     if part.layout == "strided":
-        for names in (CHANNELS_LAST, CHANNELS_FIRST) if whole.is_channels_last else (CHANNELS_FIRST, CHANNELS_LAST):
+        for names in (
+            (CHANNELS_LAST, CHANNELS_FIRST)
+            if whole.is_channels_last
+            else (CHANNELS_FIRST, CHANNELS_LAST)
+        ):
             if part.fits(name := names.get(part.rank, PACKED)):
                 return TensorSpec(shape, whole.dtype, name)
     return part
@@ -70,7 +76,9 @@ def _slice(place: slice, size: int, axis: int) -> tuple[int, int, int]:
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"index {shown(place)} on axis {axis}: {error}") from None
     if step < 1:
-        raise ArgumentError(f"index {shown(place)} on axis {axis}; allowed: steps of 1 or more, as cuDNN's strides are")
+        raise ArgumentError(
+            f"index {shown(place)} on axis {axis}; allowed: steps of 1 or more, as cuDNN's strides are"
+        )
     return first, len(range(first, last, step)), step
 
 
@@ -78,7 +86,9 @@ def reshaped(spec: TensorSpec, shape: Any) -> TensorSpec:
     """Return another shape, of which one size may be -1, for the same values in the same order."""
     sizes = integers(shape, "shape", MAX_RANK)
     if sizes.count(-1) > 1:
-        raise ArgumentError(f"shape={shown(shape)} has size -1 {sizes.count(-1)} times; allowed: once")
+        raise ArgumentError(
+            f"shape={shown(shape)} has size -1 {sizes.count(-1)} times; allowed: once"
+        )
     if -1 in sizes and (rest := -prod(sizes)) > 0 and spec.size % rest == 0:
         sizes = tuple(spec.size // rest if size == -1 else size for size in sizes)
     if sizes == spec.shape:
@@ -88,7 +98,9 @@ def reshaped(spec: TensorSpec, shape: Any) -> TensorSpec:
         raise ArgumentError(f"shape={shown(shape)} does not hold the {spec.size} values of {spec}")
     strides = _strides(runs(spec.shape, spec.strides), wanted.shape)
     if spec.size and strides is None:
-        raise ArgumentError(f"{spec} has no shape {sizes} without a copy: handle.array(x.numpy().reshape({sizes}))")
+        raise ArgumentError(
+            f"{spec} has no shape {sizes} without a copy: handle.array(x.numpy().reshape({sizes}))"
+        )
     return part_spec(spec, sizes, strides or wanted.strides)
 
 
@@ -138,5 +150,8 @@ def rows_of(spec: TensorSpec, *, single: bool = False) -> Rows:
     left = runs(tuple(shape[axis] for axis in order), tuple(strides[axis] for axis in order))
     width = left.pop()[0] if left and left[-1][1] == 1 and not single else 1
     count, pitch = left.pop() if left else (1, width)
-    starts = [sum(places) * each for places in product(*(range(0, size * step, step) for size, step in left))]
+    starts = [
+        sum(places) * each
+        for places in product(*(range(0, size * step, step) for size, step in left))
+    ]
     return Rows(width * each, pitch * each, count, starts if spec.size else [])

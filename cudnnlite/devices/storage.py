@@ -17,13 +17,19 @@ from cudnnlite.specs.filter import as_tensor
 
 Array = np.ndarray[Any, Any]
 
-ALLOCATION_ALIGNMENT = 256  # bytes: what an allocation is aligned to at least; more is all the same to a kernel
+ALLOCATION_ALIGNMENT = (
+    256  # bytes: what an allocation is aligned to at least; more is all the same to a kernel
+)
 
 
 def bytes_spec(nbytes: int) -> TensorSpec:
     """Return the spec of a buffer of at least so many bytes, and of at least one; of rank 2 where an axis is too short."""
     rows = -(-nbytes // MAX_INT)
-    return TensorSpec((max(nbytes, 1),), "uint8") if rows <= 1 else TensorSpec((rows, -(-nbytes // rows)), "uint8")
+    return (
+        TensorSpec((max(nbytes, 1),), "uint8")
+        if rows <= 1
+        else TensorSpec((rows, -(-nbytes // rows)), "uint8")
+    )
 
 
 def memory_axes(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -38,7 +44,9 @@ def memory_view(memory: Array, spec: TensorSpec) -> Array:
     """View bytes by the tensor's memory axes."""
     shape, strides = memory_axes(spec)
     dtype = numpy_dtype(spec.dtype)
-    values: Array = np.ndarray(shape, dtype, memory, strides=tuple(stride * dtype.itemsize for stride in strides))
+    values: Array = np.ndarray(
+        shape, dtype, memory, strides=tuple(stride * dtype.itemsize for stride in strides)
+    )
     return values
 
 

@@ -74,7 +74,11 @@ class Workspace(NonCopyable):
 
     def limit_for(self, workspace_limit: int | str | None) -> int | None:
         """Return a call's limit in bytes: its own `workspace_limit`, or the workspace's where it has none."""
-        return self._limit if workspace_limit is None else self._parse(workspace_limit, "workspace_limit")
+        return (
+            self._limit
+            if workspace_limit is None
+            else self._parse(workspace_limit, "workspace_limit")
+        )
 
     @property
     def size(self) -> int:
@@ -105,11 +109,17 @@ class Workspace(NonCopyable):
             return 0
         key = int(stream.handle)
         if key in self._leased:
-            raise WorkspaceLimitError(f"the workspace of stream {key:#x} is leased; bring a buffer of your own")
+            raise WorkspaceLimitError(
+                f"the workspace of stream {key:#x} is leased; bring a buffer of your own"
+            )
         buffer, _ = self._buffers.get(key, (None, None))
         if buffer is None or buffer.size < nbytes:
             buffer = self._grow(nbytes, stream, key, self._limit if limit is None else limit)
-        self._recent_stream, self._recent_size, self._recent_address = stream, buffer.size, int(buffer.handle)
+        self._recent_stream, self._recent_size, self._recent_address = (
+            stream,
+            buffer.size,
+            int(buffer.handle),
+        )
         return self._recent_address
 
     def _forget_recent(self) -> None:

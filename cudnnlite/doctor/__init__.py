@@ -60,13 +60,20 @@ def examine(packages: Iterable[str] = ()) -> Examination:
             fix = "report this output: it is a mistake of the doctor"
             if isinstance(error, ImportError) and (packages := packages_behind(error)):
                 fix = how_to_install(packages)
-            findings.append(Finding("doctor.check", Verdict.WARNING, text, fix, facts={"name": name}))
+            findings.append(
+                Finding("doctor.check", Verdict.WARNING, text, fix, facts={"name": name})
+            )
             return None
 
     look("packages", lambda: findings.extend(environment.judge_packages()))
-    found = look("probe", lambda: probe.run_probe(variables.get(DEVICE_VARIABLE) or "auto", packages))
+    found = look(
+        "probe", lambda: probe.run_probe(variables.get(DEVICE_VARIABLE) or "auto", packages)
+    )
     found = found or probe.Probe({}, "was not started")
-    look("libraries", lambda: findings.extend(libraries.judge(libraries.gather(variables, found, packages))))
+    look(
+        "libraries",
+        lambda: findings.extend(libraries.judge(libraries.gather(variables, found, packages))),
+    )
     look("cuda", lambda: findings.extend(environment.judge_cuda(variables, found)))
     look("settings", lambda: findings.extend(environment.judge_variables(variables)))
     look("cache", lambda: findings.extend(environment.judge_cache(found)))

@@ -34,7 +34,9 @@ class Finding:
     text: str  # what was found
     fix: str = ""  # what to do about it, in one line; every WARNING and everything BROKEN has one
     lines: tuple[str, ...] = ()  # what belongs to the text and is many: paths
-    facts: Mapping[str, Any] = field(default_factory=dict)  # the same for programs, as JSON can hold it
+    facts: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # the same for programs, as JSON can hold it
 
     def __post_init__(self) -> None:
         if self.verdict >= Verdict.WARNING and not self.fix:
@@ -42,11 +44,18 @@ class Finding:
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
-        told = {"check": self.check, "status": self.verdict.word, "text": self.text, "fix": self.fix}
+        told = {
+            "check": self.check,
+            "status": self.verdict.word,
+            "text": self.text,
+            "fix": self.fix,
+        }
         return {**told, "lines": list(self.lines), "facts": dict(self.facts)}
 
 
-def first(check: str, facts: Mapping[str, Any], *rules: tuple[object, Verdict, str, str]) -> Finding:
+def first(
+    check: str, facts: Mapping[str, Any], *rules: tuple[object, Verdict, str, str]
+) -> Finding:
     """Return what the first rule says that applies: whether it does, how bad that is, what was found, what to do."""
     verdict, text, fix = next(rule[1:] for rule in rules if rule[0])
     text, *lines = map(str.strip, text.splitlines())

@@ -36,15 +36,37 @@ _NO_PRELOAD = "unset LD_PRELOAD, or take cuDNN's files out of it"
 _CACHE, _ASIDE = "the loader's cache", "a CUDA folder, where nothing here looks"
 # how a copy of another version is come upon, the worst first; why that matters; what to do
 _OTHER_VERSION = (
-    ("LD_LIBRARY_PATH", "the loader looks there first, and may mix the two", "take {place} out of LD_LIBRARY_PATH"),
+    (
+        "LD_LIBRARY_PATH",
+        "the loader looks there first, and may mix the two",
+        "take {place} out of LD_LIBRARY_PATH",
+    ),
     ("LD_PRELOAD", "every program started from here loads it", _NO_PRELOAD),
-    ("CUDNN_PATH", "CUDNN_PATH is looked at last", _SET + "={folder} to use it, or unset CUDNN_PATH"),
-    (_CACHE, "programs that ask the loader get that one", f"remove one of the two, or {_SET} to the folder of one"),
-    ("", "what looks there gets that one", _SET + "={folder} beside that package, or remove one of the two"),
+    (
+        "CUDNN_PATH",
+        "CUDNN_PATH is looked at last",
+        _SET + "={folder} to use it, or unset CUDNN_PATH",
+    ),
+    (
+        _CACHE,
+        "programs that ask the loader get that one",
+        f"remove one of the two, or {_SET} to the folder of one",
+    ),
+    (
+        "",
+        "what looks there gets that one",
+        _SET + "={folder} beside that package, or remove one of the two",
+    ),
 )
 _NEEDS = (
     ("cuBLAS", "libcublasLt", "nvidia-cublas", BROKEN, "cuDNN needs it on a GPU"),
-    ("NVRTC", "libnvrtc", "nvidia-cuda-nvrtc", WARNING, "cuDNN compiles some of its engines with it"),
+    (
+        "NVRTC",
+        "libnvrtc",
+        "nvidia-cuda-nvrtc",
+        WARNING,
+        "cuDNN compiles some of its engines with it",
+    ),
 )
 
 
@@ -54,7 +76,9 @@ class Copy(NamedTuple):
     path: str
     version: str
     parts: Mapping[str, str] = {}  # 'ops' -> '9.28.0'; not every part states one
-    found: Mapping[str, str] = {}  # 'LD_LIBRARY_PATH' -> folder; empty where only the probe came upon it
+    found: Mapping[
+        str, str
+    ] = {}  # 'LD_LIBRARY_PATH' -> folder; empty where only the probe came upon it
 
     @property
     def folder(self) -> str:
@@ -64,10 +88,18 @@ class Copy(NamedTuple):
     @property
     def mixture(self) -> str:
         """Its parts' versions in words where they differ: one installation was written over another."""
-        return ", ".join(map(" ".join, self.parts.items())) if len(set(self.parts.values())) > 1 else ""
+        return (
+            ", ".join(map(" ".join, self.parts.items()))
+            if len(set(self.parts.values())) > 1
+            else ""
+        )
 
     def __str__(self) -> str:
-        return f"of several versions: {self.mixture}" if self.mixture else self.version or "of unknown version"
+        return (
+            f"of several versions: {self.mixture}"
+            if self.mixture
+            else self.version or "of unknown version"
+        )
 
 
 class LibraryFacts(NamedTuple):
@@ -94,32 +126,57 @@ class LibraryFacts(NamedTuple):
     def lines(self) -> dict[str, str]:
         """Folder that files of cuDNN were loaded from -> that, the version and the files in words."""
         versions, folders = {copy.folder: str(copy) for copy in self.copies}, by_folder(self.mapped)
-        return {f: f"{f} ({versions.get(f, 'of unknown version')}): {names}" for f, names in folders.items()}
+        return {
+            f: f"{f} ({versions.get(f, 'of unknown version')}): {names}"
+            for f, names in folders.items()
+        }
 
     def wheel(self, copy: Copy) -> str:
         """Return the wheel that a copy is of, if it is the only one that writes there."""
-        return self.wheels[0] if len(self.wheels) == 1 and "-packages/nvidia/cudnn/" in copy.path else ""
+        return (
+            self.wheels[0]
+            if len(self.wheels) == 1 and "-packages/nvidia/cudnn/" in copy.path
+            else ""
+        )
 
     def reinstall(self, copy: Copy) -> str:
         """Return how to install a copy again."""
         package = self.wheel(copy).partition(" ")[0]
-        return f"pip install --force-reinstall --no-deps {package}" if package else f"reinstall cuDNN in {copy.folder}"
+        return (
+            f"pip install --force-reinstall --no-deps {package}"
+            if package
+            else f"reinstall cuDNN in {copy.folder}"
+        )
 
 
 def gather(environment: Mapping[str, str], probe: Probe, packages: Iterable[str]) -> LibraryFacts:
     """Look for copies of libcudnn, and for what the one in use needs; nothing is loaded."""
-    loaded, devices, places = probe.step("library"), probe.step("cuda").get("devices"), all_places(environment)
+    loaded, devices, places = (
+        probe.step("library"),
+        probe.step("cuda").get("devices"),
+        all_places(environment),
+    )
     lists = (probe.step(name)["mapped"] for name in ("trial", "cuda", "library"))
     mapped = tuple(next(filter(None, lists), ()))  # as late as that is known
     # what the loader knows; and a libcudnn names the folders of what was installed with it
     mine = os.path.dirname(os.path.realpath(loaded.get("path", "")))
-    seen = {"LD_LIBRARY_PATH", _CACHE, *(how for how, folder in places if os.path.realpath(folder) == mine)}
-    names = [f"{need[1]}.so.{major}" for need in _NEEDS if (major := loaded.get("cudart", 0) // 1000)]
+    seen = {
+        "LD_LIBRARY_PATH",
+        _CACHE,
+        *(how for how, folder in places if os.path.realpath(folder) == mine),
+    }
+    names = [
+        f"{need[1]}.so.{major}" for need in _NEEDS if (major := loaded.get("cudart", 0) // 1000)
+    ]
     needs = tuple((name, *look_up(name, mapped, seen, places)) for name in names)
     copies = find_copies([*places, *(("", folder) for folder in by_folder(mapped))])
     imports = {package: probe.step(f"import {package}") for package in packages}
-    wheels = tuple(map(" ".join, versions_of(f"nvidia-cudnn-cu{number}" for number in (11, 12, 13)).items()))
-    uses_gpu = bool(devices) and not environment.get(DEVICE_VARIABLE, "").lower().startswith("emulated")
+    wheels = tuple(
+        map(" ".join, versions_of(f"nvidia-cudnn-cu{number}" for number in (11, 12, 13)).items())
+    )
+    uses_gpu = bool(devices) and not environment.get(DEVICE_VARIABLE, "").lower().startswith(
+        "emulated"
+    )
     return LibraryFacts(loaded, mapped, imports, copies, wheels, environment, needs, uses_gpu)
 
 
@@ -128,8 +185,16 @@ def all_places(environment: Mapping[str, str], root: str = "/") -> list[tuple[st
     found: dict[tuple[str, str], None] = {}
 
     def add(how: str, prefixes: Iterable[str], patterns: Iterable[str] = ("",)) -> None:
-        for pattern in (os.path.join(escape(prefix), each) for prefix in prefixes if prefix for each in patterns):
-            found.update({(how, folder.rstrip("/")): None for folder in sorted(glob(pattern)) if os.path.isdir(folder)})
+        for pattern in (
+            os.path.join(escape(prefix), each) for prefix in prefixes if prefix for each in patterns
+        ):
+            found.update(
+                {
+                    (how, folder.rstrip("/")): None
+                    for folder in sorted(glob(pattern))
+                    if os.path.isdir(folder)
+                }
+            )
 
     override = environment.get(LIBRARY_VARIABLE, "")
     add(LIBRARY_VARIABLE, [override if os.path.isdir(override) else os.path.dirname(override)])
@@ -155,9 +220,15 @@ def loader_cache() -> list[str]:
     return list(dict.fromkeys(_CACHE_LINE.findall(done.stdout)))
 
 
-def look_up(name: str, mapped: Iterable[str], seen: set[str], places: Iterable[tuple[str, str]]) -> tuple[str, str]:
+def look_up(
+    name: str, mapped: Iterable[str], seen: set[str], places: Iterable[tuple[str, str]]
+) -> tuple[str, str]:
     """Return the file that cuDNN gets for a name, or ''; then one in a place that it does not see, or ''."""
-    paths = {os.path.join(folder, name): how for how, folder in places if os.path.isfile(os.path.join(folder, name))}
+    paths = {
+        os.path.join(folder, name): how
+        for how, folder in places
+        if os.path.isfile(os.path.join(folder, name))
+    }
     loaded = [path for path in mapped if f"{os.path.basename(path)}.".startswith(f"{name}.")]
     found = [*loaded, *(path for path, how in paths.items() if how in seen)]
     return (found[0], "") if found else ("", next(iter(paths), ""))
@@ -177,8 +248,14 @@ def _look_at(path: str, found: dict[str, str]) -> Copy:
     parts: dict[str, str] = {}
     for other in sorted(glob(os.path.join(escape(os.path.dirname(path)), "libcudnn_*.so*"))):
         name = _PART.fullmatch(os.path.basename(other))
-        with suppress(OSError, ValueError):  # cuDNN 8 may lie in the same folder, and has other parts
-            if name and _numbers(other)[:1] == _numbers(path)[:1] and (version := read_version(other)):
+        with suppress(
+            OSError, ValueError
+        ):  # cuDNN 8 may lie in the same folder, and has other parts
+            if (
+                name
+                and _numbers(other)[:1] == _numbers(path)[:1]
+                and (version := read_version(other))
+            ):
                 parts.setdefault(name[1], version)
     # the front asks the graph library for its version (in cuDNN 8, ops did); without either, what any part says
     stated = [parts[part] for part in ("graph", "ops", *parts) if part in parts]
@@ -194,21 +271,45 @@ def _numbers(path: str) -> str:
 def judge(facts: LibraryFacts) -> Iterator[Finding]:
     """Tell what is to be said of libcudnn."""
     for package, step in facts.imports.items():
-        files = "; ".join(f"{folder}: {names}" for folder, names in by_folder(step["mapped"]).items())
-        failed, fix = step.get("error"), f"install {package} in this environment, or leave out --import {package}"
+        files = "; ".join(
+            f"{folder}: {names}" for folder, names in by_folder(step["mapped"]).items()
+        )
+        failed, fix = (
+            step.get("error"),
+            f"install {package} in this environment, or leave out --import {package}",
+        )
         yield first(
-            "library.import", {"package": package},
-            (failed, WARNING, f"{package} cannot be imported: {failed}: {' '.join(step.get('message', '').split())}", fix),
-            (True, OK, f"{package} was imported first, and had loaded of cuDNN then: {files or 'nothing'}", ""),
-        )  # fmt: skip
+            "library.import",
+            {"package": package},
+            (
+                failed,
+                WARNING,
+                f"{package} cannot be imported: {failed}: {' '.join(step.get('message', '').split())}",
+                fix,
+            ),
+            (
+                True,
+                OK,
+                f"{package} was imported first, and had loaded of cuDNN then: {files or 'nothing'}",
+                "",
+            ),
+        )
     if error := facts.loaded.get("error"):
-        text, *more = map(str.strip, f"no libcudnn can be used: {facts.loaded['message']}".splitlines())
+        text, *more = map(
+            str.strip, f"no libcudnn can be used: {facts.loaded['message']}".splitlines()
+        )
         mixed = error == "MixedLibrariesError"
-        check, lines = ("library.mixed", facts.lines.values()) if mixed else ("library.loaded", more)
+        check, lines = (
+            ("library.mixed", facts.lines.values()) if mixed else ("library.loaded", more)
+        )
         yield Finding(check, BROKEN, text, _fix(facts), tuple(lines), {"error": error})
     else:
         yield from _in_use(facts, facts.loaded["version"])
-    yield from (_other(facts.loaded, copy) for copy in facts.copies if copy.found and copy.path != facts.path)
+    yield from (
+        _other(facts.loaded, copy)
+        for copy in facts.copies
+        if copy.found and copy.path != facts.path
+    )
     if len(facts.wheels) > 1:
         names = " ".join(wheel.partition(" ")[0] for wheel in facts.wheels)
         text = f"{' and '.join(facts.wheels)} write the same files, so neither may be complete"
@@ -218,27 +319,55 @@ def judge(facts: LibraryFacts) -> Iterator[Finding]:
         verdict, folder = bad if facts.uses_gpu else NOTE, os.path.dirname(aside)
         suffix = "-cu12" * name.endswith(".12")  # the wheels for CUDA 13 have none
         yield first(
-            f"library.{what.lower()}", {"name": name, "path": path, "aside": aside},
+            f"library.{what.lower()}",
+            {"name": name, "path": path, "aside": aside},
             (path, OK, f"{what} is there: {path}", ""),
-            (aside, verdict, f"{what} is at {aside}, where cuDNN does not look; {why}", f"add {folder} to LD_LIBRARY_PATH"),
-            (True, verdict, f"{what} ({name}) was not found; {why}", f"pip install {package}{suffix}"),
-        )  # fmt: skip
+            (
+                aside,
+                verdict,
+                f"{what} is at {aside}, where cuDNN does not look; {why}",
+                f"add {folder} to LD_LIBRARY_PATH",
+            ),
+            (
+                True,
+                verdict,
+                f"{what} ({name}) was not found; {why}",
+                f"pip install {package}{suffix}",
+            ),
+        )
 
 
 def _in_use(facts: LibraryFacts, version: str) -> Iterator[Finding]:
     loaded, lines = facts.loaded, tuple(facts.lines.values())
-    how = "which was already loaded" if loaded["how"] == "already loaded" else f"found through {loaded['how']}"
+    how = (
+        "which was already loaded"
+        if loaded["how"] == "already loaded"
+        else f"found through {loaded['how']}"
+    )
     built = f"built with CUDA {format_cuda_version(loaded['cudart'])}"
     text = f"cuDNN {version} is in use: {loaded['path']}, {how}, {built}"
-    yield Finding("library.loaded", OK, text, facts={name: loaded[name] for name in loaded if name != "mapped"})
+    yield Finding(
+        "library.loaded",
+        OK,
+        text,
+        facts={name: loaded[name] for name in loaded if name != "mapped"},
+    )
     if len(lines) > 1:  # cuDNN accepted them, or did not look, as it does for its engine libraries
         text = "files of several copies of cuDNN are in one process"
         yield Finding("library.mixed", WARNING, text, _fix(facts), lines)
     for copy in [copy for copy in facts.copies if copy.path == facts.path]:
-        told, again, wheel = ", ".join(map(" ".join, copy.parts.items())), facts.reinstall(copy), facts.wheel(copy)
+        told, again, wheel = (
+            ", ".join(map(" ".join, copy.parts.items())),
+            facts.reinstall(copy),
+            facts.wheel(copy),
+        )
         bad, text, fix = OK, f"its parts agree: {told or 'cuDNN accepts them'}", ""
         if not set(copy.parts.values()) <= {version}:
-            bad, text, fix = BROKEN, f"its parts are of several versions: {told}; the process has {version}", again
+            bad, text, fix = (
+                BROKEN,
+                f"its parts are of several versions: {told}; the process has {version}",
+                again,
+            )
         yield Finding("library.parts", bad, text, fix, lines, {"versions": dict(copy.parts)})
         if wheel and not f"{wheel}.".partition(" ")[2].startswith(f"{version}."):
             text = f"{wheel} is installed, but the file in use is cuDNN {version}: something has replaced it"
@@ -247,28 +376,53 @@ def _in_use(facts: LibraryFacts, version: str) -> Iterator[Finding]:
 
 def _other(loaded: Mapping[str, Any], copy: Copy) -> Finding:
     """Tell of another copy, that the loader or another package may come upon."""
-    text, version = f"cuDNN {copy}: {copy.path}, found through {', '.join(copy.found)}", loaded.get("version", "")
+    text, version = (
+        f"cuDNN {copy}: {copy.path}, found through {', '.join(copy.found)}",
+        loaded.get("version", ""),
+    )
     way, why, fix = next(rule for rule in _OTHER_VERSION if rule[0] in ("", *copy.found))
     fix = fix.format(place=copy.found.get(way), folder=copy.folder)
     same = copy.version == version and not copy.mixture
     return first(
-        "library.copy", {"path": copy.path, "version": copy.version, "found": dict(copy.found)},
+        "library.copy",
+        {"path": copy.path, "version": copy.version, "found": dict(copy.found)},
         (not version or set(copy.found) == {_ASIDE}, NOTE, f"a copy, {text}", ""),
-        (_numbers(copy.path)[:1] != version[:1], NOTE, f"another copy, {text}; programs ask for it by another name", ""),
+        (
+            _numbers(copy.path)[:1] != version[:1],
+            NOTE,
+            f"another copy, {text}; programs ask for it by another name",
+            "",
+        ),
         (same, NOTE, f"another copy, {text}; the same version, not in use", ""),
-        (True, WARNING, f"another copy, {text}; in use is {version}, {loaded.get('path')}; {why}", fix),
-    )  # fmt: skip
+        (
+            True,
+            WARNING,
+            f"another copy, {text}; in use is {version}, {loaded.get('path')}; {why}",
+            fix,
+        ),
+    )
 
 
 def _fix(facts: LibraryFacts) -> str:
     """Return what to do where no libcudnn can be used, or parts of several are: the first that applies."""
-    error, message, packages = facts.loaded.get("error"), facts.loaded.get("message", ""), ", ".join(facts.imports)
-    mixed, override = error in (None, "MixedLibrariesError"), facts.environment.get(LIBRARY_VARIABLE)
+    error, message, packages = (
+        facts.loaded.get("error"),
+        facts.loaded.get("message", ""),
+        ", ".join(facts.imports),
+    )
+    mixed, override = (
+        error in (None, "MixedLibrariesError"),
+        facts.environment.get(LIBRARY_VARIABLE),
+    )
     strays = set(facts.lines) - {os.path.dirname(facts.path)}
     crashed = "".join(package for package, step in facts.imports.items() if step.get("crashed"))
     torn = [copy for copy in facts.copies if copy.mixture and copy.folder in facts.lines]
     preloaded = set(map(os.path.realpath, by_folder(split_path(facts.environment, "LD_PRELOAD"))))
-    led = [path for path in split_path(facts.environment, "LD_LIBRARY_PATH") if os.path.realpath(path) in strays]
+    led = [
+        path
+        for path in split_path(facts.environment, "LD_LIBRARY_PATH")
+        if os.path.realpath(path) in strays
+    ]
     nines = [copy for copy in facts.copies if _numbers(copy.path)[:1] == "9"]
     named = [copy for copy in nines if copy.path in message]  # it was found, and cannot be loaded
     # cuda-pathfinder looks for cuBLAS first, and complains of that even where there is no cuDNN either
@@ -277,12 +431,18 @@ def _fix(facts: LibraryFacts) -> str:
     missing = _MISSING.findall(message)
     again = "".join(map(facts.reinstall, (torn or named)[:1]))
     rules: tuple[tuple[object, str], ...] = (
-        (crashed, f"update or reinstall {crashed}, or leave out --import {crashed}"),  # libcudnn was not tried
+        (
+            crashed,
+            f"update or reinstall {crashed}, or leave out --import {crashed}",
+        ),  # libcudnn was not tried
         (error == "ProbeError", f"{_SET} to another copy, and update or reinstall this one"),
         (torn, again),
         (mixed and strays & preloaded, _NO_PRELOAD),
         (mixed and led, f"take {''.join(led[:1])} out of LD_LIBRARY_PATH"),
-        (mixed and packages, f"{_SET} to the folder that {packages} loaded from, or make a handle before importing it"),
+        (
+            mixed and packages,
+            f"{_SET} to the folder that {packages} loaded from, or make a handle before importing it",
+        ),
         (mixed, f"{_SET} to the folder of one copy, and remove the other from the loader's way"),
         (override, f"unset {LIBRARY_VARIABLE}, or set it to a folder that has libcudnn.so.9"),
         (missing, f"install the package of your system that has {''.join(missing[:1])}"),

@@ -38,10 +38,19 @@ class Probe(NamedTuple):
         """Return what a step found; an 'error' if it was not done, and whether the process 'crashed' in it."""
         if name in self.steps:
             return self.steps[name]
-        happened = f"the process that tried it {self.end}" if name == self.during else "it was not tried"
+        happened = (
+            f"the process that tried it {self.end}" if name == self.during else "it was not tried"
+        )
         if self.end and name != self.during:
-            happened += f": the process {self.end}" + (f" before, during '{self.during}'" if self.during else "")
-        return {"error": "ProbeError", "message": happened, "crashed": name == self.during, "mapped": []}
+            happened += f": the process {self.end}" + (
+                f" before, during '{self.during}'" if self.during else ""
+            )
+        return {
+            "error": "ProbeError",
+            "message": happened,
+            "crashed": name == self.during,
+            "mapped": [],
+        }
 
 
 def run_probe(device: str, packages: tuple[str, ...] = (), seconds: float = 180.0) -> Probe:
@@ -51,11 +60,19 @@ def run_probe(device: str, packages: tuple[str, ...] = (), seconds: float = 180.
     """
     # files, not pipes: what the packages start may keep a pipe open
     with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as errors:
-        paths = [path for path in sys.path if isinstance(path, str)]  # the same packages, wherever it is started
+        paths = [
+            path for path in sys.path if isinstance(path, str)
+        ]  # the same packages, wherever it is started
         call = f"import sys; sys.path[:] = {paths}; from {__name__} import main; main{file.fileno(), device, packages}"
-        null, kept, environment = subprocess.DEVNULL, [file.fileno()], os.environ | {CACHE_VARIABLE: IN_MEMORY}
+        null, kept, environment = (
+            subprocess.DEVNULL,
+            [file.fileno()],
+            os.environ | {CACHE_VARIABLE: IN_MEMORY},
+        )
         command = [sys.executable, "-c", call]
-        process = subprocess.Popen(command, env=environment, pass_fds=kept, stdin=null, stdout=null, stderr=errors)
+        process = subprocess.Popen(
+            command, env=environment, pass_fds=kept, stdin=null, stdout=null, stderr=errors
+        )
         try:
             code, end = process.wait(seconds), ""
             errors.seek(0)
@@ -68,7 +85,9 @@ def run_probe(device: str, packages: tuple[str, ...] = (), seconds: float = 180.
             end = f"had not ended after {seconds:.0f} s"
         finally:
             process.kill()
-            with suppress(subprocess.TimeoutExpired):  # nothing ends what hangs in a driver: it is left behind
+            with suppress(
+                subprocess.TimeoutExpired
+            ):  # nothing ends what hangs in a driver: it is left behind
                 process.wait(5)
         file.seek(0)
         return read_probe(file.read(), end)
@@ -113,7 +132,11 @@ def _step(out: Any, name: str, work: Callable[..., Any], *arguments: str) -> dic
         found = result if isinstance(result, dict) else {}
     except Exception as error:
         found = {"error": type(error).__name__, "message": str(error)}
-    print(json.dumps({"step": name, "mapped": mapped_cudnn_files(_INTERESTING), **found}), file=out, flush=True)
+    print(
+        json.dumps({"step": name, "mapped": mapped_cudnn_files(_INTERESTING), **found}),
+        file=out,
+        flush=True,
+    )
     return found
 
 
@@ -121,7 +144,12 @@ def load() -> dict[str, Any]:
     """Load libcudnn, and return what it says of itself."""
     api = CudnnApi(library := load_library())
     newest = int(api.cudnnGetMaxDeviceVersion()) if api.has("cudnnGetMaxDeviceVersion") else 0
-    told = {"path": library.path, "how": library.how, "version": library.version_text, "number": library.version}
+    told = {
+        "path": library.path,
+        "how": library.how,
+        "version": library.version_text,
+        "number": library.version,
+    }
     return {**told, "cudart": library.cudart_version, "newest_gpu": newest}
 
 
@@ -132,8 +160,16 @@ def convolve(name: str) -> dict[str, Any]:
     import cudnnlite as dnn
 
     with dnn.Handle(name) as handle:
-        x, w = handle.array(np.ones((1, 2, 5, 5), np.float32)), handle.array(np.ones((3, 2, 3, 3), np.float32))
+        x, w = (
+            handle.array(np.ones((1, 2, 5, 5), np.float32)),
+            handle.array(np.ones((3, 2, 3, 3), np.float32)),
+        )
         y = dnn.convolution_forward(handle, x, w).numpy()
         free, total = handle.device.memory_info()
         right = y.shape == (1, 3, 3, 3) and bool((abs(y - 18) < 0.1).all())
-        return {"device": f"{handle.device.kind}:{handle.device.index}", "right": right, "free": free, "total": total}
+        return {
+            "device": f"{handle.device.kind}:{handle.device.index}",
+            "right": right,
+            "free": free,
+            "total": total,
+        }

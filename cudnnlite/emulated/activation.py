@@ -6,7 +6,7 @@ import numpy as np
 
 from cudnnlite.emulated.operation import Array, computes, in_any_layout
 from cudnnlite.enums import ActivationMode, NanPropagation, SoftmaxAlgorithm, SoftmaxMode
-from cudnnlite.operations.operation import FLOATS
+from cudnnlite.problems.operation import FLOATS
 from cudnnlite.specs.layers import ActivationSpec
 
 
@@ -59,13 +59,17 @@ def _axes(values: Array, mode: SoftmaxMode) -> tuple[int, ...]:
     return (1,) if mode == SoftmaxMode.CHANNEL else tuple(range(1, values.ndim))
 
 
-@computes("softmax_forward", dtypes=FLOATS, refuse=in_any_layout)  # what is computed wrongly is refused before
+@computes(
+    "softmax_forward", dtypes=FLOATS, refuse=in_any_layout
+)  # what is computed wrongly is refused before
 def softmax(x: Array, algorithm: SoftmaxAlgorithm, mode: SoftmaxMode) -> Array:
     """Return the softmax, or its logarithm."""
     axes = _axes(x, mode)
     shifted = x if algorithm == SoftmaxAlgorithm.FAST else x - x.max(axes, keepdims=True)
     sums = np.exp(shifted).sum(axes, keepdims=True)
-    return np.asarray(shifted - np.log(sums) if algorithm == SoftmaxAlgorithm.LOG else np.exp(shifted) / sums)
+    return np.asarray(
+        shifted - np.log(sums) if algorithm == SoftmaxAlgorithm.LOG else np.exp(shifted) / sums
+    )
 
 
 @computes("softmax_backward", dtypes=FLOATS)

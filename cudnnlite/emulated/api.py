@@ -41,9 +41,15 @@ class EmulatedApi(CudnnApi):
         self.memory = memory
         self.real = CudnnApi(library)
         self.handles: dict[int, Any] = {}  # address of each live handle -> its state
-        self.backend: dict[int, Any] = {}  # address of each live backend descriptor -> what it holds
-        self.remembered: dict[int, Any] = {}  # address of a live descriptor -> what libcudnn does not keep of it
-        self.tapes: dict[int, Tape] = {}  # by the address of each stream that is being recorded: the work so far
+        self.backend: dict[
+            int, Any
+        ] = {}  # address of each live backend descriptor -> what it holds
+        self.remembered: dict[
+            int, Any
+        ] = {}  # address of a live descriptor -> what libcudnn does not keep of it
+        self.tapes: dict[
+            int, Tape
+        ] = {}  # by the address of each stream that is being recorded: the work so far
         self.ran: set[object] = set()  # the kernels that did something since this was emptied
         # ctypes needs these alive as long as they may be called
         self._callbacks: dict[str, Any] = {}
@@ -77,7 +83,9 @@ class EmulatedApi(CudnnApi):
     def _marshal(self, record: Function) -> Call:
         """Return what takes converted arguments and returns a Python call with what C saw of them."""
         # of two threads that bind at once, both take the first one's, which the table keeps alive
-        return untyped(self._callbacks.setdefault(record.name, through_c(record, partial(self._enter, record))))
+        return untyped(
+            self._callbacks.setdefault(record.name, through_c(record, partial(self._enter, record)))
+        )
 
     def _enter(self, record: Function, *arguments: Any) -> None:
         implementation = IMPLEMENTATIONS.get(record.name)

@@ -56,7 +56,10 @@ def _kept(sizes: tuple[int, ...]) -> Places:
 @emulates("cudnnGetMultiHeadAttnBuffers")
 def buffers(given: SimpleNamespace) -> None:
     """Tell how large the buffers are: in training everything is in the reserve space."""
-    spec, reserve = read_attention(given.api.real, given.attnDesc).spec, given.reserveSpaceSizeInBytes
+    spec, reserve = (
+        read_attention(given.api.real, given.attnDesc).spec,
+        given.reserveSpaceSizeInBytes,
+    )
     given.weightSizeInBytes[0] = _places(spec)[1]
     given.workSpaceSizeInBytes[0] = 0 if reserve else _workspace_bytes(spec)
     if reserve:
@@ -77,7 +80,9 @@ def weight(given: SimpleNamespace) -> None:
         shape = spec.weight_shapes()[name]
         dims = shape if len(shape) == 3 else (*shape, 1) if len(shape) == 2 else (1, *shape, 1)
         strides = [math.prod(dims[axis + 1 :]) for axis in range(3)]
-        given.api.real.cudnnSetTensorNdDescriptor(given.wDesc, spec.dtype, 3, c_ints(dims), c_ints(strides))
+        given.api.real.cudnnSetTensorNdDescriptor(
+            given.wDesc, spec.dtype, 3, c_ints(dims), c_ints(strides)
+        )
 
 
 class _Taped(NamedTuple):
@@ -107,12 +112,20 @@ class _Call(Spaces):
         batch, beam, steps, _ = self.data["q"].shape
         reach = self.data["k"].shape[2]
         shapes = {
-            "q": (batch, beam, steps, spec.q_size), "k": (batch, 1, reach, spec.k_size),
-            "v": (batch, 1, reach, spec.v_size), "y": (batch, beam, steps, spec.output_size),
-        }  # fmt: skip
+            "q": (batch, beam, steps, spec.q_size),
+            "k": (batch, 1, reach, spec.k_size),
+            "v": (batch, 1, reach, spec.v_size),
+            "y": (batch, beam, steps, spec.output_size),
+        }
         for name, data in self.data.items():
-            if data.shape != shapes[name] or data.dtype != spec.dtype or data.axes != self.data["q"].axes:
-                raise bad(f"{name} is {data}; needed: {shapes[name]} in {spec.dtype.name}, as the others")
+            if (
+                data.shape != shapes[name]
+                or data.dtype != spec.dtype
+                or data.axes != self.data["q"].axes
+            ):
+                raise bad(
+                    f"{name} is {data}; needed: {shapes[name]} in {spec.dtype.name}, as the others"
+                )
         self.sizes, room = (batch, beam, steps, reach), _room(spec)
         if any(there > most for there, most in zip(self.sizes, room, strict=True)):
             raise bad(f"batch, beam and lengths of {self.sizes}; attnDesc has room for {room}")
@@ -133,7 +146,10 @@ class _Call(Spaces):
 
         self.live = np.arange(steps) < read(q_lengths, batch * beam, steps).reshape(batch, beam, 1)
         keys, there = np.arange(reach), read(kv_lengths, batch, reach).reshape(batch, 1, 1, 1)
-        first, end = (np.array(window[:steps])[:, None] for window in (self.given.loWinIdx, self.given.hiWinIdx))
+        first, end = (
+            np.array(window[:steps])[:, None]
+            for window in (self.given.loWinIdx, self.given.hiWinIdx)
+        )
         self.seen = self.live[..., None] & (keys < there) & (keys >= first) & (keys < end)
 
     def view(self, name: str, argument: str) -> Array:
@@ -158,12 +174,19 @@ class _Call(Spaces):
         if not needed:
             return {}
         space, shapes = self.space(argument, "weightSizeInBytes", needed), self.spec.weight_shapes()
-        return {n: np.ndarray(shapes[n], numpy_dtype(self.spec.dtype), space, offset) for n, offset in places.items()}
+        return {
+            n: np.ndarray(shapes[n], numpy_dtype(self.spec.dtype), space, offset)
+            for n, offset in places.items()
+        }
 
     def reserve(self) -> Reserve:
         """View the reserve space, which is as large as there is room for."""
-        memory = self.space("reserveSpace", "reserveSpaceSizeInBytes", _kept(_room(self.spec)).nbytes)
-        return Reserve(memory, _kept(self.sizes), (self.spec, [data.shape for data in self.data.values()]))
+        memory = self.space(
+            "reserveSpace", "reserveSpaceSizeInBytes", _kept(_room(self.spec)).nbytes
+        )
+        return Reserve(
+            memory, _kept(self.sizes), (self.spec, [data.shape for data in self.data.values()])
+        )
 
     def product(self, subscripts: str, a: Array, b: Array) -> Array:
         """Multiply as an H200 does: float32 in TF32, unless that is forbidden."""
@@ -171,26 +194,34 @@ class _Call(Spaces):
             a, b = round_tf32(a), round_tf32(b)
         return np.asarray(np.einsum(subscripts, a, b, optimize=True))
 
-    def forward(self, given: list[Array], weights: dict[str, Array], mask: Array | None) -> tuple[Array, _Taped]:
+    def forward(
+        self, given: list[Array], weights: dict[str, Array], mask: Array | None
+    ) -> tuple[Array, _Taped]:
         """Return the output before its dropout and residual."""
         projected = {}
         for name, values in zip("qkv", given, strict=True):
-            each = np.broadcast_to(values[:, :, None], (*values.shape[:2], self.spec.heads, *values.shape[2:]))
+            each = np.broadcast_to(
+                values[:, :, None], (*values.shape[:2], self.spec.heads, *values.shape[2:])
+            )
             if f"w{name}" in weights:
                 each = self.product("bmti,hpi->bmhtp", values, weights[f"w{name}"])
             if f"b{name}" in weights:
                 each = each + weights[f"b{name}"][:, None]
             projected[name] = each
-        scores = self.product("bmhtp,bhsp->bmhts", projected["q"], projected["k"][:, 0]) * self.compute.type(
-            self.spec.scale
-        )
+        scores = self.product(
+            "bmhtp,bhsp->bmhts", projected["q"], projected["k"][:, 0]
+        ) * self.compute.type(self.spec.scale)
         seen = self.seen[:, :, None]
         highest = np.max(scores, -1, keepdims=True, where=seen, initial=np.finfo(self.compute).min)
         powers = np.exp(np.where(seen, scores - highest, -np.inf))
         softmax = powers / np.maximum(powers.sum(-1, keepdims=True), np.finfo(self.compute).tiny)
-        heads = self.product("bmhts,bhsv->bmhtv", softmax if mask is None else softmax * mask, projected["v"][:, 0])
+        heads = self.product(
+            "bmhts,bhsv->bmhtv", softmax if mask is None else softmax * mask, projected["v"][:, 0]
+        )
         if "wo" in weights:
-            y = self.product("bmhtv,hov->bmto", heads, weights["wo"]) + weights.get("bo", self.compute.type(0))
+            y = self.product("bmhtv,hov->bmto", heads, weights["wo"]) + weights.get(
+                "bo", self.compute.type(0)
+            )
         else:
             y = np.moveaxis(heads, 2, 3).reshape(self.data["y"].shape)
         return y, _Taped(projected, softmax, heads)
@@ -209,7 +240,11 @@ class _Call(Spaces):
         else:
             dheads = np.moveaxis(dy.reshape(*dy.shape[:3], spec.heads, -1), 3, 2)
         dsoftmax = self.product("bmhtv,bhsv->bmhts", dheads, projected["v"][:, 0])
-        dscores = softmax * (dsoftmax - (softmax * dsoftmax).sum(-1, keepdims=True)) * self.compute.type(spec.scale)
+        dscores = (
+            softmax
+            * (dsoftmax - (softmax * dsoftmax).sum(-1, keepdims=True))
+            * self.compute.type(spec.scale)
+        )
         slopes = {
             "q": self.product("bmhts,bhsp->bmhtp", dscores, projected["k"][:, 0]),
             "k": self.product("bmhts,bmhtp->bhsp", dscores, projected["q"])[:, None],
@@ -233,7 +268,9 @@ class _Call(Spaces):
         if any(dropout is not None and dropout.probability for dropout in self.dropouts):
             raise unsupported("gradients with dropout, which a GPU computes wrongly")
         live, seen = kept.tape["live"], kept.tape["seen"]
-        if stage == Reserve.FORWARD and not (np.array_equal(self.live, live) and np.array_equal(self.seen, seen)):
+        if stage == Reserve.FORWARD and not (
+            np.array_equal(self.live, live) and np.array_equal(self.seen, seen)
+        ):
             raise bad("lengths or window are not what they were in the forward pass")
         self.live, self.seen = live, seen
         return kept
@@ -242,9 +279,15 @@ class _Call(Spaces):
 @emulates("cudnnMultiHeadAttnForward")
 def forward(given: SimpleNamespace) -> Any:
     """Compute the output; for training also what the backward passes need."""
-    call, step, training = _Call(given, "qDesc", "kDesc", "vDesc", "oDesc"), given.currIdx, bool(given.reserveSpace)
+    call, step, training = (
+        _Call(given, "qDesc", "kDesc", "vDesc", "oDesc"),
+        given.currIdx,
+        bool(given.reserveSpace),
+    )
     if given.residuals and call.spec.output_size != call.spec.q_size:
-        raise bad(f"residuals with outputs of {call.spec.output_size} for queries of {call.spec.q_size}")
+        raise bad(
+            f"residuals with outputs of {call.spec.output_size} for queries of {call.spec.q_size}"
+        )
     if step >= call.sizes[2] or (step >= 0 and training):
         raise bad(f"currIdx={step} of {call.sizes[2]}, {'training' if training else 'inference'}")
 
@@ -263,10 +306,14 @@ def forward(given: SimpleNamespace) -> Any:
                     masks[number] = mask = np.empty(shape, call.compute)
                     dropout.draw(call.api, [mask])
         else:
-            call.space("workSpace", "workSpaceSizeInBytes", _workspace_bytes(call.spec))[:] = POISON_FREED
+            call.space("workSpace", "workSpaceSizeInBytes", _workspace_bytes(call.spec))[:] = (
+                POISON_FREED
+            )
         with np.errstate(all="ignore"):
             result, _ = call.forward(operands, weights, masks[0])
-            result = to_output((result if masks[1] is None else result * masks[1]) + added, target.dtype)
+            result = to_output(
+                (result if masks[1] is None else result * masks[1]) + added, target.dtype
+            )
         steps = slice(None) if step < 0 else slice(step, step + 1)
         target[:, :, steps] = result[:, :, steps]
         if training:
@@ -284,12 +331,19 @@ def backward_data(given: SimpleNamespace) -> Any:
         call.limit(given.devSeqLengthsDQDO, given.devSeqLengthsDKDV)
         operands, weights, sums = call.operands()
         kept = call.recall(Reserve.FORWARD, sums)
-        targets = [call.view(name, f"d{argument}") for name, argument in zip("qkv", _OPERANDS, strict=True)]
+        targets = [
+            call.view(name, f"d{argument}") for name, argument in zip("qkv", _OPERANDS, strict=True)
+        ]
         with np.errstate(all="ignore"):
             gradients, _ = call.backward(call.wide("y", "dout"), weights, operands)
-        dq, dk, dv = (to_output(gradient, target.dtype) for gradient, target in zip(gradients, targets, strict=True))
+        dq, dk, dv = (
+            to_output(gradient, target.dtype)
+            for gradient, target in zip(gradients, targets, strict=True)
+        )
         # An H200 leaves dq beyond the longest query as it was, unless a projection of the queries writes all of it.
-        written_steps = call.sizes[2] if "wq" in weights else np.count_nonzero(call.live.any((0, 1)))
+        written_steps = (
+            call.sizes[2] if "wq" in weights else np.count_nonzero(call.live.any((0, 1)))
+        )
         targets[0][:, :, :written_steps] = dq[:, :, :written_steps]
         targets[1][...] = dk
         targets[2][...] = dv

@@ -9,13 +9,15 @@ from typing import Any
 
 from cudnnlite._raw.attributes import ATTRIBUTES, KINDS_SINCE
 from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
-from cudnnlite.backend.attributes import C_TYPES, ENUMS_OF_ATTRIBUTES, REQUIRED
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.registry import RefusalError, bad, emulates, unsupported
 from cudnnlite.enums import DataType, Status, is_choice
+from cudnnlite.graph.attributes import C_TYPES, ENUMS_OF_ATTRIBUTES, REQUIRED
 
 Finalizer = Callable[["Native"], None]
-FINALIZERS: dict[str, Finalizer] = {}  # by kind: what cuDNN works out when a descriptor becomes final
+FINALIZERS: dict[
+    str, Finalizer
+] = {}  # by kind: what cuDNN works out when a descriptor becomes final
 # what cuDNN fills in; such attributes cannot be set
 _READ_ONLY = {
     "ENGINEHEUR": {"results"},
@@ -123,7 +125,9 @@ def _attribute(given: SimpleNamespace, found: Native, count: int) -> tuple[str, 
     _, usual, many = ATTRIBUTES[found.kind][name]
     kind = BackendAttributeType(given.attributeType).name
     if kind not in ((usual, "DOUBLE") if usual == "FLOAT" else (usual,)):
-        raise RefusalError(Status.BAD_PARAM_ATTRIBUTE_TYPE, f"{found.kind}.{name} is {usual}, not {kind}")
+        raise RefusalError(
+            Status.BAD_PARAM_ATTRIBUTE_TYPE, f"{found.kind}.{name} is {usual}, not {kind}"
+        )
     if not many and count > 1:
         raise bad(f"{found.kind}.{name} has one value, not {count}")
     return name, kind
@@ -132,14 +136,20 @@ def _attribute(given: SimpleNamespace, found: Native, count: int) -> tuple[str, 
 @emulates("cudnnBackendSetAttribute")
 def set_attribute(given: SimpleNamespace) -> None:
     """Set an attribute."""
-    found, count, elements = native(given.api, given.descriptor), given.elementCount, given.arrayOfElements
+    found, count, elements = (
+        native(given.api, given.descriptor),
+        given.elementCount,
+        given.arrayOfElements,
+    )
     name, type_name = _attribute(given, found, count)
     if found.final:
         raise bad(f"{found.kind} is final")
     if name in _READ_ONLY.get(found.kind, ()):
         raise bad(f"{found.kind}.{name} cannot be set")
     if count < 1 or not elements:
-        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{found.kind}.{name}: {count} values at {elements}")
+        raise RefusalError(
+            Status.BAD_PARAM_NULL_POINTER, f"{found.kind}.{name}: {count} values at {elements}"
+        )
     values = list((C_TYPES.get(type_name, ctypes.c_int) * count).from_address(elements))
     if type_name == "BACKEND_DESCRIPTOR":
         values = [native(given.api, value) for value in values]
@@ -172,7 +182,11 @@ def finalize(given: SimpleNamespace) -> None:
 @emulates("cudnnBackendGetAttribute")
 def get_attribute(given: SimpleNamespace) -> None:
     """Tell an attribute; descriptors are written into those that the caller made."""
-    found, room, elements = native(given.api, given.descriptor), given.requestedElementCount, given.arrayOfElements
+    found, room, elements = (
+        native(given.api, given.descriptor),
+        given.requestedElementCount,
+        given.arrayOfElements,
+    )
     name, type_name = _attribute(given, found, 1)
     if not found.final:
         raise RefusalError(Status.BAD_PARAM_NOT_FINALIZED, f"{found.kind} is not final")

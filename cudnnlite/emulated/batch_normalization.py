@@ -13,7 +13,7 @@ from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.emulated.operation import Array, Call, bits_bytes, computes, in_one_layout
 from cudnnlite.emulated.registry import emulates
 from cudnnlite.enums import BatchNormMode, Status
-from cudnnlite.operations.operation import FLOATS
+from cudnnlite.problems.operation import FLOATS
 from cudnnlite.specs import TensorSpec
 
 
@@ -42,9 +42,17 @@ def _inference_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> 
     return "" if options["mode"] == BatchNormMode.SPATIAL else _refused(specs, options)
 
 
-@computes("batch_normalization_inference", dtypes=FLOATS, alike=("x", "y"), refuse=_inference_refused)
+@computes(
+    "batch_normalization_inference", dtypes=FLOATS, alike=("x", "y"), refuse=_inference_refused
+)
 def inference(
-    x: Array, scale: Array, bias: Array, mean: Array, variance: Array, mode: BatchNormMode, epsilon: float
+    x: Array,
+    scale: Array,
+    bias: Array,
+    mean: Array,
+    variance: Array,
+    mode: BatchNormMode,
+    epsilon: float,
 ) -> Array:
     """Return the normalised values."""
     return np.asarray(scale * (x - mean) / np.sqrt(variance + x.dtype.type(epsilon)) + bias)
@@ -58,9 +66,16 @@ def reserve_size(given: SimpleNamespace) -> None:
 
 
 def training(
-    x: Array, scale: Array, bias: Array, *given: Array, mode: BatchNormMode, momentum: float, epsilon: float,
-    activation: Any = None, call: Any = None,
-) -> tuple[Array, ...]:  # fmt: skip
+    x: Array,
+    scale: Array,
+    bias: Array,
+    *given: Array,
+    mode: BatchNormMode,
+    momentum: float,
+    epsilon: float,
+    activation: Any = None,
+    call: Any = None,
+) -> tuple[Array, ...]:
     """Return the normalised values, the batch's mean and inverse deviation, and the running statistics.
 
     With an activation through a relu; with a z, which is added before, the reserve space notes what was positive.
@@ -80,7 +95,13 @@ def training(
 
 
 def backward(
-    x: Array, dy: Array, scale: Array, saved_mean: Array, saved_inv_variance: Array, mode: BatchNormMode, epsilon: float
+    x: Array,
+    dy: Array,
+    scale: Array,
+    saved_mean: Array,
+    saved_inv_variance: Array,
+    mode: BatchNormMode,
+    epsilon: float,
 ) -> tuple[Array, ...]:
     """Return the gradients of x, scale and bias."""
     axes, normal = _axes(x, mode), (x - saved_mean) * saved_inv_variance
@@ -103,9 +124,16 @@ def fused_backward(
 ) -> tuple[Array, ...]:
     """Return the same through the relu; with an addition the gradient of z too: the reserve space says what was positive."""
     added = "dz" in call.specs
-    positive = call.kept_bits(x.shape) if added else scale * (x - saved_mean) * saved_inv_variance + bias > 0
+    positive = (
+        call.kept_bits(x.shape)
+        if added
+        else scale * (x - saved_mean) * saved_inv_variance + bias > 0
+    )
     dz = np.where(positive, dy, 0)
-    return (*backward(x, dz, scale, saved_mean, saved_inv_variance, **options), *([dz] if added else []))
+    return (
+        *backward(x, dz, scale, saved_mean, saved_inv_variance, **options),
+        *([dz] if added else []),
+    )
 
 
 def _fused_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
@@ -117,9 +145,17 @@ _WORKSPACE = 1592  # what an H200 wants for small images; for larger ones more
 for _name, _read, _written in (("", (), ()), ("_relu", (), ()), ("_add_relu", ("z",), ("dz",))):
     for _way, _compute, _alike in (
         ("training", training, ("x", "y", *_read)),
-        ("backward", fused_backward if _name else backward, ("x", "dy", "dx", *_written, *(["y"] if _name else []))),
+        (
+            "backward",
+            fused_backward if _name else backward,
+            ("x", "dy", "dx", *_written, *(["y"] if _name else [])),
+        ),
     ):
         computes(
-            f"batch_normalization_{_way}{_name}", dtypes=FLOATS, alike=_alike, refuse=_fused_refused if _name else _refused,
-            refused=Status.NOT_SUPPORTED if _name else Status.BAD_PARAM, workspace=lambda specs: _WORKSPACE,
-        )(_compute)  # fmt: skip
+            f"batch_normalization_{_way}{_name}",
+            dtypes=FLOATS,
+            alike=_alike,
+            refuse=_fused_refused if _name else _refused,
+            refused=Status.NOT_SUPPORTED if _name else Status.BAD_PARAM,
+            workspace=lambda specs: _WORKSPACE,
+        )(_compute)

@@ -17,11 +17,18 @@ from cudnnlite.emulated.kernels import KERNELS, WITHOUT_SCRATCH, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call, computes
 from cudnnlite.emulated.precision import round_tf32, scale_add, to_output
-from cudnnlite.emulated.registry import RefusalError, Work, bad, check_aligned, emulates, unsupported
+from cudnnlite.emulated.registry import (
+    RefusalError,
+    Work,
+    bad,
+    check_aligned,
+    emulates,
+    unsupported,
+)
 from cudnnlite.emulated.support import is_deterministic, rounds_to_tf32, why_refused
 from cudnnlite.emulated.workspaces import needs_workspace
 from cudnnlite.enums import ActivationMode, DataType, Determinism, NanPropagation, Status
-from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.problems.operation import OPERATIONS
 from cudnnlite.specs import ConvolutionSpec, TensorSpec
 
 _WORKSPACE_ALIGNMENT = 16
@@ -40,7 +47,9 @@ class ConvolutionCall(Call):
     def __init__(self, given: SimpleNamespace, operation: str) -> None:
         super().__init__(given, operation)
         (self.written,) = self.operation.writes
-        self.x, self.w, self.y = (self.specs.get(name) or self.specs[f"d{name}"] for name in ("x", "w", "y"))
+        self.x, self.w, self.y = (
+            self.specs.get(name) or self.specs[f"d{name}"] for name in ("x", "w", "y")
+        )
         self.conv: ConvolutionSpec = self.options["conv"]
         assert self.operation.algorithms is not None
         self.algorithms = self.operation.algorithms.kind
@@ -64,7 +73,9 @@ class ConvolutionCall(Call):
         """Return the NumPy kernel, a matrix product for Winograd's and FFT too, or refuse as a GPU would."""
         if why := why_refused(algorithm, self.x, self.w, self.conv, self.y):
             raise unsupported(why)
-        kernels = KERNELS if needs_workspace(algorithm, self.x, self.w, self.conv) else WITHOUT_SCRATCH
+        kernels = (
+            KERNELS if needs_workspace(algorithm, self.x, self.w, self.conv) else WITHOUT_SCRATCH
+        )
         return kernels[self.written]
 
     def workspace(self, kernel: Algorithm) -> int:
@@ -80,7 +91,9 @@ class ConvolutionCall(Call):
 
         return self.convolve(algorithm, finished)
 
-    def convolve(self, algorithm: Any, finished: Callable[[Array, Callable[[str], Array]], Array]) -> Work:
+    def convolve(
+        self, algorithm: Any, finished: Callable[[Array, Callable[[str], Array]], Array]
+    ) -> Work:
         """Check a call, and return what convolves and, some images at a time, writes the finished result.
 
         `finished` receives a result, and what returns the values of an operand beside it.
@@ -97,9 +110,13 @@ class ConvolutionCall(Call):
             tf32 = rounds_to_tf32(algorithm, self.x.dtype, self.conv)
             self.api.ran.add((kernel, tf32))
             values = {name: read_values(views[name], spec) for name, spec in self.specs.items()}
-            read = {name: values[name] for name in self.operation.reads if name not in ("bias", "z")}
+            read = {
+                name: values[name] for name in self.operation.reads if name not in ("bias", "z")
+            }
             spec = self.specs[self.written]
-            for batch, result in convolved(kernel, self.conv, read, spec.shape, self.accumulator, scratch, tf32):
+            for batch, result in convolved(
+                kernel, self.conv, read, spec.shape, self.accumulator, scratch, tf32
+            ):
 
                 def of(name: str, batch: slice = batch) -> Array:
                     return values[name] if len(values[name]) == 1 else values[name][batch]
@@ -110,9 +127,14 @@ class ConvolutionCall(Call):
 
 
 def convolved(
-    kernel: Algorithm, conv: ConvolutionSpec, operands: Mapping[str, Array], shape: tuple[int, ...], compute: np.dtype[Any],
-    scratch: Bytes, tf32: bool,
-) -> Iterator[tuple[slice, Array]]:  # fmt: skip
+    kernel: Algorithm,
+    conv: ConvolutionSpec,
+    operands: Mapping[str, Array],
+    shape: tuple[int, ...],
+    compute: np.dtype[Any],
+    scratch: Bytes,
+    tf32: bool,
+) -> Iterator[tuple[slice, Array]]:
     """Yield the results before scaling and rounding, some images at a time; the gradient of a filter once, summed over all.
 
     `operands` are what is read, by name; those that are not "w" are images.
@@ -124,12 +146,16 @@ def convolved(
 
     images = [values for name, values in operands.items() if name != "w"]
     sums = np.zeros(shape, compute) if "w" not in operands else None
-    sizes = sum(math.prod(values.shape[1:]) for values in images) + (2 * math.prod(shape[1:]) if sums is None else 0)
+    sizes = sum(math.prod(values.shape[1:]) for values in images) + (
+        2 * math.prod(shape[1:]) if sums is None else 0
+    )
     step = max(1, BATCH_BYTES // max(1, sizes * compute.itemsize))
     filters = ready(operands["w"]) if sums is None else None
     for start in range(0, len(images[0]), step):
         batch = slice(start, start + step)
-        read = [ready(values[batch]) if name != "w" else filters for name, values in operands.items()]
+        read = [
+            ready(values[batch]) if name != "w" else filters for name, values in operands.items()
+        ]
         result = np.empty((len(images[0][batch]), *shape[1:]), compute) if sums is None else sums
         kernel.run(*read, conv, result, scratch)
         if sums is None:
@@ -180,9 +206,20 @@ def _rank(call: ConvolutionCall, *, timed: bool) -> None:
     rows.sort(key=lambda row: (row[1] != Status.SUCCESS, row[2]))
     if most < 1:
         raise bad(f"requestedAlgoCount={most}")
-    for result, (algorithm, status, milliseconds, needed) in zip(call.given["perfResults"], rows[:most], strict=False):
-        result.algo, result.status, result.time, result.memory = algorithm, status, milliseconds, needed
-        result.determinism = Determinism.DETERMINISTIC if is_deterministic(algorithm) else Determinism.NON_DETERMINISTIC
+    for result, (algorithm, status, milliseconds, needed) in zip(
+        call.given["perfResults"], rows[:most], strict=False
+    ):
+        result.algo, result.status, result.time, result.memory = (
+            algorithm,
+            status,
+            milliseconds,
+            needed,
+        )
+        result.determinism = (
+            Determinism.DETERMINISTIC
+            if is_deterministic(algorithm)
+            else Determinism.NON_DETERMINISTIC
+        )
         result.mathType = call.conv.math_type
     call.given["returnedAlgoCount"][0] = len(rows[:most])
 
@@ -214,7 +251,11 @@ for _way in ("forward", "backward_data", "backward_filter"):
 def fused_forward(given: SimpleNamespace) -> Work:
     """Compute y = activation(alpha1 * conv(x, w) + alpha2 * z + bias); z may be y."""
     in_place = given.z == given.y  # then z is the old y
-    operation = "convolution_bias_activation_forward" if in_place else "convolution_bias_addition_activation_forward"
+    operation = (
+        "convolution_bias_activation_forward"
+        if in_place
+        else "convolution_bias_addition_activation_forward"
+    )
     call = ConvolutionCall(given, operation)
     activation = call.options["activation"]
     if activation.mode not in (ActivationMode.IDENTITY, ActivationMode.RELU):
@@ -228,7 +269,9 @@ def fused_forward(given: SimpleNamespace) -> Work:
             values += alpha2 * of("y" if in_place else "z").astype(kind)
         values += of("bias").astype(kind)
         if activation.mode == ActivationMode.RELU:
-            values = (np.maximum if activation.nan == NanPropagation.PROPAGATE else np.fmax)(values, 0)
+            values = (np.maximum if activation.nan == NanPropagation.PROPAGATE else np.fmax)(
+                values, 0
+            )
         return to_output(values, numpy_dtype(call.y.dtype))
 
     return call.convolve(call.algorithm, finished)

@@ -23,13 +23,20 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import CTCLossSpec
 
 Array = np.ndarray[Any, Any]
-_LONGEST, _LARGEST, _MOST = 255, {DataType.FLOAT: 10000, DataType.DOUBLE: 5000}, 65535  # as far as an H200 was asked
+_LONGEST, _LARGEST, _MOST = (
+    255,
+    {DataType.FLOAT: 10000, DataType.DOUBLE: 5000},
+    65535,
+)  # as far as an H200 was asked
 
 
 def _described(given: SimpleNamespace) -> tuple[TensorSpec, CTCLossSpec]:
     """Return what the descriptors hold, as far as an H200 takes it."""
     real, algorithm = given.api.real, given.algo
-    x, spec = TensorDescriptor.read(real, given.probsDesc), CTCLossDescriptor.read(real, given.ctcLossDesc)
+    x, spec = (
+        TensorDescriptor.read(real, given.probsDesc),
+        CTCLossDescriptor.read(real, given.ctcLossDesc),
+    )
     if given.gradientsDesc and TensorDescriptor.read(real, given.gradientsDesc) != x:
         raise bad("gradientsDesc is another than probsDesc, whose strides cuDNN uses for both")
     if x.rank != 3 or x.strides[2] != 1:
@@ -46,7 +53,9 @@ def _workspace_bytes(x: TensorSpec, longest: int, algorithm: int) -> int:
     if algorithm == CTCLossAlgo.DETERMINISTIC and longest > _LONGEST:
         raise unsupported(f"DETERMINISTIC with a label of {longest}; allowed: up to {_LONGEST}")
     if algorithm == CTCLossAlgo.NON_DETERMINISTIC and x.shape[2] > _LARGEST[x.dtype]:
-        raise unsupported(f"NON_DETERMINISTIC with {x.shape[2]} labels; allowed: up to {_LARGEST[x.dtype]}")
+        raise unsupported(
+            f"NON_DETERMINISTIC with {x.shape[2]} labels; allowed: up to {_LARGEST[x.dtype]}"
+        )
     if x.shape[2] < 2 or x.shape[1] > _MOST:
         raise bad(f"probsDesc is {x}; needed: 2 labels, and at most {_MOST} sequences")
     return 512 + 8 * x.shape[1] * (x.shape[0] + 2 * longest + 1)
@@ -88,7 +97,9 @@ def loss_v8(given: SimpleNamespace) -> Any:
         lengths = read(given.labelLengths, x.shape[1]).tolist()
         if max(lengths) > spec.max_label_length:
             told = f"a label of {max(lengths)}, maxLabelLength is {spec.max_label_length}"
-            raise RefusalError(Status.EXECUTION_FAILED, f"{told}: a GPU ends in an illegal memory access")
+            raise RefusalError(
+                Status.EXECUTION_FAILED, f"{told}: a GPU ends in an illegal memory access"
+            )
         labels, inputs = read(given.labels, sum(lengths)), read(given.inputLengths, x.shape[1])
         numbers = labels.tolist(), lengths, inputs.tolist()
         _run(given, x, spec, numbers, needed)
@@ -97,12 +108,18 @@ def loss_v8(given: SimpleNamespace) -> Any:
 
 
 def _run(
-    given: SimpleNamespace, x: TensorSpec, spec: CTCLossSpec, numbers: tuple[Sequence[int], ...], needed: int
+    given: SimpleNamespace,
+    x: TensorSpec,
+    spec: CTCLossSpec,
+    numbers: tuple[Sequence[int], ...],
+    needed: int,
 ) -> None:
     labels, label_lengths, input_lengths = numbers
     steps, n, alphabet = x.shape
     if min(label_lengths) < 1 or min(labels) < 1 or max(labels) >= alphabet:
-        raise bad("a label that is empty, blank or beyond the alphabet: a GPU computes something else")
+        raise bad(
+            "a label that is empty, blank or beyond the alphabet: a GPU computes something else"
+        )
     if min(input_lengths) < 0 or max(input_lengths) > steps:
         raise bad(f"input lengths {list(input_lengths)}; there are {steps} steps")
     check_size("workspace", given.workSpaceSizeInBytes, needed)
@@ -133,14 +150,25 @@ def _of_one(x: Array, label: Array, normalization: LossNormalizationMode) -> tup
         probs = probs / probs.sum(1, keepdims=True)
     path = np.zeros(2 * len(label) + 1, int)  # with blanks between the labels, and around them
     path[1::2] = label
-    skips = np.array([position > 1 and path[position] not in (0, path[position - 2]) for position in range(len(path))])
+    skips = np.array(
+        [
+            position > 1 and path[position] not in (0, path[position - 2])
+            for position in range(len(path))
+        ]
+    )
     emitted = np.log(probs.astype(np.float64))[:, path]
     ahead = _forward(emitted, skips)
-    back = _forward(emitted[::-1, ::-1], np.concatenate(([False, False], skips[2:][::-1])))[::-1, ::-1]
+    back = _forward(emitted[::-1, ::-1], np.concatenate(([False, False], skips[2:][::-1])))[
+        ::-1, ::-1
+    ]
     total = np.logaddexp.reduce(ahead[-1, -2:])
     passing = np.zeros(x.shape)
     if math.isnan(total) or total > -math.inf:
-        np.add.at(passing.T, path, np.where(emitted > -np.inf, np.exp(ahead + back - emitted - total), 0).T)
+        np.add.at(
+            passing.T,
+            path,
+            np.where(emitted > -np.inf, np.exp(ahead + back - emitted - total), 0).T,
+        )
     # an H200 leaves the probability itself where no path of the label passes
     return -total, probs - passing if softmax else np.where(passing > 0, -passing / probs, probs)
 

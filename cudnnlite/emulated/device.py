@@ -16,7 +16,13 @@ from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite._raw.library import load_library
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import shown
-from cudnnlite.devices.device import DeviceFacts, StandIns, refuse_allocation, refuse_host_copy, refuse_wait
+from cudnnlite.devices.device import (
+    DeviceFacts,
+    StandIns,
+    refuse_allocation,
+    refuse_host_copy,
+    refuse_wait,
+)
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.devices.storage import as_row
 from cudnnlite.dtypes import numpy_dtype
@@ -146,7 +152,11 @@ class EmulatedDevice(NonCopyable):
             return self.default_stream
         if isinstance(stream, EmulatedStream) and stream.device is self:
             return stream
-        known = self._streams.get(stream) if isinstance(stream, int) and not isinstance(stream, bool) else None
+        known = (
+            self._streams.get(stream)
+            if isinstance(stream, int) and not isinstance(stream, bool)
+            else None
+        )
         if known is not None and (found := known()) is not None:
             return found
         raise ArgumentError(f"stream={shown(stream)} is not a stream of {self}")
@@ -194,16 +204,22 @@ class EmulatedDevice(NonCopyable):
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
         """Return ordinary memory: nothing here is asynchronous."""
         if nbytes > host_memory():
-            raise DeviceMemoryError(f"{format_size(nbytes)} of pinned memory are more than the host has left")
+            raise DeviceMemoryError(
+                f"{format_size(nbytes)} of pinned memory are more than the host has left"
+            )
         return np.empty(nbytes, np.uint8)
 
-    def copy_rows(self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool) -> None:
+    def copy_rows(
+        self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
+    ) -> None:
         """Copy between contiguous host memory and rows on the device."""
         refuse_host_copy(self, stream, out=out)
         rows = self._rows(ptr, pitch, host.shape[1], host.shape[0])
         (host if out else rows)[...] = rows if out else host
 
-    def fill_rows(self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any) -> None:
+    def fill_rows(
+        self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
+    ) -> None:
         """Set rows to a repeated pattern."""
 
         def work() -> None:
@@ -253,17 +269,27 @@ class EmulatedDevice(NonCopyable):
             view = np.from_dlpack(bridge)
             view = view.view(numpy_dtype(DataType.BFLOAT16)) if bridge.is_bfloat16 else view
         except (TypeError, ValueError, AttributeError, RuntimeError, BufferError) as error:
-            raise ArrayTypeError(f"{argument} of type {type(array).__name__} cannot be viewed: {error}") from error
+            raise ArrayTypeError(
+                f"{argument} of type {type(array).__name__} cannot be viewed: {error}"
+            ) from error
         strides = tuple(stride // view.itemsize for stride in view.strides)
-        foreign = ForeignArray(view.ctypes.data, view.shape, strides, view.dtype, not view.flags.writeable, view)
+        foreign = ForeignArray(
+            view.ctypes.data, view.shape, strides, view.dtype, not view.flags.writeable, view
+        )
         if isinstance(array, np.ndarray) or not self.memory.contains(foreign.ptr, foreign.nbytes):
             raise host_array_error(array, argument)
         return foreign
 
-    def export_dlpack(self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any) -> Any:
+    def export_dlpack(
+        self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any
+    ) -> Any:
         """Return a DLPack capsule; NumPy makes it, so the memory is the host's, as it really is."""
         owner = array.owner
-        memory = owner.bytes() if isinstance(owner, EmulatedBuffer) else self.memory.view(array.ptr, array.nbytes)
+        memory = (
+            owner.bytes()
+            if isinstance(owner, EmulatedBuffer)
+            else self.memory.view(array.ptr, array.nbytes)
+        )
         start = array.ptr - memory.ctypes.data if array.nbytes else 0
         strides = tuple(stride * array.dtype.itemsize for stride in array.strides)
         view: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, memory, start, strides)

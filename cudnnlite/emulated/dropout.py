@@ -67,7 +67,8 @@ def _header(api: EmulatedApi, states: int) -> NDArray[Any]:
     header = api.memory.view(states, _STATES_BYTES)[: _HEADER.itemsize].view(_HEADER)
     if header["magic"][0] != _MAGIC:
         raise RefusalError(
-            Status.EXECUTION_FAILED, f"the dropout states at {states:#x} were not filled by cudnnSetDropoutDescriptor"
+            Status.EXECUTION_FAILED,
+            f"the dropout states at {states:#x} were not filled by cudnnSetDropoutDescriptor",
         )
     return header
 
@@ -106,7 +107,11 @@ def get_dropout(given: SimpleNamespace) -> None:
     dropout = find_dropout(given.api, given.dropoutDesc.value)
     if dropout is None:
         raise null("dropoutDesc")
-    given.dropout[0], given.states[0], given.seed[0] = dropout.probability, dropout.states or None, dropout.seed
+    given.dropout[0], given.states[0], given.seed[0] = (
+        dropout.probability,
+        dropout.states or None,
+        dropout.seed,
+    )
 
 
 @computes("dropout", ranks=(4, 5, 6), refused=Status.NOT_SUPPORTED)

@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudnnlite._raw.enums import BackendBehaviorNote, BackendHeurMode, BackendKnobType, BackendNumericalNote
+from cudnnlite._raw.enums import (
+    BackendBehaviorNote,
+    BackendHeurMode,
+    BackendKnobType,
+    BackendNumericalNote,
+)
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated import fusion
@@ -20,7 +25,14 @@ from cudnnlite.emulated.fusion import spec_of
 from cudnnlite.emulated.kernels import KERNELS, WITHOUT_SCRATCH, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, to_output
-from cudnnlite.emulated.registry import RefusalError, Work, bad, check_aligned, emulates, unsupported
+from cudnnlite.emulated.registry import (
+    RefusalError,
+    Work,
+    bad,
+    check_aligned,
+    emulates,
+    unsupported,
+)
 from cudnnlite.emulated.support import tf32_is_forbidden, why_no_engine, why_no_forward_engine
 from cudnnlite.enums import ConvolutionMode, DataType, Status
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
@@ -33,7 +45,9 @@ _TILES = 3  # the largest value of the one knob that every engine has; it change
 class EngineFacts(NamedTuple):
     """An emulated engine."""
 
-    narrow: bool = False  # whether it multiplies float32 in TF32, and otherwise on what would be tensor cores
+    narrow: bool = (
+        False  # whether it multiplies float32 in TF32, and otherwise on what would be tensor cores
+    )
     notes: tuple[BackendNumericalNote, ...] = ()  # its further numerical notes
     textures: bool = False  # whether it has a knob for textures, which the heuristics set: a capture would refuse it
     compiled: bool = False  # whether a GPU would have to compile it first
@@ -48,7 +62,11 @@ ENGINES = (
     EngineFacts(notes=(BackendNumericalNote.FFT,)),  # no heuristic names it, nor the next
     EngineFacts(compiled=True),
 )
-_NAMED = {BackendHeurMode.A: (4, 2, 1, 0), BackendHeurMode.B: (3, 1), BackendHeurMode.FALLBACK: (1, 0)}
+_NAMED = {
+    BackendHeurMode.A: (4, 2, 1, 0),
+    BackendHeurMode.B: (3, 1),
+    BackendHeurMode.FALLBACK: (1, 0),
+}
 _NAMED[BackendHeurMode.INSTANT] = _NAMED[BackendHeurMode.A]
 
 
@@ -105,7 +123,9 @@ def _convolve(names: tuple[str, ...], operation: Native) -> None:
     x_spec, y_spec = spec_of(x), spec_of(y)
     w_spec = FilterSpec.from_tensor(spec_of(w), channels_last=x_spec.is_channels_last)
     conv = ConvolutionSpec(
-        padding=tuple(zip(steps.values["pre_paddings"], steps.values["post_paddings"], strict=True)),
+        padding=tuple(
+            zip(steps.values["pre_paddings"], steps.values["post_paddings"], strict=True)
+        ),
         stride=steps.values["filter_strides"],
         dilation=steps.values["dilations"],
         groups=x_spec.shape[1] // w_spec.shape[1],
@@ -114,16 +134,23 @@ def _convolve(names: tuple[str, ...], operation: Native) -> None:
     )
     expected = conv.output_shape(x_spec.shape, w_spec.shape)
     if expected != y_spec.shape:
-        raise RefusalError(Status.BAD_PARAM_SHAPE_MISMATCH, f"y has shape {y_spec.shape}, the result has {expected}")
+        raise RefusalError(
+            Status.BAD_PARAM_SHAPE_MISMATCH,
+            f"y has shape {y_spec.shape}, the result has {expected}",
+        )
     uids = {name: operation.one(name).one("unique_id") for name in names}
-    written = names[2] if names[2] == "y" else next(name for name in names[:2] if name.startswith("d"))
+    written = (
+        names[2] if names[2] == "y" else next(name for name in names[:2] if name.startswith("d"))
+    )
     alpha, beta = operation.one("alpha", 1.0), operation.one("beta", 0.0)
     operation.made = Convolution(x_spec, w_spec, y_spec, conv, alpha, beta, uids, written, ())
 
 
 for _kind, _names in {
-    "FORWARD": ("x", "w", "y"), "BACKWARD_DATA": ("dx", "w", "dy"), "BACKWARD_FILTER": ("x", "dw", "dy"),
-}.items():  # fmt: skip
+    "FORWARD": ("x", "w", "y"),
+    "BACKWARD_DATA": ("dx", "w", "dy"),
+    "BACKWARD_FILTER": ("x", "dw", "dy"),
+}.items():
     finalizes(f"OPERATION_CONVOLUTION_{_kind}")(partial(_convolve, _names))
 
 
@@ -131,8 +158,14 @@ for _kind, _names in {
 def _graph(graph: Native) -> None:
     first, *others = graph.values["ops"]
     alone = isinstance(first.made, Convolution) and first.made.written != "y" and others
-    if not isinstance(first.made, Convolution) or alone or any(o.kind != "OPERATION_POINTWISE" for o in others):
-        raise unsupported("the emulated device has graphs of one convolution and pointwise operations")
+    if (
+        not isinstance(first.made, Convolution)
+        or alone
+        or any(o.kind != "OPERATION_POINTWISE" for o in others)
+    ):
+        raise unsupported(
+            "the emulated device has graphs of one convolution and pointwise operations"
+        )
     tensors = [
         operation.one(name)
         for operation in graph.values["ops"]
@@ -142,11 +175,14 @@ def _graph(graph: Native) -> None:
     for tensor in filter(None, tensors):
         if known.setdefault(tensor.one("unique_id"), tensor) is not tensor:
             raise RefusalError(
-                Status.BAD_PARAM_DUPLICATED_ENTRIES, f"two tensors with unique_id={tensor.one('unique_id')}"
+                Status.BAD_PARAM_DUPLICATED_ENTRIES,
+                f"two tensors with unique_id={tensor.one('unique_id')}",
             )
     written = [first.one(first.made.written), *(other.one("ydesc") for other in others)]
     if [tensor.one("is_virtual", False) for tensor in written] != [True] * len(others) + [False]:
-        raise unsupported("of what a graph writes the last tensor alone is in memory, the others virtual")
+        raise unsupported(
+            "of what a graph writes the last tensor alone is in memory, the others virtual"
+        )
     if [other.one("xdesc") for other in others] != written[:-1]:
         raise unsupported("each pointwise operation reads what the one before it writes")
     graph.made = first.made._replace(pointwise=tuple(others))
@@ -160,7 +196,9 @@ def _supported(problem: Convolution) -> None:
         raise unsupported("integers")
     if problem.written != "y":
         why = why_no_engine(x, w, conv, y)
-    elif problem.pointwise:  # then the convolution's result is not written to memory, and its layout does not count
+    elif (
+        problem.pointwise
+    ):  # then the convolution's result is not written to memory, and its layout does not count
         why = why_no_forward_engine(x, w, conv, x.packed(y.shape, x.dtype), is_fused=True)
     else:
         why = why_no_forward_engine(x, w, conv, y, is_fused=False)
@@ -175,26 +213,37 @@ def _engine(graph: Native, index: int) -> Native:
         raise unsupported(f"there is no engine {index}")
     facts = ENGINES[index]
     if facts.narrow and (
-        problem.x.dtype == DataType.DOUBLE or (problem.x.dtype == DataType.FLOAT and tf32_is_forbidden())
+        problem.x.dtype == DataType.DOUBLE
+        or (problem.x.dtype == DataType.FLOAT and tf32_is_forbidden())
     ):
         raise unsupported(f"engine {index} needs tensor cores")
     if problem.pointwise:
         scalars = (problem.alpha, problem.beta)
         operations = problem.pointwise
-        if why := fusion.refusal(problem.x, problem.w, problem.conv, scalars, operations, narrow=facts.narrow):
+        if why := fusion.refusal(
+            problem.x, problem.w, problem.conv, scalars, operations, narrow=facts.narrow
+        ):
             raise unsupported(why)
     problem.kernel(facts)
-    knobs = [(BackendKnobType.TILE_SIZE, _TILES), *([(BackendKnobType.USE_TEX, 1)] if facts.textures else [])]
+    knobs = [
+        (BackendKnobType.TILE_SIZE, _TILES),
+        *([(BackendKnobType.USE_TEX, 1)] if facts.textures else []),
+    ]
     infos = [
-        Native("KNOB_INFO").fill(type=[int(knob)], minimum_value=[0], maximum_value=[most], stride=[1])
+        Native("KNOB_INFO").fill(
+            type=[int(knob)], minimum_value=[0], maximum_value=[most], stride=[1]
+        )
         for knob, most in knobs
     ]
     notes = [BackendBehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API]
     notes += [BackendBehaviorNote.RUNTIME_COMPILATION] * facts.compiled
     return Native("ENGINE").fill(
-        operation_graph=[graph], global_index=[index], knob_info=infos, numerical_note=[*map(int, facts.notes)],
+        operation_graph=[graph],
+        global_index=[index],
+        knob_info=infos,
+        numerical_note=[*map(int, facts.notes)],
         behavior_note=[*map(int, notes)],
-    )  # fmt: skip
+    )
 
 
 @finalizes("ENGINE")
@@ -228,7 +277,10 @@ def _heuristic(heuristic: Native) -> None:
             continue
         knobs = [info.one("type") for info in engine.values["knob_info"]]
         values = {BackendKnobType.TILE_SIZE: index % 2, BackendKnobType.USE_TEX: 1}
-        choices = [Native("KNOB_CHOICE").fill(knob_type=[knob], knob_value=[values[knob]]) for knob in knobs]
+        choices = [
+            Native("KNOB_CHOICE").fill(knob_type=[knob], knob_value=[values[knob]])
+            for knob in knobs
+        ]
         results.append(Native("ENGINECFG").fill(engine=[engine], knob_choices=choices))
     if not results:
         raise unsupported("no engine supports this graph")
@@ -240,7 +292,9 @@ def _plan(plan: Native) -> None:
     engine = plan.one("engine_config").one("engine")
     problem: Convolution = engine.one("operation_graph").made
     kernel, plan.made = problem.kernel(ENGINES[engine.one("global_index")]), engine
-    plan.values["workspace_size"] = [kernel.size(problem.x.shape, problem.w.shape, problem.conv, problem.compute)]
+    plan.values["workspace_size"] = [
+        kernel.size(problem.x.shape, problem.w.shape, problem.conv, problem.compute)
+    ]
 
 
 @finalizes("VARIANT_PACK")
@@ -254,7 +308,10 @@ def _pack(pack: Native) -> None:
 def execute(given: SimpleNamespace) -> Work:
     """Compute what a plan's graph says, over the addresses of a variant pack."""
     api: EmulatedApi = given.api
-    found, pack = native(api, given.executionPlan, "EXECUTION_PLAN"), native(api, given.variantPack, "VARIANT_PACK")
+    found, pack = (
+        native(api, given.executionPlan, "EXECUTION_PLAN"),
+        native(api, given.variantPack, "VARIANT_PACK"),
+    )
     if found.one("handle") != given.handle.value:
         raise bad("the plan was made for another handle")
     problem: Convolution = found.made.one("operation_graph").made
@@ -268,11 +325,15 @@ def execute(given: SimpleNamespace) -> Work:
 
     def work() -> None:
         scratch, tensors = api.memory.view(workspace, needed), _Tensors(api, problem, addresses)
-        read = {name: tensors.read(uid) for name, uid in problem.uids.items() if name != problem.written}
+        read = {
+            name: tensors.read(uid) for name, uid in problem.uids.items() if name != problem.written
+        }
         kernel, tf32 = problem.kernel(facts), facts.narrow and problem.x.dtype == DataType.FLOAT
         api.ran.add((kernel, tf32))
         shape = tensors.specs[problem.uids[problem.written]].shape
-        for batch, result in convolved(kernel, problem.conv, read, shape, problem.compute, scratch, tf32):
+        for batch, result in convolved(
+            kernel, problem.conv, read, shape, problem.compute, scratch, tf32
+        ):
             tensors.finish(batch, result)
 
     return work
@@ -281,14 +342,24 @@ def execute(given: SimpleNamespace) -> Work:
 class _Tensors:
     """The tensors of a graph, by their numbers: those in memory, and what the pointwise operations make of a result."""
 
-    def __init__(self, api: EmulatedApi, problem: Convolution, addresses: dict[int, int | None]) -> None:
+    def __init__(
+        self, api: EmulatedApi, problem: Convolution, addresses: dict[int, int | None]
+    ) -> None:
         self._problem = problem
-        specs = dict(zip(problem.uids.values(), (problem.x, problem.w.tensor, problem.y), strict=True))
+        specs = dict(
+            zip(problem.uids.values(), (problem.x, problem.w.tensor, problem.y), strict=True)
+        )
         outputs = [problem.uids[problem.written]]
-        added = {operation.one("bdesc").one("unique_id") for operation in problem.pointwise if operation.one("bdesc")}
+        added = {
+            operation.one("bdesc").one("unique_id")
+            for operation in problem.pointwise
+            if operation.one("bdesc")
+        }
         for operation in problem.pointwise:
             found = [operation.one(name) for name in ("xdesc", "bdesc", "ydesc")]
-            specs |= {tensor.one("unique_id"): spec_of(tensor) for tensor in found if tensor is not None}
+            specs |= {
+                tensor.one("unique_id"): spec_of(tensor) for tensor in found if tensor is not None
+            }
             outputs.append(operation.one("ydesc").one("unique_id"))
         self.specs, self._written = specs, outputs[-1]
         real = [uid for uid in specs if uid not in outputs[:-1]]
@@ -323,10 +394,22 @@ class _Tensors:
         values = {first: scale_add(result, problem.alpha, problem.beta, old, kind)}
         with np.errstate(all="ignore"):
             for operation in problem.pointwise:
-                uids = [operation.one(name).one("unique_id") for name in ("xdesc", "bdesc") if name in operation.values]
-                given = [values[uid] if uid in values else self._part(uid, batch, result.dtype) for uid in uids]
+                uids = [
+                    operation.one(name).one("unique_id")
+                    for name in ("xdesc", "bdesc")
+                    if name in operation.values
+                ]
+                given = [
+                    values[uid] if uid in values else self._part(uid, batch, result.dtype)
+                    for uid in uids
+                ]
                 values[operation.one("ydesc").one("unique_id")] = fusion.computed(operation, *given)
-        write_values(self._views[self._written], spec, batch, to_output(values[self._written], numpy_dtype(spec.dtype)))
+        write_values(
+            self._views[self._written],
+            spec,
+            batch,
+            to_output(values[self._written], numpy_dtype(spec.dtype)),
+        )
 
     def _part(self, uid: int, batch: slice, dtype: np.dtype[Any]) -> Array:
         whole = self.read(uid).astype(dtype)

@@ -18,17 +18,31 @@ from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_LAST, same_strides
 
 Array = np.ndarray[Any, Any]
-BINARY: Mapping[PointwiseMode, Callable[..., Array]] = {PointwiseMode.ADD: np.add, PointwiseMode.MUL: np.multiply}
-_COEFFICIENTS = {"relu_upper_clip": np.inf, "elu_alpha": 1.0, "swish_beta": 1.0}  # by attribute: what it is if not set
+BINARY: Mapping[PointwiseMode, Callable[..., Array]] = {
+    PointwiseMode.ADD: np.add,
+    PointwiseMode.MUL: np.multiply,
+}
+_COEFFICIENTS = {
+    "relu_upper_clip": np.inf,
+    "elu_alpha": 1.0,
+    "swish_beta": 1.0,
+}  # by attribute: what it is if not set
 UNARY: Mapping[PointwiseMode, Callable[..., Array]] = {
     PointwiseMode.IDENTITY: lambda x, upper, alpha, beta: x,
     PointwiseMode.RELU_FWD: lambda x, upper, alpha, beta: np.clip(x, 0, upper),
     PointwiseMode.TANH_FWD: lambda x, upper, alpha, beta: np.tanh(x),
     PointwiseMode.SIGMOID_FWD: lambda x, upper, alpha, beta: 1 / (1 + np.exp(-x)),
     PointwiseMode.SWISH_FWD: lambda x, upper, alpha, beta: x / (1 + np.exp(-beta * x)),
-    PointwiseMode.ELU_FWD: lambda x, upper, alpha, beta: np.maximum(x, 0) + alpha * np.expm1(np.minimum(x, 0)),
+    PointwiseMode.ELU_FWD: lambda x, upper, alpha, beta: (
+        np.maximum(x, 0) + alpha * np.expm1(np.minimum(x, 0))
+    ),
 }
-_BUILT_IN = {PointwiseMode.RELU_FWD, PointwiseMode.TANH_FWD, PointwiseMode.SIGMOID_FWD, PointwiseMode.ELU_FWD}
+_BUILT_IN = {
+    PointwiseMode.RELU_FWD,
+    PointwiseMode.TANH_FWD,
+    PointwiseMode.SIGMOID_FWD,
+    PointwiseMode.ELU_FWD,
+}
 
 
 def spec_of(tensor: Native) -> TensorSpec:
@@ -66,15 +80,22 @@ def computed(operation: Native, x: Array, b: Array | None = None) -> Array:
     if mode == PointwiseMode.RELU_FWD and not steps.one("nan_propagation"):
         x = np.where(np.isnan(x), x.dtype.type(0), x)
     if b is None:
-        return UNARY[mode](x, *(x.dtype.type(steps.one(name, usual)) for name, usual in _COEFFICIENTS.items()))
+        return UNARY[mode](
+            x, *(x.dtype.type(steps.one(name, usual)) for name, usual in _COEFFICIENTS.items())
+        )
     alphas = (x.dtype.type(operation.one(name, 1.0)) for name in ("alpha1", "alpha2"))
     return BINARY[mode](*(alpha * value for alpha, value in zip(alphas, (x, b), strict=True)))
 
 
 def refusal(
-    x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec, scalars: tuple[float, float], chain: tuple[Native, ...], *,
+    x: TensorSpec,
+    w: FilterSpec,
+    conv: ConvolutionSpec,
+    scalars: tuple[float, float],
+    chain: tuple[Native, ...],
+    *,
     narrow: bool,
-) -> str:  # fmt: skip
+) -> str:
     """Return why an H200 has no engine for a convolution with pointwise operations behind it; empty if it has one.
 
     `scalars` are the convolution's alpha and beta, `chain` the operations behind it in order, and `narrow` tells whether it
@@ -89,7 +110,9 @@ def refusal(
     if {conv.compute_type} | betweens | precisions != {wide}:
         return f"operations behind a convolution are computed in {wide.name}, and so are the tensors between"
     kinds = [_kind(operation, y) for operation in chain]
-    operands = {y.dtype} | {spec_of(operation.one("bdesc")).dtype for operation in chain if "bdesc" in operation.values}
+    operands = {y.dtype} | {
+        spec_of(operation.one("bdesc")).dtype for operation in chain if "bdesc" in operation.values
+    }
     if "" in kinds or operands != {x.dtype}:
         return "an operand of another type, layout or shape than the result's, a value for each channel, or one value"
     alphas = [(operation.one("alpha1", 1.0), operation.one("alpha2", 1.0)) for operation in chain]
@@ -100,8 +123,14 @@ def refusal(
     if {*alphas} != {(1.0, 1.0)}:
         return "scalars elsewhere than at the addition of an image before a bias"
     last, bfloat16 = CHANNELS_LAST[x.rank], x.dtype == DataType.BFLOAT16
-    if x.dtype == DataType.DOUBLE or not (x.fits(last) and y.fits(last)) or w.format != TensorFormat.NHWC:
-        return "these operations have engines with channels last in memory alone, and none in float64"
+    if (
+        x.dtype == DataType.DOUBLE
+        or not (x.fits(last) and y.fits(last))
+        or w.format != TensorFormat.NHWC
+    ):
+        return (
+            "these operations have engines with channels last in memory alone, and none in float64"
+        )
     if conv.mode == ConvolutionMode.CONVOLUTION or (bfloat16 and w.shape[1] == 1):
         return "these operations have no engines behind a rotated filter, nor behind a depthwise one in bfloat16"
     if not narrow and (bfloat16 or x.rank == 5):

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from cudnnlite.emulated.operation import computes
 from cudnnlite.enums import ConvolutionMode, Status
-from cudnnlite.operations.operation import FLOATS
+from cudnnlite.problems.operation import FLOATS
 from cudnnlite.specs import ConvolutionSpec, FilterSpec
 
 Array = NDArray[Any]
@@ -63,13 +63,22 @@ def _blocks(x: Shape, w: Shape, conv: ConvolutionSpec, most_taps: int) -> _Block
     (n, k, *out), taps, values = conv.output_shape(x, w), math.prod(w[2:]), VALUES
     part = min(taps, most_taps, max(1, values // x[1]))
     filters = min(k // conv.groups, max(1, values // (x[1] * part)))
-    most = min(MANY_PLACES if taps > TAPS else PLACES, 2 * values // (x[1] * part), values // (conv.groups * filters))
+    most = min(
+        MANY_PLACES if taps > TAPS else PLACES,
+        2 * values // (x[1] * part),
+        values // (conv.groups * filters),
+    )
     return _Blocks(part, filters, min(n * math.prod(out), max(1, most)))
 
 
 def _size(x: Shape, w: Shape, conv: ConvolutionSpec, dtype: DTypeLike) -> int:
     blocks = _blocks(x, w, conv, TAPS)
-    return x[1] * blocks.taps * blocks.places * (8 if np.dtype(dtype).kind == "i" else np.dtype(dtype).itemsize)
+    return (
+        x[1]
+        * blocks.taps
+        * blocks.places
+        * (8 if np.dtype(dtype).kind == "i" else np.dtype(dtype).itemsize)
+    )
 
 
 def correlation_filter(w: Array, conv: ConvolutionSpec) -> Array:
@@ -119,9 +128,13 @@ def meetings(
     for number, tap in enumerate(taps):
         places: list[Any] = [slice(None), number, slice(None)]
         pixels: list[Any] = [box[0], slice(None)]
-        for part, extent, at, pad, stride, far in zip(box[1:], image.shape[2:], tap, *steps, strict=True):
+        for part, extent, at, pad, stride, far in zip(
+            box[1:], image.shape[2:], tap, *steps, strict=True
+        ):
             start = part.start * stride + at * far - pad
-            low = max(0, -(start // stride))  # the first place whose pixel exists, and behind the last
+            low = max(
+                0, -(start // stride)
+            )  # the first place whose pixel exists, and behind the last
             high = max(low, min(part.stop - part.start, -((start - extent) // stride)))
             places.append(slice(low, high))
             first = start + low * stride
@@ -129,7 +142,9 @@ def meetings(
         yield columns[tuple(places)], image[tuple(pixels)].swapaxes(0, 1)
 
 
-def gather(columns: Array, image: Array, box: Box, taps: Sequence[Shape], conv: ConvolutionSpec) -> None:
+def gather(
+    columns: Array, image: Array, box: Box, taps: Sequence[Shape], conv: ConvolutionSpec
+) -> None:
     """Fill `columns` with the pixels that they stand for, and zeros for padding; see `meetings`."""
     for number, (column, pixels) in enumerate(meetings(columns, image, box, taps, conv)):
         if column.shape[1:] != columns.shape[2:]:
@@ -138,7 +153,12 @@ def gather(columns: Array, image: Array, box: Box, taps: Sequence[Shape], conv: 
 
 
 def _parts(
-    x: Shape, w: Array, y: Shape, conv: ConvolutionSpec, dtype: DTypeLike, scratch: NDArray[np.uint8]
+    x: Shape,
+    w: Array,
+    y: Shape,
+    conv: ConvolutionSpec,
+    dtype: DTypeLike,
+    scratch: NDArray[np.uint8],
 ) -> Iterator[tuple[Box, tuple[Any, ...], list[Shape], Array, Array]]:
     """Yield what one product after the other is about.
 
@@ -146,13 +166,28 @@ def _parts(
     those filters, and room for columns, ``(C, taps, n, *places)``.  Without `scratch` it is one tap at a time.
     """
     blocks = _blocks(x, w.shape, conv, TAPS if scratch.size else 1)
-    space = scratch.view(dtype) if scratch.size else np.empty(x[1] * blocks.taps * blocks.places, dtype)
-    filters, taps = split_groups(correlation_filter(w, conv), 0, conv.groups), list(np.ndindex(*w.shape[2:]))
-    for ks, box in product(chunks(filters.shape[1], blocks.filters), boxes((y[0], *y[2:]), blocks.places)):
-        for ts in chunks(len(taps), blocks.taps):  # innermost, while what they add up to is in the cache
+    space = (
+        scratch.view(dtype) if scratch.size else np.empty(x[1] * blocks.taps * blocks.places, dtype)
+    )
+    filters, taps = (
+        split_groups(correlation_filter(w, conv), 0, conv.groups),
+        list(np.ndindex(*w.shape[2:])),
+    )
+    for ks, box in product(
+        chunks(filters.shape[1], blocks.filters), boxes((y[0], *y[2:]), blocks.places)
+    ):
+        for ts in chunks(
+            len(taps), blocks.taps
+        ):  # innermost, while what they add up to is in the cache
             shape = (x[1], *(part.stop - part.start for part in (ts, *box)))
             some = np.stack([_at_tap(filters, tap)[:, ks] for tap in taps[ts]], -1)
-            yield box, (box[0], slice(None), ks, *box[1:]), taps[ts], some, space[: math.prod(shape)].reshape(shape)
+            yield (
+                box,
+                (box[0], slice(None), ks, *box[1:]),
+                taps[ts],
+                some,
+                space[: math.prod(shape)].reshape(shape),
+            )
 
 
 def _at_tap(filters: Array, tap: Shape) -> Array:
@@ -171,7 +206,9 @@ def _product_dtype(x: Array, w: Array) -> np.dtype[Any]:
     return np.dtype(np.float64 if exact else np.int64)
 
 
-def _convolve(x: Array, w: Array, conv: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]) -> None:
+def _convolve(
+    x: Array, w: Array, conv: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]
+) -> None:
     """Convolve, without `scratch` tap by tap."""
     dtype, grouped = _product_dtype(x, w), split_groups(out, 1, conv.groups)
     for box, place, taps, some, columns in _parts(x.shape, w, out.shape, conv, dtype, scratch):
@@ -179,7 +216,9 @@ def _convolve(x: Array, w: Array, conv: ConvolutionSpec, out: Array, scratch: ND
         rows, target = some.astype(dtype, copy=False).reshape(*some.shape[:2], -1), grouped[place]
         result = rows @ columns.reshape(conv.groups, rows.shape[2], -1)
         result = np.moveaxis(result.reshape(*target.shape[1:3], *columns.shape[2:]), 2, 0)
-        if out.dtype.kind == "i":  # by way of int64, so that a sum beyond int32 wraps as it does on the device
+        if (
+            out.dtype.kind == "i"
+        ):  # by way of int64, so that a sum beyond int32 wraps as it does on the device
             result = result.astype(np.int64, copy=False).astype(np.int32)
         if any(taps[0]):
             np.add(target, result, out=target)
@@ -187,7 +226,9 @@ def _convolve(x: Array, w: Array, conv: ConvolutionSpec, out: Array, scratch: ND
             target[...] = result
 
 
-def _gradient_of_images(w: Array, dy: Array, conv: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]) -> None:
+def _gradient_of_images(
+    w: Array, dy: Array, conv: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]
+) -> None:
     """Scatter: each place adds its columns, ``w.T @ dy``, to the pixels that it saw."""
     out[...] = 0
     grouped = split_groups(dy, 1, conv.groups)
@@ -199,7 +240,9 @@ def _gradient_of_images(w: Array, dy: Array, conv: ConvolutionSpec, out: Array, 
             np.add(pixels, column, out=pixels)
 
 
-def _gradient_of_filter(x: Array, dy: Array, conv: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]) -> None:
+def _gradient_of_filter(
+    x: Array, dy: Array, conv: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]
+) -> None:
     """Gather: ``dy @ columns.T``, all images together; added to `out`."""
     grouped = split_groups(dy, 1, conv.groups)
     gradient = split_groups(correlation_filter(out, conv), 0, conv.groups)
@@ -225,7 +268,13 @@ KERNELS: Mapping[str, Algorithm] = {
 }
 
 
-@computes("im2col", dtypes=FLOATS, ranks=(2,), refuse=lambda specs, options: "", refused=Status.NOT_SUPPORTED)
+@computes(
+    "im2col",
+    dtypes=FLOATS,
+    ranks=(2,),
+    refuse=lambda specs, options: "",
+    refused=Status.NOT_SUPPORTED,
+)
 def im2col(x: Array, w: FilterSpec, conv: ConvolutionSpec) -> Array:
     """Return a row for each tap."""
     n, c, *_ = x.shape

@@ -36,7 +36,12 @@ _PART = 2 << 20  # bytes; as large as a huge page
 # of both versions of control groups: where they are, and the files with the limit, the use, and what of that is a mere cache
 _GROUPS = {
     "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    "memory": (
+        "sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
 }
 
 Bytes = npt.NDArray[np.uint8]
@@ -105,7 +110,9 @@ class EmulatedMemory(NonCopyable):
         with self._lock:
             self._free_dropped()
             self._unasked += nbytes
-            if nbytes > self.capacity - self.used or (self._unasked > _UNASKED and nbytes > self.left):
+            if nbytes > self.capacity - self.used or (
+                self._unasked > _UNASKED and nbytes > self.left
+            ):
                 raise self._too_much(nbytes)
             if nbytes == 0:
                 return EmulatedBuffer(self, 0, 0)
@@ -139,7 +146,11 @@ class EmulatedMemory(NonCopyable):
 
     def _too_much(self, nbytes: int) -> DeviceMemoryError:
         left = self.left
-        why = ", which is what the host has left for this process" if left < self.capacity - self.used else ""
+        why = (
+            ", which is what the host has left for this process"
+            if left < self.capacity - self.used
+            else ""
+        )
         return DeviceMemoryError(
             f"{format_size(nbytes)} of emulated device memory are not there: {format_size(left)} of "
             f"{format_size(self.capacity)} are free{why}"
@@ -245,7 +256,9 @@ class EmulatedMemory(NonCopyable):
 
 
 def _after_fork() -> None:
-    for memory in _memories:  # of the threads that used it, one that may have had the lock is not there
+    for (
+        memory
+    ) in _memories:  # of the threads that used it, one that may have had the lock is not there
         memory._lock = threading.RLock()
         memory._repair()
 
@@ -293,7 +306,9 @@ def _left(root: Path) -> Iterator[int]:
     with refusals_ignored():
         yield _named(root / "proc/meminfo", "MemAvailable:") * 1024 - promised
     with refusals_ignored():
-        _, _, limit = (root / "proc/self/limits").read_text().partition("Max address space")  # as `ulimit -v` sets it
+        _, _, limit = (
+            (root / "proc/self/limits").read_text().partition("Max address space")
+        )  # as `ulimit -v` sets it
         if limit.split()[:1] not in ([], ["unlimited"]):
             yield int(limit.split()[0]) - _named(root / "proc/self/status", "VmSize:") * 1024
     with refusals_ignored():
@@ -313,4 +328,11 @@ def _left(root: Path) -> Iterator[int]:
 
 def _named(file: Path, name: str) -> int:
     """Return the number behind a name in a file of names and numbers."""
-    return next((int(words[1]) for line in file.read_text().splitlines() if (words := line.split())[0] == name), 0)
+    return next(
+        (
+            int(words[1])
+            for line in file.read_text().splitlines()
+            if (words := line.split())[0] == name
+        ),
+        0,
+    )

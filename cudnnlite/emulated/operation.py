@@ -17,11 +17,20 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, wide_dtype
-from cudnnlite.emulated.registry import RefusalError, Work, bad, check_aligned, check_size, emulates, null, unsupported
+from cudnnlite.emulated.registry import (
+    RefusalError,
+    Work,
+    bad,
+    check_aligned,
+    check_size,
+    emulates,
+    null,
+    unsupported,
+)
 from cudnnlite.emulated.remembered import remembered
 from cudnnlite.enums import DataType, Status
-from cudnnlite.operations.operation import OPERATIONS, RESERVE_ALIGNMENT
-from cudnnlite.operations.problem import SCALARS
+from cudnnlite.problems.operation import OPERATIONS, RESERVE_ALIGNMENT
+from cudnnlite.problems.problem import SCALARS
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.frozen import FrozenSpec
@@ -29,7 +38,11 @@ from cudnnlite.specs.layout import same_strides
 
 Array = np.ndarray[Any, Any]
 
-DOCUMENTED = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF)  # of bfloat16 only a GPU says where it is taken
+DOCUMENTED = (
+    DataType.FLOAT,
+    DataType.DOUBLE,
+    DataType.HALF,
+)  # of bfloat16 only a GPU says where it is taken
 ENTRIES: dict[str, dict[str, Callable[..., Any]]] = {}  # by C function and operation
 COMPUTES: dict[str, Callable[..., Any]] = {}  # by operation: what `computes` registered
 
@@ -45,11 +58,20 @@ class Call:
         self.api: EmulatedApi = given.api
         self.operation = own = OPERATIONS[operation]
         self.given = dict(vars(given))
-        self.given |= {here: self.given[there] for there, here in own.names.items() if there in self.given}
-        kinds = {name: FilterSpec if name in own.filters else TensorSpec for name in (*own.reads, *own.writes)}
-        self.specs: dict[str, Any] = {n: self._described(n, kind) for n, kind in kinds.items() if n not in own.bare}
+        self.given |= {
+            here: self.given[there] for there, here in own.names.items() if there in self.given
+        }
+        kinds = {
+            name: FilterSpec if name in own.filters else TensorSpec
+            for name in (*own.reads, *own.writes)
+        }
+        self.specs: dict[str, Any] = {
+            n: self._described(n, kind) for n, kind in kinds.items() if n not in own.bare
+        }
         self.options = {name: self._option(name, kind) for name, kind in own.options.items()}
-        found = self.specs | {n: needed(self.specs | self.options) for n, needed in own.bare.items()}
+        found = self.specs | {
+            n: needed(self.specs | self.options) for n, needed in own.bare.items()
+        }
         self.specs = {name: found[name] for name in kinds}
         self.alignments = own.alignments(self.specs, self.options)
         expected = own.expected(self.specs | self.options)
@@ -61,7 +83,11 @@ class Call:
     def _described(self, name: str, kind: type) -> Any:
         native = self.given[f"{self.operation.shared.get(name, name)}Desc"]
         descriptor = DESCRIPTORS[kind]
-        return remembered(self.api, native) if descriptor.by_handle else descriptor.read(self.api.real, native)
+        return (
+            remembered(self.api, native)
+            if descriptor.by_handle
+            else descriptor.read(self.api.real, native)
+        )
 
     def _option(self, name: str, kind: Any) -> Any:
         if issubclass(kind, FrozenSpec):
@@ -89,7 +115,9 @@ class Call:
 
     def scalars(self) -> tuple[float, float]:
         """Return alpha and beta, those that the operation has not as 1 and 0."""
-        alpha, beta = (self.number(n) if n in self.operation.scalars else d for n, d in SCALARS.items())
+        alpha, beta = (
+            self.number(n) if n in self.operation.scalars else d for n, d in SCALARS.items()
+        )
         return alpha, beta
 
     def view(self, name: str) -> Bytes:
@@ -137,7 +165,9 @@ class Call:
                 if np.shares_memory(found[name], found[written]) and not allowed:
                     raise bad(f"{name} and {written} overlap in memory")
             if target.overlaps_itself:
-                raise bad(f"values of {written} overlap each other in memory: strides {target.strides}")
+                raise bad(
+                    f"values of {written} overlap each other in memory: strides {target.strides}"
+                )
         return found
 
 
@@ -157,7 +187,9 @@ def enter(operation: str, function: str, entry: Callable[..., Any]) -> None:
         for name, own in nulls.items():
             if own == missing:
                 return entries[name](given)
-        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{', '.join(sorted(missing))}: null pointers")
+        raise RefusalError(
+            Status.BAD_PARAM_NULL_POINTER, f"{', '.join(sorted(missing))}: null pointers"
+        )
 
     emulates(function)(pick)
 
@@ -168,11 +200,19 @@ def in_one_layout(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     What is refused where nothing is known of an operation.  A vector lies in every layout.
     """
     whole = [s for s in specs.values() if max(s.shape) < s.size]
-    alike = all(same_strides(s.shape, s.strides, whole[-1].strides) for s in whole if s.shape == whole[-1].shape)
+    alike = all(
+        same_strides(s.shape, s.strides, whole[-1].strides)
+        for s in whole
+        if s.shape == whole[-1].shape
+    )
     layouts = {spec.layout for spec in whole}
-    if alike and (not whole or any(all(s.layout == name or s.fits(name) for s in whole) for name in layouts)):
+    if alike and (
+        not whole or any(all(s.layout == name or s.fits(name) for s in whole) for name in layouts)
+    ):
         return ""
-    return "operands in several layouts: " + ", ".join(f"{name} is {spec}" for name, spec in specs.items())
+    return "operands in several layouts: " + ", ".join(
+        f"{name} is {spec}" for name, spec in specs.items()
+    )
 
 
 def in_any_layout(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
@@ -237,15 +277,25 @@ def computes(
         def work(call: Call, alpha: float, beta: float) -> None:
             own, specs, views = call.operation, call.specs, call.views()
             call.api.ran.add(own.function)
-            values = [read_values(views[n], specs[n]).astype(call.compute) for n in (*own.reads, *own.given)]
+            values = [
+                read_values(views[n], specs[n]).astype(call.compute)
+                for n in (*own.reads, *own.given)
+            ]
             given = {**call.options, "call": call} if own.reserve else call.options
             with np.errstate(all="ignore"):
                 results: Any = compute(*values, **given)
-            for name, result in zip(own.writes, results if isinstance(results, tuple) else (results,), strict=True):
+            for name, result in zip(
+                own.writes, results if isinstance(results, tuple) else (results,), strict=True
+            ):
                 how = (alpha, beta) if name in own.writes[: own.scaled] else (1.0, 0.0)
                 spec, old = specs[name], read_values(views[name], specs[name]) if how[1] else None
                 whole = np.broadcast_to(result, spec.shape)
-                write_values(views[name], spec, slice(None), scale_add(whole, *how, old, numpy_dtype(spec.dtype)))
+                write_values(
+                    views[name],
+                    spec,
+                    slice(None),
+                    scale_add(whole, *how, old, numpy_dtype(spec.dtype)),
+                )
 
         def size(given: SimpleNamespace) -> None:
             given.sizeInBytes[0] = workspace(Call(given, operation).specs)

@@ -10,7 +10,7 @@ import numpy as np
 from cudnnlite._raw.enums import FoldingDirection
 from cudnnlite.emulated.operation import DOCUMENTED, Array, computes, in_any_layout
 from cudnnlite.enums import DataType, NanPropagation, OpTensorOp, ReduceTensorOp, Status
-from cudnnlite.operations.operation import FLOATS
+from cudnnlite.problems.operation import FLOATS
 from cudnnlite.specs import FilterSpec
 from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec, TensorTransformSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST
@@ -44,11 +44,13 @@ def op(a: Array, b: Array, op: OpTensorSpec, alpha1: float, alpha2: float) -> Ar
     one, two = a * a.dtype.type(alpha1), b * b.dtype.type(alpha2)
     propagate = op.nan == NanPropagation.PROPAGATE
     functions: dict[OpTensorOp, Any] = {
-        OpTensorOp.ADD: np.add, OpTensorOp.MUL: np.multiply,
-        OpTensorOp.MIN: np.minimum if propagate else np.fmin, OpTensorOp.MAX: np.maximum if propagate else np.fmax,
+        OpTensorOp.ADD: np.add,
+        OpTensorOp.MUL: np.multiply,
+        OpTensorOp.MIN: np.minimum if propagate else np.fmin,
+        OpTensorOp.MAX: np.maximum if propagate else np.fmax,
         OpTensorOp.SQRT: lambda one, two: np.sqrt(one),
         OpTensorOp.NOT: lambda one, two: 1 - one,  # as an H200 does
-    }  # fmt: skip
+    }
     return np.asarray(functions[op.op](one, two))
 
 
@@ -61,16 +63,23 @@ def op(a: Array, b: Array, op: OpTensorSpec, alpha1: float, alpha2: float) -> Ar
 )
 def reduce(a: Array, c: Array, op: ReduceTensorSpec) -> Array:
     """Return the reduction along the axes on which c has a size of 1."""
-    along: Any = {"axis": tuple(axis for axis, size in enumerate(c.shape) if size == 1), "keepdims": True}
+    along: Any = {
+        "axis": tuple(axis for axis, size in enumerate(c.shape) if size == 1),
+        "keepdims": True,
+    }
     propagate = op.nan == NanPropagation.PROPAGATE
     minimum, maximum = (np.minimum, np.maximum) if propagate else (np.fmin, np.fmax)
     functions: dict[ReduceTensorOp, Any] = {
-        ReduceTensorOp.ADD: lambda: a.sum(**along), ReduceTensorOp.MUL: lambda: a.prod(**along),
-        ReduceTensorOp.MIN: lambda: minimum.reduce(a, **along), ReduceTensorOp.MAX: lambda: maximum.reduce(a, **along),
-        ReduceTensorOp.AMAX: lambda: maximum.reduce(np.abs(a), **along), ReduceTensorOp.AVG: lambda: a.mean(**along),
-        ReduceTensorOp.NORM1: lambda: np.abs(a).sum(**along), ReduceTensorOp.NORM2: lambda: np.sqrt((a * a).sum(**along)),
+        ReduceTensorOp.ADD: lambda: a.sum(**along),
+        ReduceTensorOp.MUL: lambda: a.prod(**along),
+        ReduceTensorOp.MIN: lambda: minimum.reduce(a, **along),
+        ReduceTensorOp.MAX: lambda: maximum.reduce(a, **along),
+        ReduceTensorOp.AMAX: lambda: maximum.reduce(np.abs(a), **along),
+        ReduceTensorOp.AVG: lambda: a.mean(**along),
+        ReduceTensorOp.NORM1: lambda: np.abs(a).sum(**along),
+        ReduceTensorOp.NORM2: lambda: np.sqrt((a * a).sum(**along)),
         ReduceTensorOp.MUL_NO_ZEROS: lambda: np.where(a == 0, 1, a).prod(**along),
-    }  # fmt: skip
+    }
     return np.asarray(functions[op.op]())
 
 
@@ -81,8 +90,16 @@ def _places_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str
     return ""
 
 
-@computes("reduce_tensor_with_indices", dtypes=DOCUMENTED, alike=("a", "c"), refuse=_places_refused, workspace=_scratch)
-def reduce_with_places(a: Array, c: Array, indices: Array, op: ReduceTensorSpec) -> tuple[Array, ...]:
+@computes(
+    "reduce_tensor_with_indices",
+    dtypes=DOCUMENTED,
+    alike=("a", "c"),
+    refuse=_places_refused,
+    workspace=_scratch,
+)
+def reduce_with_places(
+    a: Array, c: Array, indices: Array, op: ReduceTensorSpec
+) -> tuple[Array, ...]:
     """Return the reduction, and where along the reduced axes each value was found."""
     kept = [axis for axis, size in enumerate(c.shape) if size > 1]
     rows = np.moveaxis(a, kept, range(len(kept))).reshape(*(c.shape[axis] for axis in kept), -1)
@@ -95,21 +112,31 @@ def _conversion_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) ->
     """Refuse to convert data types but of packed tensors with channels first: of others no H200 was asked."""
     kinds = {spec.dtype for spec in specs.values()}
     packed = all(spec.fits(CHANNELS_FIRST[spec.rank]) for spec in specs.values())
-    if len(kinds) == 1 or (packed and kinds <= {*FLOATS} and kinds != {DataType.HALF, DataType.BFLOAT16}):
+    if len(kinds) == 1 or (
+        packed and kinds <= {*FLOATS} and kinds != {DataType.HALF, DataType.BFLOAT16}
+    ):
         return ""
     return f"from {specs['x']} to {specs['y']}"
 
 
 @computes(
-    "transform_tensor", dtypes=(*FLOATS, DataType.INT8), alike=("y",), refuse=_conversion_refused,
+    "transform_tensor",
+    dtypes=(*FLOATS, DataType.INT8),
+    alike=("y",),
+    refuse=_conversion_refused,
     refused=Status.NOT_SUPPORTED,
-)  # fmt: skip
+)
 def transform_tensor(x: Array) -> Array:
     """Return the values, to be laid out in another way, or stored in another type."""
     return x
 
 
-@computes("transform_tensor_ex", dtypes=(*FLOATS, DataType.INT8), alike=("y",), refuse=lambda specs, options: "")
+@computes(
+    "transform_tensor_ex",
+    dtypes=(*FLOATS, DataType.INT8),
+    alike=("y",),
+    refuse=lambda specs, options: "",
+)
 def transform_extended(x: Array, transform: TensorTransformSpec) -> Array:
     """Return the values padded and folded, or unfolded."""
     padded = np.pad(x, transform.padding)
@@ -123,13 +150,22 @@ def transform_extended(x: Array, transform: TensorTransformSpec) -> Array:
         order = (0, last, *(axis for i in axes for axis in (last + 1 + i, 1 + i)))
         return np.asarray(taken.transpose(order).reshape(transform.output_shape(x.shape)))
     blocks = padded.reshape(
-        n, c, *(part for size, step in zip(image, fold, strict=True) for part in (size // step, step))
+        n,
+        c,
+        *(part for size, step in zip(image, fold, strict=True) for part in (size // step, step)),
     )
     order = (0, *(3 + 2 * i for i in axes), 1, *(2 + 2 * i for i in axes))
     return np.asarray(blocks.transpose(order).reshape(transform.output_shape(x.shape)))
 
 
-@computes("transform_filter_ex", dtypes=(*FLOATS, DataType.INT8), alike=("y",), refuse=lambda specs, options: "")
-def transform_filter(x: Array, source: FilterSpec, target: FilterSpec, transform: TensorTransformSpec) -> Array:
+@computes(
+    "transform_filter_ex",
+    dtypes=(*FLOATS, DataType.INT8),
+    alike=("y",),
+    refuse=lambda specs, options: "",
+)
+def transform_filter(
+    x: Array, source: FilterSpec, target: FilterSpec, transform: TensorTransformSpec
+) -> Array:
     """Return the same of a filter."""
     return np.asarray(transform_extended(x, transform))

@@ -47,11 +47,15 @@ def to_output(acc: Array, dtype: DTypeLike) -> Array:
         if dtype.kind in "iu":
             return _to_integer(acc, dtype)
         if dtype == ml_dtypes.bfloat16 and acc.dtype != np.float32:
-            acc = _odd_float32(acc.astype(np.float64))  # ml_dtypes goes by way of float32, which would round twice
+            acc = _odd_float32(
+                acc.astype(np.float64)
+            )  # ml_dtypes goes by way of float32, which would round twice
         return acc.astype(dtype)
 
 
-def scale_add(acc: Array, alpha: float, beta: float, y_old: Array | None, dtype: DTypeLike) -> Array:
+def scale_add(
+    acc: Array, alpha: float, beta: float, y_old: Array | None, dtype: DTypeLike
+) -> Array:
     """Return ``alpha * acc + beta * y_old`` in a dtype: the blend that ends most cuDNN operations.
 
     Computed in float64 for float64 accumulators, else in float32 (cuDNN's type for alpha and beta), and converted last; see

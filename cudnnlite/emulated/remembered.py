@@ -49,7 +49,13 @@ def set_spatial_transformer(given: SimpleNamespace) -> None:
     """Set a spatial transformer; there is one sampler."""
     if given.samplerType:
         raise bad(f"samplerType={given.samplerType}; allowed: 0")
-    remember(given.api, given.stDesc, SpatialTransformerSpec, given.dimA[: given.nbDims], DataType(given.dataType))
+    remember(
+        given.api,
+        given.stDesc,
+        SpatialTransformerSpec,
+        given.dimA[: given.nbDims],
+        DataType(given.dataType),
+    )
 
 
 @emulates("cudnnSetTensorTransformDescriptor")

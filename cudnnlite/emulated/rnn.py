@@ -28,7 +28,7 @@ from cudnnlite.emulated.spaces import Reserve, Spaces, checksum
 from cudnnlite.emulated.support import multiplies_in_tf32
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, Status
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.operations.rnn import equations
+from cudnnlite.problems import rnn_equations as equations
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_rules import why_not
 from cudnnlite.specs.rnn_weights import weight_parts
@@ -83,7 +83,9 @@ class _Call(Spaces):
             if of_x != of_y:
                 raise bad(f"{name} is {of_x} in xDesc, {of_y} in yDesc")
         if self.x.needs_padded_io and not self.padded_io:
-            raise bad(f"(1U << 0) != rnnDesc->paddingMode(): {self.x} wants CUDNN_RNN_PADDED_IO_ENABLED")
+            raise bad(
+                f"(1U << 0) != rnnDesc->paddingMode(): {self.x} wants CUDNN_RNN_PADDED_IO_ENABLED"
+            )
         for kind, shape in self.shapes.items():
             if hasattr(given, f"{kind}Desc"):
                 self._check_state(f"{kind}Desc", shape)
@@ -105,17 +107,25 @@ class _Call(Spaces):
         if state.strides != (shape[1] * shape[2], shape[2], 1):
             raise bad(f"{name} has strides {state.strides}; it must have no gaps")
         if state.dtype != self.spec.dtype:
-            raise bad(f"{name} is of {dtype_name(state.dtype)}, rnnDesc of {dtype_name(self.spec.dtype)}")
+            raise bad(
+                f"{name} is of {dtype_name(state.dtype)}, rnnDesc of {dtype_name(self.spec.dtype)}"
+            )
 
     def _check_build(self, built: tuple[int, RNNSpec] | None) -> None:
         if built is None:
-            raise bad("PERSIST_DYNAMIC was not built: cudnnBuildRNNDynamic was not called since rnnDesc was set")
+            raise bad(
+                "PERSIST_DYNAMIC was not built: cudnnBuildRNNDynamic was not called since rnnDesc was set"
+            )
         if built != (self.x.batch, self.spec):
             given = f"cudnnBuildRNNDynamic was given a batch of {built[0]} and {built[1]}"
             raise bad(f"{given}; this is a batch of {self.x.batch} and {self.spec}")
 
     def view(self, name: str, shape: tuple[int, ...]) -> Array:
-        return self.memory(name, math.prod(shape) * self.storage.itemsize).view(self.storage).reshape(shape)
+        return (
+            self.memory(name, math.prod(shape) * self.storage.itemsize)
+            .view(self.storage)
+            .reshape(shape)
+        )
 
     def steps(self, name: str, data: RNNDataSpec) -> Array:
         """Copy sequences."""
@@ -124,7 +134,10 @@ class _Call(Spaces):
     def states(self, name: str) -> list[Array | None]:
         """View the states of a name that has h in it, and those with c; None for null pointers."""
         shapes = {name.replace("h", kind): shape for kind, shape in self.shapes.items()}
-        return [self.view(own, shape) if getattr(self.given, own) else None for own, shape in shapes.items()]
+        return [
+            self.view(own, shape) if getattr(self.given, own) else None
+            for own, shape in shapes.items()
+        ]
 
     def read_states(self, name: str) -> tuple[Array, Array | None]:
         """Copy them in the type that is computed in; zeros for null pointers."""
@@ -142,10 +155,14 @@ class _Call(Spaces):
 
     def reserve(self) -> Reserve:
         places = reserve_places(self.spec, self.x, masked=self.dropout is not None)
-        sequences = self.x.with_vectors(self.x.vector_size)  # whose padding's fill is another's affair
+        sequences = self.x.with_vectors(
+            self.x.vector_size
+        )  # whose padding's fill is another's affair
         probability = None if self.dropout is None else self.dropout.probability
         problem = (self.spec, self.algorithm, self.padded_io, sequences.values(), probability)
-        return Reserve(self.space("reserveSpace", "reserveSpaceSize", places.nbytes), places, problem)
+        return Reserve(
+            self.space("reserveSpace", "reserveSpaceSize", places.nbytes), places, problem
+        )
 
     def network(self, space: Bytes | None) -> equations.Network:
         """Return the equations, with weights rounded as operands of products; values that do not matter without a space."""
@@ -154,13 +171,19 @@ class _Call(Spaces):
         if self.rounding is not None:
             with np.errstate(all="ignore"):
                 wide = {name: part.astype(self.compute) for name, part in values.items()}
-                values = {name: self.rounding(part) if part.ndim > 1 else part for name, part in wide.items()}
+                values = {
+                    name: self.rounding(part) if part.ndim > 1 else part
+                    for name, part in wide.items()
+                }
         found = equations.network_of(self.spec, values, self.compute)
         rounded = {id(part) for part in parts_of(found)}
 
         def product(a: Array, b: Array) -> Array:
             if self.rounding is not None:  # weights, or views of them, already are, once a call
-                a, b = (m if id(m if m.base is None else m.base) in rounded else self.rounding(m) for m in (a, b))
+                a, b = (
+                    m if id(m if m.base is None else m.base) in rounded else self.rounding(m)
+                    for m in (a, b)
+                )
             return np.asarray(np.matmul(a, b))
 
         def store(h: Array) -> Array:
@@ -169,7 +192,9 @@ class _Call(Spaces):
         return replace(found, product=product, store=store)
 
     def write(self, targets: list[Array | None], values: list[Array | None]) -> None:
-        for target, result in zip(targets, values, strict=False):  # of a cell without c there is one target
+        for target, result in zip(
+            targets, values, strict=False
+        ):  # of a cell without c there is one target
             if target is not None and result is not None:
                 target[...] = to_output(result, self.storage)
 
@@ -208,12 +233,16 @@ def temp_space_sizes(given: SimpleNamespace) -> None:
     x, training = _read_data(given, spec, "xDesc", spec.input_size), _is_training(given.fwdMode)
     _allow(spec, algorithm)
     given.workSpaceSize[0] = _workspace_bytes(spec, x)
-    given.reserveSpaceSize[0] = reserve_places(spec, x, masked=bool(dropout.value)).nbytes if training else 0
+    given.reserveSpaceSize[0] = (
+        reserve_places(spec, x, masked=bool(dropout.value)).nbytes if training else 0
+    )
 
 
 def _is_training(mode: int) -> bool:
     if mode not in list(ForwardMode):
-        raise bad(f"fwdMode={mode}; allowed: {', '.join(f'{m.name} ({m.value})' for m in ForwardMode)}")
+        raise bad(
+            f"fwdMode={mode}; allowed: {', '.join(f'{m.name} ({m.value})' for m in ForwardMode)}"
+        )
     return mode == ForwardMode.TRAINING
 
 
@@ -225,7 +254,11 @@ def forward(given: SimpleNamespace) -> Work:
     def work() -> None:
         steps, (hidden, cell) = call.steps("x", call.x), call.read_states("hx")
         network = call.network(call.weights("weightSpace"))
-        y_memory, targets, scratch = call.view("y", call.y.shape), call.states("hy"), call.workspace()
+        y_memory, targets, scratch = (
+            call.view("y", call.y.shape),
+            call.states("hy"),
+            call.workspace(),
+        )
         kept = call.reserve() if training else None
         masks, tape = (None, None) if kept is None else (kept.masks, kept.tape)
         if masks is not None and call.dropout is not None:
@@ -238,13 +271,24 @@ def forward(given: SimpleNamespace) -> Work:
             call.dropout.draw(call.api, masks)
         call.api.ran.add(f"recurrent {getattr(call.rounding, '__name__', None)}")
         result, *final = equations.forward(
-            network, steps.astype(call.compute, copy=False), call.active, hidden, cell, masks=masks, tape=tape
+            network,
+            steps.astype(call.compute, copy=False),
+            call.active,
+            hidden,
+            cell,
+            masks=masks,
+            tape=tape,
         )
         result = to_output(result, call.storage)
         write_steps(y_memory, call.y, result, call.y.padding_fill)
         call.write(targets, final)
         if kept is not None:
-            sums = {"x": checksum(steps), "hx": checksum(hidden), "cx": checksum(cell), "y": checksum(result)}
+            sums = {
+                "x": checksum(steps),
+                "hx": checksum(hidden),
+                "cx": checksum(cell),
+                "y": checksum(result),
+            }
             kept.finish(Reserve.FORWARD, weightSpace=checksum(*parts_of(network)), **sums)
 
     return work
@@ -259,7 +303,12 @@ def backward_data(given: SimpleNamespace) -> Work:
         y, dy = call.steps("y", call.y), call.steps("dy", call.y).astype(call.compute, copy=False)
         (hidden, cell), slopes = call.read_states("hx"), call.read_states("dhy")
         network = call.network(call.weights("weightSpace"))
-        dx, targets, scratch, kept = call.view("dx", call.x.shape), call.states("dhx"), call.workspace(), call.reserve()
+        dx, targets, scratch, kept = (
+            call.view("dx", call.x.shape),
+            call.states("dhx"),
+            call.workspace(),
+            call.reserve(),
+        )
         sums = {"y": checksum(y), "hx": checksum(hidden), "cx": checksum(cell)}
         kept.expect(Reserve.FORWARD, weightSpace=checksum(*parts_of(network)), **sums)
 
@@ -291,7 +340,9 @@ def backward_weights(given: SimpleNamespace) -> Work:
         kept.expect(Reserve.BACKWARD_DATA, x=checksum(x), y=checksum(y), hx=checksum(hidden))
 
         scratch[:] = POISON_FREED
-        gradients = equations.backward_weights(call.network(None), call.active, hx=hidden, tape=kept.tape)
+        gradients = equations.backward_weights(
+            call.network(None), call.active, hx=hidden, tape=kept.tape
+        )
         views = weight_views(call.spec, space)
         for part in weight_parts(call.spec):
             target, gates = views[part.name], gradients[part.layer][part.direction][part.field]

@@ -21,7 +21,7 @@ from cudnnlite.emulated.precision import wide_dtype
 from cudnnlite.emulated.registry import bad, check_size, emulates
 from cudnnlite.emulated.spaces import Places, aligned
 from cudnnlite.enums import RNNMode
-from cudnnlite.operations.rnn.equations import active_steps, sequence_major, tape_shapes
+from cudnnlite.problems.rnn_equations import active_steps, sequence_major, tape_shapes
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_weights import PROJECTION, WeightPart, weight_parts
 
@@ -35,18 +35,25 @@ def weight_layout(spec: RNNSpec) -> WeightLayout:
 
     Returns the parts and their offsets, by (pseudo layer, linear layer, is a bias), and the bytes of the whole.
     """
-    parts = sorted(weight_parts(spec), key=lambda part: (not part.bias, -part.pseudo_layer, -part.linear_layer))
+    parts = sorted(
+        weight_parts(spec), key=lambda part: (not part.bias, -part.pseudo_layer, -part.linear_layer)
+    )
     places, offset = {}, 0
     for number, part in enumerate(parts):
         places[part.pseudo_layer, part.linear_layer, part.bias] = part, offset
-        offset = aligned(offset + math.prod(part.shape) * itemsize(spec.dtype)) + 16 * (1 + number % 3)
+        offset = aligned(offset + math.prod(part.shape) * itemsize(spec.dtype)) + 16 * (
+            1 + number % 3
+        )
     return places, offset
 
 
 def weight_views(spec: RNNSpec, space: Bytes) -> dict[str, Array]:
     """View every part of the weights, by name."""
     dtype = numpy_dtype(spec.dtype)
-    return {part.name: np.ndarray(part.shape, dtype, space, at) for part, at in weight_layout(spec)[0].values()}
+    return {
+        part.name: np.ndarray(part.shape, dtype, space, at)
+        for part, at in weight_layout(spec)[0].values()
+    }
 
 
 @emulates("cudnnGetRNNWeightSpaceSize")
@@ -66,7 +73,10 @@ def weight_params(given: SimpleNamespace) -> None:
     if given.linLayerID not in numbers:
         raise bad(f"linLayerID={given.linLayerID}; allowed for {spec.cell.name}: {numbers}")
     check_size("weightSpace", given.weightSpaceSize, needed)
-    for descriptor, address, is_bias in ((given.mDesc, given.mAddr, False), (given.bDesc, given.bAddr, True)):
+    for descriptor, address, is_bias in (
+        (given.mDesc, given.mAddr, False),
+        (given.bDesc, given.bAddr, True),
+    ):
         part, offset = places.get((given.pseudoLayer, given.linLayerID, is_bias), (None, 0))
         address[0] = None if part is None else (given.weightSpace or 0) + offset
         if part is not None:
@@ -78,7 +88,11 @@ def weight_params(given: SimpleNamespace) -> None:
 def write_steps(target: Array, data: RNNDataSpec, steps: Array, fill: float) -> None:
     """Write (T, N, vector) in the layout of `data`, `fill` beyond the sequences' ends."""
     target, active = sequence_major(target, data), active_steps(data)
-    target[...] = steps[active] if data.is_packed else np.where(active[:, :, None], steps, steps.dtype.type(fill))
+    target[...] = (
+        steps[active]
+        if data.is_packed
+        else np.where(active[:, :, None], steps, steps.dtype.type(fill))
+    )
 
 
 def reserve_places(spec: RNNSpec, data: RNNDataSpec, *, masked: bool) -> Places:
@@ -86,5 +100,8 @@ def reserve_places(spec: RNNSpec, data: RNNDataSpec, *, masked: bool) -> Places:
     steps, batch = data.max_length, data.batch
     sizes = dict(tape_shapes(spec, steps, batch))
     if masked:  # by any dropout descriptor: its probability may be another when the space is used
-        sizes |= {(k, 0, "mask"): (steps, batch, spec.layer_input_size(k)) for k in range(1, spec.num_layers)}
+        sizes |= {
+            (k, 0, "mask"): (steps, batch, spec.layer_input_size(k))
+            for k in range(1, spec.num_layers)
+        }
     return Places(sizes, wide_dtype(spec.dtype))

@@ -18,7 +18,9 @@ Array = NDArray[Any]
 _ALIGNMENT = 16
 _MAGIC = 0x52455345_52564544
 _OPERANDS = ("x", "hx", "cx", "y", "weightSpace")  # whose checksums a reserve space may hold
-_HEADER = np.dtype([("magic", "u8"), ("stage", "u8"), ("problem", "u8"), ("operands", "u8", (len(_OPERANDS),))])
+_HEADER = np.dtype(
+    [("magic", "u8"), ("stage", "u8"), ("problem", "u8"), ("operands", "u8", (len(_OPERANDS),))]
+)
 
 
 class Spaces:
@@ -58,12 +60,18 @@ class Reserve:
     value whose representation tells it) and with the same operands, which checksums tell.
     """
 
-    FORWARD, BACKWARD_DATA = "the forward call for training", "the backward call over the data"  # the stages
+    FORWARD, BACKWARD_DATA = (
+        "the forward call for training",
+        "the backward call over the data",
+    )  # the stages
 
     def __init__(self, memory: Bytes, places: Places, problem: object) -> None:
         self._header = np.ndarray((1,), _HEADER, memory)
         self._problem = zlib.crc32(repr(problem).encode())
-        self.tape = {key: np.ndarray(shape, places.dtype, memory, at) for key, (shape, at) in places.places.items()}
+        self.tape = {
+            key: np.ndarray(shape, places.dtype, memory, at)
+            for key, (shape, at) in places.places.items()
+        }
         self.masks = [self.tape.pop(key) for key in places.places if "mask" in key] or None
 
     def begin(self) -> None:
@@ -72,7 +80,11 @@ class Reserve:
 
     def finish(self, stage: str, **operands: int) -> None:
         """Note the stage that is reached, and the checksums of operands."""
-        self._header["magic"], self._header["stage"], self._header["problem"] = _MAGIC, len(stage), self._problem
+        self._header["magic"], self._header["stage"], self._header["problem"] = (
+            _MAGIC,
+            len(stage),
+            self._problem,
+        )
         for name, value in operands.items():
             self._header["operands"][0, _OPERANDS.index(name)] = value
 

@@ -14,7 +14,12 @@ from cudnnlite.specs.layers import SpatialTransformerSpec
 
 def _transforms(way: str, refused: Status = Status.BAD_PARAM) -> Callable[..., Any]:
     """Register one of the four operations; an H200 took images of all layouts beside each other."""
-    return computes(f"spatial_transformer_{way}", ranks=(3, 4), refuse=lambda specs, options: "", refused=refused)
+    return computes(
+        f"spatial_transformer_{way}",
+        ranks=(3, 4),
+        refuse=lambda specs, options: "",
+        refused=refused,
+    )
 
 
 def _base(transformer: SpatialTransformerSpec, dtype: Any) -> Array:
@@ -30,12 +35,18 @@ def _corners(grid: Array, shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
     for right in (0, 1):
         for below in (0, 1):
             sides = zip(lows, places, (right, below), strict=True)
-            (w, u), (h, v) = ((low + step, 1 - np.abs(place - low - step)) for low, place, step in sides)
+            (w, u), (h, v) = (
+                (low + step, 1 - np.abs(place - low - step)) for low, place, step in sides
+            )
             inside = (w >= 0) & (w < shape[3]) & (h >= 0) & (h < shape[2])
             at = tuple(np.where(inside, index, 0).astype(int) for index in (h, w))
             signs = (2 * right - 1, 2 * below - 1)
             batch = np.arange(len(grid))[:, None, None]
-            yield (batch, slice(None), *at), u * v * inside, (signs[0] * v * inside, signs[1] * u * inside)
+            yield (
+                (batch, slice(None), *at),
+                u * v * inside,
+                (signs[0] * v * inside, signs[1] * u * inside),
+            )
 
 
 @_transforms("grid")
@@ -58,7 +69,9 @@ def sample(x: Array, grid: Array, transformer: SpatialTransformerSpec) -> Array:
 
 
 @_transforms("sample_backward", Status.NOT_SUPPORTED)
-def sample_backward(x: Array, grid: Array, dy: Array, transformer: SpatialTransformerSpec) -> tuple[Array, ...]:
+def sample_backward(
+    x: Array, grid: Array, dy: Array, transformer: SpatialTransformerSpec
+) -> tuple[Array, ...]:
     """Return the gradients of the images and of the points."""
     dx, dgrid = np.zeros_like(x), np.zeros_like(grid)
     last = np.moveaxis(dy, 1, -1)

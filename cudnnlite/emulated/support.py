@@ -10,7 +10,13 @@ import os
 from typing import Any, NamedTuple
 
 from cudnnlite.dtypes import vector_length
-from cudnnlite.enums import ConvolutionBwdFilterAlgo, ConvolutionFwdAlgo, DataType, MathType, TensorFormat
+from cudnnlite.enums import (
+    ConvolutionBwdFilterAlgo,
+    ConvolutionFwdAlgo,
+    DataType,
+    MathType,
+    TensorFormat,
+)
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
@@ -30,7 +36,9 @@ _FFT_MAX_PADDED = 256  # the padded image must not be larger along either axis
 _TILE_MAX_TAPS = 32  # the longest filter axis of FFT_TILING, where neither axis is 1
 _TILE_MAX_TAPS_1D = 256  # where one axis is 1
 _TILE_MAX_TAPS_3D = 16
-_TILE_MAX_OUTPUT = 33  # the longest axis of dy that FFT_TILING was seen to take for the gradient of a filter
+_TILE_MAX_OUTPUT = (
+    33  # the longest axis of dy that FFT_TILING was seen to take for the gradient of a filter
+)
 _GEMMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM")
 
 
@@ -64,7 +72,10 @@ def rounds_to_tf32(algorithm: Any, dtype: DataType, conv: ConvolutionSpec) -> bo
     On the H200 only IMPLICIT_PRECOMP_GEMM does so (relative error 3e-4), and ALGO_1 of the gradients; under FMA_MATH, or with
     the driver's override set to 0, none does.
     """
-    return multiplies_in_tf32(dtype, conv.math_type) and algorithm.name in ("IMPLICIT_PRECOMP_GEMM", "ALGO_1")
+    return multiplies_in_tf32(dtype, conv.math_type) and algorithm.name in (
+        "IMPLICIT_PRECOMP_GEMM",
+        "ALGO_1",
+    )
 
 
 def multiplies_in_tf32(dtype: DataType, math_type: MathType) -> bool:
@@ -77,7 +88,9 @@ def tf32_is_forbidden() -> bool:
     return os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
 
 
-def why_refused(algorithm: Any, x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec, y: TensorSpec) -> str | None:
+def why_refused(
+    algorithm: Any, x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec, y: TensorSpec
+) -> str | None:
     """Return why cuDNN does not support the combination; None if it does.
 
     The specs are those of x, w and y, or of their gradients.
@@ -124,7 +137,11 @@ def why_no_forward_engine(
 def _compute(problem: _Problem) -> str | None:
     """Return why floats are not accumulated in the compute type."""
     kind = problem.conv.compute_type_for(problem.x)
-    return None if kind in _COMPUTE.get(problem.x.dtype, ()) else f"compute type {kind} for {problem.x.dtype.name}"
+    return (
+        None
+        if kind in _COMPUTE.get(problem.x.dtype, ())
+        else f"compute type {kind} for {problem.x.dtype.name}"
+    )
 
 
 def _forward(name: str, problem: _Problem) -> str | None:
@@ -177,11 +194,19 @@ def _transformed(name: str, problem: _Problem, most: int = 2) -> str | None:
     x, w, _, y = problem
     (padding, stride, dilation), taps = problem.steps, w.shape[2:]
     if name == "WINOGRAD_NONFUSED":
-        if x.dtype == DataType.DOUBLE or taps not in ((3, 3), (5, 5)) or {*stride, *dilation} != {1}:
+        if (
+            x.dtype == DataType.DOUBLE
+            or taps not in ((3, 3), (5, 5))
+            or {*stride, *dilation} != {1}
+        ):
             return "Winograd needs a 3x3 or 5x5 filter, stride 1, no dilation, not float64"
         return None
     if name not in ("FFT", "FFT_TILING"):
-        return f"{name} is no algorithm" if name.startswith("UNKNOWN") else f"{name} runs on no recent GPU"
+        return (
+            f"{name} is no algorithm"
+            if name.startswith("UNKNOWN")
+            else f"{name} runs on no recent GPU"
+        )
     if not (x.fits(CHANNELS_FIRST[x.rank]) and y.fits(CHANNELS_FIRST[x.rank])):
         return "FFT needs NCHW throughout"
     if x.dtype == DataType.BFLOAT16 or problem.in_half:
@@ -191,11 +216,18 @@ def _transformed(name: str, problem: _Problem, most: int = 2) -> str | None:
     if name == "FFT":
         if x.rank != 4 or x.dtype == DataType.DOUBLE or max(stride) > 1:
             return "FFT is 2-D, of stride 1, not float64"
-        fits = all(size + 2 * pad <= _FFT_MAX_PADDED for size, pad in zip(x.shape[2:], padding, strict=True))
+        fits = all(
+            size + 2 * pad <= _FFT_MAX_PADDED
+            for size, pad in zip(x.shape[2:], padding, strict=True)
+        )
         return None if fits else f"FFT needs a padded image of at most {_FFT_MAX_PADDED}"
     if x.rank == 5:
         small = max(taps) <= _TILE_MAX_TAPS_3D and max(stride) == 1
-        return None if small else f"3-D FFT_TILING needs stride 1 and at most {_TILE_MAX_TAPS_3D} taps an axis"
+        return (
+            None
+            if small
+            else f"3-D FFT_TILING needs stride 1 and at most {_TILE_MAX_TAPS_3D} taps an axis"
+        )
     if 1 in taps:
         one = max(stride) == 1 and max(taps) <= _TILE_MAX_TAPS_1D
         return None if one else "FFT_TILING of one-dimensional filters needs stride 1"

@@ -9,7 +9,7 @@ import numpy as np
 
 from cudnnlite.emulated.operation import Array, computes
 from cudnnlite.enums import NanPropagation, PoolingMode, Status
-from cudnnlite.operations.operation import FLOATS
+from cudnnlite.problems.operation import FLOATS
 from cudnnlite.specs.layers import LRNSpec, PoolingSpec
 
 _MAXIMA = (PoolingMode.MAX, PoolingMode.MAX_DETERMINISTIC)
@@ -18,9 +18,17 @@ _MAXIMA = (PoolingMode.MAX, PoolingMode.MAX_DETERMINISTIC)
 def _windows(values: Array, pooling: PoolingSpec, fill: float) -> tuple[Array, Array]:
     """Return the padded values, and a writable view of all windows in them, ``(N, C, *pooled, *taps)``."""
     window, padding, stride = pooling.steps(values.ndim - 2)
-    padded = np.pad(values, [(0, 0), (0, 0), *zip(padding, padding, strict=True)], constant_values=fill)
-    every = np.lib.stride_tricks.sliding_window_view(padded, window, tuple(range(2, values.ndim)), writeable=True)
-    strided: Any = (..., *(slice(None, None, step) for step in stride), *(slice(None) for _ in window))
+    padded = np.pad(
+        values, [(0, 0), (0, 0), *zip(padding, padding, strict=True)], constant_values=fill
+    )
+    every = np.lib.stride_tricks.sliding_window_view(
+        padded, window, tuple(range(2, values.ndim)), writeable=True
+    )
+    strided: Any = (
+        ...,
+        *(slice(None, None, step) for step in stride),
+        *(slice(None) for _ in window),
+    )
     return padded, every[strided]
 
 
@@ -42,8 +50,14 @@ def pool(x: Array, pooling: PoolingSpec) -> Array:
 def _mixed(specs: Any, options: Any) -> str:
     images = [spec for spec in specs.values() if spec.size > 1]  # one value lies in every layout
     layouts = [spec.layout for spec in images]
-    alike = not images or any(all(s.layout == name or s.fits(name) for s in images) for name in layouts)
-    return "" if alike or options["pooling"].mode not in _MAXIMA else "maxima of operands in several layouts"
+    alike = not images or any(
+        all(s.layout == name or s.fits(name) for s in images) for name in layouts
+    )
+    return (
+        ""
+        if alike or options["pooling"].mode not in _MAXIMA
+        else "maxima of operands in several layouts"
+    )
 
 
 @computes("pooling_backward", dtypes=FLOATS, refuse=_mixed)
@@ -52,24 +66,36 @@ def pool_backward(y: Array, dy: Array, x: Array, pooling: PoolingSpec) -> Array:
     padded, target = _windows(np.zeros_like(x), pooling, 0)
     window, padding, _ = pooling.steps(x.ndim - 2)
     numbers = x if pooling.nan == NanPropagation.PROPAGATE else np.where(np.isnan(x), -np.inf, x)
-    first = _windows(numbers, pooling, -np.inf)[1].reshape(*y.shape, -1).argmax(-1) if pooling.mode in _MAXIMA else None
+    first = (
+        _windows(numbers, pooling, -np.inf)[1].reshape(*y.shape, -1).argmax(-1)
+        if pooling.mode in _MAXIMA
+        else None
+    )
     share = dy if first is not None else dy / _counts(x, pooling)
     for number, tap in enumerate(np.ndindex(*window)):
-        target[(slice(None),) * x.ndim + tap] += share if first is None else share * (first == number)
+        target[(slice(None),) * x.ndim + tap] += (
+            share if first is None else share * (first == number)
+        )
     image: Any = (..., *(slice(p, p + size) for p, size in zip(padding, x.shape[2:], strict=True)))
     return np.asarray(padded[image])
 
 
 def _around(values: Array, axes: Sequence[int], before: int, behind: int) -> Array:
     """Return, for each place, the sum over so many before and behind it along some axes."""
-    padded = np.pad(values, [(before, behind) if axis in axes else (0, 0) for axis in range(values.ndim)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (before + behind + 1,) * len(axes), tuple(axes))
+    padded = np.pad(
+        values, [(before, behind) if axis in axes else (0, 0) for axis in range(values.ndim)]
+    )
+    windows = np.lib.stride_tricks.sliding_window_view(
+        padded, (before + behind + 1,) * len(axes), tuple(axes)
+    )
     return np.asarray(windows.sum(tuple(range(-len(axes), 0))))
 
 
 def _divisor(x: Array, norm: LRNSpec) -> Array:
     before = (norm.n - 1) // 2
-    return np.asarray(norm.k + norm.alpha / norm.n * _around(x * x, (1,), before, norm.n - 1 - before))
+    return np.asarray(
+        norm.k + norm.alpha / norm.n * _around(x * x, (1,), before, norm.n - 1 - before)
+    )
 
 
 def _lrn_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
@@ -89,7 +115,9 @@ def lrn(x: Array, norm: LRNSpec) -> Array:
 def lrn_backward(y: Array, dy: Array, x: Array, norm: LRNSpec) -> Array:
     """Return the gradient of x."""
     divisor, before = _divisor(x, norm), (norm.n - 1) // 2
-    others = _around(dy * y / divisor, (1,), norm.n - 1 - before, before)  # those in whose window a channel lies
+    others = _around(
+        dy * y / divisor, (1,), norm.n - 1 - before, before
+    )  # those in whose window a channel lies
     return np.asarray(dy * divisor**-norm.beta - 2 * norm.alpha * norm.beta / norm.n * x * others)
 
 
@@ -111,7 +139,10 @@ def _spread_around(x: Array, means: Array, norm: LRNSpec) -> Array:
 
 def _divisive(way: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register what has means, and the same where they are 0."""
-    how: dict[str, Any] = {"refused": Status.NOT_SUPPORTED, "workspace": lambda specs: 2 * specs["x"].nbytes}
+    how: dict[str, Any] = {
+        "refused": Status.NOT_SUPPORTED,
+        "workspace": lambda specs: 2 * specs["x"].nbytes,
+    }
 
     def register(compute: Callable[..., Any]) -> Callable[..., Any]:
         def without(*operands: Array, norm: LRNSpec) -> Any:

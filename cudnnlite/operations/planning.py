@@ -9,23 +9,29 @@ from typing import Any
 from cudnnlite.arguments import shown
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.convolution_backward import ConvolutionTransposePlan
-from cudnnlite.operations.operands import use
-from cudnnlite.operations.operation import OPERATIONS
-from cudnnlite.operations.operation_plan import OperationPlan
+from cudnnlite.operations.convolution.backward import ConvolutionTransposePlan
+from cudnnlite.plans.operands import use
+from cudnnlite.plans.operation_plan import OperationPlan
+from cudnnlite.problems.operation import OPERATIONS
 from cudnnlite.unknown import why_unknown
 
 # that run an operation of another name, or a plan by hand
 _OTHERS = (
-    "convolution_transpose", "ctc_loss", "dropout_backward", "dropout_forward", "multi_head_attention_forward",
+    "convolution_transpose",
+    "ctc_loss",
+    "dropout_backward",
+    "dropout_forward",
+    "multi_head_attention_forward",
     "transform_filter",
-)  # fmt: skip
+)
 
 # of operations whose arguments have another order than the C function's
 _PLAN_TYPES: dict[str, type[OperationPlan]] = {"convolution_transpose": ConvolutionTransposePlan}
 
 
-def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+def plan_operation(
+    handle: Handle, operation: Callable[..., Any], /, *operands: Any, **options: Any
+) -> Any:
     """Decide and marshal a call of an operation once, for many calls of its kind; nothing is computed.
 
     For convolutions and recurrent networks `plan_convolution_forward`, `plan_rnn` and so on say more.
@@ -75,12 +81,18 @@ def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: 
         forward, _, way = name.partition("_backward_")
         plan = f", or that of {forward}_forward with training=True, whose plan has a backward_{way}"
         hint = plan if f"{forward}_forward" in known else ""
-        raise ArgumentError(f"operation={shown(operation)}; needed: a function such as dnn.pooling_forward{hint}")
+        raise ArgumentError(
+            f"operation={shown(operation)}; needed: a function such as dnn.pooling_forward{hint}"
+        )
     try:
         signature(operation).bind(handle, *operands, **options)
     except TypeError as error:
-        raise ArgumentError(f"operation={operation.__name__}: {why_unknown(operation, options) or error}") from None
-    make: Callable[..., Any] | None = handle.plans.asked_for(lambda: operation(handle, *operands, **options))
+        raise ArgumentError(
+            f"operation={operation.__name__}: {why_unknown(operation, options) or error}"
+        ) from None
+    make: Callable[..., Any] | None = handle.plans.asked_for(
+        lambda: operation(handle, *operands, **options)
+    )
     if make is None:
         raise ArgumentError(f"operation={operation.__name__} runs no plan")
     if name in _PLAN_TYPES:

@@ -17,10 +17,10 @@ from cudnnlite.autotune.entries import row_to_plain
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
 from cudnnlite.errors import ArgumentError, MissingPackageError
-from cudnnlite.operations.problem_list import SkippedNode, summary
+from cudnnlite.problems.problem_list import SkippedNode, summary
+from cudnnlite.problems.results import within_noise
+from cudnnlite.problems.table import NUMERIC
 from cudnnlite.report import plots
-from cudnnlite.search.results import within_noise
-from cudnnlite.search.table import NUMERIC
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import printable
 
@@ -71,7 +71,9 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
         raise ArgumentError(f"facts={shown(facts)} is not a mapping of names to what they are")
     policy = facts.get("policy") or {}
     if not isinstance(policy, Mapping):
-        raise ArgumentError(f"facts['policy']={shown(policy)} is not a mapping; allowed: a policy's to_plain()")
+        raise ArgumentError(
+            f"facts['policy']={shown(policy)} is not a mapping; allowed: a policy's to_plain()"
+        )
     run = ModelTuning(tuple(tunings), {"policy": policy})
     model = {
         "calls": sum(tuned.count for tuned in tunings),
@@ -79,11 +81,15 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
         "from_cache": run.remembered,
         "total_ms": run.total_ms,
         "gains": {"cudnnFind": _gain(run, "find_ms"), "heuristic": _gain(run, "heuristic")},
-        "workspace": max((tuned.chosen.workspace for tuned in tunings if tuned.chosen), default=None),
+        "workspace": max(
+            (tuned.chosen.workspace for tuned in tunings if tuned.chosen), default=None
+        ),
         "shared_workspace": [{"workspace": size, "total_ms": ms} for size, ms in run.pareto()],
     }
     problems = [_problem(tuned, policy) for tuned in tunings]
-    plain: dict[str, Any] = _plain({"schema": SCHEMA, "facts": facts, "problems": problems, "model": model})
+    plain: dict[str, Any] = _plain(
+        {"schema": SCHEMA, "facts": facts, "problems": problems, "model": model}
+    )
     return plain
 
 
@@ -113,17 +119,23 @@ def write_html(
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:
-        raise MissingPackageError(f"the report needs jinja2 ({error}): pip install 'cudnnlite[report]'") from error
+        raise MissingPackageError(
+            f"the report needs jinja2 ({error}): pip install 'cudnnlite[report]'"
+        ) from error
     plots.import_matplotlib()
     environment = Environment(
-        loader=PackageLoader("cudnnlite.report", ""), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("cudnnlite.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters |= {
-        "printable": printable, "size": format_size,
+        "printable": printable,
+        "size": format_size,
         "kind": lambda head: (head, "number" if head in NUMERIC else "name"),
         "figure": lambda value, form=".4g": "-" if value is None else format(value, form),
-    }  # fmt: skip
+    }
     page = environment.get_template("report.html").render(
         **plain,
         tunings=tunings,
@@ -147,16 +159,26 @@ def _gain(run: ModelTuning, rank: str) -> dict[str, Any] | None:
             # of what is no match for the best no call was timed: it takes the device's time at least
             spent.append((tuned.count * (cost(first, run.policy) or first.time_ms or 0.0), total))
     before, after = map(sum, zip(*spent, strict=True)) if spent else (0, 1)
-    return {"ratio": before / after, "problems": len(spent), "math_types": sorted(math_types)} if spent else None
+    return (
+        {"ratio": before / after, "problems": len(spent), "math_types": sorted(math_types)}
+        if spent
+        else None
+    )
 
 
 def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:
     rows = []
     for index, (row, why) in enumerate(zip(tuned.table, tuned.reasons(policy), strict=True)):
-        plain = {name: None if value in ("nan", "inf", "-inf") else value for name, value in row_to_plain(row).items()}
+        plain = {
+            name: None if value in ("nan", "inf", "-inf") else value
+            for name, value in row_to_plain(row).items()
+        }
         rows.append({**plain, "ok": row.ok, "why_not_chosen": "" if index == tuned.place else why})
     return {
-        **{name: getattr(tuned, name) for name in ("title", "names", "count", "from_cache", "why_none")},
+        **{
+            name: getattr(tuned, name)
+            for name in ("title", "names", "count", "from_cache", "why_none")
+        },
         **{name: getattr(tuned.table, name) for name in ("timing", "searched_with")},
         "description": summary(tuned.problem),
         "problem": tuned.problem.to_plain(),
@@ -174,9 +196,16 @@ def _runner_up(tuned: TunedProblem, policy: Policy) -> dict[str, Any] | None:
     if tuned.chosen is None or index is None:
         return None
     least, each = cost(tuned.chosen, policy), cost(tuned.table[index], policy)
-    noise = within_noise(tuned.table[index], tuned.chosen, latency=policy.get("objective") == "latency")
+    noise = within_noise(
+        tuned.table[index], tuned.chosen, latency=policy.get("objective") == "latency"
+    )
     slower = None if least is None or each is None else each - least
-    return {"row": index, "slower_ms": slower, "ratio": each / least if least and each else None, "within_noise": noise}
+    return {
+        "row": index,
+        "slower_ms": slower,
+        "ratio": each / least if least and each else None,
+        "within_noise": noise,
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -205,10 +234,17 @@ def _charts(tunings: Sequence[TunedProblem], policy: Policy) -> dict[int, list[t
         shared = plots.plot_workspace(tunings, policy=policy)
         add(-1, "One workspace for all, under its other limits", "all problems", shared)
     timed = [number for number, tuned in enumerate(tunings) if plots.timed_rows(tuned.table)]
-    for number in sorted(timed, key=lambda number: -(tunings[number].total_ms(policy) or 0.0))[:MOST_CHARTED]:
+    for number in sorted(timed, key=lambda number: -(tunings[number].total_ms(policy) or 0.0))[
+        :MOST_CHARTED
+    ]:
         tuned = tunings[number]
         add(number, "Times", tuned.title, plots.plot_times(tuned.table, chosen=tuned.chosen))
-        add(number, "Time against workspace", tuned.title, plots.plot_pareto(tuned.table, chosen=tuned.chosen))
+        add(
+            number,
+            "Time against workspace",
+            tuned.title,
+            plots.plot_pareto(tuned.table, chosen=tuned.chosen),
+        )
     return found
 
 
@@ -224,6 +260,10 @@ def inline_svg(figure: Any, name: str, label: str) -> str:
         figure.savefig(written, format="svg", transparent=True)
     head, rest = written.getvalue().partition("<svg")[2].split(">", 1)
     rest = re.sub(r"<(metadata|style)\b.*?</\1>", "", rest, flags=re.DOTALL)
-    rest = re.sub("<[^>]*>", lambda tag: reduce(lambda text, edit: edit[0].sub(edit[1], text), _EDITS, tag[0]), rest)
+    rest = re.sub(
+        "<[^>]*>",
+        lambda tag: reduce(lambda text, edit: edit[0].sub(edit[1], text), _EDITS, tag[0]),
+        rest,
+    )
     box = re.findall('viewBox="[^"]*"', head)[0]
     return f'<svg {box} role="img" aria-label="{escape(label)}">{rest}'

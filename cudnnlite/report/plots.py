@@ -15,19 +15,31 @@ from typing import Any
 from cudnnlite.arguments import absolute_path, path_of, refused_as
 from cudnnlite.autotune.tuned import Policy, TunedProblem, place_of, shared_workspace
 from cudnnlite.errors import ArgumentError, MissingPackageError
-from cudnnlite.search.results import AlgorithmResult
-from cudnnlite.search.table import AlgorithmTable
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import printable
 
-COLORS = {"ink": "#1f2329", "faint": "#626b76", "grid": "#dfe3e8", "bar": "#a9bacb", "chosen": "#0b62c4"}
+COLORS = {
+    "ink": "#1f2329",
+    "faint": "#626b76",
+    "grid": "#dfe3e8",
+    "bar": "#a9bacb",
+    "chosen": "#0b62c4",
+}
 COLORS |= {"front": "#b54a00", "find": "#7a3fc8"}
 FORMATS = (".png", ".svg", ".pdf")
 MOST_PROBLEMS = 40  # bars of a model's chart; the other problems share one
 _CUT = 12  # bars of more than so many times the best go on beyond the edge: the short ones are what is compared
 _LINEAR = 1 << 16  # an axis of sizes is linear up to here, so that it has a place for 0
-_WIDTH, _SQUARE = 5.2, 4.6  # inches: as wide as a telephone's window; the height of a chart that is not of bars
-_THICK, _THIN = 0.35, 0.25  # the inches from bar to bar, where a label has two lines and where it has one
+_WIDTH, _SQUARE = (
+    5.2,
+    4.6,
+)  # inches: as wide as a telephone's window; the height of a chart that is not of bars
+_THICK, _THIN = (
+    0.35,
+    0.25,
+)  # the inches from bar to bar, where a label has two lines and where it has one
 _NAMES, _NUMBERS = 2.0, 0.62  # the inches left of the axes, for what stands there
 _LEGEND = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
 
@@ -38,21 +50,30 @@ def import_matplotlib() -> Any:
         import matplotlib.figure
         import matplotlib.style
     except ImportError as error:
-        raise MissingPackageError(f"charts need matplotlib ({error}): pip install 'cudnnlite[report]'") from error
+        raise MissingPackageError(
+            f"charts need matplotlib ({error}): pip install 'cudnnlite[report]'"
+        ) from error
     return matplotlib
 
 
 @contextmanager
 def chart_style() -> Iterator[None]:
     """Draw in the report's style, not in what a program has set: the same chart has the same bytes."""
-    with import_matplotlib().style.context(["default", "cudnnlite.report.charts"]), warnings.catch_warnings():
+    with (
+        import_matplotlib().style.context(["default", "cudnnlite.report.charts"]),
+        warnings.catch_warnings(),
+    ):
         # a page is shown in the reader's fonts; a picture has boxes for what matplotlib's own lacks
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
+        warnings.filterwarnings(
+            "ignore", message="Glyph .* missing from font", category=UserWarning
+        )
         yield
 
 
 @chart_style()
-def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult | None = None) -> Any:
+def plot_times(
+    table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult | None = None
+) -> Any:
     """Draw a bar for each candidate that was timed, the table's first on top.
 
     Parameters
@@ -77,14 +98,36 @@ def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult
         return _say(ax, "no candidate was timed")
     rows, times = [table[index] for index in timed], [*timed.values()]
     for kind, label in (("chosen", "chosen"), ("bar", "candidate")):
-        if bars := [(at, ms) for at, (index, ms) in enumerate(timed.items()) if (index == place) == (kind == "chosen")]:
+        if bars := [
+            (at, ms)
+            for at, (index, ms) in enumerate(timed.items())
+            if (index == place) == (kind == "chosen")
+        ]:
             ax.barh(*zip(*bars, strict=True), 0.62, color=COLORS[kind], label=label)
     if any(halves := [(row.spread_ms or 0) / 2 for row in rows]):
-        ax.errorbar(times, range(len(rows)), xerr=halves, fmt="none", color=COLORS["ink"], elinewidth=0.9, capsize=2.5)
+        ax.errorbar(
+            times,
+            range(len(rows)),
+            xerr=halves,
+            fmt="none",
+            color=COLORS["ink"],
+            elinewidth=0.9,
+            capsize=2.5,
+        )
     if finds := [(row.find_ms, at) for at, row in enumerate(rows) if row.find_ms is not None]:
-        ax.plot(*zip(*finds, strict=True), "D", color=COLORS["find"], ms=4.5, mfc="none", label="cudnnFind's figure")
+        ax.plot(
+            *zip(*finds, strict=True),
+            "D",
+            color=COLORS["find"],
+            ms=4.5,
+            mfc="none",
+            label="cudnnFind's figure",
+        )
     edge = 1.1 * min(ax.dataLim.x1, max(_CUT * min(times), 1.2 * timed.get(place, 0.0))) or 1.0
-    details = [f"{_how(row)}, {ms:.4g} ms{' ▸' if ms > edge else ''}" for row, ms in zip(rows, times, strict=True)]
+    details = [
+        f"{_how(row)}, {ms:.4g} ms{' ▸' if ms > edge else ''}"
+        for row, ms in zip(rows, times, strict=True)
+    ]
     _name_bars(ax, [shorten(str(row.algorithm)) for row in rows], details)
     ax.set(xlim=(0, edge), xlabel="time (ms)")
     ax.legend(**_LEGEND)
@@ -92,7 +135,9 @@ def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult
 
 
 @chart_style()
-def plot_pareto(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult | None = None) -> Any:
+def plot_pareto(
+    table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult | None = None
+) -> Any:
     """Draw time against workspace, with the front: the candidates that none beats in both.
 
     Parameters
@@ -112,9 +157,17 @@ def plot_pareto(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResul
     if not points:
         return _say(ax, "no candidate was timed")
     front, (_, times) = front_of(table), zip(*points.values(), strict=True)
-    _against_workspace(ax, [points[index] for index in front], "front", points.get(place), points.values())
+    _against_workspace(
+        ax, [points[index] for index in front], "front", points.get(place), points.values()
+    )
     if others := [point for index, point in points.items() if index not in front]:
-        ax.plot(*zip(*others, strict=True), "o", color=COLORS["faint"], mfc="none", label="other candidate")
+        ax.plot(
+            *zip(*others, strict=True),
+            "o",
+            color=COLORS["faint"],
+            mfc="none",
+            label="other candidate",
+        )
     ax.set_ylabel("time (ms)")
     if max(times) > 4 * min(times) > 0:
         ax.set(yscale="log", ylim=(min(times) / 1.3, max(times) * 1.3))
@@ -137,7 +190,9 @@ def plot_pareto(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResul
 
 
 @chart_style()
-def plot_model(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Policy | None = None) -> Any:
+def plot_model(
+    tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Policy | None = None
+) -> Any:
     """Draw a bar for what a model spends on each problem: count times time, in milliseconds, the largest on top.
 
     Parameters
@@ -161,14 +216,21 @@ def plot_model(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Polic
         return _say(ax, "no problem was timed")
     whole = sum(times) or 1.0
     bars = ax.barh(range(len(times)), times, 0.66, color=COLORS["chosen"])
-    ax.bar_label(bars, [f"{total:.4g} ({100 * total / whole:.1f} %)" for total in times], padding=4, fontsize=8)
+    ax.bar_label(
+        bars,
+        [f"{total:.4g} ({100 * total / whole:.1f} %)" for total in times],
+        padding=4,
+        fontsize=8,
+    )
     _name_bars(ax, names)
     ax.set(xlim=(0, 1.45 * max(times) or 1.0), xlabel="total time (ms)")
     return ax
 
 
 @chart_style()
-def plot_workspace(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Policy | None = None) -> Any:
+def plot_workspace(
+    tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Policy | None = None
+) -> Any:
     """Draw what a model costs, in milliseconds, against the workspace that its problems use in turn, in bytes.
 
     Parameters
@@ -183,18 +245,28 @@ def plot_workspace(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: P
     if not curve:
         return _say(ax, "no problem was timed")
     limit = (policy or {}).get("workspace_limit")
-    limits = [(limit, 0.0)] if isinstance(limit, int) else []  # "10%" of a memory that nobody names is no line
+    limits = (
+        [(limit, 0.0)] if isinstance(limit, int) else []
+    )  # "10%" of a memory that nobody names is no line
     size = max((tuned.chosen.workspace for tuned, _ in totals if tuned.chosen), default=0)
     chosen = (size, sum(total for _, total in totals)) if totals else None
     _against_workspace(ax, curve, "the fastest that fits", chosen, limits)
     for size, _ in limits:
-        ax.axvline(size, color=COLORS["faint"], linestyle="--", linewidth=1, label=f"limit {format_size(size)}")
+        ax.axvline(
+            size,
+            color=COLORS["faint"],
+            linestyle="--",
+            linewidth=1,
+            label=f"limit {format_size(size)}",
+        )
     ax.set_ylabel("total time (ms)")
     ax.legend(**_LEGEND)
     return ax
 
 
-def save_chart(path: str | Path, tunings: Sequence[TunedProblem], *, policy: Policy | None = None) -> None:
+def save_chart(
+    path: str | Path, tunings: Sequence[TunedProblem], *, policy: Policy | None = None
+) -> None:
     """Write a picture: of one problem its times and its front, of several what a model spends on each.
 
     Parameters
@@ -208,7 +280,9 @@ def save_chart(path: str | Path, tunings: Sequence[TunedProblem], *, policy: Pol
     """
     path = file_of(path)
     if (kind := path.suffix.lower()) not in FORMATS:
-        raise ArgumentError(f"path={str(path)!r} ends in {path.suffix!r}; allowed: {', '.join(FORMATS)}")
+        raise ArgumentError(
+            f"path={str(path)!r} ends in {path.suffix!r}; allowed: {', '.join(FORMATS)}"
+        )
     if not tunings:
         raise ArgumentError("tunings is empty; there is nothing to draw")
     with chart_style():
@@ -216,18 +290,32 @@ def save_chart(path: str | Path, tunings: Sequence[TunedProblem], *, policy: Pol
         first = partial(plot_times, one.table, chosen=one.chosen)
         second = partial(plot_pareto, one.table, chosen=one.chosen)
         if others:
-            first, second = (partial(plot, tunings, policy=policy) for plot in (plot_model, plot_workspace))
+            first, second = (
+                partial(plot, tunings, policy=policy) for plot in (plot_model, plot_workspace)
+            )
         figure = import_matplotlib().figure.Figure(layout="constrained")
         left, right = figure.subplots(1, 2)
         bars = len(first(left).patches)
-        figure.set_size_inches(2 * _WIDTH, 0.6 + max(_SQUARE, _bars_height(bars, _THIN if others else _THICK)))
+        figure.set_size_inches(
+            2 * _WIDTH, 0.6 + max(_SQUARE, _bars_height(bars, _THIN if others else _THICK))
+        )
         second(right)
         right.set(box_aspect=0.9, anchor="N")
         title = f"{len(tunings)} problems" if others else one.title
         figure.suptitle(title, x=0.008, ha="left", fontsize=11, parse_math=False)
-        figure.supxlabel(f"times: {printable(one.table.timing)}", x=0.992, ha="right", fontsize=8, parse_math=False)
+        figure.supxlabel(
+            f"times: {printable(one.table.timing)}",
+            x=0.992,
+            ha="right",
+            fontsize=8,
+            parse_math=False,
+        )
         # without the date, the same chart has the same bytes
-        metadata = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+        metadata = {
+            ".png": {"Software": None},
+            ".svg": {"Date": None},
+            ".pdf": {"CreationDate": None},
+        }
         with refused_as(ArgumentError, f"path={str(path)!r} cannot be written"):
             figure.savefig(path, format=kind[1:], dpi=150, metadata=metadata[kind])
 
@@ -248,7 +336,9 @@ def front_of(table: AlgorithmTable) -> list[int]:
 
 def timed_rows(table: AlgorithmTable) -> dict[Any, float]:
     """Return the times of the rows that can be used and were timed, by index."""
-    return {index: row.time_ms for index, row in enumerate(table) if row.ok and row.time_ms is not None}
+    return {
+        index: row.time_ms for index, row in enumerate(table) if row.ok and row.time_ms is not None
+    }
 
 
 def shorten(name: str, count: int = 1) -> str:
@@ -287,29 +377,47 @@ def _name_bars(ax: Any, names: Sequence[str], details: Sequence[str] = ()) -> No
     ax.grid(visible=False, axis="y")
     ax.set_yticks(range(len(names)), names, parse_math=False, va="bottom" if details else "center")
     if details:
-        ax.set_yticks([row + 0.06 for row in range(len(names))], details, minor=True, parse_math=False, va="top")
+        ax.set_yticks(
+            [row + 0.06 for row in range(len(names))],
+            details,
+            minor=True,
+            parse_math=False,
+            va="top",
+        )
         ax.tick_params(which="minor", labelsize=8, labelcolor=COLORS["faint"], length=0, pad=6.5)
 
 
-def _against_workspace(ax: Any, steps: Any, label: str, chosen: tuple[float, float] | None, others: Any) -> None:
+def _against_workspace(
+    ax: Any, steps: Any, label: str, chosen: tuple[float, float] | None, others: Any
+) -> None:
     """Draw points (bytes, ms) as steps, and a ring around what was chosen; the axes begin at 0 and show other points too."""
     (x, y), every = zip(*steps, strict=True), [*steps, *others, *([chosen] if chosen else [])]
     edge = max(1.6 * max(size for size, _ in every), 2 * _LINEAR)
     ax.set_xscale("symlog", base=16, linthresh=_LINEAR, linscale=0.47)
-    ax.set(xlim=(-_LINEAR / 4, edge), xlabel="workspace", ylim=(0, 1.15 * max(ms for _, ms in every) or 1.0))
+    ax.set(
+        xlim=(-_LINEAR / 4, edge),
+        xlabel="workspace",
+        ylim=(0, 1.15 * max(ms for _, ms in every) or 1.0),
+    )
     ax.xaxis.set_major_formatter(lambda size, _: format_size(round(size)))
     # what is possible from each point on, to the edge, for it costs its own workspace
     ax.step([*x, edge], [*y, y[-1]], where="post", color=COLORS["front"], linewidth=1.2)
     ax.plot(x, y, "o", color=COLORS["front"], zorder=3, label=label)
     if chosen:
-        ax.plot(*chosen, "o", markersize=12, mew=2, mfc="none", color=COLORS["chosen"], label="chosen")
+        ax.plot(
+            *chosen, "o", markersize=12, mew=2, mfc="none", color=COLORS["chosen"], label="chosen"
+        )
 
 
-def _totals(tunings: Sequence[TunedProblem], policy: Policy | None) -> list[tuple[TunedProblem, float]]:
+def _totals(
+    tunings: Sequence[TunedProblem], policy: Policy | None
+) -> list[tuple[TunedProblem, float]]:
     """Return what the model spends on each problem, the largest first."""
     totals = [(tuned, total) for tuned in tunings if (total := tuned.total_ms(policy)) is not None]
     return sorted(totals, key=lambda pair: -pair[1])
 
 
 def _how(row: AlgorithmResult) -> str:
-    return ", ".join(part for part in (str(row.math_type), row.layout, "replayed" * row.replay) if part)
+    return ", ".join(
+        part for part in (str(row.math_type), row.layout, "replayed" * row.replay) if part
+    )

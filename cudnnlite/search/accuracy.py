@@ -36,7 +36,10 @@ def relative_errors(got: Sequence[Array], expected: Sequence[Array]) -> Errors:
         return Errors(float("inf"), float("inf"))
     difference = ours - right
     norm, most = _norm(right), float(np.max(np.abs(right), initial=0.0))
-    return Errors(_norm(difference) / (norm or 1.0), float(np.max(np.abs(difference), initial=0.0)) / (most or 1.0))
+    return Errors(
+        _norm(difference) / (norm or 1.0),
+        float(np.max(np.abs(difference), initial=0.0)) / (most or 1.0),
+    )
 
 
 def _norm(values: Array) -> float:
@@ -53,7 +56,11 @@ def why_wrong(error: float, dtype: DataType, math_type: MathType) -> str:
 
 def why_inexact(error: float, bound: float | None) -> str:
     """Return why an error is more than the user allows; empty if it is not."""
-    return "" if bound is None or error <= bound else f"its error is {error:.1e}, the bound is {bound:.1e}"
+    return (
+        ""
+        if bound is None or error <= bound
+        else f"its error is {error:.1e}, the bound is {bound:.1e}"
+    )
 
 
 def remark_on(error: float, dtype: DataType, math_type: MathType) -> str:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from cudnnlite._raw.noncopyable import NonCopyable
-from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, InternalError, WorkspaceLimitError
-from cudnnlite.operations import recording
-from cudnnlite.search.results import AlgorithmResult, deciding_ms, named, within_noise
+from cudnnlite.graph.engines import Engine
+from cudnnlite.problems import recording
+from cudnnlite.problems.results import AlgorithmResult, deciding_ms, named, within_noise
 from cudnnlite.search.timing import CallTime, Stopwatch, Timing
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
@@ -32,7 +32,9 @@ class Contest(NonCopyable):
     def __init__(self, handle: Handle, *, latency: bool = False, flush_l2: bool = False) -> None:
         self._latency, self._flushed = latency, ", operands not in the cache" * flush_l2
         self._give_up, self._may_win = handle.timing.give_up, handle.timing.may_win
-        self._stopwatch = Stopwatch(handle.device, handle.stream, handle.timing, eager=latency, flush_l2=flush_l2)
+        self._stopwatch = Stopwatch(
+            handle.device, handle.stream, handle.timing, eager=latency, flush_l2=flush_l2
+        )
         self._works: dict[Hashable, Callable[[], object]] = {}
         self._firsts: dict[Hashable, float] = {}
         self._kernels: dict[Any, Hashable] = {}  # with the first candidate that ran them
@@ -74,7 +76,9 @@ class Contest(NonCopyable):
         """Time all that were entered, and return the rows, given under the same keys, the best first, what did not run last."""
         rows = dict(rows)
         keys = list(self._works)
-        firsts = self._stopwatch.look_again(list(self._works.values()), [self._firsts[key] for key in keys])
+        firsts = self._stopwatch.look_again(
+            list(self._works.values()), [self._firsts[key] for key in keys]
+        )
         self._firsts.update(zip(keys, firsts, strict=True))
         for first, *others in self._alike.values():
             least, most = self._firsts[first] / _ALIKE, self._firsts[first] * _ALIKE
@@ -87,25 +91,42 @@ class Contest(NonCopyable):
         while worth:
             for key, timing, call in self._repeat(worth):
                 costs = {} if call is None else call._asdict()
-                told[key] = "calls not timed: the device takes longer than the best" * (self._latency and call is None)
+                told[key] = "calls not timed: the device takes longer than the best" * (
+                    self._latency and call is None
+                )
                 rows[key] = replace(rows[key], time_ms=timing.ms, spread_ms=timing.spread, **costs)
                 self.replayed |= timing.replayed
             repeated.update(worth)
             # a single run may have been lucky: what only it put behind the best is repeated too
             deciding = [deciding_ms(rows[key], latency=self._latency) for key in repeated]
             best = min((ms for ms in deciding if ms is not None), default=0.0)
-            worth = [key for key in keys if key not in repeated and self._firsts[key] <= self._give_up * best]
+            worth = [
+                key
+                for key in keys
+                if key not in repeated and self._firsts[key] <= self._give_up * best
+            ]
         for key in keys:
             rows[key] = replace(rows[key], remark=joined(rows[key].remark, told[key]))
         for key, twin in self._twins.items():
-            times = {name: getattr(rows[twin], name) for name in ("time_ms", "spread_ms", *CallTime._fields)}
-            remark = joined(rows[key].remark, told[twin], f"here the same kernel as {named(rows[twin])}")
+            times = {
+                name: getattr(rows[twin], name)
+                for name in ("time_ms", "spread_ms", *CallTime._fields)
+            }
+            remark = joined(
+                rows[key].remark, told[twin], f"here the same kernel as {named(rows[twin])}"
+            )
             rows[key] = replace(rows[key], **times, remark=remark)
         return ranked(list(rows.values()), latency=self._latency)
 
-    def _repeat(self, keys: Sequence[Hashable]) -> Iterator[tuple[Hashable, Timing, CallTime | None]]:
+    def _repeat(
+        self, keys: Sequence[Hashable]
+    ) -> Iterator[tuple[Hashable, Timing, CallTime | None]]:
         works, firsts = [self._works[key] for key in keys], [self._firsts[key] for key in keys]
-        timings = dict(zip(keys, self._stopwatch.repeat(works, firsts, thorough=not self._latency), strict=True))
+        timings = dict(
+            zip(
+                keys, self._stopwatch.repeat(works, firsts, thorough=not self._latency), strict=True
+            )
+        )
         best = min(timing.ms for timing in timings.values())
         if self._latency:  # a call takes the device's time at least, and the best one no more than the best first run
             best = max(best, min(self._firsts.values()))
@@ -113,8 +134,15 @@ class Contest(NonCopyable):
         most = self._may_win * best
         calls: dict[Hashable, CallTime] = {}
         while asked := [key for key in keys if key not in calls and timings[key].ms <= most]:
-            works, firsts = [self._works[key] for key in asked], [self._firsts[key] for key in asked]
-            calls.update(zip(asked, self._stopwatch.calls(works, firsts, thorough=self._latency), strict=True))
+            works, firsts = (
+                [self._works[key] for key in asked],
+                [self._firsts[key] for key in asked],
+            )
+            calls.update(
+                zip(
+                    asked, self._stopwatch.calls(works, firsts, thorough=self._latency), strict=True
+                )
+            )
             # first runs may have been lucky: nobody comes first whose calls were not timed
             most = max(most, self._latency * min(call.call_us for call in calls.values()) / 1000)
         for key, timing in timings.items():
@@ -139,10 +167,15 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
         return not row.ok, time is None, (row.time_ms or 0.0) if time is None else time
 
     # a table that gained a row is ranked again, and its first may have been another
-    found = [replace(row, remark=joined(row.remark, leave=_NOISE)) if _NOISE in row.remark else row for row in rows]
+    found = [
+        replace(row, remark=joined(row.remark, leave=_NOISE)) if _NOISE in row.remark else row
+        for row in rows
+    ]
     found.sort(key=order)
     if found:
-        tied = [row for row in found if row is found[0] or within_noise(found[0], row, latency=latency)]
+        tied = [
+            row for row in found if row is found[0] or within_noise(found[0], row, latency=latency)
+        ]
         first = _least(tied, latency=latency)
         found = [first, *(row for row in found if row is not first)]
         told = [replace(row, remark=joined(row.remark, _NOISE)) for row in tied]
@@ -167,7 +200,11 @@ def _near_the_least(
     rows: Sequence[AlgorithmResult], values: Sequence[float | None], times: float
 ) -> list[AlgorithmResult]:
     least = min((value for value in values if value is not None), default=0.0)
-    return [row for row, value in zip(rows, values, strict=True) if value is None or value <= times * least]
+    return [
+        row
+        for row, value in zip(rows, values, strict=True)
+        if value is None or value <= times * least
+    ]
 
 
 def joined(*remarks: str, leave: str = "") -> str:
@@ -176,7 +213,9 @@ def joined(*remarks: str, leave: str = "") -> str:
     return "; ".join(part for part in dict.fromkeys(parts) if part not in ("", leave))
 
 
-def failed(row: AlgorithmResult, error: CudnnError | DeviceMemoryError, memory: int) -> AlgorithmResult:
+def failed(
+    row: AlgorithmResult, error: CudnnError | DeviceMemoryError, memory: int
+) -> AlgorithmResult:
     """Return the row of a candidate that could not be run, with the reason, and whether that may be gone another time.
 
     What cuDNN refuses, it will always refuse.  Memory may be there when others have given theirs back, unless the device has
@@ -189,13 +228,22 @@ def failed(row: AlgorithmResult, error: CudnnError | DeviceMemoryError, memory: 
         refused = int(error.status) // 1000 in _REFUSALS or (
             isinstance(row.algorithm, Engine) and isinstance(error, InternalError)
         )
-        return replace(row, status=Status(error.status), why_not=why, transient=not refused and fits)
-    return replace(row, why_not=str(error), transient=fits and not isinstance(error, WorkspaceLimitError))
+        return replace(
+            row, status=Status(error.status), why_not=why, transient=not refused and fits
+        )
+    return replace(
+        row, why_not=str(error), transient=fits and not isinstance(error, WorkspaceLimitError)
+    )
 
 
 def refuse_search(handle: Handle) -> None:
     """Raise CaptureError if a graph is being recorded on the handle's stream."""
-    refuse_in_capture(handle.device, handle.stream, "a search waits, and cannot be made", "search before the capture")
+    refuse_in_capture(
+        handle.device,
+        handle.stream,
+        "a search waits, and cannot be made",
+        "search before the capture",
+    )
 
 
 @contextmanager

@@ -55,9 +55,15 @@ class Stopwatch(NonCopyable):
     """
 
     def __init__(
-        self, device: Device, stream: Any, policy: TimingPolicy = DEFAULT_TIMING, *, seed: int = 0,
-        eager: bool = False, flush_l2: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        device: Device,
+        stream: Any,
+        policy: TimingPolicy = DEFAULT_TIMING,
+        *,
+        seed: int = 0,
+        eager: bool = False,
+        flush_l2: bool = False,
+    ) -> None:
         self._device, self._stream, self._policy = device, stream, policy
         self._eager = eager
         self._random = random.Random(seed)
@@ -94,7 +100,11 @@ class Stopwatch(NonCopyable):
         if recorded is not None:
             recorded()  # the first launch uploads the graph
             return min(first_ms, self._device.elapsed_ms(recorded, self._stream))
-        return first_ms if first_ms <= self._limit else min(first_ms, self._device.elapsed_ms(work, self._stream))
+        return (
+            first_ms
+            if first_ms <= self._limit
+            else min(first_ms, self._device.elapsed_ms(work, self._stream))
+        )
 
     def is_worth(self, first_ms: float) -> bool:
         """Tell whether work that took so long may still turn out to be the best."""
@@ -104,7 +114,9 @@ class Stopwatch(NonCopyable):
     def _limit(self) -> float:
         return self._policy.give_up * self._best_first
 
-    def repeat(self, works: Sequence[Work], firsts: Sequence[float], *, thorough: bool = True) -> list[Timing]:
+    def repeat(
+        self, works: Sequence[Work], firsts: Sequence[float], *, thorough: bool = True
+    ) -> list[Timing]:
         """Time pieces that ran before, in shuffled rounds, each with the memory that it has now: graphs keep addresses.
 
         `firsts` are what `look_again` returned, in milliseconds: they decide how often a sample repeats the work.  `thorough`:
@@ -120,9 +132,14 @@ class Stopwatch(NonCopyable):
 
         rounds, further = self._thoroughness(thorough)
         taken = self._rounds(measure, len(works), rounds, further, float)
-        return [_summary(times, replayed) for times, (_, _, replayed) in zip(taken, samples, strict=True)]
+        return [
+            _summary(times, replayed)
+            for times, (_, _, replayed) in zip(taken, samples, strict=True)
+        ]
 
-    def calls(self, works: Sequence[Work], times_ms: Sequence[float], *, thorough: bool = False) -> list[CallTime]:
+    def calls(
+        self, works: Sequence[Work], times_ms: Sequence[float], *, thorough: bool = False
+    ) -> list[CallTime]:
         """Measure calls as a program makes them, one after the other, in shuffled rounds.
 
         `times_ms`, about how long each takes, decides how many are made in a row.  `thorough`: the choice will depend on it.
@@ -144,8 +161,12 @@ class Stopwatch(NonCopyable):
             end = time.perf_counter()
             return CallTime((end - start) / count * 1e6, (returned - start) / count * 1e6)
 
-        rounds, further = self._thoroughness(thorough)  # a sample lasts several times as long as one of `repeat`
-        taken = self._rounds(measure, len(works), rounds, further // 2, lambda sample: sample.call_us)
+        rounds, further = self._thoroughness(
+            thorough
+        )  # a sample lasts several times as long as one of `repeat`
+        taken = self._rounds(
+            measure, len(works), rounds, further // 2, lambda sample: sample.call_us
+        )
         return [_call_time(samples) for samples in taken]
 
     def _thoroughness(self, thorough: bool) -> tuple[int, int]:
@@ -159,9 +180,13 @@ class Stopwatch(NonCopyable):
             self._flushed = None
 
     def _rounds(
-        self, measure: Callable[[int], SampleT], count: int, rounds: int, further: int,
+        self,
+        measure: Callable[[int], SampleT],
+        count: int,
+        rounds: int,
+        further: int,
         value: Callable[[SampleT], float],
-    ) -> list[list[SampleT]]:  # fmt: skip
+    ) -> list[list[SampleT]]:
         """Take samples of each in shuffled rounds, and of those whose medians lie close to the best in further rounds."""
         taken: list[list[SampleT]] = [[] for _ in range(count)]
 
@@ -169,7 +194,10 @@ class Stopwatch(NonCopyable):
 
         def take(order: list[int], rounds: int) -> None:
             for _ in range(rounds):
-                if len(taken[order[0]]) >= self._policy.least_rounds and time.perf_counter() > deadline:
+                if (
+                    len(taken[order[0]]) >= self._policy.least_rounds
+                    and time.perf_counter() > deadline
+                ):
                     return
                 self._random.shuffle(order)
                 for index in order:
@@ -179,19 +207,30 @@ class Stopwatch(NonCopyable):
             take(list(range(count)), min(rounds, self._policy.least_rounds))
             values = [list(map(value, samples)) for samples in taken]
             most = self._policy.may_win * min(map(statistics.median, values))
-            take([index for index, each in enumerate(values) if min(each) <= most], rounds - self._policy.least_rounds)
+            take(
+                [index for index, each in enumerate(values) if min(each) <= most],
+                rounds - self._policy.least_rounds,
+            )
         near = self._policy.close
         for _ in range(self._policy.most_further if further else 0):
             middles = [_quartiles(list(map(value, samples))) for samples in taken]
             best = min(middles, key=lambda quartiles: quartiles[1], default=(0.0, 0.0, 0.0))
-            close = [index for index, (low, median, _) in enumerate(middles) if min(low, median / near) <= best[1]]
-            if len(close) < 2 or (len(taken[close[0]]) > rounds and best[2] - best[0] <= (near - 1) * best[1]):
+            close = [
+                index
+                for index, (low, median, _) in enumerate(middles)
+                if min(low, median / near) <= best[1]
+            ]
+            if len(close) < 2 or (
+                len(taken[close[0]]) > rounds and best[2] - best[0] <= (near - 1) * best[1]
+            ):
                 break
             take(close, further)
         return taken
 
     def _sample(self, work: Work, first_ms: float) -> tuple[Work, int, bool]:
-        repeats = max(1, min(self._policy.most_repeats, round(self._policy.sample_ms / max(first_ms, 1e-3))))
+        repeats = max(
+            1, min(self._policy.most_repeats, round(self._policy.sample_ms / max(first_ms, 1e-3)))
+        )
         if self._flushed is not None:
             repeats = 1
 

@@ -90,18 +90,41 @@ class AttentionSpec(FrozenSpec):
     math_type: MathType
 
     def __init__(
-        self, heads: int, q_size: int, k_size: int | None = None, v_size: int | None = None, *, q_proj_size: int = 0,
-        k_proj_size: int | None = None, v_proj_size: int | None = None, o_proj_size: int = 0, scale: float | None = None,
-        bias: bool = False, dropout: float = 0.0, post_dropout: float = 0.0, max_q_length: int | None = None,
-        max_kv_length: int | None = None, max_batch: int | None = None, max_beam: int | None = None,
-        dtype: AnyDtype = "float32", compute_type: AnyDtype | None = None, math_type: MathType | str = MathType.DEFAULT,
-    ) -> None:  # fmt: skip
+        self,
+        heads: int,
+        q_size: int,
+        k_size: int | None = None,
+        v_size: int | None = None,
+        *,
+        q_proj_size: int = 0,
+        k_proj_size: int | None = None,
+        v_proj_size: int | None = None,
+        o_proj_size: int = 0,
+        scale: float | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+        post_dropout: float = 0.0,
+        max_q_length: int | None = None,
+        max_kv_length: int | None = None,
+        max_batch: int | None = None,
+        max_beam: int | None = None,
+        dtype: AnyDtype = "float32",
+        compute_type: AnyDtype | None = None,
+        math_type: MathType | str = MathType.DEFAULT,
+    ) -> None:
         k_size = q_size if k_size is None else k_size
-        sizes = {"heads": heads, "q_size": q_size, "k_size": k_size, "v_size": k_size if v_size is None else v_size}
+        sizes = {
+            "heads": heads,
+            "q_size": q_size,
+            "k_size": k_size,
+            "v_size": k_size if v_size is None else v_size,
+        }
         projected = {
-            "q_proj_size": q_proj_size, "k_proj_size": q_proj_size if k_proj_size is None else k_proj_size,
-            "v_proj_size": q_proj_size if v_proj_size is None else v_proj_size, "o_proj_size": o_proj_size,
-        }  # fmt: skip
+            "q_proj_size": q_proj_size,
+            "k_proj_size": q_proj_size if k_proj_size is None else k_proj_size,
+            "v_proj_size": q_proj_size if v_proj_size is None else v_proj_size,
+            "o_proj_size": o_proj_size,
+        }
         numbers = {name: integer(size, name, 1) for name, size in sizes.items()}
         numbers |= {name: integer(size, name, 0) for name, size in projected.items()}
         queries, keys = (numbers[f"{x}_proj_size"] or numbers[f"{x}_size"] for x in "qk")
@@ -116,15 +139,26 @@ class AttentionSpec(FrozenSpec):
         chances = {"dropout": dropout, "post_dropout": post_dropout}
         for name, chance in chances.items():
             if not 0 <= real_number(chance, name) < 1:
-                raise ArgumentError(f"{name}={shown(chance)}; allowed: a probability from 0 to below 1")
+                raise ArgumentError(
+                    f"{name}={shown(chance)}; allowed: a probability from 0 to below 1"
+                )
         room = dict(zip(MAXIMA, (max_q_length, max_kv_length, max_batch, max_beam), strict=True))
         kind = parse_dtype(dtype)
         self._freeze(
-            **numbers, scale=factor, bias=bias, **{name: float(chance) for name, chance in chances.items()},
-            **{name: None if size is None else integer(size, name, 1) for name, size in room.items()}, dtype=kind,
-            compute_type=compute_type_for(kind) if compute_type is None else parse_dtype(compute_type, "compute_type"),
+            **numbers,
+            scale=factor,
+            bias=bias,
+            **{name: float(chance) for name, chance in chances.items()},
+            **{
+                name: None if size is None else integer(size, name, 1)
+                for name, size in room.items()
+            },
+            dtype=kind,
+            compute_type=compute_type_for(kind)
+            if compute_type is None
+            else parse_dtype(compute_type, "compute_type"),
             math_type=parse_math_type(math_type),
-        )  # fmt: skip
+        )
 
     @property
     def head_size(self) -> int:
@@ -138,17 +172,35 @@ class AttentionSpec(FrozenSpec):
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of what weights there are, by name, in cuDNN's order: wq, wk, wv, wo, bq, bk, bv, bo."""
-        rows = {"q": self.q_proj_size, "k": self.k_proj_size, "v": self.v_proj_size, "o": self.o_proj_size}
-        columns = {"q": self.q_size, "k": self.k_size, "v": self.v_size, "o": self.v_proj_size or self.v_size}
+        rows = {
+            "q": self.q_proj_size,
+            "k": self.k_proj_size,
+            "v": self.v_proj_size,
+            "o": self.o_proj_size,
+        }
+        columns = {
+            "q": self.q_size,
+            "k": self.k_size,
+            "v": self.v_size,
+            "o": self.v_proj_size or self.v_size,
+        }
         there = [name for name, size in rows.items() if size]
-        shapes: dict[str, tuple[int, ...]] = {f"w{name}": (self.heads, rows[name], columns[name]) for name in there}
+        shapes: dict[str, tuple[int, ...]] = {
+            f"w{name}": (self.heads, rows[name], columns[name]) for name in there
+        }
         if self.bias:
             shapes |= {f"b{x}": (rows[x],) if x == "o" else (self.heads, rows[x]) for x in there}
         return shapes
 
     def weights_of(self) -> AttentionSpec:
         """Return what the weights depend on: this spec without scale, dropout, room, compute type and math type."""
-        plain = {"scale": 1.0, "dropout": 0.0, "post_dropout": 0.0, "compute_type": None, "math_type": MathType.DEFAULT}
+        plain = {
+            "scale": 1.0,
+            "dropout": 0.0,
+            "post_dropout": 0.0,
+            "compute_type": None,
+            "math_type": MathType.DEFAULT,
+        }
         return self.replace(**plain, **dict.fromkeys(MAXIMA))
 
 
@@ -179,11 +231,17 @@ class SeqDataSpec(FrozenSpec, told_by="cudnnSetSeqDataDescriptor"):
     axes: tuple[SeqDataAxis, ...]
 
     def __init__(
-        self, shape: Iterable[int], lengths: Iterable[int] | None = None, dtype: AnyDtype = "float32",
+        self,
+        shape: Iterable[int],
+        lengths: Iterable[int] | None = None,
+        dtype: AnyDtype = "float32",
         axes: Iterable[SeqDataAxis | str] = AXES,
-    ) -> None:  # fmt: skip
+    ) -> None:
         sizes = parse_shape(shape, batch_may_be_empty=False)
-        order = tuple(parse_enum(SeqDataAxis, axis, "axes") for axis in sequence(axes, "axes", "an order of axes"))
+        order = tuple(
+            parse_enum(SeqDataAxis, axis, "axes")
+            for axis in sequence(axes, "axes", "an order of axes")
+        )
         if len(sizes) != 4 or sorted(order) != sorted(AXES) or order[3] != SeqDataAxis.VECT:
             raise ArgumentError(
                 f"shape={sizes}, axes={order}; needed: (batch, beam, time, vector), and the vectors last"
@@ -201,7 +259,9 @@ class SeqDataSpec(FrozenSpec, told_by="cudnnSetSeqDataDescriptor"):
         return TensorSpec(self.shape, self.dtype, strides=[strides[axis] for axis in AXES])
 
 
-def parse_seq_lengths(lengths: Any, argument: str, count: int, steps: int, smallest: int) -> tuple[int, ...]:
+def parse_seq_lengths(
+    lengths: Any, argument: str, count: int, steps: int, smallest: int
+) -> tuple[int, ...]:
     """Return the lengths of so many sequences, all of them full if none are given."""
     if lengths is None:
         return (steps,) * count

@@ -8,7 +8,14 @@ from typing import Any
 
 from cudnnlite.arguments import instance_of, integer
 from cudnnlite.dtypes import AnyDtype, compute_type_for, dtype_name, parse_dtype
-from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, parse_enum, parse_math_type
+from cudnnlite.enums import (
+    ConvolutionMode,
+    DataType,
+    MathType,
+    ReorderType,
+    parse_enum,
+    parse_math_type,
+)
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.filter import FilterSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, if_channels_last, parse_shape
@@ -17,9 +24,16 @@ from cudnnlite.specs.tensor import TensorSpec
 
 # what cuDNN's descriptors take as images and as filters; which of the integers, and how laid out, is the device's to say
 _DTYPES = (
-    DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16, DataType.INT8, DataType.UINT8, DataType.INT8x4,
-    DataType.UINT8x4, DataType.INT8x32,
-)  # fmt: skip
+    DataType.FLOAT,
+    DataType.DOUBLE,
+    DataType.HALF,
+    DataType.BFLOAT16,
+    DataType.INT8,
+    DataType.UINT8,
+    DataType.INT8x4,
+    DataType.UINT8x4,
+    DataType.INT8x32,
+)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -68,18 +82,29 @@ class ConvolutionSpec(
     _stepped = ("padding", "stride", "dilation")
 
     def __init__(
-        self, padding: int | Iterable[Any] = 0, stride: int | Iterable[int] = 1, dilation: int | Iterable[int] = 1,
-        groups: int = 1, *, mode: ConvolutionMode | str = ConvolutionMode.CROSS_CORRELATION,
-        compute_type: AnyDtype | None = None, math_type: MathType | str = MathType.DEFAULT,
+        self,
+        padding: int | Iterable[Any] = 0,
+        stride: int | Iterable[int] = 1,
+        dilation: int | Iterable[int] = 1,
+        groups: int = 1,
+        *,
+        mode: ConvolutionMode | str = ConvolutionMode.CROSS_CORRELATION,
+        compute_type: AnyDtype | None = None,
+        math_type: MathType | str = MathType.DEFAULT,
         reorder_type: ReorderType | str = ReorderType.DEFAULT,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._freeze(
-            padding=parse_padding(padding), stride=parse_steps(stride, "stride", 1),
-            dilation=parse_steps(dilation, "dilation", 1), groups=integer(groups, "groups", 1),
+            padding=parse_padding(padding),
+            stride=parse_steps(stride, "stride", 1),
+            dilation=parse_steps(dilation, "dilation", 1),
+            groups=integer(groups, "groups", 1),
             mode=parse_enum(ConvolutionMode, mode, "mode"),
-            compute_type=None if compute_type is None else parse_dtype(compute_type, "compute_type"),
-            math_type=parse_math_type(math_type), reorder_type=parse_enum(ReorderType, reorder_type, "reorder_type"),
-        )  # fmt: skip
+            compute_type=None
+            if compute_type is None
+            else parse_dtype(compute_type, "compute_type"),
+            math_type=parse_math_type(math_type),
+            reorder_type=parse_enum(ReorderType, reorder_type, "reorder_type"),
+        )
         self.spatial_rank  # noqa: B018  (raises if the lengths disagree)
 
     @property
@@ -98,7 +123,11 @@ class ConvolutionSpec(
             The spec's own tuples have another length.
         """
         padding, stride, dilation = super().steps(spatial_rank)
-        return tuple(axis if isinstance(axis, int) else axis[0] for axis in padding), stride, dilation
+        return (
+            tuple(axis if isinstance(axis, int) else axis[0] for axis in padding),
+            stride,
+            dilation,
+        )
 
     def pads(self, spatial_rank: int) -> tuple[tuple[int, int], ...]:
         """Return the padding before and behind each of `spatial_rank` axes; ArgumentError as `steps`."""
@@ -139,12 +168,20 @@ class ConvolutionSpec(
             right, both = c_group * self.groups, w_shape[-1] * self.groups
             if x_shape[-1] in (right, both) and c not in (right, both):
                 wrong += if_channels_last(rank)
-                cure = ", and w likewise" * (x_shape[-1] != right) + cure.replace("; ", "; otherwise ")
+                cure = ", and w likewise" * (x_shape[-1] != right) + cure.replace(
+                    "; ", "; otherwise "
+                )
             raise ArgumentError(wrong + cure)
         _, stride, dilation = self.steps(rank - 2)
-        return (n, k, *slid(image, f"the filter w {w_shape}", taps, self.pads(rank - 2), stride, dilation))
+        return (
+            n,
+            k,
+            *slid(image, f"the filter w {w_shape}", taps, self.pads(rank - 2), stride, dilation),
+        )
 
-    def output_spec(self, x: TensorSpec, w: FilterSpec, *, dtype: AnyDtype | None = None) -> TensorSpec:
+    def output_spec(
+        self, x: TensorSpec, w: FilterSpec, *, dtype: AnyDtype | None = None
+    ) -> TensorSpec:
         """Return the output's spec: the input's dtype (or `dtype`) and the input's layout, packed.
 
         Raises
@@ -156,7 +193,11 @@ class ConvolutionSpec(
         shape = self.output_shape(x.shape, w.shape)
         if x.dtype != w.dtype or x.dtype not in _DTYPES:
             known = w.dtype in _DTYPES
-            right = "they must have the same dtype" if known else f"allowed: {', '.join(map(dtype_name, _DTYPES))}"
+            right = (
+                "they must have the same dtype"
+                if known
+                else f"allowed: {', '.join(map(dtype_name, _DTYPES))}"
+            )
             told = f"x is {dtype_name(x.dtype)}, w is {dtype_name(w.dtype)}; {right}"
             into = dtype_name(w.dtype if known else DataType.FLOAT)
             raise ArgumentError(f"{told}; handle.array(x, dtype={into!r}) converts")

@@ -12,7 +12,14 @@ from cudnnlite.dtypes import AnyDtype, dtype_name, numpy_dtype, parse_dtype, vec
 from cudnnlite.enums import DataType, TensorFormat, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, as_four, parse_layout, parse_shape
+from cudnnlite.specs.layout import (
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
+    VECT_C,
+    as_four,
+    parse_layout,
+    parse_shape,
+)
 from cudnnlite.specs.tensor import TensorSpec
 
 _FORMATS = {
@@ -48,17 +55,25 @@ class FilterSpec(FrozenSpec, told_by="cudnnSetFilterNdDescriptor"):
     dtype: DataType
     format: TensorFormat
 
-    def __init__(self, shape: Iterable[int], dtype: AnyDtype = "float32", layout: str | None = None) -> None:
+    def __init__(
+        self, shape: Iterable[int], dtype: AnyDtype = "float32", layout: str | None = None
+    ) -> None:
         sizes = parse_shape(shape, batch_may_be_empty=False)
         if len(sizes) < 3:
-            raise ArgumentError(f"shape={sizes} has rank {len(sizes)}; a filter is (K, C, *taps): 3 to 8")
+            raise ArgumentError(
+                f"shape={sizes} has rank {len(sizes)}; a filter is (K, C, *taps): 3 to 8"
+            )
         kind = parse_dtype(dtype)
-        tensor = TensorSpec(sizes, kind, layout)  # the same rules for shape, layout and vector types
+        tensor = TensorSpec(
+            sizes, kind, layout
+        )  # the same rules for shape, layout and vector types
         name = VECT_C if tensor.vector > 1 else parse_layout(layout, len(sizes))
         self._freeze(shape=sizes, dtype=kind, format=_FORMATS.get(name, TensorFormat.NCHW))
 
     @classmethod
-    def from_tensor(cls, spec: TensorSpec, *, channels_last: bool = False, argument: str = "w") -> FilterSpec:
+    def from_tensor(
+        cls, spec: TensorSpec, *, channels_last: bool = False, argument: str = "w"
+    ) -> FilterSpec:
         """Read a packed tensor as a filter.
 
         Parameters
@@ -144,4 +159,6 @@ def is_as(array: TensorSpec, wanted: TensorSpec | FilterSpec) -> bool:
 
 def _layouts(kind: TensorFormat) -> dict[int, str]:
     """Return the names of a format's layouts by rank."""
-    return {TensorFormat.NCHW: CHANNELS_FIRST, TensorFormat.NHWC: CHANNELS_LAST}.get(kind, {4: VECT_C})
+    return {TensorFormat.NCHW: CHANNELS_FIRST, TensorFormat.NHWC: CHANNELS_LAST}.get(
+        kind, {4: VECT_C}
+    )

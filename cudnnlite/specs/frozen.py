@@ -53,7 +53,9 @@ class FrozenSpec:
             functions = ", ".join(f"`{name}`" for name in told_by.split())
             sections = _RAISES + (_NOTES.format(functions) if functions else "")
             text = inspect.cleandoc(cls.__doc__ or "")
-            cls.__doc__ = re.sub("^(?=(Notes|Examples)\n---)", sections, text, count=1, flags=re.MULTILINE)
+            cls.__doc__ = re.sub(
+                "^(?=(Notes|Examples)\n---)", sections, text, count=1, flags=re.MULTILINE
+            )
 
     def _freeze(self, **values: Any) -> None:
         """Set the fields, and the hash over all of them."""
@@ -80,7 +82,9 @@ class FrozenSpec:
             cls._check_known(values)
             return cls._from(values)
         except (KeyError, TypeError) as error:
-            raise ArgumentError(f"values={shown(values)} are not a {cls.__name__}'s: {error}") from None
+            raise ArgumentError(
+                f"values={shown(values)} are not a {cls.__name__}'s: {error}"
+            ) from None
 
     @classmethod
     def _from(cls, values: Mapping[str, Any]) -> Any:
@@ -91,7 +95,9 @@ class FrozenSpec:
         known = [item.name for item in fields(cls)]  # type: ignore[arg-type]
         if not isinstance(given, Mapping):
             raise TypeError("they are no mapping")
-        for name in (each for each in given if each not in known):  # such as the layout of a tensor, which has strides
+        for name in (
+            each for each in given if each not in known
+        ):  # such as the layout of a tensor, which has strides
             hint = meant(str(name), known) or f"; its fields: {', '.join(known)}"
             raise TypeError(f"{cls.__name__} has no field {name!r}{hint}")
 
@@ -107,7 +113,11 @@ class FrozenSpec:
         parts, defaults = [], inspect.signature(type(self)).parameters
         for name, value in self.values().items():
             if name not in defaults or value != defaults[name].default:
-                text = dtype_name(value) if isinstance(value, DataType) else getattr(value, "name", value)
+                text = (
+                    dtype_name(value)
+                    if isinstance(value, DataType)
+                    else getattr(value, "name", value)
+                )
                 parts.append(f"{name}={text!r}")
         return f"{type(self).__name__}({', '.join(parts)})"
 
@@ -130,7 +140,9 @@ def _thaw(kind: type[FrozenSpec], values: dict[str, Any]) -> FrozenSpec:
     return spec
 
 
-def whole_or_made(kind: type[SpecT], first: Any, options: Mapping[str, Any] = {}, **others: Any) -> SpecT:
+def whole_or_made(
+    kind: type[SpecT], first: Any, options: Mapping[str, Any] = {}, **others: Any
+) -> SpecT:
     """Return the spec that is given instead of its first argument, or make one; what is beside a whole one is refused.
 
     Of `others` None means not given; `options` are all given.
@@ -139,14 +151,19 @@ def whole_or_made(kind: type[SpecT], first: Any, options: Mapping[str, Any] = {}
     if not isinstance(first, kind):
         return kind(first, **given)  # type: ignore[call-arg]
     for name, value in given.items():
-        raise ArgumentError(f"{name}={shown(value)} is given beside a whole spec, {first}, which has its own")
+        raise ArgumentError(
+            f"{name}={shown(value)} is given beside a whole spec, {first}, which has its own"
+        )
     return first
 
 
 def to_plain(value: Any) -> Any:
     """Return every field of a spec, under 'spec' the name of its class; enums as names.  TypeError if one has no plain form."""
     if isinstance(value, FrozenSpec):
-        return {"spec": type(value).__name__, **{name: to_plain(field) for name, field in value.values().items()}}
+        return {
+            "spec": type(value).__name__,
+            **{name: to_plain(field) for name, field in value.values().items()},
+        }
     if isinstance(value, DataType):
         return dtype_name(value)
     if isinstance(value, CEnum):

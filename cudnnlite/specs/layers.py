@@ -33,7 +33,9 @@ _SAMPLED = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF)  # an H200 refuses b
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class ActivationSpec(FrozenSpec, told_by="cudnnSetActivationDescriptor cudnnSetActivationDescriptorSwishBeta"):
+class ActivationSpec(
+    FrozenSpec, told_by="cudnnSetActivationDescriptor cudnnSetActivationDescriptorSwishBeta"
+):
     """A function of each value by itself: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -57,14 +59,22 @@ class ActivationSpec(FrozenSpec, told_by="cudnnSetActivationDescriptor cudnnSetA
     named_by = ActivationMode
 
     def __init__(
-        self, mode: ActivationMode | str, coef: float | None = None, *,
+        self,
+        mode: ActivationMode | str,
+        coef: float | None = None,
+        *,
         nan: NanPropagation | str = NanPropagation.PROPAGATE,
-    ) -> None:  # fmt: skip
-        kind, propagation = parse_enum(ActivationMode, mode, "mode"), parse_enum(NanPropagation, nan, "nan")
+    ) -> None:
+        kind, propagation = (
+            parse_enum(ActivationMode, mode, "mode"),
+            parse_enum(NanPropagation, nan, "nan"),
+        )
         has_one = kind in (ActivationMode.CLIPPED_RELU, ActivationMode.ELU, ActivationMode.SWISH)
         value = float(has_one) if coef is None else real_number(coef, "coef")
         if not has_one and value:
-            raise ArgumentError(f"coef={shown(coef)} with mode={kind.name}; allowed: 0, it has no coefficient")
+            raise ArgumentError(
+                f"coef={shown(coef)} with mode={kind.name}; allowed: 0, it has no coefficient"
+            )
         self._freeze(mode=kind, coef=value, nan=propagation)
 
 
@@ -114,7 +124,10 @@ class LRNSpec(FrozenSpec, told_by="cudnnSetLRNDescriptor"):
     k: float
 
     def __init__(self, n: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float = 2.0) -> None:
-        channels, given = integer(n, "n", 1, 16), {"alpha": alpha, "beta": beta, "k": k}  # CUDNN_LRN_MAX_N
+        channels, given = (
+            integer(n, "n", 1, 16),
+            {"alpha": alpha, "beta": beta, "k": k},
+        )  # CUDNN_LRN_MAX_N
         numbers = {name: real_number(value, name) for name, value in given.items()}
         for name, smallest in (("beta", 0.01), ("k", 1e-5)):  # CUDNN_LRN_MIN_BETA, CUDNN_LRN_MIN_K
             if not numbers[name] >= smallest:
@@ -147,11 +160,16 @@ class OpTensorSpec(FrozenSpec, told_by="cudnnSetOpTensorDescriptor"):
     named_by = OpTensorOp
 
     def __init__(
-        self, op: OpTensorOp | str, *, nan: NanPropagation | str = NanPropagation.PROPAGATE,
+        self,
+        op: OpTensorOp | str,
+        *,
+        nan: NanPropagation | str = NanPropagation.PROPAGATE,
         compute_type: AnyDtype = DataType.FLOAT,
-    ) -> None:  # fmt: skip
+    ) -> None:
         kind, propagation = parse_enum(OpTensorOp, op, "op"), parse_enum(NanPropagation, nan, "nan")
-        self._freeze(op=kind, nan=propagation, compute_type=parse_dtype(compute_type, "compute_type"))
+        self._freeze(
+            op=kind, nan=propagation, compute_type=parse_dtype(compute_type, "compute_type")
+        )
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -182,12 +200,24 @@ class ReduceTensorSpec(FrozenSpec, told_by="cudnnSetReduceTensorDescriptor"):
     named_by = ReduceTensorOp
 
     def __init__(
-        self, op: ReduceTensorOp | str, *, nan: NanPropagation | str = NanPropagation.PROPAGATE,
-        compute_type: AnyDtype = DataType.FLOAT, indices: ReduceTensorIndices | str = ReduceTensorIndices.NO,
-    ) -> None:  # fmt: skip
-        kind, propagation = parse_enum(ReduceTensorOp, op, "op"), parse_enum(NanPropagation, nan, "nan")
+        self,
+        op: ReduceTensorOp | str,
+        *,
+        nan: NanPropagation | str = NanPropagation.PROPAGATE,
+        compute_type: AnyDtype = DataType.FLOAT,
+        indices: ReduceTensorIndices | str = ReduceTensorIndices.NO,
+    ) -> None:
+        kind, propagation = (
+            parse_enum(ReduceTensorOp, op, "op"),
+            parse_enum(NanPropagation, nan, "nan"),
+        )
         places = parse_enum(ReduceTensorIndices, indices, "indices")
-        self._freeze(op=kind, nan=propagation, compute_type=parse_dtype(compute_type, "compute_type"), indices=places)
+        self._freeze(
+            op=kind,
+            nan=propagation,
+            compute_type=parse_dtype(compute_type, "compute_type"),
+            indices=places,
+        )
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -217,15 +247,19 @@ class CTCLossSpec(FrozenSpec, told_by="cudnnSetCTCLossDescriptor_v9"):
     compute_type: DataType | None
 
     def __init__(
-        self, normalization: LossNormalizationMode | str = LossNormalizationMode.SOFTMAX,
-        grad_mode: CTCGradMode | str = CTCGradMode.ZERO_OOB, max_label_length: int = 0,
+        self,
+        normalization: LossNormalizationMode | str = LossNormalizationMode.SOFTMAX,
+        grad_mode: CTCGradMode | str = CTCGradMode.ZERO_OOB,
+        max_label_length: int = 0,
         compute_type: AnyDtype | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._freeze(
             normalization=parse_enum(LossNormalizationMode, normalization, "normalization"),
             grad_mode=parse_enum(CTCGradMode, grad_mode, "grad_mode"),
             max_label_length=integer(max_label_length, "max_label_length", 0),
-            compute_type=None if compute_type is None else parse_dtype(compute_type, "compute_type"),
+            compute_type=None
+            if compute_type is None
+            else parse_dtype(compute_type, "compute_type"),
         )
 
 
@@ -257,12 +291,20 @@ class PoolingSpec(SpatialSpec, told_by="cudnnSetPoolingNdDescriptor"):
     _stepped = ("window", "padding", "stride")
 
     def __init__(
-        self, window: AnySteps, padding: AnySteps = 0, stride: AnySteps | None = None, *,
-        mode: PoolingMode | str = PoolingMode.MAX, nan: NanPropagation | str = NanPropagation.PROPAGATE,
-    ) -> None:  # fmt: skip
+        self,
+        window: AnySteps,
+        padding: AnySteps = 0,
+        stride: AnySteps | None = None,
+        *,
+        mode: PoolingMode | str = PoolingMode.MAX,
+        nan: NanPropagation | str = NanPropagation.PROPAGATE,
+    ) -> None:
         taps, pads = parse_steps(window, "window", 1), parse_steps(padding, "padding", 0, _POOLED)
         steps = taps if stride is None else parse_steps(stride, "stride", 1)
-        kind, propagation = parse_enum(PoolingMode, mode, "mode"), parse_enum(NanPropagation, nan, "nan")
+        kind, propagation = (
+            parse_enum(PoolingMode, mode, "mode"),
+            parse_enum(NanPropagation, nan, "nan"),
+        )
         self._freeze(window=taps, padding=pads, stride=steps, mode=kind, nan=propagation)
         sizes, margins, _ = self.steps(self.spatial_rank or 1)
         if any(margin >= size for margin, size in zip(margins, sizes, strict=True)):
@@ -272,9 +314,12 @@ class PoolingSpec(SpatialSpec, told_by="cudnnSetPoolingNdDescriptor"):
 
     @classmethod
     def whole(
-        cls, x: Any, *, mode: PoolingMode | str = PoolingMode.AVERAGE_COUNT_INCLUDE_PADDING,
+        cls,
+        x: Any,
+        *,
+        mode: PoolingMode | str = PoolingMode.AVERAGE_COUNT_INCLUDE_PADDING,
         nan: NanPropagation | str = NanPropagation.PROPAGATE,
-    ) -> PoolingSpec:  # fmt: skip
+    ) -> PoolingSpec:
         """Return the pooling over the whole image, to one value for each channel; of a spec, or an array that has one.
 
         Raises
@@ -298,7 +343,10 @@ class PoolingSpec(SpatialSpec, told_by="cudnnSetPoolingNdDescriptor"):
         try:
             pooled = slid(x.shape[2:], "the window", window, padding, stride, (1,) * len(window))
         except ArgumentError as error:
-            fits = all(n + 2 * pad >= taps for n, pad, taps in zip(x.shape[1:-1], padding, window, strict=True))
+            fits = all(
+                n + 2 * pad >= taps
+                for n, pad, taps in zip(x.shape[1:-1], padding, window, strict=True)
+            )
             raise ArgumentError(f"{error}{if_channels_last(x.rank) * fits}") from None
         return x.packed((*x.shape[:2], *pooled))
 
@@ -326,9 +374,13 @@ class SpatialTransformerSpec(FrozenSpec, told_by="cudnnSetSpatialTransformerNdDe
     def __init__(self, shape: Iterable[int], dtype: AnyDtype = DataType.FLOAT) -> None:
         sizes, kind = parse_shape(shape, batch_may_be_empty=False), parse_dtype(dtype)
         if (rank := len(sizes)) != 4:
-            raise ArgumentError(f"shape={sizes} has rank {rank}; needed: (N, C, H, W), cuDNN samples 2-D images only")
+            raise ArgumentError(
+                f"shape={sizes} has rank {rank}; needed: (N, C, H, W), cuDNN samples 2-D images only"
+            )
         if kind not in _SAMPLED:
-            raise ArgumentError(f"dtype={dtype_name(kind)}; allowed: {', '.join(map(dtype_name, _SAMPLED))}")
+            raise ArgumentError(
+                f"dtype={dtype_name(kind)}; allowed: {', '.join(map(dtype_name, _SAMPLED))}"
+            )
         self._freeze(shape=sizes, dtype=kind)
 
 
@@ -363,9 +415,12 @@ class TensorTransformSpec(FrozenSpec, told_by="cudnnSetTensorTransformDescriptor
     layout: str
 
     def __init__(
-        self, padding: Iterable[Any], fold: Iterable[int] = (), direction: FoldingDirection | str = FoldingDirection.FOLD,
+        self,
+        padding: Iterable[Any],
+        fold: Iterable[int] = (),
+        direction: FoldingDirection | str = FoldingDirection.FOLD,
         layout: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         given = sequence(padding, "padding", "a sequence of numbers, one for each axis")
         pairs = tuple(tuple(pad) if isinstance(pad, (tuple, list)) else (pad, pad) for pad in given)
         sizes = sequence(fold, "fold", "a sequence of numbers, one for each spatial axis")
@@ -376,10 +431,14 @@ class TensorTransformSpec(FrozenSpec, told_by="cudnnSetTensorTransformDescriptor
         ends: Any = tuple((integer(a, "padding", 0), integer(b, "padding", 0)) for a, b in pairs)
         way = parse_enum(FoldingDirection, direction, "direction")
         if blocks and len(blocks) != len(pairs) - 2:
-            raise ArgumentError(f"fold={shown(blocks)}; needed: a number for each of {len(pairs) - 2} spatial axes")
+            raise ArgumentError(
+                f"fold={shown(blocks)}; needed: a number for each of {len(pairs) - 2} spatial axes"
+            )
         if way == FoldingDirection.UNFOLD and any(max(end) for end in ends):
             raise ArgumentError(f"padding={shown(padding)} with direction=UNFOLD; allowed: 0")
-        self._freeze(padding=ends, fold=blocks, direction=way, layout=parse_layout(layout, len(pairs)))
+        self._freeze(
+            padding=ends, fold=blocks, direction=way, layout=parse_layout(layout, len(pairs))
+        )
 
     @property
     def format(self) -> TensorFormat:
@@ -390,13 +449,29 @@ class TensorTransformSpec(FrozenSpec, told_by="cudnnSetTensorTransformDescriptor
         """Return the shape of what comes out; ArgumentError if the spec does not fit."""
         shape = parse_shape(shape, instance_of(argument, str, "argument"))
         if len(shape) != (rank := len(self.padding)):
-            raise ArgumentError(f"{argument} has shape {shape}; the transformation is one of {rank} axes: {self}")
-        n, c, *image = (before + size + after for size, (before, after) in zip(shape, self.padding, strict=True))
+            raise ArgumentError(
+                f"{argument} has shape {shape}; the transformation is one of {rank} axes: {self}"
+            )
+        n, c, *image = (
+            before + size + after for size, (before, after) in zip(shape, self.padding, strict=True)
+        )
         steps = self.fold or (1,) * len(image)
         if self.direction == FoldingDirection.UNFOLD:
             if c % prod(steps):
-                raise ArgumentError(f"{argument} has {c} channels, which fold={self.fold} does not divide")
-            return (n, c // prod(steps), *(size * step for size, step in zip(image, steps, strict=True)))
+                raise ArgumentError(
+                    f"{argument} has {c} channels, which fold={self.fold} does not divide"
+                )
+            return (
+                n,
+                c // prod(steps),
+                *(size * step for size, step in zip(image, steps, strict=True)),
+            )
         if any(size % step for size, step in zip(image, steps, strict=True)):
-            raise ArgumentError(f"{argument} is padded to {(n, c, *image)}, which fold={self.fold} does not divide")
-        return (n, c * prod(steps), *(size // step for size, step in zip(image, steps, strict=True)))
+            raise ArgumentError(
+                f"{argument} is padded to {(n, c, *image)}, which fold={self.fold} does not divide"
+            )
+        return (
+            n,
+            c * prod(steps),
+            *(size // step for size, step in zip(image, steps, strict=True)),
+        )

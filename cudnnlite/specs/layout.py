@@ -46,11 +46,15 @@ def layout_of_rank(layout: str, rank: int) -> str:
     return LAYOUTS.get(layout, {}).get(rank, "")
 
 
-def parse_shape(shape: Iterable[Any], argument: str = "shape", *, batch_may_be_empty: bool = True) -> tuple[int, ...]:
+def parse_shape(
+    shape: Iterable[Any], argument: str = "shape", *, batch_may_be_empty: bool = True
+) -> tuple[int, ...]:
     """Return a shape of 1 to 8 positive C ints, or ArgumentError; an empty batch has 0 first, or second of three."""
     sizes = integers(shape, argument, MAX_RANK)
     if not 1 <= len(sizes) <= MAX_RANK:
-        raise ArgumentError(f"{argument}={shown(shape)} has rank {len(sizes)}; allowed: 1 to {MAX_RANK}")
+        raise ArgumentError(
+            f"{argument}={shown(shape)} has rank {len(sizes)}; allowed: 1 to {MAX_RANK}"
+        )
     for axis, size in enumerate(sizes):
         smallest = 0 if batch_may_be_empty and (axis == 0 or (axis, len(sizes)) == (1, 3)) else 1
         if not smallest <= size <= MAX_INT:

@@ -12,7 +12,15 @@ import numpy as np
 
 from cudnnlite.arguments import integer, one_of, real_number, shown
 from cudnnlite.dtypes import AnyDtype, compute_type_for, dtype_name, parse_dtype
-from cudnnlite.enums import DataType, MathType, RNNBiasMode, RNNInputMode, RNNMode, parse_enum, parse_math_type
+from cudnnlite.enums import (
+    DataType,
+    MathType,
+    RNNBiasMode,
+    RNNInputMode,
+    RNNMode,
+    parse_enum,
+    parse_math_type,
+)
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layers import parse_probability
@@ -99,24 +107,44 @@ class RNNSpec(FrozenSpec):
     math_type: MathType
 
     def __init__(
-        self, cell: RNNMode | str, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
-        projection_size: int | None = None, bias: RNNBiasMode | str | bool = RNNBiasMode.DOUBLE,
-        input_mode: RNNInputMode | str = RNNInputMode.LINEAR, dropout: float = 0.0, clip: Iterable[float] | None = None,
-        dtype: AnyDtype = "float32", compute_type: AnyDtype | None = None, math_type: MathType | str = MathType.DEFAULT,
-    ) -> None:  # fmt: skip
+        self,
+        cell: RNNMode | str,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        *,
+        projection_size: int | None = None,
+        bias: RNNBiasMode | str | bool = RNNBiasMode.DOUBLE,
+        input_mode: RNNInputMode | str = RNNInputMode.LINEAR,
+        dropout: float = 0.0,
+        clip: Iterable[float] | None = None,
+        dtype: AnyDtype = "float32",
+        compute_type: AnyDtype | None = None,
+        math_type: MathType | str = MathType.DEFAULT,
+    ) -> None:
         kind = parse_dtype(dtype)
         if kind not in _FLOATS:
-            raise ArgumentError(f"dtype={dtype_name(kind)!r}; allowed: {', '.join(map(dtype_name, _FLOATS))}")
+            raise ArgumentError(
+                f"dtype={dtype_name(kind)!r}; allowed: {', '.join(map(dtype_name, _FLOATS))}"
+            )
         self._freeze(
-            cell=_parse_cell(cell), input_size=integer(input_size, "input_size"),
-            hidden_size=integer(hidden_size, "hidden_size"), num_layers=integer(num_layers, "num_layers"),
+            cell=_parse_cell(cell),
+            input_size=integer(input_size, "input_size"),
+            hidden_size=integer(hidden_size, "hidden_size"),
+            num_layers=integer(num_layers, "num_layers"),
             bidirectional=one_of(bidirectional, "bidirectional", True, False),
-            projection_size=_parse_projection(projection_size, hidden_size), bias=_parse_bias(bias),
-            input_mode=parse_enum(RNNInputMode, input_mode, "input_mode"), dropout=parse_probability(dropout),
-            clip=_parse_clip(clip), dtype=kind,
-            compute_type=compute_type_for(kind) if compute_type is None else parse_dtype(compute_type, "compute_type"),
+            projection_size=_parse_projection(projection_size, hidden_size),
+            bias=_parse_bias(bias),
+            input_mode=parse_enum(RNNInputMode, input_mode, "input_mode"),
+            dropout=parse_probability(dropout),
+            clip=_parse_clip(clip),
+            dtype=kind,
+            compute_type=compute_type_for(kind)
+            if compute_type is None
+            else parse_dtype(compute_type, "compute_type"),
             math_type=parse_math_type(math_type),
-        )  # fmt: skip
+        )
         self._check_combination()
 
     @classmethod
@@ -139,11 +167,16 @@ class RNNSpec(FrozenSpec):
         """
         try:
             found = {
-                "cell": module.mode.removeprefix("RNN_"), "input_size": module.input_size, "hidden_size": module.hidden_size,
-                "num_layers": module.num_layers, "bidirectional": module.bidirectional, "bias": module.bias,
-                "projection_size": module.proj_size or None, "dropout": module.dropout,
+                "cell": module.mode.removeprefix("RNN_"),
+                "input_size": module.input_size,
+                "hidden_size": module.hidden_size,
+                "num_layers": module.num_layers,
+                "bidirectional": module.bidirectional,
+                "bias": module.bias,
+                "projection_size": module.proj_size or None,
+                "dropout": module.dropout,
                 "dtype": str(module.weight_ih_l0.dtype).removeprefix("torch."),
-            }  # fmt: skip
+            }
         except AttributeError as error:
             raise ArgumentError(
                 f"module of type {type(module).__name__} is no torch.nn.LSTM, GRU or RNN: {error}"
@@ -156,7 +189,9 @@ class RNNSpec(FrozenSpec):
     def _check_combination(self) -> None:
         if self.projection_size is not None:
             if self.cell != RNNMode.LSTM:
-                raise ArgumentError(f"projection_size={self.projection_size} with cell={self.cell.name}; allowed: LSTM")
+                raise ArgumentError(
+                    f"projection_size={self.projection_size} with cell={self.cell.name}; allowed: LSTM"
+                )
             if self.projection_size > self.hidden_size:
                 raise ArgumentError(
                     f"projection_size={self.projection_size}; allowed: 1 to hidden_size={self.hidden_size}"
@@ -171,14 +206,24 @@ class RNNSpec(FrozenSpec):
             )
 
     def __repr__(self) -> str:
-        parts = [repr(self.cell.name.lower()), f"input_size={self.input_size}", f"hidden_size={self.hidden_size}"]
+        parts = [
+            repr(self.cell.name.lower()),
+            f"input_size={self.input_size}",
+            f"hidden_size={self.hidden_size}",
+        ]
         plain = type(self)(self.cell, self.input_size, self.hidden_size, dtype=self.dtype)
         for name, value in self.values().items():
             if name == "dtype" and value != DataType.FLOAT:
                 parts.append(f"dtype={dtype_name(value)!r}")
             elif value != getattr(plain, name):
-                shown = dtype_name(value) if isinstance(value, DataType) else getattr(value, "name", value)
-                parts.append(f"{name}={(_BIAS_TEXTS.get(value, shown) if name == 'bias' else shown)!r}")
+                shown = (
+                    dtype_name(value)
+                    if isinstance(value, DataType)
+                    else getattr(value, "name", value)
+                )
+                parts.append(
+                    f"{name}={(_BIAS_TEXTS.get(value, shown) if name == 'bias' else shown)!r}"
+                )
         return f"RNNSpec({', '.join(parts)})"
 
     @property
@@ -208,7 +253,11 @@ class RNNSpec(FrozenSpec):
 
     def layer_input_size(self, layer: int) -> int:
         """Return the length of the vectors that a layer is fed with."""
-        return self.input_size if integer(layer, "layer", 0, self.num_layers - 1) == 0 else self.output_size
+        return (
+            self.input_size
+            if integer(layer, "layer", 0, self.num_layers - 1) == 0
+            else self.output_size
+        )
 
     def hidden_shape(self, batch: int) -> tuple[int, int, int]:
         """Return the shape of hx and hy: (num_layers * directions, batch, state_size)."""
@@ -233,7 +282,9 @@ class RNNSpec(FrozenSpec):
 def _parse_cell(value: Any) -> RNNMode:
     cell = parse_enum(RNNMode, value, "cell")
     if cell not in GATES:
-        raise ArgumentError(f"cell={shown(value)} is not known; allowed: {', '.join(each.name for each in GATES)}")
+        raise ArgumentError(
+            f"cell={shown(value)} is not known; allowed: {', '.join(each.name for each in GATES)}"
+        )
     return cell
 
 

@@ -74,9 +74,14 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
     padding_fill: float
 
     def __init__(
-        self, shape: Iterable[int], lengths: Iterable[int] | None = None, dtype: AnyDtype = "float32",
-        layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, *, padding_fill: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        shape: Iterable[int],
+        lengths: Iterable[int] | None = None,
+        dtype: AnyDtype = "float32",
+        layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
+        *,
+        padding_fill: float = 0.0,
+    ) -> None:
         order, kind = parse_data_layout(layout), parse_dtype(dtype)
         sizes = parse_shape(shape, batch_may_be_empty=False)
         packed = order == RNNDataLayout.SEQ_MAJOR_PACKED
@@ -89,7 +94,9 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
             check_packed(known, sizes[0])
             steps, batch = known[0], len(known)
         else:
-            steps, batch = sizes[:2] if order == RNNDataLayout.SEQ_MAJOR_UNPACKED else (sizes[1], sizes[0])
+            steps, batch = (
+                sizes[:2] if order == RNNDataLayout.SEQ_MAJOR_UNPACKED else (sizes[1], sizes[0])
+            )
             if batch > MAX_BATCH:
                 raise ArgumentError(f"shape={sizes} has {batch} sequences; allowed: {MAX_BATCH}")
             known = (steps,) * batch if lengths is None else parse_lengths(lengths)
@@ -100,16 +107,25 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
                     f"lengths={shown(known)}: {shown(max(known))} is longer than the data of {steps} steps"
                 )
         self._freeze(
-            max_length=steps, batch=batch, vector_size=sizes[-1], lengths=known, dtype=kind, layout=order,
+            max_length=steps,
+            batch=batch,
+            vector_size=sizes[-1],
+            lengths=known,
+            dtype=kind,
+            layout=order,
             padding_fill=parse_fill(padding_fill, kind),
-        )  # fmt: skip
+        )
 
     @classmethod
     def _from(cls, values: Mapping[str, Any]) -> RNNDataSpec:
         layout, lengths = parse_data_layout(values["layout"]), parse_lengths(values["lengths"])
         sizes = (index(values[name]) for name in ("max_length", "batch", "vector_size"))
         return cls(
-            _shape(layout, lengths, *sizes), lengths, values["dtype"], layout, padding_fill=values["padding_fill"]
+            _shape(layout, lengths, *sizes),
+            lengths,
+            values["dtype"],
+            layout,
+            padding_fill=values["padding_fill"],
         )
 
     def __repr__(self) -> str:
@@ -134,7 +150,9 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
     @property
     def needs_padded_io(self) -> bool:
         """Whether cuDNN must be told of padding: sequences end early, or the data is batch-major."""
-        return not self.is_packed and (not self.is_full or self.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED)
+        return not self.is_packed and (
+            not self.is_full or self.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -154,10 +172,16 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
         return other
 
 
-def _shape(layout: RNNDataLayout, lengths: tuple[int, ...], steps: int, batch: int, size: int) -> tuple[int, ...]:
+def _shape(
+    layout: RNNDataLayout, lengths: tuple[int, ...], steps: int, batch: int, size: int
+) -> tuple[int, ...]:
     if layout == RNNDataLayout.SEQ_MAJOR_PACKED:
         return sum(lengths), size
-    return (batch, steps, size) if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else (steps, batch, size)
+    return (
+        (batch, steps, size)
+        if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED
+        else (steps, batch, size)
+    )
 
 
 def parse_data_layout(layout: object) -> RNNDataLayout:
@@ -168,7 +192,9 @@ def parse_data_layout(layout: object) -> RNNDataLayout:
         return parse_enum(RNNDataLayout, layout, "layout")
     except ArgumentError:
         near = meant(layout, _LAYOUT_NAMES) if isinstance(layout, str) else ""
-        raise ArgumentError(f"layout={shown(layout)}; allowed: {', '.join(map(repr, _LAYOUT_NAMES))}{near}") from None
+        raise ArgumentError(
+            f"layout={shown(layout)}; allowed: {', '.join(map(repr, _LAYOUT_NAMES))}{near}"
+        ) from None
 
 
 def parse_fill(value: Any, dtype: DataType) -> float:
@@ -187,7 +213,9 @@ def parse_lengths(lengths: Any) -> tuple[int, ...]:
     if lengths is None:
         raise ArgumentError("lengths are not given; packed data cannot be read without them")
     if hasattr(lengths, "spec") or hasattr(lengths, "__cuda_array_interface__"):
-        raise ArgumentError("lengths are on the device; cuDNN needs them on the host, before the call")
+        raise ArgumentError(
+            "lengths are on the device; cuDNN needs them on the host, before the call"
+        )
     known = integers(lengths, "lengths", MAX_BATCH)
     if len(known) > MAX_BATCH:
         raise ArgumentError(f"lengths={shown(lengths)} has too many entries; allowed: {MAX_BATCH}")

@@ -23,7 +23,9 @@ class WeightPart(NamedTuple):
     pseudo_layer: int  # cuDNN's numbers for the pair of matrix and bias
     linear_layer: int
     bias: bool  # which of the two it is
-    shape: tuple[int, ...]  # (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size, hidden_size)
+    shape: tuple[
+        int, ...
+    ]  # (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size, hidden_size)
 
     @property
     def field(self) -> int:
@@ -50,11 +52,20 @@ def weight_parts(spec: RNNSpec) -> Iterator[WeightPart]:
             skipped = not recurrent and layer == 0 and spec.input_mode == RNNInputMode.SKIP
             for number, gate in enumerate(spec.gates):
                 name = f"{where}.{'recurrent' if recurrent else 'input'}.{gate}"
-                place = (layer, direction, gate, recurrent, pseudo_layer, number + recurrent * len(spec.gates))
+                place = (
+                    layer,
+                    direction,
+                    gate,
+                    recurrent,
+                    pseudo_layer,
+                    number + recurrent * len(spec.gates),
+                )
                 if not skipped:
                     yield WeightPart(name, *place, False, (spec.hidden_size, columns))
                 if has_bias[recurrent]:
                     yield WeightPart(f"{name}.bias", *place, True, (spec.hidden_size,))
         if spec.projects:
             place = (layer, direction, "", True, pseudo_layer, PROJECTION)
-            yield WeightPart(f"{where}.projection", *place, False, (spec.state_size, spec.hidden_size))
+            yield WeightPart(
+                f"{where}.projection", *place, False, (spec.state_size, spec.hidden_size)
+            )

@@ -22,7 +22,9 @@ NAMED_PADDING = {
 }
 
 
-def parse_steps(value: Any, argument: str, smallest: int, each: str = "one for each spatial axis") -> Steps:
+def parse_steps(
+    value: Any, argument: str, smallest: int, each: str = "one for each spatial axis"
+) -> Steps:
     """Return an integer, or one for each axis; `each` is what a message says is allowed besides an integer."""
     with suppress(TypeError):
         index(value)
@@ -30,17 +32,29 @@ def parse_steps(value: Any, argument: str, smallest: int, each: str = "one for e
     try:
         numbers = integers(value, argument, MAX_SPATIAL_RANK)
     except ArgumentError:
-        hint = NAMED_PADDING.get(value.lower(), "") if isinstance(value, str) and argument == "padding" else ""
-        raise ArgumentError(f"{argument}={shown(value)}; allowed: an integer, or {each}{hint}") from None
+        hint = (
+            NAMED_PADDING.get(value.lower(), "")
+            if isinstance(value, str) and argument == "padding"
+            else ""
+        )
+        raise ArgumentError(
+            f"{argument}={shown(value)}; allowed: an integer, or {each}{hint}"
+        ) from None
     if not 1 <= len(numbers) <= MAX_SPATIAL_RANK:
-        raise ArgumentError(f"{argument}={shown(value)} has {len(numbers)} entries; allowed: 1 to {MAX_SPATIAL_RANK}")
+        raise ArgumentError(
+            f"{argument}={shown(value)} has {len(numbers)} entries; allowed: 1 to {MAX_SPATIAL_RANK}"
+        )
     return tuple(integer(number, argument, smallest) for number in numbers)
 
 
 def parse_padding(value: Any) -> Padding:
     """Return an integer, or for each axis one, or a pair where what is before it and what is behind it differ."""
-    if not isinstance(value, (tuple, list)) or not any(isinstance(axis, (tuple, list)) for axis in value):
-        return parse_steps(value, "padding", 0, "one or (before, behind) for each axis, as in ((0, 1), (0, 1))")
+    if not isinstance(value, (tuple, list)) or not any(
+        isinstance(axis, (tuple, list)) for axis in value
+    ):
+        return parse_steps(
+            value, "padding", 0, "one or (before, behind) for each axis, as in ((0, 1), (0, 1))"
+        )
     pairs = [axis if isinstance(axis, (tuple, list)) else (axis, axis) for axis in value]
     if any(len(pair) != 2 for pair in pairs):
         raise ArgumentError(
@@ -48,7 +62,9 @@ def parse_padding(value: Any) -> Padding:
         )
     ends = [[integer(end, "padding", 0) for end in pair] for pair in pairs]
     if len(ends) > MAX_SPATIAL_RANK:
-        raise ArgumentError(f"padding={shown(value)} has {len(ends)} entries; allowed: 1 to {MAX_SPATIAL_RANK}")
+        raise ArgumentError(
+            f"padding={shown(value)} has {len(ends)} entries; allowed: 1 to {MAX_SPATIAL_RANK}"
+        )
     return tuple(before if before == behind else (before, behind) for before, behind in ends)
 
 
@@ -58,7 +74,9 @@ def slid(image: Sequence[int], what: str, *steps: Sequence[Any]) -> tuple[int, .
     The padding of an axis may be a pair: what is before it, and behind it.
     """
     out = []
-    for axis, (size, taps, padding, stride, dilation) in enumerate(zip(image, *steps, strict=True), start=2):
+    for axis, (size, taps, padding, stride, dilation) in enumerate(
+        zip(image, *steps, strict=True), start=2
+    ):
         reach = dilation * (taps - 1) + 1
         padded = size + (sum(padding) if isinstance(padding, tuple) else 2 * padding)
         if reach > padded:
@@ -77,10 +95,14 @@ class SpatialSpec(FrozenSpec):
     @property
     def spatial_rank(self) -> int | None:
         """The number of spatial axes that the tuples speak of; None where all are plain numbers."""
-        lengths = {name: len(v) for name in self._stepped if isinstance(v := getattr(self, name), tuple)}
+        lengths = {
+            name: len(v) for name in self._stepped if isinstance(v := getattr(self, name), tuple)
+        }
         if len(set(lengths.values())) > 1:
             *others, last = self._stepped
-            raise ArgumentError(f"{', '.join(others)} and {last} speak of different numbers of spatial axes: {lengths}")
+            raise ArgumentError(
+                f"{', '.join(others)} and {last} speak of different numbers of spatial axes: {lengths}"
+            )
         return next(iter(lengths.values()), None)
 
     def steps(self, spatial_rank: int) -> tuple[tuple[int, ...], ...]:
@@ -93,6 +115,10 @@ class SpatialSpec(FrozenSpec):
         """
         integer(spatial_rank, "spatial_rank", 1, MAX_SPATIAL_RANK)
         if self.spatial_rank not in (None, spatial_rank):
-            raise ArgumentError(f"{self} has {self.spatial_rank} spatial axes, the arrays have {spatial_rank}")
+            raise ArgumentError(
+                f"{self} has {self.spatial_rank} spatial axes, the arrays have {spatial_rank}"
+            )
         values = (getattr(self, name) for name in self._stepped)
-        return tuple(value if isinstance(value, tuple) else (value,) * spatial_rank for value in values)
+        return tuple(
+            value if isinstance(value, tuple) else (value,) * spatial_rank for value in values
+        )

@@ -66,15 +66,23 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
     vector: int
 
     def __init__(
-        self, shape: Iterable[int], dtype: AnyDtype = "float32", layout: str | None = None, *,
+        self,
+        shape: Iterable[int],
+        dtype: AnyDtype = "float32",
+        layout: str | None = None,
+        *,
         strides: Iterable[int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         sizes = parse_shape(shape)
         kind = parse_dtype(dtype)
         vector = vector_length(kind)
         own = (
             layout
-            if isinstance(layout, str) and layout in SEQUENCES and len(sizes) == 3 and vector == 1 and strides is None
+            if isinstance(layout, str)
+            and layout in SEQUENCES
+            and len(sizes) == 3
+            and vector == 1
+            and strides is None
             else ""
         )
         if own:
@@ -87,7 +95,9 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
                 f"layout={shown(layout)} and strides={shown(strides)} are both given; allowed: one of them"
             )
         elif vector > 1:
-            raise ArgumentError(f"strides are given for dtype={dtype_name(kind)}; allowed: only the layout {VECT_C}")
+            raise ArgumentError(
+                f"strides are given for dtype={dtype_name(kind)}; allowed: only the layout {VECT_C}"
+            )
         else:
             steps = _parse_strides(strides, sizes)
         self._freeze(shape=sizes, dtype=kind, strides=steps, vector=vector)
@@ -101,7 +111,11 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
 
     @classmethod
     def _from(cls, values: Mapping[str, Any]) -> TensorSpec:
-        return cls(values["shape"], values["dtype"], strides=values["strides"] if values["vector"] == 1 else None)
+        return cls(
+            values["shape"],
+            values["dtype"],
+            strides=values["strides"] if values["vector"] == 1 else None,
+        )
 
     def replace(self, **changes: Any) -> TensorSpec:
         """Return a copy with some fields changed; another shape, given without strides, lies packed in this one's layout."""
@@ -154,7 +168,11 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
             return False
         if self.vector > 1 or layout == VECT_C:
             return self.vector > 1 and layout == VECT_C
-        names = (CHANNELS_FIRST.get(self.rank, "packed"), CHANNELS_LAST.get(self.rank), *SEQUENCES * (self.rank == 3))
+        names = (
+            CHANNELS_FIRST.get(self.rank, "packed"),
+            CHANNELS_LAST.get(self.rank),
+            *SEQUENCES * (self.rank == 3),
+        )
         if layout not in names:
             return False
         return same_strides(self.shape, self.strides, packed_strides(self.shape, layout))
@@ -167,14 +185,18 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
     @kept
     def nbytes(self) -> int:
         """The bytes from the first value to the last, gaps included: what a buffer must hold."""
-        return span(_in_vectors(self.shape, self.dtype, self.vector), self.strides) * itemsize(self.dtype)
+        return span(_in_vectors(self.shape, self.dtype, self.vector), self.strides) * itemsize(
+            self.dtype
+        )
 
     @kept
     def overlaps_itself(self) -> bool:
         """Whether two values may share memory (a stride smaller than what lies inside it): not allowed in an output."""
         reach = 1
         axes = zip(_in_vectors(self.shape, self.dtype, self.vector), self.strides, strict=True)
-        for size, stride in sorted((axis for axis in axes if axis[0] > 1), key=lambda axis: axis[1]):
+        for size, stride in sorted(
+            (axis for axis in axes if axis[0] > 1), key=lambda axis: axis[1]
+        ):
             if stride < reach:
                 return True
             reach = stride * (size - 1) + reach
@@ -190,7 +212,11 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
         """
         if self.rank not in CHANNELS_FIRST:
             raise ArgumentError(f"x={self}: it must be (N, C, *spatial), of rank 3, 4 or 5")
-        layout = VECT_C if self.vector > 1 else (CHANNELS_LAST if self.is_channels_last else CHANNELS_FIRST)[self.rank]
+        layout = (
+            VECT_C
+            if self.vector > 1
+            else (CHANNELS_LAST if self.is_channels_last else CHANNELS_FIRST)[self.rank]
+        )
         return TensorSpec(shape, self.dtype if dtype is None else dtype, layout)
 
     def native(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -203,23 +229,35 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
 
 def called(spec: TensorSpec, layout: str) -> TensorSpec:
     """Return a spec under another name of its layout, as a message about sequences shows it: 'states' for 'NCW'."""
-    return TensorSpec(spec.shape, spec.dtype, layout) if layout in SEQUENCES and spec.layout == "NCW" else spec
+    return (
+        TensorSpec(spec.shape, spec.dtype, layout)
+        if layout in SEQUENCES and spec.layout == "NCW"
+        else spec
+    )
 
 
-def tensor_spec_of(shape: Any, dtype: Any = None, layout: str | None = None, strides: Any = None) -> TensorSpec:
+def tensor_spec_of(
+    shape: Any, dtype: Any = None, layout: str | None = None, strides: Any = None
+) -> TensorSpec:
     """Return the spec that is given instead of a shape, or make one; ArgumentError also for what is beside a whole one."""
     shape = (shape,) if isinstance(shape, Integral) else shape  # of one axis, as in NumPy
     return whole_or_made(TensorSpec, shape, dtype=dtype, layout=layout, strides=strides)
 
 
-def _in_vectors(shape: tuple[int, ...], dtype: DataType, vector: int, layout: str | None = None) -> tuple[int, ...]:
+def _in_vectors(
+    shape: tuple[int, ...], dtype: DataType, vector: int, layout: str | None = None
+) -> tuple[int, ...]:
     """Return the shape counted in elements: with a vector type an element holds `vector` channels."""
     if vector == 1:
         if layout == VECT_C:
-            raise ArgumentError(f"layout={VECT_C!r} with dtype={dtype_name(dtype)}; allowed: int8x4, uint8x4, int8x32")
+            raise ArgumentError(
+                f"layout={VECT_C!r} with dtype={dtype_name(dtype)}; allowed: int8x4, uint8x4, int8x32"
+            )
         return shape
     if layout not in (None, VECT_C):
-        raise ArgumentError(f"layout={shown(layout)} with dtype={dtype_name(dtype)}; allowed: {VECT_C}")
+        raise ArgumentError(
+            f"layout={shown(layout)} with dtype={dtype_name(dtype)}; allowed: {VECT_C}"
+        )
     if len(shape) != 4 or shape[1] % vector:
         raise ArgumentError(
             f"shape={shape} with dtype={dtype_name(dtype)}: rank 4 and channels in multiples of {vector}"

@@ -6,7 +6,9 @@ import re
 
 # Where a space keeps two characters apart that would end a comment, begin one in it, or begin a trigraph.
 _BETWEEN = re.compile(r"(?<=\*)(?=/)|(?<=/)(?=\*)|(?<=\?)(?=\?)")
-_PLAIN = frozenset(b" !#$%&'()*+,-./0123456789:;<=>@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`abcdefghijklmnopqrstuvwxyz{|}~")
+_PLAIN = frozenset(
+    b" !#$%&'()*+,-./0123456789:;<=>@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`abcdefghijklmnopqrstuvwxyz{|}~"
+)
 
 
 def comment(*lines: str) -> str:

@@ -66,7 +66,10 @@ class ProgramFolder:
             self._check_type(name)
             is_ours = string_literal(name).encode() in replaced
             if self._is_there(name) and not is_ours and self._content(name) != content:
-                self._refuse(name, f"is there already, is not read by a {PROGRAM} of cudnnlite, and is not replaced")
+                self._refuse(
+                    name,
+                    f"is there already, is not read by a {PROGRAM} of cudnnlite, and is not replaced",
+                )
         with refused_as(ArgumentError, f"{self._label} cannot be written"):
             for name, content in files.items():
                 path = self.path / name
@@ -95,7 +98,9 @@ class ProgramFolder:
             return b""
 
     def _refuse(self, name: str, why: str) -> None:
-        raise ArgumentError(f"{self._label}: {self.path / name} {why}; remove it, or name another folder")
+        raise ArgumentError(
+            f"{self._label}: {self.path / name} {why}; remove it, or name another folder"
+        )
 
 
 def packaged_file(name: str) -> bytes:

@@ -26,7 +26,12 @@ from cudnnlite.tracing.program import Contents, Part, Step, Thing
 from cudnnlite.warn import warn_user
 
 _PACKAGE = str(Path(__file__).parents[1])
-_ELSEWHERE = ("contextlib.py", "weakref.py", "runpy.py", "<frozen runpy>")  # whose lines are nobody's
+_ELSEWHERE = (
+    "contextlib.py",
+    "weakref.py",
+    "runpy.py",
+    "<frozen runpy>",
+)  # whose lines are nobody's
 _STREAMS: dict[int, Part] = {0: "0", 1: "cudaStreamLegacy", 2: "cudaStreamPerThread"}
 _SPACES = re.compile("space|states|weights")  # memory that is as large as cuDNN said
 
@@ -42,7 +47,9 @@ class Buffer(Thing):
     shared: bool = False  # whether others may write to it unseen: it was there before, or was handed to another library
     digest: bytes | None = None  # of what is shared, when it was looked at last
     unread: bool = False  # whether something was written that nobody has read
-    parts: dict[int, tuple[int, Thing]] = field(default_factory=dict)  # by offset: bytes, and cuDNN's answer where
+    parts: dict[int, tuple[int, Thing]] = field(
+        default_factory=dict
+    )  # by offset: bytes, and cuDNN's answer where
 
     def size(self) -> Part:
         """Return how large it is made: what cuDNN was asked for, where it is scratch memory; else so many bytes."""
@@ -77,7 +84,9 @@ class Memory:
         self._freed: deque[_Owner] = deque()  # others' threads free as well
         self._streams = dict(_STREAMS)
         self._last_stream: dict[int, int] = {}  # by device
-        self._answers: dict[int, Thing] = {}  # sizes that cuDNN told, and the variables that hold them
+        self._answers: dict[
+            int, Thing
+        ] = {}  # sizes that cuDNN told, and the variables that hold them
         self._capturing = False
         self.over = False  # what still stands in then, because of an interrupt, records nothing
         self._replaced: list[tuple[Any, str, Any]] = []  # attributes, and what they were
@@ -154,7 +163,9 @@ class Memory:
                 return buffer, address - buffer.base
             if ask and address < buffer.base + buffer.nbytes:
                 known = buffer, address - buffer.base
-        for device in self.devices | used_devices() if ask and not (known and known[0].alive) else ():
+        for device in (
+            self.devices | used_devices() if ask and not (known and known[0].alive) else ()
+        ):
             with device.current():  # the call that is recorded has made its own so
                 found = device.allocation_of(address)
             if found is not None and (known is None or found[1] > known[0].nbytes):
@@ -175,7 +186,9 @@ class Memory:
     def _new(self, device: Any, base: int, nbytes: int, owner: Any = None) -> Buffer:
         """Write down an allocation; without an owner it was there before."""
         self.devices.add(device)
-        new = Buffer("void *", "memory", "cudaFree", base, nbytes, device=device, shared=owner is None)
+        new = Buffer(
+            "void *", "memory", "cudaFree", base, nbytes, device=device, shared=owner is None
+        )
         if owner is not None:  # before the block nothing had been asked
             # no walk of all buffers at each call; no lock, which its thread may not have; and `append` is C: a callback in
             # Python would lose what a signal handler raises in it
@@ -215,7 +228,9 @@ class Memory:
         before = buffer.digest
         if (content := self._note(buffer)) is not None and before != buffer.digest:
             if before is not None:
-                self.tell("memory was written to by somebody else; the program loads what was there then")
+                self.tell(
+                    "memory was written to by somebody else; the program loads what was there then"
+                )
             self._load((buffer, 0), content, early=before is None and buffer.alive is None)
 
     def _note(self, buffer: Buffer) -> bytes | None:
@@ -226,21 +241,43 @@ class Memory:
         buffer.digest = hashlib.blake2b(content).digest()
         return content
 
-    def _load(self, place: Place, content: bytes, rows: int = 1, pitch: int = 0, width: int = 0, **more: Any) -> None:
+    def _load(
+        self,
+        place: Place,
+        content: bytes,
+        rows: int = 1,
+        pitch: int = 0,
+        width: int = 0,
+        **more: Any,
+    ) -> None:
         """Copy from a file, rows or parts; parts of a buffer go where cuDNN says that they lie."""
         (buffer, start), nbytes = place, len(content)
         file = Contents(buffer, content, width)
         if rows > 1:
-            self._add("load_rows", buffer.at(start), pitch, nbytes // rows, rows, file, of=(buffer,))
+            self._add(
+                "load_rows", buffer.at(start), pitch, nbytes // rows, rows, file, of=(buffer,)
+            )
             return
-        inside = [(at, size) for at, (size, _) in buffer.parts.items() if start <= at and at + size <= start + nbytes]
+        inside = [
+            (at, size)
+            for at, (size, _) in buffer.parts.items()
+            if start <= at and at + size <= start + nbytes
+        ]
         for at, size in sorted(inside) or [(start, nbytes)]:
             self._add("load", buffer.at(at, size), size, file, at - start, of=(buffer,), **more)
 
     def _report(self, place: Place, content: bytes, rows: int = 1, pitch: int = 0) -> None:
         (buffer, offset), nbytes = place, len(content)
-        function, shape = ("report", [nbytes]) if rows == 1 else ("report_rows", [pitch, nbytes // rows, rows])
-        self._add(function, ['"', buffer, '"'], buffer.at(offset, nbytes), *shape, checksum=checksum(content))
+        function, shape = (
+            ("report", [nbytes]) if rows == 1 else ("report_rows", [pitch, nbytes // rows, rows])
+        )
+        self._add(
+            function,
+            ['"', buffer, '"'],
+            buffer.at(offset, nbytes),
+            *shape,
+            checksum=checksum(content),
+        )
         buffer.unread = False
 
     # in the place of a device's methods, which come first; those that are not here call one that is
@@ -255,10 +292,14 @@ class Memory:
     def _on_copy_in(self, own: Call, device: Any, ptr: int, source: Any, stream: Any) -> None:
         place = self._on(device, ptr, source.nbytes, source.nbytes)
         own(ptr, source, stream)
-        self._load(place, source.tobytes(), width=source.itemsize if source.dtype.kind == "f" else 0)
+        self._load(
+            place, source.tobytes(), width=source.itemsize if source.dtype.kind == "f" else 0
+        )
         self._note(place[0])
 
-    def _on_copy_rows(self, own: Call, device: Any, ptr: int, pitch: int, host: Any, stream: Any, *, out: bool) -> None:
+    def _on_copy_rows(
+        self, own: Call, device: Any, ptr: int, pitch: int, host: Any, stream: Any, *, out: bool
+    ) -> None:
         nbytes = pitch * (len(host) - 1) + host.nbytes // len(host) if host.size else 0
         place = self._on(device, ptr, nbytes, 0 if out else host.nbytes) if nbytes else None
         own(ptr, pitch, host, stream, out=out)
@@ -269,16 +310,35 @@ class Memory:
             self._load(place, host.tobytes(), len(host), pitch)
             self._note(place[0])
 
-    def _on_copy_within(self, own: Call, device: Any, target: int, source: int, nbytes: int, stream: Any) -> None:
+    def _on_copy_within(
+        self, own: Call, device: Any, target: int, source: int, nbytes: int, stream: Any
+    ) -> None:
         self._place(source, nbytes)  # which may replace what the target is in
-        to, (buffer, offset) = self._on(device, target, nbytes, nbytes), self._on(device, source, nbytes)
+        to, (buffer, offset) = (
+            self._on(device, target, nbytes, nbytes),
+            self._on(device, source, nbytes),
+        )
         own(target, source, nbytes, stream)
-        self._enqueue(stream, "cudaMemcpyAsync", to, buffer.at(offset), nbytes, "cudaMemcpyDeviceToDevice")
+        self._enqueue(
+            stream, "cudaMemcpyAsync", to, buffer.at(offset), nbytes, "cudaMemcpyDeviceToDevice"
+        )
 
     def _on_fill_rows(
-        self, own: Call, device: Any, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
+        self,
+        own: Call,
+        device: Any,
+        ptr: int,
+        pitch: int,
+        width: int,
+        rows: int,
+        pattern: bytes,
+        stream: Any,
     ) -> None:
-        place = self._on(device, ptr, pitch * (rows - 1) + width, width * rows) if width * rows else None
+        place = (
+            self._on(device, ptr, pitch * (rows - 1) + width, width * rows)
+            if width * rows
+            else None
+        )
         own(ptr, pitch, width, rows, pattern, stream)
         if place is None:
             return
@@ -287,14 +347,18 @@ class Memory:
             shape = (pitch, pattern[0], width, rows) if rows > 1 else (pattern[0], size)
             self._enqueue(stream, f"cudaMemset{'2D' * (rows > 1)}Async", place, *shape)
         elif self._capturing:  # where the program cannot load
-            self.tell("a fill with more than one byte went into a CUDA graph: it is not in the program")
+            self.tell(
+                "a fill with more than one byte went into a CUDA graph: it is not in the program"
+            )
         else:
             self._load(place, pattern * (width * rows // len(pattern)), rows, pitch)
             self._note(place[0])
 
     def _enqueue(self, stream: Any, function: str, to: Place, *arguments: Part) -> None:
         self._order(int(stream.handle), to[0].device)
-        self._add(function, to[0].at(to[1]), *arguments, self._stream(int(stream.handle)), of=to[:1])
+        self._add(
+            function, to[0].at(to[1]), *arguments, self._stream(int(stream.handle)), of=to[:1]
+        )
         self._note(to[0])
 
     def _order(self, stream: int, device: Any) -> None:
@@ -307,7 +371,11 @@ class Memory:
             )
         index = getattr(device or next(iter(self.devices), None), "index", 0)
         if self._last_stream.setdefault(index, stream) != stream:
-            self._add("cudaDeviceSynchronize", note="another stream: Python orders them by events", on=device)
+            self._add(
+                "cudaDeviceSynchronize",
+                note="another stream: Python orders them by events",
+                on=device,
+            )
         self._last_stream[index] = stream
 
     def _on_adopt(self, own: Call, device: Any, *arguments: Any) -> Any:
@@ -317,7 +385,9 @@ class Memory:
             self._new(device, foreign.ptr, foreign.nbytes)
         return foreign
 
-    def _on_export_dlpack(self, own: Call, device: Any, array: Any, *arguments: Any, **options: Any) -> Any:
+    def _on_export_dlpack(
+        self, own: Call, device: Any, array: Any, *arguments: Any, **options: Any
+    ) -> Any:
         place = self._place(array.ptr)
         if place is not None and not place[0].shared:
             place[0].shared = True
@@ -342,15 +412,22 @@ class Memory:
     def recorded(self, own: Call, handle: Any) -> Iterator[Any]:
         """Write down that a stream is recorded in the block, and the graph that came of it, if any did."""
         with own(handle) as recorder:
-            stream, drawn = self._stream(int(recorder.stream.handle)), Thing("cudaGraph_t", "graph", "cudaGraphDestroy")
-            self._add("cudaStreamBeginCapture", stream, "cudaStreamCaptureModeRelaxed", on=handle.device)
+            stream, drawn = (
+                self._stream(int(recorder.stream.handle)),
+                Thing("cudaGraph_t", "graph", "cudaGraphDestroy"),
+            )
+            self._add(
+                "cudaStreamBeginCapture", stream, "cudaStreamCaptureModeRelaxed", on=handle.device
+            )
             self._capturing = True
             try:
                 yield recorder
             finally:
                 self._capturing = False
                 self._add("cudaStreamEndCapture", stream, ["&", drawn], on=handle.device)
-        self._things[id(recorder.graph)] = made = Thing("cudaGraphExec_t", "graph_exec", "cudaGraphExecDestroy")
+        self._things[id(recorder.graph)] = made = Thing(
+            "cudaGraphExec_t", "graph_exec", "cudaGraphExecDestroy"
+        )
         self._add("cudaGraphInstantiate", ["&", made], drawn, 0)
 
     def _on_launch(self, own: Call, captured: Any) -> None:
@@ -375,15 +452,21 @@ def checksum(content: bytes) -> int:
     """Return the sum of (2 i + 1) times byte i, modulo 2^64, as the program in C does."""
     total = 0
     for start in range(0, len(content), 1 << 20):
-        part = np.frombuffer(content, np.uint8, min(1 << 20, len(content) - start), start).astype(np.uint64)
-        total += int(part @ np.arange(2 * start + 1, 2 * (start + len(part)) + 1, 2, dtype=np.uint64))
+        part = np.frombuffer(content, np.uint8, min(1 << 20, len(content) - start), start).astype(
+            np.uint64
+        )
+        total += int(
+            part @ np.arange(2 * start + 1, 2 * (start + len(part)) + 1, 2, dtype=np.uint64)
+        )
     return total % 2**64
 
 
 def where() -> tuple[str, int]:
     """Return the line outside of cudnnlite that is running; ('', 0) after the end of a script."""
     frame: Any = sys._getframe(1)
-    while frame is not None and not (name := frame.f_code.co_filename).startswith(f"{_PACKAGE}/cli/"):
+    while frame is not None and not (name := frame.f_code.co_filename).startswith(
+        f"{_PACKAGE}/cli/"
+    ):
         if not name.startswith((_PACKAGE, "<the call of")) and not name.endswith(_ELSEWHERE):
             return name, frame.f_lineno
         frame = frame.f_back

@@ -34,7 +34,9 @@ class Thing:
     name: str = ""  # what it would like to be called
     destroy: str = ""  # the function that gives it back at the end; empty if nothing has to
     named_by_use: bool = field(default=False, init=False)
-    device: Any = field(default=None, kw_only=True)  # where it is; None of what is on none, or nobody knows yet
+    device: Any = field(
+        default=None, kw_only=True
+    )  # where it is; None of what is on none, or nobody knows yet
 
     def used_as(self, name: str) -> None:
         """Take the name of the first parameter that it is given as, where that is no mere setter's."""
@@ -95,18 +97,29 @@ class Program:
         self._types: dict[str, str] = {}  # of the variables that are declared
         prelude = packaged_file("prelude.c").decode()
         self._busy = {*"ijkl", *re.findall(r"(\w+)\(", prelude)}  # names that are taken
-        body = _rendered(_folded(self._lines(useful(sorted(steps, key=lambda step: not step.early)))))
+        body = _rendered(
+            _folded(self._lines(useful(sorted(steps, key=lambda step: not step.early))))
+        )
         start = [comment(*head), prelude, "int main(void)", "{"]
-        self.text = "\n".join([*start, *self._declared(), *body, "    return EXIT_SUCCESS;", "}", ""])
+        self.text = "\n".join(
+            [*start, *self._declared(), *body, "    return EXIT_SUCCESS;", "}", ""]
+        )
 
     def _lines(self, steps: list[Step]) -> list[Item]:
         ended = {step.ends for step in steps}
-        alive = {thing: None for step in steps for thing in step.things if thing.destroy and thing not in ended}
+        alive = {
+            thing: None
+            for step in steps
+            for thing in step.things
+            if thing.destroy and thing not in ended
+        }
         steps = steps + [Step(thing.destroy, [thing]) for thing in reversed(alive)]
         last = {thing: step for step in steps for thing in step.things}
         for step in steps:
             for thing in step.things:
-                if thing.c_type.startswith(("cudnnHandle", "cudnnBackend", "cuda")):  # what is made for one device
+                if thing.c_type.startswith(
+                    ("cudnnHandle", "cudnnBackend", "cuda")
+                ):  # what is made for one device
                     thing.device = thing.device or step.device
         lines: list[Item] = []
         current, homes = 0, [step.device and step.device.index for step in steps]
@@ -126,18 +139,24 @@ class Program:
             function = "generate"
         call = f"{function}({', '.join(arguments)})"
         macro = "FAILED" if step.failed else {"cuda": "CUDA", "cudn": "CUDNN"}.get(function[:4])
-        return (f"{macro}({call});" if macro else f"{call};") + (f" {comment(step.note)}" if step.note else "")
+        return (f"{macro}({call});" if macro else f"{call};") + (
+            f" {comment(step.note)}" if step.note else ""
+        )
 
     def _text(self, part: Part) -> str:
         if isinstance(part, Contents):
             return self._input(part)
         if isinstance(part, Thing):
             return self._name(part)
-        return str(part) if isinstance(part, (str, int)) else "".join(map(self._text, _flat([part])))
+        return (
+            str(part) if isinstance(part, (str, int)) else "".join(map(self._text, _flat([part])))
+        )
 
     def _name(self, thing: Thing) -> str:
         if thing not in self._names:
-            taken = {name for name, c_type in self._types.items() if c_type != thing.c_type} | self._busy
+            taken = {
+                name for name, c_type in self._types.items() if c_type != thing.c_type
+            } | self._busy
             self._names[thing] = name = _another(thing.name, taken)
             self._types[name] = thing.c_type
             self._busy.add(name)
@@ -191,18 +210,29 @@ def _flat(parts: Iterable[Any]) -> Iterator[Any]:
 
 def _another(name: str, taken: Iterable[str]) -> str:
     """Return a name that is not taken, by a number behind it if need be."""
-    return next(each for each in chain([name], (f"{name}_{number}" for number in count(2))) if each not in taken)
+    return next(
+        each
+        for each in chain([name], (f"{name}_{number}" for number in count(2)))
+        if each not in taken
+    )
 
 
 def snake(name: str) -> str:
     """Return a parameter's name as programs in C write variables: xDesc becomes x_desc."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("work_space", "workspace").rstrip("_")
+    return (
+        re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+        .lower()
+        .replace("work_space", "workspace")
+        .rstrip("_")
+    )
 
 
 def answer_name(function: str, argname: str) -> str:
     """Return the name of a variable for what a function tells."""
     words = snake(function).split("_")
-    return "_".join(words[-2:]) if argname == "sizeInBytes" and words[-1] == "size" else snake(argname)
+    return (
+        "_".join(words[-2:]) if argname == "sizeInBytes" and words[-1] == "size" else snake(argname)
+    )
 
 
 def number(value: Any, c_type: str) -> str:
@@ -210,7 +240,9 @@ def number(value: Any, c_type: str) -> str:
     kind = ENUMS.get(c_type)
     if kind is not None:
         members = zip(kind.__members__.values(), C_MEMBERS[kind], strict=True)
-        return next((name for member, name in members if member == value), f"({c_type}){int(value)}")
+        return next(
+            (name for member, name in members if member == value), f"({c_type}){int(value)}"
+        )
     if isinstance(value, (bool, bytes)):
         return str(value).lower() if isinstance(value, bool) else str(value[0])
     if isinstance(value, float):
@@ -277,16 +309,31 @@ def _rendered(items: Iterable[Any], space: str = "    ", said: str = "") -> Iter
 
 
 def _wrapped(text: str, space: str) -> str:
-    options: Any = {"initial_indent": space, "subsequent_indent": space + 8 * " ", "break_long_words": False}
+    options: Any = {
+        "initial_indent": space,
+        "subsequent_indent": space + 8 * " ",
+        "break_long_words": False,
+    }
     return textwrap.fill(text, 116, break_on_hyphens=False, **options).replace("\xa0", " ")
 
 
 def _source(step: Step) -> str:
     """Return the line of Python that a statement is for, with where it stands."""
-    (file, line), name = step.where, "notebook" if "ipykernel_" in step.where[0] else Path(step.where[0]).name
+    (file, line), name = (
+        step.where,
+        "notebook" if "ipykernel_" in step.where[0] else Path(step.where[0]).name,
+    )
     if step.early or not file:
-        return "made before the trace" if step.early else "given back" if step.checksum is None else "read at the end"
+        return (
+            "made before the trace"
+            if step.early
+            else "given back"
+            if step.checksum is None
+            else "read at the end"
+        )
     text = ""
-    with suppress(ValueError):  # a name with a zero byte, which code that was not read from a file may have
+    with suppress(
+        ValueError
+    ):  # a name with a zero byte, which code that was not read from a file may have
         text = linecache.getline(file, line)
     return f"{name}:{line}: {' '.join(text.split())}"

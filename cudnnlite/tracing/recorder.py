@@ -14,32 +14,47 @@ from typing import Any, NamedTuple
 
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import ENUMS, PREPARED, Call, convert, through_c, untyped
-from cudnnlite._raw.enums import C_NAMES, BackendAttributeName, BackendAttributeType, BackendDescriptorType
+from cudnnlite._raw.enums import (
+    C_NAMES,
+    BackendAttributeName,
+    BackendAttributeType,
+    BackendDescriptorType,
+)
 from cudnnlite._raw.functions import C_TYPES, FUNCTIONS
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
 from cudnnlite._raw.types import cudnnBackendDescriptor_t, cudnnHandle_t
-from cudnnlite.backend.attributes import C_TYPES as ELEMENT_TYPES
-from cudnnlite.backend.attributes import ENUMS_OF_ATTRIBUTES
-from cudnnlite.backend.descriptor import BackendDescriptor
-from cudnnlite.backend.plan import ExecutionPlan
 from cudnnlite.descriptors import FilterDescriptor, TensorDescriptor
 from cudnnlite.descriptors.native import LIVE
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import CudnnError
+from cudnnlite.graph.attributes import C_TYPES as ELEMENT_TYPES
+from cudnnlite.graph.attributes import ENUMS_OF_ATTRIBUTES
+from cudnnlite.graph.backend_descriptor import BackendDescriptor
+from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.tracing.memory import Buffer, Memory, where
 from cudnnlite.tracing.program import Part, Step, Thing, answer_name, array, number, scalar, snake
 
-_ON_HOST = re.compile("(alpha|beta).*|valuePtr|paddingFill|message")  # how untyped pointers to host memory are named
+_ON_HOST = re.compile(
+    "(alpha|beta).*|valuePtr|paddingFill|message"
+)  # how untyped pointers to host memory are named
 _NOWHERE = "at {:#x}, memory of which nothing is known"
 _LOST = "calls went into a CUDA graph that the trace saw no begin of: they are not in the program, nor is what it does"
 _SCRATCH = ("workspace", "reserve", "states")  # of whose contents nobody knows anything
 _WRITTEN = ("y_tensor", "dx_tensor", "dw_tensor")  # by a graph
 _OPAQUE: dict[str, Any] = {"HANDLE": cudnnHandle_t, "BACKEND_DESCRIPTOR": cudnnBackendDescriptor_t}
-_KINDS: Any = {"cudnnTensorDescriptor_t": TensorDescriptor, "cudnnFilterDescriptor_t": FilterDescriptor}
+_KINDS: Any = {
+    "cudnnTensorDescriptor_t": TensorDescriptor,
+    "cudnnFilterDescriptor_t": FilterDescriptor,
+}
 _ENUMS = ENUMS_OF_ATTRIBUTES | {"DATA_TYPE": DataType}
-_C_NAMES = {ctypes.c_int64: "int64_t", ctypes.c_int32: "int32_t", ctypes.c_bool: "bool", ctypes.c_char: "char"}
+_C_NAMES = {
+    ctypes.c_int64: "int64_t",
+    ctypes.c_int32: "int32_t",
+    ctypes.c_bool: "bool",
+    ctypes.c_char: "char",
+}
 _C_NAMES |= {ctypes.c_float: "float", ctypes.c_double: "double", ctypes.c_void_p: "void *"}
 
 
@@ -69,7 +84,9 @@ class TracedCall(NamedTuple):
 
     def __str__(self) -> str:
         pairs = zip(self.arguments.items(), FUNCTIONS[self.function].argtypes, strict=True)
-        told = ", ".join(f"{n}={hex(v) if type(v) is int and _is_address(v, k) else v}" for (n, v), k in pairs)
+        told = ", ".join(
+            f"{n}={hex(v) if type(v) is int and _is_address(v, k) else v}" for (n, v), k in pairs
+        )
         end = f" returned {self.status}" if self.status else ""
         return f"{self.microseconds:9.1f} us  {self.function}({told}){end}"
 
@@ -92,7 +109,9 @@ class Recorder(Memory):
         self.failed: Step | None = None
         self._stream_of: dict[int, int] = {}  # by handle
         self._dtypes: dict[int, DataType] = {}  # by descriptor
-        self._uids: dict[int, tuple[Thing, Any]] = {}  # tensors of graphs by their numbers, and what they were set to
+        self._uids: dict[
+            int, tuple[Thing, Any]
+        ] = {}  # tensors of graphs by their numbers, and what they were set to
         # by graph's descriptor: what it was set to, and what memory is in it by address, with the number of a tensor
         self._set: dict[int, dict[str, tuple[int, int, Any]]] = defaultdict(dict)
         self._held: dict[int, dict[int, tuple[Buffer, Any]]] = defaultdict(dict)
@@ -143,20 +162,35 @@ class Recorder(Memory):
         seen = _arguments(record, convert(record, arguments))
         self._done(*self._statement(record, seen, early=early), seen)
 
-    def _statement(self, record: Function, seen: list[Argument], *, early: bool = False) -> tuple[Step, Any, Any]:
+    def _statement(
+        self, record: Function, seen: list[Argument], *, early: bool = False
+    ) -> tuple[Step, Any, Any]:
         """Return a call as a statement, the variables that it writes with C's pointers to them, and the memory it is given.
 
         Of that memory it is told whether the call writes what somebody may want to read.
         """
-        name, handles = record.name, [each.value.value for each in seen if each.kind is cudnnHandle_t]
-        step = Step(name, [], where=where(), early=early, on=getattr(next(map(_owner, handles), None), "device", None))
+        name, handles = (
+            record.name,
+            [each.value.value for each in seen if each.kind is cudnnHandle_t],
+        )
+        step = Step(
+            name,
+            [],
+            where=where(),
+            early=early,
+            on=getattr(next(map(_owner, handles), None), "device", None),
+        )
         outputs, memory = list[tuple[Thing, Any]](), dict[Buffer, bool]()
         for each in seen:
             if each.name == "arrayOfElements":
                 part = self._elements(*(one.value for one in seen), filled="Get" in name)
             elif isinstance(each.value, Opaque):
                 is_stream = "Stream" in each.c_type
-                part = self._stream(each.value.value or 0) if is_stream else self._thing(each.value, name, each.name)
+                part = (
+                    self._stream(each.value.value or 0)
+                    if is_stream
+                    else self._thing(each.value, name, each.name)
+                )
                 if isinstance(part, Thing) and seen[0].kind is cudnnHandle_t:
                     part.used_as(each.name)
             elif each.kind is ctypes.c_void_p or isinstance(each.value, ctypes._Pointer):
@@ -168,14 +202,21 @@ class Recorder(Memory):
             else:
                 part = self._unknown(name, each.name, f"a {type(each.value).__name__}")
             step.arguments.append(part)
-        if any(isinstance(thing, Buffer) and self._buffers.get(thing.base) is not thing for thing in step.things):
-            return self._statement(record, seen, early=early)  # a later argument's memory has replaced it
+        if any(
+            isinstance(thing, Buffer) and self._buffers.get(thing.base) is not thing
+            for thing in step.things
+        ):
+            return self._statement(
+                record, seen, early=early
+            )  # a later argument's memory has replaced it
         made = [thing for thing, _ in outputs]
         owned = [thing for thing in step.things if thing not in made]
         if "Create" in name:
             step.of = made[:1]
             if name == "cudnnBackendCreateDescriptor":
-                made[0].name = BackendDescriptorType(seen[0].value).name.lower().replace("graph", "_graph")
+                made[0].name = (
+                    BackendDescriptorType(seen[0].value).name.lower().replace("graph", "_graph")
+                )
         elif "Destroy" in name:
             step.of, step.ends = owned, next(iter(owned), None)
         elif "Get" in name or not record.returns_status:  # a query; some fill descriptors
@@ -198,8 +239,14 @@ class Recorder(Memory):
     def _look_into(self, pack: Opaque, memory: dict[Buffer, bool]) -> None:
         """Tell what memory is in a variant pack; it is set again where other memory is at an address than when it was set."""
         address, held = pack.value or 0, self._held[pack.value or 0]
-        if any((place := self._place(at)) is None or place[0] is not buffer for at, (buffer, _) in held.items()):
-            values = [(attribute, kind, len(array), array) for attribute, kind, array in self._set[address].values()]
+        if any(
+            (place := self._place(at)) is None or place[0] is not buffer
+            for at, (buffer, _) in held.items()
+        ):
+            values = [
+                (attribute, kind, len(array), array)
+                for attribute, kind, array in self._set[address].values()
+            ]
             self.write_down(FUNCTIONS["cudnnBackendInitialize"], pack, early=False)
             for each in values:
                 self.write_down(FUNCTIONS["cudnnBackendSetAttribute"], pack, *each, early=False)
@@ -209,7 +256,9 @@ class Recorder(Memory):
             buffer.used_as(name.removesuffix("_tensor"))
             memory[buffer] = memory.get(buffer, False) or name in _WRITTEN
 
-    def _pointer(self, function: str, argument: Argument, outputs: Any, memory: Any, seen: list[Argument]) -> Part:
+    def _pointer(
+        self, function: str, argument: Argument, outputs: Any, memory: Any, seen: list[Argument]
+    ) -> Part:
         """Return an argument that points somewhere: to a device, to what C reads on the host, or to what it writes there."""
         name, c_type, kind, value, _ = argument
         is_untyped, const = kind is ctypes.c_void_p, c_type.startswith("const")
@@ -224,7 +273,9 @@ class Recorder(Memory):
         if place:
             buffer, offset = place
             buffer.used_as(name)
-            memory[buffer] = memory.get(buffer, False) or not (const or snake(name).startswith(_SCRATCH))
+            memory[buffer] = memory.get(buffer, False) or not (
+                const or snake(name).startswith(_SCRATCH)
+            )
             there = buffer.at(offset)
             return there if is_untyped else [f"({c_type.replace('[]', ' *')})", there]
         if is_untyped:
@@ -234,7 +285,9 @@ class Recorder(Memory):
         values, base = _pointed(argument), c_type.removesuffix("[]").removesuffix("*").strip()
         if const:
             return array(base, [number(each, base) for each in values])
-        variable = Thing(base + (f"[{len(values)}]" if len(values) > 1 else ""), answer_name(function, name))
+        variable = Thing(
+            base + (f"[{len(values)}]" if len(values) > 1 else ""), answer_name(function, name)
+        )
         outputs.append((variable, value))
         return variable if len(values) > 1 else ["&", variable]
 
@@ -242,7 +295,9 @@ class Recorder(Memory):
         self.tell(f"{function}: {argname} is {what}; the program has NULL")
         return "NULL"
 
-    def _done(self, step: Step, outputs: Any, memory: dict[Buffer, bool], seen: list[Argument]) -> None:
+    def _done(
+        self, step: Step, outputs: Any, memory: dict[Buffer, bool], seen: list[Argument]
+    ) -> None:
         """Note what a call did that ended well."""
         name, first = step.function, getattr(seen[0].value, "value", None) or 0 if seen else 0
         for thing, pointer in outputs:
@@ -250,10 +305,14 @@ class Recorder(Memory):
                 thing.destroy = name.replace("Create", "Destroy")
                 self._things[pointer[0].value] = thing
             elif thing.c_type == "size_t":
-                self._answers = {size: other for size, other in self._answers.items() if other.name != thing.name}
+                self._answers = {
+                    size: other for size, other in self._answers.items() if other.name != thing.name
+                }
                 self._answers[pointer[0]] = thing
                 step.note = str(pointer[0])
-            elif thing.c_type == "void *" and pointer[0]:  # where a part lies, that the descriptor before it describes
+            elif (
+                thing.c_type == "void *" and pointer[0]
+            ):  # where a part lies, that the descriptor before it describes
                 described = _described(seen, pointer)
                 if described and (place := self._place(pointer[0])) is not None:
                     place[0].parts[place[1]] = described, thing
@@ -273,7 +332,11 @@ class Recorder(Memory):
     def _dtype(self, seen: list[Argument]) -> DataType | None:
         """Return the data type that a call names, or that of its descriptors: float64 if one is."""
         named = [DataType(each.value) for each in seen if each.c_type == "cudnnDataType_t"][:1]
-        known = named or [self._dtypes[at] for each in seen if (at := getattr(each.value, "value", 0)) in self._dtypes]
+        known = named or [
+            self._dtypes[at]
+            for each in seen
+            if (at := getattr(each.value, "value", 0)) in self._dtypes
+        ]
         return DataType.DOUBLE if DataType.DOUBLE in known else next(iter(known), None)
 
     def _plain(self, argument: Argument) -> Any:
@@ -287,25 +350,40 @@ class Recorder(Memory):
         plain = tuple(_simple(each, c_type.rstrip("[] *")) for each in _pointed(argument))
         return plain if isinstance(passed, ctypes.Array) else plain[0]
 
-    def _elements(self, native: Any, attribute: int, kind: int, count: int, *rest: Any, filled: bool) -> Part:
+    def _elements(
+        self, native: Any, attribute: int, kind: int, count: int, *rest: Any, filled: bool
+    ) -> Part:
         """Return what an attribute of a backend descriptor is set to, and note what tensors and memory are called."""
-        name, type_name, at = BackendAttributeName(attribute).name, BackendAttributeType(kind).name, rest[-1]
+        name, type_name, at = (
+            BackendAttributeName(attribute).name,
+            BackendAttributeType(kind).name,
+            rest[-1],
+        )
         opaque, enum = _OPAQUE.get(type_name), _ENUMS.get(type_name)
         if not (at and count) or (filled and opaque is not cudnnBackendDescriptor_t):
             return "NULL"
         element = ELEMENT_TYPES.get(type_name, ctypes.c_int)
-        values, pack = (element * count)(*(element * count).from_address(at)), self._set[native.value]
+        values, pack = (
+            (element * count)(*(element * count).from_address(at)),
+            self._set[native.value],
+        )
         pack[name] = attribute, kind, values
         if name == "TENSOR_UNIQUE_ID":
             self._uids[values[0]] = self._things[native.value], pack
         c_type = opaque.__name__ if opaque else C_NAMES[enum] if enum else _C_NAMES[element]
         if opaque:
-            parts = [self._thing(opaque(value), "cudnnBackendSetAttribute", name) for value in values]
+            parts = [
+                self._thing(opaque(value), "cudnnBackendSetAttribute", name) for value in values
+            ]
             for part in parts:
                 if isinstance(part, Thing) and part.name == "tensor":
                     part.used_as(name.split("_")[-1].removesuffix("DESC") + "_tensor")
         elif element is ctypes.c_void_p:
-            uids = pack.get("VARIANT_PACK_UNIQUE_IDS", ((),))[-1] if name == "VARIANT_PACK_DATA_POINTERS" else ()
+            uids = (
+                pack.get("VARIANT_PACK_UNIQUE_IDS", ((),))[-1]
+                if name == "VARIANT_PACK_DATA_POINTERS"
+                else ()
+            )
             pairs = zip(values, chain(uids, repeat(None)), strict=False)
             parts = [self._hold(native.value, at, uid) for at, uid in pairs]
         else:
@@ -316,15 +394,26 @@ class Recorder(Memory):
         """Note what memory is in a variant pack."""
         if not address or (place := self._place(address, self._extent(uid))) is None:
             what = _NOWHERE.format(address)
-            return self._unknown("cudnnBackendSetAttribute", "arrayOfElements", what) if address else "NULL"
+            return (
+                self._unknown("cudnnBackendSetAttribute", "arrayOfElements", what)
+                if address
+                else "NULL"
+            )
         self._held[pack][address] = place[0], uid
         return place[0].at(place[1])
 
     def _extent(self, uid: int | None) -> int:
         """Return how many bytes a tensor of a graph spans; 1 where nobody knows."""
-        found = {name: values for name, (*_, values) in self._uids[uid][1].items()} if uid in self._uids else {}
+        found = (
+            {name: values for name, (*_, values) in self._uids[uid][1].items()}
+            if uid in self._uids
+            else {}
+        )
         with suppress(KeyError, ValueError, CudnnError):
-            one = itemsize(DataType(found["TENSOR_DATA_TYPE"][0])) * found.get("TENSOR_VECTOR_COUNT", [1])[0]
+            one = (
+                itemsize(DataType(found["TENSOR_DATA_TYPE"][0]))
+                * found.get("TENSOR_VECTOR_COUNT", [1])[0]
+            )
             pairs = zip(found["TENSOR_DIMENSIONS"], found["TENSOR_STRIDES"], strict=True)
             return int(one * (1 + sum((size - 1) * stride for size, stride in pairs)))
         return 1
@@ -350,7 +439,9 @@ class Recorder(Memory):
         twin._make(type(owner._native)(address))
         twin._set(owner.spec)
         if isinstance(owner, BackendDescriptor):
-            packs = (plan.pack_values(address) for plan in PREPARED if isinstance(plan, ExecutionPlan))
+            packs = (
+                plan.pack_values(address) for plan in PREPARED if isinstance(plan, ExecutionPlan)
+            )
             values = owner.values or next((found for found in packs if found is not None), {})
             for name, value in [*values.items()]:
                 twin.set(name, value)
@@ -380,7 +471,9 @@ def _described(seen: list[Argument], pointer: Any) -> int:
     """Return how many bytes the descriptor before an argument describes; 0 where that is no tensor's and no filter's."""
     with suppress(StopIteration, KeyError, ValueError, CudnnError):
         before = next(one for one, other in pairwise(seen) if other.value is pointer and one.value)
-        return int(_KINDS[before.c_type.removeprefix("const ")].read(library_api(), before.value).nbytes)
+        return int(
+            _KINDS[before.c_type.removeprefix("const ")].read(library_api(), before.value).nbytes
+        )
     return 0
 
 

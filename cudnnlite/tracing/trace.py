@@ -18,8 +18,8 @@ from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import integer, path_of
 from cudnnlite.devices.choice import device_classes
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.operations import capture as captures
-from cudnnlite.operations.replay import ReplayedCall
+from cudnnlite.plans import capture as captures
+from cudnnlite.plans.replay import ReplayedCall
 from cudnnlite.texts import counted
 from cudnnlite.tracing.folder import PROGRAM, ProgramFolder, packaged_file
 from cudnnlite.tracing.memory import used_devices
@@ -105,7 +105,10 @@ class Trace(NonCopyable):
         folder.write({**program.files, PROGRAM: program.text.encode(), "Makefile": makefile})
 
     def _written(self, seed: int | None = None) -> Program:
-        recorder, seed = self._recorder, None if seed is None else integer(seed, "seed", 0, 2**24 - 1)
+        recorder, seed = (
+            self._recorder,
+            None if seed is None else integer(seed, "seed", 0, 2**24 - 1),
+        )
         key = recorder.over, len(recorder.steps), len(recorder.told), seed
         if self._program[1] is not None and self._program[0] == key:
             return self._program[1]
@@ -116,7 +119,9 @@ class Trace(NonCopyable):
         if any(device.kind == "emulated" for device in recorder.devices):
             head.append("It was traced on the emulated device and was never run on a GPU.")
         head += [f"Not written out: {told}" for told in recorder.told]
-        head.append("Build and run: make run (see the Makefile); it prints a checksum of each result.")
+        head.append(
+            "Build and run: make run (see the Makefile); it prints a checksum of each result."
+        )
         program = Program(recorder.steps, head, seed)
         self._program = key, program
         return program
@@ -133,8 +138,13 @@ class Trace(NonCopyable):
             if is_needed or len(calls) <= _FEW:
                 lines += map(str, calls)
             else:
-                us, names = sum(call.microseconds for call in calls), ", ".join({call.function: 0 for call in calls})
-                lines.append(f"{us:9.1f} us  {len(calls)} calls that the program does without: {names}")
+                us, names = (
+                    sum(call.microseconds for call in calls),
+                    ", ".join({call.function: 0 for call in calls}),
+                )
+                lines.append(
+                    f"{us:9.1f} us  {len(calls)} calls that the program does without: {names}"
+                )
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -205,7 +215,9 @@ def trace() -> Iterator[Trace]:
             recorder.stand_in(of)
         recorder.replace(captures, "recorded", partial(recorder.recorded, captures.recorded))
         for name in ("function", "__call__"):
-            recorder.replace(ReplayedCall, name, lambda replayed: replayed._call_as_it_is(replayed._addresses))
+            recorder.replace(
+                ReplayedCall, name, lambda replayed: replayed._call_as_it_is(replayed._addresses)
+            )
         watch(recorder.wrap)
         yield made
         recorder.finish()

@@ -69,7 +69,9 @@ def link(app: Any, doctree: Any, docname: str) -> None:
         if name not in others and docname == target[0] == TABLE:
             continue
         seen.add((id(section), name))
-        address = others.get(name) or f"{app.builder.get_relative_uri(docname, target[0])}#{target[1]}"
+        address = (
+            others.get(name) or f"{app.builder.get_relative_uri(docname, target[0])}#{target[1]}"
+        )
         reference = nodes.reference("", "", internal=name not in others, refuri=address)
         literal.replace_self(reference)
         reference += literal

@@ -36,7 +36,11 @@ def help_of(words: tuple[str, ...]) -> str:
     }
     done = subprocess.run(
         [sys.executable, "-m", "cudnnlite", *words, "--help"],
-        env={name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "GITHUB_ACTIONS")}
+        env={
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("FORCE_COLOR", "GITHUB_ACTIONS")
+        }
         | plain,
         capture_output=True,
         check=True,
@@ -62,7 +66,9 @@ def setup(app: Any) -> dict[str, bool]:
             for words in commands():
                 title = " ".join(("cudnnlite", *words))
                 block = nodes.literal_block(text := help_of(words), text, language="text")
-                section = nodes.section("", nodes.title("", "", nodes.literal("", title)), block, names=[title])
+                section = nodes.section(
+                    "", nodes.title("", "", nodes.literal("", title)), block, names=[title]
+                )
                 self.state.document.note_implicit_target(section, section)
                 sections.append(section)
             return sections

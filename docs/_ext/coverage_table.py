@@ -21,12 +21,19 @@ from cudnnlite._raw.library import Library
 from cudnnlite.descriptors import DESCRIPTORS
 from cudnnlite.doctor import probe
 from cudnnlite.emulated.registry import IMPLEMENTATIONS
-from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.problems.operation import OPERATIONS
 
 PAGE = Path(__file__).parents[1] / "reference" / "coverage.md"
 PACKAGE = Path(cudnnlite.__file__).parent
 # what is generated names every function, a trace what it records, the emulated device what it stands in for: no calls
-NO_CALLS = ("tracing/", "_raw/functions.py", "_raw/signatures.py", "_raw/enums.py", "_raw/types.py", "emulated/")
+NO_CALLS = (
+    "tracing/",
+    "_raw/functions.py",
+    "_raw/signatures.py",
+    "_raw/enums.py",
+    "_raw/types.py",
+    "emulated/",
+)
 # reached from a handle; documented on the page of the raw layer
 BEHIND_THE_HANDLE = {"Handle.api": CudnnApi, "Handle.api.library": Library}
 # commands whose modules call C functions of their own
@@ -155,7 +162,9 @@ def rows() -> list[Row]:
     names, computed, inside, calls = documented(), emulated(), asked(), called()
     found = []
     for function in FUNCTIONS.values():
-        where = EMULATED if function.name in computed else GPU if function.needs_device else LIBCUDNN
+        where = (
+            EMULATED if function.name in computed else GPU if function.needs_device else LIBCUDNN
+        )
         found.append(
             Row(
                 function.name,
@@ -164,7 +173,11 @@ def rows() -> list[Row]:
                 function.deprecated,
                 where,
                 names.get(function.name, ()),
-                RAW if function.name not in calls else INSIDE if function.name in inside else WRAPPED,
+                RAW
+                if function.name not in calls
+                else INSIDE
+                if function.name in inside
+                else WRAPPED,
             )
         )
     return sorted(found, key=lambda row: (HEADERS.index(row.header), row.name))
@@ -172,9 +185,15 @@ def rows() -> list[Row]:
 
 def totals(table: list[Row]) -> list[tuple[str, int, int, int, int]]:
     """Return (what, all, libcudnn, emulated, refused): of the wrapped functions, those inside, the raw ones, of all."""
-    groups = {use: [row for row in table if row.use == use] for use in (WRAPPED, INSIDE, RAW)} | {"all": table}
+    groups = {use: [row for row in table if row.use == use] for use in (WRAPPED, INSIDE, RAW)} | {
+        "all": table
+    }
     return [
-        (what, len(group), *(sum(row.without_gpu == kind for row in group) for kind in (LIBCUDNN, EMULATED, GPU)))
+        (
+            what,
+            len(group),
+            *(sum(row.without_gpu == kind for row in group) for kind in (LIBCUDNN, EMULATED, GPU)),
+        )
         for what, group in groups.items()
     ]
 
@@ -224,7 +243,11 @@ def page() -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    names = ("inside: " if row.use == INSIDE else "") + ", ".join(map(_link, row.names)) if row.names else "raw"
+    names = (
+        ("inside: " if row.use == INSIDE else "") + ", ".join(map(_link, row.names))
+        if row.names
+        else "raw"
+    )
     return f"`{row.name}`", names, row.without_gpu, row.since or "", row.deprecated or ""
 
 

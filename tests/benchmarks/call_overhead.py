@@ -25,7 +25,11 @@ from cudnnlite._raw.functions import FUNCTIONS
 CALLS, ROUNDS = 200, 41
 FEW_CALLS = 50  # of what the device takes longer for than the host: more of them would fill its queue, and wait there
 OVER_BARE = {"descriptor plan(x, w, out=y)": 2.0}  # microseconds over bare ctypes
-TARGETS = {"plan(x, w, out=y)": 6.0, "plan, buffers never seen": 10.0, "graph.launch()": 4.0}  # microseconds
+TARGETS = {
+    "plan(x, w, out=y)": 6.0,
+    "plan, buffers never seen": 10.0,
+    "graph.launch()": 4.0,
+}  # microseconds
 LAUNCHES = {"graph.launch()", "replaying plan(x, w, out=y)"}
 OVER_TORCH = {"plan(x, w, out=y)": 0.6, "convolution_forward": 1.0}  # times PyTorch's
 PROBLEMS = {
@@ -51,7 +55,9 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
         engine(x, w, out=y)
     with dnn.capture(handle) as graph:
         engine(x, w, out=y)
-    fresh = itertools.cycle([handle.empty(y.spec) for _ in range(CALLS)])  # more than a plan remembers
+    fresh = itertools.cycle(
+        [handle.empty(y.spec) for _ in range(CALLS)]
+    )  # more than a plan remembers
 
     library = ctypes.CDLL(handle.api.library.path)  # a function pointer without our checks
     bare = library.cudnnConvolutionForward
@@ -64,12 +70,29 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
     execute.restype, execute.argtypes = ctypes.c_int, [ctypes.c_void_p] * 3
     known = tuple(trace.calls[-1].arguments.values())
     scratch = handle.device.allocate(max(plan.workspace, 1), handle.stream)
-    descriptors = (dnn.TensorDescriptor(x.spec), dnn.FilterDescriptor(w_shape, dtype, layout),
-                   dnn.ConvolutionDescriptor(padding=1), dnn.TensorDescriptor(y.spec))  # fmt: skip
+    descriptors = (
+        dnn.TensorDescriptor(x.spec),
+        dnn.FilterDescriptor(w_shape, dtype, layout),
+        dnn.ConvolutionDescriptor(padding=1),
+        dnn.TensorDescriptor(y.spec),
+    )
     x_desc, w_desc, conv_desc, y_desc = (descriptor.ptr for descriptor in descriptors)
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
-    arguments = (handle.ptr, ctypes.addressof(one), x_desc, x.ptr, w_desc, w.ptr, conv_desc, int(kind),
-                 int(scratch.handle), plan.workspace, ctypes.addressof(zero), y_desc, y.ptr)  # fmt: skip
+    arguments = (
+        handle.ptr,
+        ctypes.addressof(one),
+        x_desc,
+        x.ptr,
+        w_desc,
+        w.ptr,
+        conv_desc,
+        int(kind),
+        int(scratch.handle),
+        plan.workspace,
+        ctypes.addressof(zero),
+        y_desc,
+        y.ptr,
+    )
     keep = (plan, engine, replaying, graph, y, scratch, one, zero, descriptors)
 
     functions = {
@@ -143,23 +166,37 @@ def main() -> int:
                 descriptor.close()
         now = datetime.datetime.now(datetime.timezone.utc)
         version = sys.version.split()[0]
-        print(f"{now:%Y-%m-%d}, {handle.device.name}, cuDNN {handle.api.library.version_text}, Python {version}")
+        print(
+            f"{now:%Y-%m-%d}, {handle.device.name}, cuDNN {handle.api.library.version_text}, Python {version}"
+        )
     edge = "|" if options.markdown else ""
     for title, rows in results.items():
         print(f"\n{title}\n")
-        print(f"{edge} {'call':28} {edge} {'host us':>8} {edge} {'- bare':>7} {edge} {'GPU done us':>11} {edge}")
+        print(
+            f"{edge} {'call':28} {edge} {'host us':>8} {edge} {'- bare':>7} {edge} {'GPU done us':>11} {edge}"
+        )
         if options.markdown:
             print("| --- | ---: | ---: | ---: |")
         for name, (host, more, done) in rows.items():
-            print(f"{edge} {name:28} {edge} {host:8.2f} {edge} {more:+7.2f} {edge} {done:11.2f} {edge}")
+            print(
+                f"{edge} {name:28} {edge} {host:8.2f} {edge} {more:+7.2f} {edge} {done:11.2f} {edge}"
+            )
     missed = []
     for title, rows in results.items():
         torch = rows.get("torch conv2d", (float("inf"),))[0]
-        told = [(name, rows[name][1], target, "us more than bare ctypes") for name, target in OVER_BARE.items()]
+        told = [
+            (name, rows[name][1], target, "us more than bare ctypes")
+            for name, target in OVER_BARE.items()
+        ]
         told += [(name, rows[name][0], target, "us") for name, target in TARGETS.items()]
-        told += [(name, rows[name][0] / torch, target, "times PyTorch's time") for name, target in OVER_TORCH.items()]
+        told += [
+            (name, rows[name][0] / torch, target, "times PyTorch's time")
+            for name, target in OVER_TORCH.items()
+        ]
         missed += [
-            f"{title}: {name} takes {v:.2f} {unit}; the target is {most}" for name, v, most, unit in told if v > most
+            f"{title}: {name} takes {v:.2f} {unit}; the target is {most}"
+            for name, v, most, unit in told
+            if v > most
         ]
     for line in missed:
         print(line, file=sys.stderr)

@@ -71,17 +71,32 @@ class Shape(NamedTuple):
 def shapes(suite):
     """Yield the problems of a suite, or all."""
     if suite != "networks":
-        yield from (shape for shape in training() if suite != "deepbench" or shape.name.startswith("deepbench"))
+        yield from (
+            shape
+            for shape in training()
+            if suite != "deepbench" or shape.name.startswith("deepbench")
+        )
     if suite in (None, "networks"):
-        for name, x, w, *steps in json.loads((DATA / "network_convolutions.json").read_text())["rows"]:
-            yield Shape(name, tuple(x), tuple(w), *(tuple(step) if isinstance(step, list) else step for step in steps))
+        for name, x, w, *steps in json.loads((DATA / "network_convolutions.json").read_text())[
+            "rows"
+        ]:
+            yield Shape(
+                name,
+                tuple(x),
+                tuple(w),
+                *(tuple(step) if isinstance(step, list) else step for step in steps),
+            )
 
 
 def training():
     """Yield DeepBench's problems, and ResNet-50's."""
-    for number, row in enumerate(json.loads((DATA / "deepbench_convolutions.json").read_text())["convolution"]):
+    for number, row in enumerate(
+        json.loads((DATA / "deepbench_convolutions.json").read_text())["convolution"]
+    ):
         n, c, h, w, k, r, s, pad_h, pad_w, stride_h, stride_w = row
-        yield Shape(f"deepbench {number}", (n, c, h, w), (k, c, r, s), (pad_h, pad_w), (stride_h, stride_w))
+        yield Shape(
+            f"deepbench {number}", (n, c, h, w), (k, c, r, s), (pad_h, pad_w), (stride_h, stride_w)
+        )
     for row in json.loads((DATA / "resnet50_layers.json").read_text())["layers"]:
         x, w = (32, row["c"], row["h"], row["w"]), (row["k"], row["c"], row["r"], row["s"])
         yield Shape(f"resnet50 x{row['count']}", x, w, row["pad"], row["stride"])
@@ -95,12 +110,21 @@ def problem_of(shape, config, operation="forward"):
     if shape.groups == 1:
         c = depth = math.ceil(c / multiple) * multiple
         k = math.ceil(k / multiple) * multiple
-    conv = dnn.ConvolutionSpec(shape.padding, shape.stride, shape.dilation, shape.groups, math_type=math_type)
-    x, w = dnn.TensorSpec((n, c, *image), dtype, layout), dnn.FilterSpec((k, depth, *taps), dtype, layout)
+    conv = dnn.ConvolutionSpec(
+        shape.padding, shape.stride, shape.dilation, shape.groups, math_type=math_type
+    )
+    x, w = (
+        dnn.TensorSpec((n, c, *image), dtype, layout),
+        dnn.FilterSpec((k, depth, *taps), dtype, layout),
+    )
     forward = dnn.ConvolutionForwardProblem(x, w, conv)
     if operation == "backward_data":
         return dnn.ConvolutionBackwardDataProblem(w, forward.y, conv, x)
-    return dnn.ConvolutionBackwardFilterProblem(x, forward.y, conv, w) if operation == "backward_filter" else forward
+    return (
+        dnn.ConvolutionBackwardFilterProblem(x, forward.y, conv, w)
+        if operation == "backward_filter"
+        else forward
+    )
 
 
 class Peer:
@@ -115,7 +139,10 @@ class Peer:
         names = (*problem.operation.reads, problem.operation.writes[0])
         self.written = names[-1]
         arrays = (*(operands[name] for name in names[:-1]), operands["out"])
-        tensors = {name.removeprefix("d"): torch.from_dlpack(array) for name, array in zip(names, arrays, strict=True)}
+        tensors = {
+            name.removeprefix("d"): torch.from_dlpack(array)
+            for name, array in zip(names, arrays, strict=True)
+        }
         self.x, self.w, self.dy = (tensors[name] for name in "xwy")
         self.rank = arrays[0].spec.rank - 2
         self.stream = torch.cuda.ExternalStream(int(stream.handle))
@@ -132,7 +159,17 @@ class Peer:
             padding, stride, dilation = map(list, conv.steps(self.rank))
             mask, zeros = [self.written == "dx", self.written == "dw", False], [0] * self.rank
             found = self.torch.ops.aten.convolution_backward(
-                self.dy, self.x, self.w, None, stride, padding, dilation, False, zeros, conv.groups, mask
+                self.dy,
+                self.x,
+                self.w,
+                None,
+                stride,
+                padding,
+                dilation,
+                False,
+                zeros,
+                conv.groups,
+                mask,
             )
             return found[mask.index(True)]
         function = getattr(self.torch.nn.functional, f"conv{self.rank}d")
@@ -162,7 +199,11 @@ class Peer:
             self()
             self.stream.synchronize()
         events = sorted(taken.key_averages(), key=lambda event: -event.device_time_total)
-        return [f"{event.key[:60]} {event.device_time_total:.1f}" for event in events if event.device_time_total][:3]
+        return [
+            f"{event.key[:60]} {event.device_time_total:.1f}"
+            for event in events
+            if event.device_time_total
+        ][:3]
 
 
 def rounds_of(measure, names, close):
@@ -207,7 +248,9 @@ def run(handle, shape, config, eager, operation="forward", quick=False):
     """Measure one row."""
     problem, device, stream = problem_of(shape, config, operation), handle.device, handle.stream
     lap = Laps()
-    table = dnn.Tuner(handle, ":memory:", dnn.TuningPolicy("latency" if eager else "device")).tune(problem)
+    table = dnn.Tuner(handle, ":memory:", dnn.TuningPolicy("latency" if eager else "device")).tune(
+        problem
+    )
     lap("tuning")
     from cudnnlite.autotune.convolution import operands_of
 
@@ -215,7 +258,8 @@ def run(handle, shape, config, eager, operation="forward", quick=False):
     read, y = [operands[name] for name in problem.operation.reads], operands["out"]
     searches = () if quick else (("find", "find"), ("get", "heuristic"))
     ranked = {
-        name: getattr(dnn, f"{prefix}_{problem.kind}")(handle, *read, problem.conv, out=y) for prefix, name in searches
+        name: getattr(dnn, f"{prefix}_{problem.kind}")(handle, *read, problem.conv, out=y)
+        for prefix, name in searches
     }
     lap("searches")
     plan_of = getattr(dnn, f"plan_{problem.kind}")
@@ -226,7 +270,12 @@ def run(handle, shape, config, eager, operation="forward", quick=False):
     if eager:
         wanted["device's"] = min((row for row in table if row.ok), key=lambda row: row.time_ms)
     for row in () if quick else table:
-        if row.ok and row is not table[0] and cost(row) is not None and cost(row) <= limit * cost(table[0]):
+        if (
+            row.ok
+            and row is not table[0]
+            and cost(row) is not None
+            and cost(row) <= limit * cost(table[0])
+        ):
             wanted[name_of(row)] = row
     peer = Peer(problem, operands, stream)
     peer()
@@ -263,7 +312,9 @@ def run(handle, shape, config, eager, operation="forward", quick=False):
         graphs = {"torch": peer.graph(repeats)}
         for name in names:
             if name != "torch":
-                graphs[name] = device.capture(lambda name=name: [works[name]() for _ in range(repeats)], stream)
+                graphs[name] = device.capture(
+                    lambda name=name: [works[name]() for _ in range(repeats)], stream
+                )
         for replay in graphs.values():
             replay()
 
@@ -274,18 +325,40 @@ def run(handle, shape, config, eager, operation="forward", quick=False):
     us = rounds_of(measure, names, near_each_other)
     lap("timing")
     us = {"find": math.nan, "heuristic": math.nan} | {name: us[alias[name]] for name in works}
-    kernels = peer.kernels() if us["torch"] < 0.98 * min(v for n, v in us.items() if n != "torch") and not eager else []
+    kernels = (
+        peer.kernels()
+        if us["torch"] < 0.98 * min(v for n, v in us.items() if n != "torch") and not eager
+        else []
+    )
     for plan in plans.values():
         plan.close()
     handle.workspace.release()
     return {
-        "shape": shape, "config": config, "error": error, "seconds": lap.seconds, "us": us, "same": same, "kernels": kernels,
+        "shape": shape,
+        "config": config,
+        "error": error,
+        "seconds": lap.seconds,
+        "us": us,
+        "same": same,
+        "kernels": kernels,
         "flops": problem.flops,
         "table": [
-            [name_of(row), row.time_ms, row.spread_ms, row.call_us, row.host_us, row.find_ms, row.workspace, row.error,
-             str(row.status), row.why_not, row.remark] for row in table
+            [
+                name_of(row),
+                row.time_ms,
+                row.spread_ms,
+                row.call_us,
+                row.host_us,
+                row.find_ms,
+                row.workspace,
+                row.error,
+                str(row.status),
+                row.why_not,
+                row.remark,
+            ]
+            for row in table
         ],
-    }  # fmt: skip
+    }
 
 
 def name_of(row):
@@ -295,7 +368,11 @@ def name_of(row):
 
 def best_of(row):
     """Return the least time of all candidates."""
-    return min(us for name, us in row["us"].items() if name not in ("torch", "default") and math.isfinite(us))
+    return min(
+        us
+        for name, us in row["us"].items()
+        if name not in ("torch", "default") and math.isfinite(us)
+    )
 
 
 def geometric_mean(values):
@@ -318,15 +395,41 @@ def title(shape):
 def report(rows, markdown, eager):
     """Print a line for each row."""
     extra = ("device's",) if eager else ()
-    heads = ("config", "problem", "choice", "ours us", *extra, "best", "default", "cudnnFind", "heuristic",
-             "torch", "ours/torch", "default/torch")  # fmt: skip
+    heads = (
+        "config",
+        "problem",
+        "choice",
+        "ours us",
+        *extra,
+        "best",
+        "default",
+        "cudnnFind",
+        "heuristic",
+        "torch",
+        "ours/torch",
+        "default/torch",
+    )
     lines = [heads]
     for row in rows:
         us = row["us"]
-        figures = (us["ours"], *(us[name] for name in extra), best_of(row), us["default"], us["find"], us["heuristic"])
+        figures = (
+            us["ours"],
+            *(us[name] for name in extra),
+            best_of(row),
+            us["default"],
+            us["find"],
+            us["heuristic"],
+        )
         ratios = (f"{us[name] / us['torch']:.3f}" for name in ("ours", "default"))
-        lines.append((row["config"], title(row["shape"]), row["same"]["ours"],
-                      *(f"{value:.1f}" for value in (*figures, us["torch"])), *ratios))  # fmt: skip
+        lines.append(
+            (
+                row["config"],
+                title(row["shape"]),
+                row["same"]["ours"],
+                *(f"{value:.1f}" for value in (*figures, us["torch"])),
+                *ratios,
+            )
+        )
     if markdown:
         lines.insert(1, ("---",) * len(heads))
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
@@ -352,7 +455,9 @@ def judge(rows, eager, operation="forward"):
         off = [row for row, ratio in zip(mine, ratios["ours"], strict=True) if ratio > WITHIN]
         wins = sum(row["us"]["torch"] < row["us"]["ours"] for row in mine)
         over = ", ".join(
-            f"{peer} {geometric_mean(mean):.3f} (worst {max(mean):.2f})" for peer, mean in ratios.items() if mean
+            f"{peer} {geometric_mean(mean):.3f} (worst {max(mean):.2f})"
+            for peer, mean in ratios.items()
+            if mean
         )
         print(
             f"{config}, {len(mine)} rows: ours/torch geometric mean {torch:.3f} (target {target}),",
@@ -363,14 +468,19 @@ def judge(rows, eager, operation="forward"):
         )
         if eager:
             lost = [row["us"]["ours"] / row["us"]["device's"] for row in mine]
-            print(f"  latency's choice over device's: geometric mean {geometric_mean(lost):.3f}, worst {max(lost):.3f}")
+            print(
+                f"  latency's choice over device's: geometric mean {geometric_mean(lost):.3f}, worst {max(lost):.3f}"
+            )
         good &= torch <= target and not off and worst <= most
     seconds = [row["seconds"]["tuning"] for row in rows]
     print(
         f"tuning: {sum(seconds):.1f} s in all, median {statistics.median(seconds):.2f} s, the longest {max(seconds):.2f} s"
     )
     laps = {name: sum(row["seconds"][name] for row in rows) for name in rows[0]["seconds"]}
-    print(f"{sum(laps.values()):.1f} s:", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in laps.items()))
+    print(
+        f"{sum(laps.values()):.1f} s:",
+        ", ".join(f"{name} {seconds:.1f} s" for name, seconds in laps.items()),
+    )
     for row in rows:
         if row["kernels"]:
             ours, torch = best_of(row), row["us"]["torch"]
@@ -388,8 +498,16 @@ def measured(arguments):
     rows, begin, left_out = [], time.perf_counter(), 0
     shard, shards = map(int, arguments.shard.split("/"))
     numbers = None if arguments.rows is None else arguments.rows.split(",")
-    chosen = [each for number, each in enumerate(shapes(arguments.suite)) if numbers is None or str(number) in numbers]
-    todo = [(shape, config) for config in arguments.configs.split(",") for shape in chosen[:: arguments.every]]
+    chosen = [
+        each
+        for number, each in enumerate(shapes(arguments.suite))
+        if numbers is None or str(number) in numbers
+    ]
+    todo = [
+        (shape, config)
+        for config in arguments.configs.split(",")
+        for shape in chosen[:: arguments.every]
+    ]
     if arguments.seconds < math.inf:
         random.Random(0).shuffle(todo)  # what is left out is then no group of its own
     with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
@@ -401,7 +519,9 @@ def measured(arguments):
             if time.perf_counter() - begin > arguments.seconds:
                 left_out += 1
                 continue
-            rows.append(run(handle, shape, config, arguments.eager, arguments.operation, arguments.quick))
+            rows.append(
+                run(handle, shape, config, arguments.eager, arguments.operation, arguments.quick)
+            )
             if rows[-1]["error"] > AGREE[config]:
                 print("DISAGREES with torch:", config, title(shape), f"{rows[-1]['error']:.1e}")
             torch.cuda.empty_cache()
@@ -420,19 +540,32 @@ def main():
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--configs", default=",".join(CONFIGS))
-    parser.add_argument("--suite", choices=("deepbench", "training", "networks"), help="only these problems")
+    parser.add_argument(
+        "--suite", choices=("deepbench", "training", "networks"), help="only these problems"
+    )
     parser.add_argument("--operation", choices=OPERATIONS, default="forward")
     parser.add_argument("--rows", help="only the problems with these numbers, such as 43,49")
     parser.add_argument("--every", type=int, default=1, help="only each n-th problem")
     parser.add_argument("--eager", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="only the choice, the untuned call and PyTorch")
+    parser.add_argument(
+        "--quick", action="store_true", help="only the choice, the untuned call and PyTorch"
+    )
     parser.add_argument("--shard", default="0/1", help="only every n-th row from the i-th on: i/n")
-    parser.add_argument("--merge", help="measure nothing: judge what these files hold, the JSON of shards")
+    parser.add_argument(
+        "--merge", help="measure nothing: judge what these files hold, the JSON of shards"
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="leave out what would begin later, at random")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=math.inf,
+        help="leave out what would begin later, at random",
+    )
     arguments = parser.parse_args()
     if arguments.merge:
-        rows = [row for path in arguments.merge.split(",") for row in json.loads(Path(path).read_text())]
+        rows = [
+            row for path in arguments.merge.split(",") for row in json.loads(Path(path).read_text())
+        ]
         rows = [row | {"shape": Shape(*row["shape"])} for row in rows]
     else:
         rows = measured(arguments)

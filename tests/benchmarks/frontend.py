@@ -20,7 +20,11 @@ from convolution import DATA, Peer, Shape, geometric_mean, problem_of, rounds_of
 import cudnnlite as dnn
 from cudnnlite.autotune.convolution import operands_of
 
-TARGETS = {"device": 0.95, "eager": 0.95, "host": 1.0}  # geometric means of ours over the frontend's
+TARGETS = {
+    "device": 0.95,
+    "eager": 0.95,
+    "host": 1.0,
+}  # geometric means of ours over the frontend's
 SEQUENCE = 0.8  # ours over PyTorch's, the whole sequence
 BATCH, CALLS_MS = 1, 2.0
 
@@ -39,22 +43,30 @@ class Frontend:
         cudnn.set_stream(handle=Frontend.handle, stream=int(stream.handle))
         kind = getattr(cudnn.data_type, problem.x.dtype.name)
         graph = cudnn.pygraph(
-            io_data_type=kind, intermediate_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT,
+            io_data_type=kind,
+            intermediate_data_type=cudnn.data_type.FLOAT,
+            compute_data_type=cudnn.data_type.FLOAT,
             handle=Frontend.handle,
-        )  # fmt: skip
+        )
         arrays = [torch.from_dlpack(array) for array in (x, w, y)]
         image, weight = (graph.tensor_like(array) for array in arrays[:2])
         conv = problem.conv
         steps = [list(each) for each in conv.steps(2)]
-        result = graph.conv_fprop(image=image, weight=weight, padding=steps[0], stride=steps[1], dilation=steps[2])
-        result.set_output(True).set_dim(list(arrays[2].shape)).set_stride(list(arrays[2].stride())).set_data_type(kind)
+        result = graph.conv_fprop(
+            image=image, weight=weight, padding=steps[0], stride=steps[1], dilation=steps[2]
+        )
+        result.set_output(True).set_dim(list(arrays[2].shape)).set_stride(
+            list(arrays[2].stride())
+        ).set_data_type(kind)
         graph.validate()
         graph.build_operation_graph()
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         graph.check_support()
         graph.build_plans()
         self.graph, self.pack = graph, dict(zip((image, weight, result), arrays, strict=True))
-        self.workspace = torch.empty(max(graph.get_workspace_size(), 1), device="cuda", dtype=torch.uint8)
+        self.workspace = torch.empty(
+            max(graph.get_workspace_size(), 1), device="cuda", dtype=torch.uint8
+        )
 
     def __call__(self):
         self.graph.execute(self.pack, self.workspace, handle=Frontend.handle)
@@ -82,14 +94,19 @@ def run(handle, problem):
         "eager": dnn.Tuner(handle, ":memory:").tune(problem),
     }
     plans = {
-        name: dnn.plan_convolution_forward(handle, x, w, problem.conv, out=y, algorithm=table.best())
+        name: dnn.plan_convolution_forward(
+            handle, x, w, problem.conv, out=y, algorithm=table.best()
+        )
         for name, table in tables.items()
     }
     ms = tables["device"].best().time_ms
     repeats, calls = (max(1, min(most, round(of / ms))) for most, of in ((32, 0.5), (20, CALLS_MS)))
     theirs()
     expected = y.numpy().astype(np.float64)
-    works = {"device": lambda: plans["device"](x, w, out=y), "eager": lambda: plans["eager"](x, w, out=y)}
+    works = {
+        "device": lambda: plans["device"](x, w, out=y),
+        "eager": lambda: plans["eager"](x, w, out=y),
+    }
     for work in works.values():
         work()
         assert np.linalg.norm(y.numpy() - expected) <= 5e-3 * np.linalg.norm(expected)
@@ -100,7 +117,9 @@ def run(handle, problem):
     for replay in graphs.values():
         replay()
     us = rounds_of(
-        lambda name: device.elapsed_ms(graphs[name], stream) / repeats * 1e3, list(graphs), lambda _: [*graphs]
+        lambda name: device.elapsed_ms(graphs[name], stream) / repeats * 1e3,
+        list(graphs),
+        lambda _: [*graphs],
     )
     hosts = {"ours": [], "theirs": []}
 
@@ -131,7 +150,10 @@ def sequence(handle, config="f16-nhwc"):
         for row in json.loads((DATA / "resnet50_layers.json").read_text())["layers"]
         for _ in range(row["count"])
     ]
-    stream, works = handle.stream, {"torch": [], "frontend": [], "ours, tuned": [], "ours, untuned": []}
+    stream, works = (
+        handle.stream,
+        {"torch": [], "frontend": [], "ours, tuned": [], "ours, untuned": []},
+    )
     with dnn.Tuner(handle, ":memory:") as tuner:
         for layer in layers:
             problem = problem_of(layer, config)
@@ -140,7 +162,9 @@ def sequence(handle, config="f16-nhwc"):
             works["torch"].append(Peer(problem, operands, stream))
             works["frontend"].append(Frontend(problem, x, w, y, stream))
             for name, choice in (("ours, tuned", tuner.choose(problem)), ("ours, untuned", None)):
-                plan = dnn.plan_convolution_forward(handle, x, w, problem.conv, out=y, algorithm=choice)
+                plan = dnn.plan_convolution_forward(
+                    handle, x, w, problem.conv, out=y, algorithm=choice
+                )
                 works[name].append(lambda plan=plan, x=x, w=w, y=y: plan(x, w, out=y))
 
     def all_of(name):
@@ -154,10 +178,14 @@ def sequence(handle, config="f16-nhwc"):
             for work in works["torch"]:
                 work.y = work.call()
 
-    calls = {name: (torch_all if name == "torch" else lambda name=name: all_of(name)) for name in works}
+    calls = {
+        name: (torch_all if name == "torch" else lambda name=name: all_of(name)) for name in works
+    }
     for call in calls.values():
         call()
-    return rounds_of(lambda name: wall(calls[name], stream, 10)[0], list(works), lambda _: list(works))
+    return rounds_of(
+        lambda name: wall(calls[name], stream, 10)[0], list(works), lambda _: list(works)
+    )
 
 
 def main():
@@ -175,12 +203,16 @@ def main():
         if chosen.sequence:
             us = sequence(handle)
             for name, took in us.items():
-                print(f"ResNet-50's 53 convolutions, batch {BATCH}, float16 NHWC, eager: {name:14} {took:8.1f} us "
-                      f"{took / us['torch']:.3f}")  # fmt: skip
+                print(
+                    f"ResNet-50's 53 convolutions, batch {BATCH}, float16 NHWC, eager: {name:14} {took:8.1f} us "
+                    f"{took / us['torch']:.3f}"
+                )
             failed |= us["ours, tuned"] > SEQUENCE * us["torch"]
         for config in chosen.configs.split(",") if not chosen.sequence else ():
             ratios = {kind: [] for kind in TARGETS}
-            for shape in [each for each in shapes(chosen.suite) if len(each.x) == 4][:: chosen.every]:
+            for shape in [each for each in shapes(chosen.suite) if len(each.x) == 4][
+                :: chosen.every
+            ]:
                 if time.perf_counter() - start > chosen.seconds:
                     print(f"{config}: stopped for want of time before {shape.name}")
                     break
@@ -198,8 +230,10 @@ def main():
                     ratios[kind].append(ratio)
             for kind, each in ratios.items():
                 if each:
-                    print(f"{config}, {len(each)} problems, {kind}: ours/frontend geometric mean {geometric_mean(each):.3f} "
-                          f"(target {TARGETS[kind]}), worst {max(each):.3f}")  # fmt: skip
+                    print(
+                        f"{config}, {len(each)} problems, {kind}: ours/frontend geometric mean {geometric_mean(each):.3f} "
+                        f"(target {TARGETS[kind]}), worst {max(each):.3f}"
+                    )
                     failed |= geometric_mean(each) > TARGETS[kind]
     return int(failed and chosen.check)
 

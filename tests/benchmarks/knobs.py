@@ -25,8 +25,16 @@ def main():
     parser.add_argument("--suite", choices=("training", "networks"))
     parser.add_argument("--every", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--check", action="store_true", help=f"exit 1 where a geometric mean is above {TARGET}")
-    parser.add_argument("--stop-after", type=float, default=1e9, metavar="SECONDS", help="begin no problem after that")
+    parser.add_argument(
+        "--check", action="store_true", help=f"exit 1 where a geometric mean is above {TARGET}"
+    )
+    parser.add_argument(
+        "--stop-after",
+        type=float,
+        default=1e9,
+        metavar="SECONDS",
+        help="begin no problem after that",
+    )
     chosen = parser.parse_args()
     failed, start = False, time.perf_counter()
     policy = dnn.TuningPolicy(objective="device", search="knobs", search_seconds=chosen.seconds)
@@ -37,13 +45,21 @@ def main():
             if time.perf_counter() - start > chosen.stop_after:
                 print(f"{config}: stopped for want of time before {shape.name}")
                 break
-            with dnn.Handle() as handle, dnn.Tuner(handle, cache=":memory:", policy=policy) as tuner:
+            with (
+                dnn.Handle() as handle,
+                dnn.Tuner(handle, cache=":memory:", policy=policy) as tuner,
+            ):
                 table = tuner.tune(problem_of(shape, config))
-            known = min(row.time_ms for row in table if row.ok and row.time_ms and "knobs" not in row.remark)
+            known = min(
+                row.time_ms for row in table if row.ok and row.time_ms and "knobs" not in row.remark
+            )
             best = min(row.time_ms for row in table if row.ok and row.time_ms)
             ratios.append(best / known)
-            print(f"{config:10} {shape.name:14} {known * 1e3:9.1f} us  {ratios[-1]:.3f}  {table[0].algorithm}; "
-                  f"{table.timing.split('; ')[-1]}", flush=True)  # fmt: skip
+            print(
+                f"{config:10} {shape.name:14} {known * 1e3:9.1f} us  {ratios[-1]:.3f}  {table[0].algorithm}; "
+                f"{table.timing.split('; ')[-1]}",
+                flush=True,
+            )
         if ratios:
             print(
                 f"{config}: {len(ratios)} problems, geometric mean {geometric_mean(ratios):.3f}, least {min(ratios):.3f}"

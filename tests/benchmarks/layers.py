@@ -30,13 +30,29 @@ import cudnnlite as dnn
 CALLS, ROUNDS = 20, 15
 Shape = tuple[int, ...]
 IMAGES: tuple[Shape, ...] = (
-    (32, 64, 112, 112), (32, 256, 56, 56), (32, 512, 28, 28), (32, 1024, 14, 14), (32, 2048, 7, 7),
-    (8, 64, 224, 224), (16, 192, 56, 56), (64, 96, 27, 27), (1, 64, 112, 112), (128, 32, 32, 32),
-)  # fmt: skip
+    (32, 64, 112, 112),
+    (32, 256, 56, 56),
+    (32, 512, 28, 28),
+    (32, 1024, 14, 14),
+    (32, 2048, 7, 7),
+    (8, 64, 224, 224),
+    (16, 192, 56, 56),
+    (64, 96, 27, 27),
+    (1, 64, 112, 112),
+    (128, 32, 32, 32),
+)
 ROWS: tuple[Shape, ...] = (
-    (32, 1000, 1, 1), (256, 1000, 1, 1), (1024, 1000, 1, 1), (4096, 128, 1, 1), (512, 512, 1, 1), (64, 10, 1, 1),
-    (2048, 2048, 1, 1), (128, 32000, 1, 1), (8, 21, 256, 256), (4, 19, 512, 512),
-)  # fmt: skip
+    (32, 1000, 1, 1),
+    (256, 1000, 1, 1),
+    (1024, 1000, 1, 1),
+    (4096, 128, 1, 1),
+    (512, 512, 1, 1),
+    (64, 10, 1, 1),
+    (2048, 2048, 1, 1),
+    (128, 32000, 1, 1),
+    (8, 21, 256, 256),
+    (4, 19, 512, 512),
+)
 NUMBERS: tuple[Shape, ...] = (
     (64, 4096, 1, 1),
     (32, 512, 28, 28),
@@ -53,7 +69,13 @@ SEQUENCES: tuple[Shape, ...] = (
     (64, 64, 256, 4),
 )
 # steps, batch, alphabet; labels of a fourth of the steps
-SPEECH: tuple[Shape, ...] = ((128, 16, 32), (200, 64, 29), (512, 32, 64), (100, 128, 1024), (800, 8, 5000))
+SPEECH: tuple[Shape, ...] = (
+    (128, 16, 32),
+    (200, 64, 29),
+    (512, 32, 64),
+    (100, 128, 1024),
+    (800, 8, 5000),
+)
 IMAGE_TYPES = (("float32", "NCHW"), ("float16", "NHWC"))
 PLAIN_TYPES = (("float32", ""), ("float16", ""))
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
@@ -68,7 +90,10 @@ def pooling(handle: dnn.Handle, x: Any, there: Any) -> Pair:
 
 def activation(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     """A relu, into memory of its own."""
-    plan, out = dnn.plan_operation(handle, dnn.activation_forward, x, "relu"), torch.empty_like(there)
+    plan, out = (
+        dnn.plan_operation(handle, dnn.activation_forward, x, "relu"),
+        torch.empty_like(there),
+    )
     y = plan(x)
     return (lambda: plan(x, out=y)), (lambda: torch.clamp_min(there, 0, out=out))
 
@@ -84,31 +109,46 @@ def normalisation(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     """Training, by the statistics of the batch."""
     each = (1, x.shape[1], 1, 1)
     fill = {"scale": 1, "bias": 0, "mean": 0, "variance": 1}
-    ours = [handle.array(np.full(each, value, np.float32), layout=x.layout) for value in fill.values()]
+    ours = [
+        handle.array(np.full(each, value, np.float32), layout=x.layout) for value in fill.values()
+    ]
     theirs = [torch.full((x.shape[1],), float(value), device="cuda") for value in fill.values()]
     running = dict(zip(("running_mean", "running_var"), ours[2:], strict=True))
     plan = dnn.plan_operation(handle, dnn.batch_normalization_training, x, *ours[:2], **running)
     y = (*plan(x, *ours[:2], out=(None, None, None, *ours[2:])), *ours[2:])
-    return (lambda: plan(x, *ours[:2], out=y)), (lambda: torch.native_batch_norm(there, *theirs, True, 0.1, 1e-5))
+    return (lambda: plan(x, *ours[:2], out=y)), (
+        lambda: torch.native_batch_norm(there, *theirs, True, 0.1, 1e-5)
+    )
 
 
 def normalisation_backward(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     """Its gradients."""
     each, channels = (1, x.shape[1], 1, 1), x.shape[1]
-    scale, mean, inverse = (handle.array(np.full(each, value, np.float32), layout=x.layout) for value in (1, 0, 1))
-    dy, theirs = torch.randn_like(there), [torch.full((channels,), float(value), device="cuda") for value in (1, 0, 1)]
+    scale, mean, inverse = (
+        handle.array(np.full(each, value, np.float32), layout=x.layout) for value in (1, 0, 1)
+    )
+    dy, theirs = (
+        torch.randn_like(there),
+        [torch.full((channels,), float(value), device="cuda") for value in (1, 0, 1)],
+    )
     given = (x, handle.view(dy), scale, mean, inverse)
     plan = dnn.plan_operation(handle, dnn.batch_normalization_backward, *given)
     out, backward = plan(*given), torch.ops.aten.native_batch_norm_backward
     weights = (theirs[0], None, None, *theirs[1:])
-    return (lambda: plan(*given, out=out)), (lambda: backward(dy, there, *weights, True, 1e-5, [True] * 3))
+    return (lambda: plan(*given, out=out)), (
+        lambda: backward(dy, there, *weights, True, 1e-5, [True] * 3)
+    )
 
 
 def dropout(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     """Of half of the numbers, with what the backward call needs."""
-    plan = dnn.plan_operation(handle, dnn.dropout_forward, x, 0.5, dropout_state=dnn.DropoutState(handle))
+    plan = dnn.plan_operation(
+        handle, dnn.dropout_forward, x, 0.5, dropout_state=dnn.DropoutState(handle)
+    )
     y, reserve = plan(x)
-    return (lambda: plan(x, out=y, reserve=reserve)), (lambda: torch.native_dropout(there, 0.5, True))
+    return (lambda: plan(x, out=y, reserve=reserve)), (
+        lambda: torch.native_dropout(there, 0.5, True)
+    )
 
 
 def dropout_backward(handle: dnn.Handle, x: Any, there: Any) -> Pair:
@@ -136,37 +176,55 @@ class _Attention:
         self.there = torch.randn((batch, steps, size), device="cuda", dtype=kind)
         self.x, self.dy = handle.view(self.there), torch.randn_like(self.there)
         self.spec = dnn.AttentionSpec(
-            heads, size, q_proj_size=size // heads, o_proj_size=size, bias=True, dtype=dtype,
+            heads,
+            size,
+            q_proj_size=size // heads,
+            o_proj_size=size,
+            bias=True,
+            dtype=dtype,
             math_type="fma" if dtype == "float32" else "tensor_op",
-        )  # fmt: skip
+        )
         state = {name: values.float().cpu() for name, values in self.module.state_dict().items()}
         self.weights = dnn.AttentionWeights.from_torch(handle, self.spec, state)
 
     def near(self, ours: Any, theirs: Any) -> None:
         """Raise unless both have computed the same."""
-        torch.testing.assert_close(torch.from_dlpack(ours).float(), theirs.float(), rtol=0.02, atol=0.02)
+        torch.testing.assert_close(
+            torch.from_dlpack(ours).float(), theirs.float(), rtol=0.02, atol=0.02
+        )
 
 
 def attention(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
     """Inference; PyTorch's fused kernel for whole layers."""
     self = _Attention(handle, shape, dtype)
-    x, there, module, weights = self.x, self.there, self.module.eval().requires_grad_(False), self.weights
+    x, there, module, weights = (
+        self.x,
+        self.there,
+        self.module.eval().requires_grad_(False),
+        self.weights,
+    )
     plan = dnn.plan_operation(handle, dnn.multi_head_attention_forward, self.spec, weights, x, x, x)
     y = plan(weights, x, x, x)
     self.near(y, module(there, there, there, need_weights=False)[0])
-    return (lambda: plan(weights, x, x, x, out=y)), (lambda: module(there, there, there, need_weights=False))
+    return (lambda: plan(weights, x, x, x, out=y)), (
+        lambda: module(there, there, there, need_weights=False)
+    )
 
 
 def attention_training(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
     """Forward and both backward passes; PyTorch's flash attention between products."""
     self = _Attention(handle, shape, dtype)
     x, weights, dy = self.x, self.weights, handle.view(self.dy)
-    y, reserve = dnn.multi_head_attention_forward(handle, self.spec, weights, x, x, x, training=True)
+    y, reserve = dnn.multi_head_attention_forward(
+        handle, self.spec, weights, x, x, x, training=True
+    )
     gradients = dnn.multi_head_attention_backward_data(handle, reserve, dy)
     dweights = dnn.multi_head_attention_backward_weights(handle, reserve)
 
     def ours() -> None:
-        dnn.multi_head_attention_forward(handle, self.spec, weights, x, x, x, training=True, out=y, reserve=reserve)
+        dnn.multi_head_attention_forward(
+            handle, self.spec, weights, x, x, x, training=True, out=y, reserve=reserve
+        )
         dnn.multi_head_attention_backward_data(handle, reserve, dy, out=gradients)
         dnn.multi_head_attention_backward_weights(handle, reserve, out=dweights)
 
@@ -190,7 +248,9 @@ def ctc(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
     longest = steps // 4
     logits = torch.randn(shape, device="cuda")
     labels = torch.randint(1, alphabet, (batch, longest), device="cuda", dtype=torch.int32)
-    ends, lengths = (torch.full((batch,), n, device="cuda", dtype=torch.int32) for n in (steps, longest))
+    ends, lengths = (
+        torch.full((batch,), n, device="cuda", dtype=torch.int32) for n in (steps, longest)
+    )
     numbers = [handle.view(each) for each in (labels.reshape(-1), lengths, ends)]
     x, spec = handle.view(logits), dnn.CTCLossSpec(max_label_length=longest)
     plan = dnn.plan_operation(handle, dnn.ctc_loss, x, *numbers, spec)
@@ -201,8 +261,12 @@ def ctc(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
     def theirs() -> Any:
         probabilities = torch.log_softmax(logits, 2)
         costs, alphas = loss(probabilities, whole, *counts)
-        slopes = torch.ops.aten._ctc_loss_backward(ones, probabilities, whole, *counts, costs, alphas, 0)
-        return costs, torch.ops.aten._log_softmax_backward_data(slopes, probabilities, 2, logits.dtype)
+        slopes = torch.ops.aten._ctc_loss_backward(
+            ones, probabilities, whole, *counts, costs, alphas, 0
+        )
+        return costs, torch.ops.aten._log_softmax_backward_data(
+            slopes, probabilities, 2, logits.dtype
+        )
 
     costs, slopes = theirs()
     torch.testing.assert_close(torch.from_dlpack(out[0]), costs, rtol=1e-3, atol=1e-3)
@@ -211,13 +275,17 @@ def ctc(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
 
 
 LAYERS: dict[str, tuple[Callable[..., Pair], tuple[Shape, ...], tuple[tuple[str, str], ...]]] = {
-    "max pooling": (pooling, IMAGES, IMAGE_TYPES), "relu": (activation, IMAGES, IMAGE_TYPES),
-    "softmax": (softmax, ROWS, IMAGE_TYPES), "batch normalisation": (normalisation, IMAGES, IMAGE_TYPES),
+    "max pooling": (pooling, IMAGES, IMAGE_TYPES),
+    "relu": (activation, IMAGES, IMAGE_TYPES),
+    "softmax": (softmax, ROWS, IMAGE_TYPES),
+    "batch normalisation": (normalisation, IMAGES, IMAGE_TYPES),
     "batch normalisation, backward": (normalisation_backward, IMAGES, IMAGE_TYPES),
-    "dropout": (dropout, NUMBERS, PLAIN_TYPES), "dropout, backward": (dropout_backward, NUMBERS, PLAIN_TYPES),
-    "attention": (attention, SEQUENCES, PLAIN_TYPES), "attention, training": (attention_training, SEQUENCES, PLAIN_TYPES),
+    "dropout": (dropout, NUMBERS, PLAIN_TYPES),
+    "dropout, backward": (dropout_backward, NUMBERS, PLAIN_TYPES),
+    "attention": (attention, SEQUENCES, PLAIN_TYPES),
+    "attention, training": (attention_training, SEQUENCES, PLAIN_TYPES),
     "CTC loss and gradients": (ctc, SPEECH, PLAIN_TYPES[:1]),
-}  # fmt: skip
+}
 GIVEN_SHAPES = (attention, attention_training, ctc)  # what makes its operands itself
 
 
@@ -251,7 +319,9 @@ def captured(call: Callable[[], Any], stream: torch.cuda.Stream) -> torch.cuda.C
     return graph
 
 
-def measured(graphs: Sequence[torch.cuda.CUDAGraph | Eager], stream: torch.cuda.Stream) -> list[float]:
+def measured(
+    graphs: Sequence[torch.cuda.CUDAGraph | Eager], stream: torch.cuda.Stream
+) -> list[float]:
     """Return the microseconds of one call in each."""
     times: list[list[float]] = [[] for _ in graphs]
     with torch.cuda.stream(stream):
@@ -266,7 +336,9 @@ def measured(graphs: Sequence[torch.cuda.CUDAGraph | Eager], stream: torch.cuda.
     return [statistics.median(each) for each in times]
 
 
-def row(name: str, make: Callable[..., Pair], shape: tuple[int, ...], dtype: str, layout: str) -> list[Any]:
+def row(
+    name: str, make: Callable[..., Pair], shape: tuple[int, ...], dtype: str, layout: str
+) -> list[Any]:
     """Return a row of the table."""
     stream = torch.cuda.Stream()
     with dnn.Handle("cuda", stream=stream) as handle, torch.cuda.stream(stream):
@@ -274,12 +346,21 @@ def row(name: str, make: Callable[..., Pair], shape: tuple[int, ...], dtype: str
             calls = make(handle, shape, dtype)
         else:
             format_ = torch.channels_last if layout == "NHWC" else torch.contiguous_format
-            there = torch.randn(shape, device="cuda").to(getattr(torch, dtype), memory_format=format_)
+            there = torch.randn(shape, device="cuda").to(
+                getattr(torch, dtype), memory_format=format_
+            )
             calls = make(handle, handle.view(there), there)
         graphs = [Eager(call) if make is ctc else captured(call, stream) for call in calls]
         ours, theirs = measured(graphs, stream)
         del graphs
-    return [name, "x".join(map(str, shape)), f"{dtype} {layout}".rstrip(), ours, theirs, ours / theirs]
+    return [
+        name,
+        "x".join(map(str, shape)),
+        f"{dtype} {layout}".rstrip(),
+        ours,
+        theirs,
+        ours / theirs,
+    ]
 
 
 def main(arguments: list[str]) -> int:
@@ -301,7 +382,10 @@ def main(arguments: list[str]) -> int:
                     print(f"# {name} {shape} {dtype}: {type(error).__name__}: {error}", flush=True)
                     continue
                 ratios.append(rows[-1][-1])
-                print(join.join((*rows[-1][:3], *(f"{value:.2f}" for value in rows[-1][3:]))), flush=True)
+                print(
+                    join.join((*rows[-1][:3], *(f"{value:.2f}" for value in rows[-1][3:]))),
+                    flush=True,
+                )
             mean = math.nan if not ratios else math.exp(statistics.mean(map(math.log, ratios)))
             print(
                 f"# {name}, {dtype} {layout}: geometric mean {mean:.3f}, worst {max(ratios, default=math.nan):.3f}",

@@ -117,9 +117,7 @@ def timed(row):
 
 def choosing(bench):
     """Every candidate of three layers, and who chooses which."""
-    columns = (
-        "layer arithmetic algorithm math_type time_us spread_us call_us find_us workspace_bytes error chosen_by why_not"
-    )
+    columns = "layer arithmetic algorithm math_type time_us spread_us call_us find_us workspace_bytes error chosen_by why_not"
     rows, handle = [], bench.handle
     for layer, problem, arithmetic in layer_problems(bench):
         table, operands = bench.tune(problem), operands_of(handle, problem)
@@ -131,10 +129,20 @@ def choosing(bench):
         }
         for row in table:
             who = [chooser for chooser, choice in choices.items() if rnn.same(row, choice)]
-            rows.append((
-                layer, arithmetic, *name(row), *times(row), figures(row.call_us), us(row.find_ms), row.workspace,
-                figures(row.error), ", ".join(who), why_not(row),
-            ))  # fmt: skip
+            rows.append(
+                (
+                    layer,
+                    arithmetic,
+                    *name(row),
+                    *times(row),
+                    figures(row.call_us),
+                    us(row.find_ms),
+                    row.workspace,
+                    figures(row.error),
+                    ", ".join(who),
+                    why_not(row),
+                )
+            )
     return "Every algorithm for three layers of ResNet-50 at batch 32", columns, rows
 
 
@@ -177,7 +185,14 @@ def torch_calls(bench, problem, operands, mode):
     repeats = 8
     time_us, spread_us = replayed(bench.handle, peer.graph(repeats), repeats)
     kernels = peer.kernels()
-    return figures(first_ms), time_us, spread_us, nbytes, first_bytes, kernels[0].rsplit(" ", 1)[0] if kernels else ""
+    return (
+        figures(first_ms),
+        time_us,
+        spread_us,
+        nbytes,
+        first_bytes,
+        kernels[0].rsplit(" ", 1)[0] if kernels else "",
+    )
 
 
 def watched(torch, call):
@@ -207,7 +222,9 @@ def filter_sizes(bench):
     rows = []
     for taps in TAPS[:3] if bench.quick else TAPS:
         conv = dnn.ConvolutionSpec(padding=taps // 2, math_type=dnn.TRUE_FLOAT32)
-        problem = dnn.ConvolutionForwardProblem(dnn.TensorSpec((n, c, h, h)), dnn.FilterSpec((c, c, taps, taps)), conv)
+        problem = dnn.ConvolutionForwardProblem(
+            dnn.TensorSpec((n, c, h, h)), dnn.FilterSpec((c, c, taps, taps)), conv
+        )
         rows += [
             (taps, *name(row), *times(row), row.workspace, figures(row.error))
             for row in bench.tune(problem)
@@ -218,29 +235,49 @@ def filter_sizes(bench):
 
 def precision(bench):
     """Time and error of every data type, math type and algorithm; the error includes that of storing the operands."""
-    columns = (
-        "dtype compute_type layout algorithm math_type time_us spread_us error error_low error_high tuner_error chosen"
-    )
+    columns = "dtype compute_type layout algorithm math_type time_us spread_us error error_low error_high tuner_error chosen"
     rng, handle, rows = np.random.default_rng(0), bench.handle, []
     n, c, h = bench.shape(32, 64, 28, most=8)
-    images, kernel = rng.standard_normal((n, c, h, h)), rng.standard_normal((c, c, 3, 3)) / math.sqrt(9 * c)
+    images, kernel = (
+        rng.standard_normal((n, c, h, h)),
+        rng.standard_normal((c, c, 3, 3)) / math.sqrt(9 * c),
+    )
     exact = dnn.convolution_forward(
-        handle, handle.array(images), handle.array(kernel), dnn.ConvolutionSpec(1), algorithm="IMPLICIT_PRECOMP_GEMM"
+        handle,
+        handle.array(images),
+        handle.array(kernel),
+        dnn.ConvolutionSpec(1),
+        algorithm="IMPLICIT_PRECOMP_GEMM",
     ).numpy()
     for dtype, math_type, compute_type in ARITHMETIC:
         for layout in ("NCHW", "NHWC"):
             x, w = (handle.array(values, dtype=dtype, layout=layout) for values in (images, kernel))
             conv = dnn.ConvolutionSpec(1, math_type=math_type, compute_type=compute_type)
-            problem = dnn.ConvolutionForwardProblem(x.spec, dnn.FilterSpec.from_tensor(w.spec), conv)
+            problem = dnn.ConvolutionForwardProblem(
+                x.spec, dnn.FilterSpec.from_tensor(w.spec), conv
+            )
             found = [row for row in bench.tune(problem, math_type=math_type) if timed(row)]
             for row in found:
-                y = dnn.convolution_forward(handle, x, w, conv, algorithm=row).numpy().astype(np.float64)
+                y = (
+                    dnn.convolution_forward(handle, x, w, conv, algorithm=row)
+                    .numpy()
+                    .astype(np.float64)
+                )
                 # of each image by itself: the norm of the difference over that of the exact result
                 errors = np.sqrt(((y - exact) ** 2).sum((1, 2, 3)) / (exact**2).sum((1, 2, 3)))
                 spread = [figures(float(of(errors))) for of in (np.median, np.min, np.max)]
                 computed_in = compute_type or ("float64" if dtype == "float64" else "float32")
                 rows.append(
-                    (dtype, computed_in, layout, *name(row), *times(row), *spread, figures(row.error), row is found[0])
+                    (
+                        dtype,
+                        computed_in,
+                        layout,
+                        *name(row),
+                        *times(row),
+                        *spread,
+                        figures(row.error),
+                        row is found[0],
+                    )
                 )
     title = f"{n}x{c}x{h}x{h} by {c}x3x3: errors against float64, the median, least and largest over the images"
     return title, columns, rows
@@ -251,13 +288,18 @@ def layouts(bench):
     columns = "dtype layout channels algorithm math_type time_us spread_us tflops"
     rows = []
     n, h = bench.shape(32, 28, most=6)
-    for dtype, math_type in (("float32", "DEFAULT"), ("float16", "TENSOR_OP"), ("bfloat16", "TENSOR_OP")):
+    for dtype, math_type in (
+        ("float32", "DEFAULT"),
+        ("float16", "TENSOR_OP"),
+        ("bfloat16", "TENSOR_OP"),
+    ):
         for layout in ("NCHW", "NHWC"):
             for c in (7, 8, 9) if bench.quick else CHANNELS:
                 problem = dnn.ConvolutionForwardProblem(
-                    dnn.TensorSpec((n, c, h, h), dtype, layout), dnn.FilterSpec((c, c, 3, 3), dtype, layout),
+                    dnn.TensorSpec((n, c, h, h), dtype, layout),
+                    dnn.FilterSpec((c, c, 3, 3), dtype, layout),
                     dnn.ConvolutionSpec(1, math_type=math_type),
-                )  # fmt: skip
+                )
                 row = bench.tune(problem)[0]
                 tflops = figures(problem.flops / row.time_ms / 1e9) if timed(row) else None
                 rows.append((dtype, layout, c, *name(row), *times(row), tflops))
@@ -297,14 +339,25 @@ def views(bench):
 
 def copy_us(handle, source, target):
     """Return the microseconds that packing takes, and their spread."""
-    x, y, one, zero = handle.empty(source), handle.empty(target), ctypes.c_float(1), ctypes.c_float(0)
+    x, y, one, zero = (
+        handle.empty(source),
+        handle.empty(target),
+        ctypes.c_float(1),
+        ctypes.c_float(0),
+    )
     repeats = 8
     with dnn.TensorDescriptor(source) as x_desc, dnn.TensorDescriptor(target) as y_desc:
 
         def copies():
             for _ in range(repeats):
                 handle.api.cudnnTransformTensor(
-                    handle.ptr, ctypes.addressof(one), x_desc.ptr, x.ptr, ctypes.addressof(zero), y_desc.ptr, y.ptr
+                    handle.ptr,
+                    ctypes.addressof(one),
+                    x_desc.ptr,
+                    x.ptr,
+                    ctypes.addressof(zero),
+                    y_desc.ptr,
+                    y.ptr,
                 )
 
         copies()
@@ -324,13 +377,34 @@ def lstm(bench):
             choices = {"heuristic": heuristic(spec, data), "tuner": table.best()}
             for row in table:
                 who = [chooser for chooser, choice in choices.items() if rnn.same(row, choice)]
-                rows.append((
-                    network, dtype, *name(row), *times(row), figures(row.call_us), figures(row.error), row.workspace,
-                    ", ".join(who), why_not(row),
-                ))  # fmt: skip
+                rows.append(
+                    (
+                        network,
+                        dtype,
+                        *name(row),
+                        *times(row),
+                        figures(row.call_us),
+                        figures(row.error),
+                        row.workspace,
+                        ", ".join(who),
+                        why_not(row),
+                    )
+                )
             if bench.torch is not None:
                 problem = ("lstm", steps, batch, inputs, hidden, layers, directions)
-                rows.append((network, dtype, "PyTorch", "", *torch_lstm(bench, problem, dtype), None, None, "", ""))
+                rows.append(
+                    (
+                        network,
+                        dtype,
+                        "PyTorch",
+                        "",
+                        *torch_lstm(bench, problem, dtype),
+                        None,
+                        None,
+                        "",
+                        "",
+                    )
+                )
     return "Every algorithm and math type for three LSTMs (forward)", columns, rows
 
 
@@ -357,11 +431,17 @@ TABLES = {function.__name__: function for function in FUNCTIONS}
 
 def as_text(result):
     """Return the JSON, a line for each row."""
-    lines = [f" {json.dumps(fact)}: {json.dumps(value)}," for fact, value in result.items() if fact != "tables"]
+    lines = [
+        f" {json.dumps(fact)}: {json.dumps(value)},"
+        for fact, value in result.items()
+        if fact != "tables"
+    ]
     tables = []
     for title, table in result["tables"].items():
         rows = ",\n".join(f"   {json.dumps(row, allow_nan=False)}" for row in table["rows"])
-        head = f'"title": {json.dumps(table["title"])},\n   "columns": {json.dumps(table["columns"])}'
+        head = (
+            f'"title": {json.dumps(table["title"])},\n   "columns": {json.dumps(table["columns"])}'
+        )
         tables.append(f'  {json.dumps(title)}: {{\n   {head},\n   "rows": [\n{rows}\n   ]}}')
     return "\n".join(["{", *lines, ' "tables": {', ",\n".join(tables), " }", "}"]) + "\n"
 
@@ -372,14 +452,18 @@ def main():
     parser.add_argument("--out", type=Path, help="where to write; examples/h200.json if not given")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
-    parser.add_argument("--tables", default=",".join(TABLES), help="only these; the file keeps the others")
+    parser.add_argument(
+        "--tables", default=",".join(TABLES), help="only these; the file keeps the others"
+    )
     options = parser.parse_args()
     wanted = options.tables.split(",")
     if not set(wanted) <= TABLES.keys():
         parser.error(f"--tables: {', '.join(TABLES)}")
     device = dnn.devices.choice.get_device(options.device)
     if options.out is None and ("H200" not in device.name or options.quick):
-        parser.error(f"{H200.name} holds what an H200 took; give --out for {device.name}{' --quick' * options.quick}")
+        parser.error(
+            f"{H200.name} holds what an H200 took; give --out for {device.name}{' --quick' * options.quick}"
+        )
     out = options.out or H200
     with dnn.Handle(device, stream=device.create_stream()) as handle:
         bench = Bench(handle, options.quick)
@@ -396,9 +480,13 @@ def main():
             start = time.perf_counter()
             title, columns, rows = TABLES[wish](bench)
             result["tables"][wish] = {"title": title, "columns": columns.split(), "rows": rows}
-            print(f"{wish}: {len(rows)} rows in {time.perf_counter() - start:.1f} s", file=sys.stderr)
+            print(
+                f"{wish}: {len(rows)} rows in {time.perf_counter() - start:.1f} s", file=sys.stderr
+            )
             handle.workspace.release()
-            ordered = {table: result["tables"][table] for table in TABLES if table in result["tables"]}
+            ordered = {
+                table: result["tables"][table] for table in TABLES if table in result["tables"]
+            }
             out.write_text(as_text(result | {"tables": ordered}))
         seconds = time.perf_counter() - begin
     print(f"{out}: {result['device']}, {result['date']}, {seconds:.1f} s")

@@ -54,7 +54,10 @@ INPUTS = 24  # of the mode 'new input': more than a plan keeps graphs for
 ROUNDS = 7
 MORE_ROUNDS = 28  # of the best and the peer, where they lie within NEAR of each other
 NEAR = 0.05
-AGREE = {"float32": 5e-3, "float16": 2e-2}  # relative L2; two algorithms, TF32 or float16, up to 1500 steps
+AGREE = {
+    "float32": 5e-3,
+    "float16": 2e-2,
+}  # relative L2; two algorithms, TF32 or float16, up to 1500 steps
 TARGETS = {"eager": 0.78, "graph": 0.93}
 # of the mode 'new input', over PyTorch's time: geometric means of the networks of usual sizes, and of the others; the worst row
 WITH_REPLAY = {True: 0.45, False: 0.66}
@@ -163,7 +166,9 @@ def run(handle, problem, dtype, algorithms, quick=False):
         plan = dnn.plan_rnn(handle, spec, x, algorithm=row)
         plans.append(plan)
         out = plan(weights, x)
-        works[name_of(row)] = lambda plan=plan, out=out: plan(weights, x, out=out[:2] if out.cy is None else out)
+        works[name_of(row)] = lambda plan=plan, out=out: plan(
+            weights, x, out=out[:2] if out.cy is None else out
+        )
     y = plans[0](weights, x).y.numpy().astype(np.float64)
     expected = peer.y.double().cpu().numpy()
     error = float(np.linalg.norm(y - expected) / np.linalg.norm(expected))
@@ -185,22 +190,36 @@ def run(handle, problem, dtype, algorithms, quick=False):
     if not quick:
         for name, work in works.items():
             if name != "torch":
-                graphs[name] = device.capture(lambda work=work: [work() for _ in range(repeats)], stream)
+                graphs[name] = device.capture(
+                    lambda work=work: [work() for _ in range(repeats)], stream
+                )
         graphs["torch"] = peer.graph(repeats)
         for replay in graphs.values():
             replay()
-        graph_us = shuffled(lambda name: device.elapsed_ms(graphs[name], stream) / repeats * 1e3, graphs)
+        graph_us = shuffled(
+            lambda name: device.elapsed_ms(graphs[name], stream) / repeats * 1e3, graphs
+        )
     for plan in plans:
         plan.close()
     handle.workspace.release()
     table = [
-        [str(r.algorithm), str(r.math_type), r.time_ms, r.error, str(r.status), r.why_not, r.remark] for r in found
+        [str(r.algorithm), str(r.math_type), r.time_ms, r.error, str(r.status), r.why_not, r.remark]
+        for r in found
     ]
     return {
-        "problem": problem, "dtype": dtype, "error": error, "search_s": search_s, "heuristic": name_of(guess),
-        "eager": eager_us, "graph": graph_us, "table": table, "new": new_us, "replay": how,
-        "best": name_of(first), "usual": tuple(problem) in NETWORKS,
-    }  # fmt: skip
+        "problem": problem,
+        "dtype": dtype,
+        "error": error,
+        "search_s": search_s,
+        "heuristic": name_of(guess),
+        "eager": eager_us,
+        "graph": graph_us,
+        "table": table,
+        "new": new_us,
+        "replay": how,
+        "best": name_of(first),
+        "usual": tuple(problem) in NETWORKS,
+    }
 
 
 def new_inputs(handle, spec, weights, peer, found, calls):
@@ -214,7 +233,11 @@ def new_inputs(handle, spec, weights, peer, found, calls):
         dnn.plan_rnn(handle, spec, ours[0], algorithm=best) as plan,
         dnn.plan_rnn(handle, spec, ours[0], algorithm=device, replay=True) as replaying,
     ):
-        of_torch, of_best, of_replay = itertools.cycle(theirs), itertools.cycle(ours), itertools.cycle(ours)
+        of_torch, of_best, of_replay = (
+            itertools.cycle(theirs),
+            itertools.cycle(ours),
+            itertools.cycle(ours),
+        )
         works = {
             "torch": lambda: peer(next(of_torch)),
             "best": lambda: plan(weights, next(of_best)),
@@ -234,7 +257,10 @@ def new_inputs(handle, spec, weights, peer, found, calls):
             measure(name)
         rounds = Rounds(measure)
         rounds.take(works, 3 * ROUNDS)
-        return rounds.medians(), f"the search's: {found.best()}; {name_of(device)}: {replaying.replay}"
+        return (
+            rounds.medians(),
+            f"the search's: {found.best()}; {name_of(device)}: {replaying.replay}",
+        )
 
 
 def same(row, other):
@@ -264,19 +290,36 @@ def title(row):
     """Return 'f16 lstm T100 N64 I256 H256 L2'."""
     cell, steps, batch, inputs, hidden, layers, directions = row["problem"]
     short = {"float32": "f32", "float16": "f16"}[row["dtype"]]
-    return f"{short} {cell} T{steps} N{batch} I{inputs} H{hidden} L{layers}{' bi' * (directions - 1)}"
+    return (
+        f"{short} {cell} T{steps} N{batch} I{inputs} H{hidden} L{layers}{' bi' * (directions - 1)}"
+    )
 
 
 def report(rows, markdown):
     """Print a line for each row: of each mode the best candidate, its us, the heuristic's, torch's, and ratios."""
     columns = ("best", "us", "heuristic", "torch", "best/torch", "heur./best")
     new = ("torch", "best", "replay", "best/torch", "replay/torch")
-    lines = [("problem", *(f"{mode}: {c}" for mode in TARGETS for c in columns), *(f"new input: {c}" for c in new))]
+    lines = [
+        (
+            "problem",
+            *(f"{mode}: {c}" for mode in TARGETS for c in columns),
+            *(f"new input: {c}" for c in new),
+        )
+    ]
     for row in rows:
         cells = [title(row)]
         for mode in TARGETS:
-            best, us, guess, torch_us = summary(row, mode) if row[mode] else ("-", *[float("nan")] * 3)
-            cells += [best, f"{us:.1f}", f"{guess:.1f}", f"{torch_us:.1f}", f"{us / torch_us:.3f}", f"{guess / us:.2f}"]
+            best, us, guess, torch_us = (
+                summary(row, mode) if row[mode] else ("-", *[float("nan")] * 3)
+            )
+            cells += [
+                best,
+                f"{us:.1f}",
+                f"{guess:.1f}",
+                f"{torch_us:.1f}",
+                f"{us / torch_us:.3f}",
+                f"{guess / us:.2f}",
+            ]
         torch_us, best, replay = (row["new"][name] for name in new[:3])
         cells += [
             f"{torch_us:.1f}",
@@ -299,16 +342,22 @@ def judge(rows):
     good = True
     for dtype in [*sorted({row["dtype"] for row in rows}), "all"]:
         for mode, target in TARGETS.items():
-            mine = [summary(row, mode) for row in rows if dtype in (row["dtype"], "all") and row[mode]]
+            mine = [
+                summary(row, mode) for row in rows if dtype in (row["dtype"], "all") and row[mode]
+            ]
             if not mine:
                 continue
             ratios = [us / torch_us for _, us, _, torch_us in mine]
             near = sum(guess <= 1.1 * us for _, us, guess, _ in mine) / len(mine)
             mean = geometric_mean(ratios)
             print(
-                f"{dtype}, {mode}, {len(mine)} rows: best/torch geometric mean {mean:.3f} (target {target}),", end=" "
+                f"{dtype}, {mode}, {len(mine)} rows: best/torch geometric mean {mean:.3f} (target {target}),",
+                end=" ",
             )
-            print(f"worst {max(ratios):.3f} (target 1.0), above 1.0 in {sum(ratio > 1 for ratio in ratios)};", end=" ")
+            print(
+                f"worst {max(ratios):.3f} (target 1.0), above 1.0 in {sum(ratio > 1 for ratio in ratios)};",
+                end=" ",
+            )
             print(f"heuristic within 1.1 times the best in {near:.0%} (target 80%)")
             if dtype == "all":
                 good &= mean <= target and max(ratios) <= 1 and near >= 0.8
@@ -329,11 +378,16 @@ def judge_new_inputs(rows):
             ratios = {title(row): row["new"][way] / row["new"]["torch"] for row in mine}
             mean, worst = geometric_mean(list(ratios.values())), max(ratios, key=ratios.get)
             of = "networks of usual sizes" if usual else "the other rows"
-            print(f"new input, {of}, {way}/torch: geometric mean {mean:.3f} (target {most}),", end=" ")
+            print(
+                f"new input, {of}, {way}/torch: geometric mean {mean:.3f} (target {most}),", end=" "
+            )
             print(f"worst {ratios[worst]:.3f} ({worst}; target {WORST})")
             good &= mean <= most and ratios[worst] <= WORST
-    over = {title(row): row["eager"][row["best"]] / row["eager"][row["heuristic"]] for row in rows if
-            row["heuristic"] in row["eager"] and row["best"] in row["eager"]}  # fmt: skip
+    over = {
+        title(row): row["eager"][row["best"]] / row["eager"][row["heuristic"]]
+        for row in rows
+        if row["heuristic"] in row["eager"] and row["best"] in row["eager"]
+    }
     worst = max(over, key=over.get)
     print(
         f"eager, the search's best over the heuristic's choice: worst {over[worst]:.3f} ({worst}; target {OVER_HEURISTIC})"
@@ -348,17 +402,27 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rows", default="", help="only problems whose cell has this name")
     parser.add_argument("--networks", action="store_true", help="only the networks of usual sizes")
-    parser.add_argument("--first", type=int, default=0, help="the number of problems to leave out at the beginning")
+    parser.add_argument(
+        "--first", type=int, default=0, help="the number of problems to leave out at the beginning"
+    )
     parser.add_argument("--dtypes", default="float32,float16")
     parser.add_argument("--algorithms", help="only these, such as STANDARD,PERSIST_STATIC")
-    parser.add_argument("--quick", action="store_true", help="no graphs; the best and the heuristic's choice alone")
+    parser.add_argument(
+        "--quick", action="store_true", help="no graphs; the best and the heuristic's choice alone"
+    )
     parser.add_argument("--shard", default="0/1", help="only every n-th row from the i-th on: i/n")
-    parser.add_argument("--merge", help="measure nothing: judge what these files hold, the JSON of shards")
+    parser.add_argument(
+        "--merge", help="measure nothing: judge what these files hold, the JSON of shards"
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
-    parser.add_argument("--seconds", type=float, default=1e9, help="leave out what would begin later")
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="leave out what would begin later"
+    )
     arguments = parser.parse_args()
     if arguments.merge:
-        rows = [row for path in arguments.merge.split(",") for row in json.loads(Path(path).read_text())]
+        rows = [
+            row for path in arguments.merge.split(",") for row in json.loads(Path(path).read_text())
+        ]
         rows.sort(key=lambda row: row["dtype"])
         report(rows, arguments.markdown)
         return 0 if judge(rows) or not arguments.check else 1
@@ -367,9 +431,7 @@ def main():
     rows, start, counted = [], time.perf_counter(), 0
     shard, shards = map(int, arguments.shard.split("/"))
     with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
-        versions = (
-            f"cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]}, PyTorch {torch.__version__}"
-        )
+        versions = f"cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]}, PyTorch {torch.__version__}"
         print(f"{handle.device.name}, {versions}")
         for dtype in arguments.dtypes.split(","):
             for problem in list(problems())[arguments.first :]:
@@ -389,7 +451,9 @@ def main():
                     print("DISAGREES with torch:", dtype, problem, f"{rows[-1]['error']:.1e}")
                 torch.cuda.empty_cache()
                 if arguments.json:
-                    arguments.json.write_text(json.dumps(rows))  # after each row: a run may be cut short
+                    arguments.json.write_text(
+                        json.dumps(rows)
+                    )  # after each row: a run may be cut short
     report(rows, arguments.markdown)
     good = judge(rows)
     return 0 if good or not arguments.check else 1

@@ -27,7 +27,7 @@ CASES = ("one", "one, a handle for each task", "all", "one, warm", "all, warm")
 def problems(config, which):
     import convolution
 
-    from cudnnlite.operations.problem_list import ProblemList
+    from cudnnlite.problems.problem_list import ProblemList
 
     listed = ProblemList()
     for shape in convolution.shapes("training"):
@@ -38,7 +38,7 @@ def problems(config, which):
 
 def small():
     import cudnnlite as dnn
-    from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+    from cudnnlite.problems.convolution import ConvolutionForwardProblem
 
     return ConvolutionForwardProblem(dnn.TensorSpec((1, 8, 16, 16)), dnn.FilterSpec((8, 8, 3, 3)))
 
@@ -94,21 +94,39 @@ def child(case, config, which):
                 begin = time.perf_counter()
                 dnn.Handle().close()
                 opened.append((time.perf_counter() - begin) * 1000)
-        assert (again.remembered, once_more.remembered) == (len(listed), len(listed)), (again, once_more)
-        print(json.dumps({
-            "imported": imported, "took": took, "searching": searching, "failed": [str(t.why_none) for t in tuning.failed],
-            "total_ms": tuning.total_ms, "remembered_ms": remembered_ms, "with_handle_ms": handle_ms,
-            "open_handle_ms": statistics.median(opened), "gpus": count,
-            "workers": [f"{worker.process} {worker.uuid[:12]}: {number}" for worker, number in tuning.workers.items()],
-        }))  # fmt: skip
+        assert (again.remembered, once_more.remembered) == (len(listed), len(listed)), (
+            again,
+            once_more,
+        )
+        print(
+            json.dumps(
+                {
+                    "imported": imported,
+                    "took": took,
+                    "searching": searching,
+                    "failed": [str(t.why_none) for t in tuning.failed],
+                    "total_ms": tuning.total_ms,
+                    "remembered_ms": remembered_ms,
+                    "with_handle_ms": handle_ms,
+                    "open_handle_ms": statistics.median(opened),
+                    "gpus": count,
+                    "workers": [
+                        f"{worker.process} {worker.uuid[:12]}: {number}"
+                        for worker, number in tuning.workers.items()
+                    ],
+                }
+            )
+        )
 
 
 def run(case, config, which):
     begin = time.perf_counter()
     done = subprocess.run(
         [sys.executable, __file__, "--child", case, "--config", config, "--set", which],
-        stdout=subprocess.PIPE, text=True, check=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     whole = time.perf_counter() - begin
     return {**json.loads(done.stdout.splitlines()[-1]), "whole": whole}
 
@@ -138,13 +156,14 @@ def main():
                 f"{best['with_handle_ms']:.1f} ms; a handle opens and closes in {best['open_handle_ms']:.1f} ms; model "
                 f"{best['total_ms']:.3f} ms; {best['workers']}; failed {best['failed']}",
                 flush=True,
-            )  # fmt: skip
+            )
         cold, warm = took["all"] / took["one"], took["all, warm"] / took["one, warm"]
         good &= cold <= 0.6
         print(
             f"{config}, {arguments.set}: {best['gpus']} GPUs / one: {cold:.3f} with the start of the processes (target 0.6), "
-            f"{warm:.3f} without it", flush=True,
-        )  # fmt: skip
+            f"{warm:.3f} without it",
+            flush=True,
+        )
     return 0 if good else 1
 
 

@@ -50,13 +50,22 @@ def run(config, path, policy):
             if name.startswith("cudnn"):
                 function = getattr(api, name, None)
                 if callable(function):
-                    setattr(api, name, lambda *a, name=name, function=function: (called.append(name), function(*a))[1])
+                    setattr(
+                        api,
+                        name,
+                        lambda *a, name=name, function=function: (
+                            called.append(name),
+                            function(*a),
+                        )[1],
+                    )
         begin = time.perf_counter()
         tuner = dnn.Tuner(handle, path, policy)
         warm = [tuner.choose(problem) for problem in problems]
         warm_ms = (time.perf_counter() - begin) * 1000
         assert tuner.measured == 0
-        assert [(a.algorithm, a.math_type) for a in warm] == [(a.algorithm, a.math_type) for a in cold]
+        assert [(a.algorithm, a.math_type) for a in warm] == [
+            (a.algorithm, a.math_type) for a in cold
+        ]
         tuner.cache.close()
     return len(problems), cold_s, warm_ms, sorted(set(called))
 
@@ -66,7 +75,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
     parser.add_argument("--configs", default=",".join(convolution.CONFIGS))
-    parser.add_argument("--interface", choices=("descriptor", "graph"), help="only this one of cuDNN's")
+    parser.add_argument(
+        "--interface", choices=("descriptor", "graph"), help="only this one of cuDNN's"
+    )
     parser.add_argument("--objective", choices=("latency", "device"), default="latency")
     arguments = parser.parse_args()
     good, policy = True, dnn.TuningPolicy(arguments.objective, interface=arguments.interface)

@@ -41,16 +41,21 @@ from samples import DTYPES, FLOATS, SAMPLES, hosts_of, reference_of, shapes_of
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.operations import operands, operation_plan
-from cudnnlite.operations.call import call, make_plan
-from cudnnlite.operations.operation import OPERATIONS, natural_alignments
+from cudnnlite.plans import operands, operation_plan
+from cudnnlite.plans.call import call, make_plan
+from cudnnlite.problems.operation import OPERATIONS, natural_alignments
 from device.operation_samples import spec_of
 from device.problems import random_values, steps_of
 
 Array = np.ndarray[Any, Any]
 OFFSETS = (1, 2, 4, 8)  # in elements
 ROOM = 256  # bytes that an operand may be moved by, and more
-TOLERANCE = {"float64": 1e-10, "float32": 2e-3, "float16": 2e-2, "bfloat16": 1e-1}  # other kernels sum in another order
+TOLERANCE = {
+    "float64": 1e-10,
+    "float32": 2e-3,
+    "float16": 2e-2,
+    "bfloat16": 1e-1,
+}  # other kernels sum in another order
 TIMEOUT = 120  # seconds for one call
 
 
@@ -84,11 +89,15 @@ class Placer:
         spec = spec_of(values.shape, values.dtype, layout)
         array = self._memory(name, spec)
         memory = np.zeros(spec.nbytes, np.uint8)
-        np.lib.stride_tricks.as_strided(memory.view(values.dtype), spec.shape, steps_of(spec))[...] = values
+        np.lib.stride_tricks.as_strided(memory.view(values.dtype), spec.shape, steps_of(spec))[
+            ...
+        ] = values
         self.handle.device.copy_in(array.ptr, memory, self.handle.stream)
         return array
 
-    def poisoned(self, name: str, shape: tuple[int, ...], dtype: Any, layout: str = "first") -> dnn.DeviceArray:
+    def poisoned(
+        self, name: str, shape: tuple[int, ...], dtype: Any, layout: str = "first"
+    ) -> dnn.DeviceArray:
         """Return an operand whose bytes are all 0xFF: NaN, or -1."""
         array = self._memory(name, spec_of(shape, dtype, layout))
         memory = np.full(array.nbytes, 0xFF, np.uint8)
@@ -130,7 +139,11 @@ def _sample_trial(
     shapes = dict(shapes_of(name, images, plain))
     if name.startswith("spatial"):
         points = (4, 6)
-        known = {"theta": (images[0], 2, 3), "grid": (images[0], *points, 2), "dgrid": (images[0], *points, 2)}
+        known = {
+            "theta": (images[0], 2, 3),
+            "grid": (images[0], *points, 2),
+            "dgrid": (images[0], *points, 2),
+        }
         known |= {"dy": (*images[:2], *points), "x": images}
         shapes = {operand: known[operand] for operand in shapes}
     rng = np.random.default_rng(0)
@@ -149,11 +162,22 @@ def _sample_trial(
             if written in operation.given:
                 outs[written] = place.put(written, hosts[written].astype(stored(written)), layout)
             else:
-                outs[written] = place.poisoned(written, results[written].shape, stored(written), layout)
+                outs[written] = place.poisoned(
+                    written, results[written].shape, stored(written), layout
+                )
         out = tuple(outs.values()) if len(outs) > 1 else next(iter(outs.values()))
         scalars = {"alpha": 1.0, "beta": 1.0 if name == "add_tensor" else 0.0}
-        scalars = {scalar: value for scalar, value in scalars.items() if scalar in operation.scalars}
-        call(place.handle, operation, operands, [options[o] for o in operation.options], **scalars, out=out)
+        scalars = {
+            scalar: value for scalar, value in scalars.items() if scalar in operation.scalars
+        }
+        call(
+            place.handle,
+            operation,
+            operands,
+            [options[o] for o in operation.options],
+            **scalars,
+            out=out,
+        )
         return outs
 
     return run
@@ -166,7 +190,9 @@ def _option_sets(name: str) -> list[Any]:
         return [None]
     if sample.combinations is None:
         return list(sample.sets)
-    plains = {json.dumps(key[1]): key[1] for key in sample.combinations(name) if key[2] == IMAGE_RANK}
+    plains = {
+        json.dumps(key[1]): key[1] for key in sample.combinations(name) if key[2] == IMAGE_RANK
+    }
     return list(plains.values())
 
 
@@ -179,10 +205,14 @@ def _sampled() -> Iterator[Trial]:
                 for layout in ("first", "last"):
                     for images, shape in IMAGES.items():
                         title = f"{name} {plain or ''} {layout} {images}"
-                        yield Trial(title, dtype, _lazy(_sample_trial, name, plain, dtype, layout, shape))
+                        yield Trial(
+                            title, dtype, _lazy(_sample_trial, name, plain, dtype, layout, shape)
+                        )
 
 
-def _lazy(make: Callable[..., Any], *arguments: Any) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
+def _lazy(
+    make: Callable[..., Any], *arguments: Any
+) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
     """Put off what a trial needs on the host until it runs."""
     made: list[Any] = []
 
@@ -217,14 +247,24 @@ def _convolution(
     x_shape, w_shape, steps = SHAPES[shapes]
     conv = dnn.ConvolutionSpec(**steps, math_type=math_type)
     y_shape = conv.output_shape(x_shape, w_shape)
-    of = {"x": x_shape, "w": w_shape, "y": y_shape, "dx": x_shape, "dw": w_shape, "dy": y_shape, "z": y_shape}
+    of = {
+        "x": x_shape,
+        "w": w_shape,
+        "y": y_shape,
+        "dx": x_shape,
+        "dw": w_shape,
+        "dy": y_shape,
+        "z": y_shape,
+    }
     of["bias"] = (1, w_shape[0], 1, 1)
     reads, written = CONVOLUTIONS[name]
     rng = np.random.default_rng(0)
     hosts = {operand: random_values(rng, of[operand], dtype) for operand in reads}
     options: list[Any] = [conv]
     if "bias" in reads:
-        options.append(dnn.ActivationSpec("identity" if name == "convolution_bias_forward" else "relu"))
+        options.append(
+            dnn.ActivationSpec("identity" if name == "convolution_bias_forward" else "relu")
+        )
     if "z" in reads:
         options.append(1.0)
 
@@ -249,11 +289,15 @@ def _convolved() -> Iterator[Trial]:
                         chosen = [None, *(each for each in algorithms.kind if each.name != "COUNT")]
                         for algorithm in [None, chosen[1], chosen[2]] if fused else chosen:
                             title = f"{name} {shapes} {layout} {math_type} {algorithm.name if algorithm else ''}"
-                            run = _lazy(_convolution, name, shapes, dtype, layout, math_type, algorithm)
+                            run = _lazy(
+                                _convolution, name, shapes, dtype, layout, math_type, algorithm
+                            )
                             yield Trial(title, dtype, run)
 
 
-def _fused_normalization(dtype: str, added: bool, backward: bool) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
+def _fused_normalization(
+    dtype: str, added: bool, backward: bool
+) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
     shape, each = (4, 16, 8, 8), (1, 16, 1, 1)
     rng = np.random.default_rng(0)
     hosts = {name: random_values(rng, shape, dtype) for name in ("x", "z", "dy")}
@@ -264,12 +308,16 @@ def _fused_normalization(dtype: str, added: bool, backward: bool) -> Callable[[P
         x, scale, bias = (place.put(name, hosts[name], "last") for name in ("x", "scale", "bias"))
         z = place.put("z", hosts["z"], "last") if added else None
         y = place.poisoned("y", shape, dtype, "last")
-        mean, var = (place.poisoned(name, each, "float32", "last") for name in ("saved_mean", "saved_var"))
+        mean, var = (
+            place.poisoned(name, each, "float32", "last") for name in ("saved_mean", "saved_var")
+        )
         running_mean = place.put("running_mean", np.zeros(each, np.float32), "last")
         running_var = place.put("running_var", np.ones(each, np.float32), "last")
         operands = [x, scale, bias] if z is None else [x, scale, bias, z]
         operation = OPERATIONS[
-            "batch_normalization_training_add_relu" if added else "batch_normalization_training_relu"
+            "batch_normalization_training_add_relu"
+            if added
+            else "batch_normalization_training_relu"
         ]
         options = [dnn.BatchNormMode.SPATIAL_PERSISTENT, 1.0, 1e-5, dnn.ActivationSpec("relu")]
         out = (y, mean, var, running_mean, running_var)
@@ -277,17 +325,38 @@ def _fused_normalization(dtype: str, added: bool, backward: bool) -> Callable[[P
             reserve = place.poisoned("reserve", (plan.reserve,), "uint8")
             plan(*operands, out=out, reserve=reserve)
         if not backward:
-            return {"y": y, "mean": mean, "var": var, "running_mean": running_mean, "running_var": running_var}
+            return {
+                "y": y,
+                "mean": mean,
+                "var": var,
+                "running_mean": running_mean,
+                "running_var": running_var,
+            }
         dy = place.put("dy", hosts["dy"], "last")
         names = ("dx", "dscale", "dbias", "dz")[: 3 + added]
         outs = [
-            place.poisoned(name, each if name[1:] in ("scale", "bias") else shape, "float32" if name[1:] in (
-                "scale", "bias") else dtype, "last") for name in names
-        ]  # fmt: skip
+            place.poisoned(
+                name,
+                each if name[1:] in ("scale", "bias") else shape,
+                "float32" if name[1:] in ("scale", "bias") else dtype,
+                "last",
+            )
+            for name in names
+        ]
         dnn.batch_normalization_backward(
-            handle, x, dy, scale, mean, var, activation="relu", y=y, bias=bias, reserve=reserve, added=added,
+            handle,
+            x,
+            dy,
+            scale,
+            mean,
+            var,
+            activation="relu",
+            y=y,
+            bias=bias,
+            reserve=reserve,
+            added=added,
             out=tuple(outs),
-        )  # fmt: skip
+        )
         return dict(zip(names, outs, strict=True))
 
     return run
@@ -296,7 +365,9 @@ def _fused_normalization(dtype: str, added: bool, backward: bool) -> Callable[[P
 SCRATCH = 8 << 20  # bytes of workspace, enough for every trial
 
 
-def _convolution_workspace(dtype: str, algorithm: Any) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
+def _convolution_workspace(
+    dtype: str, algorithm: Any
+) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
     x_shape, w_shape, steps = SHAPES["even"]
     conv = dnn.ConvolutionSpec(**steps, math_type="fma" if dtype == "float32" else "default")
     rng = np.random.default_rng(0)
@@ -306,7 +377,9 @@ def _convolution_workspace(dtype: str, algorithm: Any) -> Callable[[Placer], Map
         x, w = place.put("x", x_host), place.put("w", w_host)
         y = place.poisoned("y", conv.output_shape(x_shape, w_shape), dtype)
         workspace = place.poisoned("workspace", (SCRATCH,), "uint8")
-        dnn.convolution_forward(place.handle, x, w, conv, algorithm=algorithm, out=y, workspace=workspace)
+        dnn.convolution_forward(
+            place.handle, x, w, conv, algorithm=algorithm, out=y, workspace=workspace
+        )
         return {"y": y}
 
     return run
@@ -334,7 +407,9 @@ def _layer_workspace(name: str, dtype: str) -> Callable[[Placer], Mapping[str, d
     return run
 
 
-def _recurrent_workspace(dtype: str, algorithm: str) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
+def _recurrent_workspace(
+    dtype: str, algorithm: str
+) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
     spec = dnn.RNNSpec("lstm", 24, 32, num_layers=2, dtype=dtype)
     host = random_values(np.random.default_rng(0), (5, 4, 24), dtype)
 
@@ -343,7 +418,9 @@ def _recurrent_workspace(dtype: str, algorithm: str) -> Callable[[Placer], Mappi
         weights.array.copy_from(np.random.default_rng(1).standard_normal(weights.array.shape) / 4)
         workspace = place.poisoned("workspace", (SCRATCH,), "uint8")
         x = place.put("x", host)
-        y, *_ = dnn.rnn_forward(place.handle, spec, weights, x, algorithm=algorithm, workspace=workspace)
+        y, *_ = dnn.rnn_forward(
+            place.handle, spec, weights, x, algorithm=algorithm, workspace=workspace
+        )
         return {"y": y}
 
     return run
@@ -351,13 +428,28 @@ def _recurrent_workspace(dtype: str, algorithm: str) -> Callable[[Placer], Mappi
 
 def _with_workspace() -> Iterator[Trial]:
     for dtype in FLOATS:
-        for algorithm in (None, "implicit_gemm", "implicit_precomp_gemm", "gemm", "fft_tiling", "winograd_nonfused"):
+        for algorithm in (
+            None,
+            "implicit_gemm",
+            "implicit_precomp_gemm",
+            "gemm",
+            "fft_tiling",
+            "winograd_nonfused",
+        ):
             title = f"workspace convolution_forward {algorithm}"
             yield Trial(title, dtype, _lazy(_convolution_workspace, dtype, algorithm))
-        for name in ("reduce_tensor", "batch_normalization_training", "batch_normalization_backward"):
+        for name in (
+            "reduce_tensor",
+            "batch_normalization_training",
+            "batch_normalization_backward",
+        ):
             yield Trial(f"workspace {name}", dtype, _lazy(_layer_workspace, name, dtype))
         for algorithm in ("standard", "persist_static", "persist_static_small_h"):
-            yield Trial(f"workspace rnn_forward {algorithm}", dtype, _lazy(_recurrent_workspace, dtype, algorithm))
+            yield Trial(
+                f"workspace rnn_forward {algorithm}",
+                dtype,
+                _lazy(_recurrent_workspace, dtype, algorithm),
+            )
 
 
 def _dropout(dtype: str, backward: bool) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
@@ -366,7 +458,9 @@ def _dropout(dtype: str, backward: bool) -> Callable[[Placer], Mapping[str, dnn.
     def run(place: Placer) -> Mapping[str, dnn.DeviceArray]:
         state = dnn.DropoutState(place.handle, 7)
         x, y = place.put("x", host), place.poisoned("y", host.shape, dtype)
-        _, probe = dnn.dropout_forward(place.handle, x[:1], 0.5, dropout_state=dnn.DropoutState(place.handle, 7))
+        _, probe = dnn.dropout_forward(
+            place.handle, x[:1], 0.5, dropout_state=dnn.DropoutState(place.handle, 7)
+        )
         reserve = place.poisoned("reserve", (probe.nbytes * len(host),), "uint8")
         dnn.dropout_forward(place.handle, x, 0.5, dropout_state=state, out=y, reserve=reserve)
         if not backward:
@@ -387,7 +481,10 @@ def _recurrent(
     shape = (batch, steps, 24) if layout == "batch_major_unpacked" else (steps, batch, 24)
     if layout == "seq_major_packed":
         shape = (sum(lengths), 24)
-    hosts = {"x": random_values(rng, shape, dtype), "dy": random_values(rng, (*shape[:-1], 64), dtype)}
+    hosts = {
+        "x": random_values(rng, shape, dtype),
+        "dy": random_values(rng, (*shape[:-1], 64), dtype),
+    }
     states = ("hx", "cx", "dhy", "dcy") if cell == "lstm" else ("hx", "dhy")
     hosts |= {name: random_values(rng, (hidden, batch, 32), dtype) for name in states}
 
@@ -401,15 +498,26 @@ def _recurrent(
         hy = place.poisoned("hy", (hidden, batch, 32), dtype)
         cy = place.poisoned("cy", (hidden, batch, 32), dtype) if cell == "lstm" else None
         out = dnn.rnn_forward(
-            handle, spec, weights, x, hx, cx, lengths=lengths, training=True, algorithm=algorithm, layout=layout,
+            handle,
+            spec,
+            weights,
+            x,
+            hx,
+            cx,
+            lengths=lengths,
+            training=True,
+            algorithm=algorithm,
+            layout=layout,
             out=(y, hy, cy) if cell == "lstm" else (y, hy),
-        )  # fmt: skip
+        )
         dy, dhy = place.put("dy", hosts["dy"]), place.put("dhy", hosts["dhy"])
         dcy = place.put("dcy", hosts["dcy"]) if cell == "lstm" else None
         dx = place.poisoned("dx", shape, dtype)
         dhx = place.poisoned("dhx", (hidden, batch, 32), dtype)
         dcx = place.poisoned("dcx", (hidden, batch, 32), dtype) if cell == "lstm" else None
-        dnn.rnn_backward_data(handle, out.reserve, dy, dhy, dcy, out=(dx, dhx, dcx) if cell == "lstm" else (dx, dhx))
+        dnn.rnn_backward_data(
+            handle, out.reserve, dy, dhy, dcy, out=(dx, dhx, dcx) if cell == "lstm" else (dx, dhx)
+        )
         dw = dnn.rnn_backward_weights(handle, out.reserve)
         outs = {"y": y, "hy": hy, "dx": dx, "dhx": dhx, "dw": dw.array}
         return outs | ({"cy": cy, "dcx": dcx} if cell == "lstm" else {})  # type: ignore[dict-item]
@@ -417,12 +525,22 @@ def _recurrent(
     return run
 
 
-def _attention(dtype: str, q_lengths: Any, size: int) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
+def _attention(
+    dtype: str, q_lengths: Any, size: int
+) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
     rng = np.random.default_rng(0)
     spec = dnn.AttentionSpec(
-        4, size, q_proj_size=size // 4, k_proj_size=size // 4, v_proj_size=size // 4, o_proj_size=size, dtype=dtype
+        4,
+        size,
+        q_proj_size=size // 4,
+        k_proj_size=size // 4,
+        v_proj_size=size // 4,
+        o_proj_size=size,
+        dtype=dtype,
     )
-    hosts = {name: random_values(rng, (2, 6, size), dtype) for name in ("q", "k", "v", "dy", "residual")}
+    hosts = {
+        name: random_values(rng, (2, 6, size), dtype) for name in ("q", "k", "v", "dy", "residual")
+    }
     if q_lengths:
         for batch, length in enumerate(q_lengths):
             hosts["dy"][batch, length:] = 0
@@ -432,9 +550,21 @@ def _attention(dtype: str, q_lengths: Any, size: int) -> Callable[[Placer], Mapp
         weights = dnn.AttentionWeights(handle, spec)
         weights.array.copy_from(np.random.default_rng(1).standard_normal(weights.array.shape) / 4)
         q, k, v = (place.put(name, hosts[name]) for name in "qkv")
-        residual, out = place.put("residual", hosts["residual"]), place.poisoned("out", (2, 6, size), dtype)
+        residual, out = (
+            place.put("residual", hosts["residual"]),
+            place.poisoned("out", (2, 6, size), dtype),
+        )
         result = dnn.multi_head_attention_forward(
-            handle, spec, weights, q, k, v, residual=residual, out=out, training=True, q_lengths=q_lengths
+            handle,
+            spec,
+            weights,
+            q,
+            k,
+            v,
+            residual=residual,
+            out=out,
+            training=True,
+            q_lengths=q_lengths,
         )
         dy = place.put("dy", hosts["dy"])
         gradients = tuple(place.poisoned(name, (2, 6, size), dtype) for name in ("dq", "dk", "dv"))
@@ -445,9 +575,15 @@ def _attention(dtype: str, q_lengths: Any, size: int) -> Callable[[Placer], Mapp
     return run
 
 
-def _ctc(dtype: str, algorithm: str, where: str) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
+def _ctc(
+    dtype: str, algorithm: str, where: str
+) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
     x_host = random_values(np.random.default_rng(0), (8, 4, 6), dtype)
-    integers = {"labels": [1, 2, 3, 1, 2, 5], "label_lengths": [2, 1, 2, 1], "input_lengths": [8, 7, 8, 3]}
+    integers = {
+        "labels": [1, 2, 3, 1, 2, 5],
+        "label_lengths": [2, 1, 2, 1],
+        "input_lengths": [8, 7, 8, 3],
+    }
 
     def run(place: Placer) -> Mapping[str, dnn.DeviceArray]:
         x, costs = place.put("x", x_host), place.poisoned("costs", (4,), dtype)
@@ -455,7 +591,9 @@ def _ctc(dtype: str, algorithm: str, where: str) -> Callable[[Placer], Mapping[s
         told: list[Any] = list(integers.values())
         spec = dnn.CTCLossSpec()
         if where == "device":
-            told = [place.put(name, np.array(values, np.int32)) for name, values in integers.items()]
+            told = [
+                place.put(name, np.array(values, np.int32)) for name, values in integers.items()
+            ]
             spec = dnn.CTCLossSpec(max_label_length=2)
         dnn.ctc_loss(place.handle, x, *told, spec, algorithm=algorithm, out=(costs, gradients))
         return {"costs": costs, "gradients": gradients}
@@ -489,7 +627,10 @@ def _reduced_with_indices(dtype: str) -> Callable[[Placer], Mapping[str, dnn.Dev
     host = random_values(np.random.default_rng(0), (4, 16, 8, 8), dtype)
 
     def run(place: Placer) -> Mapping[str, dnn.DeviceArray]:
-        out, indices = place.poisoned("out", (4, 16, 1, 1), dtype), place.poisoned("indices", (4, 16, 1, 1), "int32")
+        out, indices = (
+            place.poisoned("out", (4, 16, 1, 1), dtype),
+            place.poisoned("indices", (4, 16, 1, 1), "int32"),
+        )
         dnn.reduce_tensor(place.handle, place.put("a", host), "max", out=out, indices=indices)
         return {"out": out, "indices": indices}
 
@@ -512,17 +653,28 @@ def _by_hand() -> Iterator[Trial]:
                 title = f"multi_head_attention q_lengths={lengths} size={size}"
                 yield Trial(title, dtype, _lazy(_attention, dtype, lengths, size))
         for cell in ("lstm", "gru", "tanh"):
-            for algorithm in ("standard", "persist_static", "persist_dynamic", "persist_static_small_h"):
+            for algorithm in (
+                "standard",
+                "persist_static",
+                "persist_dynamic",
+                "persist_static_small_h",
+            ):
                 for lengths, layout in (
-                    (None, "seq_major_unpacked"), ((5, 4, 2, 1), "seq_major_unpacked"), ((5, 4, 2, 1), "seq_major_packed"),
+                    (None, "seq_major_unpacked"),
+                    ((5, 4, 2, 1), "seq_major_unpacked"),
+                    ((5, 4, 2, 1), "seq_major_packed"),
                     ((5, 4, 2, 1), "batch_major_unpacked"),
-                ):  # fmt: skip
+                ):
                     title = f"rnn {cell} {algorithm} {layout} lengths={lengths}"
-                    yield Trial(title, dtype, _lazy(_recurrent, dtype, cell, algorithm, lengths, layout))
+                    yield Trial(
+                        title, dtype, _lazy(_recurrent, dtype, cell, algorithm, lengths, layout)
+                    )
     for dtype in ("float32", "float64"):
         for algorithm in ("deterministic", "non_deterministic"):
             for where in ("host", "device"):
-                yield Trial(f"ctc_loss {algorithm} {where}", dtype, _lazy(_ctc, dtype, algorithm, where))
+                yield Trial(
+                    f"ctc_loss {algorithm} {where}", dtype, _lazy(_ctc, dtype, algorithm, where)
+                )
 
 
 def trials(only: str = "") -> list[Trial]:
@@ -555,7 +707,9 @@ def worker(device: str, only: str, raw: bool) -> None:
                 else:
                     answer = verdict(trial, expected, results, copied)
             except (dnn.CudnnError, dnn.ArgumentError) as error:
-                if "ILLEGAL" in str(error) or "MISALIGNED" in str(error).upper().replace("BAD_PARAM_MISALIGNED", ""):
+                if "ILLEGAL" in str(error) or "MISALIGNED" in str(error).upper().replace(
+                    "BAD_PARAM_MISALIGNED", ""
+                ):
                     raise
                 handle.synchronize()
                 answer = ["refused", f"{type(error).__name__}: {error}"[:200]]
@@ -572,7 +726,9 @@ def results_of(trial: Trial, place: Placer) -> tuple[dict[str, Array], bool]:
     return results, any("aligned" in str(each.message) for each in told)
 
 
-def verdict(trial: Trial, expected: Mapping[str, Array], results: Mapping[str, Array], copied: bool) -> Any:
+def verdict(
+    trial: Trial, expected: Mapping[str, Array], results: Mapping[str, Array], copied: bool
+) -> Any:
     """Return the outcome of a call beside that of the call with aligned operands, and what is to be said of it."""
     for name, values in results.items():
         scale = np.nanmax(np.abs(expected[name]), initial=0) or 1
@@ -580,7 +736,11 @@ def verdict(trial: Trial, expected: Mapping[str, Array], results: Mapping[str, A
         error = np.nanmax(np.abs(values - expected[name]), initial=0) / scale
         if nan.any() or error > TOLERANCE.get(trial.dtype, 0):
             return ["wrong", f"{name}: {int(nan.sum())} NaN, error {error:.2g}"]
-    unwritten = {name: int(np.isnan(values).sum()) for name, values in expected.items() if np.isnan(values).any()}
+    unwritten = {
+        name: int(np.isnan(values).sum())
+        for name, values in expected.items()
+        if np.isnan(values).any()
+    }
     return ["copied" if copied else "right", f"unwritten: {unwritten}" if unwritten else ""]
 
 
@@ -598,7 +758,11 @@ class _Process:
             self._errors.truncate(0)
             self._errors.seek(0)
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
             )
         process = self._process
         assert process.stdin is not None
@@ -629,11 +793,22 @@ class _Process:
         self._errors.close()
 
 
-def sweep(path: str, device: str, processes: int, only: str, raw: bool, part: str, seconds: float) -> int:
+def sweep(
+    path: str, device: str, processes: int, only: str, raw: bool, part: str, seconds: float
+) -> int:
     """Ask for every trial, operand and offset; write the answers, and print a summary."""
     end = time.monotonic() + seconds
     index, parts = (int(number) for number in part.split("/"))
-    command = [sys.executable, __file__, "--worker", "--device", device, "--only", only, *(["--raw"] if raw else [])]
+    command = [
+        sys.executable,
+        __file__,
+        "--worker",
+        "--device",
+        device,
+        "--only",
+        only,
+        *(["--raw"] if raw else []),
+    ]
     every = trials(only)
     waiting: Queue[int] = Queue()
     for number in range(index - 1, len(every), parts):
@@ -658,7 +833,15 @@ def sweep(path: str, device: str, processes: int, only: str, raw: bool, part: st
                 continue
             for operand in dict.fromkeys(names):
                 for offset in OFFSETS:
-                    rows.append([trial.name, trial.dtype, operand, offset, *process.ask([number, operand, offset])])
+                    rows.append(
+                        [
+                            trial.name,
+                            trial.dtype,
+                            operand,
+                            offset,
+                            *process.ask([number, operand, offset]),
+                        ]
+                    )
         process.close()
 
     threads = [threading.Thread(target=serve) for _ in range(processes)]
@@ -686,7 +869,9 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--only", default="")
     parser.add_argument("--part", default="1/1", help="of all trials, as in 2/3")
-    parser.add_argument("--seconds", type=float, default=3600, help="after which no other trial begins")
+    parser.add_argument(
+        "--seconds", type=float, default=3600, help="after which no other trial begins"
+    )
     parser.add_argument("--raw", action="store_true")
     parser.add_argument("--worker", action="store_true")
     options = parser.parse_args()
@@ -694,7 +879,13 @@ def main() -> int:
         worker(options.device, options.only, options.raw)
         return 0
     return sweep(
-        options.path, options.device, options.processes, options.only, options.raw, options.part, options.seconds
+        options.path,
+        options.device,
+        options.processes,
+        options.only,
+        options.raw,
+        options.part,
+        options.seconds,
     )
 
 

@@ -38,7 +38,9 @@ def calls(handle: dnn.Handle) -> Iterator[tuple[str, Callable[[], Any]]]:
             if row.ok:
                 yield (
                     f"convolution_forward {row.algorithm}",
-                    lambda conv=conv, row=row: dnn.convolution_forward(handle, x, w, conv, algorithm=row),
+                    lambda conv=conv, row=row: dnn.convolution_forward(
+                        handle, x, w, conv, algorithm=row
+                    ),
                 )
     yield "transform_filter", lambda: dnn.transform_filter(handle, w, layout="NHWC")
     state = dnn.DropoutState(handle, 3)
@@ -52,7 +54,9 @@ def calls(handle: dnn.Handle) -> Iterator[tuple[str, Callable[[], Any]]]:
     for algorithm in ("deterministic", "non_deterministic"):
         yield (
             f"ctc_loss {algorithm}",
-            lambda algorithm=algorithm: dnn.ctc_loss(handle, logits, [1, 2, 3], [2, 1], [5, 4], algorithm=algorithm),
+            lambda algorithm=algorithm: dnn.ctc_loss(
+                handle, logits, [1, 2, 3], [2, 1], [5, 4], algorithm=algorithm
+            ),
         )
     attention = dnn.AttentionSpec(2, 8, q_proj_size=4, k_proj_size=4, v_proj_size=4, o_proj_size=8)
     projections, queries = dnn.AttentionWeights(handle, attention), random(2, 5, 8)
@@ -60,17 +64,24 @@ def calls(handle: dnn.Handle) -> Iterator[tuple[str, Callable[[], Any]]]:
         each.fill(0.25)
 
     def attend() -> None:
-        out = dnn.multi_head_attention_forward(handle, attention, projections, queries, queries, queries, training=True)
+        out = dnn.multi_head_attention_forward(
+            handle, attention, projections, queries, queries, queries, training=True
+        )
         dnn.multi_head_attention_backward_data(handle, out.reserve, queries)
         dnn.multi_head_attention_backward_weights(handle, out.reserve)
 
     yield "multi_head_attention", attend
     for cell in ("lstm", "gru", "tanh"):
         for lengths in ([5, 5, 5], [5, 3, 2]):
-            yield f"rnn {cell} {lengths}", lambda cell=cell, lengths=lengths: recurrent(handle, cell, lengths, random)
+            yield (
+                f"rnn {cell} {lengths}",
+                lambda cell=cell, lengths=lengths: recurrent(handle, cell, lengths, random),
+            )
 
 
-def recurrent(handle: dnn.Handle, cell: str, lengths: list[int], random: Callable[..., dnn.DeviceArray]) -> None:
+def recurrent(
+    handle: dnn.Handle, cell: str, lengths: list[int], random: Callable[..., dnn.DeviceArray]
+) -> None:
     """Go forward and backward through two layers."""
     spec = dnn.RNNSpec(cell, 6, 8, num_layers=2, bidirectional=True)
     weights = dnn.RNNWeights(handle, spec)
@@ -87,7 +98,9 @@ def count(text: str) -> Counter[tuple[str, str, str]]:
     for line in text.splitlines():
         if line.startswith("RUN "):
             running = line[4:]
-        elif match := re.match(r"=+ ((?:Uninitialized|Invalid|Misaligned|Host API|Program hit) ?.*)", line):
+        elif match := re.match(
+            r"=+ ((?:Uninitialized|Invalid|Misaligned|Host API|Program hit) ?.*)", line
+        ):
             kind = match[1]
         elif kind and (match := re.match(r"=+ +at (.*?)(\+0x|$)", line)):
             found[running, kind, match[1][:100]] += 1
@@ -98,7 +111,9 @@ def count(text: str) -> Counter[tuple[str, str, str]]:
 def main() -> None:
     """Run them on a device, or count findings."""
     if sys.argv[1] == "--count":
-        for (running, kind, kernel), number in count(Path(sys.argv[2]).read_text(errors="replace")).items():
+        for (running, kind, kernel), number in count(
+            Path(sys.argv[2]).read_text(errors="replace")
+        ).items():
             print(f"{number:6} {running}: {kind}, {kernel}")
         return
     with dnn.Handle(sys.argv[1]) as handle:

@@ -11,9 +11,9 @@ from samples import LAYOUTS, SAMPLES, forward_of, hosts_of, reference_of, shapes
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
-from cudnnlite.operations.call import make_plan, problem_of
-from cudnnlite.operations.operation import OPERATIONS
-from cudnnlite.operations.problem import SCALARS, Problem
+from cudnnlite.plans.call import make_plan, problem_of
+from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.problem import SCALARS, Problem
 
 from .problems import LAST, poisoned, random_values, upload, with_gaps
 
@@ -67,20 +67,41 @@ class Case:
     """
 
     def __init__(
-        self, handle: dnn.Handle, name: str, shapes: Any = None, options: Any = None, *, dtype: str = "float32",
+        self,
+        handle: dnn.Handle,
+        name: str,
+        shapes: Any = None,
+        options: Any = None,
+        *,
+        dtype: str = "float32",
         layout: str = "first",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.handle, self.name, self.dtype, self.layout = handle, name, dtype, layout
         self.operation, self.sample = OPERATIONS[name], SAMPLES[name]
         own = self.operation
         self.options = dict(options or self.sample.options)
-        made = computed(name, dtype) if not (shapes or options) else compute(name, dtype, shapes, self.options)
-        self.hosts, self.results, self.olds = ({n: each.copy() for n, each in group.items()} for group in made)
+        made = (
+            computed(name, dtype)
+            if not (shapes or options)
+            else compute(name, dtype, shapes, self.options)
+        )
+        self.hosts, self.results, self.olds = (
+            {n: each.copy() for n, each in group.items()} for group in made
+        )
         self.specs = {operand: self._spec(operand) for operand in self.hosts}
-        self.arrays = {operand: upload(handle, spec, self.hosts[operand]) for operand, spec in self.specs.items()}
-        self.out_specs = {n: spec_of(r.shape, dtype, self._layout(n)) for n, r in self.results.items()}
+        self.arrays = {
+            operand: upload(handle, spec, self.hosts[operand])
+            for operand, spec in self.specs.items()
+        }
+        self.out_specs = {
+            n: spec_of(r.shape, dtype, self._layout(n)) for n, r in self.results.items()
+        }
         self.first = own.writes[0]
-        self.target, self.result, self.old = own.argument(self.first), self.results[self.first], self.olds[self.first]
+        self.target, self.result, self.old = (
+            own.argument(self.first),
+            self.results[self.first],
+            self.olds[self.first],
+        )
         self.out_spec = self.out_specs[self.first]
         self.outs = {operand: self.fresh(operand) for operand in own.writes}
 
@@ -125,7 +146,9 @@ class Case:
     @property
     def problem(self) -> Problem:
         """What the call asks for."""
-        return problem_of(self.operation, [*self.arrays.values()], self.ordered, self._all(self.outs))
+        return problem_of(
+            self.operation, [*self.arrays.values()], self.ordered, self._all(self.outs)
+        )
 
     def _all(self, outs: dict[str, Any]) -> Any:
         return next(iter(outs.values())) if len(outs) == 1 else tuple(outs.values())
@@ -138,9 +161,15 @@ class Case:
     def _given(self, changes: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         names = {self.operation.argument(operand): operand for operand in self.operation.writes}
         if "out" in changes and "out" not in names:  # all outputs at once
-            changes |= {argument: changes["out"] for argument in names if argument.startswith("out[")}
-        outs = self.outs | {operand: changes[argument] for argument, operand in names.items() if argument in changes}
-        return self.arrays | {n: array for n, array in changes.items() if n in self.operation.reads}, outs
+            changes |= {
+                argument: changes["out"] for argument in names if argument.startswith("out[")
+            }
+        outs = self.outs | {
+            operand: changes[argument] for argument, operand in names.items() if argument in changes
+        }
+        return self.arrays | {
+            n: array for n, array in changes.items() if n in self.operation.reads
+        }, outs
 
     def given(self, **changes: Any) -> dict[str, Any]:
         """Return the arguments of a plan's call, some of them replaced."""
@@ -151,23 +180,35 @@ class Case:
         """Call the function of one line, some arguments replaced."""
         arrays, outs = self._given(changes)
         others = {name: SCALARS[name] for name in self.operation.scalars}
-        others |= {n: value for n, value in changes.items() if n in ("alpha", "beta", *self.operation.options)}
+        others |= {
+            n: value
+            for n, value in changes.items()
+            if n in ("alpha", "beta", *self.operation.options)
+        }
         outputs = {operand: outs[operand] for operand in self.operation.outputs}
         arrays |= {argument: outs[operand] for operand, argument in self.operation.given.items()}
         if outputs:
-            arrays["out"] = None if not any(a is not None for a in outputs.values()) else self._all(outputs)
+            arrays["out"] = (
+                None if not any(a is not None for a in outputs.values()) else self._all(outputs)
+            )
         return getattr(dnn, self.name)(self.handle, **self.options | arrays | others)
 
-    def plan(self, alpha: float = 1.0, beta: float = 0.0, *, operands: Any = None, out: Any = NEW) -> Any:
+    def plan(
+        self, alpha: float = 1.0, beta: float = 0.0, *, operands: Any = None, out: Any = NEW
+    ) -> Any:
         """Return a plan for these operands."""
         operands = [*(self.arrays if operands is None else operands).values()]
         out = self._all(self.outs) if out is NEW else out
-        return make_plan(self.handle, self.operation, operands, self.ordered, alpha=alpha, beta=beta, out=out)
+        return make_plan(
+            self.handle, self.operation, operands, self.ordered, alpha=alpha, beta=beta, out=out
+        )
 
     def assert_right(self, returned: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compare every value of everything that was returned."""
         arrays = returned if isinstance(returned, tuple) else (returned,)
-        largest = max(np.abs(h.astype(np.float64)).max() for h in (*self.hosts.values(), *self.olds.values()))
+        largest = max(
+            np.abs(h.astype(np.float64)).max() for h in (*self.hosts.values(), *self.olds.values())
+        )
         names = self.operation.outputs or self.operation.writes
         for name, array in zip(names, arrays, strict=True):
             scaled = name in self.operation.writes[: self.operation.scaled]
@@ -175,8 +216,15 @@ class Case:
             if self.sample.blended:
                 wide = {operand: host.astype(np.float64) for operand, host in self.hosts.items()}
                 expected = self.sample.blended(alpha, **wide, **self.options)
-            expected = expected + (beta * self.olds[name].astype(np.float64) if scaled and beta else 0)
-            assert_near(array.numpy(), expected, (self.sample.bounds or OPERATION_BOUNDS)[self.dtype], largest)
+            expected = expected + (
+                beta * self.olds[name].astype(np.float64) if scaled and beta else 0
+            )
+            assert_near(
+                array.numpy(),
+                expected,
+                (self.sample.bounds or OPERATION_BOUNDS)[self.dtype],
+                largest,
+            )
 
     def check(self) -> None:
         """Call it into fresh outputs by one line and compare."""
@@ -197,7 +245,9 @@ def drawn(draw: Any, name: str) -> dict[str, Any]:
     for option, kind in operation.options.items():
         if option not in options:
             how = (
-                st.sampled_from(list(kind)) if hasattr(kind, "__members__") else st.sampled_from((0.25, 0.5, 1.0, 2.0))
+                st.sampled_from(list(kind))
+                if hasattr(kind, "__members__")
+                else st.sampled_from((0.25, 0.5, 1.0, 2.0))
             )
             options = {**options, option: draw(how)}
     dtype, layout = draw(st.sampled_from(("float32", "float64"))), draw(st.sampled_from(LAYOUTS))
@@ -205,4 +255,14 @@ def drawn(draw: Any, name: str) -> dict[str, Any]:
 
 
 GRADIENTS = [name for name in SAMPLES if forward_of(OPERATIONS[name]) is not OPERATIONS[name]]
-__all__ = ["GRADIENTS", "LAYOUTS", "SAMPLES", "Case", "drawn", "forward_of", "hosts_of", "reference_of", "spec_of"]
+__all__ = [
+    "GRADIENTS",
+    "LAYOUTS",
+    "SAMPLES",
+    "Case",
+    "drawn",
+    "forward_of",
+    "hosts_of",
+    "reference_of",
+    "spec_of",
+]

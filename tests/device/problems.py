@@ -16,7 +16,9 @@ Array = np.ndarray[Any, Any]
 FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-ALGORITHMS = tuple(algorithm for algorithm in dnn.ConvolutionFwdAlgo if algorithm != dnn.ConvolutionFwdAlgo.COUNT)
+ALGORITHMS = tuple(
+    algorithm for algorithm in dnn.ConvolutionFwdAlgo if algorithm != dnn.ConvolutionFwdAlgo.COUNT
+)
 # What a call may end with where cuDNN does not support a combination and no algorithm was named.
 UNSUPPORTED = (dnn.NotSupportedError, dnn.NoAlgorithmError)
 PATTERN = 0x5A
@@ -32,14 +34,18 @@ def random_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) 
 
 def moderate_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:
     """Return random floats of either sign between 0.25 and 2: no product of two falls where float16 thins out."""
-    return (rng.uniform(0.25, 2, shape) * rng.choice((-1, 1), shape)).astype(numpy_dtype(parse_dtype(dtype)))
+    return (rng.uniform(0.25, 2, shape) * rng.choice((-1, 1), shape)).astype(
+        numpy_dtype(parse_dtype(dtype))
+    )
 
 
 def fill(array: dnn.DeviceArray, byte: int) -> None:
     """Fill an array's memory, the gaps between its strides too, with one byte."""
     array.device.synchronize()
     if array.nbytes:
-        array.device.copy_in(array.ptr, np.full(array.nbytes, byte, np.uint8), array.device.default_stream)
+        array.device.copy_in(
+            array.ptr, np.full(array.nbytes, byte, np.uint8), array.device.default_stream
+        )
         array.device.synchronize()
 
 
@@ -64,11 +70,15 @@ def steps_of(spec: dnn.TensorSpec) -> tuple[int, ...]:
     return tuple(stride * numpy_dtype(spec.dtype).itemsize for stride in spec.strides)
 
 
-def upload(handle: dnn.Handle, spec: dnn.TensorSpec, values: Array, gaps: int = PATTERN) -> dnn.DeviceArray:
+def upload(
+    handle: dnn.Handle, spec: dnn.TensorSpec, values: Array, gaps: int = PATTERN
+) -> dnn.DeviceArray:
     """Return an array with any strides that holds the values, its gaps filled with one byte."""
     array = handle.empty(spec)
     memory = np.full(spec.nbytes, gaps, np.uint8)
-    np.lib.stride_tricks.as_strided(memory.view(values.dtype), spec.shape, steps_of(spec))[...] = values
+    np.lib.stride_tricks.as_strided(memory.view(values.dtype), spec.shape, steps_of(spec))[...] = (
+        values
+    )
     handle.device.copy_in(array.ptr, memory, handle.stream)
     handle.device.synchronize()
     return array
@@ -78,7 +88,9 @@ def gap_mask(spec: dnn.TensorSpec) -> Array:
     """Return, for each byte of an array's memory, whether it lies in a gap."""
     mask = np.ones(spec.nbytes, np.uint8)
     dtype = np.dtype((np.void, numpy_dtype(spec.dtype).itemsize))
-    np.lib.stride_tricks.as_strided(mask.view(dtype), spec.shape, steps_of(spec))[...] = np.zeros((), dtype)
+    np.lib.stride_tricks.as_strided(mask.view(dtype), spec.shape, steps_of(spec))[...] = np.zeros(
+        (), dtype
+    )
     return mask.astype(bool)
 
 
@@ -144,19 +156,30 @@ class Problem:
     @cached_property
     def magnitude(self) -> Array:
         """What the sums would be about if no terms cancelled."""
-        return np.sqrt(self._oracle(self.x_host.astype(np.float64) ** 2, self.w_host.astype(np.float64) ** 2))
+        return np.sqrt(
+            self._oracle(self.x_host.astype(np.float64) ** 2, self.w_host.astype(np.float64) ** 2)
+        )
 
     def _oracle(self, x: Array, w: Array) -> Array:
         flip = self.conv.mode == dnn.ConvolutionMode.CONVOLUTION
         return onnx_convolution(
-            x, w, self.conv.pads(x.ndim - 2), *self.conv.steps(x.ndim - 2)[1:], self.conv.groups, flip
+            x,
+            w,
+            self.conv.pads(x.ndim - 2),
+            *self.conv.steps(x.ndim - 2)[1:],
+            self.conv.groups,
+            flip,
         )
 
-    def expected(self, alpha: float = 1.0, beta: float = 0.0, old: Any = None, dtype: Any = None) -> Array:
+    def expected(
+        self, alpha: float = 1.0, beta: float = 0.0, old: Any = None, dtype: Any = None
+    ) -> Array:
         """Return alpha * conv(x, w) + beta * old, in float64; rounded and saturated where the output is an integer."""
         result = alpha * self.sums
         if beta:
-            result = result + beta * np.asarray(self.old_host if old is None else old).astype(np.float64)
+            result = result + beta * np.asarray(self.old_host if old is None else old).astype(
+                np.float64
+            )
         kind = np.dtype(self.x_host.dtype if dtype is None else dtype)
         if kind.kind in "iu":
             limits = np.iinfo(kind)
@@ -176,7 +199,12 @@ class Problem:
     ) -> None:
         """Compare every value of `y`, a device or host array, with the bound that the table has for the algorithm."""
         got = y.numpy() if isinstance(y, dnn.DeviceArray) else y
-        allowed = bound(self.dtype, self.conv.math_type if math_type is None else math_type, algorithm, self.w_shape)
+        allowed = bound(
+            self.dtype,
+            self.conv.math_type if math_type is None else math_type,
+            algorithm,
+            self.w_shape,
+        )
         if allowed == 0 and got.dtype.kind == "f" and (alpha, beta) != (1, 0):
             allowed = SCALED_INTEGER
         if beta and self.handle.device.kind == "cuda":

@@ -31,7 +31,9 @@ from cudnnlite.specs.rnn_rules import why_not
 from .problems import poisoned
 
 Array = np.ndarray[Any, Any]
-CELLS = {cell: (cell, None) for cell in ("relu", "tanh", "lstm", "gru")} | {"lstm_projection": ("lstm", 5)}
+CELLS = {cell: (cell, None) for cell in ("relu", "tanh", "lstm", "gru")} | {
+    "lstm_projection": ("lstm", 5)
+}
 BIASES = ("none", "single_input", "single_recurrent", "double")
 LAYOUTS = ("sequence_major", "batch_major", "packed")
 LENGTHS = {"full": None, "variable": (3, 5, 1)}
@@ -94,10 +96,18 @@ class Case:
     def spec(self, **options: Any) -> dnn.RNNSpec:
         """Return the network."""
         return dnn.RNNSpec(
-            self.kind, self.inputs, self.hidden_size, self.num_layers, self.bidirectional,
-            projection_size=self.projection_size, bias=self.bias, input_mode="skip" if self.skip_input else "linear",
-            clip=self.clip, dtype=self.dtype, **options,
-        )  # fmt: skip
+            self.kind,
+            self.inputs,
+            self.hidden_size,
+            self.num_layers,
+            self.bidirectional,
+            projection_size=self.projection_size,
+            bias=self.bias,
+            input_mode="skip" if self.skip_input else "linear",
+            clip=self.clip,
+            dtype=self.dtype,
+            **options,
+        )
 
     @property
     def values(self) -> Values:
@@ -123,9 +133,17 @@ def _values(case: Case) -> Values:
         return rounded(rng.standard_normal(shape))
 
     weights = random_weights(
-        rng, case.kind, case.inputs, case.hidden_size, case.num_layers, case.bidirectional, case.projection_size,
-        case.bias, case.skip_input, case.scale,
-    )  # fmt: skip
+        rng,
+        case.kind,
+        case.inputs,
+        case.hidden_size,
+        case.num_layers,
+        case.bidirectional,
+        case.projection_size,
+        case.bias,
+        case.skip_input,
+        case.scale,
+    )
     hidden, cell = spec.hidden_shape(case.batch), spec.cell_shape(case.batch)
     lstm = case.kind == "lstm" and case.states
     return Values(
@@ -163,7 +181,10 @@ def _derivatives(case: Case) -> dict[str, tuple[dict[str, Array], float]]:
     if case.kind == "lstm":
         shapes["cx"] = spec.cell_shape(case.batch)
     found = {}
-    for what, sizes in (("data", shapes), ("weights", {name: w.shape for name, w in weights.items()})):
+    for what, sizes in (
+        ("data", shapes),
+        ("weights", {name: w.shape for name, w in weights.items()}),
+    ):
         direction = {name: rng.standard_normal(shape) for name, shape in sizes.items()}
         arguments = (case.kind, weights, x, hx, cx, case.lengths, dy, dhy, dcy)
         found[what] = direction, onnx_directional_derivative(*arguments, direction)
@@ -202,7 +223,9 @@ def clipped_lstm(
         }
         project = own.pop("layer0.forward.projection", np.eye(hidden_size))
         for gate in gates:
-            own[f"layer0.forward.recurrent.{gate}"] = own[f"layer0.forward.recurrent.{gate}"] @ project
+            own[f"layer0.forward.recurrent.{gate}"] = (
+                own[f"layer0.forward.recurrent.{gate}"] @ project
+            )
         if d == 0:
             y = np.zeros((*x.shape[:2], len(directions) * narrow))
         h, c = hy[state] @ np.linalg.pinv(project).T, cy[state]
@@ -210,7 +233,9 @@ def clipped_lstm(
             rows = np.flatnonzero(t < ends)
             if not rows.size:
                 continue
-            one = onnx_rnn("lstm", own, x[t : t + 1, rows], h[None, rows], np.clip(c[rows], *clip)[None])
+            one = onnx_rnn(
+                "lstm", own, x[t : t + 1, rows], h[None, rows], np.clip(c[rows], *clip)[None]
+            )
             c[rows] = one.cy[0]
             h[rows] = one.hy[0] / np.tanh(c[rows]) * np.tanh(np.clip(c[rows], *clip))
             y[t, rows, d * narrow : (d + 1) * narrow] = h[rows] @ project.T
@@ -244,21 +269,34 @@ class Problem:
     """
 
     def __init__(
-        self, handle: dnn.Handle, case: Case, layout: str = "sequence_major", *, math_type: str = "FMA", **options: Any
+        self,
+        handle: dnn.Handle,
+        case: Case,
+        layout: str = "sequence_major",
+        *,
+        math_type: str = "FMA",
+        **options: Any,
     ) -> None:
         self.handle, self.case, self.layout = handle, case, layout
         self.spec = case.spec(math_type=math_type, **options)
         self.dtype = numpy_dtype(self.spec.dtype)
         lengths = np.array(case.lengths or (case.steps,) * case.batch)
-        self.order = np.argsort(-lengths, kind="stable") if layout == "packed" else np.arange(case.batch)
-        self.lengths = tuple(lengths[self.order].tolist()) if case.lengths or layout == "packed" else None
+        self.order = (
+            np.argsort(-lengths, kind="stable") if layout == "packed" else np.arange(case.batch)
+        )
+        self.lengths = (
+            tuple(lengths[self.order].tolist()) if case.lengths or layout == "packed" else None
+        )
         self.active = np.arange(case.steps)[:, None] < lengths[self.order]
         values = case.values
         self.weights = dnn.RNNWeights.from_arrays(handle, self.spec, values.weights)
         self.x, self.dy = self.sequences(values.x), self.sequences(values.dy)
         self.hx, self.cx, self.dhy, self.dcy = (
-            self.state(values.hx), self.state(values.cx), self.state(values.dhy), self.state(values.dcy)
-        )  # fmt: skip
+            self.state(values.hx),
+            self.state(values.cx),
+            self.state(values.dhy),
+            self.state(values.dcy),
+        )
 
     def laid_out(self, values: Array) -> Array:
         """Bring (T, N, vector) to the layout."""
@@ -266,7 +304,9 @@ class Problem:
         if self.layout == "packed":
             return values[self.active]
         values[~self.active] = np.nan
-        return np.ascontiguousarray(values.swapaxes(0, 1)) if self.layout == "batch_major" else values
+        return (
+            np.ascontiguousarray(values.swapaxes(0, 1)) if self.layout == "batch_major" else values
+        )
 
     def brought_back(self, values: Array, beyond: float = 0.0) -> Array:
         """Bring the layout back to (T, N, vector), float64; what is beyond the ends has to be that, and becomes 0."""
@@ -289,7 +329,9 @@ class Problem:
         return self.handle.array(self.laid_out(values))
 
     def state(self, values: Array | None) -> dnn.DeviceArray | None:
-        return None if values is None else self.handle.array(values[:, self.order].astype(self.dtype))
+        return (
+            None if values is None else self.handle.array(values[:, self.order].astype(self.dtype))
+        )
 
     def poisoned(self, *vectors: int) -> tuple[dnn.DeviceArray, ...]:
         """Return arrays for `out`, all NaN: sequences of these vectors, a hidden state, and an LSTM's cell state."""
@@ -298,14 +340,20 @@ class Problem:
             self.spec.hidden_shape(self.case.batch),
             self.spec.cell_shape(self.case.batch),
         ][: None if self.case.kind == "lstm" else -1]
-        return tuple(poisoned(self.handle, dnn.TensorSpec(shape, self.spec.dtype)) for shape in shapes)
+        return tuple(
+            poisoned(self.handle, dnn.TensorSpec(shape, self.spec.dtype)) for shape in shapes
+        )
 
     def forward(self, **options: Any) -> Any:
         """Call `rnn_forward`."""
         given = {"lengths": self.lengths, "layout": self.layout} | options
-        return dnn.rnn_forward(self.handle, self.spec, self.weights, self.x, self.hx, self.cx, **given)
+        return dnn.rnn_forward(
+            self.handle, self.spec, self.weights, self.x, self.hx, self.cx, **given
+        )
 
-    def backward(self, reserve: dnn.RNNReserve, **options: Any) -> tuple[dnn.RNNGradients, dnn.RNNWeights]:
+    def backward(
+        self, reserve: dnn.RNNReserve, **options: Any
+    ) -> tuple[dnn.RNNGradients, dnn.RNNWeights]:
         """Call `rnn_backward_data` and `rnn_backward_weights`."""
         data = dnn.rnn_backward_data(self.handle, reserve, self.dy, self.dhy, self.dcy)
         return data, dnn.rnn_backward_weights(self.handle, reserve, **options)
@@ -321,20 +369,28 @@ class Problem:
         """Return what the table allows."""
         chain = self.case.steps * self.case.num_layers
         name = self.chosen(algorithm).name
-        return rnn_bound(self.case.dtype, self.spec.math_type, name, self.case.kind, chain, gradient=gradient)
+        return rnn_bound(
+            self.case.dtype, self.spec.math_type, name, self.case.kind, chain, gradient=gradient
+        )
 
     def on_host(self, result: Any, padding_fill: float = 0.0) -> RNNResult:
         """Return what a call computed as the oracles do."""
         cy = None if result.cy is None else self.unsorted(result.cy.numpy())
-        return RNNResult(self.brought_back(result.y.numpy(), padding_fill), self.unsorted(result.hy.numpy()), cy)
+        return RNNResult(
+            self.brought_back(result.y.numpy(), padding_fill), self.unsorted(result.hy.numpy()), cy
+        )
 
-    def assert_forward(self, result: Any, algorithm: Any = "STANDARD", padding_fill: float = 0.0) -> None:
+    def assert_forward(
+        self, result: Any, algorithm: Any = "STANDARD", padding_fill: float = 0.0
+    ) -> None:
         """Compare y, hy and cy with every oracle."""
         got, bound = self.on_host(result, padding_fill), self.bound(algorithm)
         for expected in self.case.results:
             self.assert_same(got._asdict(), expected._asdict(), bound, algorithm)
 
-    def assert_same(self, got: dict[str, Any], expected: dict[str, Any], bound: float, algorithm: Any) -> None:
+    def assert_same(
+        self, got: dict[str, Any], expected: dict[str, Any], bound: float, algorithm: Any
+    ) -> None:
         """Compare arrays by name; an error tells which, and of what network."""
         for name, values in expected.items():
             assert (got[name] is None) == (values is None), name
@@ -347,12 +403,13 @@ class Problem:
     def told(self, algorithm: Any) -> str:
         """Say what this is: a test may try several of them."""
         states = "" if self.case.states else ", no states"
-        return (
-            f"{self.spec}, {self.layout}, lengths {self.case.lengths}{states}, {self.spec.math_type.name}, {algorithm}"
-        )
+        return f"{self.spec}, {self.layout}, lengths {self.case.lengths}{states}, {self.spec.math_type.name}, {algorithm}"
 
     def assert_backward(
-        self, data: dnn.RNNGradients, weights: dnn.RNNWeights | dict[str, Array], algorithm: Any = "STANDARD"
+        self,
+        data: dnn.RNNGradients,
+        weights: dnn.RNNWeights | dict[str, Array],
+        algorithm: Any = "STANDARD",
     ) -> None:
         """Compare the gradients: with PyTorch's value by value; with ONNX's differences along random directions."""
         got = {"x": self.brought_back(data.dx.numpy()), "hx": self.unsorted(data.dhx.numpy())}
@@ -360,15 +417,22 @@ class Problem:
         if data.dcx is not None:
             got["cx"] = self.unsorted(data.dcx.numpy())
         of_weights = weights.numpy() if isinstance(weights, dnn.RNNWeights) else weights
-        parts = {"data": got, "weights": {name: values.astype(np.float64) for name, values in of_weights.items()}}
+        parts = {
+            "data": got,
+            "weights": {name: values.astype(np.float64) for name, values in of_weights.items()},
+        }
         bound = self.bound(algorithm, gradient=True)
         for what, (direction, expected) in _derivatives(self.case).items():
             assert parts[what].keys() == direction.keys()
-            sums = sum(float((parts[what][name] * values).sum()) for name, values in direction.items())
+            sums = sum(
+                float((parts[what][name] * values).sum()) for name, values in direction.items()
+            )
             # a random direction of length 1 per value: the sum is about as large as the gradient's norm
             norm = np.sqrt(sum(float((values**2).sum()) for values in parts[what].values()))
             allowed = max(RNN_SUM, 5 * bound) * norm
-            assert abs(sums - expected) <= allowed, f"{what}: {sums} instead of {expected}\n{self.told(algorithm)}"
+            assert abs(sums - expected) <= allowed, (
+                f"{what}: {sums} instead of {expected}\n{self.told(algorithm)}"
+            )
         if HAS_TORCH:
             theirs = _gradients(self.case)
             expected = {"x": theirs.dx, "hx": theirs.dhx, "cx": theirs.dcx, **theirs.weights}

@@ -10,7 +10,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
-from cudnnlite.operations.operation import OPERATIONS, natural_alignments
+from cudnnlite.problems.operation import OPERATIONS, natural_alignments
 
 from .alignment_sweep import Placer, results_of, trials, verdict
 from .problems import gap_mask, memory_of, random_values, upload, with_gaps
@@ -25,7 +25,9 @@ WITHOUT_GAPS = FIRST_TRIALS | {
 }
 
 
-def place(handle: dnn.Handle, values: Any, offset: int, spec: dnn.TensorSpec | None = None) -> dnn.DeviceArray:
+def place(
+    handle: dnn.Handle, values: Any, offset: int, spec: dnn.TensorSpec | None = None
+) -> dnn.DeviceArray:
     """Return an array with those values that begins `offset` bytes behind an aligned address."""
     source = handle.array(values) if spec is None else upload(handle, spec, values)
     buffer = handle.empty((source.nbytes + 256,), "uint8")
@@ -70,10 +72,14 @@ def test_every_value_of_a_result_is_written(handle: dnn.Handle, name: str) -> No
 
 def test_a_copy_is_told_once_for_each_operand(handle: dnn.Handle, dy_host: Any) -> None:
     dy = place(handle, dy_host, 4)
-    with pytest.warns(dnn.AlignmentWarning, match=r"dy begins at 0x\w+, which is not aligned to 16 bytes") as told:
+    with pytest.warns(
+        dnn.AlignmentWarning, match=r"dy begins at 0x\w+, which is not aligned to 16 bytes"
+    ) as told:
         db = dnn.convolution_backward_bias(handle, dy)
     assert len(told) == 1
-    np.testing.assert_allclose(db.numpy().ravel(), dy_host.astype(np.float64).sum((0, 2, 3)), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        db.numpy().ravel(), dy_host.astype(np.float64).sum((0, 2, 3)), rtol=1e-4, atol=1e-4
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dnn.convolution_backward_bias(handle, dy)
@@ -89,24 +95,36 @@ def test_a_result_with_old_values_is_brought_back(handle: dnn.Handle, dy_host: A
     old = np.arange(16, dtype=np.float32).reshape(1, 16, 1, 1)
     out = place(handle, old, 8)
     with pytest.warns(dnn.AlignmentWarning, match="out begins at"):
-        returned = dnn.convolution_backward_bias(handle, handle.array(dy_host), alpha=0.5, beta=2.0, out=out)
+        returned = dnn.convolution_backward_bias(
+            handle, handle.array(dy_host), alpha=0.5, beta=2.0, out=out
+        )
     assert returned is out
     expected = 0.5 * dy_host.astype(np.float64).sum((0, 2, 3)) + 2 * old.ravel()
     np.testing.assert_allclose(out.numpy().ravel(), expected, rtol=1e-4, atol=1e-4)
 
 
-def normalize(handle: dnn.Handle, x: dnn.DeviceArray, y: dnn.DeviceArray, *, layout: str | None = None) -> Any:
+def normalize(
+    handle: dnn.Handle, x: dnn.DeviceArray, y: dnn.DeviceArray, *, layout: str | None = None
+) -> Any:
     each = np.ones((1, x.shape[1], 1, 1), np.float32)
     scale, bias, running_mean, running_var = (handle.array(each, layout=layout) for _ in range(4))
     return dnn.batch_normalization_training(
-        handle, x, scale, bias, running_mean=running_mean, running_var=running_var, out=(y, None, None)
+        handle,
+        x,
+        scale,
+        bias,
+        running_mean=running_mean,
+        running_var=running_var,
+        out=(y, None, None),
     )
 
 
 def test_gaps_of_a_result_stay_as_they_are(handle: dnn.Handle) -> None:
     values = random_values(np.random.default_rng(0), (3, 4, 5, 6), "float16")
     spec = with_gaps(values.shape, "float16")
-    expected = normalize(handle, upload(handle, spec, values), upload(handle, spec, np.zeros_like(values)))[0].numpy()
+    expected = normalize(
+        handle, upload(handle, spec, values), upload(handle, spec, np.zeros_like(values))
+    )[0].numpy()
     y = place(handle, np.full_like(values, np.nan), 2, spec)
     before = memory_of(y)
     with pytest.warns(dnn.AlignmentWarning, match="not aligned to 4 bytes"):
@@ -128,7 +146,9 @@ def test_memory_that_two_operands_share_is_copied_once(handle: dnn.Handle) -> No
     expected = dnn.convolution_bias_activation_forward(handle, x, w, bias, z=z, **options).numpy()
     out = place(handle, values, 2)
     with pytest.warns(dnn.AlignmentWarning, match="z begins at"):
-        returned = dnn.convolution_bias_activation_forward(handle, x, w, bias, z=out, out=out, **options)
+        returned = dnn.convolution_bias_activation_forward(
+            handle, x, w, bias, z=out, out=out, **options
+        )
     assert returned is out
     np.testing.assert_array_equal(out.numpy(), expected)
 
@@ -136,9 +156,14 @@ def test_memory_that_two_operands_share_is_copied_once(handle: dnn.Handle) -> No
 def test_where_no_descriptor_call_serves_an_engine_has_copies(handle: dnn.Handle) -> None:
     """Of padding that differs at the two ends of an axis, which engines alone do, of operands that they want aligned."""
     rng = np.random.default_rng(0)
-    x_host, w_host = random_values(rng, (2, 4, 7, 6), "float32"), random_values(rng, (4, 4, 3, 3), "float32")
+    x_host, w_host = (
+        random_values(rng, (2, 4, 7, 6), "float32"),
+        random_values(rng, (4, 4, 3, 3), "float32"),
+    )
     conv = dnn.ConvolutionSpec(padding=((0, 1), (1, 0)), math_type="fma")
-    expected = dnn.convolution_forward(handle, handle.array(x_host), handle.array(w_host), conv).numpy()
+    expected = dnn.convolution_forward(
+        handle, handle.array(x_host), handle.array(w_host), conv
+    ).numpy()
     x, out = place(handle, x_host, 4), place(handle, np.full_like(expected, np.nan), 8)
     with pytest.warns(dnn.AlignmentWarning) as told:
         assert dnn.convolution_forward(handle, x, handle.array(w_host), conv, out=out) is out
@@ -147,12 +172,16 @@ def test_where_no_descriptor_call_serves_an_engine_has_copies(handle: dnn.Handle
 
 
 @pytest.mark.parametrize("offset", [1, 8, 16])
-def test_of_a_workspace_the_aligned_part_is_used(handle: dnn.Handle, dy_host: Any, offset: int) -> None:
+def test_of_a_workspace_the_aligned_part_is_used(
+    handle: dnn.Handle, dy_host: Any, offset: int
+) -> None:
     """Kernels of FFTs and reductions end an H200's context where their workspace is not aligned to 8 bytes."""
     a, c = handle.array(dy_host), handle.empty((1, 16, 1, 1))
     buffer = handle.empty((1 << 20,), "uint8")
     with dnn.plan_operation(handle, dnn.reduce_tensor, a, "add", out=c) as plan:
-        plan(a, out=c, workspace=part_of(buffer, dnn.TensorSpec(((1 << 20) - 64,), "uint8"), offset))
+        plan(
+            a, out=c, workspace=part_of(buffer, dnn.TensorSpec(((1 << 20) - 64,), "uint8"), offset)
+        )
         expected = dy_host.astype(np.float64).sum((0, 2, 3))
         np.testing.assert_allclose(c.numpy().ravel(), expected, rtol=1e-4, atol=1e-4)
         if plan.workspace and offset % 16:
@@ -164,7 +193,10 @@ def test_of_a_workspace_the_aligned_part_is_used(handle: dnn.Handle, dy_host: An
 def test_a_recorded_graph_has_no_copies(handle: dnn.Handle, dy_host: Any) -> None:
     dy, out = place(handle, dy_host, 4), handle.empty((1, 16, 1, 1))
     dnn.convolution_backward_bias(handle, handle.array(dy_host), out=out)
-    with pytest.raises(dnn.CaptureError, match=r"dy begins at .*bring aligned memory"), dnn.capture(handle):
+    with (
+        pytest.raises(dnn.CaptureError, match=r"dy begins at .*bring aligned memory"),
+        dnn.capture(handle),
+    ):
         dnn.convolution_backward_bias(handle, dy, out=out)
     dnn.convolution_backward_bias(handle, handle.array(dy_host), out=out)
 
@@ -187,11 +219,19 @@ def test_the_emulated_device_refuses_what_ends_a_gpus_context() -> None:
             pytest.raises(dnn.BadParamError, match=r"dy at .* is not aligned to 16 bytes"),
         ):
             handle.api.cudnnConvolutionBackwardBias(
-                handle.ptr, one.ctypes.data, dy_desc.ptr, dy.ptr + 4, zero.ctypes.data, db_desc.ptr, db.ptr
+                handle.ptr,
+                one.ctypes.data,
+                dy_desc.ptr,
+                dy.ptr + 4,
+                zero.ctypes.data,
+                db_desc.ptr,
+                db.ptr,
             )
 
 
-@pytest.mark.parametrize("name", [name for name, o in OPERATIONS.items() if o.alignments is not natural_alignments])
+@pytest.mark.parametrize(
+    "name", [name for name, o in OPERATIONS.items() if o.alignments is not natural_alignments]
+)
 def test_no_operation_needs_more_than_the_calls_look_for(name: str) -> None:
     """The call of a plan looks whether any address is no multiple of 16, and only then for which."""
     x = dnn.TensorSpec((2, 8, 4, 4), "float16", "NHWC")

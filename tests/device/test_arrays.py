@@ -10,11 +10,20 @@ from .problems import memory_of, poisoned, random_values, upload, with_gaps
 
 SHAPE = (3, 4, 5, 6)
 KEYS = {
-    "int": 1, "negative": -2, "batch": slice(1, 3),
+    "int": 1,
+    "negative": -2,
+    "batch": slice(1, 3),
     "steps": (slice(None), slice(None), slice(1, None, 2), slice(None, None, 3)),
-    "ellipsis": (..., 2), "middle": (1, ..., slice(2, 4)), "channel": (slice(None), 3), "value": (2, 1, 0, -1),
-    "far": slice(1, 900), "one": (slice(None), slice(2, 3)), "all": ..., "numpy": np.int64(2), "nobody": slice(2, 1),
-}  # fmt: skip
+    "ellipsis": (..., 2),
+    "middle": (1, ..., slice(2, 4)),
+    "channel": (slice(None), 3),
+    "value": (2, 1, 0, -1),
+    "far": slice(1, 900),
+    "one": (slice(None), slice(2, 3)),
+    "all": ...,
+    "numpy": np.int64(2),
+    "nobody": slice(2, 1),
+}
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int64")
 
 
@@ -60,14 +69,20 @@ def test_a_part_is_an_operand_and_keeps_the_memory(handle):
         array[0]
 
 
-@pytest.mark.parametrize(("key", "kind", "told"), [
-    ((slice(None, None, -1),), ArgumentError, "steps of 1 or more"), (3, IndexError, r"index 3 on axis 0; allowed: -3 to 2"),
-    ((0,) * 5, ArgumentError, "too many entries"), ((..., ...), ArgumentError, "too many entries"),
-    ([0, 1], ArgumentError, "is not an integer; allowed: integers, slices"), (None, ArgumentError, "not an integer; allowed"),
-    (True, ArgumentError, "is not an integer; allowed: .*Ellipsis"),
-    ((slice(None), slice(2, 2)), ArgumentError, "size 0 on axis 1"),
-    (slice("a"), ArgumentError, "on axis 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "kind", "told"),
+    [
+        ((slice(None, None, -1),), ArgumentError, "steps of 1 or more"),
+        (3, IndexError, r"index 3 on axis 0; allowed: -3 to 2"),
+        ((0,) * 5, ArgumentError, "too many entries"),
+        ((..., ...), ArgumentError, "too many entries"),
+        ([0, 1], ArgumentError, "is not an integer; allowed: integers, slices"),
+        (None, ArgumentError, "not an integer; allowed"),
+        (True, ArgumentError, "is not an integer; allowed: .*Ellipsis"),
+        ((slice(None), slice(2, 2)), ArgumentError, "size 0 on axis 1"),
+        (slice("a"), ArgumentError, "on axis 0"),
+    ],
+)
 def test_no_parts(handle, key, kind, told):
     with pytest.raises(kind, match=told):
         handle.empty(SHAPE)[key]
@@ -84,7 +99,9 @@ def test_rows_can_be_walked(handle):
     assert [row.numpy()[0, 0, 0] for row in array] == values[:, 0, 0, 0].tolist()
 
 
-@pytest.mark.parametrize("shape", [(60, 6), (-1,), (3, 1, 20, 6), (1, 3, 4, 5, 6), (3, 2, 2, 30)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(60, 6), (-1,), (3, 1, 20, 6), (1, 3, 4, 5, 6), (3, 2, 2, 30)], ids=str
+)
 def test_reshape(handle, shape):
     array, values = both(handle, "NCHW")
     np.testing.assert_array_equal(array.reshape(shape).numpy(), values.reshape(shape))
@@ -95,7 +112,9 @@ def test_reshape(handle, shape):
 
 def test_no_reshape(handle):
     array, _ = both(handle, "NHWC")
-    np.testing.assert_array_equal(array.reshape(3, 2, 2, 5, 6).numpy(), array.numpy().reshape(3, 2, 2, 5, 6))
+    np.testing.assert_array_equal(
+        array.reshape(3, 2, 2, 5, 6).numpy(), array.numpy().reshape(3, 2, 2, 5, 6)
+    )
     for shape, told in {
         (3, 120): "without a copy",
         (7, 2): "does not hold",
@@ -114,12 +133,18 @@ def test_no_reshape(handle):
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_parts_keep_the_layout_that_fits(handle, layout):
     """The stride of an axis of size 1 is free."""
-    image, images = handle.zeros((1, 8, 6, 6), layout=layout), handle.zeros((4, 8, 6, 6), layout=layout)
+    image, images = (
+        handle.zeros((1, 8, 6, 6), layout=layout),
+        handle.zeros((4, 8, 6, 6), layout=layout),
+    )
     assert image.reshape(image.shape).spec == image.spec
     assert images[:0].reshape(0, 8, 6, 6).spec == images[:0].spec
     assert image.reshape(1, 2, 4, 6, 6).layout == ("NCDHW" if layout == "NCHW" else "strided")
     assert image.reshape(1, 8, 36).layout == layout.replace("H", "")
-    thin = {"NCHW": (image[:, :1], image[:, 3:4, 2:3]), "NHWC": (image[:, :, :1], image[..., 1:2, 2:3])}[layout]
+    thin = {
+        "NCHW": (image[:, :1], image[:, 3:4, 2:3]),
+        "NHWC": (image[:, :, :1], image[..., 1:2, 2:3]),
+    }[layout]
     for part in (*thin, images[2:3], images[1:]):
         assert part.spec == TensorSpec(part.shape, layout=layout)
     assert images[:, :1, ::2].layout == "strided"
@@ -148,11 +173,18 @@ def test_filling_and_copying_leave_gaps_alone(handle, dtype, layout):
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_a_copy_is_packed_as_its_whole_lies(handle, layout, dtype):
     whole, values = both(handle, layout, dtype)
-    for key in (..., (..., slice(2), slice(2)), (slice(None), slice(1)), (2, ..., slice(1, None, 2))):
+    for key in (
+        ...,
+        (..., slice(2), slice(2)),
+        (slice(None), slice(1)),
+        (2, ..., slice(1, None, 2)),
+    ):
         copied = whole[key].copy()
         np.testing.assert_array_equal(copied.numpy(), values[key])
         rank = values[key].ndim
-        assert copied.layout == (layout if rank == 4 else {"NCHW": "NCW", "NHWC": "strided"}[layout])
+        assert copied.layout == (
+            layout if rank == 4 else {"NCHW": "NCW", "NHWC": "strided"}[layout]
+        )
         assert copied.nbytes == values[key].nbytes
         assert copied.ptr != whole.ptr
     packed = upload(handle, with_gaps(SHAPE, dtype, last=layout == "NHWC"), values).copy()
@@ -164,11 +196,15 @@ def test_a_copy_is_packed_as_its_whole_lies(handle, layout, dtype):
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_a_copy_of_a_part_is_a_filter(handle, layout):
-    w = handle.array(random_values(np.random.default_rng(7), (4, 8, 3, 3), "float32"), layout=layout)
+    w = handle.array(
+        random_values(np.random.default_rng(7), (4, 8, 3, 3), "float32"), layout=layout
+    )
     x, part = handle.full((1, 8, 5, 5), 1, layout=layout), w[:, :, :2, :2]
     with pytest.raises(ArgumentError, match="filters are packed"):
         dnn.convolution_forward(handle, x, part)
-    y = dnn.convolution_forward(handle, x, part.copy(), dnn.ConvolutionSpec(math_type="fma")).numpy()
+    y = dnn.convolution_forward(
+        handle, x, part.copy(), dnn.ConvolutionSpec(math_type="fma")
+    ).numpy()
     np.testing.assert_allclose(y[0, :, 2, 2], part.numpy().sum((1, 2, 3)), rtol=1e-4, atol=1e-4)
 
 
@@ -220,7 +256,10 @@ def test_what_is_lost_may_be(handle):
 def test_pinned_memory_and_streams(handle, own):
     stream = handle.stream if own else handle.device.create_stream()
     values = random_values(np.random.default_rng(6), (8, 16, 32, 33), "float16")
-    staging, back = handle.pinned(values.shape, "float16", "NHWC"), handle.pinned(values.shape, "float16", "NHWC")
+    staging, back = (
+        handle.pinned(values.shape, "float16", "NHWC"),
+        handle.pinned(values.shape, "float16", "NHWC"),
+    )
     staging[...] = values
     array = poisoned(handle, TensorSpec(values.shape, "float16", "NHWC"))
     array.copy_from(staging, stream=stream)
@@ -251,7 +290,9 @@ def test_refusals(handle):
     calls = {
         "source has shape": lambda: array.copy_from(values[1:]),
         "would lose values": lambda: handle.zeros((2,), "int8").copy_from([1.5, 2]),
-        r"needed: an ndarray, float32 \(3, 4, 5, 6\)": lambda: array.copy_to(values.astype(np.float64)),
+        r"needed: an ndarray, float32 \(3, 4, 5, 6\)": lambda: array.copy_to(
+            values.astype(np.float64)
+        ),
         "target is read-only": lambda: array.copy_to(frozen),
         "would lose": lambda: handle.full((2,), 300, "int8"),
         "not one number": lambda: array.fill([1, 2]),

@@ -18,13 +18,19 @@ Q_LENGTHS, KV_LENGTHS = [4, 2, 0, 1, 3, 4], [6, 3, 0]
 CAUSAL = ([0, 0, 1, 2], [1, 3, 4, 6])
 WHOLE = {"q_proj_size": 4, "v_proj_size": 3, "o_proj_size": 9}
 PROJECTIONS = {
-    "all": WHOLE, "none": {"k_size": 5}, "no output": WHOLE | {"o_proj_size": 0}, "output": {"k_size": 5, "o_proj_size": 9},
-    "no values": WHOLE | {"v_proj_size": 0}, "keys": {"k_proj_size": 5, "v_proj_size": 2},
+    "all": WHOLE,
+    "none": {"k_size": 5},
+    "no output": WHOLE | {"o_proj_size": 0},
+    "output": {"k_size": 5, "o_proj_size": 9},
+    "no values": WHOLE | {"v_proj_size": 0},
+    "keys": {"k_proj_size": 5, "v_proj_size": 2},
     "queries": {"q_proj_size": 6, "k_proj_size": 0, "v_proj_size": 0, "o_proj_size": 4},
-}  # fmt: skip
+}
 
 
-def spec_of(projections: str = "all", dtype: str = "float64", math: str = "fma", **options: Any) -> dnn.AttentionSpec:
+def spec_of(
+    projections: str = "all", dtype: str = "float64", math: str = "fma", **options: Any
+) -> dnn.AttentionSpec:
     sizes = {"k_size": 6} | PROJECTIONS[projections] | options
     return dnn.AttentionSpec(2, 5, v_size=7, dtype=dtype, math_type=math, **sizes)
 
@@ -32,13 +38,21 @@ def spec_of(projections: str = "all", dtype: str = "float64", math: str = "fma",
 class Case:
     """Operands of a call, and what PyTorch computes of them in float64."""
 
-    def __init__(self, handle: dnn.Handle, spec: dnn.AttentionSpec, beam: int = BEAM, seed: int = 0) -> None:
+    def __init__(
+        self, handle: dnn.Handle, spec: dnn.AttentionSpec, beam: int = BEAM, seed: int = 0
+    ) -> None:
         self.handle, self.spec, self.rng = handle, spec, np.random.default_rng(seed)
         weights = {name: self.values(shape) / 2 for name, shape in spec.weight_shapes().items()}
         self.weights = dnn.AttentionWeights.from_arrays(handle, spec, weights)
-        shapes = ((BATCH, beam, STEPS, spec.q_size), (BATCH, 1, REACH, spec.k_size), (BATCH, 1, REACH, spec.v_size))
+        shapes = (
+            (BATCH, beam, STEPS, spec.q_size),
+            (BATCH, 1, REACH, spec.k_size),
+            (BATCH, 1, REACH, spec.v_size),
+        )
         self.hosts = {name: self.values(shape) for name, shape in zip("qkv", shapes, strict=True)}
-        self.leaves = {name: torch.tensor(a, requires_grad=True) for name, a in (self.hosts | weights).items()}
+        self.leaves = {
+            name: torch.tensor(a, requires_grad=True) for name, a in (self.hosts | weights).items()
+        }
         self.operands = [handle.array(a, dtype=self.dtype) for a in self.hosts.values()]
         self.beam = beam
 
@@ -55,7 +69,8 @@ class Case:
 
     def live(self, q_lengths: Any) -> Any:
         return torch.tensor(
-            np.arange(STEPS) < np.reshape(q_lengths or [STEPS] * BATCH * self.beam, (BATCH, self.beam, 1))
+            np.arange(STEPS)
+            < np.reshape(q_lengths or [STEPS] * BATCH * self.beam, (BATCH, self.beam, 1))
         )
 
     def expected(self, q_lengths: Any = None, kv_lengths: Any = None, window: Any = None) -> Any:
@@ -81,7 +96,9 @@ class Case:
         return y + leaves["bo"] if "bo" in leaves else y
 
     def forward(self, **options: Any) -> Any:
-        return dnn.multi_head_attention_forward(self.handle, self.spec, self.weights, *self.operands, **options)
+        return dnn.multi_head_attention_forward(
+            self.handle, self.spec, self.weights, *self.operands, **options
+        )
 
     def check(self, bound: tuple[float, float], **limits: Any) -> None:
         """Compare output and all gradients; outputs are poisoned before."""
@@ -95,14 +112,20 @@ class Case:
         assert_close(self.forward(**limits).numpy(), expected.detach().numpy(), bound[0])
         (expected * torch.tensor(dy)).sum().backward()
         given = self.handle.array(dy, dtype=self.dtype)
-        poisoned = [self.handle.array(np.full(a.shape, np.nan), dtype=self.dtype) for a in self.operands]
-        gradients = dnn.multi_head_attention_backward_data(self.handle, reserve, given, out=poisoned)
+        poisoned = [
+            self.handle.array(np.full(a.shape, np.nan), dtype=self.dtype) for a in self.operands
+        ]
+        gradients = dnn.multi_head_attention_backward_data(
+            self.handle, reserve, given, out=poisoned
+        )
         for name, gradient in zip("qkv", gradients, strict=True):
             self.compare(gradient.numpy(), name, bound[1])
         dweights = dnn.multi_head_attention_backward_weights(self.handle, reserve)
         for name in self.weights:
             self.compare(dweights[name].numpy(), name, bound[1])
-        again = dnn.multi_head_attention_backward_weights(self.handle, reserve, out=dweights, accumulate=True)
+        again = dnn.multi_head_attention_backward_weights(
+            self.handle, reserve, out=dweights, accumulate=True
+        )
         assert again is dweights
         for name in self.weights:
             self.compare(again[name].numpy() / 2, name, 2 * bound[1])
@@ -117,24 +140,33 @@ class Case:
 @pytest.mark.parametrize("projections", PROJECTIONS)
 def test_output_and_gradients_are_pytorchs(handle, projections, bias):
     case = Case(handle, spec_of(projections, bias=bias))
-    case.check(ATTENTION_BOUNDS["float64"], q_lengths=Q_LENGTHS, kv_lengths=KV_LENGTHS, window=CAUSAL)
+    case.check(
+        ATTENTION_BOUNDS["float64"], q_lengths=Q_LENGTHS, kv_lengths=KV_LENGTHS, window=CAUSAL
+    )
 
 
 @pytest.mark.parametrize("math", ["fma", "default", "tensor_op", "tensor_op_allow_conversion"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_data_types(handle, dtype, math):
     bound = "tf32" if (dtype, math == "fma") == ("float32", False) else dtype
-    Case(handle, spec_of("all", dtype, math, bias=True)).check(ATTENTION_BOUNDS[bound], kv_lengths=KV_LENGTHS)
+    Case(handle, spec_of("all", dtype, math, bias=True)).check(
+        ATTENTION_BOUNDS[bound], kv_lengths=KV_LENGTHS
+    )
 
 
 def test_float16_throughout(handle):
     Case(handle, spec_of("all", "float16", compute_type="float16")).check((1e-2, 5e-2))
 
 
-@pytest.mark.parametrize("limits", [{}, {"q_lengths": Q_LENGTHS}, {"kv_lengths": [0, 6, 2]}, {"window": CAUSAL}])
+@pytest.mark.parametrize(
+    "limits", [{}, {"q_lengths": Q_LENGTHS}, {"kv_lengths": [0, 6, 2]}, {"window": CAUSAL}]
+)
 @pytest.mark.parametrize("beam", [1, 2])
 def test_lengths_and_windows(handle, beam, limits):
-    limits = {name: value[: BATCH * beam] if name == "q_lengths" else value for name, value in limits.items()}
+    limits = {
+        name: value[: BATCH * beam] if name == "q_lengths" else value
+        for name, value in limits.items()
+    }
     Case(handle, spec_of(bias=True), beam).check(ATTENTION_BOUNDS["float64"], **limits)
 
 
@@ -142,7 +174,9 @@ def test_lengths_and_windows(handle, beam, limits):
 @pytest.mark.parametrize("q_lengths", [[0, 2, 1, 0, 1, 2], [3, 0, 1, 2, 3, 0], [0] * 6])
 def test_no_query_reaches_the_last_step(handle, q_lengths, kv_lengths):
     """cuDNN 9.19 leaves dq beyond the longest query as it was, where queries are not projected."""
-    Case(handle, spec_of("none")).check(ATTENTION_BOUNDS["float64"], q_lengths=q_lengths, kv_lengths=kv_lengths)
+    Case(handle, spec_of("none")).check(
+        ATTENTION_BOUNDS["float64"], q_lengths=q_lengths, kv_lengths=kv_lengths
+    )
 
 
 def test_the_emulated_device_leaves_what_an_h200_leaves_unwritten(monkeypatch):
@@ -151,14 +185,18 @@ def test_the_emulated_device_leaves_what_an_h200_leaves_unwritten(monkeypatch):
         monkeypatch.setattr(handle.device, "fill", lambda ptr, nbytes, byte, stream: None)
         case = Case(handle, spec_of("none"))
         y, reserve = case.forward(training=True, q_lengths=[0, 2, 1, 0, 1, 2])
-        dq, dk, dv = (handle.array(np.full(array.shape, np.nan), dtype="float64") for array in case.operands)
+        dq, dk, dv = (
+            handle.array(np.full(array.shape, np.nan), dtype="float64") for array in case.operands
+        )
         dnn.multi_head_attention_backward_data(handle, reserve, y, out=(dq, dk, dv))
         unwritten = np.isnan(dq.numpy()).all((0, 1, 3))
         np.testing.assert_array_equal(unwritten, np.arange(STEPS) >= 2)
 
 
 def test_a_window_may_be_empty_or_reach_too_far(handle):
-    Case(handle, spec_of(bias=True)).check(ATTENTION_BOUNDS["float64"], window=([0, 3, 2, 0], [2, 3, 1, 99]))
+    Case(handle, spec_of(bias=True)).check(
+        ATTENTION_BOUNDS["float64"], window=([0, 3, 2, 0], [2, 3, 1, 99])
+    )
 
 
 def test_queries_of_no_steps(handle):
@@ -166,7 +204,9 @@ def test_queries_of_no_steps(handle):
     lengths = [4, 0, 1, 0, 3, 4]
     y = case.forward(q_lengths=lengths).numpy()
     assert_close(y, case.expected(lengths).detach().numpy(), ATTENTION_BOUNDS["float64"][0])
-    np.testing.assert_array_equal(y[0, 1], np.broadcast_to(case.weights["bo"].numpy(), y[0, 1].shape))
+    np.testing.assert_array_equal(
+        y[0, 1], np.broadcast_to(case.weights["bo"].numpy(), y[0, 1].shape)
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -179,7 +219,9 @@ def test_more_room_than_is_used(handle, seed):
     assert kept == Case(handle, spec_of()).forward(training=True).reserve.array.nbytes
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1), (2, 1, 0), (1, 0, 2), (1, 2, 0)])
+@pytest.mark.parametrize(
+    "order", [(0, 1, 2), (0, 2, 1), (2, 0, 1), (2, 1, 0), (1, 0, 2), (1, 2, 0)]
+)
 def test_any_order_of_axes(handle, order):
     case = Case(handle, spec_of())
     expected, back = case.expected(), tuple(np.argsort((*order, 3)))
@@ -189,7 +231,9 @@ def test_any_order_of_axes(handle, order):
         case.operands[number] = dnn.DeviceArray(spec, lying.device, lying.ptr, lying, lying.stream)
     y = case.forward()
     assert_close(y.numpy(), expected.detach().numpy(), ATTENTION_BOUNDS["float64"][0])
-    assert y.strides == tuple(np.array(handle.empty([y.shape[axis] for axis in (*order, 3)]).strides)[list(back)])
+    assert y.strides == tuple(
+        np.array(handle.empty([y.shape[axis] for axis in (*order, 3)]).strides)[list(back)]
+    )
 
 
 def test_three_axes_are_one_beam(handle):
@@ -215,10 +259,15 @@ def test_only_some_operands_may_have_three_axes(handle, ranks):
 
 
 def test_a_residual_is_added(handle):
-    case = Case(handle, dnn.AttentionSpec(2, 5, 6, 7, **WHOLE | {"o_proj_size": 5}, bias=True, dtype="float64"))
+    case = Case(
+        handle,
+        dnn.AttentionSpec(2, 5, 6, 7, **WHOLE | {"o_proj_size": 5}, bias=True, dtype="float64"),
+    )
     residual = case.values((BATCH, BEAM, STEPS, 5))
     y = case.forward(residual=handle.array(residual))
-    assert_close(y.numpy(), case.expected().detach().numpy() + residual, ATTENTION_BOUNDS["float64"][0])
+    assert_close(
+        y.numpy(), case.expected().detach().numpy() + residual, ATTENTION_BOUNDS["float64"][0]
+    )
     other = Case(handle, spec_of())
     with pytest.raises(dnn.ArgumentError, match="residual with outputs of 9"):
         other.forward(residual=handle.empty((BATCH, BEAM, STEPS, 9), "float64"))
@@ -235,7 +284,9 @@ def test_one_step_leaves_the_others(handle):
         assert (np.delete(got, step, 2) == 77).all()
 
 
-@pytest.mark.parametrize("chances", [{"dropout": 0.4}, {"post_dropout": 0.3}, {"dropout": 0.4, "post_dropout": 0.3}])
+@pytest.mark.parametrize(
+    "chances", [{"dropout": 0.4}, {"post_dropout": 0.3}, {"dropout": 0.4, "post_dropout": 0.3}]
+)
 def test_dropout(handle, chances):
     # without projections, and with values that are the unit vectors, the output shows each weight of the softmax
     spec = dnn.AttentionSpec(2, REACH, dtype="float64", math_type="fma", **chances)
@@ -246,7 +297,9 @@ def test_dropout(handle, chances):
     y, reserve = case.forward(training=True, dropout_state=state)
     other = case.forward(training=True, dropout_state=state).y.numpy()
     state.restore(saved)
-    np.testing.assert_array_equal(case.forward(training=True, dropout_state=state).y.numpy(), y.numpy())
+    np.testing.assert_array_equal(
+        case.forward(training=True, dropout_state=state).y.numpy(), y.numpy()
+    )
     plain, got = case.forward().numpy(), y.numpy()
     kept = got != 0
     share = np.prod([1 - chance for chance in chances.values()])
@@ -257,7 +310,9 @@ def test_dropout(handle, chances):
     state.close()
     with pytest.raises(dnn.ClosedError):
         case.forward(training=True, dropout_state=state)
-    with pytest.raises(dnn.ArgumentError, match=r"with dropout cuDNN 9\.19 computes gradients that are not"):
+    with pytest.raises(
+        dnn.ArgumentError, match=r"with dropout cuDNN 9\.19 computes gradients that are not"
+    ):
         dnn.multi_head_attention_backward_data(handle, reserve, y)
 
 
@@ -265,21 +320,38 @@ def test_dropout(handle, chances):
 @pytest.mark.parametrize("bias", [True, False])
 def test_weights_from_and_to_pytorch(handle, bias, same):
     module = torch.nn.MultiheadAttention(
-        12, 3, bias=bias, batch_first=True, kdim=None if same else 5, vdim=None if same else 7, dtype=torch.float64
+        12,
+        3,
+        bias=bias,
+        batch_first=True,
+        kdim=None if same else 5,
+        vdim=None if same else 7,
+        dtype=torch.float64,
     )
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     spec = dnn.AttentionSpec(
-        3, 12, None if same else 5, None if same else 7, q_proj_size=4, o_proj_size=12, bias=bias, dtype="float64"
+        3,
+        12,
+        None if same else 5,
+        None if same else 7,
+        q_proj_size=4,
+        o_proj_size=12,
+        bias=bias,
+        dtype="float64",
     )
-    given = {f"layer.{name}": value for name, value in module.state_dict().items()} | {"other": torch.zeros(1)}
+    given = {f"layer.{name}": value for name, value in module.state_dict().items()} | {
+        "other": torch.zeros(1)
+    }
     weights = dnn.AttentionWeights.from_torch(handle, spec, given, prefix="layer.")
     rng = np.random.default_rng(0)
     q, k, v = (
         rng.standard_normal((2, steps, size))
         for steps, size in zip((4, 6, 6), (12, spec.k_size, spec.v_size), strict=True)
     )
-    y = dnn.multi_head_attention_forward(handle, spec, weights, *map(handle.array, (q, k, v)), kv_lengths=[6, 3])
+    y = dnn.multi_head_attention_forward(
+        handle, spec, weights, *map(handle.array, (q, k, v)), kv_lengths=[6, 3]
+    )
     ignored = torch.tensor(np.arange(6) >= np.array([[6], [3]]))
     expected, _ = module(*map(torch.tensor, (q, k, v)), key_padding_mask=ignored)
     assert_close(y.numpy(), expected.detach().numpy(), ATTENTION_BOUNDS["float64"][0])
@@ -296,7 +368,8 @@ def test_weights_by_name(handle):
     assert {name: array.shape for name, array in weights.items()} == spec.weight_shapes()
     assert not any(array.numpy().any() for array in weights.values())
     values = {
-        name: np.random.default_rng(1).standard_normal(s).astype(np.float32) for name, s in spec.weight_shapes().items()
+        name: np.random.default_rng(1).standard_normal(s).astype(np.float32)
+        for name, s in spec.weight_shapes().items()
     }
     for name, value in values.items():
         weights[name] = value
@@ -309,10 +382,15 @@ def test_weights_by_name(handle):
     with pytest.raises(dnn.ArgumentError, match=r"weights\['wq'\] has shape \(2, 4, 5\)"):
         weights["wq"] = np.zeros((2, 5, 4))
     with pytest.raises(dnn.ArgumentError, match="missing bo"):
-        dnn.AttentionWeights.from_arrays(handle, spec, {name: value for name, value in values.items() if name != "bo"})
+        dnn.AttentionWeights.from_arrays(
+            handle, spec, {name: value for name, value in values.items() if name != "bo"}
+        )
     with pytest.raises(dnn.ArgumentError, match="is none that PyTorch has"):
         dnn.AttentionWeights.from_torch(handle, spec_of("none"), {})
-    for bad, message in (((3, {}), "spec=3 is not"), ((spec_of(v_proj_size=4), 3), "state_dict of type int")):
+    for bad, message in (
+        ((3, {}), "spec=3 is not"),
+        ((spec_of(v_proj_size=4), 3), "state_dict of type int"),
+    ):
         with pytest.raises(dnn.ArgumentError, match=message):
             dnn.AttentionWeights.from_torch(handle, *bad)
 
@@ -354,18 +432,26 @@ def test_the_passes_have_an_order(handle):
         ({"k": lambda h: h.empty((3, 2, 6, 6), "float64")}, r"k is .*; needed: .*\(3, 1, 6, 6\)"),
         ({"v": lambda h: h.empty((3, 1, 5, 7), "float64")}, "v is .*; needed"),
         ({"q": lambda h: h.empty((3, 2, 4, 5))}, "q is .*; needed"),
-        ({"q": lambda h: h.empty((24, 5), "float64")}, "q is .*; needed: .batch, beam, time, vector"),
-        ({"q": lambda h: h.empty(TensorSpec((3, 2, 4, 5), "float64", strides=(80, 40, 10, 2)))}, "packed in one order"),
+        (
+            {"q": lambda h: h.empty((24, 5), "float64")},
+            "q is .*; needed: .batch, beam, time, vector",
+        ),
+        (
+            {"q": lambda h: h.empty(TensorSpec((3, 2, 4, 5), "float64", strides=(80, 40, 10, 2)))},
+            "packed in one order",
+        ),
         ({"weights": 3}, "weights of type int is no AttentionWeights"),
         ({"spec": 3}, "spec=3 is not an AttentionSpec"),
         ({"spec": spec_of(max_batch=2)}, "max_batch=2 of the spec; there are 3"),
         ({"spec": spec_of(dropout=0.5), "training": True}, "dropout_state is not given"),
         ({"spec": spec_of(bias=True)}, "weights are for"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_refused_by_name(handle, changes, message):
     case = Case(handle, spec_of())
-    given = {"spec": case.spec, "weights": case.weights} | dict(zip("qkv", case.operands, strict=True))
+    given = {"spec": case.spec, "weights": case.weights} | dict(
+        zip("qkv", case.operands, strict=True)
+    )
     given |= {name: value(handle) if callable(value) else value for name, value in changes.items()}
     with pytest.raises(dnn.ArgumentError, match=message):
         dnn.multi_head_attention_forward(
@@ -376,12 +462,19 @@ def test_bad_input_is_refused_by_name(handle, changes, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"heads": 0}, "heads=0"), ({"q_size": 2.5}, "q_size=2.5"), ({"q_proj_size": -1}, "q_proj_size=-1"),
-        ({"k_size": 6}, "queries of 5 and keys of 6"), ({"scale": -1.0}, "scale=-1.0"), ({"scale": float("nan")}, "scale=nan"),
-        ({"bias": 1}, "bias=1"), ({"dropout": 1.0}, "dropout=1.0"), ({"post_dropout": -0.1}, "post_dropout=-0.1"),
-        ({"max_batch": 0}, "max_batch=0"), ({"dtype": "float"}, "dtype='float'"),
+        ({"heads": 0}, "heads=0"),
+        ({"q_size": 2.5}, "q_size=2.5"),
+        ({"q_proj_size": -1}, "q_proj_size=-1"),
+        ({"k_size": 6}, "queries of 5 and keys of 6"),
+        ({"scale": -1.0}, "scale=-1.0"),
+        ({"scale": float("nan")}, "scale=nan"),
+        ({"bias": 1}, "bias=1"),
+        ({"dropout": 1.0}, "dropout=1.0"),
+        ({"post_dropout": -0.1}, "post_dropout=-0.1"),
+        ({"max_batch": 0}, "max_batch=0"),
+        ({"dtype": "float"}, "dtype='float'"),
     ],
-)  # fmt: skip
+)
 def test_specs_refuse_by_name(options, message):
     with pytest.raises(dnn.ArgumentError, match=message):
         dnn.AttentionSpec(**{"heads": 2, "q_size": 5} | options)

@@ -16,16 +16,28 @@ import cudnnlite as dnn
 from cudnnlite.autotune import tuner as tuner_module
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.typical import rounded
-from cudnnlite.operations.choosing import alignment_of, tuned_choice
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.recording import record_problems
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
+from cudnnlite.plans.choosing import alignment_of, tuned_choice
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.recording import record_problems
+from cudnnlite.problems.rnn import RNNForwardProblem
 
 from .problems import PATTERN, fill, memory_of, poisoned, upload, with_gaps
 from .problems import Problem as Case
 from .test_plan import count_calls
 from .test_rnn_plan import LENGTHS, Network
-from .test_tuner import FIND, FORWARD, HEURISTIC, QUICK, RNN_FORWARD, W, X, forward_calls, hurry, misaligned, problem_of
+from .test_tuner import (
+    FIND,
+    FORWARD,
+    HEURISTIC,
+    QUICK,
+    RNN_FORWARD,
+    W,
+    X,
+    forward_calls,
+    hurry,
+    misaligned,
+    problem_of,
+)
 
 A, M, R = dnn.ConvolutionFwdAlgo, dnn.MathType, dnn.RNNAlgo
 FIRST = dnn.AlgorithmResult(A.IMPLICIT_GEMM, M.FMA)
@@ -51,7 +63,9 @@ class Chooser:
         self.recalled.append(key)
         return self.known.get(key)
 
-    def choose(self, problem: Any, alignments: Mapping[str, int], limit: int | None, key: Hashable = None) -> Any:
+    def choose(
+        self, problem: Any, alignments: Mapping[str, int], limit: int | None, key: Hashable = None
+    ) -> Any:
         self.asked.append((problem, alignments, limit))
         assert key == self.recalled[-1]
         self.known[key] = self.choice
@@ -98,7 +112,7 @@ def test_what_was_chosen_is_recalled(
     """The second call poses no problem and makes no plan: it is the call alone."""
     out = poisoned(handle, case.output_spec)
     case.run(out=out)
-    monkeypatch.setattr("cudnnlite.operations.convolution_problem.ConvolutionForwardProblem.__init__", None)
+    monkeypatch.setattr("cudnnlite.problems.convolution.ConvolutionForwardProblem.__init__", None)
     calls = count_calls(monkeypatch, handle.api, *MAKING)
     for _ in range(3):
         case.run(out=out)
@@ -133,13 +147,20 @@ def test_a_given_algorithm_is_respected(
 def test_none_leaves_it_to_the_heuristic(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
     chooser.choice = None
     case.check()
-    with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv, interface="descriptor") as plan:
+    with dnn.plan_convolution_forward(
+        handle, case.x, case.w, case.conv, interface="descriptor"
+    ) as plan:
         assert plan.choice.algorithm == case.choice()
 
 
 def test_plan_and_call_pose_the_same(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
     out = upload(handle, with_gaps(case.y_shape, "float32"), case.old_host)
-    options: dict[str, Any] = {"alpha": 2, "beta": np.float32(0.5), "out": out, "workspace_limit": "1 MiB"}
+    options: dict[str, Any] = {
+        "alpha": 2,
+        "beta": np.float32(0.5),
+        "out": out,
+        "workspace_limit": "1 MiB",
+    }
     case.run(**options)
     with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv, **options) as plan:
         assert plan.choice == replace(FIRST, workspace=plan.workspace)
@@ -150,7 +171,9 @@ def test_plan_and_call_pose_the_same(handle: dnn.Handle, case: Case, chooser: Ch
     assert limit == 1 << 20
 
 
-def test_a_plan_of_specs_knows_no_alignment(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
+def test_a_plan_of_specs_knows_no_alignment(
+    handle: dnn.Handle, case: Case, chooser: Chooser
+) -> None:
     w = dnn.FilterSpec(W)
     with dnn.plan_convolution_forward(handle, case.x.spec, w, case.conv) as plan:
         case.assert_right(plan(case.x, case.w), FIRST.algorithm)
@@ -159,16 +182,21 @@ def test_a_plan_of_specs_knows_no_alignment(handle: dnn.Handle, case: Case, choo
     assert [alignments for _, alignments, _ in chooser.asked] == [{}, {"x": 256}]
 
 
-@pytest.mark.parametrize(("offset", "expected"), [(4, 4), (8, 8), (64, 64), (100, 4), (256, 256), (384, 128)])
-def test_alignment_is_told(handle: dnn.Handle, case: Case, chooser: Chooser, offset: int, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("offset", "expected"), [(4, 4), (8, 8), (64, 64), (100, 4), (256, 256), (384, 128)]
+)
+def test_alignment_is_told(
+    handle: dnn.Handle, case: Case, chooser: Chooser, offset: int, expected: int
+) -> None:
     x = misaligned(handle, case.x_host, offset)
     assert alignment_of(x) == expected
     case.assert_right(dnn.convolution_forward(handle, x, case.w, case.conv), FIRST.algorithm)
     out = misaligned(handle, case.old_host, offset)
     case.assert_right(case.run(out=out), FIRST.algorithm)
     assert [alignments for _, alignments, _ in chooser.asked] == [
-        {"x": expected, "w": 256}, {"x": 256, "w": 256, "out": expected},
-    ]  # fmt: skip
+        {"x": expected, "w": 256},
+        {"x": 256, "w": 256, "out": expected},
+    ]
 
 
 def test_the_limit_is_told(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
@@ -182,7 +210,9 @@ def test_the_limit_is_told(handle: dnn.Handle, case: Case, chooser: Chooser) -> 
     assert len(chooser.recalled) == 4
 
 
-def test_a_choice_that_needs_more_than_the_limit_is_refused(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
+def test_a_choice_that_needs_more_than_the_limit_is_refused(
+    handle: dnn.Handle, case: Case, chooser: Chooser
+) -> None:
     chooser.choice = dnn.AlgorithmResult(A.WINOGRAD_NONFUSED, M.FMA)
     with pytest.raises(dnn.WorkspaceLimitError, match="WINOGRAD_NONFUSED needs a workspace of"):
         case.run(workspace_limit=1)
@@ -202,9 +232,15 @@ def test_equal_calls_are_one_key(handle: dnn.Handle, case: Case, chooser: Choose
         dnn.convolution_forward(handle, case.x, case.w, conv)
     assert len(set(chooser.recalled)) == 1
     others: list[dict[str, Any]] = [
-        {"alpha": 2.0}, {"beta": 1.0, "out": case.run()}, {"workspace_limit": 1 << 30}, {"conv": case.conv.replace(padding=0)},
-        {"x": handle.array(case.x_host, layout="NHWC"), "w": handle.array(case.w_host, layout="NHWC")},
-    ]  # fmt: skip
+        {"alpha": 2.0},
+        {"beta": 1.0, "out": case.run()},
+        {"workspace_limit": 1 << 30},
+        {"conv": case.conv.replace(padding=0)},
+        {
+            "x": handle.array(case.x_host, layout="NHWC"),
+            "w": handle.array(case.w_host, layout="NHWC"),
+        },
+    ]
     for other in others:
         given = {"x": case.x, "w": case.w, "conv": case.conv} | other
         dnn.convolution_forward(handle, **given)
@@ -275,8 +311,12 @@ def test_an_rnn_asks(handle: dnn.Handle, chooser: Chooser) -> None:
     assert len(chooser.asked) == 3
 
 
-@pytest.mark.parametrize("given", ["standard", R.STANDARD, dnn.AlgorithmResult(R.STANDARD, M.FMA)], ids=repr)
-def test_a_given_algorithm_of_an_rnn_is_respected(handle: dnn.Handle, chooser: Chooser, given: Any) -> None:
+@pytest.mark.parametrize(
+    "given", ["standard", R.STANDARD, dnn.AlgorithmResult(R.STANDARD, M.FMA)], ids=repr
+)
+def test_a_given_algorithm_of_an_rnn_is_respected(
+    handle: dnn.Handle, chooser: Chooser, given: Any
+) -> None:
     network = Network(handle)
     network.assert_right(network.run(algorithm=given))
     with network.plan(algorithm=given) as plan:
@@ -340,7 +380,9 @@ def test_a_plan_with_lengths_takes_others(handle: dnn.Handle, chooser: Chooser) 
 
 
 @pytest.mark.parametrize(("steps", "batch"), [(1, 1), (1, 3), (2, 1), (7, 1)])
-def test_a_plan_with_lengths_of_few(handle: dnn.Handle, chooser: Chooser, steps: int, batch: int) -> None:
+def test_a_plan_with_lengths_of_few(
+    handle: dnn.Handle, chooser: Chooser, steps: int, batch: int
+) -> None:
     network = Network(handle, steps=steps, batch=batch, lengths=(steps,) * batch)
     chooser.choice = None
     with network.plan() as plan:
@@ -350,7 +392,9 @@ def test_a_plan_with_lengths_of_few(handle: dnn.Handle, chooser: Chooser, steps:
     assert posed.data.batch == batch
 
 
-def test_with_a_buffer_of_ones_own_the_choice_makes_do(handle: dnn.Handle, chooser: Chooser) -> None:
+def test_with_a_buffer_of_ones_own_the_choice_makes_do(
+    handle: dnn.Handle, chooser: Chooser
+) -> None:
     chooser.choice = None
     network = Network(handle)
     own = handle.empty((16 << 20,), "uint8")  # a GPU wants 8 MiB
@@ -394,7 +438,9 @@ def test_every_call_inside_uses_the_tuned_choice(
 ) -> None:
     network = Network(handle)
     calls = forward_calls(monkeypatch, handle)
-    with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(interface="descriptor")) as tuner:
+    with dnn.autotuned(
+        handle, cache=":memory:", policy=dnn.TuningPolicy(interface="descriptor")
+    ) as tuner:
         assert handle.chooser is tuner
         case.assert_right(case.run(), tuner.choose(problem_of(case)).algorithm)
         network.assert_right(network.run())
@@ -402,8 +448,12 @@ def test_every_call_inside_uses_the_tuned_choice(
         best = tuner.tune(problem_of(case)).best()
         del calls[:]
         case.assert_right(case.run(), best.algorithm, math_type=best.math_type)
-        assert {(call.algorithm, call.math_type) for call in calls} <= {(best.algorithm, best.math_type)}
-        assert len(calls) == 1 or best.replay  # with new addresses a replaying plan measures, and records; or launches
+        assert {(call.algorithm, call.math_type) for call in calls} <= {
+            (best.algorithm, best.math_type)
+        }
+        assert (
+            len(calls) == 1 or best.replay
+        )  # with new addresses a replaying plan measures, and records; or launches
         with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv) as plan:
             assert plan.choice == best
         with network.plan() as rnn_plan:
@@ -417,7 +467,9 @@ def test_every_call_inside_uses_the_tuned_choice(
 def test_results_are_right(handle: dnn.Handle, dtype: str) -> None:
     """With out and beta too, which the tuning must not touch; with layouts; strided."""
     case = Case(handle, X, W, dtype, padding=1)
-    with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(layouts=["NHWC", "NCHW"])) as tuner:
+    with dnn.autotuned(
+        handle, cache=":memory:", policy=dnn.TuningPolicy(layouts=["NHWC", "NCHW"])
+    ) as tuner:
         for beta in (0.0, -0.5):
             for spec in (case.output_spec, with_gaps(case.y_shape, dtype, last=True)):
                 best = tuner.choose(problem_of(case, y=spec, beta=beta))
@@ -428,15 +480,21 @@ def test_results_are_right(handle: dnn.Handle, dtype: str) -> None:
         assert tuner.measured == 4
 
 
-def test_the_second_call_measures_nothing(handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_call_measures_nothing(
+    handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = Network(handle)
     out = poisoned(handle, case.output_spec)
     runs = forward_calls(monkeypatch, handle)
-    with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(interface="descriptor")) as tuner:
+    with dnn.autotuned(
+        handle, cache=":memory:", policy=dnn.TuningPolicy(interface="descriptor")
+    ) as tuner:
         case.run(out=out)
         network.run()
         best = tuner.tune(problem_of(case, y=case.output_spec)).best()
-        calls = count_calls(monkeypatch, handle.api, *MAKING, "cudnnSetStream", "cudnnGetRNNTempSpaceSizes")
+        calls = count_calls(
+            monkeypatch, handle.api, *MAKING, "cudnnSetStream", "cudnnGetRNNTempSpaceSizes"
+        )
         del runs[:]
         for _ in range(3):
             case.run(out=out)
@@ -471,10 +529,14 @@ def test_a_misaligned_view_is_another_problem(handle: dnn.Handle, case: Case) ->
 
 def test_policy_and_limit_bind_the_choice(handle: dnn.Handle, case: Case) -> None:
     network = Network(handle, math_type="default")
-    with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(allow_tf32=False, workspace_limit="1 GiB")):
+    with dnn.autotuned(
+        handle, cache=":memory:", policy=dnn.TuningPolicy(allow_tf32=False, workspace_limit="1 GiB")
+    ):
         with network.plan() as plan:
             assert plan.choice.math_type == M.FMA
-        with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv, workspace_limit=0) as tight:
+        with dnn.plan_convolution_forward(
+            handle, case.x, case.w, case.conv, workspace_limit=0
+        ) as tight:
             assert tight.workspace == 0
             case.assert_right(tight(case.x, case.w), tight.choice.algorithm)
         case.run(workspace_limit=0)
@@ -498,7 +560,9 @@ def test_the_chooser_before_comes_back(handle: dnn.Handle, case: Case) -> None:
 
     def fail() -> None:
         with dnn.autotuned(handle, cache=":memory:") as outer:
-            with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(objective="latency")) as inner:
+            with dnn.autotuned(
+                handle, cache=":memory:", policy=dnn.TuningPolicy(objective="latency")
+            ) as inner:
                 assert handle.chooser is inner
                 case.run()
                 assert (inner.measured, outer.measured) == (1, 0)
@@ -521,7 +585,9 @@ def test_only_this_handle_is_tuned(handle: dnn.Handle, case: Case) -> None:
         assert tuner.measured == 0
 
 
-def test_its_own_cache_is_closed_and_the_users_is_not(handle: dnn.Handle, tmp_path: Path, case: Case) -> None:
+def test_its_own_cache_is_closed_and_the_users_is_not(
+    handle: dnn.Handle, tmp_path: Path, case: Case
+) -> None:
     path = tmp_path / "tuning"
     with dnn.autotuned(handle, cache=path) as tuner:
         case.run()
@@ -532,11 +598,15 @@ def test_its_own_cache_is_closed_and_the_users_is_not(handle: dnn.Handle, tmp_pa
         with dnn.autotuned(handle, cache=cache) as tuner:
             assert tuner.cache is cache
             case.run()
-            assert tuner.measured == (handle.device.kind == "emulated"), "a GPU's times are in the file"
+            assert tuner.measured == (handle.device.kind == "emulated"), (
+                "a GPU's times are in the file"
+            )
         assert len(cache) == (handle.device.kind == "cuda")
 
 
-def test_the_users_folder_is_the_default(handle: dnn.Handle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_folder_is_the_default(
+    handle: dnn.Handle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDNNLITE_TUNING_CACHE", str(tmp_path / "mine"))
     with dnn.autotuned(handle) as tuner:
         assert tuner.cache.path == tmp_path / "mine"
@@ -628,11 +698,14 @@ def test_nothing_is_measured_while_a_graph_is_recorded(
     for array in (out, *outs):
         fill(array, 0xFF)
     runs = forward_calls(monkeypatch, handle)
-    with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(interface="descriptor")) as tuner:
+    with dnn.autotuned(
+        handle, cache=":memory:", policy=dnn.TuningPolicy(interface="descriptor")
+    ) as tuner:
         with monkeypatch.context() as patch:
             patch.setattr(handle.device, "is_capturing", lambda stream: stream is handle.stream)
             with pytest.warns(
-                dnn.TuningWarning, match=r"convolution forward of .* was never tuned, and cannot be while"
+                dnn.TuningWarning,
+                match=r"convolution forward of .* was never tuned, and cannot be while",
             ) as told:
                 case.run(out=out)
             assert len(told) == 1
@@ -686,7 +759,9 @@ def no_memory(*_: Any) -> Any:
 
 def test_nothing_is_measured_where_that_is_not_wanted(handle: dnn.Handle, case: Case) -> None:
     with dnn.autotuned(handle, cache=":memory:", measure=False) as tuner:
-        with pytest.warns(dnn.TuningWarning, match="and this tuner does not measure: cuDNN's heuristic chooses"):
+        with pytest.warns(
+            dnn.TuningWarning, match="and this tuner does not measure: cuDNN's heuristic chooses"
+        ):
             y = case.run()
         case.assert_right(y, case.choice())
         assert tuner.measured == 0
@@ -707,7 +782,8 @@ def test_a_row_that_failed_is_refused(handle: dnn.Handle, case: Case) -> None:
     wrong = dnn.AlgorithmResult(A.GEMM, M.FMA, why_not="wrong: relative error 5.0e-01")
     for row in (wrong, dnn.AlgorithmResult(A.GEMM, M.FMA, dnn.Status.NOT_SUPPORTED)):
         with pytest.raises(
-            dnn.ArgumentError, match=r"algorithm=GEMM .* cannot be used: (wrong: relative|NOT_SUPPORTED)"
+            dnn.ArgumentError,
+            match=r"algorithm=GEMM .* cannot be used: (wrong: relative|NOT_SUPPORTED)",
         ):
             case.run(algorithm=row)
 
@@ -720,7 +796,10 @@ def test_a_real_graph_can_be_recorded(handle: dnn.Handle) -> None:
     for tuned in (False, True):
         out = poisoned(handle, case.output_spec)
         case.run(out=out)  # plan and workspace are there
-        with dnn.autotuned(handle, cache=":memory:") as tuner, warnings.catch_warnings(record=True) as told:
+        with (
+            dnn.autotuned(handle, cache=":memory:") as tuner,
+            warnings.catch_warnings(record=True) as told,
+        ):
             warnings.simplefilter("always")
             if tuned:
                 case.run(out=out)
@@ -771,20 +850,29 @@ def asked_with(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle) -> list[dnn.
     ],
 )
 def test_half_precision_prefers_tensor_cores(
-    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, dtype: str, math_type: str, expected: str, layout: str
+    handle: dnn.Handle,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: str,
+    math_type: str,
+    expected: str,
+    layout: str,
 ) -> None:
     """Where the user left the math type open, and named no algorithm."""
     case = Case(handle, (2, 8, 9, 8), (8, 8, 3, 3), dtype, layout, padding=1, math_type=math_type)
     asked = asked_with(monkeypatch, handle)
     y = case.run(interface="descriptor")
-    with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv, interface="descriptor") as plan:
+    with dnn.plan_convolution_forward(
+        handle, case.x, case.w, case.conv, interface="descriptor"
+    ) as plan:
         assert plan.conv.math_type.name == math_type, "the spec stays the user's"
         case.assert_right(y, plan.choice.algorithm, math_type=plan.choice.math_type)
     assert [one.name for one in asked] == [expected] * 2
     assert math_type != "FMA" or plan.choice.math_type == M.FMA
 
 
-def test_a_named_algorithm_keeps_the_math_type(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_algorithm_keeps_the_math_type(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = Case(handle, X, W, "float16", padding=1)
     calls = forward_calls(monkeypatch, handle)
     case.run(algorithm="implicit_gemm")
@@ -794,7 +882,9 @@ def test_a_named_algorithm_keeps_the_math_type(handle: dnn.Handle, monkeypatch: 
     assert found[0].ok
 
 
-def test_an_rnn_without_a_chooser_runs_as_before(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_rnn_without_a_chooser_runs_as_before(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = Network(handle)
     calls = count_calls(monkeypatch, handle.api, RNN_FORWARD, FORWARD)
     network.assert_right(network.run())

@@ -31,7 +31,9 @@ class Bench:
         self.out = handle.empty(Y)
         fill(self.out, PATTERN)
 
-    def call(self, x: Any = None, w: Any = None, conv: Any = None, out: Any = None, **options: Any) -> Any:
+    def call(
+        self, x: Any = None, w: Any = None, conv: Any = None, out: Any = None, **options: Any
+    ) -> Any:
         """Call `convolution_forward` with some arguments replaced."""
         return dnn.convolution_forward(
             self.handle,
@@ -42,9 +44,13 @@ class Bench:
             **options,
         )
 
-    def over(self, array: dnn.DeviceArray, spec: dnn.TensorSpec, offset: int = 0, **options: Any) -> dnn.DeviceArray:
+    def over(
+        self, array: dnn.DeviceArray, spec: dnn.TensorSpec, offset: int = 0, **options: Any
+    ) -> dnn.DeviceArray:
         """Return an array over another one's memory."""
-        return dnn.DeviceArray(spec, array.device, array.ptr + offset, array, self.handle.stream, **options)
+        return dnn.DeviceArray(
+            spec, array.device, array.ptr + offset, array, self.handle.stream, **options
+        )
 
 
 @pytest.fixture
@@ -91,52 +97,116 @@ ARGUMENT, ARRAY = dnn.ArgumentError, dnn.ArrayTypeError
 SHAPES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
     "w_rank_2": (ARGUMENT, r"\bw\b", lambda b: b.call(w=b.handle.empty((6, 4)))),
     "w_rank_5": (ARGUMENT, r"\bw\b.*rank 5", lambda b: b.call(w=b.handle.empty((6, 4, 3, 2, 1)))),
-    "w_with_gaps": (ARGUMENT, r"\bw\b.*packed", lambda b: b.call(w=b.handle.empty(with_gaps(W, "float32")))),
+    "w_with_gaps": (
+        ARGUMENT,
+        r"\bw\b.*packed",
+        lambda b: b.call(w=b.handle.empty(with_gaps(W, "float32"))),
+    ),
     "channels": (ARGUMENT, r"\bw\b.*\bx\b", lambda b: b.call(w=b.handle.empty((6, 5, 3, 2)))),
-    "groups_do_not_divide": (ARGUMENT, r"groups=3", lambda b: b.call(conv=dnn.ConvolutionSpec(1, groups=3))),
-    "groups_do_not_match": (ARGUMENT, r"groups=2", lambda b: b.call(conv=dnn.ConvolutionSpec(1, groups=2))),
-    "filter_larger_than_image": (ARGUMENT, r"filter", lambda b: b.call(w=b.handle.empty((6, 4, 12, 2)))),
-    "spec_of_3_axes": (ARGUMENT, r"3 spatial axes", lambda b: b.call(conv=dnn.ConvolutionSpec((1, 1, 1)))),
+    "groups_do_not_divide": (
+        ARGUMENT,
+        r"groups=3",
+        lambda b: b.call(conv=dnn.ConvolutionSpec(1, groups=3)),
+    ),
+    "groups_do_not_match": (
+        ARGUMENT,
+        r"groups=2",
+        lambda b: b.call(conv=dnn.ConvolutionSpec(1, groups=2)),
+    ),
+    "filter_larger_than_image": (
+        ARGUMENT,
+        r"filter",
+        lambda b: b.call(w=b.handle.empty((6, 4, 12, 2))),
+    ),
+    "spec_of_3_axes": (
+        ARGUMENT,
+        r"3 spatial axes",
+        lambda b: b.call(conv=dnn.ConvolutionSpec((1, 1, 1))),
+    ),
     "find_out_shape": (
-        ARGUMENT, r"\bout\b",
-        lambda b: dnn.find_convolution_forward(b.handle, b.x, b.w, b.conv, out=b.handle.empty((2, 6, 9, 11))),
+        ARGUMENT,
+        r"\bout\b",
+        lambda b: dnn.find_convolution_forward(
+            b.handle, b.x, b.w, b.conv, out=b.handle.empty((2, 6, 9, 11))
+        ),
     ),
     "too_many_elements_x": (
-        ARGUMENT, r"\bx\b.*2,147,483,647|2,147,483,647(?s:.)*\bx\b",
-        lambda b: dnn.plan_convolution_forward(b.handle, dnn.TensorSpec((2, 1 << 15, 1 << 8, 1 << 8)),
-                                               dnn.FilterSpec((1, 1 << 15, 1, 1))),
+        ARGUMENT,
+        r"\bx\b.*2,147,483,647|2,147,483,647(?s:.)*\bx\b",
+        lambda b: dnn.plan_convolution_forward(
+            b.handle,
+            dnn.TensorSpec((2, 1 << 15, 1 << 8, 1 << 8)),
+            dnn.FilterSpec((1, 1 << 15, 1, 1)),
+        ),
     ),
     "too_many_elements_out": (
-        ARGUMENT, r"\bout\b|\by\b",
-        lambda b: dnn.plan_convolution_forward(b.handle, dnn.TensorSpec((2, 1, 1 << 15, 1 << 10)),
-                                               dnn.FilterSpec((64, 1, 1, 1))),
+        ARGUMENT,
+        r"\bout\b|\by\b",
+        lambda b: dnn.plan_convolution_forward(
+            b.handle, dnn.TensorSpec((2, 1, 1 << 15, 1 << 10)), dnn.FilterSpec((64, 1, 1, 1))
+        ),
     ),
-}  # fmt: skip
+}
 
 TYPES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
     "dtypes_differ": (ARGUMENT, r"\bx\b.*\bw\b", lambda b: b.call(w=b.handle.empty(W, "float16"))),
-    "algorithm_unknown": (ARGUMENT, r"algorithm.*IMPLICIT_GEMM", lambda b: b.call(algorithm="NOPE")),
+    "algorithm_unknown": (
+        ARGUMENT,
+        r"algorithm.*IMPLICIT_GEMM",
+        lambda b: b.call(algorithm="NOPE"),
+    ),
     "algorithm_number": (ARGUMENT, r"algorithm", lambda b: b.call(algorithm=99)),
     "algorithm_list": (ARGUMENT, r"algorithm", lambda b: b.call(algorithm=["GEMM"])),
-    "algorithm_of_other_enum": (ARGUMENT, r"algorithm", lambda b: b.call(algorithm=dnn.MathType.FMA)),
+    "algorithm_of_other_enum": (
+        ARGUMENT,
+        r"algorithm",
+        lambda b: b.call(algorithm=dnn.MathType.FMA),
+    ),
     "limit_text": (ARGUMENT, r"workspace_limit", lambda b: b.call(workspace_limit="much")),
     "limit_negative": (ARGUMENT, r"workspace_limit", lambda b: b.call(workspace_limit=-1)),
-    "limit_above_100_percent": (ARGUMENT, r"workspace_limit", lambda b: b.call(workspace_limit="101%")),
+    "limit_above_100_percent": (
+        ARGUMENT,
+        r"workspace_limit",
+        lambda b: b.call(workspace_limit="101%"),
+    ),
     "limit_list": (ARGUMENT, r"workspace_limit", lambda b: b.call(workspace_limit=[1])),
 }
 
 PLACES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
-    "find_x_numpy": (ARRAY, r"\bx\b", lambda b: dnn.find_convolution_forward(b.handle, b.problem.x_host, b.w)),
-    "find_w_numpy": (ARRAY, r"\bw\b", lambda b: dnn.find_convolution_forward(b.handle, b.x, b.problem.w_host)),
-    "plan_x_numpy": (ARGUMENT, r"\bx\b", lambda b: dnn.plan_convolution_forward(b.handle, b.problem.x_host, b.w)),
-    "plan_x_none": (ARGUMENT, r"\bx\b", lambda b: dnn.plan_convolution_forward(b.handle, None, b.w)),
-    "get_w_number": (ARGUMENT, r"\bw\b", lambda b: dnn.get_convolution_forward(b.handle, b.x, 5)),
-    "workspace_numpy": (ARRAY, r"workspace", lambda b: b.call(workspace=np.zeros(1 << 20, np.uint8))),
-    "read_only_out_of_find": (
-        ARRAY, r"\bout\b.*read-only",
-        lambda b: dnn.find_convolution_forward(b.handle, b.x, b.w, b.conv, out=b.over(b.out, b.out.spec, readonly=True)),
+    "find_x_numpy": (
+        ARRAY,
+        r"\bx\b",
+        lambda b: dnn.find_convolution_forward(b.handle, b.problem.x_host, b.w),
     ),
-}  # fmt: skip
+    "find_w_numpy": (
+        ARRAY,
+        r"\bw\b",
+        lambda b: dnn.find_convolution_forward(b.handle, b.x, b.problem.w_host),
+    ),
+    "plan_x_numpy": (
+        ARGUMENT,
+        r"\bx\b",
+        lambda b: dnn.plan_convolution_forward(b.handle, b.problem.x_host, b.w),
+    ),
+    "plan_x_none": (
+        ARGUMENT,
+        r"\bx\b",
+        lambda b: dnn.plan_convolution_forward(b.handle, None, b.w),
+    ),
+    "get_w_number": (ARGUMENT, r"\bw\b", lambda b: dnn.get_convolution_forward(b.handle, b.x, 5)),
+    "workspace_numpy": (
+        ARRAY,
+        r"workspace",
+        lambda b: b.call(workspace=np.zeros(1 << 20, np.uint8)),
+    ),
+    "read_only_out_of_find": (
+        ARRAY,
+        r"\bout\b.*read-only",
+        lambda b: dnn.find_convolution_forward(
+            b.handle, b.x, b.w, b.conv, out=b.over(b.out, b.out.spec, readonly=True)
+        ),
+    ),
+}
 
 
 def same(bench: Bench) -> dnn.DeviceArray:
@@ -167,15 +237,19 @@ def test_a_search_may_not_write_over_its_input(bench: Bench) -> None:
     w, conv = same(bench), bench.conv
     bench.conv = bench.problem.conv
     refuses(
-        ARGUMENT, r"\bout\b.*\bx\b", lambda: dnn.find_convolution_forward(bench.handle, bench.x, w, conv, out=bench.x)
-    )  # fmt: skip
+        ARGUMENT,
+        r"\bout\b.*\bx\b",
+        lambda: dnn.find_convolution_forward(bench.handle, bench.x, w, conv, out=bench.x),
+    )
 
 
 def test_out_right_behind_x_is_no_overlap(bench: Bench) -> None:
     memory = bench.handle.empty((1 << 16,))
     x, w = bench.over(memory, dnn.TensorSpec(X)), bench.w
     bench.handle.device.copy_in(x.ptr, bench.problem.x_host, bench.handle.stream)
-    y = dnn.convolution_forward(bench.handle, x, w, bench.conv, out=bench.over(memory, dnn.TensorSpec(Y), x.nbytes))
+    y = dnn.convolution_forward(
+        bench.handle, x, w, bench.conv, out=bench.over(memory, dnn.TensorSpec(Y), x.nbytes)
+    )
     bench.problem.assert_right(y, bench.problem.choice())
 
 
@@ -201,7 +275,9 @@ def test_layouts_that_differ_are_right_or_refused(
     if refusal:
         assert ("channels come last" in refusal) == (w_layout == "NHWC")
     else:
-        problem.assert_right(y, problem.choice() if algorithm is None else dnn.ConvolutionFwdAlgo[algorithm])
+        problem.assert_right(
+            y, problem.choice() if algorithm is None else dnn.ConvolutionFwdAlgo[algorithm]
+        )
 
 
 def test_what_lies_on_another_device_is_not_taken_over(bench: Bench) -> None:
@@ -239,4 +315,8 @@ def test_pickling(bench: Bench) -> None:
 def test_more_memory_than_there_is(bench: Bench) -> None:
     total = bench.handle.device.memory_info()[1]
     # far more: a driver that tries to find a little more takes all there is for a moment, and other tests then have none
-    refuses(dnn.DeviceMemoryError, r"free", lambda: bench.handle.empty((1 << 16, (total >> 16) * 64), "int8"))
+    refuses(
+        dnn.DeviceMemoryError,
+        r"free",
+        lambda: bench.handle.empty((1 << 16, (total >> 16) * 64), "int8"),
+    )

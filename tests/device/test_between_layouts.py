@@ -9,8 +9,8 @@ import pytest
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
-from cudnnlite.operations.call import call
-from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.plans.call import call
+from cudnnlite.problems.operation import OPERATIONS
 
 from .operation_samples import LAYOUTS, reference_of, spec_of
 from .problems import gap_mask, memory_of, poisoned, random_values, upload
@@ -20,8 +20,12 @@ REFUSED = (dnn.ArgumentError, dnn.NotSupportedError, dnn.BadParamError)
 # operation -> options, of those that have more than one way to go
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "activation_forward": [{"activation": dnn.ActivationSpec("relu")}],
-    "softmax_forward": [{"algorithm": a, "mode": m} for a in dnn.SoftmaxAlgorithm for m in dnn.SoftmaxMode],
-    "softmax_backward": [{"algorithm": a, "mode": m} for a in dnn.SoftmaxAlgorithm for m in dnn.SoftmaxMode],
+    "softmax_forward": [
+        {"algorithm": a, "mode": m} for a in dnn.SoftmaxAlgorithm for m in dnn.SoftmaxMode
+    ],
+    "softmax_backward": [
+        {"algorithm": a, "mode": m} for a in dnn.SoftmaxAlgorithm for m in dnn.SoftmaxMode
+    ],
     "lrn_forward": [{"norm": dnn.LRNSpec(3, 0.5, 0.75, 1.0)}],
     "lrn_backward": [{"norm": dnn.LRNSpec(3, 0.5, 0.75, 1.0)}],
     "pooling_forward": [{"pooling": dnn.PoolingSpec(1)}],
@@ -82,8 +86,12 @@ def test_strides_of_any_kind_are_computed_rightly_or_refused(handle: dnn.Handle,
             np.testing.assert_array_equal(memory_of(out), before)
             continue
         computed += 1
-        (expected,) = reference_of(name)(*(host.astype(np.float64) for host in hosts.values()), **options)
-        assert_near(out.numpy(), expected, OPERATION_BOUNDS[dtype], max(1.0, np.abs(expected).max()))
+        (expected,) = reference_of(name)(
+            *(host.astype(np.float64) for host in hosts.values()), **options
+        )
+        assert_near(
+            out.numpy(), expected, OPERATION_BOUNDS[dtype], max(1.0, np.abs(expected).max())
+        )
         gaps = gap_mask(out.spec)
         np.testing.assert_array_equal(memory_of(out)[gaps], before[gaps])
     assert computed >= DRAWS // 4
@@ -91,7 +99,9 @@ def test_strides_of_any_kind_are_computed_rightly_or_refused(handle: dnn.Handle,
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("op", ["add", "mul", "min", "max", "sqrt", "not"])
-def test_the_result_of_op_tensor_may_take_the_place_of_a(handle: dnn.Handle, op: str, layout: str) -> None:
+def test_the_result_of_op_tensor_may_take_the_place_of_a(
+    handle: dnn.Handle, op: str, layout: str
+) -> None:
     host = np.random.default_rng(0).uniform(0.5, 2, (2, 4, 3, 5)).astype(np.float32)
     a, b = (upload(handle, spec_of(host.shape, "float32", layout), host) for _ in range(2))
     expected = dnn.op_tensor(handle, a, b, op).numpy()
@@ -111,7 +121,9 @@ def test_the_result_of_op_tensor_may_not_take_the_place_of_b(handle: dnn.Handle)
 def test_lrn_in_place(handle: dnn.Handle) -> None:
     x = handle.array(random_values(np.random.default_rng(0), (2, 6, 3, 4), "float32"))
     expected = dnn.lrn_forward(handle, x, dnn.LRNSpec()).numpy()
-    np.testing.assert_array_equal(dnn.lrn_forward(handle, x, dnn.LRNSpec(), out=x).numpy(), expected)
+    np.testing.assert_array_equal(
+        dnn.lrn_forward(handle, x, dnn.LRNSpec(), out=x).numpy(), expected
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -120,9 +132,14 @@ def test_lrn_in_place(handle: dnn.Handle) -> None:
 def test_op_tensor_on_int8(handle: dnn.Handle, op: str, out_dtype: str, layout: str) -> None:
     """Computed in float32, and rounded and saturated last."""
     rng = np.random.default_rng(0)
-    a_host, b_host, old = (rng.integers(-120, 121, shape) for shape in ((2, 4, 6, 8), (1, 4, 1, 1), (2, 4, 6, 8)))
+    a_host, b_host, old = (
+        rng.integers(-120, 121, shape) for shape in ((2, 4, 6, 8), (1, 4, 1, 1), (2, 4, 6, 8))
+    )
     a_host = np.abs(a_host) if op == "sqrt" else a_host
-    a, b = (upload(handle, spec_of(h.shape, "int8", layout), h.astype(np.int8)) for h in (a_host, b_host))
+    a, b = (
+        upload(handle, spec_of(h.shape, "int8", layout), h.astype(np.int8))
+        for h in (a_host, b_host)
+    )
     out = upload(handle, spec_of(old.shape, out_dtype, layout), old.astype(out_dtype))
     scaled = 0.5 * a_host
     results = {
@@ -141,20 +158,27 @@ def test_op_tensor_on_int8(handle: dnn.Handle, op: str, out_dtype: str, layout: 
 
 
 @pytest.mark.parametrize("out_dtype", ["int8", "float32"])
-@pytest.mark.parametrize("op", [op for op in dnn.ReduceTensorOp.__members__ if not op.startswith("MUL")])
+@pytest.mark.parametrize(
+    "op", [op for op in dnn.ReduceTensorOp.__members__ if not op.startswith("MUL")]
+)
 def test_reduce_tensor_on_int8(handle: dnn.Handle, op: str, out_dtype: str) -> None:
     host = np.random.default_rng(0).integers(-20, 21, (2, 4, 3, 3))
     spec = dnn.ReduceTensorSpec(op)
     out = poisoned(handle, dnn.TensorSpec((2, 4, 1, 1), out_dtype))
     dnn.reduce_tensor(handle, handle.array(host, dtype="int8"), spec, out=out)
-    (expected,) = reference_of("reduce_tensor")(host.astype(np.float64), np.zeros((2, 4, 1, 1)), op=spec)
+    (expected,) = reference_of("reduce_tensor")(
+        host.astype(np.float64), np.zeros((2, 4, 1, 1)), op=spec
+    )
     if out_dtype == "int8":
         expected = np.clip(np.rint(expected), -128, 127)
     np.testing.assert_allclose(out.numpy().astype(np.float64), expected, rtol=1e-5)
 
 
 def test_what_is_made_of_int8_is_int8_or_float32(handle: dnn.Handle) -> None:
-    a, out = handle.array(np.ones((1, 2, 3, 4)), dtype="int8"), handle.empty((1, 2, 3, 4), "float16")
+    a, out = (
+        handle.array(np.ones((1, 2, 3, 4)), dtype="int8"),
+        handle.empty((1, 2, 3, 4), "float16"),
+    )
     with pytest.raises(dnn.ArgumentError, match="out is float16; needed: int8, float32"):
         dnn.op_tensor(handle, a, a, "add", out=out)
     with pytest.raises(dnn.ArgumentError, match="out is float16; needed: int8, float32"):

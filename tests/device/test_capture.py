@@ -24,7 +24,9 @@ from .rnn_problems import Problem as Network
 
 X, W = (3, 4, 9, 11), (5, 4, 3, 3)
 
-each_stream = pytest.mark.parametrize("own_stream", [False, True], ids=["default stream", "own stream"])
+each_stream = pytest.mark.parametrize(
+    "own_stream", [False, True], ids=["default stream", "own stream"]
+)
 
 
 def put_on_stream(handle: dnn.Handle, own_stream: bool) -> None:
@@ -63,7 +65,9 @@ def test_a_graph_computes_what_the_calls_do(
 ) -> None:
     put_on_stream(handle, own_stream)
     problem = Problem(handle, X, W, padding=1, math_type="fma")
-    plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, interface=interface)
+    plan = dnn.plan_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, interface=interface
+    )
     y, positive = plan(problem.x, problem.w), poisoned(handle, problem.output_spec)
     dnn.activation_forward(handle, y, "relu", out=positive)
     for array in (y, positive):
@@ -89,7 +93,9 @@ def test_a_graph_computes_what_the_calls_do(
         graph.launch()
     twice.assert_right(y, plan.choice.algorithm)
     problem = Problem(handle, X, W, padding=1, math_type="fma")
-    problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)  # eager calls go on as before
+    problem.assert_right(
+        plan(problem.x, problem.w), plan.choice.algorithm
+    )  # eager calls go on as before
     plan.close()
 
 
@@ -118,11 +124,16 @@ def test_every_operation_can_be_recorded(handle: dnn.Handle, capture: Capture, n
 
 
 def network_of(handle: dnn.Handle, lengths: Any = (3, 5, 1), **options: Any) -> Network:
-    return Network(handle, Case("lstm", num_layers=2, bidirectional=True, lengths=lengths, dtype="float32", **options))
+    return Network(
+        handle,
+        Case("lstm", num_layers=2, bidirectional=True, lengths=lengths, dtype="float32", **options),
+    )
 
 
 @each_stream
-def test_a_network_with_lengths_that_change_later(handle: dnn.Handle, capture: Capture, own_stream: bool) -> None:
+def test_a_network_with_lengths_that_change_later(
+    handle: dnn.Handle, capture: Capture, own_stream: bool
+) -> None:
     """The graph keeps the lengths that it was recorded with."""
     put_on_stream(handle, own_stream)
     network = network_of(handle)
@@ -131,7 +142,9 @@ def test_a_network_with_lengths_that_change_later(handle: dnn.Handle, capture: C
         for array in out:
             fill(array, 0xFF)
         with capture() as graph:
-            plan(network.weights, network.x, network.hx, network.cx, lengths=network.lengths, out=out)
+            plan(
+                network.weights, network.x, network.hx, network.cx, lengths=network.lengths, out=out
+            )
         plan(network.weights, network.x, network.hx, network.cx, lengths=[5, 2, 4])
         graph.launch()
         network.assert_forward(out)
@@ -142,10 +155,20 @@ def test_a_training_step(handle: dnn.Handle, capture: Capture) -> None:
 
     def step(out: Any, reserve: Any, gradients: Any, weights: Any) -> None:
         trained = dnn.rnn_forward(
-            handle, network.spec, network.weights, network.x, network.hx, network.cx, lengths=network.lengths, training=True,
-            out=out, reserve=reserve,
-        )  # fmt: skip
-        dnn.rnn_backward_data(handle, trained.reserve, network.dy, network.dhy, network.dcy, out=gradients)
+            handle,
+            network.spec,
+            network.weights,
+            network.x,
+            network.hx,
+            network.cx,
+            lengths=network.lengths,
+            training=True,
+            out=out,
+            reserve=reserve,
+        )
+        dnn.rnn_backward_data(
+            handle, trained.reserve, network.dy, network.dhy, network.dcy, out=gradients
+        )
         dnn.rnn_backward_weights(handle, trained.reserve, out=weights)
 
     trained = network.forward(training=True)
@@ -223,7 +246,9 @@ class Scene:
 
     def recur(self, **options: Any) -> Any:
         n = self.network
-        return dnn.rnn_forward(self.handle, n.spec, n.weights, n.x, n.hx, n.cx, lengths=n.lengths, **options)
+        return dnn.rnn_forward(
+            self.handle, n.spec, n.weights, n.x, n.hx, n.cx, lengths=n.lengths, **options
+        )
 
     def outgrow(self) -> Any:
         needed = self.handle.workspace.size + 1
@@ -244,27 +269,51 @@ class Scene:
 
 
 REFUSED: dict[str, tuple[Callable[[Scene], Any], str]] = {
-    "a new output": (lambda s: s.convolve(), r"cannot be allocated while a CUDA graph is recorded on .*pass out="),
+    "a new output": (
+        lambda s: s.convolve(),
+        r"cannot be allocated while a CUDA graph is recorded on .*pass out=",
+    ),
     "a new output of a network": (lambda s: s.recur(), "pass out="),
     "a new reserve space": (lambda s: s.recur(training=True), "reserve="),
-    "a larger workspace": (Scene.outgrow, r"make the call once before, or handle.workspace.reserve\(\d+, handle.stream\)"),
-    "a copy to the host": (lambda s: s.y.numpy(), "a copy to the host waits, and cannot .*: read results after a launch"),
+    "a larger workspace": (
+        Scene.outgrow,
+        r"make the call once before, or handle.workspace.reserve\(\d+, handle.stream\)",
+    ),
+    "a copy to the host": (
+        lambda s: s.y.numpy(),
+        "a copy to the host waits, and cannot .*: read results after a launch",
+    ),
     "a copy from the host": (lambda s: s.handle.array([[1.0]]), "allocate them before the capture"),
-    "waiting": (lambda s: s.handle.synchronize(), "nothing can be waited for .*: synchronize after a launch"),
+    "waiting": (
+        lambda s: s.handle.synchronize(),
+        "nothing can be waited for .*: synchronize after a launch",
+    ),
     "cudnnFind": (
-        lambda s: dnn.find_convolution_forward(s.handle, s.problem.x, s.problem.w, s.problem.conv, out=s.y),
+        lambda s: dnn.find_convolution_forward(
+            s.handle, s.problem.x, s.problem.w, s.problem.conv, out=s.y
+        ),
         "a search waits, and cannot be made .*: search before the capture",
     ),
     "the search for networks": (
-        lambda s: dnn.find_rnn_forward(s.handle, s.network.spec, s.network.weights, s.network.x), "search before the capture"
+        lambda s: dnn.find_rnn_forward(s.handle, s.network.spec, s.network.weights, s.network.x),
+        "search before the capture",
     ),
     "tuning": (Scene.tune, "a search waits, and cannot be made .*: search before the capture"),
     "another capture": (Scene.nested, "no other can be .*: end that capture first"),
-    "a launch": (lambda s: s.graph.launch(), "no graph can be launched .*: launch it after the capture"),
+    "a launch": (
+        lambda s: s.graph.launch(),
+        "no graph can be launched .*: launch it after the capture",
+    ),
     "another stream": (Scene.move, "stream cannot be changed while a CUDA graph is recorded"),
-    "an operand of another stream": (lambda s: s.convolve(s.elsewhere, out=s.y), r"handle.view\(array\)"),
-    "a view of an array of another stream": (lambda s: s.handle.view(s.elsewhere), "before the capture"),
-}  # fmt: skip
+    "an operand of another stream": (
+        lambda s: s.convolve(s.elsewhere, out=s.y),
+        r"handle.view\(array\)",
+    ),
+    "a view of an array of another stream": (
+        lambda s: s.handle.view(s.elsewhere),
+        "before the capture",
+    ),
+}
 
 
 @each_stream
@@ -313,7 +362,8 @@ def test_no_other_handle_on_the_stream_is_used_meanwhile(
                 second.synchronize,
             ):
                 with pytest.raises(
-                    dnn.CaptureError, match=r"recorded on .* through another handle; call through that one"
+                    dnn.CaptureError,
+                    match=r"recorded on .* through another handle; call through that one",
                 ):
                     refused()
             problem.run(out=y)
@@ -321,15 +371,21 @@ def test_no_other_handle_on_the_stream_is_used_meanwhile(
         second.stream = device.create_stream()
         with capture():
             x, w = second.array(problem.x_host), second.array(problem.w_host)
-            problem.assert_right(dnn.convolution_forward(second, x, w, problem.conv), dnn.Engine(0))  # at once
+            problem.assert_right(
+                dnn.convolution_forward(second, x, w, problem.conv), dnn.Engine(0)
+            )  # at once
 
 
-def test_raw_calls_of_another_handle_run_at_once(handle: dnn.Handle, device: Any, capture: Capture) -> None:
+def test_raw_calls_of_another_handle_run_at_once(
+    handle: dnn.Handle, device: Any, capture: Capture
+) -> None:
     x = handle.array(np.ones((2, 3), np.float32))
     handle.synchronize()
     with dnn.Handle(device) as second, dnn.TensorDescriptor((2, 3)) as desc:
         with capture():
-            second.api.cudnnSetTensor(second.ptr, desc.ptr, x.ptr, ctypes.byref(ctypes.c_float(5.0)))
+            second.api.cudnnSetTensor(
+                second.ptr, desc.ptr, x.ptr, ctypes.byref(ctypes.c_float(5.0))
+            )
         second.synchronize()
         assert (x.numpy() == 5).all()
 
@@ -349,7 +405,9 @@ def test_a_handle_that_records_is_used_by_one_thread_and_not_closed(device: Any)
             thread = threading.Thread(target=elsewhere)
             thread.start()
             thread.join()
-            with pytest.raises(dnn.CaptureError, match="cannot be closed while a CUDA graph is recorded through it"):
+            with pytest.raises(
+                dnn.CaptureError, match="cannot be closed while a CUDA graph is recorded through it"
+            ):
                 handle.close()
             problem.run(out=y)
         assert told == ["refused"]
@@ -565,7 +623,9 @@ def test_another_thread_cannot_wait_for_the_device(handle: dnn.Handle, capture: 
             with dnn.autotuned(other, cache=":memory:") as tuner:
                 told.append(dnn.convolution_forward(other, x, w, problem.conv).numpy())
                 told.append(tuner.measured)
-            told.extend(str(warning.message) for warning in warned if warning.category is dnn.TuningWarning)
+            told.extend(
+                str(warning.message) for warning in warned if warning.category is dnn.TuningWarning
+            )
 
     with capture() as graph:
         thread = threading.Thread(target=elsewhere)

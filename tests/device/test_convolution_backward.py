@@ -15,8 +15,8 @@ from tolerances import assert_close
 import cudnnlite as dnn
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.operations.call import make_plan, problem_of
-from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.plans.call import make_plan, problem_of
+from cudnnlite.problems.operation import OPERATIONS
 from cudnnlite.search.accuracy import why_wrong
 
 from .problems import FLOATS, LAST, UNSUPPORTED, poisoned, random_values, upload, with_gaps
@@ -32,9 +32,17 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "3x2": ((2, 5, 9, 7), (6, 5, 3, 2), {}),
     "padded": ((3, 4, 8, 9), (6, 4, 3, 3), {"padding": 1}),
     "strided": ((2, 4, 11, 9), (6, 4, 3, 2), {"padding": (2, 1), "stride": (2, 3)}),
-    "dilated_groups": ((2, 4, 9, 8), (6, 2, 3, 2), {"padding": (1, 2), "dilation": (2, 3), "groups": 2}),
+    "dilated_groups": (
+        (2, 4, 9, 8),
+        (6, 2, 3, 2),
+        {"padding": (1, 2), "dilation": (2, 3), "groups": 2},
+    ),
     "depthwise": ((2, 6, 7, 9), (12, 1, 3, 3), {"padding": 1, "groups": 6, "stride": 2}),
-    "rotated": ((1, 4, 7, 6), (5, 4, 3, 2), {"padding": (0, 1), "mode": "convolution", "stride": (1, 2)}),
+    "rotated": (
+        (1, 4, 7, 6),
+        (5, 4, 3, 2),
+        {"padding": (0, 1), "mode": "convolution", "stride": (1, 2)},
+    ),
     "1x1": ((2, 8, 5, 7), (4, 8, 1, 1), {"stride": 2}),
     "1d": ((2, 4, 17), (6, 2, 5), {"padding": 3, "stride": 2, "dilation": 2, "groups": 2}),
     "3d": (
@@ -50,7 +58,13 @@ class Case:
     """A gradient's operands on a device, and what has to come out of it."""
 
     def __init__(
-        self, handle: dnn.Handle, kind: str, shapes: Any, dtype: str = "float32", layout: str = "first", seed: int = 0
+        self,
+        handle: dnn.Handle,
+        kind: str,
+        shapes: Any,
+        dtype: str = "float32",
+        layout: str = "first",
+        seed: int = 0,
     ) -> None:
         x_shape, w_shape, options = shapes
         rng = np.random.default_rng(seed)
@@ -61,18 +75,28 @@ class Case:
 
         def spec_of(shape: tuple[int, ...], *, filter_: bool = False) -> dnn.TensorSpec:
             return (
-                with_gaps(shape, dtype) if layout == "strided" and not filter_ else dnn.TensorSpec(shape, dtype, name)
+                with_gaps(shape, dtype)
+                if layout == "strided" and not filter_
+                else dnn.TensorSpec(shape, dtype, name)
             )
 
         specs = {"x": spec_of(x_shape), "w": spec_of(w_shape, filter_=True), "dy": spec_of(y_shape)}
         hosts = {role: random_values(rng, spec.shape, dtype) for role, spec in specs.items()}
-        steps = *self.conv.steps(len(x_shape) - 2), self.conv.groups, self.conv.mode == dnn.ConvolutionMode.CONVOLUTION
+        steps = (
+            *self.conv.steps(len(x_shape) - 2),
+            self.conv.groups,
+            self.conv.mode == dnn.ConvolutionMode.CONVOLUTION,
+        )
         if kind == "data":
             self.read, self.like = ("w", "dy"), "x"
-            self.sums = onnx_gradient_of_x(x_shape, hosts["w"].astype(np.float64), hosts["dy"], *steps)
+            self.sums = onnx_gradient_of_x(
+                x_shape, hosts["w"].astype(np.float64), hosts["dy"], *steps
+            )
         else:
             self.read, self.like = ("x", "dy"), "w"
-            self.sums = onnx_gradient_of_w(hosts["x"].astype(np.float64), w_shape, hosts["dy"], *steps)
+            self.sums = onnx_gradient_of_w(
+                hosts["x"].astype(np.float64), w_shape, hosts["dy"], *steps
+            )
         self.arrays = [upload(handle, specs[role], hosts[role]) for role in self.read]
         self.spec, self.old = specs[self.like], hosts[self.like]
         self.operation = OPERATIONS[f"convolution_backward_{kind}"]
@@ -81,15 +105,25 @@ class Case:
         return getattr(dnn, f"{prefix}convolution_backward_{self.kind}")
 
     def fresh(self, beta: float = 0.0) -> dnn.DeviceArray:
-        return upload(self.handle, self.spec, self.old) if beta else poisoned(self.handle, self.spec)
+        return (
+            upload(self.handle, self.spec, self.old) if beta else poisoned(self.handle, self.spec)
+        )
 
     def call(self, **options: Any) -> dnn.DeviceArray:
         result: dnn.DeviceArray = self.function()(self.handle, *self.arrays, self.conv, **options)
         return result
 
-    def check(self, got: dnn.DeviceArray, alpha: float = 1.0, beta: float = 0.0, bound: float | None = None) -> None:
+    def check(
+        self,
+        got: dnn.DeviceArray,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        bound: float | None = None,
+    ) -> None:
         expected = alpha * self.sums + beta * self.old.astype(np.float64)
-        assert_close(got.numpy(), expected, BOUNDS[self.dtype] if bound is None else bound, alpha * self.sums)
+        assert_close(
+            got.numpy(), expected, BOUNDS[self.dtype] if bound is None else bound, alpha * self.sums
+        )
 
 
 @every_kind
@@ -123,7 +157,9 @@ def test_every_algorithm(handle: dnn.Handle, kind: str, dtype: str, math_type: s
         ranked = case.function("get_")(handle, *case.arrays, case.conv, **like)
         found = case.function("find_")(handle, *case.arrays, case.conv, **like)
         assert {row.algorithm for row in ranked} == {row.algorithm for row in found}
-        assert {row.algorithm for row in ranked if row.ok} == {row.algorithm for row in found if row.ok}
+        assert {row.algorithm for row in ranked if row.ok} == {
+            row.algorithm for row in found if row.ok
+        }
         for row in (*ranked, *found):
             if not row.ok:
                 with pytest.raises(dnn.NotSupportedError):
@@ -132,7 +168,9 @@ def test_every_algorithm(handle: dnn.Handle, kind: str, dtype: str, math_type: s
             counts[row.algorithm.name] += 1
             winograd = "WINOGRAD" in row.algorithm.name
             tf32 = dtype == "float32" and math_type == "default"
-            bound = max(TF32_BOUND * tf32, WINOGRAD_BOUND * (winograd and dtype == "float32")) or None
+            bound = (
+                max(TF32_BOUND * tf32, WINOGRAD_BOUND * (winograd and dtype == "float32")) or None
+            )
             for algorithm in (row, row.algorithm, row.algorithm.name):
                 case.check(case.call(out=case.fresh(), algorithm=algorithm), bound=bound)
             assert row.deterministic == (row.algorithm.name not in ("ALGO_0", "ALGO_3"))
@@ -148,9 +186,11 @@ def test_a_search_overwrites_out_unless_beta_is_wanted(handle: dnn.Handle, kind:
     np.testing.assert_array_equal(out.numpy(), case.old)
     case.function("find_")(handle, *case.arrays, case.conv, out=out)
     case.check(out, bound=WINOGRAD_BOUND)
-    best = found.best(workspace_limit=0, deterministic=True) if any(
-        row.ok and row.deterministic and not row.workspace for row in found
-    ) else found.best(deterministic=True)  # fmt: skip
+    best = (
+        found.best(workspace_limit=0, deterministic=True)
+        if any(row.ok and row.deterministic and not row.workspace for row in found)
+        else found.best(deterministic=True)
+    )
     case.check(case.call(out=case.fresh(), algorithm=best), bound=WINOGRAD_BOUND)
 
 
@@ -161,7 +201,9 @@ def test_plans_say_what_they_chose(handle: dnn.Handle, kind: str, name: str) -> 
     like = {case.like: case.spec}
     plans = {}
     for interface in (None, "graph", "descriptor"):
-        with case.function("plan_")(handle, *case.arrays, case.conv, **like, interface=interface) as plan:
+        with case.function("plan_")(
+            handle, *case.arrays, case.conv, **like, interface=interface
+        ) as plan:
             case.check(plan(*case.arrays))
             case.check(plan(*case.arrays, out=case.fresh()))
             plans[interface] = plan.choice
@@ -177,7 +219,9 @@ def test_plans_say_what_they_chose(handle: dnn.Handle, kind: str, name: str) -> 
 def test_plans_replay_themselves(handle: dnn.Handle, kind: str) -> None:
     """For the addresses that they were first called with, and for others."""
     case = Case(handle, kind, CASES["strided"])
-    with case.function("plan_")(handle, *case.arrays, case.conv, **{case.like: case.spec}, replay=True) as plan:
+    with case.function("plan_")(
+        handle, *case.arrays, case.conv, **{case.like: case.spec}, replay=True
+    ) as plan:
         outs = [case.fresh() for _ in range(3)]
         for out in (*outs, *outs):
             case.check(plan(*case.arrays, out=out))
@@ -199,13 +243,19 @@ def test_unaligned_operands_take_the_descriptor_call(handle: dnn.Handle, kind: s
 
 @every_kind
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-def test_operands_are_converted_to_another_layout(handle: dnn.Handle, kind: str, layout: str) -> None:
+def test_operands_are_converted_to_another_layout(
+    handle: dnn.Handle, kind: str, layout: str
+) -> None:
     case = Case(handle, kind, CASES["strided"], layout="first" if layout == "NHWC" else "last")
     row = case.function("get_")(handle, *case.arrays, case.conv, **{case.like: case.spec}).best()
     other = dnn.ConvolutionResult(row.algorithm, row.math_type, layout=layout)
     for alpha, beta in ((1.0, 0.0), (0.5, -2.0)):
-        case.check(case.call(out=case.fresh(beta), alpha=alpha, beta=beta, algorithm=other), alpha, beta)
-    with make_plan(handle, case.operation, case.arrays, [case.conv], out=case.spec, algorithm=other) as plan:
+        case.check(
+            case.call(out=case.fresh(beta), alpha=alpha, beta=beta, algorithm=other), alpha, beta
+        )
+    with make_plan(
+        handle, case.operation, case.arrays, [case.conv], out=case.spec, algorithm=other
+    ) as plan:
         assert plan.workspace >= sum(array.nbytes for array in case.arrays)
 
 
@@ -244,14 +294,26 @@ def test_what_is_refused(handle: dnn.Handle, kind: str) -> None:
     for axis in range(4):
         other = tuple(size + 7 * (number == axis) for number, size in enumerate(shape))
         refuses(ARGUMENT, r"\bout\b|dy has shape", lambda other=other: case.call(**{like: other}))
-        refuses(ARGUMENT, rf"out is .* as {like}", lambda other=other: case.call(**{like: other}, out=case.fresh()))
+        refuses(
+            ARGUMENT,
+            rf"out is .* as {like}",
+            lambda other=other: case.call(**{like: other}, out=case.fresh()),
+        )
     refuses(ARGUMENT, "beta=1.0 needs out", lambda: case.call(**{like: case.spec}, beta=1.0))
     refuses(ARGUMENT, "float16", lambda: case.call(**{like: dnn.TensorSpec(shape, "float16")}))
-    refuses(ARGUMENT, "algorithm=", lambda: case.call(**{like: case.spec}, algorithm="IMPLICIT_GEMM"))
-    refuses(ARGUMENT, "of 'descriptor'", lambda: case.call(**{like: shape}, algorithm="ALGO_1", interface="graph"))
+    refuses(
+        ARGUMENT, "algorithm=", lambda: case.call(**{like: case.spec}, algorithm="IMPLICIT_GEMM")
+    )
+    refuses(
+        ARGUMENT,
+        "of 'descriptor'",
+        lambda: case.call(**{like: shape}, algorithm="ALGO_1", interface="graph"),
+    )
     integers = [handle.array(np.ones(array.shape, np.int8)) for array in case.arrays]
     refuses(
-        ARGUMENT, "is int8; allowed: float32", lambda: case.function()(handle, *integers, case.conv, **{like: shape})
+        ARGUMENT,
+        "is int8; allowed: float32",
+        lambda: case.function()(handle, *integers, case.conv, **{like: shape}),
     )
     small = dnn.ConvolutionSpec(padding=9)
     if kind == "data":
@@ -259,8 +321,12 @@ def test_what_is_refused(handle: dnn.Handle, kind: str) -> None:
         for function in (getattr(dnn, f"{which}convolution_backward_data") for which in every):
             given = (handle, *case.arrays, case.conv)
             wrong = dnn.FilterSpec(shape)
-            refuses(ARGUMENT, r"^x=FilterSpec", lambda f=function, g=given, wrong=wrong: f(*g, x=wrong))
-        refuses(ARGUMENT, "result of no image", lambda: case.function()(handle, *case.arrays, small))
+            refuses(
+                ARGUMENT, r"^x=FilterSpec", lambda f=function, g=given, wrong=wrong: f(*g, x=wrong)
+            )
+        refuses(
+            ARGUMENT, "result of no image", lambda: case.function()(handle, *case.arrays, small)
+        )
     else:
         tall = dnn.ConvolutionSpec(dilation=97)
         refuses(ARGUMENT, "no filter brings", lambda: case.function()(handle, *case.arrays, tall))
@@ -282,7 +348,11 @@ def test_gradients_of_parameters_of_an_empty_batch_are_zero(
     handle: dnn.Handle, layout: str, dtype: str, beta: float
 ) -> None:
     x, dy = handle.empty((0, 3, 8, 8), dtype, layout), handle.empty((0, 4, 6, 6), dtype, layout)
-    before = np.random.default_rng(0).integers(-8, 9, (4, 3, 3, 3)) if beta else np.full((4, 3, 3, 3), np.nan)
+    before = (
+        np.random.default_rng(0).integers(-8, 9, (4, 3, 3, 3))
+        if beta
+        else np.full((4, 3, 3, 3), np.nan)
+    )
     stored = before.astype(np.float32)
     dw = handle.array(stored, dtype=dtype, layout=layout)
     db = handle.array(stored[:1, :1].repeat(4, 1)[..., :1, :1], dtype=dtype, layout=layout)
@@ -323,7 +393,12 @@ def test_a_tuned_handle_measures_no_empty_batch(handle: dnn.Handle) -> None:
     ("shape", "filters", "options", "extra"),
     [
         ((2, 4, 5, 6), (4, 3, 3, 3), {"stride": 2, "padding": 1}, 1),
-        ((2, 4, 5, 6), (4, 3, 3, 2), {"stride": (3, 2), "padding": (0, 1), "dilation": (1, 2)}, (2, 0)),
+        (
+            (2, 4, 5, 6),
+            (4, 3, 3, 2),
+            {"stride": (3, 2), "padding": (0, 1), "dilation": (1, 2)},
+            (2, 0),
+        ),
         ((1, 6, 7, 4), (6, 2, 4, 4), {"stride": 2, "padding": 1, "groups": 3}, 0),
         ((2, 4, 9), (4, 3, 5), {"stride": 4, "padding": 2, "dilation": 2}, 3),
         ((2, 4, 3, 4, 5), (4, 1, 3, 2, 3), {"stride": (1, 2, 2), "groups": 2}, (0, 1, 1)),
@@ -346,16 +421,23 @@ def test_transposed_as_pytorch(
     y = dnn.convolution_transpose(handle, *here, conv, output_padding=extra)
     assert_close(y.numpy(), expected, BOUNDS[dtype])
     out = handle.array(y.numpy())
-    again = dnn.convolution_transpose(handle, *here, conv, output_padding=extra, alpha=2.0, beta=-1.0, out=out)
+    again = dnn.convolution_transpose(
+        handle, *here, conv, output_padding=extra, alpha=2.0, beta=-1.0, out=out
+    )
     assert again is out
     assert_close(out.numpy(), expected, 4 * BOUNDS[dtype])
     for layout in ("descriptor", "graph"):
-        other = dnn.convolution_transpose(handle, *here, conv, output_padding=extra, interface=layout)
+        other = dnn.convolution_transpose(
+            handle, *here, conv, output_padding=extra, interface=layout
+        )
         assert_close(other.numpy(), expected, BOUNDS[dtype])
 
 
 def test_transposed_refuses_by_name(handle: dnn.Handle) -> None:
-    x, w = handle.array(np.ones((1, 4, 4, 4), np.float32)), handle.array(np.ones((4, 3, 3, 3), np.float32))
+    x, w = (
+        handle.array(np.ones((1, 4, 4, 4), np.float32)),
+        handle.array(np.ones((4, 3, 3, 3), np.float32)),
+    )
     conv = dnn.ConvolutionSpec(stride=2)
     for wrong in (2, -1, (0, 2), (0, 0, 0), "x", 1.5, None):
         refuses(
@@ -363,18 +445,34 @@ def test_transposed_refuses_by_name(handle: dnn.Handle) -> None:
             "output_padding=",
             lambda w_=wrong: dnn.convolution_transpose(handle, x, w, conv, output_padding=w_),
         )
-    for other in (handle.empty((5, 3, 3, 3)), handle.empty((4, 3, 3)), handle.empty((4, 3, 3, 3), "float16")):
-        refuses(ARGUMENT, "x=.*w=", lambda other=other: dnn.convolution_transpose(handle, x, other, conv))
+    for other in (
+        handle.empty((5, 3, 3, 3)),
+        handle.empty((4, 3, 3)),
+        handle.empty((4, 3, 3, 3), "float16"),
+    ):
+        refuses(
+            ARGUMENT,
+            "x=.*w=",
+            lambda other=other: dnn.convolution_transpose(handle, x, other, conv),
+        )
     refuses(ARGUMENT, "conv=", lambda: dnn.convolution_transpose(handle, x, w, None))
-    refuses(ARGUMENT, "padding=", lambda: dnn.convolution_transpose(handle, x, w, dnn.ConvolutionSpec(padding=9)))
+    refuses(
+        ARGUMENT,
+        "padding=",
+        lambda: dnn.convolution_transpose(handle, x, w, dnn.ConvolutionSpec(padding=9)),
+    )
     refuses(ARGUMENT, "beta=", lambda: dnn.convolution_transpose(handle, x, w, conv, beta=1.0))
     refuses(
         ARGUMENT,
         "out is .* as conv",
         lambda: dnn.convolution_transpose(handle, x, w, conv, out=handle.empty((1, 3, 8, 8))),
     )
-    refuses(dnn.ArrayTypeError, r"\bx\b", lambda: dnn.convolution_transpose(handle, x.numpy(), w, conv))
-    refuses(dnn.ArrayTypeError, r"\bw\b", lambda: dnn.convolution_transpose(handle, x, w.numpy(), conv))
+    refuses(
+        dnn.ArrayTypeError, r"\bx\b", lambda: dnn.convolution_transpose(handle, x.numpy(), w, conv)
+    )
+    refuses(
+        dnn.ArrayTypeError, r"\bw\b", lambda: dnn.convolution_transpose(handle, x, w.numpy(), conv)
+    )
 
 
 # ---------------------------------------------------------------- random ones
@@ -384,29 +482,48 @@ def test_transposed_refuses_by_name(handle: dnn.Handle) -> None:
 def shapes_drawn(draw: Any) -> Any:
     rank = draw(st.integers(1, 3))
     groups, taps = draw(st.integers(1, 3)), [draw(st.integers(1, 3)) for _ in range(rank)]
-    steps = {name: [draw(st.integers(*ends)) for _ in taps] for name, ends in
-             {"padding": (0, 2), "stride": (1, 3), "dilation": (1, 2)}.items()}  # fmt: skip
+    steps = {
+        name: [draw(st.integers(*ends)) for _ in taps]
+        for name, ends in {"padding": (0, 2), "stride": (1, 3), "dilation": (1, 2)}.items()
+    }
     image = []
     for number, tap in enumerate(taps):
         least = max(1, steps["dilation"][number] * (tap - 1) + 1 - 2 * steps["padding"][number])
         image.append(draw(st.integers(least, least + 5)))
     x = (draw(st.integers(1, 3)), groups * draw(st.integers(1, 3)), *image)
     w = (groups * draw(st.integers(1, 3)), x[1] // groups, *taps)
-    return x, w, steps | {"groups": groups, "mode": draw(st.sampled_from(("cross_correlation", "convolution")))}
+    return (
+        x,
+        w,
+        steps
+        | {"groups": groups, "mode": draw(st.sampled_from(("cross_correlation", "convolution")))},
+    )
 
 
 @every_kind
 def test_random_gradients_agree_with_onnx_and_are_adjoint(device: Any, kind: str) -> None:
     @settings(
-        max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+        max_examples=40,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
     )
-    @given(shapes_drawn(), st.sampled_from(("float32", "float64")), st.sampled_from(("first", "last", "strided")))
+    @given(
+        shapes_drawn(),
+        st.sampled_from(("float32", "float64")),
+        st.sampled_from(("first", "last", "strided")),
+    )
     def check(shapes: Any, dtype: str, layout: str) -> None:
         case = Case(handle, kind, shapes, dtype, layout)
         got = case.call(out=case.fresh())
         case.check(got)
         other, dy = (array.numpy().astype(np.float64) for array in case.arrays)
-        steps = *case.conv.steps(dy.ndim - 2), case.conv.groups, case.conv.mode == dnn.ConvolutionMode.CONVOLUTION
+        steps = (
+            *case.conv.steps(dy.ndim - 2),
+            case.conv.groups,
+            case.conv.mode == dnn.ConvolutionMode.CONVOLUTION,
+        )
         old = case.old.astype(np.float64)
         y = onnx_convolution(*((old, other) if kind == "data" else (other, old)), *steps)
         size = np.linalg.norm(y) * np.linalg.norm(dy)
@@ -414,7 +531,8 @@ def test_random_gradients_agree_with_onnx_and_are_adjoint(device: Any, kind: str
             np.vdot(y, dy), abs=10 * BOUNDS[dtype] * size
         )
         sample = ConvolutionReference(
-            problem_of(case.operation, case.arrays, [case.conv], got), dict(zip(case.read, case.arrays, strict=True))
+            problem_of(case.operation, case.arrays, [case.conv], got),
+            dict(zip(case.read, case.arrays, strict=True)),
         )
         assert sample.errors_of(got).l2 < BOUNDS[dtype]
 
@@ -428,7 +546,9 @@ def test_random_gradients_agree_with_onnx_and_are_adjoint(device: Any, kind: str
 @every_kind
 @pytest.mark.parametrize("name", ["strided", "dilated_groups", "3d"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-def test_the_reference_sees_what_is_wrong(handle: dnn.Handle, kind: str, name: str, dtype: str) -> None:
+def test_the_reference_sees_what_is_wrong(
+    handle: dnn.Handle, kind: str, name: str, dtype: str
+) -> None:
     case = Case(handle, kind, CASES[name], dtype)
     for alpha, beta in ((1.0, 0.0), (0.5, -2.0)):
         problem = problem_of(case.operation, case.arrays, [case.conv], case.fresh(), alpha, beta)
@@ -439,13 +559,17 @@ def test_the_reference_sees_what_is_wrong(handle: dnn.Handle, kind: str, name: s
         errors = reference.errors_of(upload(handle, case.spec, right.astype(kind_of)))
         assert errors.l2 <= {"float64": 1e-15, "float32": 1e-7, "bfloat16": 5e-3}[dtype]
         for spoil in (0.5 * right, right[:, ::-1], np.flip(right, 2), 0 * right):
-            got = reference.errors_of(upload(handle, case.spec, np.ascontiguousarray(spoil).astype(kind_of)))
+            got = reference.errors_of(
+                upload(handle, case.spec, np.ascontiguousarray(spoil).astype(kind_of))
+            )
             assert why_wrong(got.l2, case.spec.dtype, dnn.MathType.FMA)
     bad = case.arrays[0].numpy().copy()
     bad[0, 0] = np.nan
     problem = problem_of(case.operation, case.arrays, [case.conv], case.fresh())
     operands[case.read[0]] = upload(handle, case.arrays[0].spec, bad)
-    with pytest.raises(dnn.ArgumentError, match=f"{case.read[0]}, dy or out hold values that are not finite"):
+    with pytest.raises(
+        dnn.ArgumentError, match=f"{case.read[0]}, dy or out hold values that are not finite"
+    ):
         ConvolutionReference(problem, operands)
 
 
@@ -453,7 +577,9 @@ def test_the_reference_sees_what_is_wrong(handle: dnn.Handle, kind: str, name: s
 @pytest.mark.parametrize("interface", [None, "descriptor", "graph"])
 def test_gradients_are_tuned(handle: dnn.Handle, kind: str, interface: str | None) -> None:
     case = Case(handle, kind, CASES["strided"])
-    policy = dnn.TuningPolicy(interface=interface, layouts=("NHWC",) if interface != "graph" else ())
+    policy = dnn.TuningPolicy(
+        interface=interface, layouts=("NHWC",) if interface != "graph" else ()
+    )
     with dnn.Tuner(handle, ":memory:", policy) as tuner:
         problem = problem_of(case.operation, case.arrays, [case.conv], case.spec)
         table = tuner.tune(problem)
@@ -461,8 +587,11 @@ def test_gradients_are_tuned(handle: dnn.Handle, kind: str, interface: str | Non
         assert len(right) >= 2
         assert all(row.error is not None and row.error < WINOGRAD_BOUND for row in right)
         kinds = {type(row.algorithm) for row in table}
-        wanted = {None: {dnn.Engine, case.operation.algorithms.kind}, "graph": {dnn.Engine},
-                  "descriptor": {case.operation.algorithms.kind}}  # fmt: skip
+        wanted = {
+            None: {dnn.Engine, case.operation.algorithms.kind},
+            "graph": {dnn.Engine},
+            "descriptor": {case.operation.algorithms.kind},
+        }
         assert kinds == wanted[interface]
         for row in right:
             case.check(case.call(out=case.fresh(), algorithm=row), bound=WINOGRAD_BOUND)
@@ -479,7 +608,9 @@ def test_autotuned_calls_measure_once(handle: dnn.Handle, kind: str) -> None:
             case.check(case.call(out=case.fresh()), bound=WINOGRAD_BOUND)
             case.check(case.call(**{case.like: case.spec}), bound=WINOGRAD_BOUND)
         assert tuner.measured == 1
-    assert [(listed.problem.kind, listed.count) for listed in problems] == [(f"convolution_backward_{kind}", 6)]
+    assert [(listed.problem.kind, listed.count) for listed in problems] == [
+        (f"convolution_backward_{kind}", 6)
+    ]
     tuned = dnn.tune_model(problems, device=handle.device, cache=":memory:")
     assert [one.problem for one in tuned.tunings] == [problems[0].problem]
 

@@ -40,8 +40,15 @@ GEOMETRIES = {
     "2d_depthwise_twice": ((2, 6, 9, 11), (12, 1, 3, 2), {"groups": 6, "stride": 2}),
     "2d_convolution": ((2, 4, 9, 11), (6, 4, 3, 2), {"mode": "convolution", "padding": (0, 1)}),
     "2d_everything": (
-        (3, 8, 13, 11), (6, 4, 2, 3),
-        {"padding": (2, 1), "stride": (1, 2), "dilation": (3, 2), "groups": 2, "mode": "convolution"},
+        (3, 8, 13, 11),
+        (6, 4, 2, 3),
+        {
+            "padding": (2, 1),
+            "stride": (1, 2),
+            "dilation": (3, 2),
+            "groups": 2,
+            "mode": "convolution",
+        },
     ),
     "1x1": ((2, 4, 9, 11), (6, 4, 1, 1), {}),
     "one_channel": ((2, 1, 9, 11), (6, 1, 3, 2), {"padding": 1}),
@@ -50,15 +57,23 @@ GEOMETRIES = {
     "one_pixel_in": ((2, 4, 1, 1), (6, 4, 3, 3), {"padding": 1}),
     "1d": ((2, 4, 17), (6, 4, 3), {"padding": 1}),
     "1d_everything": (
-        (3, 8, 29), (6, 4, 4),
+        (3, 8, 29),
+        (6, 4, 4),
         {"padding": 2, "stride": 3, "dilation": 2, "groups": 2, "mode": "convolution"},
     ),
     "3d": ((2, 4, 5, 6, 7), (6, 4, 3, 2, 3), {"padding": (1, 0, 1)}),
     "3d_everything": (
-        (2, 8, 9, 8, 7), (6, 4, 3, 2, 3),
-        {"padding": (1, 0, 2), "stride": (2, 1, 1), "dilation": (1, 2, 2), "groups": 2, "mode": "convolution"},
+        (2, 8, 9, 8, 7),
+        (6, 4, 3, 2, 3),
+        {
+            "padding": (1, 0, 2),
+            "stride": (2, 1, 1),
+            "dilation": (1, 2, 2),
+            "groups": 2,
+            "mode": "convolution",
+        },
     ),
-}  # fmt: skip
+}
 
 
 def layout_of(shape: tuple[int, ...], channels: str) -> str:
@@ -102,9 +117,13 @@ def test_a_single_channel_keeps_one_layout(handle: dnn.Handle, rank: int, channe
 @pytest.mark.parametrize("math_type", MATH_TYPES)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(
-    "shapes", [((2, 8, 12, 14), (16, 8, 3, 3)), ((2, 64, 9, 11), (32, 64, 1, 1))], ids=["3x3", "1x1"]
+    "shapes",
+    [((2, 8, 12, 14), (16, 8, 3, 3)), ((2, 64, 9, 11), (32, 64, 1, 1))],
+    ids=["3x3", "1x1"],
 )
-def test_math_type(handle: dnn.Handle, shapes: Any, dtype: str, math_type: str, channels: str) -> None:
+def test_math_type(
+    handle: dnn.Handle, shapes: Any, dtype: str, math_type: str, channels: str
+) -> None:
     layout = layout_of(shapes[0], channels)
     problem = Problem(handle, *shapes, dtype, layout, math_type=math_type, padding=1)
     problem.check()
@@ -133,10 +152,20 @@ FORCED = {
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("case", FORCED)
-def test_forced_algorithm_is_right_or_refused(handle: dnn.Handle, case: str, variant: str, algorithm: Any) -> None:
+def test_forced_algorithm_is_right_or_refused(
+    handle: dnn.Handle, case: str, variant: str, algorithm: Any
+) -> None:
     x_shape, w_shape, options = FORCED[case]
     dtype, channels, math_type = VARIANTS[variant]
-    problem = Problem(handle, x_shape, w_shape, dtype, layout_of(x_shape, channels), math_type=math_type, **options)
+    problem = Problem(
+        handle,
+        x_shape,
+        w_shape,
+        dtype,
+        layout_of(x_shape, channels),
+        math_type=math_type,
+        **options,
+    )
     try:
         y = problem.run(algorithm=algorithm)
     except dnn.NotSupportedError:
@@ -149,7 +178,9 @@ def test_forced_algorithm_is_right_or_refused(handle: dnn.Handle, case: str, var
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("algorithm", ["IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM"])
-def test_the_gemms_support_the_plainest_case(handle: dnn.Handle, dtype: str, algorithm: str) -> None:
+def test_the_gemms_support_the_plainest_case(
+    handle: dnn.Handle, dtype: str, algorithm: str
+) -> None:
     problem = Problem(handle, (2, 8, 12, 14), (6, 8, 3, 3), dtype, padding=1)
     problem.assert_right(problem.run(algorithm=algorithm), dnn.ConvolutionFwdAlgo[algorithm])
 
@@ -165,11 +196,15 @@ def test_an_algorithm_has_three_spellings(handle: dnn.Handle) -> None:
 def test_a_result_brings_its_math_type(handle: dnn.Handle) -> None:
     problem = Problem(handle, (2, 64, 12, 14), (32, 64, 3, 3), layout="NHWC", padding=1)
     precise = dnn.AlgorithmResult(dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA)
-    problem.assert_right(problem.run(algorithm=precise), precise.algorithm, math_type=dnn.MathType.FMA)
+    problem.assert_right(
+        problem.run(algorithm=precise), precise.algorithm, math_type=dnn.MathType.FMA
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (-1.75, 0.0), (0.6, 1.0), (1.0, -0.3), (0.0, 0.7), (0.0, 0.0)])
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(1.0, 0.0), (-1.75, 0.0), (0.6, 1.0), (1.0, -0.3), (0.0, 0.7), (0.0, 0.0)]
+)
 def test_alpha_and_beta(handle: dnn.Handle, dtype: str, alpha: float, beta: float) -> None:
     problem = Problem(handle, (2, 4, 9, 11), (6, 4, 3, 2), dtype, padding=1, math_type="fma")
     out = handle.array(problem.old_host) if beta else poisoned(handle, problem.output_spec)
@@ -197,7 +232,10 @@ def test_beta_0_does_not_read_the_output(handle: dnn.Handle, algorithm: Any) -> 
 def test_scalars_of_float64_are_doubles(handle: dnn.Handle) -> None:
     """1/3 in float32 would be off by 3e-8; the sums of small integers are exact."""
     rng = np.random.default_rng(0)
-    x, w = rng.integers(1, 9, (2, 4, 9, 11)).astype(float), rng.integers(1, 9, (6, 4, 3, 2)).astype(float)
+    x, w = (
+        rng.integers(1, 9, (2, 4, 9, 11)).astype(float),
+        rng.integers(1, 9, (6, 4, 3, 2)).astype(float),
+    )
     alpha, beta = 1 / 3, 1 / 7
     device_x, device_w = handle.array(x), handle.array(w)
     sums = dnn.convolution_forward(handle, device_x, device_w, algorithm="IMPLICIT_GEMM").numpy()
@@ -206,7 +244,9 @@ def test_scalars_of_float64_are_doubles(handle: dnn.Handle) -> None:
     np.testing.assert_allclose(y.numpy(), alpha * sums, rtol=1e-15, atol=0)
     old = rng.integers(1, 9, sums.shape).astype(float)
     out = handle.array(old)
-    dnn.convolution_forward(handle, device_x, device_w, alpha=alpha, beta=beta, out=out, algorithm="IMPLICIT_GEMM")
+    dnn.convolution_forward(
+        handle, device_x, device_w, alpha=alpha, beta=beta, out=out, algorithm="IMPLICIT_GEMM"
+    )
     np.testing.assert_allclose(out.numpy(), alpha * sums + beta * old, rtol=1e-15, atol=0)
 
 
@@ -214,7 +254,9 @@ def test_scalars_of_float64_are_doubles(handle: dnn.Handle) -> None:
 @pytest.mark.parametrize("y_layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("x_layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_out_of_any_layout(handle: dnn.Handle, dtype: str, x_layout: str, y_layout: str, beta: float) -> None:
+def test_out_of_any_layout(
+    handle: dnn.Handle, dtype: str, x_layout: str, y_layout: str, beta: float
+) -> None:
     problem = Problem(handle, (2, 8, 9, 11), (6, 8, 3, 2), dtype, x_layout, padding=1)
     spec = dnn.TensorSpec(problem.y_shape, dtype, y_layout)
     out = handle.array(problem.old_host, layout=y_layout) if beta else poisoned(handle, spec)
@@ -226,7 +268,9 @@ def test_out_of_any_layout(handle: dnn.Handle, dtype: str, x_layout: str, y_layo
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("rank", [4, 5])
-def test_out_with_gaps_keeps_them(handle: dnn.Handle, rank: int, dtype: str, last: bool, beta: float) -> None:
+def test_out_with_gaps_keeps_them(
+    handle: dnn.Handle, rank: int, dtype: str, last: bool, beta: float
+) -> None:
     x_shape, w_shape = (2, 4, 5, 7, 6)[:rank], (6, 4, 3, 2, 3)[:rank]
     problem = Problem(handle, x_shape, w_shape, dtype, padding=1)
     spec = with_gaps(problem.y_shape, dtype, last=last)
@@ -285,7 +329,9 @@ def test_integers_are_exact_or_refused(handle: dnn.Handle, case: str, algorithm:
     try:
         y = problem.run(out=out, algorithm=algorithm)
     except dnn.NotSupportedError:
-        assert "GEMM" not in algorithm.name or algorithm.name == "GEMM" or case == "int8x32_to_float32"
+        assert (
+            "GEMM" not in algorithm.name or algorithm.name == "GEMM" or case == "int8x32_to_float32"
+        )
         return
     if y_dtype != "float32":
         assert (np.abs(problem.sums) > 127).any()  # saturation is seen
@@ -294,8 +340,12 @@ def test_integers_are_exact_or_refused(handle: dnn.Handle, case: str, algorithm:
 
 @pytest.mark.parametrize("dtype", ["int8", "int8x4"])
 def test_integers_without_out_give_integers(handle: dnn.Handle, dtype: str) -> None:
-    problem = Problem(handle, (2, 8, 7, 9), (12, 8, 3, 2), dtype, "NHWC" if dtype == "int8" else None)
-    y = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm="IMPLICIT_PRECOMP_GEMM")
+    problem = Problem(
+        handle, (2, 8, 7, 9), (12, 8, 3, 2), dtype, "NHWC" if dtype == "int8" else None
+    )
+    y = dnn.convolution_forward(
+        handle, problem.x, problem.w, problem.conv, algorithm="IMPLICIT_PRECOMP_GEMM"
+    )
     assert y.spec.dtype == problem.x.spec.dtype
     problem.assert_right(y, dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM)
 
@@ -305,7 +355,9 @@ def test_integers_scaled_to_float32(handle: dnn.Handle) -> None:
     old = np.random.default_rng(1).standard_normal(problem.y_shape).astype(np.float32)
     out = handle.array(old, layout="NHWC")
     y = problem.run(alpha=0.3, beta=0.7, out=out, algorithm="IMPLICIT_PRECOMP_GEMM")
-    problem.assert_right(y, dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, alpha=0.3, beta=0.7, old=old)
+    problem.assert_right(
+        y, dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, alpha=0.3, beta=0.7, old=old
+    )
 
 
 # Worked examples with published answers.
@@ -326,11 +378,19 @@ def test_example_of_a_single_value(handle: dnn.Handle) -> None:
 @pytest.mark.parametrize("c", [1.0, -2.5])
 def test_example_of_the_edge_kernel_on_a_constant_image(handle: dnn.Handle, c: float) -> None:
     example = EXAMPLES["edge_kernel"]
-    rule = {where: float(text.removesuffix("c")) * c for where, text in example["constant_image_c"].items()}
+    rule = {
+        where: float(text.removesuffix("c")) * c
+        for where, text in example["constant_image_c"].items()
+    }
     expected = np.full((2, 3, 7, 9), rule["interior"])
     expected[..., [0, -1], :] = expected[..., [0, -1]] = rule["edge"]
     expected[..., [0, 0, -1, -1], [0, -1, 0, -1]] = rule["corner"]
-    y = run(handle, np.full((2, 3, 7, 9), c), np.broadcast_to(np.float32(example["kernel"]), (3, 3, 3, 3)), padding=1)
+    y = run(
+        handle,
+        np.full((2, 3, 7, 9), c),
+        np.broadcast_to(np.float32(example["kernel"]), (3, 3, 3, 3)),
+        padding=1,
+    )
     np.testing.assert_allclose(y, expected, atol=1e-4)
 
 

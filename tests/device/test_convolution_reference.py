@@ -11,12 +11,17 @@ from oracles import HAS_TORCH, onnx_convolution, scipy_convolution, torch_convol
 import cudnnlite as dnn
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
 from cudnnlite.search.accuracy import Errors, why_wrong
 
 from .problems import FLOATS, Array, moderate_values, poisoned, random_values, upload, with_gaps
 
-ROUNDED = {"float64": 1e-15, "float32": 1e-7, "float16": 1e-3, "bfloat16": 5e-3}  # by rounding the output once
+ROUNDED = {
+    "float64": 1e-15,
+    "float32": 1e-7,
+    "float16": 1e-3,
+    "bfloat16": 5e-3,
+}  # by rounding the output once
 
 
 class Case:
@@ -62,8 +67,16 @@ class Case:
         self.old = random_values(rng, self.problem.y.shape, dtype)
         self.before = upload(handle, self.problem.y, self.old)
         flip = conv.mode == dnn.ConvolutionMode.CONVOLUTION
-        self.oracle_arguments = (self.x_host, self.w_host, *conv.steps(len(x_shape) - 2), conv.groups, flip)
-        self.expected = alpha * onnx_convolution(*self.oracle_arguments) + beta * self.old.astype(np.float64)
+        self.oracle_arguments = (
+            self.x_host,
+            self.w_host,
+            *conv.steps(len(x_shape) - 2),
+            conv.groups,
+            flip,
+        )
+        self.expected = alpha * onnx_convolution(*self.oracle_arguments) + beta * self.old.astype(
+            np.float64
+        )
 
     def reference(self) -> ConvolutionReference:
         return ConvolutionReference(
@@ -103,8 +116,18 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "nhwc_groups": {"layout": "NHWC", "w_shape": (6, 2, 3, 2), "groups": 2},
     "1d": {"x_shape": (2, 3, 11), "w_shape": (4, 3, 4), "padding": 2, "stride": 2},
     "1d_last": {"x_shape": (2, 3, 11), "w_shape": (4, 3, 4), "layout": "NWC", "dilation": 2},
-    "3d": {"x_shape": (2, 3, 4, 5, 3), "w_shape": (4, 3, 2, 1, 3), "padding": (1, 0, 2), "stride": (1, 2, 1)},
-    "3d_last": {"x_shape": (1, 2, 4, 5, 3), "w_shape": (3, 2, 2, 1, 3), "layout": "NDHWC", "mode": "convolution"},
+    "3d": {
+        "x_shape": (2, 3, 4, 5, 3),
+        "w_shape": (4, 3, 2, 1, 3),
+        "padding": (1, 0, 2),
+        "stride": (1, 2, 1),
+    },
+    "3d_last": {
+        "x_shape": (1, 2, 4, 5, 3),
+        "w_shape": (3, 2, 2, 1, 3),
+        "layout": "NDHWC",
+        "mode": "convolution",
+    },
     "one_tap": {"w_shape": (3, 4, 1, 1)},
     "one_value": {"x_shape": (1, 1, 1, 1), "w_shape": (1, 1, 1, 1)},
     "strided_x": {"x_spec": with_gaps((2, 4, 7, 6), "float64"), "padding": 1},
@@ -113,7 +136,11 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "other_layout_of_y": {"y_spec": dnn.TensorSpec((2, 5, 5, 5), "float64", "NHWC")},
     "alpha": {"alpha": -0.75},
     "beta": {"beta": 2.0},
-    "alpha_beta_strided": {"alpha": 0.25, "beta": -1.5, "y_spec": with_gaps((2, 5, 5, 5), "float64", last=True)},
+    "alpha_beta_strided": {
+        "alpha": 0.25,
+        "beta": -1.5,
+        "y_spec": with_gaps((2, 5, 5, 5), "float64", last=True),
+    },
     "no_alpha": {"alpha": 0.0, "beta": 0.5},
     "many_filters": {"w_shape": (40, 2, 3, 2), "groups": 2},
     "many_images": {"x_shape": (5, 4, 7, 6)},
@@ -129,7 +156,9 @@ def test_what_onnx_expects_is_right(handle: dnn.Handle, name: str) -> None:
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("beta", [0.0, -0.5])
 def test_every_dtype(handle: dnn.Handle, dtype: str, layout: str, beta: float) -> None:
-    Case(handle, (2, 4, 6, 7), (6, 2, 3, 3), dtype, layout=layout, groups=2, padding=1, beta=beta).assert_right()
+    Case(
+        handle, (2, 4, 6, 7), (6, 2, 3, 3), dtype, layout=layout, groups=2, padding=1, beta=beta
+    ).assert_right()
 
 
 @pytest.mark.parametrize("name", ["all_steps", "rotated", "1d", "3d"])
@@ -146,7 +175,9 @@ def test_the_half_types_are_read_as_they_are(handle: dnn.Handle) -> None:
     """The reference starts from the rounded operands: what cuDNN is given, not what they were made from."""
     case = Case(handle, dtype="bfloat16", values=moderate_values)
     exact = case.expected
-    errors = case.reference().errors_of(upload(handle, dnn.TensorSpec(exact.shape, "float64"), exact))
+    errors = case.reference().errors_of(
+        upload(handle, dnn.TensorSpec(exact.shape, "float64"), exact)
+    )
     assert errors.l2 < 1e-14
 
 
@@ -166,7 +197,9 @@ def test_one_wrong_value_anywhere_is_seen(handle: dnn.Handle, dtype: str) -> Non
         errors = reference.errors_of(case.output(values))
         assert errors.largest == pytest.approx(1.0, rel=0.02), place
         assert errors.l2 > max(0.1, 3 * right.l2), place
-        assert why_wrong(errors.l2, case.problem.y.dtype, dnn.MathType.DEFAULT).startswith("wrong: "), place
+        assert why_wrong(errors.l2, case.problem.y.dtype, dnn.MathType.DEFAULT).startswith(
+            "wrong: "
+        ), place
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -198,8 +231,12 @@ WRONG: dict[str, Any] = {
     "last_column": lambda right: np.concatenate([right[..., :-1], right[..., :1]], axis=3),
     "last_filter": lambda right: np.concatenate([right[:, :-1], right[:, :1]], axis=1),
     "last_image": lambda right: np.concatenate([right[:-1], right[:1]]),
-    "first_value": lambda right: np.where(np.arange(right.size).reshape(right.shape) == 0, 99, right),
-    "last_value": lambda right: np.where(np.arange(right.size).reshape(right.shape) == right.size - 1, 99, right),
+    "first_value": lambda right: np.where(
+        np.arange(right.size).reshape(right.shape) == 0, 99, right
+    ),
+    "last_value": lambda right: np.where(
+        np.arange(right.size).reshape(right.shape) == right.size - 1, 99, right
+    ),
 }
 
 
@@ -215,7 +252,9 @@ def test_what_an_algorithm_may_get_wrong(handle: dnn.Handle, shapes: Any, damage
     assert case.errors().l2 < 1e-6
     errors = case.errors(WRONG[damage](case.expected))
     assert errors.l2 > 0.02, damage
-    assert why_wrong(errors.l2, case.problem.y.dtype, dnn.MathType.FMA).startswith("wrong: "), damage
+    assert why_wrong(errors.l2, case.problem.y.dtype, dnn.MathType.FMA).startswith("wrong: "), (
+        damage
+    )
 
 
 def test_a_convolution_that_is_not_rotated(handle: dnn.Handle) -> None:
@@ -273,7 +312,10 @@ def test_operands_that_are_not_finite(handle: dnn.Handle, operand: str, value: f
         case.before = upload(handle, case.problem.y, values)
     else:
         setattr(case, operand, handle.array(values))
-    with np.errstate(invalid="ignore"), pytest.raises(dnn.ArgumentError, match="values that are not finite"):
+    with (
+        np.errstate(invalid="ignore"),
+        pytest.raises(dnn.ArgumentError, match="values that are not finite"),
+    ):
         case.reference()
 
 
@@ -293,7 +335,10 @@ def test_what_can_be_measured(x: str, y: str | None, can: bool) -> None:
     layout = "NHWC" if x == "int8" else None
     output = None if y is None else dnn.TensorSpec((2, 4, 5, 5), y, layout)
     problem = ConvolutionForwardProblem(
-        dnn.TensorSpec((2, 4, 5, 5), x, layout), dnn.FilterSpec((4, 4, 3, 3), x, layout), dnn.ConvolutionSpec(1), output
+        dnn.TensorSpec((2, 4, 5, 5), x, layout),
+        dnn.FilterSpec((4, 4, 3, 3), x, layout),
+        dnn.ConvolutionSpec(1),
+        output,
     )
     assert ConvolutionReference.can_measure(problem) == can
 

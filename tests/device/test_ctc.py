@@ -71,15 +71,25 @@ def test_losses_and_gradients_are_pytorchs(handle, normalization, algorithm, whe
         slopes = slopes - 1  # PyTorch's are larger by 1, which makes no difference behind a softmax
         slopes = np.where(slopes < -1e-9, slopes, x)  # cuDNN leaves x where no path passes
     given = uploaded(handle, x, layout)
-    out = [handle.array(np.full(len(LABELS), np.nan, np.float32)), uploaded(handle, np.full_like(x, np.nan), layout)]
+    out = [
+        handle.array(np.full(len(LABELS), np.nan, np.float32)),
+        uploaded(handle, np.full_like(x, np.nan), layout),
+    ]
     spec = dnn.CTCLossSpec(normalization, max_label_length=4)
-    got = dnn.ctc_loss(handle, given, *arguments(handle, LABELS, INPUTS, where), spec, algorithm=algorithm, out=out)
+    got = dnn.ctc_loss(
+        handle, given, *arguments(handle, LABELS, INPUTS, where), spec, algorithm=algorithm, out=out
+    )
     assert got[0] is out[0]
     assert got[1] is out[1]
     assert_near(got[0].numpy(), expected, CTC_BOUND)
     assert_near(got[1].numpy(), np.where(inside, slopes, 0), CTC_BOUND)
     alone, none = dnn.ctc_loss(
-        handle, given, *arguments(handle, LABELS, INPUTS, where), spec, algorithm=algorithm, gradients=False
+        handle,
+        given,
+        *arguments(handle, LABELS, INPUTS, where),
+        spec,
+        algorithm=algorithm,
+        gradients=False,
     )
     assert none is None
     np.testing.assert_array_equal(alone.numpy(), got[0].numpy())
@@ -87,7 +97,8 @@ def test_losses_and_gradients_are_pytorchs(handle, normalization, algorithm, whe
 
 @pytest.mark.parametrize("where", ["host", "device"])
 @pytest.mark.parametrize(
-    ("steps", "n", "alphabet", "longest"), [(1, 1, 2, 1), (400, 2, 11, 150), (40, 70, 30, 8), (12, 3, 2000, 5)]
+    ("steps", "n", "alphabet", "longest"),
+    [(1, 1, 2, 1), (400, 2, 11, 150), (40, 70, 30, 8), (12, 3, 2000, 5)],
 )
 def test_other_sizes(handle, where, steps, n, alphabet, longest):
     rng = np.random.default_rng(1)
@@ -96,7 +107,9 @@ def test_other_sizes(handle, where, steps, n, alphabet, longest):
     x = logits((steps, n, alphabet), 2)
     expected, slopes = torch_loss(x, labels, inputs, "softmax")
     spec = dnn.CTCLossSpec(max_label_length=longest)
-    costs, gradients = dnn.ctc_loss(handle, handle.array(x), *arguments(handle, labels, inputs, where), spec)
+    costs, gradients = dnn.ctc_loss(
+        handle, handle.array(x), *arguments(handle, labels, inputs, where), spec
+    )
     assert_near(costs.numpy(), expected, CTC_BOUND)
     # each is the exponential of a difference of logarithms that are as large as the cost
     assert_near(gradients.numpy(), slopes, CTC_BOUND, largest=expected.max())
@@ -120,9 +133,13 @@ def test_an_input_that_is_too_short_costs_nothing(handle, where):
     x = logits((STEPS, 3, ALPHABET))
     expected, slopes = torch_loss(x[:, [0, 2]], [labels[0], labels[2]], [9, 9], "softmax")
     spec = dnn.CTCLossSpec(max_label_length=3)
-    costs, gradients = dnn.ctc_loss(handle, handle.array(x), *arguments(handle, labels, inputs, where), spec)
+    costs, gradients = dnn.ctc_loss(
+        handle, handle.array(x), *arguments(handle, labels, inputs, where), spec
+    )
     assert_near(costs.numpy(), np.array([expected[0], 0, expected[1]]), CTC_BOUND)
-    assert_near(gradients.numpy(), np.stack([slopes[:, 0], 0 * slopes[:, 0], slopes[:, 1]], 1), CTC_BOUND)
+    assert_near(
+        gradients.numpy(), np.stack([slopes[:, 0], 0 * slopes[:, 0], slopes[:, 1]], 1), CTC_BOUND
+    )
 
 
 def test_a_probability_below_float32_is_none(handle):
@@ -139,9 +156,16 @@ def call(handle, **changes):
         "label_lengths": [3, 1, 2, 4],
         "input_lengths": INPUTS,
     }
-    options = {"ctc": dnn.CTCLossSpec(), "algorithm": "deterministic", "gradients": True, "out": None}
+    options = {
+        "ctc": dnn.CTCLossSpec(),
+        "algorithm": "deterministic",
+        "gradients": True,
+        "out": None,
+    }
     everything = given | options | changes
-    return dnn.ctc_loss(handle, *(everything.pop(name) for name in given), everything.pop("ctc"), **everything)
+    return dnn.ctc_loss(
+        handle, *(everything.pop(name) for name in given), everything.pop("ctc"), **everything
+    )
 
 
 def integers(handle, values, dtype=np.int32):
@@ -158,19 +182,28 @@ def integers(handle, values, dtype=np.int32):
         ({"labels": [1.5] * 10}, "labels is float64"),
         ({"label_lengths": [3, 0, 3, 4]}, "label_lengths has a 0; allowed: 1 to 10"),
         ({"label_lengths": [3, 1, 6]}, "label_lengths has 3 entries for a batch of 4"),
-        ({"label_lengths": [3, 1, 2, 4], "ctc": dnn.CTCLossSpec(max_label_length=3)}, "label_lengths has a 4; allowed: 1 to 3"),
+        (
+            {"label_lengths": [3, 1, 2, 4], "ctc": dnn.CTCLossSpec(max_label_length=3)},
+            "label_lengths has a 4; allowed: 1 to 3",
+        ),
         ({"input_lengths": [9, 7, 8, 10]}, "input_lengths has a 10; allowed: 1 to 9"),
         ({"input_lengths": [9, 7, 8, 0]}, "input_lengths has a 0"),
         ({"algorithm": "fastest"}, "algorithm='fastest' is not a CTCLossAlgo"),
         ({"ctc": "none"}, "ctc='none' is not a CTCLossSpec"),
         ({"x": lambda h: h.array(logits((4, 6)))}, r"x=TensorSpec\(\(4, 6\)"),
         ({"x": lambda h: h.empty(dnn.TensorSpec((9, 4, 6), strides=(96, 24, 2)))}, "packed as"),
-        ({"labels": lambda h: integers(h, flat(LABELS))}, "label_lengths of type list is on the host, labels on the device"),
+        (
+            {"labels": lambda h: integers(h, flat(LABELS))},
+            "label_lengths of type list is on the host, labels on the device",
+        ),
         ({"out": lambda h: (h.empty((4,)), h.empty((4, 9, 6)))}, r"out\[1\] is"),
         ({"out": lambda h: h.empty((4,))}, "needed: a tuple of costs and gradients"),
-        ({"out": lambda h: (None, h.empty((9, 4, 6))), "gradients": False}, r"out\[1\] is given with gradients=False"),
+        (
+            {"out": lambda h: (None, h.empty((9, 4, 6))), "gradients": False},
+            r"out\[1\] is given with gradients=False",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_refused_by_name(handle, changes, message):
     made = {name: value(handle) if callable(value) else value for name, value in changes.items()}
     with pytest.raises(dnn.ArgumentError, match=message):
@@ -183,9 +216,12 @@ def test_lengths_on_the_device_need_a_maximum(handle):
         dnn.ctc_loss(handle, handle.array(logits()), *given)
     with pytest.raises(dnn.ArgumentError, match="labels is TensorSpec"):
         dnn.ctc_loss(
-            handle, handle.array(logits()), integers(handle, flat(LABELS), np.int64), *given[1:],
+            handle,
+            handle.array(logits()),
+            integers(handle, flat(LABELS), np.int64),
+            *given[1:],
             dnn.CTCLossSpec(max_label_length=4),
-        )  # fmt: skip
+        )
 
 
 def test_gradients_do_not_go_over_the_input(handle):
@@ -198,7 +234,9 @@ def test_the_emulated_device_refuses_what_ends_a_gpus_context():
     with dnn.Handle(device="emulated") as handle:
         given = arguments(handle, LABELS, INPUTS, "device")
         with pytest.raises(dnn.ExecutionError, match="illegal memory access"):
-            dnn.ctc_loss(handle, handle.array(logits()), *given, dnn.CTCLossSpec(max_label_length=3))
+            dnn.ctc_loss(
+                handle, handle.array(logits()), *given, dnn.CTCLossSpec(max_label_length=3)
+            )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -252,18 +290,34 @@ def test_a_loss_is_captured(handle):
 
 def test_the_emulated_loss_wants_its_workspace_whole():
     """Its size is another for each problem, as cuDNN's is, and a byte less is refused."""
-    with dnn.Handle("emulated") as handle, dnn.CTCLossDescriptor(dnn.CTCLossSpec(max_label_length=4)) as ctc:
+    with (
+        dnn.Handle("emulated") as handle,
+        dnn.CTCLossDescriptor(dnn.CTCLossSpec(max_label_length=4)) as ctc,
+    ):
         sizes = []
         for shape, longest in (((5, 2, 6), 2), ((6, 2, 6), 2), ((5, 3, 6), 2), ((5, 2, 6), 3)):
             x, size = handle.array(logits(shape)), ctypes.c_size_t()
             costs, n = handle.empty((shape[1],)), shape[1]
-            numbers = [(ctypes.c_int * len(v))(*v) for v in ([1] * (n * longest), [longest] * n, [5] * n)]
+            numbers = [
+                (ctypes.c_int * len(v))(*v) for v in ([1] * (n * longest), [longest] * n, [5] * n)
+            ]
             with RNNStateDescriptor(x.spec) as desc:  # of rank 3
                 ask = handle.ptr, desc.ptr, desc.ptr, *numbers, 0, ctc.ptr, size
                 handle.api.cudnnGetCTCLossWorkspaceSize(*ask)
                 sizes.append(size.value)
                 scratch = handle.empty((size.value,), "uint8")
-                call = handle.ptr, desc.ptr, x.ptr, *numbers, costs.ptr, desc.ptr, None, 0, ctc.ptr, scratch.ptr
+                call = (
+                    handle.ptr,
+                    desc.ptr,
+                    x.ptr,
+                    *numbers,
+                    costs.ptr,
+                    desc.ptr,
+                    None,
+                    0,
+                    ctc.ptr,
+                    scratch.ptr,
+                )
                 handle.api.cudnnCTCLoss(*call, size.value)
                 with pytest.raises(dnn.BadParamError, match=f"{size.value} are needed"):
                     handle.api.cudnnCTCLoss(*call, size.value - 1)

@@ -20,20 +20,35 @@ SHAPE = (3, 5, 7, 4)
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_kept_is_scaled_and_the_gradient_too(handle: dnn.Handle, dtype: str, layout: str) -> None:
-    rng, spec, state = np.random.default_rng(0), spec_of(SHAPE, dtype, layout), dnn.DropoutState(handle, 7)
+def test_what_is_kept_is_scaled_and_the_gradient_too(
+    handle: dnn.Handle, dtype: str, layout: str
+) -> None:
+    rng, spec, state = (
+        np.random.default_rng(0),
+        spec_of(SHAPE, dtype, layout),
+        dnn.DropoutState(handle, 7),
+    )
     x, dy = (np.abs(random_values(rng, SHAPE, dtype)) + 1 for _ in range(2))
     y, dx = poisoned(handle, spec), poisoned(handle, spec)
     fill(y, PATTERN)
-    found, reserve = dnn.dropout_forward(handle, upload(handle, spec, x), 0.25, dropout_state=state, out=y)
+    found, reserve = dnn.dropout_forward(
+        handle, upload(handle, spec, x), 0.25, dropout_state=state, out=y
+    )
     assert found is y
     assert (memory_of(y)[gap_mask(spec)] == PATTERN).all()
     kept = y.numpy() != 0
     assert 0.6 < kept.mean() < 0.9
     assert_near(y.numpy(), np.where(kept, x.astype(np.float64) / 0.75, 0), OPERATION_BOUNDS[dtype])
     states = state.save()
-    assert dnn.dropout_backward(handle, upload(handle, spec, dy), 0.25, reserve, dropout_state=state, out=dx) is dx
-    assert_near(dx.numpy(), np.where(kept, dy.astype(np.float64) / 0.75, 0), OPERATION_BOUNDS[dtype])
+    assert (
+        dnn.dropout_backward(
+            handle, upload(handle, spec, dy), 0.25, reserve, dropout_state=state, out=dx
+        )
+        is dx
+    )
+    assert_near(
+        dx.numpy(), np.where(kept, dy.astype(np.float64) / 0.75, 0), OPERATION_BOUNDS[dtype]
+    )
     np.testing.assert_array_equal(state.save(), states)
 
 
@@ -43,7 +58,9 @@ def test_ranks_in_place_and_no_dropout(handle: dnn.Handle, shape: tuple[int, ...
     x = handle.array(host)
     y, reserve = dnn.dropout_forward(handle, x, 0, dropout_state=state)
     np.testing.assert_array_equal(y.numpy(), host)
-    np.testing.assert_array_equal(dnn.dropout_backward(handle, x, 0, reserve, dropout_state=state).numpy(), host)
+    np.testing.assert_array_equal(
+        dnn.dropout_backward(handle, x, 0, reserve, dropout_state=state).numpy(), host
+    )
     same, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state, out=x, reserve=reserve)
     assert same is x
     assert set(np.unique(x.numpy())) <= {0, 6}
@@ -55,8 +72,12 @@ def test_ranks_in_place_and_no_dropout(handle: dnn.Handle, shape: tuple[int, ...
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_all_may_be_dropped(handle: dnn.Handle, dtype: str) -> None:
     state, x = dnn.DropoutState(handle), handle.array(np.full(SHAPE, 3, dtype))
-    y, reserve = dnn.dropout_forward(handle, x, 1, dropout_state=state, out=poisoned(handle, x.spec))
-    dx = dnn.dropout_backward(handle, x, 1, reserve, dropout_state=state, out=poisoned(handle, x.spec))
+    y, reserve = dnn.dropout_forward(
+        handle, x, 1, dropout_state=state, out=poisoned(handle, x.spec)
+    )
+    dx = dnn.dropout_backward(
+        handle, x, 1, reserve, dropout_state=state, out=poisoned(handle, x.spec)
+    )
     for array in (y, dx):
         np.testing.assert_array_equal(array.numpy(), np.zeros(SHAPE, dtype))
 
@@ -64,12 +85,18 @@ def test_all_may_be_dropped(handle: dnn.Handle, dtype: str) -> None:
 def test_the_state_is_advanced_and_can_be_restored(handle: dnn.Handle) -> None:
     state, x = dnn.DropoutState(handle, 3), handle.array(np.ones((1, 1, 40, 50), np.float32))
     saved = state.save()
-    first, second = (dnn.dropout_forward(handle, x, 0.5, dropout_state=state)[0].numpy() for _ in range(2))
+    first, second = (
+        dnn.dropout_forward(handle, x, 0.5, dropout_state=state)[0].numpy() for _ in range(2)
+    )
     assert (first != second).any()
     state.restore(saved)
-    np.testing.assert_array_equal(dnn.dropout_forward(handle, x, 0.5, dropout_state=state)[0].numpy(), first)
+    np.testing.assert_array_equal(
+        dnn.dropout_forward(handle, x, 0.5, dropout_state=state)[0].numpy(), first
+    )
     again = dnn.DropoutState(handle, 3)
-    np.testing.assert_array_equal(dnn.dropout_forward(handle, x, 0.5, dropout_state=again)[0].numpy(), first)
+    np.testing.assert_array_equal(
+        dnn.dropout_forward(handle, x, 0.5, dropout_state=again)[0].numpy(), first
+    )
 
 
 def test_states_and_arrays_of_another_stream(handle: dnn.Handle) -> None:
@@ -99,7 +126,11 @@ def test_what_is_refused(handle: dnn.Handle) -> None:
     for wrong in (None, 7, x):
         refuses(ARGUMENT, "dropout_state", forward(x, 0.5, dropout_state=wrong, out=y))
     refuses(ARRAY, r"\bx\b", forward([1.0], 0.5))
-    refuses(ARGUMENT, "bfloat16; allowed: float32, float64, float16", forward(handle.empty((2, 8), "bfloat16"), 0.5))
+    refuses(
+        ARGUMENT,
+        "bfloat16; allowed: float32, float64, float16",
+        forward(handle.empty((2, 8), "bfloat16"), 0.5),
+    )
     refuses(ARGUMENT, r"\bout\b", forward(x, 0.5, out=handle.empty((2, 9))))
     refuses(ARGUMENT, "reserve=None", backward(x, 0.5, None))
     for wrong in (handle.empty((reserve.nbytes + 1,), "uint8"), x):

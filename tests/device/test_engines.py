@@ -13,11 +13,11 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite._raw.enums import BackendHeurMode, BackendKnobType, PointwiseMode
 from cudnnlite.autotune.entries import row_from_plain, row_to_plain
-from cudnnlite.backend.engines import HEURISTICS, named_by
-from cudnnlite.backend.graph import Graph, convolution_graph
-from cudnnlite.backend.plan import MOST_PACKS, ExecutionPlan
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.engines import engine_rows
+from cudnnlite.graph.engines import HEURISTICS, named_by
+from cudnnlite.graph.execution_plan import MOST_PACKS, ExecutionPlan
+from cudnnlite.graph.operation_graph import Graph, convolution_graph
+from cudnnlite.operations.convolution.engines import engine_rows
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
 
 from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps
 from .test_tuner import hurry
@@ -44,7 +44,13 @@ def problem_of(problem: Problem) -> ConvolutionForwardProblem:
 @pytest.mark.parametrize("math_type", ["fma", "default"])
 @pytest.mark.parametrize(
     ("dtype", "layout"),
-    [("float32", "NCHW"), ("float32", "NHWC"), ("float64", "NCHW"), ("float16", "NHWC"), ("bfloat16", "NHWC")],
+    [
+        ("float32", "NCHW"),
+        ("float32", "NHWC"),
+        ("float64", "NCHW"),
+        ("float16", "NHWC"),
+        ("bfloat16", "NHWC"),
+    ],
 )
 def test_every_engine_that_is_named_is_right(
     handle: dnn.Handle, dtype: str, layout: str, math_type: str, beta: float
@@ -65,7 +71,12 @@ def test_every_engine_that_is_named_is_right(
         except (dnn.ArgumentError, dnn.CudnnError):  # a promise, or cuDNN after all
             continue
         with plan:
-            problem.assert_right(plan(problem.x, problem.w, out=out), engine, math_type=dnn.MathType.DEFAULT, **options)
+            problem.assert_right(
+                plan(problem.x, problem.w, out=out),
+                engine,
+                math_type=dnn.MathType.DEFAULT,
+                **options,
+            )
         tried += 1
     assert tried
 
@@ -84,7 +95,10 @@ def test_the_choice_says_what_and_why(handle: dnn.Handle) -> None:
 
 
 def test_integers_stay_with_the_descriptor_call_and_say_so(handle: dnn.Handle) -> None:
-    x, w = dnn.TensorSpec((1, 8, 9, 8), "int8", "NHWC"), dnn.FilterSpec((8, 8, 3, 3), "int8", "NHWC")
+    x, w = (
+        dnn.TensorSpec((1, 8, 9, 8), "int8", "NHWC"),
+        dnn.FilterSpec((8, 8, 3, 3), "int8", "NHWC"),
+    )
     with dnn.plan_convolution_forward(handle, x, w) as plan:
         assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
         assert plan.choice.remark == "no engine serves: integers stay with the descriptor call"
@@ -105,7 +119,9 @@ def test_the_interface_narrows(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     kinds = {"descriptor": dnn.ConvolutionFwdAlgo, "graph": dnn.Engine, None: dnn.Engine}
     for interface, kind in kinds.items():
-        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, interface=interface) as plan:
+        with dnn.plan_convolution_forward(
+            handle, problem.x, problem.w, problem.conv, interface=interface
+        ) as plan:
             assert isinstance(plan.choice.algorithm, kind)
         problem.assert_right(problem.run(interface=interface), plan.choice.algorithm)
 
@@ -115,7 +131,14 @@ def test_an_interface_and_an_algorithm_of_the_other(handle: dnn.Handle) -> None:
     for interface, algorithm in (("graph", "IMPLICIT_GEMM"), ("descriptor", dnn.Engine(1))):
         for call in (dnn.plan_convolution_forward, dnn.convolution_forward):
             with pytest.raises(dnn.ArgumentError, match=f"interface='{interface}' and algorithm="):
-                call(handle, problem.x, problem.w, problem.conv, algorithm=algorithm, interface=interface)
+                call(
+                    handle,
+                    problem.x,
+                    problem.w,
+                    problem.conv,
+                    algorithm=algorithm,
+                    interface=interface,
+                )
     with pytest.raises(dnn.ArgumentError, match="interface='nonsense'"):
         problem.run(algorithm="IMPLICIT_GEMM", interface="nonsense")
 
@@ -123,11 +146,17 @@ def test_an_interface_and_an_algorithm_of_the_other(handle: dnn.Handle) -> None:
 def test_a_named_engine_is_told_as_it_is(handle: dnn.Handle) -> None:
     """Its workspace, its notes and what it multiplies in, whatever was said of it."""
     problem = Problem(handle, (2, 16, 12, 14), (24, 16, 3, 3), padding=1)
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, interface="graph") as plan:
+    with dnn.plan_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, interface="graph"
+    ) as plan:
         chosen = plan.choice
-    said = dnn.AlgorithmResult(chosen.algorithm, dnn.MathType.FMA, workspace=7, deterministic=False, time_ms=1.5)
+    said = dnn.AlgorithmResult(
+        chosen.algorithm, dnn.MathType.FMA, workspace=7, deterministic=False, time_ms=1.5
+    )
     for algorithm in (chosen.algorithm, said):
-        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=algorithm) as plan:
+        with dnn.plan_convolution_forward(
+            handle, problem.x, problem.w, problem.conv, algorithm=algorithm
+        ) as plan:
             told = plan.choice
             assert (told.workspace, told.math_type) == (plan.workspace, chosen.math_type)
             assert told.deterministic == chosen.deterministic
@@ -144,7 +173,9 @@ def test_a_workspace_of_ones_own_with_a_limit(handle: dnn.Handle) -> None:
     assert handle.workspace.size == 0
 
 
-def test_where_no_engine_fits_the_limit(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_engine_fits_the_limit(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is told, and not taken for a refusal of cuDNN's."""
     problem = Problem(handle, (2, 16, 12, 14), (24, 16, 3, 3), padding=1, math_type="fma")
     real = ExecutionPlan.__init__
@@ -154,16 +185,22 @@ def test_where_no_engine_fits_the_limit(handle: dnn.Handle, monkeypatch: pytest.
         plan.workspace = max(plan.workspace, 1 << 30)
 
     monkeypatch.setattr(ExecutionPlan, "__init__", demanding)
-    with pytest.raises(dnn.WorkspaceLimitError, match=r"no engine serves: .*needs 1 GiB, the limit is 64 MiB"):
+    with pytest.raises(
+        dnn.WorkspaceLimitError, match=r"no engine serves: .*needs 1 GiB, the limit is 64 MiB"
+    ):
         problem.run(workspace_limit="64 MiB", interface="graph")
     with pytest.warns(dnn.WorkspaceLimitWarning, match=r"excluded engine .*needs 1 GiB"):
-        plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, workspace_limit="64 MiB")
+        plan = dnn.plan_convolution_forward(
+            handle, problem.x, problem.w, problem.conv, workspace_limit="64 MiB"
+        )
     with plan:
         assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
         assert "needs 1 GiB" in plan.choice.remark
 
 
-def test_an_engine_that_fails_to_become_a_plan_is_told(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_fails_to_become_a_plan_is_told(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     real, refused = ExecutionPlan.__init__, []
 
@@ -218,7 +255,9 @@ def test_operands_that_are_not_aligned(handle: dnn.Handle, operand: str) -> None
         problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
     out = dnn.convolution_forward(handle, given["x"], given["w"], problem.conv, out=given["out"])
     problem.assert_right(out, problem.choice())
-    with dnn.plan_convolution_forward(handle, given["x"], given["w"], problem.conv, out=given["out"]) as plan:
+    with dnn.plan_convolution_forward(
+        handle, given["x"], given["w"], problem.conv, out=given["out"]
+    ) as plan:
         assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
         assert plan.choice.remark == "no engine serves: an operand is not aligned to 16 bytes"
         problem.assert_right(plan(given["x"], given["w"], out=given["out"]), plan.choice.algorithm)
@@ -254,7 +293,9 @@ def test_an_engine_is_a_value(handle: dnn.Handle) -> None:
     assert hash(again) == hash(engine)
     assert row_from_plain(json.loads(json.dumps(row_to_plain(row)))) == row
     for algorithm in (again, row):
-        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=algorithm) as plan:
+        with dnn.plan_convolution_forward(
+            handle, problem.x, problem.w, problem.conv, algorithm=algorithm
+        ) as plan:
             assert plan.choice.algorithm == engine
             problem.assert_right(plan(problem.x, problem.w), engine)
         problem.assert_right(problem.run(algorithm=algorithm), engine)
@@ -301,7 +342,9 @@ def test_an_engine_may_not_break_a_promise(handle: dnn.Handle) -> None:
     with ExitStack() as stack:
         graph = graph_of(handle, relaxed, stack)
         found = [c for mode in HEURISTICS for c in named_by(graph, mode, stack)]
-        narrow = {c.engine for c in found if c.math_type(dnn.MathType.DEFAULT) == dnn.MathType.DEFAULT}
+        narrow = {
+            c.engine for c in found if c.math_type(dnn.MathType.DEFAULT) == dnn.MathType.DEFAULT
+        }
     assert narrow, "this device has no engine in TF32"
     refused = 0
     for engine in narrow:
@@ -335,11 +378,17 @@ def test_what_cannot_be_captured_is_never_chosen(handle: dnn.Handle) -> None:
 # ---------------------------------------------------------------- the tuner
 
 
-def test_the_tuner_ranks_both_interfaces(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tuner_ranks_both_interfaces(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hurry(monkeypatch)
     problem = Problem(handle, X, W, padding=1)
     posed = problem_of(problem)
-    kinds = {None: {"Engine", "ConvolutionFwdAlgo"}, "graph": {"Engine"}, "descriptor": {"ConvolutionFwdAlgo"}}
+    kinds = {
+        None: {"Engine", "ConvolutionFwdAlgo"},
+        "graph": {"Engine"},
+        "descriptor": {"ConvolutionFwdAlgo"},
+    }
     for interface, expected in kinds.items():
         with dnn.Tuner(handle, ":memory:", dnn.TuningPolicy(interface=interface)) as tuner:
             table = tuner.tune(posed)
@@ -353,11 +402,15 @@ def test_the_tuner_ranks_both_interfaces(handle: dnn.Handle, monkeypatch: pytest
         for row in table:
             if isinstance(row.algorithm, dnn.Engine) and row.ok:
                 assert row.error is not None
-                problem.assert_right(problem.run(algorithm=row), row.algorithm, math_type=row.math_type)
+                problem.assert_right(
+                    problem.run(algorithm=row), row.algorithm, math_type=row.math_type
+                )
         problem.assert_right(problem.run(algorithm=best), best.algorithm, math_type=best.math_type)
 
 
-def test_engines_that_no_heuristic_names_are_ranked_too(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_that_no_heuristic_names_are_ranked_too(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Winograd's transforms in true float32, for one; those that cuDNN compiles first where the policy asks for them."""
     hurry(monkeypatch)
     problem = Problem(handle, (2, 32, 14, 13), (32, 32, 3, 3), padding=1, math_type="fma")
@@ -367,12 +420,16 @@ def test_engines_that_no_heuristic_names_are_ranked_too(handle: dnn.Handle, monk
         rows = engine_rows(graph, posed, compiled=True)
         indices = {row.algorithm.index for row in rows if row.heuristic is not None}
         others = {row.algorithm for row in rows if row.heuristic is None}
-        assert [row.heuristic for row in rows if row.heuristic is not None] == [*range(len(rows) - len(others))]
+        assert [row.heuristic for row in rows if row.heuristic is not None] == [
+            *range(len(rows) - len(others))
+        ]
         assert ready
         assert ready < others
         assert not indices & {engine.index for engine in others}
     for search, expected in (("heuristics", ready), ("engines", others)):
-        with dnn.Tuner(handle, ":memory:", dnn.TuningPolicy(interface="graph", search=search)) as tuner:
+        with dnn.Tuner(
+            handle, ":memory:", dnn.TuningPolicy(interface="graph", search=search)
+        ) as tuner:
             table = tuner.tune(posed)
         assert others & {row.algorithm for row in table} == expected
     timed = [row for row in table if row.algorithm in others and row.ok and row.time_ms]
@@ -381,10 +438,14 @@ def test_engines_that_no_heuristic_names_are_ranked_too(handle: dnn.Handle, monk
         problem.assert_right(problem.run(algorithm=row), row.algorithm, math_type=row.math_type)
 
 
-def test_autotuned_calls_run_the_tuned_engine(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autotuned_calls_run_the_tuned_engine(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hurry(monkeypatch)
     problem = Problem(handle, X, W, padding=1)
-    with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(interface="graph")) as tuner:
+    with dnn.autotuned(
+        handle, cache=":memory:", policy=dnn.TuningPolicy(interface="graph")
+    ) as tuner:
         for _ in range(2):
             y = problem.run()
         with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
@@ -410,8 +471,12 @@ def test_a_graph_by_hand(handle: dnn.Handle) -> None:
         tensors = {name: graph.tensor(name, array.spec) for name, array in {"x": x, "w": w}.items()}
         convolved = graph.tensor("convolved", between, virtual=True)
         biased = graph.tensor("biased", between, virtual=True)
-        graph.convolution(FORWARD, {**tensors, "y": convolved}, dnn.ConvolutionSpec(1), 2, dnn.DataType.FLOAT)
-        graph.pointwise(PointwiseMode.ADD, xdesc=convolved, bdesc=graph.tensor("b", b.spec), ydesc=biased)
+        graph.convolution(
+            FORWARD, {**tensors, "y": convolved}, dnn.ConvolutionSpec(1), 2, dnn.DataType.FLOAT
+        )
+        graph.pointwise(
+            PointwiseMode.ADD, xdesc=convolved, bdesc=graph.tensor("b", b.spec), ydesc=biased
+        )
         graph.pointwise(PointwiseMode.RELU_FWD, xdesc=biased, ydesc=graph.tensor("y", y.spec))
         graph.finish()
         plan = None
@@ -431,11 +496,14 @@ def test_a_graph_by_hand(handle: dnn.Handle) -> None:
         got = y.numpy().astype(np.float64)
     expected = Problem(handle, (2, 8, 9, 8), (16, 8, 3, 3), "float16", "NHWC", padding=1)
     expected = dnn.convolution_forward(
-        handle, handle.array(x_host.astype(np.float64)), handle.array(w_host.astype(np.float64)), expected.conv.replace(
-            compute_type="float64"
-        ),
-    ).numpy()  # fmt: skip
-    np.testing.assert_allclose(got, np.maximum(expected + b_host.astype(np.float64), 0), rtol=2e-3, atol=2e-3)
+        handle,
+        handle.array(x_host.astype(np.float64)),
+        handle.array(w_host.astype(np.float64)),
+        expected.conv.replace(compute_type="float64"),
+    ).numpy()
+    np.testing.assert_allclose(
+        got, np.maximum(expected + b_host.astype(np.float64), 0), rtol=2e-3, atol=2e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -450,7 +518,9 @@ def test_a_graph_by_hand(handle: dnn.Handle) -> None:
         ("OPERATIONGRAPH", {}, "OPERATIONGRAPH cannot be finalised without handle, ops"),
     ],
 )
-def test_what_is_missing_is_named(handle: dnn.Handle, kind: str, attributes: dict[str, Any], said: str) -> None:
+def test_what_is_missing_is_named(
+    handle: dnn.Handle, kind: str, attributes: dict[str, Any], said: str
+) -> None:
     with dnn.BackendDescriptor(handle, kind, **attributes) as made:
         with pytest.raises(dnn.ArgumentError, match=said):
             made.finalize()
@@ -459,8 +529,13 @@ def test_what_is_missing_is_named(handle: dnn.Handle, kind: str, attributes: dic
 
 
 def test_a_descriptor_says_what_it_holds(handle: dnn.Handle) -> None:
-    values = {"data_type": "float16", "dimensions": (1, 3, 8, 8), "strides": (192, 64, 8, 1), "unique_id": 7,
-              "byte_alignment": 16}  # fmt: skip
+    values = {
+        "data_type": "float16",
+        "dimensions": (1, 3, 8, 8),
+        "strides": (192, 64, 8, 1),
+        "unique_id": 7,
+        "byte_alignment": 16,
+    }
     with dnn.BackendDescriptor(handle, "TENSOR", **values) as made:
         made.finalize()
         assert made.get("dimensions") == (1, 3, 8, 8)

@@ -13,8 +13,8 @@ from scipy.special import expit
 from tolerances import assert_close
 
 import cudnnlite as dnn
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.problem import problem_from_plain
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.problem import problem_from_plain
 
 from .problems import Problem, fill, memory_of, poisoned, random_values, upload, with_gaps
 from .test_tuner import hurry
@@ -31,15 +31,27 @@ FUNCTIONS: dict[str, Any] = {
 }
 COEFFICIENTS = {"clipped_relu": 0.75, "elu": 0.5, "swish": 1.5}
 BOUNDS = {"float64": 1e-13, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
-KINDS = [("float32", "NCHW"), ("float32", "NHWC"), ("float64", "NCHW"), ("float16", "NCHW"), ("float16", "NHWC"),
-         ("bfloat16", "NHWC")]  # fmt: skip
+KINDS = [
+    ("float32", "NCHW"),
+    ("float32", "NHWC"),
+    ("float64", "NCHW"),
+    ("float16", "NCHW"),
+    ("float16", "NHWC"),
+    ("bfloat16", "NHWC"),
+]
 
 
 class Fused:
     """A convolution with bias, and what may be added, with their result in float64."""
 
     def __init__(
-        self, handle: dnn.Handle, dtype: str = "float32", layout: str = "NCHW", x: Any = X, w: Any = W, **options: Any
+        self,
+        handle: dnn.Handle,
+        dtype: str = "float32",
+        layout: str = "NCHW",
+        x: Any = X,
+        w: Any = W,
+        **options: Any,
     ) -> None:
         if dtype == "float32":
             options.setdefault("math_type", "fma")
@@ -53,7 +65,11 @@ class Fused:
 
     def expected(self, activation: str, alpha: float = 1.0, alpha2: float = 0.0) -> Any:
         """Return the result, in float64."""
-        wide = alpha * self.problem.sums + alpha2 * self.z_host.astype(np.float64) + self.bias_host.astype(np.float64)
+        wide = (
+            alpha * self.problem.sums
+            + alpha2 * self.z_host.astype(np.float64)
+            + self.bias_host.astype(np.float64)
+        )
         return FUNCTIONS[activation](wide)
 
     def assert_right(self, y: Any, activation: str, **scalars: float) -> None:
@@ -87,8 +103,12 @@ def test_every_activation(handle: dnn.Handle, dtype: str, layout: str, activatio
         ({"z": fused.z}, {"alpha": 1.25, "alpha2": -0.5}),
     ):
         if not served or (activation == "swish" and scalars.get("alpha2") == -0.5):
-            with pytest.raises(dnn.NotSupportedError, match="has no SWISH; allowed: RELU, IDENTITY") as told:
-                dnn.convolution_bias_activation_forward(handle, *fused.operands, fused.conv, spec, **given, **scalars)
+            with pytest.raises(
+                dnn.NotSupportedError, match="has no SWISH; allowed: RELU, IDENTITY"
+            ) as told:
+                dnn.convolution_bias_activation_forward(
+                    handle, *fused.operands, fused.conv, spec, **given, **scalars
+                )
             assert "no engine serves" in str(told.value)
             assert told.value.function == "cudnnConvolutionBiasActivationForward"
             continue
@@ -102,7 +122,9 @@ def test_every_activation(handle: dnn.Handle, dtype: str, layout: str, activatio
             handle, *fused.operands, fused.conv, spec, **given, **scalars
         ) as plan:
             assert isinstance(plan.choice.algorithm, dnn.Engine)
-            fused.assert_right(plan(*fused.operands, *given.values(), out=fused.out()), activation, **scalars)
+            fused.assert_right(
+                plan(*fused.operands, *given.values(), out=fused.out()), activation, **scalars
+            )
             fused.assert_right(plan(*fused.operands, *given.values()), activation, **scalars)
 
 
@@ -118,42 +140,63 @@ def test_the_descriptor_call(handle: dnn.Handle, dtype: str, layout: str, activa
                 assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
                 if activation == "identity":
                     assert plan.choice.algorithm == dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM
-                fused.assert_right(plan(*fused.operands, *given.values(), out=fused.out()), activation, **scalars)
+                fused.assert_right(
+                    plan(*fused.operands, *given.values(), out=fused.out()), activation, **scalars
+                )
 
 
-def test_a_scalar_without_an_addition_goes_to_the_descriptor_call_and_says_so(handle: dnn.Handle) -> None:
+def test_a_scalar_without_an_addition_goes_to_the_descriptor_call_and_says_so(
+    handle: dnn.Handle,
+) -> None:
     fused = Fused(handle)
-    with dnn.plan_convolution_bias_activation_forward(handle, *fused.operands, fused.conv, alpha=0.5) as plan:
+    with dnn.plan_convolution_bias_activation_forward(
+        handle, *fused.operands, fused.conv, alpha=0.5
+    ) as plan:
         assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
         assert plan.choice.remark.startswith("no engine serves: ")
         fused.assert_right(plan(*fused.operands), "relu", alpha=0.5)
     with pytest.raises(dnn.NotSupportedError, match="has no SIGMOID"):
-        dnn.convolution_bias_activation_forward(handle, *fused.operands, fused.conv, "sigmoid", alpha=0.5)
+        dnn.convolution_bias_activation_forward(
+            handle, *fused.operands, fused.conv, "sigmoid", alpha=0.5
+        )
 
 
 def test_what_the_descriptor_call_has_not_is_refused_by_name(handle: dnn.Handle) -> None:
     fused = Fused(handle)
     for activation, options, said in (
-        ("identity", {"algorithm": "IMPLICIT_GEMM"}, "has IDENTITY with IMPLICIT_PRECOMP_GEMM only"),
+        (
+            "identity",
+            {"algorithm": "IMPLICIT_GEMM"},
+            "has IDENTITY with IMPLICIT_PRECOMP_GEMM only",
+        ),
         ("tanh", {"algorithm": "IMPLICIT_PRECOMP_GEMM"}, "has no TANH; allowed: RELU, IDENTITY"),
         ("elu", {"interface": "descriptor"}, "has no ELU; allowed: RELU, IDENTITY"),
     ):
         out = fused.out()
         before = memory_of(out).copy()
         with pytest.raises(dnn.NotSupportedError, match=said):
-            dnn.convolution_bias_activation_forward(handle, *fused.operands, fused.conv, activation, out=out, **options)
+            dnn.convolution_bias_activation_forward(
+                handle, *fused.operands, fused.conv, activation, out=out, **options
+            )
         assert (memory_of(out) == before).all()
 
 
 @pytest.mark.parametrize("interface", ["graph", "descriptor"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_a_nan_is_propagated_where_that_is_asked(handle: dnn.Handle, dtype: str, interface: str) -> None:
+def test_a_nan_is_propagated_where_that_is_asked(
+    handle: dnn.Handle, dtype: str, interface: str
+) -> None:
     fused = Fused(handle, dtype, x=(1, 8, 4, 5), w=(8, 8, 1, 1), padding=0)
     host = fused.problem.x_host.copy()
     host[0, 0, 1, 2] = np.nan
     x = handle.array(host)
     y = dnn.convolution_bias_activation_forward(
-        handle, x, *fused.operands[1:], fused.conv, dnn.ActivationSpec("relu", nan="propagate"), interface=interface
+        handle,
+        x,
+        *fused.operands[1:],
+        fused.conv,
+        dnn.ActivationSpec("relu", nan="propagate"),
+        interface=interface,
     ).numpy()
     assert np.isnan(y[0, :, 1, 2]).all()
     assert np.isfinite(np.delete(y.reshape(8, -1), 1 * 5 + 2, axis=1)).all()
@@ -181,7 +224,9 @@ def test_strided_outputs(handle: dnn.Handle) -> None:
     spec = with_gaps(fused.problem.y_shape, "float32")
     for given, scalars in (({}, {}), ({"z": upload(handle, spec, fused.z_host)}, {"alpha2": 1.0})):
         out = upload(handle, spec, np.full(spec.shape, np.nan, np.float32))
-        y = dnn.convolution_bias_activation_forward(handle, *fused.operands, fused.conv, **given, **scalars, out=out)
+        y = dnn.convolution_bias_activation_forward(
+            handle, *fused.operands, fused.conv, **given, **scalars, out=out
+        )
         fused.assert_right(y, "relu", **scalars)
 
 
@@ -211,7 +256,9 @@ def test_what_does_not_fit_is_refused_by_name(handle: dnn.Handle) -> None:
     x, w, bias = fused.operands
     other = handle.array(fused.z_host, layout="NHWC")
     memory = handle.empty((fused.out().size + 4,))
-    out, shifted = (memory[start : start + fused.out().size].reshape(fused.problem.y_shape) for start in (0, 4))
+    out, shifted = (
+        memory[start : start + fused.out().size].reshape(fused.problem.y_shape) for start in (0, 4)
+    )
     fill(out, 0xFF)
     before = memory_of(out).copy()
     for operands, options, said in (
@@ -220,17 +267,27 @@ def test_what_does_not_fit_is_refused_by_name(handle: dnn.Handle) -> None:
             {},
             r"bias has shape \(1, 5, 1, 1\); needed: \(1, 6, 1, 1\)",
         ),
-        ((x, w, handle.array(np.zeros(6, np.float32))), {}, r"bias has shape \(6,\); needed: \(1, 6, 1, 1\)"),
+        (
+            (x, w, handle.array(np.zeros(6, np.float32))),
+            {},
+            r"bias has shape \(6,\); needed: \(1, 6, 1, 1\)",
+        ),
         ((x, w, handle.array(np.zeros((1, 6, 1, 1)))), {}, "bias is float64; needed: float32"),
         ((x, w, bias), {"z": x, "alpha2": 1.0}, r"z has shape .*; the result has"),
-        ((x, w, bias), {"z": other, "alpha2": 1.0}, "z is .*; it must lie in memory as the result does"),
+        (
+            (x, w, bias),
+            {"z": other, "alpha2": 1.0},
+            "z is .*; it must lie in memory as the result does",
+        ),
         ((x, w, bias), {"z": shifted, "alpha2": 1.0}, "out overlaps z in memory"),
         ((x, w, bias), {"alpha2": 1.0}, "alpha2=1.0 scales z, which is not given"),
         ((x, w, bias), {"z": fused.z, "alpha2": "much"}, "alpha2='much'"),
         ((x, w, bias), {"activation": "gelu"}, "activation='gelu'"),
     ):
         with pytest.raises(dnn.ArgumentError, match=said):
-            dnn.convolution_bias_activation_forward(handle, *operands, fused.conv, **{"out": out, **options})
+            dnn.convolution_bias_activation_forward(
+                handle, *operands, fused.conv, **{"out": out, **options}
+            )
     assert (memory_of(out) == before).all()
 
 
@@ -253,7 +310,9 @@ def test_a_bias_scalars_and_uneven_padding(
     )
     convolved = onnx_convolution(x_host, w_host, uneven, (1, 1), (1, 1))
     expected = alpha * convolved + bias_host + beta * y_host
-    x, w, bias = (handle.array(host, dtype=dtype, layout=layout) for host in (x_host, w_host, bias_host))
+    x, w, bias = (
+        handle.array(host, dtype=dtype, layout=layout) for host in (x_host, w_host, bias_host)
+    )
     conv = dnn.ConvolutionSpec(padding=uneven, math_type="fma")
     is_apart = (alpha, beta) != (1.0, 0.0)
     with dnn.plan_convolution_forward(
@@ -280,15 +339,24 @@ def test_a_bias_without_workspace(handle: dnn.Handle, dtype: str) -> None:
     fused = Fused(handle, dtype, "NCHW")
     x, w, bias = fused.operands
     expected = 0.5 * fused.problem.sums + fused.bias_host.astype(np.float64)
-    y = dnn.convolution_forward(handle, x, w, fused.conv, bias=bias, alpha=0.5, workspace_limit=0, out=fused.out())
-    assert np.abs(y.numpy().astype(np.float64) - expected).max() <= BOUNDS[dtype] * np.abs(expected).max()
+    y = dnn.convolution_forward(
+        handle, x, w, fused.conv, bias=bias, alpha=0.5, workspace_limit=0, out=fused.out()
+    )
+    assert (
+        np.abs(y.numpy().astype(np.float64) - expected).max()
+        <= BOUNDS[dtype] * np.abs(expected).max()
+    )
 
 
 def test_a_bias_and_beta_by_an_engine_is_refused_with_a_way_out(handle: dnn.Handle) -> None:
     fused = Fused(handle, "float32", "NCHW")
     x, w, bias = fused.operands
-    with pytest.raises(dnn.NotSupportedError, match=r"beta=0.5\), which interface='descriptor' does"):
-        dnn.convolution_forward(handle, x, w, fused.conv, bias=bias, beta=0.5, out=fused.out(), interface="graph")
+    with pytest.raises(
+        dnn.NotSupportedError, match=r"beta=0.5\), which interface='descriptor' does"
+    ):
+        dnn.convolution_forward(
+            handle, x, w, fused.conv, bias=bias, beta=0.5, out=fused.out(), interface="graph"
+        )
 
 
 def test_alpha_and_a_bias_by_an_engine_is_refused_with_a_way_out(handle: dnn.Handle) -> None:
@@ -298,10 +366,17 @@ def test_alpha_and_a_bias_by_an_engine_is_refused_with_a_way_out(handle: dnn.Han
     with pytest.raises(dnn.NotSupportedError, match=message):
         dnn.convolution_forward(handle, x, w, fused.conv, bias=bias, alpha=0.5, interface="graph")
     uneven = dnn.ConvolutionSpec(padding=((1, 0), (0, 1)))
-    for conv, needs in ((fused.conv, ""), (uneven, r"padding=\(\(1, 0\), \(0, 1\)\) needs an engine, and ")):
-        message = needs + r"no engine scales a convolution \(alpha=0.5\) .*bias=bias, alpha=0.5\) does"
+    for conv, needs in (
+        (fused.conv, ""),
+        (uneven, r"padding=\(\(1, 0\), \(0, 1\)\) needs an engine, and "),
+    ):
+        message = (
+            needs + r"no engine scales a convolution \(alpha=0.5\) .*bias=bias, alpha=0.5\) does"
+        )
         with pytest.raises(dnn.NotSupportedError, match=message):
-            dnn.convolution_bias_activation_forward(handle, *fused.operands, conv, alpha=0.5, interface="graph")
+            dnn.convolution_bias_activation_forward(
+                handle, *fused.operands, conv, alpha=0.5, interface="graph"
+            )
         y = dnn.convolution_forward(handle, x, w, conv, bias=bias, alpha=0.5)
         dnn.activation_forward(handle, y, "relu", out=y)
 
@@ -322,7 +397,9 @@ def test_a_convolution_with_a_bias(handle: dnn.Handle, dtype: str, layout: str) 
     ):
         beta, alpha = options.get("beta", 0.0), options.get("alpha", 1.0)
         fresh = lambda beta=beta: (  # noqa: E731
-            handle.array(fused.problem.old_host, dtype=dtype, layout=layout) if beta else fused.out()
+            handle.array(fused.problem.old_host, dtype=dtype, layout=layout)
+            if beta
+            else fused.out()
         )
         wanted = alpha * fused.problem.sums + fused.bias_host.astype(np.float64)
         wanted += beta * fused.problem.old_host.astype(np.float64) if beta else 0
@@ -336,7 +413,10 @@ def test_a_convolution_with_a_bias(handle: dnn.Handle, dtype: str, layout: str) 
                 ),
             )
             for call in calls:
-                error = np.abs(call(fresh()).numpy().astype(np.float64) - wanted).max() / np.abs(wanted).max()
+                error = (
+                    np.abs(call(fresh()).numpy().astype(np.float64) - wanted).max()
+                    / np.abs(wanted).max()
+                )
                 assert error <= BOUNDS[dtype], (options, error)
 
 
@@ -347,12 +427,16 @@ def test_a_bias_beside_operands_that_are_not_aligned(handle: dnn.Handle) -> None
     handle.device.copy_within(moved.ptr, fused.bias.ptr, fused.bias.nbytes, handle.stream)
     x, w, _ = fused.operands
     fused.assert_right(dnn.convolution_forward(handle, x, w, fused.conv, bias=moved), "identity")
-    fused.assert_right(dnn.convolution_bias_activation_forward(handle, x, w, moved, fused.conv), "relu")
+    fused.assert_right(
+        dnn.convolution_bias_activation_forward(handle, x, w, moved, fused.conv), "relu"
+    )
 
 
 def test_a_tuned_layout_is_for_convolutions_alone(handle: dnn.Handle) -> None:
     fused = Fused(handle)
-    row = dnn.ConvolutionResult(dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA, layout="NHWC")
+    row = dnn.ConvolutionResult(
+        dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA, layout="NHWC"
+    )
     x, w, bias = fused.operands
     with pytest.raises(dnn.ArgumentError, match=r"algorithm.layout='NHWC'.*no bias is converted"):
         dnn.convolution_forward(handle, x, w, fused.conv, bias=bias, algorithm=row)
@@ -379,22 +463,31 @@ def test_asymmetric_padding(handle: dnn.Handle, case: str, dtype: str) -> None:
     fused = Fused(handle, dtype, None, x, w, **options)
     problem = fused.problem
     expected = onnx_convolution(
-        problem.x_host, problem.w_host, fused.conv.pads(len(x) - 2), *fused.conv.steps(len(x) - 2)[1:],
-        fused.conv.groups, "mode" in options,
-    )  # fmt: skip
+        problem.x_host,
+        problem.w_host,
+        fused.conv.pads(len(x) - 2),
+        *fused.conv.steps(len(x) - 2)[1:],
+        fused.conv.groups,
+        "mode" in options,
+    )
     assert expected.shape == problem.y_shape
     for interface in (None, "graph"):
         y = problem.run(interface=interface)
         assert_close(y.numpy(), expected, 2 * BOUNDS[dtype])
     with dnn.plan_convolution_forward(handle, problem.x, problem.w, fused.conv) as plan:
         assert isinstance(plan.choice.algorithm, dnn.Engine)
-        again = dnn.convolution_forward(handle, problem.x, problem.w, fused.conv, algorithm=plan.choice)
+        again = dnn.convolution_forward(
+            handle, problem.x, problem.w, fused.conv, algorithm=plan.choice
+        )
         assert (again.numpy() == plan(problem.x, problem.w).numpy()).all()
     y = dnn.convolution_bias_activation_forward(
         handle, *fused.operands, fused.conv, z=fused.z, alpha2=1.0, out=fused.out()
     )
     fused.assert_right(y, "relu", alpha2=1.0)
-    fused.assert_right(dnn.convolution_forward(handle, problem.x, problem.w, fused.conv, bias=fused.bias), "identity")
+    fused.assert_right(
+        dnn.convolution_forward(handle, problem.x, problem.w, fused.conv, bias=fused.bias),
+        "identity",
+    )
 
 
 def test_the_descriptor_call_refuses_asymmetric_padding_by_name(handle: dnn.Handle) -> None:
@@ -412,7 +505,10 @@ def test_the_descriptor_call_refuses_asymmetric_padding_by_name(handle: dnn.Hand
             call(handle, x, w, fused.conv)
     with pytest.raises(dnn.ArgumentError, match=said):
         dnn.ConvolutionDescriptor(fused.conv)
-    ints = dnn.TensorSpec((1, 8, 9, 8), "int8", "NHWC"), dnn.FilterSpec((8, 8, 3, 3), "int8", "NHWC")
+    ints = (
+        dnn.TensorSpec((1, 8, 9, 8), "int8", "NHWC"),
+        dnn.FilterSpec((8, 8, 3, 3), "int8", "NHWC"),
+    )
     with pytest.raises(dnn.NotSupportedError, match="integers stay"):
         dnn.plan_convolution_forward(handle, *ints, fused.conv.replace(math_type="default"))
 
@@ -425,7 +521,9 @@ def test_gradients_refuse_asymmetric_padding_by_name(handle: dnn.Handle) -> None
         lambda: dnn.convolution_backward_filter(handle, x, dy, conv, w=W),
         lambda: dnn.convolution_transpose(handle, dy, w, conv),
     ):
-        with pytest.raises(dnn.ArgumentError, match=r"padding=\(1, \(0, 1\)\).*the same at both ends of an axis"):
+        with pytest.raises(
+            dnn.ArgumentError, match=r"padding=\(1, \(0, 1\)\).*the same at both ends of an axis"
+        ):
             call()
 
 
@@ -485,7 +583,9 @@ def test_a_plan_that_replays_itself(handle: dnn.Handle, options: dict[str, Any])
 
 @pytest.mark.parametrize("activation", FUNCTIONS)
 @pytest.mark.parametrize("added", [False, True], ids=["plain", "with_z"])
-def test_it_is_tuned(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, activation: str, added: bool) -> None:
+def test_it_is_tuned(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, activation: str, added: bool
+) -> None:
     """What the search measures as an error is none, its choice is right, and one-line calls take it."""
     hurry(monkeypatch)
     fused, spec, scalars = (
@@ -495,11 +595,19 @@ def test_it_is_tuned(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, activa
     )
     w, z = dnn.FilterSpec(fused.problem.w.shape, layout="NHWC"), fused.z if added else None
     problem = dnn.ConvolutionBiasActivationForwardProblem(
-        fused.problem.x.spec, w, fused.bias.spec, fused.conv, spec, z=None if z is None else z.spec, **scalars
+        fused.problem.x.spec,
+        w,
+        fused.bias.spec,
+        fused.conv,
+        spec,
+        z=None if z is None else z.spec,
+        **scalars,
     )
     assert problem_from_plain(json.loads(json.dumps(problem.to_plain()))) == problem
     with dnn.record_problems() as posed, dnn.autotuned(handle, cache=":memory:") as tuner:
-        y = dnn.convolution_bias_activation_forward(handle, *fused.operands, fused.conv, spec, z=z, **scalars)
+        y = dnn.convolution_bias_activation_forward(
+            handle, *fused.operands, fused.conv, spec, z=z, **scalars
+        )
         table = tuner.tune(problem)
         assert tuner.measured == 1
     fused.assert_right(y, activation, **scalars)
@@ -509,7 +617,9 @@ def test_it_is_tuned(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, activa
         if row.ok:
             out = fused.out()
             options = {"z": z, "algorithm": row, "out": out, **scalars}
-            dnn.convolution_bias_activation_forward(handle, *fused.operands, fused.conv, spec, **options)
+            dnn.convolution_bias_activation_forward(
+                handle, *fused.operands, fused.conv, spec, **options
+            )
             fused.assert_right(out, activation, **scalars)
 
 
@@ -519,7 +629,9 @@ def test_a_bias_alone_is_tuned(handle: dnn.Handle, monkeypatch: pytest.MonkeyPat
     x, w, bias = fused.operands
     with dnn.autotuned(handle, cache=":memory:") as tuner:
         for _ in range(2):
-            fused.assert_right(dnn.convolution_forward(handle, x, w, fused.conv, bias=bias), "identity")
+            fused.assert_right(
+                dnn.convolution_forward(handle, x, w, fused.conv, bias=bias), "identity"
+            )
         with dnn.plan_convolution_forward(handle, x, w, fused.conv, bias=bias) as plan:
             fused.assert_right(plan(x, w, bias), "identity")
         assert tuner.measured == 1

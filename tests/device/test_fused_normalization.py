@@ -16,19 +16,29 @@ from .test_bad_input import ARGUMENT, refuses
 HALVES = ("float32", "float16", "bfloat16")
 
 
-def operands(handle: dnn.Handle, dtype: str, shape: tuple[int, ...] = (3, 8, 5, 4)) -> dict[str, Any]:
+def operands(
+    handle: dnn.Handle, dtype: str, shape: tuple[int, ...] = (3, 8, 5, 4)
+) -> dict[str, Any]:
     rng, each = np.random.default_rng(0), (1, shape[1], *[1] * (len(shape) - 2))
     wide = "float64" if dtype == "float64" else "float32"
     hosts = {name: random_values(rng, shape, dtype) for name in ("x", "z", "dy")}
     hosts |= {name: random_values(rng, each, wide) for name in ("scale", "bias")}
     hosts |= {"running_mean": np.zeros(each, wide), "running_var": np.ones(each, wide)}
-    return {name: (host, handle.array(host, layout=LAST[len(shape)])) for name, host in hosts.items()}
+    return {
+        name: (host, handle.array(host, layout=LAST[len(shape)])) for name, host in hosts.items()
+    }
 
 
 def train(handle: dnn.Handle, there: Any, added: bool, **options: Any) -> Any:
     given = {name: there[name][1] for name in ("running_mean", "running_var")}
-    given |= {"activation": "relu", "momentum": 0.25, "z": there["z"][1] if added else None} | options
-    return dnn.batch_normalization_training(handle, *(there[name][1] for name in ("x", "scale", "bias")), **given)
+    given |= {
+        "activation": "relu",
+        "momentum": 0.25,
+        "z": there["z"][1] if added else None,
+    } | options
+    return dnn.batch_normalization_training(
+        handle, *(there[name][1] for name in ("x", "scale", "bias")), **given
+    )
 
 
 @pytest.mark.parametrize("added", [False, True])
@@ -43,9 +53,14 @@ def test_both_directions_are_what_pytorch_says(
         name: torch.tensor(there[name][0].astype(np.float64), requires_grad=True)
         for name in ("x", "z", "scale", "bias")
     }
-    running = [torch.zeros(shape[1], dtype=torch.float64), torch.ones(shape[1], dtype=torch.float64)]
+    running = [
+        torch.zeros(shape[1], dtype=torch.float64),
+        torch.ones(shape[1], dtype=torch.float64),
+    ]
     flat = [leaves[name].reshape(-1) for name in ("scale", "bias")]
-    normal = torch.nn.functional.batch_norm(leaves["x"], *running, *flat, training=True, momentum=0.25)
+    normal = torch.nn.functional.batch_norm(
+        leaves["x"], *running, *flat, training=True, momentum=0.25
+    )
     expected = torch.relu(normal + leaves["z"] if added else normal)
     expected.backward(torch.tensor(there["dy"][0].astype(np.float64)))
     y, mean, inverse, reserve = train(handle, there, added)
@@ -53,12 +68,23 @@ def test_both_directions_are_what_pytorch_says(
     assert_near(y.numpy(), expected.detach().numpy(), bound)
     for name, statistic in zip(("running_mean", "running_var"), running, strict=True):
         assert_near(there[name][1].numpy().ravel(), statistic.numpy(), 1e-5)
-    given = {"activation": "relu", "y": y, "bias": there["bias"][1], "reserve": reserve, "added": added}
+    given = {
+        "activation": "relu",
+        "y": y,
+        "bias": there["bias"][1],
+        "reserve": reserve,
+        "added": added,
+    }
     arrays = (there[name][1] for name in ("x", "dy", "scale"))
     found = dnn.batch_normalization_backward(handle, *arrays, mean, inverse, **given)
     assert len(found) == 3 + added
     for name, gradient in zip(("x", "scale", "bias", "z"), found, strict=False):
-        assert_near(gradient.numpy(), leaves[name].grad.numpy(), 8 * bound, np.abs(leaves[name].grad.numpy()).max())
+        assert_near(
+            gradient.numpy(),
+            leaves[name].grad.numpy(),
+            8 * bound,
+            np.abs(leaves[name].grad.numpy()).max(),
+        )
 
 
 @pytest.mark.parametrize("added", [False, True])
@@ -75,23 +101,49 @@ def test_scalars(handle: dnn.Handle, added: bool) -> None:
 def test_what_cudnn_does_not_do_is_refused_by_name(handle: dnn.Handle) -> None:
     there = operands(handle, "float32")
     for options, match in (
-        ({"activation": "tanh"}, "activation=TANH"), ({"activation": "swish"}, "activation=SWISH"),
-        ({"mode": "spatial"}, "mode=SPATIAL with an activation"), ({"activation": None}, "z is given without"),
+        ({"activation": "tanh"}, "activation=TANH"),
+        ({"activation": "swish"}, "activation=SWISH"),
+        ({"mode": "spatial"}, "mode=SPATIAL with an activation"),
+        ({"activation": None}, "z is given without"),
         ({"activation": None, "mode": "x", "z": None}, "mode="),
         ({"z": handle.array(there["z"][0])}, "z is .*channels must be last"),
-    ):  # fmt: skip
-        refuses(ARGUMENT, match, lambda options=options: train(handle, there, added=True, **options))
-    refuses(ARGUMENT, "x is float64", lambda: train(handle, operands(handle, "float64"), added=False))
-    refuses(ARGUMENT, "6 channels", lambda: train(handle, operands(handle, "float16", (2, 6, 4, 4)), added=True))
+    ):
+        refuses(
+            ARGUMENT, match, lambda options=options: train(handle, there, added=True, **options)
+        )
+    refuses(
+        ARGUMENT, "x is float64", lambda: train(handle, operands(handle, "float64"), added=False)
+    )
+    refuses(
+        ARGUMENT,
+        "6 channels",
+        lambda: train(handle, operands(handle, "float16", (2, 6, 4, 4)), added=True),
+    )
     y, mean, inverse, reserve = train(handle, there, added=True)
-    given = {"activation": "relu", "y": y, "bias": there["bias"][1], "reserve": reserve, "added": True}
+    given = {
+        "activation": "relu",
+        "y": y,
+        "bias": there["bias"][1],
+        "reserve": reserve,
+        "added": True,
+    }
     arrays = [*(there[name][1] for name in ("x", "dy", "scale")), mean, inverse]
-    refuses(ARGUMENT, "added is given without", lambda: dnn.batch_normalization_backward(handle, *arrays, added=True))
+    refuses(
+        ARGUMENT,
+        "added is given without",
+        lambda: dnn.batch_normalization_backward(handle, *arrays, added=True),
+    )
     for name in ("y", "bias", "reserve"):
         lacking = given | {name: None}
-        refuses(ARGUMENT, f"{name} has to be given", lambda lacking=lacking: dnn.batch_normalization_backward(
-            handle, *arrays, **lacking))  # fmt: skip
+        refuses(
+            ARGUMENT,
+            f"{name} has to be given",
+            lambda lacking=lacking: dnn.batch_normalization_backward(handle, *arrays, **lacking),
+        )
     for wrong in ({"alpha": 0.5}, {"beta": 1.0}, {"reserve": mean}):
         changed = given | wrong
-        refuses(ARGUMENT, next(iter(wrong)), lambda changed=changed: dnn.batch_normalization_backward(
-            handle, *arrays, **changed))  # fmt: skip
+        refuses(
+            ARGUMENT,
+            next(iter(wrong)),
+            lambda changed=changed: dnn.batch_normalization_backward(handle, *arrays, **changed),
+        )

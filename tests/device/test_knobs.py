@@ -14,10 +14,10 @@ import cudnnlite as dnn
 from cudnnlite._raw.enums import BackendKnobType
 from cudnnlite.autotune.convolution import operands_of
 from cudnnlite.autotune.knobs import FINALISTS, climb
-from cudnnlite.backend.engines import Knob, knobs_of, neighbours
-from cudnnlite.backend.graph import convolution_graph
 from cudnnlite.enums import MathType
-from cudnnlite.operations.engines import engine_rows, shared_graph
+from cudnnlite.graph.engines import Knob, knobs_of, neighbours
+from cudnnlite.graph.operation_graph import convolution_graph
+from cudnnlite.operations.convolution.engines import engine_rows, shared_graph
 
 from .problems import Problem
 from .test_memory import used
@@ -32,7 +32,9 @@ PROBLEM = dnn.ConvolutionForwardProblem(
 
 def policy(**fields: Any) -> dnn.TuningPolicy:
     """Return a policy that has the knobs searched."""
-    return dnn.TuningPolicy(**{"search": "knobs", "search_seconds": 1.5, "interface": "graph", **fields})
+    return dnn.TuningPolicy(
+        **{"search": "knobs", "search_seconds": 1.5, "interface": "graph", **fields}
+    )
 
 
 def test_a_knob_of_few_values_is_tried_whole_and_one_of_many_nearby() -> None:
@@ -43,7 +45,9 @@ def test_a_knob_of_few_values_is_tried_whole_and_one_of_many_nearby() -> None:
     assert many.near(255) == [254, 127, 1]
     every_fourth = Knob(BackendKnobType.STAGES, 4, 200, 4)
     assert every_fourth.near(40) == [36, 44, 20, 80, 4, 200]
-    near = list(neighbours(dnn.Engine(7, {"TILE_SIZE": 1}), (few, Knob(BackendKnobType.STAGES, 0, 1, 1))))
+    near = list(
+        neighbours(dnn.Engine(7, {"TILE_SIZE": 1}), (few, Knob(BackendKnobType.STAGES, 0, 1, 1)))
+    )
     assert near[:3] == [dnn.Engine(7, {"TILE_SIZE": value}) for value in (0, 2, 3)]
     assert near[3:] == [dnn.Engine(7, {"TILE_SIZE": 1, "STAGES": value}) for value in (0, 1)]
 
@@ -51,12 +55,17 @@ def test_a_knob_of_few_values_is_tried_whole_and_one_of_many_nearby() -> None:
 def test_an_engine_tells_its_knobs(handle: dnn.Handle) -> None:
     with ExitStack() as stack:
         specs = {name: PROBLEM.specs[name] for name in "xwy"}
-        graph = convolution_graph(handle, stack, "OPERATION_CONVOLUTION_FORWARD", specs, PROBLEM.conv, 1.0, 0.0)
+        graph = convolution_graph(
+            handle, stack, "OPERATION_CONVOLUTION_FORWARD", specs, PROBLEM.conv, 1.0, 0.0
+        )
         for row in engine_rows(graph, PROBLEM):
             ranges = {knob.kind: knob for knob in knobs_of(graph, row.algorithm.index)}
             for kind, value in row.algorithm.choices:
                 own = value == -1  # the engine's own choice, outside of the range that cuDNN tells
-                assert own or ranges[kind].least <= value <= ranges[kind].most, (row.algorithm, kind)
+                assert own or ranges[kind].least <= value <= ranges[kind].most, (
+                    row.algorithm,
+                    kind,
+                )
 
 
 def test_what_has_no_engines_says_that_it_has_no_knobs(handle: dnn.Handle) -> None:
@@ -73,13 +82,17 @@ def test_what_is_found_is_new_keeps_the_promises_and_is_right(
 ) -> None:
     hurry(monkeypatch)
     with ExitStack() as stack:
-        named = {row.algorithm for row in engine_rows(shared_graph(handle, PROBLEM, stack), PROBLEM)}
+        named = {
+            row.algorithm for row in engine_rows(shared_graph(handle, PROBLEM, stack), PROBLEM)
+        }
     with dnn.Tuner(handle, cache=":memory:", policy=policy()) as tuner:
         table = tuner.tune(PROBLEM)
     found = [row for row in table if "found by its knobs" in row.remark]
     assert 1 <= len(found) <= FINALISTS
     assert "settings of knobs tried" in table.timing
-    problem = Problem(handle, PROBLEM.x.shape, PROBLEM.w.shape, "float32", "NHWC", padding=1, math_type="fma")
+    problem = Problem(
+        handle, PROBLEM.x.shape, PROBLEM.w.shape, "float32", "NHWC", padding=1, math_type="fma"
+    )
     for row in found:
         assert row.algorithm not in named
         assert row.math_type == MathType.FMA
@@ -88,7 +101,9 @@ def test_what_is_found_is_new_keeps_the_promises_and_is_right(
             np.testing.assert_allclose(y.numpy(), problem.expected(), rtol=1e-4, atol=1e-5)
 
 
-def test_it_ends_in_time_and_leaves_nothing(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_in_time_and_leaves_nothing(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hurry(monkeypatch)
     operands = operands_of(handle, PROBLEM)
     named = {"x": operands["x"], "w": operands["w"], "y": operands["out"]}
@@ -104,7 +119,9 @@ def test_it_ends_in_time_and_leaves_nothing(handle: dnn.Handle, monkeypatch: pyt
     assert used(handle.device) == before
 
 
-def test_a_limit_of_the_workspace_holds(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_of_the_workspace_holds(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hurry(monkeypatch)
     with dnn.Tuner(handle, cache=":memory:", policy=policy(workspace_limit=0)) as tuner:
         table = tuner.tune(PROBLEM)
@@ -116,7 +133,9 @@ def test_the_bar_is_on_stderr_and_only_when_asked_for(
 ) -> None:
     hurry(monkeypatch)
     for progress in (False, True):
-        with dnn.Tuner(handle, cache=":memory:", policy=policy(search_seconds=0.2), progress=progress) as tuner:
+        with dnn.Tuner(
+            handle, cache=":memory:", policy=policy(search_seconds=0.2), progress=progress
+        ) as tuner:
             tuner.tune(PROBLEM)
         out, err = capsys.readouterr()
         assert out == ""

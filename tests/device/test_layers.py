@@ -15,7 +15,7 @@ from .problems import FLOATS, poisoned, random_values, upload
 from .test_bad_input import refuses
 from .test_pooling import onnx_run
 
-DOCUMENTED = FLOATS[:3]  # of bfloat16 tests/emulated/record_operations.py asks a GPU
+DOCUMENTED = FLOATS[:3]  # of bfloat16 tools/record/operations.py asks a GPU
 ACTIVATIONS = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "swish")
 
 
@@ -40,17 +40,28 @@ def test_activations_are_what_pytorch_says(handle: dnn.Handle, mode: str, dtype:
     expected = torch_activation(torch, leaf, mode, coef)
     expected.backward(torch.tensor(dy.astype(np.float64)))
     x, y = handle.array(host), handle.array(expected.detach().numpy().astype(host.dtype))
-    assert_near(dnn.activation_forward(handle, x, spec).numpy(), expected.detach().numpy(), OPERATION_BOUNDS[dtype])
+    assert_near(
+        dnn.activation_forward(handle, x, spec).numpy(),
+        expected.detach().numpy(),
+        OPERATION_BOUNDS[dtype],
+    )
     dx = dnn.activation_backward(handle, y, handle.array(dy), x, spec).numpy()
-    assert_near(dx, leaf.grad.numpy(), 4 * OPERATION_BOUNDS[dtype], np.abs(dy.astype(np.float64)).max())
+    assert_near(
+        dx, leaf.grad.numpy(), 4 * OPERATION_BOUNDS[dtype], np.abs(dy.astype(np.float64)).max()
+    )
 
 
 @pytest.mark.parametrize(
-    ("mode", "operator"), [("sigmoid", "Sigmoid"), ("relu", "Relu"), ("tanh", "Tanh"), ("elu", "Elu")]
+    ("mode", "operator"),
+    [("sigmoid", "Sigmoid"), ("relu", "Relu"), ("tanh", "Tanh"), ("elu", "Elu")],
 )
 def test_activations_are_what_onnx_says(handle: dnn.Handle, mode: str, operator: str) -> None:
     host = random_values(np.random.default_rng(1), (2, 3, 5, 4), "float64") * 5
-    assert_near(dnn.activation_forward(handle, handle.array(host), mode).numpy(), onnx_run(operator, host), 1e-13)
+    assert_near(
+        dnn.activation_forward(handle, handle.array(host), mode).numpy(),
+        onnx_run(operator, host),
+        1e-13,
+    )
 
 
 def test_a_relu_may_drop_a_nan(handle: dnn.Handle) -> None:
@@ -62,7 +73,11 @@ def test_a_relu_may_drop_a_nan(handle: dnn.Handle) -> None:
 
 def test_the_identity_is_refused_by_name(handle: dnn.Handle) -> None:
     x = handle.array(np.ones((1, 2), np.float32))
-    refuses(dnn.ArgumentError, "activation=IDENTITY", lambda: dnn.activation_forward(handle, x, "identity"))
+    refuses(
+        dnn.ArgumentError,
+        "activation=IDENTITY",
+        lambda: dnn.activation_forward(handle, x, "identity"),
+    )
     for wrong, match in (
         (("relu", 1.0), "coef=1.0 with mode=RELU"),
         (("gelu",), "not an ActivationMode"),
@@ -95,10 +110,17 @@ def test_axes_of_a_reduction(handle: dnn.Handle, axes: Any) -> None:
             lambda wrong=wrong: dnn.reduce_tensor(handle, handle.array(host), "add", axes=wrong),
         )
     for none in ((), 2):  # cuDNN answers BAD_PARAM, and for most operations a copy would be wrong
-        refuses(dnn.ArgumentError, "one of its axes at least", lambda none=none: dnn.reduce_tensor(
-            handle, handle.array(host), "norm1", axes=none))  # fmt: skip
+        refuses(
+            dnn.ArgumentError,
+            "one of its axes at least",
+            lambda none=none: dnn.reduce_tensor(handle, handle.array(host), "norm1", axes=none),
+        )
     given = {"axes": 1, "out": handle.empty((2, 1, 1, 4))}
-    refuses(dnn.ArgumentError, "beside out", lambda: dnn.reduce_tensor(handle, handle.array(host), "add", **given))
+    refuses(
+        dnn.ArgumentError,
+        "beside out",
+        lambda: dnn.reduce_tensor(handle, handle.array(host), "add", **given),
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -110,7 +132,11 @@ def test_a_tensor_of_any_float_type_is_set(handle: dnn.Handle, layout: str) -> N
         for value in (1.5, -0.25, 1e4):
             assert (dnn.set_tensor(handle, y, value).numpy() == y.numpy().dtype.type(value)).all()
     integers = handle.array(np.ones((1, 2), np.int8))
-    refuses(dnn.ArgumentError, "y is int8; allowed: float32", lambda: dnn.set_tensor(handle, integers, 1))
+    refuses(
+        dnn.ArgumentError,
+        "y is int8; allowed: float32",
+        lambda: dnn.set_tensor(handle, integers, 1),
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -120,8 +146,11 @@ def test_a_transformation_converts(handle: dnn.Handle, dtype: str) -> None:
     for other in FLOATS:
         out = handle.empty(host.shape, other)
         if {dtype, other} == {"float16", "bfloat16"}:
-            refuses(dnn.NotSupportedError, "cudnnTransformTensor", lambda out=out: (
-                dnn.transform_tensor(handle, x, out=out)))  # fmt: skip
+            refuses(
+                dnn.NotSupportedError,
+                "cudnnTransformTensor",
+                lambda out=out: dnn.transform_tensor(handle, x, out=out),
+            )
             continue
         y = dnn.transform_tensor(handle, x, alpha=0.5, out=out)
         np.testing.assert_array_equal(y.numpy().astype(np.float64), host / 2)
@@ -132,8 +161,10 @@ def test_the_slope_at_a_kink(handle: dnn.Handle) -> None:
     x = handle.array(np.array([[-1, 0, 0.5, 2]], np.float32))
     dy = handle.array(np.full((1, 4), 3, np.float32))
     for mode, coef, expected in (
-        ("relu", None, [0, 0, 3, 3]), ("clipped_relu", 0.5, [0, 0, 3, 0]), ("elu", 0.5, [1.5 / np.e, 3, 3, 3])
-    ):  # fmt: skip
+        ("relu", None, [0, 0, 3, 3]),
+        ("clipped_relu", 0.5, [0, 0, 3, 0]),
+        ("elu", 0.5, [1.5 / np.e, 3, 3, 3]),
+    ):
         spec = dnn.ActivationSpec(mode, coef)
         y = dnn.activation_forward(handle, x, spec)
         dx = dnn.activation_backward(handle, y, dy, x, spec)
@@ -145,7 +176,11 @@ def test_a_transformation_changes_the_layout(handle: dnn.Handle) -> None:
     y = dnn.transform_tensor(handle, handle.array(host), layout="NHWC", alpha=2)
     assert y.spec == dnn.TensorSpec(host.shape, "float16", "NHWC")
     np.testing.assert_array_equal(y.numpy(), 2 * host)
-    refuses(dnn.ArgumentError, "beside out", lambda: dnn.transform_tensor(handle, y, layout="NCHW", out=y))
+    refuses(
+        dnn.ArgumentError,
+        "beside out",
+        lambda: dnn.transform_tensor(handle, y, layout="NCHW", out=y),
+    )
 
 
 def test_batch_normalisation_of_an_empty_batch(handle: dnn.Handle) -> None:
@@ -161,10 +196,16 @@ def test_batch_normalisation_of_an_empty_batch(handle: dnn.Handle) -> None:
 
 @pytest.mark.parametrize("mode", ["spatial", "per_activation"])
 @pytest.mark.parametrize("dtype", DOCUMENTED)
-def test_batch_normalisation_is_what_pytorch_says(handle: dnn.Handle, mode: str, dtype: str) -> None:
+def test_batch_normalisation_is_what_pytorch_says(
+    handle: dnn.Handle, mode: str, dtype: str
+) -> None:
     """Per activation by folding the positions into the channels."""
     torch: Any = pytest.importorskip("torch")
-    rng, shape, wide = np.random.default_rng(4), (5, 3, 2, 4), "float64" if dtype == "float64" else "float32"
+    rng, shape, wide = (
+        np.random.default_rng(4),
+        (5, 3, 2, 4),
+        "float64" if dtype == "float64" else "float32",
+    )
     each = (1, 3, 1, 1) if mode == "spatial" else (1, *shape[1:])
     host, dy = (random_values(rng, shape, dtype) for _ in range(2))
     scale, bias, mean, var = (random_values(rng, each, wide) for _ in range(4))
@@ -173,23 +214,37 @@ def test_batch_normalisation_is_what_pytorch_says(handle: dnn.Handle, mode: str,
     def folded(values: Any) -> Any:
         return values if mode == "spatial" else values.reshape(len(values), -1)
 
-    leaves = [torch.tensor(folded(v.astype(np.float64)), requires_grad=True) for v in (host, scale, bias)]
+    leaves = [
+        torch.tensor(folded(v.astype(np.float64)), requires_grad=True) for v in (host, scale, bias)
+    ]
     running = [torch.tensor(v.astype(np.float64).ravel()) for v in (mean, var)]
     expected = torch.nn.functional.batch_norm(
-        leaves[0], *running, leaves[1].ravel(), leaves[2].ravel(), training=True, momentum=0.3, eps=1e-3
+        leaves[0],
+        *running,
+        leaves[1].ravel(),
+        leaves[2].ravel(),
+        training=True,
+        momentum=0.3,
+        eps=1e-3,
     )
     expected.backward(torch.tensor(folded(dy.astype(np.float64))))
     x, s, b, m, v = (handle.array(values) for values in (host, scale, bias, mean, var))
     how: Any = {"mode": mode, "epsilon": 1e-3}
-    y, *saved = dnn.batch_normalization_training(handle, x, s, b, running_mean=m, running_var=v, momentum=0.3, **how)
+    y, *saved = dnn.batch_normalization_training(
+        handle, x, s, b, running_mean=m, running_var=v, momentum=0.3, **how
+    )
     assert_near(y.numpy(), expected.detach().numpy().reshape(shape), OPERATION_BOUNDS[dtype])
     for array, values in ((m, running[0]), (v, running[1])):
         assert_near(array.numpy(), values.numpy().reshape(each), OPERATION_BOUNDS[wide])
     gradients = dnn.batch_normalization_backward(handle, x, handle.array(dy), s, *saved, **how)
     for array, leaf, like in zip(gradients, leaves, (shape, each, each), strict=True):
-        assert_near(array.numpy(), leaf.grad.numpy().reshape(like), 4 * OPERATION_BOUNDS[dtype], 10.0)
+        assert_near(
+            array.numpy(), leaf.grad.numpy().reshape(like), 4 * OPERATION_BOUNDS[dtype], 10.0
+        )
     again = dnn.batch_normalization_inference(handle, x, s, b, m, v, **how)
-    wanted = torch.nn.functional.batch_norm(leaves[0], *running, leaves[1].ravel(), leaves[2].ravel(), eps=1e-3)
+    wanted = torch.nn.functional.batch_norm(
+        leaves[0], *running, leaves[1].ravel(), leaves[2].ravel(), eps=1e-3
+    )
     assert_near(again.numpy(), wanted.detach().numpy().reshape(shape), OPERATION_BOUNDS[dtype])
 
 
@@ -197,15 +252,30 @@ def test_statistics_of_a_wrong_kind_are_named(handle: dnn.Handle) -> None:
     x, good = handle.empty((4, 3, 2, 2), "float16"), handle.empty((1, 3, 1, 1))
     names = ("scale", "bias", "mean", "variance")
     for name in names:
-        for wrong in (handle.empty((1, 3, 1, 1), "float16"), handle.empty((1, 4, 1, 1)), handle.empty((1, 3, 2, 2))):
+        for wrong in (
+            handle.empty((1, 3, 1, 1), "float16"),
+            handle.empty((1, 4, 1, 1)),
+            handle.empty((1, 3, 2, 2)),
+        ):
             given = dict.fromkeys(names, good) | {name: wrong}
-            refuses(dnn.ArgumentError, rf"^{name} is .*needed: \(1, 3, 1, 1\) in float32", lambda given=given: (
-                dnn.batch_normalization_inference(handle, x, **given)))  # fmt: skip
+            refuses(
+                dnn.ArgumentError,
+                rf"^{name} is .*needed: \(1, 3, 1, 1\) in float32",
+                lambda given=given: dnn.batch_normalization_inference(handle, x, **given),
+            )
     for wrong in (handle.empty((3,)), handle.empty((1, 4, 1, 1))):  # not what has to be as it is
-        refuses(dnn.ArgumentError, r"^scale is .*needed: \(1, 3, 1, 1\) in float32", lambda wrong=wrong: (
-            dnn.batch_normalization_training(handle, x, wrong, good, running_mean=good, running_var=good)))  # fmt: skip
-    refuses(dnn.ArgumentError, "out=.*a tuple of dx, dscale, dbias", lambda: (
-        dnn.batch_normalization_backward(handle, x, x, good, good, good, out=x)))  # fmt: skip
+        refuses(
+            dnn.ArgumentError,
+            r"^scale is .*needed: \(1, 3, 1, 1\) in float32",
+            lambda wrong=wrong: dnn.batch_normalization_training(
+                handle, x, wrong, good, running_mean=good, running_var=good
+            ),
+        )
+    refuses(
+        dnn.ArgumentError,
+        "out=.*a tuple of dx, dscale, dbias",
+        lambda: dnn.batch_normalization_backward(handle, x, x, good, good, good, out=x),
+    )
 
 
 def test_scalars_are_float32_beside_all_but_float64(handle: dnn.Handle) -> None:
@@ -251,10 +321,18 @@ def test_indices_of_a_reduction(handle: dnn.Handle, op: str, dtype: str, axes: A
 def test_indices_that_there_are_none_of(handle: dnn.Handle) -> None:
     a = handle.array(np.ones((2, 3, 4, 5), np.float32))
     for op in ("add", "mul", "avg", "norm1", "norm2", "mul_no_zeros"):
-        refuses(dnn.ArgumentError, "indices with op=", lambda op=op: dnn.reduce_tensor(handle, a, op, indices=True))
+        refuses(
+            dnn.ArgumentError,
+            "indices with op=",
+            lambda op=op: dnn.reduce_tensor(handle, a, op, indices=True),
+        )
     for wrong in (handle.empty((1, 1, 1, 1)), handle.empty((1, 1, 1, 2), "int32")):
         given = {"axes": None, "indices": wrong}
-        refuses(dnn.ArgumentError, "indices", lambda given=given: dnn.reduce_tensor(handle, a, "max", **given))
+        refuses(
+            dnn.ArgumentError,
+            "indices",
+            lambda given=given: dnn.reduce_tensor(handle, a, "max", **given),
+        )
 
 
 @pytest.mark.parametrize("dtype", DOCUMENTED)
@@ -269,7 +347,9 @@ def test_divisive_normalisation_around_means(handle: dnn.Handle, n: int, dtype: 
 
     def box(values: Any) -> Any:
         padded = torch.nn.functional.pad(values.reshape(-1, 1, 7, 8), (before, n - 1 - before) * 2)
-        return torch.nn.functional.conv2d(padded, torch.ones(1, 1, n, n, dtype=torch.float64)).reshape(shape)
+        return torch.nn.functional.conv2d(
+            padded, torch.ones(1, 1, n, n, dtype=torch.float64)
+        ).reshape(shape)
 
     spread = box(x * x) - 2 * means * box(x) + means * means * box(torch.ones_like(x))
     expected = x * (1.25 + 1.5 / n**2 * spread) ** -0.75
@@ -278,24 +358,43 @@ def test_divisive_normalisation_around_means(handle: dnn.Handle, n: int, dtype: 
     y = dnn.divisive_normalization_forward(handle, arrays[0], norm, means=arrays[1])
     assert_near(y.numpy(), expected.detach().numpy(), 2 * OPERATION_BOUNDS[dtype])
     if n == 4:
-        refuses(dnn.ArgumentError, "n is even", lambda: dnn.divisive_normalization_backward(
-            handle, arrays[0], arrays[2], norm, means=arrays[1]))  # fmt: skip
+        refuses(
+            dnn.ArgumentError,
+            "n is even",
+            lambda: dnn.divisive_normalization_backward(
+                handle, arrays[0], arrays[2], norm, means=arrays[1]
+            ),
+        )
         return
-    dx, dmeans = dnn.divisive_normalization_backward(handle, arrays[0], arrays[2], norm, means=arrays[1])
+    dx, dmeans = dnn.divisive_normalization_backward(
+        handle, arrays[0], arrays[2], norm, means=arrays[1]
+    )
     assert_near(dx.numpy(), x.grad.numpy(), 4 * OPERATION_BOUNDS[dtype])
-    assert_near(dmeans.numpy(), means.grad.numpy(), 4 * OPERATION_BOUNDS[dtype], np.abs(x.grad.numpy()).max())
+    assert_near(
+        dmeans.numpy(),
+        means.grad.numpy(),
+        4 * OPERATION_BOUNDS[dtype],
+        np.abs(x.grad.numpy()).max(),
+    )
 
 
 def test_columns_make_a_convolution_a_product(handle: dnn.Handle) -> None:
     rng = np.random.default_rng(5)
     x, w = random_values(rng, (2, 4, 9, 7), "float64"), random_values(rng, (6, 4, 3, 2), "float64")
-    for conv in (dnn.ConvolutionSpec((1, 2), (2, 1), math_type="fma"), dnn.ConvolutionSpec(1, mode="convolution")):
+    for conv in (
+        dnn.ConvolutionSpec((1, 2), (2, 1), math_type="fma"),
+        dnn.ConvolutionSpec(1, mode="convolution"),
+    ):
         columns = dnn.im2col(handle, handle.array(x), w.shape, conv).numpy()
         y = dnn.convolution_forward(handle, handle.array(x), handle.array(w), conv).numpy()
         product = (w.reshape(6, -1) @ columns).reshape(6, 2, *y.shape[2:]).swapaxes(0, 1)
         assert_near(product, y, 1e-12)
     for wrong, match in ((dnn.ConvolutionSpec(groups=2), "one group"), ("x", "conv=")):
-        refuses(dnn.ArgumentError, match, lambda wrong=wrong: dnn.im2col(handle, handle.array(x), (6, 2, 3, 2), wrong))
+        refuses(
+            dnn.ArgumentError,
+            match,
+            lambda wrong=wrong: dnn.im2col(handle, handle.array(x), (6, 2, 3, 2), wrong),
+        )
     refuses(dnn.ArgumentError, "w=", lambda: dnn.im2col(handle, handle.array(x), "x"))
 
 
@@ -320,11 +419,15 @@ def test_padding_and_folding(handle: dnn.Handle, dtype: str, layout: Any, functi
     for lies in (None, "NHWC"):
         x = handle.array(host, dtype=dtype, layout=lies)
         for padding, fold in (
-            ((0, (0, 1), (1, 0), 2), None), ((0, 0, 0, 0), (2, 3)), (((1, 0), 0, 1, (0, 3)), (3, 3)),
-        ):  # fmt: skip
+            ((0, (0, 1), (1, 0), 2), None),
+            ((0, 0, 0, 0), (2, 3)),
+            (((1, 0), 0, 1, (0, 3)), (3, 3)),
+        ):
             y = transform(handle, x, padding=padding, fold=fold, layout=layout or lies)
             pairs = [pad if isinstance(pad, tuple) else (pad, pad) for pad in padding]
-            np.testing.assert_array_equal(y.numpy().astype(np.float64), padded_and_folded(host, pairs, fold))
+            np.testing.assert_array_equal(
+                y.numpy().astype(np.float64), padded_and_folded(host, pairs, fold)
+            )
             assert y.layout == (layout or lies or "NCHW")
             if not any(map(max, pairs)):
                 back = transform(handle, y, unfold=fold)
@@ -348,24 +451,42 @@ def test_padding_converts_and_scales(handle: dnn.Handle, function: str) -> None:
         for other in FLOATS[:1] + FLOATS[2:]:
             given = {"padding": (0, (0, 1), 0, (2, 0)), "dtype": other, "alpha": 0.5}
             if {dtype, other} == {"float16", "bfloat16"}:
-                refuses(dnn.ArgumentError, "from ", lambda x=x, given=given: transform(handle, x, **given))
+                refuses(
+                    dnn.ArgumentError,
+                    "from ",
+                    lambda x=x, given=given: transform(handle, x, **given),
+                )
                 continue
             y = transform(handle, x, **given)
             assert y.dtype == other
             np.testing.assert_array_equal(y.numpy().astype(np.float64), 0.5 * expected)
     x = handle.array(host.astype(np.float32))
     for given, match in (
-        ({"dtype": "float64"}, "to float64"), ({"dtype": "int8"}, "to int8"), ({"beta": 1.0, "out": None}, "beta"),
-        ({"fold": (3, 4)}, "does not divide"), ({"unfold": (2, 2)}, "does not divide|allowed: 0"), ({"fold": (2,)}, "fold="),
-    ):  # fmt: skip
-        refuses(dnn.ArgumentError, match, lambda given=given: transform(handle, x, **{"padding": (0, 0, 0, 0)} | given))
+        ({"dtype": "float64"}, "to float64"),
+        ({"dtype": "int8"}, "to int8"),
+        ({"beta": 1.0, "out": None}, "beta"),
+        ({"fold": (3, 4)}, "does not divide"),
+        ({"unfold": (2, 2)}, "does not divide|allowed: 0"),
+        ({"fold": (2,)}, "fold="),
+    ):
+        refuses(
+            dnn.ArgumentError,
+            match,
+            lambda given=given: transform(handle, x, **{"padding": (0, 0, 0, 0)} | given),
+        )
     for padding in (5, (1, 1), (-1, 0, 0, 0), ((1, 2, 3), 0, 0, 0)):
-        refuses(dnn.ArgumentError, "padding", lambda padding=padding: transform(handle, x, padding=padding))
+        refuses(
+            dnn.ArgumentError,
+            "padding",
+            lambda padding=padding: transform(handle, x, padding=padding),
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("channels", [1, 3, 8, 10])
-def test_the_channels_last_are_normalised_as_the_channels_first(handle: dnn.Handle, dtype: str, channels: int) -> None:
+def test_the_channels_last_are_normalised_as_the_channels_first(
+    handle: dnn.Handle, dtype: str, channels: int
+) -> None:
     """By the mode that "auto" stands for, which is another."""
     rng, each = np.random.default_rng(3), (1, channels, 1, 1)
     host, dy = (random_values(rng, (3, channels, 6, 5), dtype) for _ in range(2))
@@ -373,8 +494,12 @@ def test_the_channels_last_are_normalised_as_the_channels_first(handle: dnn.Hand
     found = []
     for layout in ("NCHW", "NHWC"):
         x, slopes = (handle.array(values, layout=layout) for values in (host, dy))
-        scale, bias, mean, var = (handle.array(v) for v in (*small, np.zeros(each, "f4"), np.ones(each, "f4")))
-        y, *saved = dnn.batch_normalization_training(handle, x, scale, bias, running_mean=mean, running_var=var)
+        scale, bias, mean, var = (
+            handle.array(v) for v in (*small, np.zeros(each, "f4"), np.ones(each, "f4"))
+        )
+        y, *saved = dnn.batch_normalization_training(
+            handle, x, scale, bias, running_mean=mean, running_var=var
+        )
         gradients = dnn.batch_normalization_backward(handle, x, slopes, scale, *saved)
         found.append([array.numpy() for array in (y, *saved, mean, var, *gradients)])
     for one, other in zip(*found, strict=True):
@@ -383,7 +508,9 @@ def test_the_channels_last_are_normalised_as_the_channels_first(handle: dnn.Hand
 
 def test_auto_is_a_mode_of_every_normalisation(handle: dnn.Handle) -> None:
     x = handle.array(np.random.default_rng(0).standard_normal((2, 3, 4, 5), np.float32))
-    one, mean, variance = (handle.array(np.full((1, 3, 1, 1), value, np.float32)) for value in (1.5, 0.25, 2))
+    one, mean, variance = (
+        handle.array(np.full((1, 3, 1, 1), value, np.float32)) for value in (1.5, 0.25, 2)
+    )
     by_name, by_auto = (
         dnn.batch_normalization_inference(handle, x, one, one, mean, variance, mode=mode)
         for mode in ("spatial", "Auto")
@@ -395,10 +522,14 @@ def test_auto_is_a_mode_of_every_normalisation(handle: dnn.Handle) -> None:
     dnn.batch_normalization_backward(handle, x, y, one, *saved, mode="AUTO")
 
 
-def test_statistics_lie_as_the_scale_does_whatever_the_layout_of_the_images(handle: dnn.Handle) -> None:
+def test_statistics_lie_as_the_scale_does_whatever_the_layout_of_the_images(
+    handle: dnn.Handle,
+) -> None:
     """A scale made without a word about layouts fits images with the channels last too."""
     host = np.random.default_rng(0).standard_normal((2, 3, 4, 5), np.float32)
-    scale, bias, mean, variance = (handle.array(np.full((1, 3, 1, 1), value, np.float32)) for value in (1.5, 0.2, 0, 1))
+    scale, bias, mean, variance = (
+        handle.array(np.full((1, 3, 1, 1), value, np.float32)) for value in (1.5, 0.2, 0, 1)
+    )
     made = {}
     for layout in ("NCHW", "NHWC"):
         x = handle.array(host, layout=layout)
@@ -415,11 +546,15 @@ def test_statistics_lie_as_the_scale_does_whatever_the_layout_of_the_images(hand
 def test_what_belongs_to_an_activation_is_refused_without_one(handle: dnn.Handle) -> None:
     """A gradient without the mask would be another one; and numbers that make nothing but NaN are named."""
     x = handle.array(np.random.default_rng(0).standard_normal((2, 4, 3, 3), np.float32))
-    one, bias, mean, variance = (handle.array(np.full((1, 4, 1, 1), value, np.float32)) for value in (1, 0, 0, 1))
+    one, bias, mean, variance = (
+        handle.array(np.full((1, 4, 1, 1), value, np.float32)) for value in (1, 0, 0, 1)
+    )
     running = {"running_mean": mean, "running_var": variance}
     y, saved, inverse = dnn.batch_normalization_training(handle, x, one, bias, **running)
     for given in ({"y": y}, {"bias": bias}, {"reserve": y}):
-        with pytest.raises(dnn.ArgumentError, match=f"{next(iter(given))} is given without the activation"):
+        with pytest.raises(
+            dnn.ArgumentError, match=f"{next(iter(given))} is given without the activation"
+        ):
             dnn.batch_normalization_backward(handle, x, x, one, saved, inverse, **given)
     for epsilon in (-1.0, float("nan"), float("inf")):
         with pytest.raises(dnn.ArgumentError, match=f"epsilon={epsilon}"):

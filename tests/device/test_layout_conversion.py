@@ -60,7 +60,9 @@ def aligned(nbytes: int) -> int:
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_geometry(handle: dnn.Handle, geometry: str, dtype: str, channels: str) -> None:
     x_shape, w_shape, options = GEOMETRIES[geometry]
-    lies, wanted = (names[len(x_shape)] for names in ((FIRST, LAST) if channels == "first" else (LAST, FIRST)))
+    lies, wanted = (
+        names[len(x_shape)] for names in ((FIRST, LAST) if channels == "first" else (LAST, FIRST))
+    )
     problem = Problem(handle, x_shape, w_shape, dtype, lies, math_type="fma", **options)
     row = result(wanted)
     out = poisoned(handle, dnn.TensorSpec(problem.y_shape, dtype, lies))
@@ -71,7 +73,9 @@ def test_geometry(handle: dnn.Handle, geometry: str, dtype: str, channels: str) 
     y = problem.run(algorithm=row, out=out)
     assert y is out
     problem.assert_right(y, row.algorithm)
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=row) as plan:
+    with dnn.plan_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, algorithm=row
+    ) as plan:
         assert plan.choice == replace(row, workspace=plan.workspace)
         y = plan(problem.x, problem.w)
         assert y.layout == lies
@@ -82,7 +86,9 @@ def test_geometry(handle: dnn.Handle, geometry: str, dtype: str, channels: str) 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
 def test_algorithms_that_have_no_NHWC_form(handle: dnn.Handle, algorithm: Any, dtype: str) -> None:
     """Through NCHW they run on operands in NHWC, with workspaces of their own behind the converted operands."""
-    problem = Problem(handle, (2, 8, 12, 14), (6, 8, 3, 3), dtype, "NHWC", padding=1, math_type="fma")
+    problem = Problem(
+        handle, (2, 8, 12, 14), (6, 8, 3, 3), dtype, "NHWC", padding=1, math_type="fma"
+    )
     try:
         y = problem.run(algorithm=result("NCHW", algorithm))
     except dnn.NotSupportedError:
@@ -104,7 +110,9 @@ def test_the_math_type_comes_with_the_layout(handle: dnn.Handle) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("alpha", "beta"), [(-1.75, 0.0), (0.6, 1.0), (1.0, -0.3), (0.0, 0.7), (0.0, 0.0)])
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(-1.75, 0.0), (0.6, 1.0), (1.0, -0.3), (0.0, 0.7), (0.0, 0.0)]
+)
 def test_alpha_and_beta(handle: dnn.Handle, dtype: str, alpha: float, beta: float) -> None:
     problem = Problem(handle, X, W, dtype, padding=1, math_type="fma")
     for layout in ("NCHW", "NHWC"):  # the second: alpha and beta are the convolution's
@@ -128,7 +136,9 @@ def test_scalars_of_float64_are_doubles(handle: dnn.Handle) -> None:
     np.testing.assert_array_equal(sums, np.rint(sums))
     old = rng.integers(1, 9, sums.shape).astype(float)
     out = handle.array(old)
-    dnn.convolution_forward(handle, device_x, device_w, alpha=1 / 3, beta=1 / 7, out=out, algorithm=row)
+    dnn.convolution_forward(
+        handle, device_x, device_w, alpha=1 / 3, beta=1 / 7, out=out, algorithm=row
+    )
     np.testing.assert_allclose(out.numpy(), sums / 3 + old / 7, rtol=1e-15, atol=0)
 
 
@@ -175,7 +185,9 @@ CONVERTED = {
 
 
 @pytest.mark.parametrize("case", CONVERTED)
-def test_what_fits_is_not_converted(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_what_fits_is_not_converted(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
     """And `plan.workspace` is what the rest takes."""
     x_shape, w_shape, lies, y_layout, wanted, number = CONVERTED[case]
     problem = Problem(handle, x_shape, w_shape, layout=lies, math_type="fma")
@@ -194,9 +206,11 @@ def test_what_fits_is_not_converted(handle: dnn.Handle, monkeypatch: pytest.Monk
     specs = {
         name: kind(shape, "float32", inside)
         for name, kind, shape in (
-            ("x", dnn.TensorSpec, x_shape), ("w", dnn.FilterSpec, w_shape), ("out", dnn.TensorSpec, problem.y_shape),
+            ("x", dnn.TensorSpec, x_shape),
+            ("w", dnn.FilterSpec, w_shape),
+            ("out", dnn.TensorSpec, problem.y_shape),
         )
-    }  # fmt: skip
+    }
     with dnn.plan_convolution_forward(
         handle, specs["x"], specs["w"], problem.conv, out=specs["out"], algorithm=PRECOMP
     ) as plain:
@@ -220,8 +234,13 @@ def test_the_workspace_limit_is_for_all_of_it(handle: dnn.Handle) -> None:
     limited = dnn.convolution_forward(*operands, algorithm=row, workspace_limit=needed)
     problem.assert_right(limited, row.algorithm)
     out = poisoned(handle, problem.output_spec)
-    for options in ({"workspace_limit": needed - 1}, {"workspace": handle.empty((needed - 1,), "uint8")}):
-        with pytest.raises(dnn.WorkspaceLimitError, match="IMPLICIT_GEMM in NHWC, converted operands included"):
+    for options in (
+        {"workspace_limit": needed - 1},
+        {"workspace": handle.empty((needed - 1,), "uint8")},
+    ):
+        with pytest.raises(
+            dnn.WorkspaceLimitError, match="IMPLICIT_GEMM in NHWC, converted operands included"
+        ):
             dnn.convolution_forward(*operands, algorithm=row, out=out, **options)
     handle.workspace.limit = needed - 1
     with pytest.raises(dnn.WorkspaceLimitError, match="limit"):
@@ -238,7 +257,9 @@ def test_a_workspace_of_ones_own(handle: dnn.Handle, dtype: str) -> None:
         handle, problem.x, problem.w, problem.conv, algorithm=row, alpha=0.5, beta=0.25
     ) as plan:
         own = handle.empty((plan.workspace + 512,), "uint8")
-        exact = dnn.DeviceArray(dnn.TensorSpec((plan.workspace,), "uint8"), own.device, own.ptr, own, handle.stream)
+        exact = dnn.DeviceArray(
+            dnn.TensorSpec((plan.workspace,), "uint8"), own.device, own.ptr, own, handle.stream
+        )
         for given in (own, exact):
             out = handle.array(problem.old_host)
             fill(own, 0xFF)
@@ -249,18 +270,28 @@ def test_a_workspace_of_ones_own(handle: dnn.Handle, dtype: str) -> None:
         before = memory_of(out)
 
         def part(start: int, nbytes: int) -> dnn.DeviceArray:
-            return dnn.DeviceArray(dnn.TensorSpec((nbytes,), "uint8"), own.device, own.ptr + start, own, handle.stream)
+            return dnn.DeviceArray(
+                dnn.TensorSpec((nbytes,), "uint8"), own.device, own.ptr + start, own, handle.stream
+            )
 
         for bad, words in (
             (part(0, plan.workspace - 1), "workspace has"),
             (part(1, plan.workspace), "15 of them before the first address that is aligned"),
             (part(128, plan.workspace), "aligned to 256 bytes"),
-            (dnn.DeviceArray(own.spec, own.device, out.ptr, out, handle.stream), r"workspace overlaps (x|w|out)\b"),
+            (
+                dnn.DeviceArray(own.spec, own.device, out.ptr, out, handle.stream),
+                r"workspace overlaps (x|w|out)\b",
+            ),
         ):
             with pytest.raises(dnn.ArgumentError, match=words):
                 plan(problem.x, problem.w, out=out, workspace=bad)
         np.testing.assert_array_equal(memory_of(out), before)
-        plan(problem.x, problem.w, out=handle.array(problem.old_host), workspace=part(256, plan.workspace))
+        plan(
+            problem.x,
+            problem.w,
+            out=handle.array(problem.old_host),
+            workspace=part(256, plan.workspace),
+        )
     one_line = problem.run(algorithm=row, workspace=own)
     problem.assert_right(one_line, row.algorithm)
     assert handle.workspace.size == 0
@@ -271,7 +302,9 @@ def test_a_workspace_that_moves(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     larger = Problem(handle, (4, 16, 30, 31), (6, 16, 3, 2), math_type="fma")
     row = result("NHWC")
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=row) as plan:
+    with dnn.plan_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, algorithm=row
+    ) as plan:
         results = [plan(problem.x, problem.w)]
         larger.assert_right(larger.run(algorithm=row), row.algorithm)
         results.append(plan(problem.x, problem.w))
@@ -288,10 +321,15 @@ def test_a_workspace_that_moves(handle: dnn.Handle) -> None:
 def test_recorded_into_a_graph(device: Any) -> None:
     """And replayed with other values in the same arrays; the emulated device has no graphs and runs it again."""
     with dnn.Handle(device, stream=device.create_stream()) as handle:
-        problem, other = (Problem(handle, X, W, "float16", seed=seed, padding=1, math_type="fma") for seed in range(2))
+        problem, other = (
+            Problem(handle, X, W, "float16", seed=seed, padding=1, math_type="fma")
+            for seed in range(2)
+        )
         row = result("NHWC")
         out = poisoned(handle, problem.output_spec)
-        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=row) as plan:
+        with dnn.plan_convolution_forward(
+            handle, problem.x, problem.w, problem.conv, algorithm=row
+        ) as plan:
 
             def work() -> None:
                 plan(problem.x, problem.w, out=out)
@@ -312,10 +350,17 @@ def test_recorded_into_a_graph(device: Any) -> None:
 def test_a_plan_that_fails_leaves_nothing(handle: dnn.Handle, way: str) -> None:
     """The fixture looks for descriptors that are still open."""
     problem = Problem(handle, X, W)
-    row = {"limit": result("NHWC"), "refused": result("NHWC", "FFT"), "layout": result("NDHWC")}[way]
+    row = {"limit": result("NHWC"), "refused": result("NHWC", "FFT"), "layout": result("NDHWC")}[
+        way
+    ]
     with pytest.raises((dnn.WorkspaceLimitError, dnn.NotSupportedError, dnn.ArgumentError)):
         dnn.plan_convolution_forward(
-            handle, problem.x, problem.w, problem.conv, algorithm=row, workspace_limit=0 if way == "limit" else None
+            handle,
+            problem.x,
+            problem.w,
+            problem.conv,
+            algorithm=row,
+            workspace_limit=0 if way == "limit" else None,
         )
 
 
@@ -332,8 +377,13 @@ def test_a_plan_that_fails_leaves_nothing(handle: dnn.Handle, way: str) -> None:
         (4, "int8x4", "NCHW"),
     ],
 )
-def test_a_layout_that_makes_no_sense(handle: dnn.Handle, rank: int, dtype: str, layout: str) -> None:
-    x, w = dnn.TensorSpec((2, 64, 7, 9, 8)[:rank], dtype), dnn.FilterSpec((32, 64, 3, 3, 3)[:rank], dtype)
+def test_a_layout_that_makes_no_sense(
+    handle: dnn.Handle, rank: int, dtype: str, layout: str
+) -> None:
+    x, w = (
+        dnn.TensorSpec((2, 64, 7, 9, 8)[:rank], dtype),
+        dnn.FilterSpec((32, 64, 3, 3, 3)[:rank], dtype),
+    )
     with pytest.raises(dnn.ArgumentError, match=r"algorithm\.layout=.*allowed: N"):
         dnn.plan_convolution_forward(handle, x, w, algorithm=result(layout))
 

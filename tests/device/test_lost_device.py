@@ -56,7 +56,11 @@ print("collected")
 @pytest.mark.processes
 def test_an_illegal_address():
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-X", "dev", "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     *told, closed, collected = done.stdout.splitlines()
     print(done.stdout, done.stderr)
@@ -105,7 +109,9 @@ def test_other_errors_stay_what_they_are():
 def test_the_first_error_is_told_each_time():
     device = Pretended()
     device.driver.code = SimpleNamespace(name="CUDA_ERROR_ILLEGAL_ADDRESS")
-    with pytest.raises(dnn.DeviceLostError, match=r"CUDA_ERROR_ILLEGAL_ADDRESS .an illegal memory access") as caught:
+    with pytest.raises(
+        dnn.DeviceLostError, match=r"CUDA_ERROR_ILLEGAL_ADDRESS .an illegal memory access"
+    ) as caught:
         device.work(RuntimeError("something"))
     assert str(caught.value.__cause__) == "something"
     device.driver.code = SimpleNamespace(name="CUDA_ERROR_CONTEXT_IS_DESTROYED")

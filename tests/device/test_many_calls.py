@@ -20,10 +20,14 @@ Step = Callable[[], Any]
 
 
 def calls_of(handle: dnn.Handle) -> int:
-    return int(os.environ.get("CUDNNLITE_CALLS", 0)) or (10_000 if handle.device.kind == "cuda" else 100)
+    return int(os.environ.get("CUDNNLITE_CALLS", 0)) or (
+        10_000 if handle.device.kind == "cuda" else 100
+    )
 
 
-def ones(handle: dnn.Handle, *shape: int, dtype: str = "float32", layout: Any = None) -> dnn.DeviceArray:
+def ones(
+    handle: dnn.Handle, *shape: int, dtype: str = "float32", layout: Any = None
+) -> dnn.DeviceArray:
     return handle.array(np.ones(shape, np.float32), dtype=dtype, layout=layout)
 
 
@@ -66,8 +70,14 @@ def attention(handle: dnn.Handle) -> Step:
 
 def ctc(where: str) -> Callable[[dnn.Handle], Step]:
     def made(handle: dnn.Handle) -> Step:
-        x, numbers, spec = ones(handle, 4, 2, 5), ([1, 2, 3], [2, 1], [4, 3]), dnn.CTCLossSpec(max_label_length=2)
-        given: Any = [handle.array(np.array(n, np.int32)) for n in numbers] if where == "device" else numbers
+        x, numbers, spec = (
+            ones(handle, 4, 2, 5),
+            ([1, 2, 3], [2, 1], [4, 3]),
+            dnn.CTCLossSpec(max_label_length=2),
+        )
+        given: Any = (
+            [handle.array(np.array(n, np.int32)) for n in numbers] if where == "device" else numbers
+        )
         return lambda: dnn.ctc_loss(handle, x, *given, spec)
 
     return made
@@ -92,15 +102,22 @@ def transformed_filter(handle: dnn.Handle) -> Step:
 
 
 STEPS = {
-    "dropout": dropout, "fused normalisation": fused_normalization, "attention": attention, "ctc, host": ctc("host"),
-    "ctc, device": ctc("device"), "recurrent": recurrent, "transform_filter": transformed_filter,
-}  # fmt: skip
+    "dropout": dropout,
+    "fused normalisation": fused_normalization,
+    "attention": attention,
+    "ctc, host": ctc("host"),
+    "ctc, device": ctc("device"),
+    "recurrent": recurrent,
+    "transform_filter": transformed_filter,
+}
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_many_calls_leave_nothing_behind(handle: dnn.Handle, name: str) -> None:
     step = STEPS[name](handle)
-    for _ in range(20):  # the plans that the handle keeps, and as many addresses as a plan remembers
+    for _ in range(
+        20
+    ):  # the plans that the handle keeps, and as many addresses as a plan remembers
         step()
     handle.synchronize()
     census = Census(handle.device)

@@ -104,8 +104,12 @@ def test_the_workspace_is_kept(handle: dnn.Handle, monkeypatch: pytest.MonkeyPat
         y = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=algorithm)
     assert sizes == [first.nbytes] * 3
     sizes.clear()
-    dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=algorithm, out=first)
-    dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=algorithm, out=first)
+    dnn.convolution_forward(
+        handle, problem.x, problem.w, problem.conv, algorithm=algorithm, out=first
+    )
+    dnn.convolution_forward(
+        handle, problem.x, problem.w, problem.conv, algorithm=algorithm, out=first
+    )
     assert sizes == []
     assert handle.workspace.size == handle.workspace.peak == held
     problem.assert_right(y, algorithm.algorithm)

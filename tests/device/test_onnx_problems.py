@@ -22,14 +22,29 @@ BOUND = 1e-12  # of float64
 
 CONVOLUTIONS = [
     ("Conv", (2, 3, 11, 9), (4, 3, 3, 3), {"strides": [2, 1], "pads": [1, 0, 1, 0]}),
-    ("Conv", (1, 4, 10, 10), (4, 2, 3, 3), {"group": 2, "dilations": [2, 2], "auto_pad": "SAME_UPPER"}),
-    ("Conv", (2, 3, 12, 12), (5, 3, 3, 3), {"strides": [2, 2], "auto_pad": "SAME_LOWER"}),  # (1, 0): one is not reached
+    (
+        "Conv",
+        (1, 4, 10, 10),
+        (4, 2, 3, 3),
+        {"group": 2, "dilations": [2, 2], "auto_pad": "SAME_UPPER"},
+    ),
+    (
+        "Conv",
+        (2, 3, 12, 12),
+        (5, 3, 3, 3),
+        {"strides": [2, 2], "auto_pad": "SAME_LOWER"},
+    ),  # (1, 0): one is not reached
     ("Conv", (2, 3, 12, 12), (5, 3, 7, 7), {"strides": [2, 2], "pads": [3, 3, 2, 2]}),
     ("Conv", (3, 2, 15), (4, 2, 5), {"strides": [3], "pads": [2, 2]}),
     ("Conv", (1, 2, 5, 6, 7), (3, 2, 2, 3, 2), {"strides": [1, 2, 1], "pads": [0, 1, 0, 0, 1, 0]}),
     ("Conv", (2, 6, 7, 7), (6, 1, 3, 3), {"group": 6, "auto_pad": "VALID"}),
     ("ConvTranspose", (2, 4, 5, 6), (4, 3, 3, 3), {"strides": [2, 1], "pads": [1, 0, 1, 0]}),
-    ("ConvTranspose", (2, 4, 5, 6), (4, 3, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}),
+    (
+        "ConvTranspose",
+        (2, 4, 5, 6),
+        (4, 3, 3, 3),
+        {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]},
+    ),
     ("ConvTranspose", (2, 4, 5, 6), (4, 3, 4, 3), {"strides": [2, 3], "auto_pad": "SAME_UPPER"}),
     (
         "ConvTranspose",
@@ -37,28 +52,46 @@ CONVOLUTIONS = [
         (4, 2, 3, 3),
         {"strides": [2, 2], "pads": [1, 1, 0, 0]},
     ),  # all that the stride allows
-    ("ConvTranspose", (3, 2, 7), (2, 4, 5), {"strides": [3], "pads": [2, 2], "dilations": [2], "output_padding": [2]}),
-    ("ConvTranspose", (1, 2, 3, 4, 5), (2, 3, 2, 3, 2), {"strides": [1, 2, 1], "pads": [0, 1, 0, 0, 1, 0]}),
+    (
+        "ConvTranspose",
+        (3, 2, 7),
+        (2, 4, 5),
+        {"strides": [3], "pads": [2, 2], "dilations": [2], "output_padding": [2]},
+    ),
+    (
+        "ConvTranspose",
+        (1, 2, 3, 4, 5),
+        (2, 3, 2, 3, 2),
+        {"strides": [1, 2, 1], "pads": [0, 1, 0, 0, 1, 0]},
+    ),
     ("ConvTranspose", (2, 6, 7, 7), (6, 1, 3, 3), {"group": 6, "auto_pad": "VALID"}),
 ]
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(("kind", "x_shape", "w_shape", "attributes"), CONVOLUTIONS, ids=str)
-def test_a_convolution_computes_what_the_node_does(handle, kind, x_shape, w_shape, attributes, layout):
+def test_a_convolution_computes_what_the_node_does(
+    handle, kind, x_shape, w_shape, attributes, layout
+):
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal(x_shape, np.float32), rng.standard_normal(w_shape, np.float32)
-    given_model = model([helper.make_node(kind, ["x", "w"], ["y"], "node", **attributes)], {"x": x_shape}, {"w": w})
+    given_model = model(
+        [helper.make_node(kind, ["x", "w"], ["y"], "node", **attributes)], {"x": x_shape}, {"w": w}
+    )
     (expected,) = ReferenceEvaluator(given_model).run(None, {"x": x})
     (listed,) = problems_from_onnx(given_model, layout=layout)
     problem, weights = listed.problem, handle.array(w, layout=listed.problem.w.layout)
     image, conv = handle.array(x, layout=problem.w.layout), problem.conv.replace(math_type="FMA")
     if kind == "Conv":
-        with dnn.plan_convolution_forward(handle, problem.x, problem.w, conv, out=problem.y) as plan:
+        with dnn.plan_convolution_forward(
+            handle, problem.x, problem.w, conv, out=problem.y
+        ) as plan:
             y = plan(image, weights)
             tolerance = bound("float32", conv.math_type, plan.choice.algorithm, w_shape)
     else:
-        y = dnn.convolution_backward_data(handle, weights, image, conv, x=problem.dx, interface="graph")
+        y = dnn.convolution_backward_data(
+            handle, weights, image, conv, x=problem.dx, interface="graph"
+        )
         tolerance = 2e-6
     assert_close(y.numpy(), expected, tolerance)
     assert y.layout == (LAST if layout == "NHWC" else FIRST)[len(x_shape)]

@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Census
+from helpers.harness import World
 from hypothesis import HealthCheck, given, settings
 from tolerances import assert_near
-from unit.harness import World
 
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.operations.operation import OPERATIONS
-from cudnnlite.operations.problem import problem_from_plain
-from cudnnlite.operations.recording import record_problems
+from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.problem import problem_from_plain
+from cudnnlite.problems.recording import record_problems
 from cudnnlite.specs.frozen import FrozenSpec
 
 from .operation_samples import GRADIENTS, LAYOUTS, SAMPLES, Case, drawn, forward_of, reference_of
@@ -39,7 +39,12 @@ from .test_many_calls import calls_of
 from .test_plan import count_calls
 
 EXAMPLES = 25
-HANDLES_OWN = {"cudnnCreate", "cudnnDestroy", "cudnnSetStream", "cudnnGetStream"}  # which involve no specs
+HANDLES_OWN = {
+    "cudnnCreate",
+    "cudnnDestroy",
+    "cudnnSetStream",
+    "cudnnGetStream",
+}  # which involve no specs
 every_operation = pytest.mark.parametrize("name", SAMPLES)
 
 
@@ -64,7 +69,9 @@ def test_the_options_can_be_drawn_and_the_function_is_as_declared(name: str) -> 
     updated = [] if operation.outputs else [n for n in operation.given.values() if n != "out"]
     positional = ["handle", *operation.reads, *updated]
     positional += [name for name, kind in operation.options.items() if issubclass(kind, FrozenSpec)]
-    assert [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD][: len(positional)] == positional
+    assert [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD][
+        : len(positional)
+    ] == positional
     outputs = ["out"] if operation.outputs or "out" in operation.given.values() else []
     assert {*positional, *operation.options, *scalars, *outputs} <= parameters.keys()
     assert list(parameters).index("handle") == 0
@@ -83,7 +90,9 @@ def case(handle: dnn.Handle, request: pytest.FixtureRequest) -> Any:
     census = Census(handle.device)
     yield case
     try:
-        assert all((memory_of(out) == PATTERN).all() for out in case.outs.values()), "out was written"
+        assert all((memory_of(out) == PATTERN).all() for out in case.outs.values()), (
+            "out was written"
+        )
         assert census.memory <= 0
         case.check()
     finally:
@@ -136,31 +145,45 @@ def test_operands_of_another_rank_shape_or_dtype(case: Case) -> None:
             (shape[0], shape[1] + 1, *shape[2:]),
         ):
             if len(wrong) == len(shape) and case.sample.loose:
-                refused_by_a_plan(case, ARGUMENT, named(operand), **{operand: case.handle.empty(wrong)})
+                refused_by_a_plan(
+                    case, ARGUMENT, named(operand), **{operand: case.handle.empty(wrong)}
+                )
                 continue
             refused(case, ARGUMENT, anything, named(operand), **{operand: case.handle.empty(wrong)})
         for dtype in ("float64", "float16"):
             array = case.handle.empty(shape, dtype)
             if case.sample.converts:
-                refused_by_a_plan(case, ARGUMENT, rf"{named(operand)}.*made for", **{operand: array})
+                refused_by_a_plan(
+                    case, ARGUMENT, rf"{named(operand)}.*made for", **{operand: array}
+                )
                 continue
             # of what may be converted cuDNN says which types
             error = dnn.CudnnliteError if case.operation.mixed else ARGUMENT
             refused(case, error, anything, rf"{named(operand)}.*made for", **{operand: array})
         if OPERATIONS[case.name].dtypes:
             refused(
-                case, ARGUMENT, rf"{named(operand)} is int64; |; needed: int64", named(operand),
+                case,
+                ARGUMENT,
+                rf"{named(operand)} is int64; |; needed: int64",
+                named(operand),
                 **{operand: case.handle.empty(shape, "int64")},
-            )  # fmt: skip
+            )
 
 
 def test_out_of_another_rank_shape_or_dtype(case: Case) -> None:
     for argument in map(case.operation.argument, case.operation.writes):
         shape = case.array(argument).shape
         told = "|".join(map(named, case.arguments)) if case.operation.given else named(argument)
-        for wrong in ((*shape, 1), shape[:-1], (shape[0] + 1, *shape[1:]), (*shape[:-1], shape[-1] + 1)):
+        for wrong in (
+            (*shape, 1),
+            shape[:-1],
+            (shape[0] + 1, *shape[1:]),
+            (*shape[:-1], shape[-1] + 1),
+        ):
             other = {argument: case.handle.empty(wrong)}
-            if case.operation.reads and not (case.sample.loose and case.operation.given and len(wrong) == len(shape)):
+            if case.operation.reads and not (
+                case.sample.loose and case.operation.given and len(wrong) == len(shape)
+            ):
                 refused(case, ARGUMENT, told, named(argument), **other)
             refused_by_a_plan(case, ARGUMENT, named(argument), **other)
         for dtype in ("float64", "float16"):
@@ -183,17 +206,28 @@ def test_a_plan_takes_no_other_layout(case: Case) -> None:
             for argument in case.arguments:
                 if other.array(argument).spec != case.array(argument).spec:
                     given = case.given(**{argument: other.array(argument)})
-                    refuses(ARGUMENT, rf"{named(argument)}.*made for", lambda given=given: plan(**given))
+                    refuses(
+                        ARGUMENT, rf"{named(argument)}.*made for", lambda given=given: plan(**given)
+                    )
 
 
 def test_read_only_arrays(case: Case) -> None:
     def locked(array: dnn.DeviceArray) -> dnn.DeviceArray:
-        return dnn.DeviceArray(array.spec, array.device, array.ptr, array, array.stream, readonly=True)
+        return dnn.DeviceArray(
+            array.spec, array.device, array.ptr, array, array.stream, readonly=True
+        )
 
     for argument in map(case.operation.argument, case.operation.writes):
-        refused(case, ARRAY, rf"{named(argument)}.*read-only", **{argument: locked(case.array(argument))})
+        refused(
+            case,
+            ARRAY,
+            rf"{named(argument)}.*read-only",
+            **{argument: locked(case.array(argument))},
+        )
     fresh = {case.operation.argument(operand): case.fresh(operand) for operand in case.outs}
-    case.assert_right(case.call(**fresh, **{name: locked(array) for name, array in case.arrays.items()}))
+    case.assert_right(
+        case.call(**fresh, **{name: locked(array) for name, array in case.arrays.items()})
+    )
 
 
 def test_overlaps(case: Case) -> None:
@@ -211,7 +245,9 @@ def test_overlaps(case: Case) -> None:
                 refused(case, ARGUMENT, found, **{other: moved, argument: over})
         spec = dnn.TensorSpec(out.shape, strides=[1] * out.spec.rank)
         if max(out.shape) < out.spec.size:
-            refused(case, ARGUMENT, named(argument), **{argument: part_of(memory, spec)})  # over itself
+            refused(
+                case, ARGUMENT, named(argument), **{argument: part_of(memory, spec)}
+            )  # over itself
 
 
 @every_operation
@@ -278,11 +314,23 @@ def test_scalars_and_options_that_are_none(case: Case) -> None:
             refuses(ARGUMENT, r"\bbeta\b.*\bout\b", lambda: plan(**case.arrays))
     for wrong in ("x", None, 1j, [1.0], np.zeros(2)):
         for scalar in case.operation.scalars:
-            refuses(ARGUMENT, rf"\b{scalar}=", lambda scalar=scalar, wrong=wrong: case.call(**{scalar: wrong}))
-            refuses(ARGUMENT, rf"\b{scalar}=", lambda scalar=scalar, wrong=wrong: case.plan(**{scalar: wrong}))
+            refuses(
+                ARGUMENT,
+                rf"\b{scalar}=",
+                lambda scalar=scalar, wrong=wrong: case.call(**{scalar: wrong}),
+            )
+            refuses(
+                ARGUMENT,
+                rf"\b{scalar}=",
+                lambda scalar=scalar, wrong=wrong: case.plan(**{scalar: wrong}),
+            )
     for scalar in case.operation.scalars:  # C would be given an infinity
         if next(iter((*case.specs.values(), case.out.spec))).dtype != dnn.DataType.DOUBLE:
-            refuses(ARGUMENT, rf"\b{scalar}=1e\+60; allowed", lambda scalar=scalar: case.plan(**{scalar: 1e60}))
+            refuses(
+                ARGUMENT,
+                rf"\b{scalar}=1e\+60; allowed",
+                lambda scalar=scalar: case.plan(**{scalar: 1e60}),
+            )
     good = case.options
     for option in good:
         numbers = (99, dnn.MathType.FMA) if case.operation.options[option] is not float else ()
@@ -301,7 +349,11 @@ def test_a_workspace_of_ones_own(case: Case) -> None:
         case.assert_right(plan(**case.given(**fresh), workspace=own))
         for argument in case.arguments:
             over = dnn.DeviceArray(own.spec, own.device, case.array(argument).ptr, own, own.stream)
-            refuses(ARGUMENT, r"workspace overlaps", lambda over=over: plan(**case.given(), workspace=over))
+            refuses(
+                ARGUMENT,
+                r"workspace overlaps",
+                lambda over=over: plan(**case.given(), workspace=over),
+            )
 
 
 # ---------------------------------------------------------------- what is right
@@ -318,32 +370,52 @@ def test_layouts_and_scalars(handle: dnn.Handle, name: str, layout: str) -> None
     old = -2.0 if case.sample.subtracts else 2.0
     pairs = ((1.0, 0.0), (-0.5, 0.0), (1.0, 1.0), (1.0, old), (0.25, old))
     has = case.operation.scalars
-    for alpha, beta in {(a if "alpha" in has else 1.0, b if "beta" in has else 0.0) for a, b in pairs}:
+    for alpha, beta in {
+        (a if "alpha" in has else 1.0, b if "beta" in has else 0.0) for a, b in pairs
+    }:
         scalars = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if name in has}
         with case.plan(alpha, beta) as plan:
-            for call in (partial(case.call, **scalars), lambda **given: plan(**case.given(**given))):
-                fresh = {case.operation.argument(operand): case.fresh(operand, beta) for operand in case.outs}
+            for call in (
+                partial(case.call, **scalars),
+                lambda **given: plan(**case.given(**given)),
+            ):
+                fresh = {
+                    case.operation.argument(operand): case.fresh(operand, beta)
+                    for operand in case.outs
+                }
                 if not (beta or case.first in case.operation.given):
-                    fresh[case.target] = upload(handle, case.out_spec, np.full_like(case.old, np.nan))
+                    fresh[case.target] = upload(
+                        handle, case.out_spec, np.full_like(case.old, np.nan)
+                    )
                 elif case.first not in case.operation.given:
                     fresh[case.target] = upload(handle, case.out_spec, case.old)
                 case.assert_right(call(**fresh), alpha, beta)
                 out = fresh[case.target]
-                case.assert_right((out, *[*fresh.values()][1 : len(case.operation.outputs)]), alpha, beta)
+                case.assert_right(
+                    (out, *[*fresh.values()][1 : len(case.operation.outputs)]), alpha, beta
+                )
                 assert (memory_of(out)[gaps] == PATTERN).all()
         if not beta and case.makes_new and case.operation.outputs == case.operation.writes:
-            y = case.call(out=None, **{name: value for name, value in scalars.items() if name == "alpha"})
+            y = case.call(
+                out=None, **{name: value for name, value in scalars.items() if name == "alpha"}
+            )
             case.assert_right(y, alpha)
-            assert layout == "strided" or (y[0] if isinstance(y, tuple) else y).spec == case.out_spec
+            assert (
+                layout == "strided" or (y[0] if isinstance(y, tuple) else y).spec == case.out_spec
+            )
     for operand, host in case.hosts.items():
         np.testing.assert_array_equal(case.arrays[operand].numpy(), host)  # which was only read
 
 
 @every_operation
-def test_an_empty_batch_calls_nothing(handle: dnn.Handle, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_batch_calls_nothing(
+    handle: dnn.Handle, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = Case(handle, name)
     filters = case.operation.filters | case.sample.packed
-    empty = {o: a if o in filters else handle.empty((0, *a.shape[1:])) for o, a in case.arrays.items()}
+    empty = {
+        o: a if o in filters else handle.empty((0, *a.shape[1:])) for o, a in case.arrays.items()
+    }
     out = handle.empty((0, *case.out.shape[1:]))
     if not case.operation.reads:
         calls = count_calls(monkeypatch, handle.api, case.operation.function)
@@ -412,13 +484,21 @@ def test_calls_are_recorded_as_problems(handle: dnn.Handle, name: str) -> None:
     with case.plan() as plan, record_problems() as found:
         case.call()
         plan(**case.given())
-        scalars = {name: value for name, value in (("alpha", 2), ("beta", 0.5)) if name in case.operation.scalars}
+        scalars = {
+            name: value
+            for name, value in (("alpha", 2), ("beta", 0.5))
+            if name in case.operation.scalars
+        }
         case.call(**scalars)
     other = {case.problem.replace(**scalars): 1} if scalars else {case.problem: 3}
     assert {listed.problem: listed.count for listed in found} == {case.problem: 2} | other
     for problem in (case.problem, plan.problem, found[-1].problem):
         plain = json.loads(json.dumps(problem.to_plain()))
-        for again in (problem_from_plain(plain), pickle.loads(pickle.dumps(problem)), problem.replace()):
+        for again in (
+            problem_from_plain(plain),
+            pickle.loads(pickle.dumps(problem)),
+            problem.replace(),
+        ):
             assert again == problem
             assert hash(again) == hash(problem)
             assert type(again) is type(problem)
@@ -431,9 +511,12 @@ def test_random_calls_agree(device: Any, name: str) -> None:
     counts: Counter[str] = Counter()
 
     @settings(
-        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None,
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        database=None,
         suppress_health_check=[HealthCheck.too_slow],
-    )  # fmt: skip
+    )
     @given(drawn(name))
     def check(arguments: dict[str, Any]) -> None:
         try:
@@ -459,17 +542,26 @@ def test_random_calls_agree(device: Any, name: str) -> None:
     assert counts["right"] > counts["refused"]
 
 
-@pytest.mark.parametrize("name", [n for n in GRADIENTS if SAMPLES[forward_of(OPERATIONS[n]).name].reference])
+@pytest.mark.parametrize(
+    "name", [n for n in GRADIENTS if SAMPLES[forward_of(OPERATIONS[n]).name].reference]
+)
 def test_a_gradient_is_the_slope_of_the_forward_oracle(handle: dnn.Handle, name: str) -> None:
     """By central differences in float64, one value after the other; the others are compared by tests of their own."""
     case, step = Case(handle, name, dtype="float64"), 1e-6
     forward = forward_of(case.operation)
-    shapes = {operand: case.outs[f"d{operand}"].shape if f"d{operand}" in case.outs else 1 for operand in forward.reads}
+    shapes = {
+        operand: case.outs[f"d{operand}"].shape if f"d{operand}" in case.outs else 1
+        for operand in forward.reads
+    }
     hosts = {operand: case.hosts.get(operand, np.zeros(shape)) for operand, shape in shapes.items()}
     hosts |= {operand: np.zeros(1) for operand in forward.given}
 
     def loss() -> float:
-        return float((reference_of(forward.name)(*hosts.values(), **case.options)[0] * case.hosts["dy"]).sum())
+        return float(
+            (
+                reference_of(forward.name)(*hosts.values(), **case.options)[0] * case.hosts["dy"]
+            ).sum()
+        )
 
     case.check()
     for written, out in case.outs.items():
@@ -487,11 +579,16 @@ def test_a_gradient_is_the_slope_of_the_forward_oracle(handle: dnn.Handle, name:
 # ---------------------------------------------------------------- where a C call fails
 
 
-@pytest.mark.parametrize("planned", [False, True], ids=["call", "plan"])  # one after the other takes twice as long
+@pytest.mark.parametrize(
+    "planned", [False, True], ids=["call", "plan"]
+)  # one after the other takes twice as long
 @every_operation
 def test_each_c_call_fails_once(monkeypatch: pytest.MonkeyPatch, name: str, planned: bool) -> None:
     """The error names the function and has the specs; nothing is leaked, nor written too early."""
-    calls, runs = 0, {OPERATIONS[name].function, "cudnnBackendExecute"}  # the C functions that write
+    calls, runs = (
+        0,
+        {OPERATIONS[name].function, "cudnnBackendExecute"},
+    )  # the C functions that write
     while True:
         world, told = World(monkeypatch), None
         world.ledger.fail(calls + 1)

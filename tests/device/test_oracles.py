@@ -45,7 +45,10 @@ def test_gradients_are_adjoint_and_pytorchs(case: str, flip: bool) -> None:
     x, w = rng.standard_normal(x_shape), rng.standard_normal(w_shape)
     y = onnx_convolution(x, w, *steps, flip)
     dy = rng.standard_normal(y.shape)
-    dx, dw = onnx_gradient_of_x(x.shape, w, dy, *steps, flip), onnx_gradient_of_w(x, w.shape, dy, *steps, flip)
+    dx, dw = (
+        onnx_gradient_of_x(x.shape, w, dy, *steps, flip),
+        onnx_gradient_of_w(x, w.shape, dy, *steps, flip),
+    )
     assert np.vdot(dx, x) == pytest.approx(np.vdot(y, dy))
     assert np.vdot(dw, w) == pytest.approx(np.vdot(y, dy))
     if HAS_TORCH:

@@ -43,27 +43,37 @@ def test_made_from_specs(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, "float32", "NHWC", padding=1, math_type="fma")
     x, w = dnn.TensorSpec(X, "float32", "NHWC"), dnn.FilterSpec(W, "float32", "NHWC")
     with dnn.plan_convolution_forward(handle, x, w, problem.conv) as plan:
-        assert (plan.x, plan.w, plan.y) == (x, w, dnn.TensorSpec(problem.y_shape, "float32", "NHWC"))
+        assert (plan.x, plan.w, plan.y) == (
+            x,
+            w,
+            dnn.TensorSpec(problem.y_shape, "float32", "NHWC"),
+        )
         problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
 
 
 def test_says_what_it_chose(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     table = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, interface="descriptor") as plan:
+    with dnn.plan_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, interface="descriptor"
+    ) as plan:
         assert plan.choice == table.best()
         assert plan.choice.math_type == dnn.MathType.FMA
         assert "ConvolutionForwardPlan" in repr(plan)
     with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
         assert isinstance(plan.choice.algorithm, dnn.Engine)
         assert plan.choice.math_type == dnn.MathType.FMA
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM") as plan:
+    with dnn.plan_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM"
+    ) as plan:
         assert plan.choice.algorithm == dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM
 
 
 def test_scalars_belong_to_the_plan(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, alpha=-0.5, beta=2.0) as plan:
+    with dnn.plan_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, alpha=-0.5, beta=2.0
+    ) as plan:
         for _ in range(3):
             out = handle.array(problem.old_host)
             assert plan(problem.x, problem.w, out=out) is out
@@ -81,12 +91,16 @@ def test_planned_for_an_output_with_gaps(handle: dnn.Handle) -> None:
         assert plan(problem.x, problem.w).spec == spec
 
 
-@pytest.mark.parametrize("algorithm", ["GEMM", "FFT", "FFT_TILING", "WINOGRAD_NONFUSED", "IMPLICIT_PRECOMP_GEMM"])
+@pytest.mark.parametrize(
+    "algorithm", ["GEMM", "FFT", "FFT_TILING", "WINOGRAD_NONFUSED", "IMPLICIT_PRECOMP_GEMM"]
+)
 def test_a_workspace_of_ones_own(handle: dnn.Handle, algorithm: str) -> None:
     """The call stays inside it, the handle allocates none; one byte too few, or memory in use, is an error."""
     problem = Problem(handle, (2, 8, 12, 14), (6, 8, 5, 5), "float16", padding=2)
     try:
-        plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=algorithm)
+        plan = dnn.plan_convolution_forward(
+            handle, problem.x, problem.w, problem.conv, algorithm=algorithm
+        )
     except dnn.NotSupportedError:
         return
     with plan:
@@ -102,7 +116,9 @@ def test_a_workspace_of_ones_own(handle: dnn.Handle, algorithm: str) -> None:
                 plan(problem.x, problem.w, workspace=handle.empty((plan.workspace - 1,), "uint8"))
         for array in (problem.x, problem.w, out):
             over = dnn.DeviceArray(own.spec, own.device, array.ptr, array, handle.stream)
-            with pytest.raises(dnn.ArgumentError, match=r"workspace overlaps (x|w|out)\b"):  # it may reach the next one
+            with pytest.raises(
+                dnn.ArgumentError, match=r"workspace overlaps (x|w|out)\b"
+            ):  # it may reach the next one
                 plan(problem.x, problem.w, out=out, workspace=over)
         with pytest.raises(dnn.ArrayTypeError, match="workspace"):
             plan(problem.x, problem.w, workspace=np.empty(plan.workspace + 1, np.uint8))
@@ -110,7 +126,8 @@ def test_a_workspace_of_ones_own(handle: dnn.Handle, algorithm: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("interface", "function"), [("descriptor", "cudnnConvolutionForward"), ("graph", "cudnnBackendExecute")]
+    ("interface", "function"),
+    [("descriptor", "cudnnConvolutionForward"), ("graph", "cudnnBackendExecute")],
 )
 def test_a_call_is_one_c_call(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, interface: str, function: str
@@ -152,7 +169,9 @@ def test_the_same_call_again_sees_what_changed_meanwhile(
     problem = Problem(handle, X, W, padding=1)
     happens, error = CHANGES[change]
     x, out = handle.array(problem.x.numpy()), handle.empty(problem.y_shape)
-    with dnn.plan_convolution_forward(handle, x, problem.w, problem.conv, algorithm=algorithm) as plan:
+    with dnn.plan_convolution_forward(
+        handle, x, problem.w, problem.conv, algorithm=algorithm
+    ) as plan:
         for _ in range(2):
             plan(x, problem.w, out=out)
         happens(handle, plan, x, out)
@@ -170,7 +189,10 @@ def test_an_interrupt_while_addresses_change_leaves_none_behind(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next call with the operands of before writes to its own output."""
-    x, w = handle.array(np.ones((1, 2, 5, 5), np.float32)), handle.array(np.ones((3, 2, 3, 3), np.float32))
+    x, w = (
+        handle.array(np.ones((1, 2, 5, 5), np.float32)),
+        handle.array(np.ones((3, 2, 3, 3), np.float32)),
+    )
     ours, theirs = handle.empty((1, 3, 3, 3)), handle.array(np.full((1, 3, 3, 3), 7, np.float32))
     real = PreparedCall.replace
 

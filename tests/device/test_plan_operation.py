@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.operations.operation import OPERATIONS
 from cudnnlite.operations.planning import _OTHERS
+from cudnnlite.problems.operation import OPERATIONS
 
 from .test_bad_input import ARGUMENT, ARRAY, refuses
 
@@ -53,7 +53,9 @@ def planned(handle: dnn.Handle, name: str) -> Planned:
     }[name]()
 
 
-@pytest.mark.parametrize("name", ["pooling", "softmax_backward", "reduce", "transform", "transpose", "attention"])
+@pytest.mark.parametrize(
+    "name", ["pooling", "softmax_backward", "reduce", "transform", "transpose", "attention"]
+)
 def test_a_plan_does_what_the_call_does(handle: dnn.Handle, name: str) -> None:
     function, given, count, options = planned(handle, name)
     arrays = given[1 : 1 + count] if name == "attention" else given[:count]
@@ -75,7 +77,9 @@ def test_dropout(handle: dnn.Handle) -> None:
     """The states are advanced by each call and each launch, and are kept for as long as a graph needs them."""
     state, x = dnn.DropoutState(handle, 3), handle.array(np.ones((1, 1, 40, 50), np.float32))
     saved = state.save()
-    expected = [dnn.dropout_forward(handle, x, 0.5, dropout_state=state)[0].numpy() for _ in range(4)]
+    expected = [
+        dnn.dropout_forward(handle, x, 0.5, dropout_state=state)[0].numpy() for _ in range(4)
+    ]
     state.restore(saved)
     plan = dnn.plan_operation(handle, dnn.dropout_forward, x, 0.5, dropout_state=state)
     y, reserve = plan(x)
@@ -98,20 +102,36 @@ def test_dropout(handle: dnn.Handle) -> None:
 
 
 def test_a_plan_of_attention_is_for_arrays_of_its_rank(handle: dnn.Handle) -> None:
-    spec, values = dnn.AttentionSpec(2, 4), np.random.default_rng(2).standard_normal((3, 2, 4), dtype=np.float32)
-    weights, q, beams = dnn.AttentionWeights(handle, spec), handle.array(values), handle.array(values[:, None])
-    with dnn.plan_operation(handle, dnn.multi_head_attention_forward, spec, weights, q, q, q) as plan:
+    spec, values = (
+        dnn.AttentionSpec(2, 4),
+        np.random.default_rng(2).standard_normal((3, 2, 4), dtype=np.float32),
+    )
+    weights, q, beams = (
+        dnn.AttentionWeights(handle, spec),
+        handle.array(values),
+        handle.array(values[:, None]),
+    )
+    with dnn.plan_operation(
+        handle, dnn.multi_head_attention_forward, spec, weights, q, q, q
+    ) as plan:
         assert plan(weights, q, q, q).shape == (3, 2, 8)
         with pytest.raises(dnn.ArgumentError, match=r"^q is .*; needed: TensorSpec\(\(3, 2, 4\)"):
             plan(weights, beams, beams, beams)
-    assert dnn.multi_head_attention_forward(handle, spec, weights, beams, beams, beams).shape == (3, 1, 2, 8)
+    assert dnn.multi_head_attention_forward(handle, spec, weights, beams, beams, beams).shape == (
+        3,
+        1,
+        2,
+        8,
+    )
 
 
 def test_dropout_on_another_stream(handle: dnn.Handle) -> None:
     with dnn.Handle(handle.device) as other:
         other.stream = handle.device.create_stream()
         state, x = dnn.DropoutState(other, 3), handle.array(np.ones((1, 1, 40, 50), np.float32))
-        expected = dnn.dropout_forward(other, x, 0.5, dropout_state=dnn.DropoutState(other, 3))[0].numpy()
+        expected = dnn.dropout_forward(other, x, 0.5, dropout_state=dnn.DropoutState(other, 3))[
+            0
+        ].numpy()
         with dnn.plan_operation(handle, dnn.dropout_forward, x, 0.5, dropout_state=state) as plan:
             np.testing.assert_array_equal(plan(x)[0].numpy(), expected)
             state.close()
@@ -121,20 +141,39 @@ def test_dropout_on_another_stream(handle: dnn.Handle) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["capture", "find_convolution_forward", "plan_convolution_forward", "get_convolution_forward", "fold_batch_normalization",
-     "multi_head_attention_backward_data", "rnn_backward_weights", "plan_rnn", "pack_sequences"],
-)  # fmt: skip
+    [
+        "capture",
+        "find_convolution_forward",
+        "plan_convolution_forward",
+        "get_convolution_forward",
+        "fold_batch_normalization",
+        "multi_head_attention_backward_data",
+        "rnn_backward_weights",
+        "plan_rnn",
+        "pack_sequences",
+    ],
+)
 def test_what_runs_no_plan_of_its_own_is_refused_unrun(handle: dnn.Handle, name: str) -> None:
     x = handle.array(np.ones((1, 1, 4, 4), np.float32))
-    with dnn.trace() as trace, pytest.raises(dnn.ArgumentError, match=f"^operation=.*{name}.*; needed: a function"):
+    with (
+        dnn.trace() as trace,
+        pytest.raises(dnn.ArgumentError, match=f"^operation=.*{name}.*; needed: a function"),
+    ):
         dnn.plan_operation(handle, getattr(dnn, name), x, x, dnn.ConvolutionSpec())
     assert not trace.calls
 
 
 def test_every_other_operation_has_a_plan() -> None:
-    public = {n for n in dir(dnn) if inspect.isfunction(f := getattr(dnn, n)) and ".operations." in f.__module__}
+    public = {
+        n
+        for n in dir(dnn)
+        if inspect.isfunction(f := getattr(dnn, n)) and ".operations." in f.__module__
+    }
     verbs = r"(plan|find|get|record|pack|fold)_|capture$|(multi_head_attention|rnn)_backward"
-    assert {name for name in public if not re.match(verbs, name)} == public & {*OPERATIONS, *_OTHERS}
+    assert {name for name in public if not re.match(verbs, name)} == public & {
+        *OPERATIONS,
+        *_OTHERS,
+    }
 
 
 def test_a_plan_keeps_no_operand_and_its_error_tells_of_no_other(handle: dnn.Handle) -> None:
@@ -155,10 +194,12 @@ def test_a_plan_keeps_no_operand_and_its_error_tells_of_no_other(handle: dnn.Han
     assert caught.value.__context__ is None
 
 
-def test_a_plan_of_attention_derives_no_spec_again(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_of_attention_derives_no_spec_again(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     function, given, _, _ = planned(handle, "attention")
     with dnn.plan_operation(handle, function, *given) as plan:
-        monkeypatch.setattr("cudnnlite.operations.attention_plan.TensorSpec", None)
+        monkeypatch.setattr("cudnnlite.operations.attention.plan.TensorSpec", None)
         plan(*given[1:])
 
 
@@ -171,19 +212,35 @@ def test_what_a_plan_refuses(handle: dnn.Handle) -> None:
         function = getattr(dnn, f"{of}_backward_{way}")
         refuses(ARGUMENT, told, lambda function=function: dnn.plan_operation(handle, function))
     for wrong in (dnn.find_convolution_backward_data, dnn.plan_rnn, 3):
-        refuses(ARGUMENT, "such as dnn.pooling_forward$", lambda wrong=wrong: dnn.plan_operation(handle, wrong))
-    refuses(ARGUMENT, "operation=pooling_forward: missing", lambda: dnn.plan_operation(handle, dnn.pooling_forward, x))
+        refuses(
+            ARGUMENT,
+            "such as dnn.pooling_forward$",
+            lambda wrong=wrong: dnn.plan_operation(handle, wrong),
+        )
+    refuses(
+        ARGUMENT,
+        "operation=pooling_forward: missing",
+        lambda: dnn.plan_operation(handle, dnn.pooling_forward, x),
+    )
     for wrong, hint in (
         ("alhpa", r"'alhpa'; did you mean alpha\?$"),
         ("window", r"'window'; it is a field of pooling: "),
     ):
-        refuses(ARGUMENT, hint, lambda wrong=wrong: dnn.plan_operation(handle, dnn.pooling_forward, x, **{wrong: 2}))
-    refuses(ARRAY, r"\bx\b", lambda: dnn.plan_operation(handle, dnn.pooling_forward, [1.0], pooling))
+        refuses(
+            ARGUMENT,
+            hint,
+            lambda wrong=wrong: dnn.plan_operation(handle, dnn.pooling_forward, x, **{wrong: 2}),
+        )
+    refuses(
+        ARRAY, r"\bx\b", lambda: dnn.plan_operation(handle, dnn.pooling_forward, [1.0], pooling)
+    )
     refuses(ARGUMENT, "pooling=", lambda: dnn.plan_operation(handle, dnn.pooling_forward, x, 2))
     assert type(handle.plans).__name__ == "PlanCache"
     attention, other = dnn.AttentionSpec(1, 4), handle.array(np.ones((2, 2, 4), np.float32))
     weights = dnn.AttentionWeights(handle, attention)
-    with dnn.plan_operation(handle, dnn.multi_head_attention_forward, attention, weights, x, x, x) as plan:
+    with dnn.plan_operation(
+        handle, dnn.multi_head_attention_forward, attention, weights, x, x, x
+    ) as plan:
         refuses(ARGUMENT, "q is", lambda: plan(weights, other, x, x))
         refuses(ARGUMENT, "v is", lambda: plan(weights, x, x, other))
         refuses(ARRAY, r"\bq\b", lambda: plan(weights, None, x, x))
@@ -194,7 +251,9 @@ def test_what_a_plan_refuses(handle: dnn.Handle) -> None:
 # ---------------------------------------------------------------- the order of operands
 
 
-def equal_shapes(handle: dnn.Handle) -> dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]]:
+def equal_shapes(
+    handle: dnn.Handle,
+) -> dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]]:
     """Return calls whose operands could be swapped unnoticed: function, operands by argument, and other arguments."""
     rng = np.random.default_rng(0)
 
@@ -212,29 +271,46 @@ def equal_shapes(handle: dnn.Handle) -> dict[str, tuple[Callable[..., Any], dict
     statistics = {name: each() for name in ("scale", "saved_mean", "saved_inv_variance")}
     x, scale, bias = image(), each(), each()
     running = {"running_mean": each(), "running_var": each()}
-    y, mean, inverse, reserve = dnn.batch_normalization_training(handle, x, scale, bias, activation="relu", **running)
+    y, mean, inverse, reserve = dnn.batch_normalization_training(
+        handle, x, scale, bias, activation="relu", **running
+    )
     saved = {"saved_mean": mean, "saved_inv_variance": inverse}
     fused = {"x": x, "dy": image(), "scale": scale, **saved, "y": y, "bias": bias}
     return {
         "activation_backward": (
-            dnn.activation_backward, {"y": image(), "dy": image(), "x": image()}, {"activation": "swish"},
+            dnn.activation_backward,
+            {"y": image(), "dy": image(), "x": image()},
+            {"activation": "swish"},
         ),
         "softmax_backward": (dnn.softmax_backward, {"y": image(), "dy": image()}, {}),
         "lrn_backward": (dnn.lrn_backward, {"y": image(), "dy": image(), "x": image()}, norm),
         "divisive": (dnn.divisive_normalization_backward, {"x": image(), "dy": image()}, norm),
         "pooling_backward": (
-            dnn.pooling_backward, {"y": image(), "dy": image(), "x": image()}, {"pooling": dnn.PoolingSpec(1)},
+            dnn.pooling_backward,
+            {"y": image(), "dy": image(), "x": image()},
+            {"pooling": dnn.PoolingSpec(1)},
         ),
         "op_tensor": (dnn.op_tensor, {"a": image(), "b": image()}, {"op": "add", "alpha2": -3.0}),
         "convolution_forward": (dnn.convolution_forward, {"x": cube(), "w": cube()}, padded),
         "convolution_transpose": (dnn.convolution_transpose, {"x": cube(), "w": cube()}, padded),
-        "convolution_backward_data": (dnn.convolution_backward_data, {"w": cube(), "dy": cube()}, padded),
+        "convolution_backward_data": (
+            dnn.convolution_backward_data,
+            {"w": cube(), "dy": cube()},
+            padded,
+        ),
         "convolution_backward_filter": (
-            dnn.convolution_backward_filter, {"x": cube(), "dy": cube()}, padded | {"w": (3, 3, 3, 3)},
+            dnn.convolution_backward_filter,
+            {"x": cube(), "dy": cube()},
+            padded | {"w": (3, 3, 3, 3)},
         ),
         "fused": (
             dnn.convolution_bias_activation_forward,
-            {"x": cube(), "w": cube(), "bias": handle.array(np.ones((1, 3, 1, 1), np.float32)), "z": cube()},
+            {
+                "x": cube(),
+                "w": cube(),
+                "bias": handle.array(np.ones((1, 3, 1, 1), np.float32)),
+                "z": cube(),
+            },
             padded | relu,
         ),
         "inference": (
@@ -244,14 +320,25 @@ def equal_shapes(handle: dnn.Handle) -> dict[str, tuple[Callable[..., Any], dict
         ),
         "backward": (dnn.batch_normalization_backward, {"x": x, "dy": image(), **statistics}, {}),
         "backward_relu": (dnn.batch_normalization_backward, fused, relu | {"reserve": reserve}),
-    }  # fmt: skip
+    }
 
 
 ORDERED = (
-    "activation_backward", "softmax_backward", "lrn_backward", "divisive", "pooling_backward", "op_tensor",
-    "convolution_forward", "convolution_transpose", "convolution_backward_data", "convolution_backward_filter", "fused",
-    "inference", "backward", "backward_relu",
-)  # fmt: skip
+    "activation_backward",
+    "softmax_backward",
+    "lrn_backward",
+    "divisive",
+    "pooling_backward",
+    "op_tensor",
+    "convolution_forward",
+    "convolution_transpose",
+    "convolution_backward_data",
+    "convolution_backward_filter",
+    "fused",
+    "inference",
+    "backward",
+    "backward_relu",
+)
 
 
 @pytest.mark.parametrize("name", ORDERED)
@@ -262,16 +349,24 @@ def test_a_plan_takes_operands_in_the_order_of_the_arguments(handle: dnn.Handle,
     with dnn.plan_operation(handle, function, **operands, **options) as plan:
         reserve = {"reserve": options["reserve"]} if "reserve" in options else {}
         found = plan(*operands.values(), **reserve)
-    pairs = zip(expected, found, strict=True) if isinstance(expected, tuple) else [(expected, found)]
+    pairs = (
+        zip(expected, found, strict=True) if isinstance(expected, tuple) else [(expected, found)]
+    )
     for one, other in pairs:
         np.testing.assert_array_equal(other.numpy(), one.numpy())
 
 
 def test_every_operation_reads_in_the_order_of_its_function() -> None:
     """A declaration's order is what a plan takes; `convolution_transpose` alone runs another function's operation."""
-    functions = {name: getattr(dnn, name) for name in dnn.__all__ if inspect.isfunction(getattr(dnn, name))}
+    functions = {
+        name: getattr(dnn, name) for name in dnn.__all__ if inspect.isfunction(getattr(dnn, name))
+    }
     for operation in OPERATIONS.values():
-        names = [name for name in functions if operation.name == name or operation.name.startswith(f"{name}_")]
+        names = [
+            name
+            for name in functions
+            if operation.name == name or operation.name.startswith(f"{name}_")
+        ]
         if not names:
             continue  # a part of another operation
         parameters = [*inspect.signature(functions[max(names, key=len)]).parameters]

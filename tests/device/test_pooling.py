@@ -27,16 +27,21 @@ SLOPE = 1e-8  # of central differences over 1e-3: pooling is linear between ties
 def window(rank: int, mode: str, which: str = "overlapping") -> dnn.PoolingSpec:
     """Return a pooling whose steps differ from axis to axis."""
     taps, padding, stride = {
-        "overlapping": ((3, 2, 4), (1, 1, 2), (2, 1, 3)), "apart": ((2, 3, 1), (0, 1, 0), (3, 4, 2)),
+        "overlapping": ((3, 2, 4), (1, 1, 2), (2, 1, 3)),
+        "apart": ((2, 3, 1), (0, 1, 0), (3, 4, 2)),
         "everything": (SHAPES[rank][2:], (0,) * 3, (1,) * 3),
-    }[which]  # fmt: skip
+    }[which]
     return dnn.PoolingSpec(taps[: rank - 2], padding[: rank - 2], stride[: rank - 2], mode=mode)
 
 
 def onnx_pooling(x: Array, pooling: dnn.PoolingSpec) -> Array:
     """Run ONNX's MaxPool or AveragePool in float64."""
     taps, padding, stride = pooling.steps(x.ndim - 2)
-    how: dict[str, Any] = {"kernel_shape": list(taps), "pads": [*padding, *padding], "strides": list(stride)}
+    how: dict[str, Any] = {
+        "kernel_shape": list(taps),
+        "pads": [*padding, *padding],
+        "strides": list(stride),
+    }
     if pooling.mode.name.startswith("MAX"):
         return onnx_run("MaxPool", x, **how)
     return onnx_run("AveragePool", x, count_include_pad=int("INCLUDE" in pooling.mode.name), **how)
@@ -52,7 +57,9 @@ def onnx_run(operator: str, x: Array, **attributes: Any) -> Array:
     return result
 
 
-def torch_pooling(x: Array, dy: Array | None, pooling: dnn.PoolingSpec) -> tuple[Array, Array | None]:
+def torch_pooling(
+    x: Array, dy: Array | None, pooling: dnn.PoolingSpec
+) -> tuple[Array, Array | None]:
     """Return PyTorch's (y, dx) in float64; it pads by less than cuDNN, so the padding is made by hand."""
     torch: Any = pytest.importorskip("torch")
     functions, axes = torch.nn.functional, x.ndim - 2
@@ -90,7 +97,9 @@ def test_forward_is_what_onnx_says(handle: dnn.Handle, mode: str, rank: int, lay
             host = images(rank, dtype)
             expected = onnx_pooling(host, pooling)
             x = upload(handle, spec_of(host.shape, dtype, layout), host)
-            y = dnn.pooling_forward(handle, x, pooling, out=poisoned(handle, spec_of(expected.shape, dtype, layout)))
+            y = dnn.pooling_forward(
+                handle, x, pooling, out=poisoned(handle, spec_of(expected.shape, dtype, layout))
+            )
             assert_near(y.numpy(), expected, 0 if mode in MAXIMA else OPERATION_BOUNDS[dtype])
     if mode not in MAXIMA:  # ONNX's GlobalMaxPool returns another shape where the rank is not 4
         assert_near(y.numpy(), onnx_run("GlobalAveragePool", host), OPERATION_BOUNDS[dtype])
@@ -105,7 +114,11 @@ def test_the_whole_image(handle: dnn.Handle, rank: int) -> None:
     y = dnn.pooling_forward(handle, x, average)
     assert y.shape == (*host.shape[:2], *[1] * (rank - 2))
     assert_near(y.numpy(), onnx_run("GlobalAveragePool", host), OPERATION_BOUNDS["float32"])
-    assert_near(dnn.pooling_forward(handle, x, largest).numpy(), host.max(tuple(range(2, rank)), keepdims=True), 0)
+    assert_near(
+        dnn.pooling_forward(handle, x, largest).numpy(),
+        host.max(tuple(range(2, rank)), keepdims=True),
+        0,
+    )
     for wrong in (dnn.TensorSpec((2, 3)), (2, 3, 4, 5), None):
         with pytest.raises(dnn.ArgumentError, match=r"\bx="):
             dnn.PoolingSpec.whole(wrong)
@@ -114,7 +127,9 @@ def test_the_whole_image(handle: dnn.Handle, rank: int) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rank", SHAPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_both_ways_are_what_pytorch_says(handle: dnn.Handle, mode: str, rank: int, layout: str) -> None:
+def test_both_ways_are_what_pytorch_says(
+    handle: dnn.Handle, mode: str, rank: int, layout: str
+) -> None:
     pooling = window(rank, mode)
     for dtype in FLOATS:
         host = images(rank, dtype)
@@ -127,18 +142,25 @@ def test_both_ways_are_what_pytorch_says(handle: dnn.Handle, mode: str, rank: in
         y = dnn.pooling_forward(handle, x, pooling, out=poisoned(handle, dy.spec))
         dx = dnn.pooling_backward(handle, y, dy, x, pooling, out=poisoned(handle, x.spec))
         assert_near(y.numpy(), expected, OPERATION_BOUNDS[dtype])
-        assert_near(dx.numpy(), gradient, OPERATION_BOUNDS[dtype], np.abs(dy_host.astype(np.float64)).max())
+        assert_near(
+            dx.numpy(), gradient, OPERATION_BOUNDS[dtype], np.abs(dy_host.astype(np.float64)).max()
+        )
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("image", [(7,), (5, 4), (3, 4, 3)])
-def test_backward_is_the_slope_of_forward(handle: dnn.Handle, mode: str, image: tuple[int, ...]) -> None:
+def test_backward_is_the_slope_of_forward(
+    handle: dnn.Handle, mode: str, image: tuple[int, ...]
+) -> None:
     """Each value of one image is moved up and down, in a batch of as many images."""
     rng, step = np.random.default_rng(2), 1e-3
     pooling = window(len(image) + 2, mode)
     x = rng.permutation(2 * int(np.prod(image))).reshape(1, 2, *image) / 8.0
     moves = step * np.eye(x.size).reshape(x.size, *x.shape[1:])
-    up, down = (dnn.pooling_forward(handle, handle.array(x + sign * moves), pooling).numpy() for sign in (1, -1))
+    up, down = (
+        dnn.pooling_forward(handle, handle.array(x + sign * moves), pooling).numpy()
+        for sign in (1, -1)
+    )
     y = dnn.pooling_forward(handle, handle.array(x), pooling)
     dy = rng.standard_normal(y.shape)
     dx = dnn.pooling_backward(handle, y, handle.array(dy), handle.array(x), pooling)
@@ -149,14 +171,21 @@ def test_backward_is_the_slope_of_forward(handle: dnn.Handle, mode: str, image: 
 @pytest.mark.parametrize("mode", MAXIMA)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("value", [0.0, -2.0, float(np.finfo(np.float32).min)])
-def test_of_equal_maxima_the_first_has_the_gradient(handle: dnn.Handle, mode: str, layout: str, value: float) -> None:
+def test_of_equal_maxima_the_first_has_the_gradient(
+    handle: dnn.Handle, mode: str, layout: str, value: float
+) -> None:
     """In the order of rows; padding is never a maximum; where windows overlap, gradients add up."""
     if layout == "last" and value < -2:
-        value = float(np.nextafter(np.float32(value), np.float32(0)))  # cuDNN 9.19 pads with the lowest number there
+        value = float(
+            np.nextafter(np.float32(value), np.float32(0))
+        )  # cuDNN 9.19 pads with the lowest number there
     cases = {  # for each axis, where the first value of each window lies
-        ((2, 3), 0, (2, 3)): ([0, 2], [0, 3]), (2, 1, 2): ([0, 1, 3], [0, 1, 3, 5]), (3, 1, 2): ([0, 1], [0, 1, 3]),
-        ((4, 2), (0, 1), (1, 2)): ([0], [0, 1, 3, 5]), (3, 2, 1): ([0, 0, 0, 1, 2, 3], [0, 0, 0, 1, 2, 3, 4, 5]),
-    }  # fmt: skip
+        ((2, 3), 0, (2, 3)): ([0, 2], [0, 3]),
+        (2, 1, 2): ([0, 1, 3], [0, 1, 3, 5]),
+        (3, 1, 2): ([0, 1], [0, 1, 3]),
+        ((4, 2), (0, 1), (1, 2)): ([0], [0, 1, 3, 5]),
+        (3, 2, 1): ([0, 0, 0, 1, 2, 3], [0, 0, 0, 1, 2, 3, 4, 5]),
+    }
     for steps, (rows, columns) in cases.items():
         host, pooling = np.full((2, 3, 4, 6), value, np.float32), dnn.PoolingSpec(*steps, mode=mode)
         y_host = np.full((2, 3, len(rows), len(columns)), value, np.float32)
@@ -164,7 +193,8 @@ def test_of_equal_maxima_the_first_has_the_gradient(handle: dnn.Handle, mode: st
         expected = np.zeros(host.shape)
         np.add.at(expected, (slice(None), slice(None), *np.ix_(rows, columns)), dy_host)
         y, dy, x = (
-            upload(handle, spec_of(values.shape, "float32", layout), values) for values in (y_host, dy_host, host)
+            upload(handle, spec_of(values.shape, "float32", layout), values)
+            for values in (y_host, dy_host, host)
         )
         dx = dnn.pooling_backward(handle, y, dy, x, pooling, out=poisoned(handle, x.spec))
         np.testing.assert_array_equal(dx.numpy(), expected, err_msg=str(pooling))
@@ -175,8 +205,13 @@ def test_of_equal_maxima_the_first_has_the_gradient(handle: dnn.Handle, mode: st
 def test_one_channel_pooled_to_one_pixel(handle: dnn.Handle, mode: str, layout: str) -> None:
     """One pixel of one channel has every layout; the gradient must not be refused for the one that it is called."""
     host = np.array([[[[1.0], [3.0]]]], np.float32)
-    x, pooling = upload(handle, spec_of(host.shape, "float32", layout), host), dnn.PoolingSpec((2, 1), mode=mode)
-    y = dnn.pooling_forward(handle, x, pooling, out=poisoned(handle, spec_of((1, 1, 1, 1), "float32", layout)))
+    x, pooling = (
+        upload(handle, spec_of(host.shape, "float32", layout), host),
+        dnn.PoolingSpec((2, 1), mode=mode),
+    )
+    y = dnn.pooling_forward(
+        handle, x, pooling, out=poisoned(handle, spec_of((1, 1, 1, 1), "float32", layout))
+    )
     dx = dnn.pooling_backward(handle, y, y, x, pooling).numpy().ravel()
     np.testing.assert_array_equal(dx, [0, 3] if mode in MAXIMA else [1, 1])
 
@@ -192,21 +227,39 @@ def test_a_nan_is_propagated_or_not(handle: dnn.Handle, mode: str, layout: str, 
         windows[:, :, number, number // 2, :, number % 2] = np.nan
     x = upload(handle, spec_of(host.shape, dtype, layout), host)
     for nan, maximum in (("propagate", np.maximum), ("not_propagate", np.fmax)):
-        y = dnn.pooling_forward(handle, x, dnn.PoolingSpec(2, mode=mode, nan=nan)).numpy().astype(np.float64)
-        np.testing.assert_array_equal(y, maximum.reduce(maximum.reduce(windows.astype(np.float64), axis=5), axis=3))
+        y = (
+            dnn.pooling_forward(handle, x, dnn.PoolingSpec(2, mode=mode, nan=nan))
+            .numpy()
+            .astype(np.float64)
+        )
+        np.testing.assert_array_equal(
+            y, maximum.reduce(maximum.reduce(windows.astype(np.float64), axis=5), axis=3)
+        )
         assert np.isnan(y).sum() == (2 * 3 * 4 * 4 if nan == "propagate" else 0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (((3, 2), 2), r"padding=2.*window=\(3, 2\)"), ((2, 2), r"padding=2.*window=2"), ((1, (0, 1)), "padding"),
-        (((3, 2), (1, 1, 1)), "different numbers of spatial axes"), (((3, 2), 1, (1, 1, 1)), "different numbers"),
-        ((0,), "window"), ((-2,), "window"), ((2, -1), "padding"), ((2, 0, 0), "stride"), ((2, 0, (1, -1)), "stride"),
-        ((2.5,), "window"), (("2",), "window"), ((None,), "window"), (((),), "window"), (((1,) * 7,), "window"),
-        ((2, [[1]]), "padding"), ((2**31,), "window"),
+        (((3, 2), 2), r"padding=2.*window=\(3, 2\)"),
+        ((2, 2), r"padding=2.*window=2"),
+        ((1, (0, 1)), "padding"),
+        (((3, 2), (1, 1, 1)), "different numbers of spatial axes"),
+        (((3, 2), 1, (1, 1, 1)), "different numbers"),
+        ((0,), "window"),
+        ((-2,), "window"),
+        ((2, -1), "padding"),
+        ((2, 0, 0), "stride"),
+        ((2, 0, (1, -1)), "stride"),
+        ((2.5,), "window"),
+        (("2",), "window"),
+        ((None,), "window"),
+        (((),), "window"),
+        (((1,) * 7,), "window"),
+        ((2, [[1]]), "padding"),
+        ((2**31,), "window"),
     ],
-)  # fmt: skip
+)
 def test_what_a_pooling_spec_refuses(arguments: tuple[Any, ...], match: str) -> None:
     with pytest.raises(dnn.ArgumentError, match=match):
         dnn.PoolingSpec(*arguments)
@@ -219,10 +272,16 @@ def test_what_a_pooling_spec_refuses(arguments: tuple[Any, ...], match: str) -> 
         (dnn.PoolingSpec((3, 2)), (2, 3, 9, 9, 9), "2 spatial axes.*have 3"),
         (dnn.PoolingSpec(2), (2, 3), r"\bx\b"),
         (dnn.PoolingSpec(1), (2, 3, 4, 4, 4, 4), r"\bx\b"),
-        (dnn.PoolingSpec((2, 12), (1, 1)), (2, 3, 9, 9), "axis 3: the window reaches over 12.*x, padded, has only 11"),
+        (
+            dnn.PoolingSpec((2, 12), (1, 1)),
+            (2, 3, 9, 9),
+            "axis 3: the window reaches over 12.*x, padded, has only 11",
+        ),
     ],
 )
-def test_images_that_a_pooling_does_not_fit(handle: dnn.Handle, spec: dnn.PoolingSpec, shape: Any, match: str) -> None:
+def test_images_that_a_pooling_does_not_fit(
+    handle: dnn.Handle, spec: dnn.PoolingSpec, shape: Any, match: str
+) -> None:
     for call in (spec.output_spec, lambda x: dnn.pooling_forward(handle, handle.empty(x), spec)):
         with pytest.raises(dnn.ArgumentError, match=match):
             call(dnn.TensorSpec(shape))
@@ -242,15 +301,25 @@ def test_modes_by_name() -> None:
 
 
 def test_a_pooling_spec_is_a_value() -> None:
-    full = dnn.PoolingSpec((3, 2), (1, 0), 2, mode="average_count_exclude_padding", nan="not_propagate")
-    specs = [dnn.PoolingSpec(2), dnn.PoolingSpec(2, stride=1), dnn.PoolingSpec(2, 1), dnn.PoolingSpec((2, 2)), full]
+    full = dnn.PoolingSpec(
+        (3, 2), (1, 0), 2, mode="average_count_exclude_padding", nan="not_propagate"
+    )
+    specs = [
+        dnn.PoolingSpec(2),
+        dnn.PoolingSpec(2, stride=1),
+        dnn.PoolingSpec(2, 1),
+        dnn.PoolingSpec((2, 2)),
+        full,
+    ]
     specs += [full.replace(mode="max"), full.replace(nan="propagate"), full.replace(stride=(2, 2))]
     assert len({*specs}) == len(specs)
     for spec in specs:
         for again in (
-            pickle.loads(pickle.dumps(spec)), from_plain(json.loads(json.dumps(to_plain(spec)))), spec.replace(),
+            pickle.loads(pickle.dumps(spec)),
+            from_plain(json.loads(json.dumps(to_plain(spec)))),
+            spec.replace(),
             eval(repr(spec), {"PoolingSpec": dnn.PoolingSpec}),
-        ):  # fmt: skip
+        ):
             assert again == spec
             assert hash(again) == hash(spec)
         with pytest.raises(AttributeError):

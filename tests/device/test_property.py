@@ -29,7 +29,8 @@ def problems(draw: Any, dtype: str) -> dict[str, Any]:
     taps, stride, dilation, padding = steps(1, 4), steps(1, 3), steps(1, 3), steps(0, 3)
     reach = tuple(d * (t - 1) + 1 for d, t in zip(dilation, taps, strict=True))
     image = tuple(
-        max(1, r - 2 * p) + extra for r, p, extra in zip(reach, padding, steps(0, 12 // rank), strict=True)
+        max(1, r - 2 * p) + extra
+        for r, p, extra in zip(reach, padding, steps(0, 12 // rank), strict=True)
     )  # as small as the filter allows, or a little more
     last = draw(st.booleans())
     return {
@@ -43,7 +44,9 @@ def problems(draw: Any, dtype: str) -> dict[str, Any]:
         "dilation": dilation,
         "groups": groups,
         "mode": draw(st.sampled_from(("cross_correlation", "convolution"))),
-        "math_type": draw(st.sampled_from(("DEFAULT", "FMA", "FMA", "TENSOR_OP", "TENSOR_OP_ALLOW_CONVERSION"))),
+        "math_type": draw(
+            st.sampled_from(("DEFAULT", "FMA", "FMA", "TENSOR_OP", "TENSOR_OP_ALLOW_CONVERSION"))
+        ),
         "alpha": draw(st.sampled_from((1.0, 1.0, -0.5, 1 / 3, 2.25))),
         "beta": draw(st.sampled_from((0.0, 0.0, 1.0, -0.7))),
     }

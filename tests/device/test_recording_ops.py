@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.operations import convolution_problem
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.recording import record_problems
 from cudnnlite.operations.rnn import plan as rnn_plan
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
+from cudnnlite.problems import convolution as convolution_problem
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.recording import record_problems
+from cudnnlite.problems.rnn import RNNForwardProblem
 
 from .test_rnn_plan import Network
 
@@ -31,7 +31,9 @@ def operands(handle, batch=2, layout=None):
 
 
 def posed(x, w, conv=SPEC, **options):
-    return ConvolutionForwardProblem(x.spec, dnn.FilterSpec(w.shape, w.spec.dtype, w.layout), conv, **options)
+    return ConvolutionForwardProblem(
+        x.spec, dnn.FilterSpec(w.shape, w.spec.dtype, w.layout), conv, **options
+    )
 
 
 # ---------------------------------------------------------------- convolution
@@ -42,7 +44,9 @@ def test_what_a_problem_says_can_be_asked_again(handle):
     with record_problems() as found:
         y = dnn.convolution_forward(handle, x, w, SPEC)
         problem = found[0].problem
-        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, out=problem.y) as plan:
+        with dnn.plan_convolution_forward(
+            handle, problem.x, problem.w, problem.conv, out=problem.y
+        ) as plan:
             again = plan(x, w)
     np.testing.assert_array_equal(again.numpy(), y.numpy())
     assert counts(found) == {problem: 2}
@@ -56,7 +60,9 @@ def test_calls_that_were_not_made_do_not_count(handle):
         with pytest.raises(dnn.ArgumentError):
             dnn.convolution_forward(handle, x, w, SPEC, out=x)
         with pytest.raises(dnn.CudnnError):
-            dnn.convolution_forward(handle, x, w, SPEC, algorithm="WINOGRAD")  # which has no strides
+            dnn.convolution_forward(
+                handle, x, w, SPEC, algorithm="WINOGRAD"
+            )  # which has no strides
     assert len(found) == 0
 
 
@@ -66,7 +72,9 @@ def test_searches_do_not_count(handle):
     with record_problems() as found:
         dnn.find_convolution_forward(handle, x, w, SPEC)
         dnn.get_convolution_forward(handle, x, w, SPEC)
-        table = dnn.find_rnn_forward(handle, network.spec, network.weights, network.x, algorithms=["STANDARD"])
+        table = dnn.find_rnn_forward(
+            handle, network.spec, network.weights, network.x, algorithms=["STANDARD"]
+        )
         assert table.best().time_ms is not None  # it has run
         assert len(found) == 0
         dnn.convolution_forward(handle, x, w, SPEC)  # and what comes after it does
@@ -128,7 +136,9 @@ def test_every_forward_call_of_a_network_counts(handle):
         plan(weights, x, lengths=(5, 4, 3, 1))
         plan(weights, x, lengths=[5, 4, 3, 1])
         trained = dnn.rnn_forward(handle, spec, weights, x, training=True)
-        dnn.rnn_backward_data(handle, trained.reserve, trained.y)  # of which there is no kind of problem
+        dnn.rnn_backward_data(
+            handle, trained.reserve, trained.y
+        )  # of which there is no kind of problem
         dnn.rnn_backward_weights(handle, trained.reserve)
         with pytest.raises(dnn.ArgumentError):
             plan(weights, x, lengths=(5, 6, 1, 1))
@@ -155,4 +165,6 @@ def test_a_network_that_the_first_guess_does_not_do_counts_once(handle, monkeypa
         # PERSIST_STATIC does not do unequal lengths: it is refused, and STANDARD runs
         dnn.rnn_forward(handle, spec, network.weights, x, lengths=(5, 5, 3, 1))
     assert len(calls) == 1
-    assert counts(found) == {RNNForwardProblem(spec, dnn.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)): 1}
+    assert counts(found) == {
+        RNNForwardProblem(spec, dnn.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)): 1
+    }

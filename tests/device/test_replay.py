@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.operations.replay import Replay, ReplayCosts, with_replay
+from cudnnlite.plans.replay import Replay, ReplayCosts, with_replay
 
 from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps
 from .rnn_problems import Case, overwrite
@@ -24,18 +24,26 @@ each_cell = pytest.mark.parametrize("cell", ["lstm", "gru"])
 each_states = pytest.mark.parametrize("states", [False, True], ids=["no states", "states"])
 
 
-def network_of(handle: dnn.Handle, cell: str = "lstm", *, seed_scale: float | None = None, **options: Any) -> Network:
-    case = Case(cell, num_layers=2, bidirectional=True, dtype="float32", scale=seed_scale, **options)
+def network_of(
+    handle: dnn.Handle, cell: str = "lstm", *, seed_scale: float | None = None, **options: Any
+) -> Network:
+    case = Case(
+        cell, num_layers=2, bidirectional=True, dtype="float32", scale=seed_scale, **options
+    )
     return Network(handle, case)
 
 
 def call(plan: dnn.RNNPlan, network: Network, *, x: Any = None, **options: Any) -> Any:
     x = network.x if x is None else x
-    return plan(network.weights, x, network.hx, network.cx, **{"lengths": network.lengths} | options)
+    return plan(
+        network.weights, x, network.hx, network.cx, **{"lengths": network.lengths} | options
+    )
 
 
 def plan_of(handle: dnn.Handle, network: Network, **options: Any) -> dnn.RNNPlan:
-    return dnn.plan_rnn(handle, network.spec, network.x, lengths=network.lengths, replay=True, **options)
+    return dnn.plan_rnn(
+        handle, network.spec, network.x, lengths=network.lengths, replay=True, **options
+    )
 
 
 def assert_same(got: Any, expected: Any) -> None:
@@ -134,17 +142,24 @@ def test_the_number_of_graphs_is_bounded(handle: dnn.Handle) -> None:
 def test_lengths_change(handle: dnn.Handle, again: int) -> None:
     network = network_of(handle, lengths=(3, 5, 1))
     others = [(3, 5, 1), (5, 5, 5), (1, 2, 5), (4, 4, 4), (2, 2, 2), (3, 1, 1)]
-    with plan_of(handle, network) as plan, dnn.plan_rnn(handle, network.spec, network.x, lengths=[3, 5, 1]) as eager:
+    with (
+        plan_of(handle, network) as plan,
+        dnn.plan_rnn(handle, network.spec, network.x, lengths=[3, 5, 1]) as eager,
+    ):
         for _ in range(2):
             for lengths in others:
                 for _ in range(again):
-                    assert_same(call(plan, network, lengths=lengths), call(eager, network, lengths=lengths))
+                    assert_same(
+                        call(plan, network, lengths=lengths), call(eager, network, lengths=lengths)
+                    )
         network.assert_forward(call(plan, network), None)
 
 
 def test_weights_and_workspace_change(handle: dnn.Handle) -> None:
     network = network_of(handle)
-    other = dnn.RNNWeights.from_arrays(handle, network.spec, {n: 2 * v for n, v in network.case.values.weights.items()})
+    other = dnn.RNNWeights.from_arrays(
+        handle, network.spec, {n: 2 * v for n, v in network.case.values.weights.items()}
+    )
     with plan_of(handle, network) as plan, dnn.plan_rnn(handle, network.spec, network.x) as eager:
         for turn in range(8):
             weights = (network.weights, other)[turn % 2]
@@ -194,8 +209,12 @@ def test_a_convolution(handle: dnn.Handle, interface: str, beta: float) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     options: Any = {"beta": beta, "alpha": 0.5, "interface": interface}
     with (
-        dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, replay=True, **options) as plan,
-        dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, **options) as eager,
+        dnn.plan_convolution_forward(
+            handle, problem.x, problem.w, problem.conv, replay=True, **options
+        ) as plan,
+        dnn.plan_convolution_forward(
+            handle, problem.x, problem.w, problem.conv, **options
+        ) as eager,
     ):
         kept = []
         rng = np.random.default_rng(2)
@@ -207,7 +226,9 @@ def test_a_convolution(handle: dnn.Handle, interface: str, beta: float) -> None:
             eager(x, problem.w, out=outs[1])
             np.testing.assert_array_equal(outs[0].numpy(), outs[1].numpy())
             if turn % 2:
-                problem.assert_right(outs[0], plan.choice.algorithm, alpha=0.5, beta=beta, old=problem.old_host)
+                problem.assert_right(
+                    outs[0], plan.choice.algorithm, alpha=0.5, beta=beta, old=problem.old_host
+                )
         assert sum(plan.replay[:3]) == 9
         assert plan.replay.why_not == ""
         x, (y, _) = kept[0]
@@ -241,7 +262,9 @@ def test_what_is_not_aligned_is_refused_as_ever(handle: dnn.Handle) -> None:
     whole = handle.array(np.zeros(np.prod(X) + 1, np.float32))
     spec = problem.x.spec
     off = dnn.devices.arrays.part_of(whole, spec, 4)
-    with dnn.plan_convolution_forward(handle, spec, problem.w, problem.conv, interface="graph", replay=True) as plan:
+    with dnn.plan_convolution_forward(
+        handle, spec, problem.w, problem.conv, interface="graph", replay=True
+    ) as plan:
         kept = [plan(problem.x, problem.w) for _ in range(3)]
         with pytest.raises(dnn.ArgumentError, match=r"x begins at .* aligned to 16 bytes"):
             plan(off, problem.w)
@@ -255,7 +278,10 @@ def test_a_gradient(handle: dnn.Handle, what: str) -> None:
     rng, conv = np.random.default_rng(3), dnn.ConvolutionSpec(padding=1, math_type="fma")
     w, dy_shape = handle.array(rng.standard_normal(W).astype(np.float32)), (X[0], W[0], *X[2:])
     make = getattr(dnn, f"plan_convolution_backward_{what}")
-    draw = {"data": lambda: w, "filter": lambda: handle.array(rng.standard_normal(X).astype(np.float32))}[what]
+    draw = {
+        "data": lambda: w,
+        "filter": lambda: handle.array(rng.standard_normal(X).astype(np.float32)),
+    }[what]
     given = draw(), handle.array(rng.standard_normal(dy_shape).astype(np.float32))
     with make(handle, *given, conv, replay=True) as plan, make(handle, *given, conv) as eager:
         kept = []
@@ -301,27 +327,42 @@ def test_a_result_that_replays(handle: dnn.Handle) -> None:
 
 
 @pytest.mark.parametrize("interface", ["descriptor", "graph"])
-def test_a_tuned_convolution_that_replays(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, interface: str) -> None:
+def test_a_tuned_convolution_that_replays(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, interface: str
+) -> None:
     """One-line calls inside `autotuned`, and plans, take a choice as it is."""
     problem = Problem(handle, X, W, math_type="fma")
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, interface=interface) as plan:
+    with dnn.plan_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, interface=interface
+    ) as plan:
         row = replace(plan.choice, replay=True)
     with dnn.autotuned(handle, cache=":memory:") as tuner:
         monkeypatch.setattr(tuner, "choose", lambda *_: row)
         out = poisoned(handle, problem.output_spec)
         for turn in range(6):
             fill(out, 0xFF)
-            y = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, out=out if turn % 2 else None)
+            y = dnn.convolution_forward(
+                handle, problem.x, problem.w, problem.conv, out=out if turn % 2 else None
+            )
             np.testing.assert_allclose(y.numpy(), problem.expected(), rtol=1e-4, atol=1e-5)
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=row) as plan:
+    with dnn.plan_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, algorithm=row
+    ) as plan:
         for _ in range(3):
-            np.testing.assert_allclose(plan(problem.x, problem.w).numpy(), problem.expected(), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(
+                plan(problem.x, problem.w).numpy(), problem.expected(), rtol=1e-4, atol=1e-5
+            )
         assert sum(plan.replay[:3]) == 3
 
 
 @pytest.mark.parametrize(
     ("staged", "first"),
-    [(30.0, (FFT, True)), (56.0, (GEMM, False)), (None, (GEMM, False)), (dnn.CudnnError, (GEMM, False))],
+    [
+        (30.0, (FFT, True)),
+        (56.0, (GEMM, False)),
+        (None, (GEMM, False)),
+        (dnn.CudnnError, (GEMM, False)),
+    ],
 )
 def test_it_is_ranked_by_what_a_call_takes(staged: Any, first: Any) -> None:
     """What the plan itself takes, and its measurement leaves out, is added: 5 us here."""
@@ -338,8 +379,12 @@ def test_it_is_ranked_by_what_a_call_takes(staged: Any, first: Any) -> None:
     found = with_replay([eager, hidden], measure)
     assert (found[0].algorithm, found[0].replay) == first
     assert asked == [FFT]  # of GEMM the device takes nearly as much as a call
-    assert [row.call_us for row in found if row.replay] == ([staged + 5.0] if isinstance(staged, float) else [])
-    assert len(with_replay([replace(eager, call_us=19.0, time_ms=0.001)], measure)) == 1  # nothing to gain
+    assert [row.call_us for row in found if row.replay] == (
+        [staged + 5.0] if isinstance(staged, float) else []
+    )
+    assert (
+        len(with_replay([replace(eager, call_us=19.0, time_ms=0.001)], measure)) == 1
+    )  # nothing to gain
     del asked[:]
     with_replay([eager, *(replace(hidden, time_ms=ms) for ms in (0.03, 0.01, 0.02))], measure)
     assert len(asked) == 2
@@ -352,7 +397,10 @@ def test_it_is_ranked_by_what_a_call_takes(staged: Any, first: Any) -> None:
 def test_the_search_counts_copies(handle: dnn.Handle) -> None:
     """What calls cost where they are launched is in the table where it may win; on the emulated device times say nothing."""
     network = Network(
-        handle, Case("lstm", num_layers=3, dtype="float32", steps=40, batch=4, input_size=32, hidden_size=64)
+        handle,
+        Case(
+            "lstm", num_layers=3, dtype="float32", steps=40, batch=4, input_size=32, hidden_size=64
+        ),
     )
     algorithms = ["STANDARD", "PERSIST_STATIC"]
     given = handle, network.spec, network.weights, network.x
@@ -360,7 +408,11 @@ def test_the_search_counts_copies(handle: dnn.Handle) -> None:
     found = dnn.find_rnn_forward(*given, algorithms=algorithms, replay=True)
     replayed = [row for row in found if row.replay]
     for row in replayed:
-        (eager,) = [r for r in found if (r.algorithm, r.math_type, r.replay) == (row.algorithm, row.math_type, False)]
+        (eager,) = [
+            r
+            for r in found
+            if (r.algorithm, r.math_type, r.replay) == (row.algorithm, row.math_type, False)
+        ]
         assert row.call_us != eager.call_us
         assert row.ok
     if handle.device.kind == "emulated":
@@ -418,14 +470,18 @@ def test_calls_are_recorded_as_problems_as_ever(handle: dnn.Handle) -> None:
     assert [entry.count for entry in problems] == [5]
 
 
-def test_a_call_that_cannot_be_recorded_is_made_as_it_is(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_cannot_be_recorded_is_made_as_it_is(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
 
     def broken() -> Any:
         raise dnn.CaptureError("not today")
 
     monkeypatch.setattr(handle.device, "recorder", broken)
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, replay=True) as plan:
+    with dnn.plan_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, replay=True
+    ) as plan:
         for _ in range(3):
             problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
         assert plan.replay == (0, 0, 3, 0, None, "not today")
@@ -433,7 +489,9 @@ def test_a_call_that_cannot_be_recorded_is_made_as_it_is(handle: dnn.Handle, mon
 
 def test_poisoned_results_are_replaced_wholly(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, replay=True) as plan:
+    with dnn.plan_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, replay=True
+    ) as plan:
         outs = [poisoned(handle, problem.output_spec) for _ in range(5)]
         for out in outs:
             plan(problem.x, problem.w, out=out)

@@ -32,7 +32,9 @@ def test_a_result_does_not_undo_true_float32(handle: dnn.Handle) -> None:
     with pytest.raises(dnn.ArgumentError, match=r"algorithm.*DEFAULT.*FMA"):
         dnn.convolution_forward(handle, problem.x, problem.w, strict, algorithm=loose)
     tight = dnn.find_convolution_forward(handle, problem.x, problem.w, strict)[0]
-    dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=tight)  # more than was asked for
+    dnn.convolution_forward(
+        handle, problem.x, problem.w, problem.conv, algorithm=tight
+    )  # more than was asked for
 
 
 @pytest.mark.parametrize("kind", [Number, np.float32, np.float64, np.array, int])
@@ -90,9 +92,12 @@ def test_a_workspace_with_gaps_is_refused(handle: dnn.Handle) -> None:
 def test_what_a_searchs_limit_excluded_is_told(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     needed = {
-        row.algorithm: row.workspace for row in dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
+        row.algorithm: row.workspace
+        for row in dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
     }
-    found = dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv, workspace_limit=0)
+    found = dnn.find_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, workspace_limit=0
+    )
     excluded = {row.algorithm for row in found if not row.ok and row.workspace > 0}
     assert excluded
     assert all(needed[algorithm] > 0 for algorithm in excluded)

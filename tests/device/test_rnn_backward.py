@@ -58,7 +58,9 @@ def test_gradients(handle: dnn.Handle, cell: str, num_layers: int, bidirectional
 @each_cell
 def test_gradients_without_states(handle: dnn.Handle, cell: str, bidirectional: bool) -> None:
     """No hx, cx, dhy and dcy: they are zeros, and dhx and dcx are computed all the same."""
-    for case, layout in sequences_of(Case(cell, 2, bidirectional, states=False), ["sequence_major", "packed"]):
+    for case, layout in sequences_of(
+        Case(cell, 2, bidirectional, states=False), ["sequence_major", "packed"]
+    ):
         check(Problem(handle, case, layout))
 
 
@@ -66,14 +68,18 @@ def test_gradients_without_states(handle: dnn.Handle, cell: str, bidirectional: 
 @each_cell
 def test_gradients_of_skipped_input(handle: dnn.Handle, cell: str, bidirectional: bool) -> None:
     for bias, (num_layers, lengths) in product(BIASES, ((1, VARIABLE), (2, FULL))):
-        check(Problem(handle, Case(cell, num_layers, bidirectional, bias, lengths, skip_input=True)))
+        check(
+            Problem(handle, Case(cell, num_layers, bidirectional, bias, lengths, skip_input=True))
+        )
 
 
 @pytest.mark.parametrize("given", ["dhy", "dcy"])
 def test_one_gradient_of_two_last_states(handle: dnn.Handle, given: str) -> None:
     problem = Problem(handle, Case("lstm", 2, True, lengths=VARIABLE))
     zero = handle.array(np.zeros_like(problem.case.values.cx))
-    with_zeros = {"dhy": problem.dhy, "dcy": problem.dcy} | {"dcy" if given == "dhy" else "dhy": zero}
+    with_zeros = {"dhy": problem.dhy, "dcy": problem.dcy} | {
+        "dcy" if given == "dhy" else "dhy": zero
+    }
     alone = {given: with_zeros[given]}
     found = []
     for gradients in (with_zeros, alone):
@@ -91,9 +97,13 @@ def test_number_of_steps(handle: dnn.Handle, layout: str, steps: int) -> None:
             check(Problem(handle, Case(cell, 2, True, lengths=lengths, steps=steps), layout))
 
 
-@pytest.mark.parametrize("lengths", [(4, 1, 2), (1, 1, 1), (4, 4, 4)], ids=lambda ls: "".join(map(str, ls)))
+@pytest.mark.parametrize(
+    "lengths", [(4, 1, 2), (1, 1, 1), (4, 4, 4)], ids=lambda ls: "".join(map(str, ls))
+)
 @pytest.mark.parametrize("layout", ["sequence_major", "batch_major"])
-def test_sequences_that_all_end_early(handle: dnn.Handle, layout: str, lengths: tuple[int, ...]) -> None:
+def test_sequences_that_all_end_early(
+    handle: dnn.Handle, layout: str, lengths: tuple[int, ...]
+) -> None:
     """dy is NaN beyond the ends, x too, y what is asked for; dx is 0 there."""
     for cell in GATES:
         problem = Problem(handle, Case(cell, 2, True, lengths=lengths), layout)
@@ -159,7 +169,9 @@ def test_arithmetic(handle: dnn.Handle, arithmetic: str, algorithm: str | None) 
     ("cell", "size", "arithmetic"),
     [("tanh", "33", "float32_fma"), ("lstm", "64_layers", "float32_fma"), ("gru", "64", "float16")],
 )
-def test_arithmetic_of_a_compiled_kernel(handle: dnn.Handle, cell: str, size: str, arithmetic: str) -> None:
+def test_arithmetic_of_a_compiled_kernel(
+    handle: dnn.Handle, cell: str, size: str, arithmetic: str
+) -> None:
     assert check_algorithm(handle, replace(SIZES[size], cell=cell), arithmetic, "PERSIST_DYNAMIC")
 
 
@@ -171,7 +183,9 @@ def test_an_algorithm_may_do_the_forward_pass_alone(handle: dnn.Handle, cell: st
     problem = Problem(handle, case)
     result = problem.forward(training=True, algorithm="PERSIST_STATIC_SMALL_H")
     problem.assert_forward(result, "PERSIST_STATIC_SMALL_H")
-    with pytest.raises(dnn.NotSupportedError, match=f"hidden_size={ {'tanh': 256, 'lstm': 128}[cell] } backward"):
+    with pytest.raises(
+        dnn.NotSupportedError, match=f"hidden_size={ {'tanh': 256, 'lstm': 128}[cell] } backward"
+    ):
         problem.backward(result.reserve)
 
 
@@ -213,7 +227,9 @@ def test_gradients_of_two_batches_add_up(handle: dnn.Handle) -> None:
     out = dnn.RNNWeights(handle, problem.spec)
     for part in (slice(0, 1), slice(1, 3)):
         states = [handle.array(np.ascontiguousarray(state[:, part])) for state in values[2:4]]
-        x, dy = (handle.array(np.ascontiguousarray(array[:, part])) for array in (values.x, values.dy))
+        x, dy = (
+            handle.array(np.ascontiguousarray(array[:, part])) for array in (values.x, values.dy)
+        )
         back = [handle.array(np.ascontiguousarray(state[:, part])) for state in values[5:]]
         result = dnn.rnn_forward(handle, problem.spec, problem.weights, x, *states, training=True)
         dnn.rnn_backward_data(handle, result.reserve, dy, *back)
@@ -227,10 +243,15 @@ def test_gradients_of_two_batches_add_up(handle: dnn.Handle) -> None:
 def test_outputs_are_written_in_full(handle: dnn.Handle, cell: str, layout: str) -> None:
     for case, _ in sequences_of(Case(cell, 2, True), [layout]):
         problem = Problem(handle, case, layout)
-        out, weights = problem.poisoned(problem.spec.input_size), dnn.RNNWeights(handle, problem.spec)
+        out, weights = (
+            problem.poisoned(problem.spec.input_size),
+            dnn.RNNWeights(handle, problem.spec),
+        )
         for _ in range(2):  # into the same memory again
             reserve = problem.forward(training=True).reserve
-            data = dnn.rnn_backward_data(handle, reserve, problem.dy, problem.dhy, problem.dcy, out=out)
+            data = dnn.rnn_backward_data(
+                handle, reserve, problem.dy, problem.dhy, problem.dcy, out=out
+            )
             assert all(one is other for one, other in zip(out, data, strict=False))
             assert dnn.rnn_backward_weights(handle, reserve, out=weights) is weights
             problem.assert_backward(data, weights)
@@ -250,10 +271,16 @@ def test_a_reserve_space_is_used_again(handle: dnn.Handle, cell: str, algorithm:
         problem.weights.update(weights)
         other_problem = Problem(handle, other)  # has the gradients that come in
         problem.case = other
-        problem.dy, problem.dhy, problem.dcy = other_problem.dy, other_problem.dhy, other_problem.dcy
+        problem.dy, problem.dhy, problem.dcy = (
+            other_problem.dy,
+            other_problem.dhy,
+            other_problem.dcy,
+        )
         *out, reserve = (
             part
-            for part in problem.forward(training=True, algorithm=algorithm, out=out, reserve=reserve)
+            for part in problem.forward(
+                training=True, algorithm=algorithm, out=out, reserve=reserve
+            )
             if part is not None
         )
         problem.assert_backward(*problem.backward(reserve), algorithm)
@@ -271,7 +298,9 @@ def test_backward_data_goes_once_for_each_forward_pass(handle: dnn.Handle, cell:
     assert all(np.isnan(array.numpy()).all() for array in out)
     problem.assert_backward(data, dnn.rnn_backward_weights(handle, reserve))
     for _ in range(2):  # after another forward pass it goes again
-        problem.assert_backward(*problem.backward(problem.forward(training=True, reserve=reserve).reserve))
+        problem.assert_backward(
+            *problem.backward(problem.forward(training=True, reserve=reserve).reserve)
+        )
 
 
 @each_cell
@@ -288,7 +317,10 @@ def test_backward_weights_twice_from_one_backward_data(handle: dnn.Handle, cell:
 
 def test_two_forward_calls_before_their_backward_calls(handle: dnn.Handle) -> None:
     """Of different lengths, on one plan; each reserve space knows its own call."""
-    problems = [Problem(handle, Case("lstm", 2, True, lengths=lengths)) for lengths in ((3, 5, 1), (2, 2, 4))]
+    problems = [
+        Problem(handle, Case("lstm", 2, True, lengths=lengths))
+        for lengths in ((3, 5, 1), (2, 2, 4))
+    ]
     reserves = [problem.forward(training=True).reserve for problem in problems]
     gradients = [
         dnn.rnn_backward_data(handle, reserve, problem.dy, problem.dhy, problem.dcy)
@@ -358,17 +390,25 @@ def test_gradients_of_clipping_are_those_of_our_own_forward_pass(
     directions = {name: rng.standard_normal(array.shape) for name, array in start.items()}
 
     def loss(moved: set[str], step: float) -> float:
-        at = {name: array + step * directions[name] * (name in moved) for name, array in start.items()}
+        at = {
+            name: array + step * directions[name] * (name in moved) for name, array in start.items()
+        }
         problem.weights.update({name: at[name] for name in values.weights})
         for array, name in ((problem.hx, "hx"), (problem.cx, "cx")):
             overwrite(array, at[name])
         overwrite(problem.x, problem.laid_out(at["x"]))
         got = problem.on_host(problem.forward(algorithm=algorithm))
         there = problem.active[..., None]
-        return float((got.y * values.dy * there).sum() + (got.hy * values.dhy).sum() + (got.cy * values.dcy).sum())
+        return float(
+            (got.y * values.dy * there).sum()
+            + (got.hy * values.dhy).sum()
+            + (got.cy * values.dcy).sum()
+        )
 
     for moved in ({"x"}, {"hx"}, {"cx"}, set(values.weights)):
         expected = (loss(moved, 1e-6) - loss(moved, -1e-6)) / 2e-6
         got = sum(float((found[name] * directions[name]).sum()) for name in moved)
         norm = np.sqrt(sum(float((found[name] ** 2).sum()) for name in moved))
-        assert abs(got - expected) <= RNN_SUM * norm, f"{sorted(moved)[0]}: {got}, by differences {expected}"
+        assert abs(got - expected) <= RNN_SUM * norm, (
+            f"{sorted(moved)[0]}: {got}, by differences {expected}"
+        )

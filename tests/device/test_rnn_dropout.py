@@ -36,11 +36,24 @@ class Transparent:
     """Two layers of relu; y is 1 + what layer 1 was fed with, so that y - 1 is the mask on layer 0's ones."""
 
     def __init__(
-        self, handle: dnn.Handle, rate: float, dtype: str = "float32", bidirectional: bool = False, layers: int = 2
+        self,
+        handle: dnn.Handle,
+        rate: float,
+        dtype: str = "float32",
+        bidirectional: bool = False,
+        layers: int = 2,
     ) -> None:
         self.handle = handle
         self.spec = dnn.RNNSpec(
-            "relu", 8, H, layers, bidirectional, dropout=rate, dtype=dtype, math_type="FMA", bias="double"
+            "relu",
+            8,
+            H,
+            layers,
+            bidirectional,
+            dropout=rate,
+            dtype=dtype,
+            math_type="FMA",
+            bias="double",
         )
         self.weights = dnn.RNNWeights(handle, self.spec)
         for layer, d in product(range(layers), range(self.spec.directions)):
@@ -52,15 +65,21 @@ class Transparent:
                 self.weights[f"{prefix}.bias"] = np.ones(H)
         self.x = handle.array(np.ones((T, N, 8), self.weights.array.dtype))
 
-    def run(self, state: dnn.DropoutState | None, algorithm: str = "STANDARD", **options: Any) -> Any:
+    def run(
+        self, state: dnn.DropoutState | None, algorithm: str = "STANDARD", **options: Any
+    ) -> Any:
         given = {"training": True, "dropout_state": state, "algorithm": algorithm} | options
         return dnn.rnn_forward(self.handle, self.spec, self.weights, self.x, **given)
 
-    def mask(self, state: dnn.DropoutState | None, algorithm: str = "STANDARD", **options: Any) -> Array:
+    def mask(
+        self, state: dnn.DropoutState | None, algorithm: str = "STANDARD", **options: Any
+    ) -> Array:
         """Run it, and return the mask in float64."""
         result = self.run(state, algorithm, **options)
         hidden = result.hy.numpy().astype(np.float64)
-        np.testing.assert_array_equal(hidden[: self.spec.directions], 1)  # a last state is not dropped
+        np.testing.assert_array_equal(
+            hidden[: self.spec.directions], 1
+        )  # a last state is not dropped
         return result.y.numpy().astype(np.float64) - 1
 
 
@@ -80,7 +99,9 @@ def test_masks_are_zeros_and_the_scale(
         assert mask.shape == (T, N, H * net.spec.directions)
         np.testing.assert_array_equal(mask[~kept], 0)
         # float16 has 11 bits for 1 + 4 / 3
-        np.testing.assert_allclose(mask[kept], 1 / (1 - rate), rtol=2e-3 if dtype == "float16" else 1e-6)
+        np.testing.assert_allclose(
+            mask[kept], 1 / (1 - rate), rtol=2e-3 if dtype == "float16" else 1e-6
+        )
         # 12288 draws: six standard deviations are 0.027 at most
         assert abs(kept.mean() - (1 - rate)) < 6 * np.sqrt(rate * (1 - rate) / mask.size)
         # each value, each step and each sequence has its own draw: their means are not all 0 or 1, nor alike
@@ -120,13 +141,18 @@ def test_masks_of_sequences_of_any_length(handle: dnn.Handle, layout: str) -> No
 @each_way
 def test_a_seed_gives_its_masks_again(handle: dnn.Handle, algorithm: str, dtype: str) -> None:
     net = Transparent(handle, 0.5, dtype)
-    runs = [[net.mask(state, algorithm) for _ in range(3)] for state in (dnn.DropoutState(handle, 7) for _ in range(2))]
+    runs = [
+        [net.mask(state, algorithm) for _ in range(3)]
+        for state in (dnn.DropoutState(handle, 7) for _ in range(2))
+    ]
     for one, other in zip(*runs, strict=True):
         np.testing.assert_array_equal(one, other)
     first, second, third = runs[0]
     other = net.mask(dnn.DropoutState(handle, 8), algorithm)
     for one, two in ((first, second), (second, third), (first, third), (first, other)):
-        assert 0.4 < (one != two).mean() < 0.6  # the state moved on; masks of 1/2 differ in half of the places
+        assert (
+            0.4 < (one != two).mean() < 0.6
+        )  # the state moved on; masks of 1/2 differ in half of the places
 
 
 def test_seeds(handle: dnn.Handle) -> None:
@@ -138,7 +164,9 @@ def test_seeds(handle: dnn.Handle) -> None:
 
 
 @each_way
-def test_a_saved_state_gives_its_masks_again(handle: dnn.Handle, algorithm: str, dtype: str) -> None:
+def test_a_saved_state_gives_its_masks_again(
+    handle: dnn.Handle, algorithm: str, dtype: str
+) -> None:
     net, state = Transparent(handle, 0.5, dtype), dnn.DropoutState(handle, 7)
     net.mask(state, algorithm)
     saved = state.save()
@@ -240,7 +268,9 @@ def test_training_needs_a_state(handle: dnn.Handle) -> None:
 
 @each_direction
 @each_way
-def test_backward_has_the_mask_of_forward(handle: dnn.Handle, algorithm: str, dtype: str, bidirectional: bool) -> None:
+def test_backward_has_the_mask_of_forward(
+    handle: dnn.Handle, algorithm: str, dtype: str, bidirectional: bool
+) -> None:
     """Read off the output, the mask tells every gradient of the transparent network: sums of mask * dy."""
     net, state = Transparent(handle, 0.5, dtype, bidirectional), dnn.DropoutState(handle, 7)
     rng = np.random.default_rng(0)
@@ -248,7 +278,9 @@ def test_backward_has_the_mask_of_forward(handle: dnn.Handle, algorithm: str, dt
     for _ in range(2):  # the second mask is another
         result = net.run(state, algorithm)
         mask = result.y.numpy().astype(np.float64) - 1
-        dnn.rnn_backward_data(handle, result.reserve, handle.array(dy.astype(net.weights.array.dtype)))
+        dnn.rnn_backward_data(
+            handle, result.reserve, handle.array(dy.astype(net.weights.array.dtype))
+        )
         got = dnn.rnn_backward_weights(handle, result.reserve).numpy()
         for d, direction in enumerate(("forward", "backward")[: net.spec.directions]):
             half = slice(d * H, (d + 1) * H)
@@ -259,12 +291,16 @@ def test_backward_has_the_mask_of_forward(handle: dnn.Handle, algorithm: str, dt
             own = got[f"layer1.{direction}.input.h"][:, half].astype(float)
             np.testing.assert_allclose(own, into_layer_1, **close)
             into_layer_0 = (dy * mask)[..., half].sum(axis=(0, 1))
-            np.testing.assert_allclose(got[f"layer0.{direction}.input.h.bias"].astype(float), into_layer_0, **close)
+            np.testing.assert_allclose(
+                got[f"layer0.{direction}.input.h.bias"].astype(float), into_layer_0, **close
+            )
 
 
 @pytest.mark.parametrize("lengths", [None, (3, 5, 1)], ids=["full", "variable"])
 @pytest.mark.parametrize("cell", [*GATES, "lstm_projection"])
-def test_gradients_are_those_of_our_own_forward_pass(handle: dnn.Handle, cell: str, lengths: Any) -> None:
+def test_gradients_are_those_of_our_own_forward_pass(
+    handle: dnn.Handle, cell: str, lengths: Any
+) -> None:
     """Central differences in float64, with the same mask each time."""
     problem = Problem(handle, Case(cell, 3, True, lengths=lengths), dropout=0.3)
     values, rng, state = problem.case.values, np.random.default_rng(3), dnn.DropoutState(handle, 7)
@@ -281,7 +317,9 @@ def test_gradients_are_those_of_our_own_forward_pass(handle: dnn.Handle, cell: s
     directions = {name: rng.standard_normal(array.shape) for name, array in start.items()}
 
     def loss(moved: set[str], step: float) -> float:
-        at = {name: array + step * directions[name] * (name in moved) for name, array in start.items()}
+        at = {
+            name: array + step * directions[name] * (name in moved) for name, array in start.items()
+        }
         problem.weights.update({name: at[name] for name in values.weights})
         for array, name in ((problem.hx, "hx"), (problem.cx, "cx")):
             if array is not None:
@@ -289,11 +327,17 @@ def test_gradients_are_those_of_our_own_forward_pass(handle: dnn.Handle, cell: s
         overwrite(problem.x, problem.laid_out(at["x"]))
         state.restore(saved)
         got = problem.on_host(problem.forward(training=True, dropout_state=state))
-        pairs = ((got.y, values.dy * problem.active[..., None]), (got.hy, values.dhy), (got.cy, values.dcy))
+        pairs = (
+            (got.y, values.dy * problem.active[..., None]),
+            (got.hy, values.dhy),
+            (got.cy, values.dcy),
+        )
         return sum(float((one * other).sum()) for one, other in pairs if other is not None)
 
     for moved in ({"x"}, {"hx", "cx"} & start.keys(), set(values.weights)):
         expected = (loss(moved, 1e-6) - loss(moved, -1e-6)) / 2e-6
         got = sum(float((found[name] * directions[name]).sum()) for name in moved)
         norm = np.sqrt(sum(float((found[name] ** 2).sum()) for name in moved))
-        assert abs(got - expected) <= RNN_SUM * norm, f"{sorted(moved)[0]}: {got}, by differences {expected}"
+        assert abs(got - expected) <= RNN_SUM * norm, (
+            f"{sorted(moved)[0]}: {got}, by differences {expected}"
+        )

@@ -37,9 +37,13 @@ SMALL_H = "PERSIST_STATIC_SMALL_H"
 @each_direction
 @pytest.mark.parametrize("num_layers", [1, 3])
 @each_cell
-def test_network(handle: dnn.Handle, cell: str, num_layers: int, bidirectional: bool, bias: str) -> None:
+def test_network(
+    handle: dnn.Handle, cell: str, num_layers: int, bidirectional: bool, bias: str
+) -> None:
     for states in (True, False):
-        for case, layout in sequences_of(Case(cell, num_layers, bidirectional, bias, states=states)):
+        for case, layout in sequences_of(
+            Case(cell, num_layers, bidirectional, bias, states=states)
+        ):
             problem = Problem(handle, case, layout)
             problem.assert_forward(problem.forward())
 
@@ -52,7 +56,9 @@ def test_network(handle: dnn.Handle, cell: str, num_layers: int, bidirectional: 
         for one, other in combinations(GATES[cell], 2)
     ],
 )
-def test_two_gates_taken_for_one_another_are_seen(handle: dnn.Handle, cell: str, one: str, other: str) -> None:
+def test_two_gates_taken_for_one_another_are_seen(
+    handle: dnn.Handle, cell: str, one: str, other: str
+) -> None:
     """The comparison of all these tests fails if two matrices or biases are swapped in one layer and direction alone."""
     problem = Problem(handle, Case(cell, 2, True, lengths=LENGTHS["variable"]))
     problem.assert_forward(problem.forward())
@@ -71,7 +77,9 @@ def test_parts_taken_for_one_another_are_seen(handle: dnn.Handle, moved: str) ->
     problem = Problem(handle, Case("gru", 3, True))
     ways = {
         "layers": lambda name: name.translate(str.maketrans("12", "21")),
-        "directions": lambda name: name.replace("forward", "x").replace("backward", "forward").replace("x", "backward"),
+        "directions": lambda name: (
+            name.replace("forward", "x").replace("backward", "forward").replace("x", "backward")
+        ),
         "input_and_recurrent_bias": lambda name: (
             name
             if not name.endswith("n.bias")
@@ -91,7 +99,9 @@ def test_skipped_input(handle: dnn.Handle, cell: str, bidirectional: bool, train
     for bias, (num_layers, lengths) in product(BIASES, ((1, None), (2, LENGTHS["variable"]))):
         case = Case(cell, num_layers, bidirectional, bias, lengths, skip_input=True)
         problem = Problem(handle, case)
-        assert not any("layer0.forward.input" in name and "bias" not in name for name in problem.weights)
+        assert not any(
+            "layer0.forward.input" in name and "bias" not in name for name in problem.weights
+        )
         problem.assert_forward(problem.forward(training=training))
 
 
@@ -112,7 +122,8 @@ def test_one_first_state_of_two(handle: dnn.Handle, only: str) -> None:
     with_zeros = {"hx": problem.hx, "cx": problem.cx} | {"cx" if only == "hx" else "hx": zero}
     alone = {only: with_zeros[only]}
     results = [
-        dnn.rnn_forward(handle, problem.spec, problem.weights, problem.x, **states) for states in (with_zeros, alone)
+        dnn.rnn_forward(handle, problem.spec, problem.weights, problem.x, **states)
+        for states in (with_zeros, alone)
     ]
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one.numpy(), other.numpy())
@@ -168,7 +179,9 @@ def test_arithmetic(handle: dnn.Handle, arithmetic: str, algorithm: str | None) 
         ("gru", "33", "bfloat16"),
     ],
 )
-def test_arithmetic_of_a_compiled_kernel(handle: dnn.Handle, cell: str, size: str, arithmetic: str) -> None:
+def test_arithmetic_of_a_compiled_kernel(
+    handle: dnn.Handle, cell: str, size: str, arithmetic: str
+) -> None:
     check_algorithm(handle, replace(SIZES[size], cell=cell), arithmetic, "PERSIST_DYNAMIC")
 
 
@@ -176,14 +189,18 @@ def test_a_compiled_kernel_in_float64(handle: dnn.Handle) -> None:
     """The only PERSIST algorithm that does float64; and it alone has to be built again for another batch."""
     for batch in (3, 5):
         problem = Problem(handle, Case("lstm", 1, True, batch=batch))
-        result = problem.run_or_refused(lambda: problem.forward(algorithm="PERSIST_DYNAMIC"), "PERSIST_DYNAMIC")  # noqa: B023
+        result = problem.run_or_refused(
+            lambda: problem.forward(algorithm="PERSIST_DYNAMIC"), "PERSIST_DYNAMIC"
+        )
         assert result is not None
         problem.assert_forward(result, "PERSIST_DYNAMIC")
 
 
 @pytest.mark.parametrize("algorithm", [None, "PERSIST_STATIC", SMALL_H])
 @pytest.mark.parametrize("cell", GATES)
-def test_persistent_kernels_in_other_layouts(handle: dnn.Handle, cell: str, algorithm: str | None) -> None:
+def test_persistent_kernels_in_other_layouts(
+    handle: dnn.Handle, cell: str, algorithm: str | None
+) -> None:
     for layout in ("batch_major", "packed"):
         problem = Problem(handle, replace(SIZES["64_layers"], cell=cell, dtype="float32"), layout)
         result = problem.run_or_refused(lambda: problem.forward(algorithm=algorithm), algorithm)  # noqa: B023
@@ -193,9 +210,20 @@ def test_persistent_kernels_in_other_layouts(handle: dnn.Handle, cell: str, algo
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS[1:3])
 @pytest.mark.parametrize("cell", GATES)
-def test_persistent_kernels_with_skipped_input(handle: dnn.Handle, cell: str, algorithm: str) -> None:
+def test_persistent_kernels_with_skipped_input(
+    handle: dnn.Handle, cell: str, algorithm: str
+) -> None:
     for bidirectional in (False, True):
-        case = Case(cell, 2, bidirectional, skip_input=True, dtype="float32", hidden_size=64, steps=4, batch=8)
+        case = Case(
+            cell,
+            2,
+            bidirectional,
+            skip_input=True,
+            dtype="float32",
+            hidden_size=64,
+            steps=4,
+            batch=8,
+        )
         problem = Problem(handle, case)
         result = problem.run_or_refused(lambda: problem.forward(algorithm=algorithm), algorithm)  # noqa: B023
         if result is not None:
@@ -218,8 +246,12 @@ def test_narrow_types_in_every_layout(handle: dnn.Handle, cell: str, dtype: str)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_padding_is_filled(handle: dnn.Handle, dtype: str, layout: str, fill: float) -> None:
     """Beyond each end, and where all sequences end before the room does; x holds NaN there, which nothing sees."""
-    for bidirectional, lengths in product((False, True), ((3, 5, 1), (4, 1, 2), (1, 1, 1), (4, 4, 4))):
-        problem = Problem(handle, Case("gru", 2, bidirectional, lengths=lengths, dtype=dtype), layout)
+    for bidirectional, lengths in product(
+        (False, True), ((3, 5, 1), (4, 1, 2), (1, 1, 1), (4, 4, 4))
+    ):
+        problem = Problem(
+            handle, Case("gru", 2, bidirectional, lengths=lengths, dtype=dtype), layout
+        )
         out = problem.poisoned(problem.spec.output_size)
         problem.assert_forward(problem.forward(padding_fill=fill, out=out), None, fill)
 
@@ -244,7 +276,9 @@ def test_number_of_steps(handle: dnn.Handle, layout: str, steps: int) -> None:
 @pytest.mark.parametrize("batch", [1, 2, 33])
 @pytest.mark.parametrize("cell", GATES)
 def test_batch(handle: dnn.Handle, cell: str, batch: int) -> None:
-    problem = Problem(handle, Case(cell, 2, dtype="float32", hidden_size=32, input_size=8, batch=batch, steps=4))
+    problem = Problem(
+        handle, Case(cell, 2, dtype="float32", hidden_size=32, input_size=8, batch=batch, steps=4)
+    )
     for algorithm in (None, "STANDARD"):
         problem.assert_forward(problem.forward(algorithm=algorithm), algorithm)
 
@@ -269,14 +303,21 @@ def test_the_state_carries_over(handle: dnn.Handle) -> None:
 # Clipping.
 
 # An H200 keeps the bounds in single precision, so these are exact in it.
-CLIPS = {"both": (-0.3125, 0.5), "below": (-0.3125, np.inf), "above": (-np.inf, 0.375), "one_value": (0.25, 0.25)}
+CLIPS = {
+    "both": (-0.3125, 0.5),
+    "below": (-0.3125, np.inf),
+    "above": (-np.inf, 0.375),
+    "one_value": (0.25, 0.25),
+}
 
 
 @each_length
 @each_direction
 @pytest.mark.parametrize("cell", ["lstm", "lstm_projection"])
 @pytest.mark.parametrize("clip", CLIPS)
-def test_clipping(handle: dnn.Handle, clip: str, cell: str, bidirectional: bool, lengths: str) -> None:
+def test_clipping(
+    handle: dnn.Handle, clip: str, cell: str, bidirectional: bool, lengths: str
+) -> None:
     """Clipped is what is read of a cell state, cx too; cy is not."""
     low, high = CLIPS[clip]
     case = Case(cell, 2, bidirectional, lengths=LENGTHS[lengths], clip=(low, high))
@@ -290,7 +331,9 @@ def test_clipping(handle: dnn.Handle, clip: str, cell: str, bidirectional: bool,
 @pytest.mark.parametrize("algorithm", [None, *ALGORITHMS[:3]])
 @pytest.mark.parametrize("clip", ["both", "above"])
 def test_clipping_by_every_algorithm(handle: dnn.Handle, clip: str, algorithm: str | None) -> None:
-    case = Case("lstm", 2, clip=CLIPS[clip], dtype="float32", hidden_size=64, input_size=32, batch=8)
+    case = Case(
+        "lstm", 2, clip=CLIPS[clip], dtype="float32", hidden_size=64, input_size=32, batch=8
+    )
     problem = Problem(handle, case)
     result = problem.run_or_refused(lambda: problem.forward(algorithm=algorithm), algorithm)
     if result is not None:
@@ -324,10 +367,14 @@ def test_outputs_are_written_in_full(handle: dnn.Handle, cell: str, layout: str)
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS[:3])
 @pytest.mark.parametrize("cell", GATES)
-def test_outputs_are_written_in_full_by_every_algorithm(handle: dnn.Handle, cell: str, algorithm: str) -> None:
+def test_outputs_are_written_in_full_by_every_algorithm(
+    handle: dnn.Handle, cell: str, algorithm: str
+) -> None:
     problem = Problem(handle, replace(SIZES["64_layers"], cell=cell, dtype="float32"))
     out = problem.poisoned(problem.spec.output_size)
-    result = problem.run_or_refused(lambda: problem.forward(out=out, algorithm=algorithm), algorithm)
+    result = problem.run_or_refused(
+        lambda: problem.forward(out=out, algorithm=algorithm), algorithm
+    )
     assert result is not None
     problem.assert_forward(result, algorithm)
 

@@ -17,18 +17,27 @@ def random(seed, *shape):
 
 def weights_of(handle, spec):
     weights = dnn.RNNWeights(handle, spec)
-    weights.update({name: random(number, *weights[name].shape) for number, name in enumerate(weights)})
+    weights.update(
+        {name: random(number, *weights[name].shape) for number, name in enumerate(weights)}
+    )
     return weights
 
 
 def test_layouts_have_the_names_of_recurrent_networks(handle):
     weights = weights_of(handle, LSTM)
     for layout, shape, lengths in (
-        ("sequence_major", (5, 2, 3), None), ("batch_major", (2, 5, 3), [5, 2]), ("packed", (7, 3), [5, 2]),
-    ):  # fmt: skip
+        ("sequence_major", (5, 2, 3), None),
+        ("batch_major", (2, 5, 3), [5, 2]),
+        ("packed", (7, 3), [5, 2]),
+    ):
         x = handle.array(random(0, *shape), layout=layout)
         out = dnn.rnn_forward(handle, LSTM, weights, x, lengths=lengths, layout=layout)
-        assert (x.layout, out.y.layout, out.hy.layout, out.cy.layout) == (layout, layout, "states", "states")
+        assert (x.layout, out.y.layout, out.hy.layout, out.cy.layout) == (
+            layout,
+            layout,
+            "states",
+            "states",
+        )
         assert f"float32 {layout} on" in repr(x)
         assert x.spec == dnn.TensorSpec(shape)
         assert x.spec.fits(layout)
@@ -42,11 +51,19 @@ def test_what_does_not_fit_is_told_in_the_words_of_sequences(handle):
     weights, zeros = weights_of(handle, LSTM), handle.zeros
     reserve = dnn.rnn_forward(handle, LSTM, weights, zeros((5, 2, 3)), training=True).reserve
     for name, call in {
-        "'sequence_major'.*vectors of 3": lambda: dnn.rnn_forward(handle, LSTM, weights, zeros((5, 2, 4))),
-        "'batch_major'.*vectors of 3": lambda: dnn.rnn_forward(handle, LSTM, weights, zeros((2, 5, 4)), layout="batch_major"),
-        "hx is .*'states'.*'states'": lambda: dnn.rnn_forward(handle, LSTM, weights, zeros((5, 2, 3)), hx=zeros((1, 2, 5))),
-        "dy is .*'sequence_major'.*'sequence_major'": lambda: dnn.rnn_backward_data(handle, reserve, zeros((5, 2, 5))),
-    }.items():  # fmt: skip
+        "'sequence_major'.*vectors of 3": lambda: dnn.rnn_forward(
+            handle, LSTM, weights, zeros((5, 2, 4))
+        ),
+        "'batch_major'.*vectors of 3": lambda: dnn.rnn_forward(
+            handle, LSTM, weights, zeros((2, 5, 4)), layout="batch_major"
+        ),
+        "hx is .*'states'.*'states'": lambda: dnn.rnn_forward(
+            handle, LSTM, weights, zeros((5, 2, 3)), hx=zeros((1, 2, 5))
+        ),
+        "dy is .*'sequence_major'.*'sequence_major'": lambda: dnn.rnn_backward_data(
+            handle, reserve, zeros((5, 2, 5))
+        ),
+    }.items():
         with pytest.raises(ArgumentError, match=name) as refused:
             call()
         assert "NCW" not in str(refused.value)
@@ -67,13 +84,18 @@ def test_a_loss_on_the_last_state_alone(handle):
         out = dnn.rnn_forward(handle, LSTM, weights, x, training=True)
         gradients = dnn.rnn_backward_data(handle, out.reserve, dy, dhy)
         results.append(
-            [*(each.numpy() for each in gradients), dnn.rnn_backward_weights(handle, out.reserve).array.numpy()]
+            [
+                *(each.numpy() for each in gradients),
+                dnn.rnn_backward_weights(handle, out.reserve).array.numpy(),
+            ]
         )
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
     assert np.abs(results[0][0]).max() > 0
     with pytest.raises(ArgumentError, match="none of dy, dhy and dcy"):
-        dnn.rnn_backward_data(handle, dnn.rnn_forward(handle, LSTM, weights, x, training=True).reserve)
+        dnn.rnn_backward_data(
+            handle, dnn.rnn_forward(handle, LSTM, weights, x, training=True).reserve
+        )
 
 
 def test_packed_sequences_are_those_alone(handle):
@@ -93,16 +115,29 @@ def test_packed_sequences_are_those_alone(handle):
         algorithm="standard",
     )
     for number, (y, given) in enumerate(zip(packed.unpack(out.y.numpy()), sequences, strict=True)):
-        alone = dnn.rnn_forward(handle, LSTM, weights, handle.array(given[:, None]), algorithm="standard")
-        np.testing.assert_allclose(y, alone.y.numpy()[:, 0], rtol=2e-3, atol=2e-3)  # TF32, in another order
+        alone = dnn.rnn_forward(
+            handle, LSTM, weights, handle.array(given[:, None]), algorithm="standard"
+        )
+        np.testing.assert_allclose(
+            y, alone.y.numpy()[:, 0], rtol=2e-3, atol=2e-3
+        )  # TF32, in another order
         place = packed.order.index(number)
-        np.testing.assert_allclose(out.hy.numpy()[:, place], alone.hy.numpy()[:, 0], rtol=2e-3, atol=2e-3)
+        np.testing.assert_allclose(
+            out.hy.numpy()[:, place], alone.hy.numpy()[:, 0], rtol=2e-3, atol=2e-3
+        )
 
 
-@pytest.mark.parametrize(("given", "told"), [
-    ([], "at least one"), ([np.ones((0, 3))], "each 1 or more"), ([np.ones((2, 3)), np.ones((2, 4))], "one vector size"),
-    ([np.ones(3)], "one vector size"), (7, "is not arrays"), ([["a"]], "real numbers"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([], "at least one"),
+        ([np.ones((0, 3))], "each 1 or more"),
+        ([np.ones((2, 3)), np.ones((2, 4))], "one vector size"),
+        ([np.ones(3)], "one vector size"),
+        (7, "is not arrays"),
+        ([["a"]], "real numbers"),
+    ],
+)
 def test_no_sequences_to_pack(given, told):
     with pytest.raises(ArgumentError, match=told):
         dnn.pack_sequences(given)
@@ -114,7 +149,9 @@ def test_a_plan_takes_a_spec_of_the_sequences(handle):
     weights = weights_of(handle, LSTM)
     data = dnn.RNNDataSpec((2, 5, 3), [5, 3], layout="batch_major")
     x = handle.array(random(3, 2, 5, 3))
-    expected = dnn.rnn_forward(handle, LSTM, weights, x, lengths=[5, 3], layout="batch_major").y.numpy()
+    expected = dnn.rnn_forward(
+        handle, LSTM, weights, x, lengths=[5, 3], layout="batch_major"
+    ).y.numpy()
     with dnn.plan_rnn(handle, LSTM, data) as plan:
         np.testing.assert_array_equal(plan(weights, x, lengths=[5, 3]).y.numpy(), expected)
     for beside in ({"lengths": [5, 3]}, {"layout": "packed"}):
@@ -126,9 +163,13 @@ def test_a_plan_takes_a_spec_of_the_sequences(handle):
 def test_another_dtype_computes_in_its_own(handle, dtype):
     spec = LSTM.replace(dtype=dtype)
     assert spec == RNNSpec("lstm", 3, 4, dtype=dtype)
-    y = dnn.rnn_forward(handle, spec, dnn.RNNWeights(handle, spec), handle.zeros((2, 1, 3), dtype)).y
+    y = dnn.rnn_forward(
+        handle, spec, dnn.RNNWeights(handle, spec), handle.zeros((2, 1, 3), dtype)
+    ).y
     assert not y.numpy().any()
-    kept = RNNSpec("lstm", 3, 4, dtype="float16", compute_type="float16").replace(dtype="float32", math_type="fma")
+    kept = RNNSpec("lstm", 3, 4, dtype="float16", compute_type="float16").replace(
+        dtype="float32", math_type="fma"
+    )
     assert kept.compute_type == dnn.DataType.HALF
     with pytest.raises(dnn.NotSupportedError, match=r"rnn = RNNSpec\('lstm'.*\n.*compute_type"):
         dnn.RNNWeights(handle, RNNSpec("lstm", 3, 4, compute_type="float64"))
@@ -136,12 +177,27 @@ def test_another_dtype_computes_in_its_own(handle, dtype):
 
 def test_specs_of_pytorch():
     torch = pytest.importorskip("torch")
-    lstm = torch.nn.LSTM(3, 4, 2, bidirectional=True, proj_size=2, dropout=0.25, dtype=torch.float64, batch_first=True)
-    expected = RNNSpec("lstm", 3, 4, 2, True, projection_size=2, dropout=0.25, dtype="float64", math_type="fma")
+    lstm = torch.nn.LSTM(
+        3,
+        4,
+        2,
+        bidirectional=True,
+        proj_size=2,
+        dropout=0.25,
+        dtype=torch.float64,
+        batch_first=True,
+    )
+    expected = RNNSpec(
+        "lstm", 3, 4, 2, True, projection_size=2, dropout=0.25, dtype="float64", math_type="fma"
+    )
     assert RNNSpec.from_torch(lstm, math_type="fma") == expected
     assert RNNSpec.from_torch(torch.nn.GRU(3, 4, bias=False)) == RNNSpec("gru", 3, 4, bias=False)
     assert RNNSpec.from_torch(torch.nn.RNN(3, 4, nonlinearity="relu")).cell == dnn.RNNMode.RELU
-    for module, options in ((torch.nn.Linear(3, 4), {}), (SimpleNamespace(mode="LSTM"), {}), (lstm, {"depth": 3})):
+    for module, options in (
+        (torch.nn.Linear(3, 4), {}),
+        (SimpleNamespace(mode="LSTM"), {}),
+        (lstm, {"depth": 3}),
+    ):
         with pytest.raises(ArgumentError):
             RNNSpec.from_torch(module, **options)
 
@@ -168,14 +224,20 @@ def test_channels_given_last_are_offered_the_transpose(handle, rank):
         dnn.convolution_forward(handle, handle.array(values, layout=layout), w)
     offered = eval(str(caught.value).split("handle.array(")[1].split(", layout")[0], {"x": values})
     assert dnn.convolution_forward(handle, handle.array(offered, layout=layout), w).shape[1] == 4
-    each, x, right = handle.zeros((1, 3, *[1] * len(image))), handle.array(values), handle.array(offered, layout=layout)
+    each, x, right = (
+        handle.zeros((1, 3, *[1] * len(image))),
+        handle.array(values),
+        handle.array(offered, layout=layout),
+    )
     for function, *given in (
         (dnn.pooling_forward, dnn.PoolingSpec(4)),
         (dnn.batch_normalization_inference, *[each] * 4),
     ):
         with pytest.raises(ArgumentError) as refused:
             function(handle, x, *given)
-        assert f". {str(caught.value).partition('. ')[2].partition('; otherwise')[0]}" in str(refused.value)
+        assert f". {str(caught.value).partition('. ')[2].partition('; otherwise')[0]}" in str(
+            refused.value
+        )
         function(handle, right, *given)
 
 
@@ -197,17 +259,23 @@ def test_an_empty_batch(handle: dnn.Handle, layout: str, cell: str) -> None:
     shape = (5, 0, 3) if layout == "sequence_major" else (0, 5, 3)
     x, hx, cx = handle.empty(shape), handle.empty((4, 0, 4)), handle.empty((4, 0, 4))
     states = (hx, cx) if cell == "lstm" else (hx,)
-    out = tuple(handle.empty(size) for size in ((*shape[:2], 8), (4, 0, 4), (4, 0, 4))[: len(states) + 1])
+    out = tuple(
+        handle.empty(size) for size in ((*shape[:2], 8), (4, 0, 4), (4, 0, 4))[: len(states) + 1]
+    )
     with dnn.record_problems() as found:
         for result in (
             dnn.rnn_forward(handle, spec, weights, x, layout=layout),
             dnn.rnn_forward(handle, spec, weights, x, *states, layout=layout, lengths=[], out=out),
         ):
-            assert [array.shape for array in result if array is not None] == [array.shape for array in out]
+            assert [array.shape for array in result if array is not None] == [
+                array.shape for array in out
+            ]
             assert result.y.numpy().size == 0
             assert (result.cy is None) == (cell == "gru")
     named = dnn.rnn_forward(handle, spec, weights, x, layout=layout)
-    assert [array.layout for array in named if array is not None] == [layout, "states", "states"][: len(out)]
+    assert [array.layout for array in named if array is not None] == [layout, "states", "states"][
+        : len(out)
+    ]
     assert result.y is out[0]
     assert dnn.rnn_forward(handle, spec, weights, x, layout=layout, out=result).y is result.y
     assert len(found) == 0
@@ -230,23 +298,30 @@ def test_what_takes_no_batch_of_0_says_what_does(handle):
         lambda: dnn.rnn_forward(handle, LSTM, weights, x, training=True),
         lambda: dnn.plan_rnn(handle, LSTM, x),
         lambda: dnn.find_rnn_forward(handle, LSTM, weights, x),
-        lambda: dnn.rnn_forward(handle, LSTM, weights, handle.zeros((0, 3)), layout="packed", lengths=[]),
+        lambda: dnn.rnn_forward(
+            handle, LSTM, weights, handle.zeros((0, 3)), layout="packed", lengths=[]
+        ),
     ):
         with pytest.raises(ArgumentError, match=told):
             call()
-    with pytest.raises(ArgumentError, match=r"x has shape \(5, 3\); allowed in this layout: \(T, N, 3\)$"):
+    with pytest.raises(
+        ArgumentError, match=r"x has shape \(5, 3\); allowed in this layout: \(T, N, 3\)$"
+    ):
         dnn.rnn_forward(handle, LSTM, weights, handle.zeros((5, 3)))
 
 
 def test_how_to_say_it_otherwise(handle):
     weights, x = weights_of(handle, LSTM), handle.zeros((5, 2, 3))
-    with pytest.raises(ArgumentError, match=r"vectors of 3, float32; handle\.array\(x, dtype='float32'\) converts$"):
+    with pytest.raises(
+        ArgumentError, match=r"vectors of 3, float32; handle\.array\(x, dtype='float32'\) converts$"
+    ):
         dnn.rnn_forward(handle, LSTM, weights, handle.zeros((5, 2, 3), "float64"))
     with pytest.raises(ArgumentError, match=r"vectors of 3, float32$"):
         dnn.rnn_forward(handle, LSTM, weights, handle.zeros((5, 2, 4)))
     for shape in ((5, 2, 3), [5, 2, 3]):
         with pytest.raises(
-            ArgumentError, match=r"^x=.*neither a spec nor a device array: dnn\.TensorSpec\(shape, dtype\)"
+            ArgumentError,
+            match=r"^x=.*neither a spec nor a device array: dnn\.TensorSpec\(shape, dtype\)",
         ):
             dnn.plan_rnn(handle, LSTM, shape)
     for call in (dnn.rnn_forward, dnn.find_rnn_forward):
@@ -257,7 +332,10 @@ def test_how_to_say_it_otherwise(handle):
 
 
 def test_a_plan_says_what_workspace_it_has(handle, caplog):
-    with caplog.at_level("DEBUG", "cudnnlite"), dnn.plan_rnn(handle, LSTM, handle.zeros((5, 2, 3))) as plan:
+    with (
+        caplog.at_level("DEBUG", "cudnnlite"),
+        dnn.plan_rnn(handle, LSTM, handle.zeros((5, 2, 3))) as plan,
+    ):
         assert plan.choice.workspace == plan.workspace
         assert plan.workspace > 0 or handle.device.kind != "emulated"
         assert str(plan.choice.algorithm) in caplog.text

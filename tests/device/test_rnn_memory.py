@@ -31,7 +31,9 @@ class Ledger:
                 self._watch(monkeypatch, api, f"cudnnCreate{suffix}", kind, 1)
                 self._watch(monkeypatch, api, f"cudnnDestroy{suffix}", kind, -1)
 
-    def _watch(self, monkeypatch: pytest.MonkeyPatch, api: Any, name: str, kind: str, change: int) -> None:
+    def _watch(
+        self, monkeypatch: pytest.MonkeyPatch, api: Any, name: str, kind: str, change: int
+    ) -> None:
         function = getattr(api, name)
 
         def counting(*arguments: Any) -> Any:
@@ -77,7 +79,9 @@ def differing(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("algorithm", [None, "standard"], ids=["heuristic", "standard"])
 @pytest.mark.parametrize("name", CELLS)
-def test_with_out_nothing_is_allocated(handle: dnn.Handle, sizes: list[int], name: str, algorithm: Any) -> None:
+def test_with_out_nothing_is_allocated(
+    handle: dnn.Handle, sizes: list[int], name: str, algorithm: Any
+) -> None:
     network = Network(handle, name, **differing(name))
     out = network.outputs()
     with network.plan(algorithm=algorithm) as plan:
@@ -93,7 +97,9 @@ def test_with_out_nothing_is_allocated(handle: dnn.Handle, sizes: list[int], nam
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_without_out_the_outputs_are_allocated(handle: dnn.Handle, sizes: list[int], name: str) -> None:
+def test_without_out_the_outputs_are_allocated(
+    handle: dnn.Handle, sizes: list[int], name: str
+) -> None:
     network = Network(handle, name, **differing(name))
     for _ in range(2):
         network.run()

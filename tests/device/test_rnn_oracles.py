@@ -19,7 +19,9 @@ from rnn_oracles import (
     torch_rnn_gradients,
 )
 
-EXAMPLE = json.loads((Path(__file__).parents[1] / "data" / "worked_examples.json").read_text())["lstm_two_steps"]
+EXAMPLE = json.loads((Path(__file__).parents[1] / "data" / "worked_examples.json").read_text())[
+    "lstm_two_steps"
+]
 CELLS = {cell: (cell, None) for cell in GATES} | {"lstm_projection": ("lstm", 2)}
 LENGTHS = {"full": None, "variable": (3, 5, 1, 3), "with_empty": (0, 5, 3, 5)}
 T, N, H = 5, 4, 4
@@ -27,14 +29,24 @@ needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed
 each_cell = pytest.mark.parametrize("name", CELLS)
 
 
-def problem(name: str, input_size: int = 3, num_layers: int = 1, bidirectional: bool = False, **options: Any) -> tuple:
+def problem(
+    name: str, input_size: int = 3, num_layers: int = 1, bidirectional: bool = False, **options: Any
+) -> tuple:
     """Return the cell and random weights, x, hx and cx."""
     cell, projection = CELLS[name]
     rng = np.random.default_rng(len(name) + 10 * num_layers + bidirectional)
-    weights = random_weights(rng, cell, input_size, H, num_layers, bidirectional, projection, **options)
+    weights = random_weights(
+        rng, cell, input_size, H, num_layers, bidirectional, projection, **options
+    )
     states = num_layers * (1 + bidirectional)
     hx, cx = rng.standard_normal((states, N, projection or H)), rng.standard_normal((states, N, H))
-    return cell, weights, rng.standard_normal((T, N, input_size)), hx, cx if cell == "lstm" else None
+    return (
+        cell,
+        weights,
+        rng.standard_normal((T, N, input_size)),
+        hx,
+        cx if cell == "lstm" else None,
+    )
 
 
 def assert_same(result: Any, other: Any) -> None:
@@ -79,7 +91,9 @@ def test_oracles_agree_on_biases_and_skipped_inputs(name: str, bias: str, skip_i
     ids=["simple", "3_layers_bi_variable", "skip_with_empty"],
 )
 @each_cell
-def test_gradients_agree(name: str, num_layers: int, bidirectional: bool, lengths: str, options: dict) -> None:
+def test_gradients_agree(
+    name: str, num_layers: int, bidirectional: bool, lengths: str, options: dict
+) -> None:
     cell, weights, x, hx, cx = problem(name, H, num_layers, bidirectional, **options)
     rng = np.random.default_rng(1)
     shapes = [None if a is None else a.shape for a in onnx_rnn(cell, weights, x, hx, cx)]
@@ -93,7 +107,9 @@ def test_gradients_agree(name: str, num_layers: int, bidirectional: bool, length
     everything = {key: rng.standard_normal(gradient.shape) for key, gradient in gradients.items()}
     parts = [{key: everything[key]} for key in ("x", "hx", "cx") if key in everything]
     for direction in [everything, *parts]:
-        expected = onnx_directional_derivative(cell, weights, x, hx, cx, LENGTHS[lengths], dy, dhy, dcy, direction)
+        expected = onnx_directional_derivative(
+            cell, weights, x, hx, cx, LENGTHS[lengths], dy, dhy, dcy, direction
+        )
         derivative = sum((gradients[key] * moved).sum() for key, moved in direction.items())
         assert derivative == pytest.approx(expected, rel=1e-7, abs=1e-7)
 
@@ -134,5 +150,7 @@ def test_worked_example_differentiated() -> None:
         for at in np.ndindex(gradient.shape):
             direction = np.zeros(gradient.shape)
             direction[at] = 1
-            got = onnx_directional_derivative("lstm", weights, x, None, None, None, dy, None, None, {key: direction})
+            got = onnx_directional_derivative(
+                "lstm", weights, x, None, None, None, dy, None, None, {key: direction}
+            )
             assert got == pytest.approx(gradient[at], abs=1e-9), (key, at)

@@ -30,8 +30,13 @@ Array = np.ndarray[Any, Any]
 T, N = 5, 4
 LENGTHS = (5, 5, 3, 1)  # sorted, as packed data wants them
 LAYOUTS = ("sequence_major", "batch_major", "packed")
-CELLS = {"relu": ("relu", None), "tanh": ("tanh", None), "lstm": ("lstm", None), "gru": ("gru", None),
-         "lstm_projection": ("lstm", 5)}  # fmt: skip
+CELLS = {
+    "relu": ("relu", None),
+    "tanh": ("tanh", None),
+    "lstm": ("lstm", None),
+    "gru": ("gru", None),
+    "lstm_projection": ("lstm", 5),
+}
 STANDARD, FMA = dnn.RNNAlgo.STANDARD, dnn.MathType.FMA
 # What another handle, another stream or another algorithm may not change; how near the numbers are is tested elsewhere.
 BOUNDS = {"float64": 1e-12, "float32": 2e-5, "float16": 1e-2, "bfloat16": 5e-2}
@@ -93,15 +98,26 @@ class Network:
         self.dtype = numpy_dtype(self.spec.dtype)
         rng = np.random.default_rng(seed)
         values = random_weights(
-            rng, cell, input_size, hidden_size, num_layers, bidirectional, self.spec.projection_size,
-            str(options.get("bias", "double")), skip_input=options.get("input_mode") == "skip",
-        )  # fmt: skip
+            rng,
+            cell,
+            input_size,
+            hidden_size,
+            num_layers,
+            bidirectional,
+            self.spec.projection_size,
+            str(options.get("bias", "double")),
+            skip_input=options.get("input_mode") == "skip",
+        )
         self.values = {name: value.astype(self.dtype) for name, value in values.items()}
         self.weights = dnn.RNNWeights.from_arrays(handle, self.spec, self.values)
         self.lengths = (steps,) * batch if lengths is None and layout == "packed" else lengths
         self.x_host = rng.standard_normal((steps, batch, input_size)).astype(self.dtype)
         self.hx_host = rng.standard_normal(self.spec.hidden_shape(batch)).astype(self.dtype)
-        self.cx_host = rng.standard_normal(self.spec.cell_shape(batch)).astype(self.dtype) if cell == "lstm" else None
+        self.cx_host = (
+            rng.standard_normal(self.spec.cell_shape(batch)).astype(self.dtype)
+            if cell == "lstm"
+            else None
+        )
         self.x = handle.array(self.pack(self.x_host, self.lengths))
         self.hx = handle.array(self.hx_host)
         self.cx = None if self.cx_host is None else handle.array(self.cx_host)
@@ -110,7 +126,9 @@ class Network:
         """Bring (T, N, vector) into the network's layout."""
         if self.layout == "packed":
             return np.concatenate([step[[t < n for n in lengths]] for t, step in enumerate(values)])
-        return np.ascontiguousarray(values.swapaxes(0, 1)) if self.layout == "batch_major" else values
+        return (
+            np.ascontiguousarray(values.swapaxes(0, 1)) if self.layout == "batch_major" else values
+        )
 
     def unpack(self, values: Array, lengths: Any, steps: int) -> Array:
         """Bring an output of the network's layout to (T, N, vector), zeros beyond the ends of packed sequences."""
@@ -123,9 +141,14 @@ class Network:
     def arguments(self) -> dict[str, Any]:
         """Return the operands of a call by name."""
         return {
-            "spec": self.spec, "weights": self.weights, "x": self.x, "hx": self.hx, "cx": self.cx,
-            "lengths": self.lengths, "layout": self.layout,
-        }  # fmt: skip
+            "spec": self.spec,
+            "weights": self.weights,
+            "x": self.x,
+            "hx": self.hx,
+            "cx": self.cx,
+            "lengths": self.lengths,
+            "layout": self.layout,
+        }
 
     def run(self, **options: Any) -> Any:
         """Call `rnn_forward`, with some arguments replaced."""
@@ -137,12 +160,19 @@ class Network:
 
     def plan(self, **options: Any) -> dnn.RNNPlan:
         """Call `plan_rnn`, with some arguments replaced."""
-        given = {"spec": self.spec, "x": self.x, "lengths": self.lengths, "layout": self.layout} | options
+        given = {
+            "spec": self.spec,
+            "x": self.x,
+            "lengths": self.lengths,
+            "layout": self.layout,
+        } | options
         return dnn.plan_rnn(self.handle, **given)
 
     def call(self, plan: dnn.RNNPlan, **options: Any) -> Any:
         """Call a plan with these operands."""
-        given = {key: value for key, value in self.arguments().items() if key not in ("spec", "layout")}
+        given = {
+            key: value for key, value in self.arguments().items() if key not in ("spec", "layout")
+        }
         return plan(**given | options)
 
     def outputs(self) -> tuple[dnn.DeviceArray, ...]:
@@ -150,11 +180,17 @@ class Network:
         y = dnn.TensorSpec((*self.x.shape[:-1], self.spec.output_size), self.spec.dtype)
         batch = self.hx_host.shape[1]
         specs = [y, dnn.TensorSpec(self.spec.hidden_shape(batch), self.spec.dtype)]
-        specs += [dnn.TensorSpec(self.spec.cell_shape(batch), self.spec.dtype)] * (self.cx is not None)
+        specs += [dnn.TensorSpec(self.spec.cell_shape(batch), self.spec.dtype)] * (
+            self.cx is not None
+        )
         return tuple(poisoned(self.handle, spec) for spec in specs)
 
     def expected(
-        self, lengths: Any = None, x_host: Array | None = None, hx: Array | None = None, cx: Array | None = None
+        self,
+        lengths: Any = None,
+        x_host: Array | None = None,
+        hx: Array | None = None,
+        cx: Array | None = None,
     ) -> RNNResult:
         """Return what ONNX computes in float64."""
         return onnx_rnn(
@@ -172,7 +208,9 @@ class Network:
         tf32 = self.spec.dtype == dnn.DataType.FLOAT and self.spec.math_type != FMA
         return TF32_BOUND if tf32 else BOUNDS[self.dtype.name]
 
-    def assert_right(self, out: Any, expected: RNNResult | None = None, *, bound: float | None = None) -> None:
+    def assert_right(
+        self, out: Any, expected: RNNResult | None = None, *, bound: float | None = None
+    ) -> None:
         """Compare y, hy and cy with ONNX's."""
         wanted = self.expected() if expected is None else expected
         steps, batch = wanted.y.shape[:2]
@@ -239,9 +277,20 @@ def refuse(
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_lengths_and_steps_change(handle: dnn.Handle, name: str, layout: str) -> None:
     first = Network(handle, name, num_layers=2, bidirectional=True, lengths=LENGTHS, layout=layout)
-    others = [((4, 3, 3, 2), 5), ((2, 1, 1, 1), 2), ((9, 7, 4, 4), 9), (None, 5), (None, 3), (LENGTHS, 5)]
+    others = [
+        ((4, 3, 3, 2), 5),
+        ((2, 1, 1, 1), 2),
+        ((9, 7, 4, 4), 9),
+        (None, 5),
+        (None, 3),
+        (LENGTHS, 5),
+    ]
     with first.plan() as plan:
-        networks = [first, *(first.with_sequences(lengths, steps) for lengths, steps in others), first]
+        networks = [
+            first,
+            *(first.with_sequences(lengths, steps) for lengths, steps in others),
+            first,
+        ]
         results = [network.call(plan) for network in networks]
     for network, out in zip(networks, results, strict=True):
         network.assert_right(out)
@@ -286,7 +335,9 @@ def test_a_list_of_lengths_may_change(handle: dnn.Handle) -> None:
         with network.plan() as plan:
             for changed in (5, 4, 2, 2):
                 lengths[0] = changed
-                network.assert_right(network.call(plan, lengths=lengths), network.expected(tuple(lengths)))
+                network.assert_right(
+                    network.call(plan, lengths=lengths), network.expected(tuple(lengths))
+                )
                 network.assert_right(network.run(lengths=lengths), network.expected(tuple(lengths)))
 
 
@@ -297,7 +348,9 @@ def test_states_come_and_go(handle: dnn.Handle) -> None:
     with network.plan() as plan:
         for _ in range(2):
             network.assert_right(network.call(plan))
-            network.assert_right(network.call(plan, hx=None, cx=None), network.expected(hx=nothing_h, cx=nothing_c))
+            network.assert_right(
+                network.call(plan, hx=None, cx=None), network.expected(hx=nothing_h, cx=nothing_c)
+            )
             network.assert_right(network.call(plan, cx=None), network.expected(cx=nothing_c))
             network.assert_right(network.call(plan, hx=None), network.expected(hx=nothing_h))
 
@@ -322,14 +375,20 @@ def test_says_what_it_chose(handle: dnn.Handle) -> None:
 def test_sizes_are_those_of_the_last_call(handle: dnn.Handle) -> None:
     network = Network(handle)
     longer = network.with_sequences(None, 40)
-    with network.plan(training=True, algorithm="standard") as plan, network.plan(algorithm="standard") as inference:
+    with (
+        network.plan(training=True, algorithm="standard") as plan,
+        network.plan(algorithm="standard") as inference,
+    ):
         made_for = plan.workspace, plan.reserve
         sizes = []
         for one in (network, longer, network):
             sizes.append((one.call(plan).reserve.nbytes, plan.reserve))
             assert plan.workspace > 0
         assert sizes[0] == sizes[2]
-        assert made_for == (plan.workspace, plan.reserve)  # a plan is made for sequences, though others may follow
+        assert made_for == (
+            plan.workspace,
+            plan.reserve,
+        )  # a plan is made for sequences, though others may follow
         assert sizes[1][1] > sizes[0][1]
         assert all(held >= needed > 0 for held, needed in sizes)
         network.call(inference)
@@ -362,7 +421,9 @@ def test_a_call_is_one_c_call(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatc
     assert calls == ["cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"]
 
 
-def test_sizes_are_asked_again_only_for_other_sequences(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_asked_again_only_for_other_sequences(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = Network(handle, lengths=LENGTHS)
     same, shorter = network.with_sequences(LENGTHS, T), network.with_sequences((5, 4, 3, 1), T)
     longer = network.with_sequences(LENGTHS, T + 2)
@@ -376,7 +437,9 @@ def test_sizes_are_asked_again_only_for_other_sequences(handle: dnn.Handle, monk
     assert asked == [0, 0, 0, 1, 0, 1, 1, 0]  # the plan itself asked for the first ones
 
 
-def test_backward_after_other_sequences(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backward_after_other_sequences(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The backward passes of one call come after another call of the plan: its sequences are described again."""
     network = Network(handle, lengths=LENGTHS)
     other = network.with_sequences((2, 2, 1, 1), 3)
@@ -396,14 +459,26 @@ def test_backward_after_other_sequences(handle: dnn.Handle, monkeypatch: pytest.
     network.assert_right(network.run())
 
 
-def test_equal_requests_find_the_same_plan(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_requests_find_the_same_plan(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = Network(handle)
     network.run(algorithm="standard")
     calls = count_calls(monkeypatch, handle.api, "cudnnSetRNNDescriptor_v8")
-    row = dnn.AlgorithmResult(STANDARD, FMA, time_ms=3.0, workspace=7, error=1e-7, deterministic=None)
+    row = dnn.AlgorithmResult(
+        STANDARD, FMA, time_ms=3.0, workspace=7, error=1e-7, deterministic=None
+    )
     for algorithm in ("standard", "STANDARD", STANDARD, 0, row):
-        for spec in (network.spec, network.spec.replace(), pickle.loads(pickle.dumps(network.spec))):
-            for layout in ("sequence_major", dnn.RNNDataLayout.SEQ_MAJOR_UNPACKED, "SEQ_MAJOR_UNPACKED"):
+        for spec in (
+            network.spec,
+            network.spec.replace(),
+            pickle.loads(pickle.dumps(network.spec)),
+        ):
+            for layout in (
+                "sequence_major",
+                dnn.RNNDataLayout.SEQ_MAJOR_UNPACKED,
+                "SEQ_MAJOR_UNPACKED",
+            ):
                 for zero in (0.0, 0, np.float32(0)):
                     network.run(algorithm=algorithm, spec=spec, layout=layout, padding_fill=zero)
     network.run(algorithm="standard", lengths=[T] * N)
@@ -434,7 +509,11 @@ def test_every_padding_fill_finds_its_plan(handle: dnn.Handle, fill: float) -> N
     assert len(handle.plans) == 1
 
 
-DESCRIBING = ("cudnnSetRNNDataDescriptor 1", "cudnnSetRNNDataDescriptor 2", "cudnnGetRNNTempSpaceSizes 1")
+DESCRIBING = (
+    "cudnnSetRNNDataDescriptor 1",
+    "cudnnSetRNNDataDescriptor 2",
+    "cudnnGetRNNTempSpaceSizes 1",
+)
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["after_a_call", "at_the_first_call"])
@@ -451,7 +530,11 @@ def test_sequences_that_could_not_be_described(
     plan = network.plan(algorithm="standard") if way == "plan" else None
 
     def call(one: Network, arrays: Any) -> Any:
-        return one.run(algorithm="standard", out=arrays) if plan is None else one.call(plan, out=arrays)
+        return (
+            one.run(algorithm="standard", out=arrays)
+            if plan is None
+            else one.call(plan, out=arrays)
+        )
 
     if not first:
         network.assert_right(call(network, out))
@@ -498,7 +581,9 @@ def test_the_same_sequences_in_other_memory_are_not_described_again(
     with network.plan(lengths=None) as plan:
         plan(network.weights, network.x, network.hx, network.cx)
         describe = dnn.RNNPlan.describe
-        monkeypatch.setattr(dnn.RNNPlan, "describe", lambda *a: (described.append(a), describe(*a))[1])
+        monkeypatch.setattr(
+            dnn.RNNPlan, "describe", lambda *a: (described.append(a), describe(*a))[1]
+        )
         for x in (network.x, network.x.copy(), handle.array(network.x_host)):
             network.assert_right(plan(network.weights, x, network.hx, network.cx))
         assert not described
@@ -523,7 +608,9 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, name: str, nth:
         monkeypatch.setattr(api, name, failing(getattr(api, name)))
 
 
-def test_sequences_beyond_the_workspace_limit(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequences_beyond_the_workspace_limit(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Longer ones are refused; the same call as before is what it was before."""
     network = Network(handle, "gru")
     longer = network.with_sequences(None, 50)
@@ -541,7 +628,8 @@ def test_sequences_beyond_the_workspace_limit(handle: dnn.Handle, monkeypatch: p
         for _ in range(2):
             network.assert_right(network.call(plan, out=out))
             with pytest.raises(
-                dnn.WorkspaceLimitError, match="STANDARD needs a workspace of 1 GiB; the limit is 1 GiB"
+                dnn.WorkspaceLimitError,
+                match="STANDARD needs a workspace of 1 GiB; the limit is 1 GiB",
             ):
                 longer.call(plan)
         network.assert_right(network.call(plan, out=out))
@@ -553,7 +641,9 @@ def test_sequences_beyond_the_workspace_limit(handle: dnn.Handle, monkeypatch: p
 PERSISTENT = {"float32_small": ("float32", 16), "float16": ("float16", 192)}
 
 
-@pytest.mark.parametrize("function", ["cudnnSetRNNDescriptor_v8", "cudnnGetRNNTempSpaceSizes", "cudnnRNNForward"])
+@pytest.mark.parametrize(
+    "function", ["cudnnSetRNNDescriptor_v8", "cudnnGetRNNTempSpaceSizes", "cudnnRNNForward"]
+)
 @pytest.mark.parametrize("kind", PERSISTENT)
 def test_what_cudnn_refuses_is_tried_once(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, kind: str, function: str
@@ -573,7 +663,9 @@ def test_what_cudnn_refuses_is_tried_once(
     assert (plan.choice.algorithm, plan.choice.math_type) == (STANDARD, expected.math_type)
 
 
-def test_what_cudnn_refuses_is_tried_once_in_training(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cudnn_refuses_is_tried_once_in_training(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = Network(handle, hidden_size=16)
     wanted = network.run(training=True, algorithm="standard")
     expected = dnn.rnn_backward_data(handle, wanted.reserve, wanted.y)
@@ -609,8 +701,10 @@ def test_an_algorithm_that_was_named_is_not_replaced(
     refuse(monkeypatch, handle, "cudnnRNNForward")
     algorithm = dnn.RNNAlgo.PERSIST_STATIC
     given: Any = {
-        "name": "persist_static", "member": algorithm, "result": dnn.AlgorithmResult(algorithm, FMA),
-    }[named]  # fmt: skip
+        "name": "persist_static",
+        "member": algorithm,
+        "result": dnn.AlgorithmResult(algorithm, FMA),
+    }[named]
     for _ in range(2):
         with pytest.raises(dnn.NotSupportedError, match=r"lstm[\s\S]*PERSIST_STATIC") as caught:
             network.run(algorithm=given)
@@ -634,7 +728,9 @@ def test_a_named_algorithm_is_tried_though_the_heuristics_was_refused(
     assert refused == [guess.algorithm] * 3
 
 
-def test_a_limit_that_only_standard_keeps(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_only_standard_keeps(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The heuristic's choice needs more workspace than there may be: STANDARD it is, unless the other was named."""
     network = Network(handle, hidden_size=16)
     ask, limit = handle.api.cudnnGetRNNTempSpaceSizes, 1 << 30
@@ -653,7 +749,9 @@ def test_a_limit_that_only_standard_keeps(handle: dnn.Handle, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_true_float32_is_never_undone(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+def test_true_float32_is_never_undone(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
     network = Network(handle, dtype=dtype)
     told: list[int] = []
     function = handle.api.cudnnSetRNNDescriptor_v8
@@ -686,9 +784,13 @@ def test_default_math_of_half_precision_uses_tensor_cores(handle: dnn.Handle, dt
 
 
 @pytest.mark.parametrize("math_type", list(dnn.MathType), ids=str)
-def test_the_specs_own_math_type_may_always_be_asked_for(handle: dnn.Handle, math_type: dnn.MathType) -> None:
+def test_the_specs_own_math_type_may_always_be_asked_for(
+    handle: dnn.Handle, math_type: dnn.MathType
+) -> None:
     network = Network(handle, math_type=math_type)
-    network.assert_right(network.run(algorithm=dnn.AlgorithmResult(STANDARD, math_type)), bound=TF32_BOUND)
+    network.assert_right(
+        network.run(algorithm=dnn.AlgorithmResult(STANDARD, math_type)), bound=TF32_BOUND
+    )
     with network.plan(algorithm="standard") as plan:
         assert plan.choice.math_type == math_type
 
@@ -703,7 +805,11 @@ class Builds:
         self.built: dict[int, int] = {}
         self.unbuilt: list[str] = []
         self.forwards = 0
-        api, build, destroy = handle.api, handle.api.cudnnBuildRNNDynamic, handle.api.cudnnDestroyRNNDescriptor
+        api, build, destroy = (
+            handle.api,
+            handle.api.cudnnBuildRNNDynamic,
+            handle.api.cudnnDestroyRNNDescriptor,
+        )
         forward, describe = handle.api.cudnnRNNForward, handle.api.cudnnSetRNNDescriptor_v8
 
         def building(native: Any, rnn: Any, batch: Any) -> Any:
@@ -807,19 +913,31 @@ def in_packed_layout(network: Network) -> None:
 @pytest.mark.parametrize(
     "way",
     [
-        by_rnn_forward, by_a_result, by_a_plan, by_training, by_the_search, by_the_whole_search, after_other_steps,
-        after_another_batch, after_eviction_from_the_cache, in_packed_layout,
+        by_rnn_forward,
+        by_a_result,
+        by_a_plan,
+        by_training,
+        by_the_search,
+        by_the_whole_search,
+        after_other_steps,
+        after_another_batch,
+        after_eviction_from_the_cache,
+        in_packed_layout,
     ],
     ids=lambda way: way.__name__,
-)  # fmt: skip
-def test_persist_dynamic_is_always_built_before(handle: dnn.Handle, builds: Builds, way: Any) -> None:
+)
+def test_persist_dynamic_is_always_built_before(
+    handle: dnn.Handle, builds: Builds, way: Any
+) -> None:
     """Without it cuDNN returns SUCCESS and garbage, so there must be no way around it."""
     way(Network(handle))
     assert builds.forwards > 0
     assert builds.unbuilt == []
 
 
-def test_persist_dynamic_is_built_once_for_a_plan(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_persist_dynamic_is_built_once_for_a_plan(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = Network(handle)
     calls = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
     with network.plan(algorithm=DYNAMIC) as plan:
@@ -832,7 +950,9 @@ def test_persist_dynamic_is_built_once_for_a_plan(handle: dnn.Handle, monkeypatc
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_a_refused_build_is_no_plan(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+def test_a_refused_build_is_no_plan(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
     network = Network(handle, steps=steps)
     with monkeypatch.context() as patch:
         refuse(patch, handle, "cudnnBuildRNNDynamic")
@@ -862,10 +982,27 @@ def raw_dynamic(network: Network, *, build: bool) -> Array:
         scratch = handle.empty((max(workspace.value, 1),), "uint8")
         y, hy, cy = network.outputs()
         handle.api.cudnnRNNForward(
-            handle.ptr, rnn.ptr, 0, None, x_desc.ptr, network.x.ptr, y_desc.ptr, y.ptr, h_desc.ptr, network.hx.ptr,
-            hy.ptr, c_desc.ptr, network.cx.ptr, cy.ptr, weights.nbytes, weights.array.ptr, workspace.value, scratch.ptr,
-            0, None,
-        )  # fmt: skip
+            handle.ptr,
+            rnn.ptr,
+            0,
+            None,
+            x_desc.ptr,
+            network.x.ptr,
+            y_desc.ptr,
+            y.ptr,
+            h_desc.ptr,
+            network.hx.ptr,
+            hy.ptr,
+            c_desc.ptr,
+            network.cx.ptr,
+            cy.ptr,
+            weights.nbytes,
+            weights.array.ptr,
+            workspace.value,
+            scratch.ptr,
+            0,
+            None,
+        )
         return y.numpy()
 
 
@@ -901,9 +1038,13 @@ def test_a_view_of_weights(handle: dnn.Handle) -> None:
         changed = Network(handle, seed=1)
         network.weights.update(changed.values)
         handle.synchronize()
-        changed.assert_right(dnn.rnn_forward(other, network.spec, view, changed.x, changed.hx, changed.cx))
+        changed.assert_right(
+            dnn.rnn_forward(other, network.spec, view, changed.x, changed.hx, changed.cx)
+        )
         network.weights.close()
-        changed.assert_right(dnn.rnn_forward(other, network.spec, view, changed.x, changed.hx, changed.cx))
+        changed.assert_right(
+            dnn.rnn_forward(other, network.spec, view, changed.x, changed.hx, changed.cx)
+        )
         view.close()
         with pytest.raises(dnn.ClosedError):
             dnn.rnn_forward(other, network.spec, view, network.x)
@@ -924,17 +1065,23 @@ def test_the_stream_changes_between_calls(handle: dnn.Handle) -> None:
         stream.sync()
 
 
-def watch_waits(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle) -> list[tuple[Any, Any]] | None:
+def watch_waits(
+    monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle
+) -> list[tuple[Any, Any]] | None:
     """Return a list of (stream, the stream it waited for); None where streams cannot be watched."""
     if handle.device.kind != "emulated":
         return None  # there the numbers tell
     waits: list[tuple[Any, Any]] = []
-    monkeypatch.setattr(type(handle.stream), "wait", lambda stream, other: waits.append((stream, other)))
+    monkeypatch.setattr(
+        type(handle.stream), "wait", lambda stream, other: waits.append((stream, other))
+    )
     return waits
 
 
 @pytest.mark.parametrize("operand", ["x", "weights", "hx", "cx", "out"])
-def test_an_operand_of_another_stream(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, operand: str) -> None:
+def test_an_operand_of_another_stream(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, operand: str
+) -> None:
     """The call waits for the stream that made it, which is busy; and that stream for the call."""
     network = Network(handle)
     handle.synchronize()
@@ -945,7 +1092,9 @@ def test_an_operand_of_another_stream(handle: dnn.Handle, monkeypatch: pytest.Mo
     if operand == "weights":
         replaced["weights"] = dnn.RNNWeights.from_arrays(handle, network.spec, network.values)
     elif operand == "out":
-        replaced["out"] = tuple(handle.array(np.zeros(array.shape, np.float32)) for array in network.outputs())
+        replaced["out"] = tuple(
+            handle.array(np.zeros(array.shape, np.float32)) for array in network.outputs()
+        )
     else:
         replaced[operand] = handle.array(getattr(network, f"{operand}_host"))
     handle.stream = default
@@ -957,7 +1106,9 @@ def test_an_operand_of_another_stream(handle: dnn.Handle, monkeypatch: pytest.Mo
     del held
 
 
-def test_backward_operands_of_another_stream(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backward_operands_of_another_stream(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = Network(handle)
     alone = network.run(training=True)
     dy = np.random.default_rng(5).standard_normal(alone.y.shape).astype(np.float32)

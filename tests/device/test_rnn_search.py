@@ -29,7 +29,12 @@ ALLOWED = {
     ("float32", "FMA"): ("FMA",),
     ("float32", "DEFAULT"): ("DEFAULT", "FMA", "TENSOR_OP"),
     ("float32", "TENSOR_OP"): ("DEFAULT", "FMA", "TENSOR_OP"),
-    ("float32", "TENSOR_OP_ALLOW_CONVERSION"): ("DEFAULT", "FMA", "TENSOR_OP", "TENSOR_OP_ALLOW_CONVERSION"),
+    ("float32", "TENSOR_OP_ALLOW_CONVERSION"): (
+        "DEFAULT",
+        "FMA",
+        "TENSOR_OP",
+        "TENSOR_OP_ALLOW_CONVERSION",
+    ),
     ("float64", "DEFAULT"): ("DEFAULT", "FMA", "TENSOR_OP"),
     ("float16", "DEFAULT"): ("DEFAULT", "FMA", "TENSOR_OP"),
     ("float16", "FMA"): ("FMA",),
@@ -43,11 +48,15 @@ def assert_best_is_right(network: Network, found: dnn.AlgorithmTable, **options:
     best = found.best()
     assert best.ok
     out = network.run(algorithm=best, **options)
-    network.assert_right(out, bound=max(network.bound, TF32_BOUND) if best.math_type != FMA else None)
+    network.assert_right(
+        out, bound=max(network.bound, TF32_BOUND) if best.math_type != FMA else None
+    )
     return out
 
 
-def forward_calls(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, around: Any = None) -> Counter[str]:
+def forward_calls(
+    monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, around: Any = None
+) -> Counter[str]:
     """Count the forward calls by algorithm; `around(algorithm, arguments, call)` may do something else."""
     calls: Counter[str] = Counter()
     api, forward = handle.api, handle.api.cudnnRNNForward
@@ -67,7 +76,9 @@ def forward_calls(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, around: A
 
 
 @pytest.mark.parametrize(("dtype", "math_type"), ALLOWED, ids=[" ".join(key) for key in ALLOWED])
-def test_every_algorithm_with_every_math_type_that_is_allowed(handle: dnn.Handle, dtype: str, math_type: str) -> None:
+def test_every_algorithm_with_every_math_type_that_is_allowed(
+    handle: dnn.Handle, dtype: str, math_type: str
+) -> None:
     network = Network(handle, dtype=dtype, math_type=math_type)
     found = network.find()
     assert isinstance(found, dnn.AlgorithmTable)
@@ -104,7 +115,9 @@ def assert_ordered(found: dnn.AlgorithmTable) -> None:
             assert row.why_not
 
 
-@pytest.mark.parametrize("algorithms", [["standard"], [STANDARD, "persist_static"], (3, 0), iter(["STANDARD"] * 2)])
+@pytest.mark.parametrize(
+    "algorithms", [["standard"], [STANDARD, "persist_static"], (3, 0), iter(["STANDARD"] * 2)]
+)
 def test_only_what_was_named_is_tried(handle: dnn.Handle, algorithms: Any) -> None:
     wanted = {"list": {0, 1}, "tuple": {0, 3}}.get(type(algorithms).__name__, {0})
     if algorithms == ["standard"]:
@@ -134,8 +147,13 @@ def test_reserve_space_is_told_in_training(handle: dnn.Handle, training: bool) -
 
 
 # The largest relative error that the arithmetic explains.
-ERRORS = {("float64", "FMA"): 1e-12, ("float32", "FMA"): 2e-5, ("float32", "DEFAULT"): 5e-3, ("float16", "FMA"): 1e-2,
-          ("bfloat16", "FMA"): 5e-2}  # fmt: skip
+ERRORS = {
+    ("float64", "FMA"): 1e-12,
+    ("float32", "FMA"): 2e-5,
+    ("float32", "DEFAULT"): 5e-3,
+    ("float16", "FMA"): 1e-2,
+    ("bfloat16", "FMA"): 5e-2,
+}
 
 
 @pytest.mark.parametrize(("dtype", "math_type"), ERRORS, ids=[" ".join(key) for key in ERRORS])
@@ -233,11 +251,15 @@ def test_where_its_first_math_type_is_hopeless_no_other_is_compiled(
     rows = network.find(algorithms=["PERSIST_DYNAMIC"])
     whys = {row.math_type.name: row.why_not for row in rows}
     (first,) = (name for name, why in whys.items() if not why)
-    assert [*whys.values()].count(f"not compiled: with {first} math it took more than 0.01 times the best") == 2
+    assert [*whys.values()].count(
+        f"not compiled: with {first} math it took more than 0.01 times the best"
+    ) == 2
     assert len(builds) == 1
 
 
-def test_it_is_compiled_where_it_is_asked_for(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_compiled_where_it_is_asked_for(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = Network(handle)
     handle.timing = TimingPolicy(on_chip=0)
     builds = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
@@ -251,7 +273,9 @@ def test_what_fits_on_the_chip_of_an_h200() -> None:
     """132 multiprocessors have 484 KiB each; 15 problems with 64 MiB and more took 4.6 to 51 times the time of the best."""
 
     def told(hidden_size: int, dtype: str = "float32", cell: str = "lstm") -> str:
-        return why_too_large(dnn.RNNSpec(cell, 16, hidden_size, dtype=dtype), TimingPolicy().on_chip)
+        return why_too_large(
+            dnn.RNNSpec(cell, 16, hidden_size, dtype=dtype), TimingPolicy().on_chip
+        )
 
     assert told(2047) == ""
     assert "take 64 MiB, and what can be kept on the chip is below 64 MiB" in told(2048)
@@ -264,10 +288,19 @@ def test_what_fits_on_the_chip_of_an_h200() -> None:
 PROBLEMS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in CELLS},
     **{f"{name}_lengths": (name, {"lengths": LENGTHS}) for name in ("lstm", "gru")},
-    **{f"{layout}_{kind}": ("gru", {"layout": layout, "lengths": lengths})
-       for layout in LAYOUTS for kind, lengths in (("full", None), ("unequal", LENGTHS))},
-    "bidirectional": ("lstm", {"bidirectional": True, "num_layers": 2, "lengths": LENGTHS, "layout": "packed"}),
-    "projection_of_layers": ("lstm_projection", {"bidirectional": True, "num_layers": 2, "lengths": LENGTHS}),
+    **{
+        f"{layout}_{kind}": ("gru", {"layout": layout, "lengths": lengths})
+        for layout in LAYOUTS
+        for kind, lengths in (("full", None), ("unequal", LENGTHS))
+    },
+    "bidirectional": (
+        "lstm",
+        {"bidirectional": True, "num_layers": 2, "lengths": LENGTHS, "layout": "packed"},
+    ),
+    "projection_of_layers": (
+        "lstm_projection",
+        {"bidirectional": True, "num_layers": 2, "lengths": LENGTHS},
+    ),
     "long_unequal": ("lstm", {"lengths": (9, 8, 7, 6), "steps": 9}),  # the first steps are full
     "long_unequal_packed": ("lstm", {"lengths": (9, 8, 7, 6), "steps": 9, "layout": "packed"}),
     "one_step": ("relu", {"steps": 1}),
@@ -278,7 +311,7 @@ PROBLEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "skip": ("relu", {"input_mode": "skip", "input_size": 8}),
     "clip": ("lstm", {"clip": (-50.0, 50.0)}),
     "float64": ("gru", {"dtype": "float64"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -290,7 +323,12 @@ def test_finds_what_is_right(handle: dnn.Handle, problem: str) -> None:
         assert len(found) == len(QUICK) * (3 if options.get("math_type") else 1)
         assert_ordered(found)
         unequal = options.get("lengths") is not None
-        if unequal or name == "lstm_projection" or "bias" in options or options.get("dtype") == "float64":
+        if (
+            unequal
+            or name == "lstm_projection"
+            or "bias" in options
+            or options.get("dtype") == "float64"
+        ):
             (row,) = (row for row in found if row.algorithm.name == "PERSIST_STATIC")
             assert row.status == dnn.Status.NOT_SUPPORTED
             assert row.why_not.startswith("PERSIST_STATIC ")
@@ -299,7 +337,9 @@ def test_finds_what_is_right(handle: dnn.Handle, problem: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS[1:])
 @pytest.mark.parametrize("problem", ["lstm_projection", "no_bias", "lstm_lengths"])
-def test_an_algorithm_that_does_not_do_it_alone(handle: dnn.Handle, problem: str, algorithm: str) -> None:
+def test_an_algorithm_that_does_not_do_it_alone(
+    handle: dnn.Handle, problem: str, algorithm: str
+) -> None:
     """The table says why, whichever C function refuses first."""
     name, options = PROBLEMS[problem]
     found = Network(handle, name, **options).find(algorithms=[algorithm])
@@ -322,7 +362,9 @@ def test_without_states(handle: dnn.Handle) -> None:
 def test_weights_that_are_still_zero(handle: dnn.Handle, name: str) -> None:
     """Everything that comes out is 0, and so is what an error would be relative to."""
     network = Network(handle, name)
-    found = network.find(weights=dnn.RNNWeights(handle, network.spec), hx=None, cx=None, algorithms=QUICK)
+    found = network.find(
+        weights=dnn.RNNWeights(handle, network.spec), hx=None, cx=None, algorithms=QUICK
+    )
     (row,) = (row for row in found if row.algorithm == STANDARD)
     assert row.ok
     assert row.error is not None
@@ -397,7 +439,9 @@ def test_an_algorithm_that_computes_garbage(
     assert "wrong: relative error" in str(found)
 
 
-@pytest.mark.parametrize("order", [("STANDARD", "PERSIST_STATIC"), ("PERSIST_STATIC", "STANDARD")], ids="-".join)
+@pytest.mark.parametrize(
+    "order", [("STANDARD", "PERSIST_STATIC"), ("PERSIST_STATIC", "STANDARD")], ids="-".join
+)
 @pytest.mark.parametrize("slow", QUICK)
 def test_a_slow_algorithm_is_run_once(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, slow: str, order: tuple[str, ...]
@@ -410,7 +454,9 @@ def test_a_slow_algorithm_is_run_once(
             # several processes may share a GPU, and each then waits for the others' kernels
             time.sleep(0.25 if handle.device.kind == "emulated" else 1.0)
         call()
-        getattr(handle.api, "ran", set()).add(algorithm)  # emulated, as if each had a kernel of its own
+        getattr(handle.api, "ran", set()).add(
+            algorithm
+        )  # emulated, as if each had a kernel of its own
 
     calls = forward_calls(monkeypatch, handle, around)
     found = network.find(algorithms=order)
@@ -427,7 +473,9 @@ def test_a_slow_algorithm_is_run_once(
     network.assert_right(network.run(algorithm=last))
 
 
-@pytest.mark.parametrize("function", ["cudnnSetRNNDescriptor_v8", "cudnnGetRNNTempSpaceSizes", "cudnnRNNForward"])
+@pytest.mark.parametrize(
+    "function", ["cudnnSetRNNDescriptor_v8", "cudnnGetRNNTempSpaceSizes", "cudnnRNNForward"]
+)
 @pytest.mark.parametrize("status", [dnn.Status.NOT_SUPPORTED, dnn.Status.EXECUTION_FAILED], ids=str)
 def test_what_cudnn_refuses_is_a_row(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, status: dnn.Status, function: str
@@ -481,9 +529,15 @@ def test_nothing_is_written_but_its_own(handle: dnn.Handle) -> None:
     network = Network(handle, num_layers=2, lengths=LENGTHS)
     out = network.run(training=True)
     arrays = {
-        "x": network.x, "hx": network.hx, "cx": network.cx, "weights": network.weights.array, "y": out.y, "hy": out.hy,
-        "cy": out.cy, "reserve": out.reserve.array,
-    }  # fmt: skip
+        "x": network.x,
+        "hx": network.hx,
+        "cx": network.cx,
+        "weights": network.weights.array,
+        "y": out.y,
+        "hy": out.hy,
+        "cy": out.cy,
+        "reserve": out.reserve.array,
+    }
     before = {name: memory_of(array) for name, array in arrays.items()}
     for training in (False, True):
         network.find(training=training)
@@ -495,15 +549,21 @@ def test_nothing_is_written_but_its_own(handle: dnn.Handle) -> None:
 
 def test_read_only_operands(handle: dnn.Handle) -> None:
     network = Network(handle)
-    x = dnn.DeviceArray(network.x.spec, handle.device, network.x.ptr, network.x, handle.stream, readonly=True)
+    x = dnn.DeviceArray(
+        network.x.spec, handle.device, network.x.ptr, network.x, handle.stream, readonly=True
+    )
     weights = network.weights.view(handle)
     array = weights.array
-    weights.array = dnn.DeviceArray(array.spec, handle.device, array.ptr, array, handle.stream, readonly=True)
+    weights.array = dnn.DeviceArray(
+        array.spec, handle.device, array.ptr, array, handle.stream, readonly=True
+    )
     found = network.find(x=x, weights=weights, algorithms=QUICK)
     network.assert_right(network.run(x=x, weights=weights, algorithm=found.best()))
 
 
-def test_dropout_states_are_not_advanced(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_states_are_not_advanced(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The search needs none, leaves dropout out, and what it finds is for the network with dropout all the same."""
     network = Network(handle, num_layers=2, dropout=0.5)
     state = dnn.DropoutState(handle, 3)
@@ -530,8 +590,12 @@ def test_operands_of_another_stream(handle: dnn.Handle) -> None:
     handle.synchronize()
     handle.stream = handle.device.create_stream()
     other = Network(handle, seed=1)
-    found = dnn.find_rnn_forward(handle, network.spec, network.weights, other.x, network.hx, other.cx, algorithms=QUICK)
+    found = dnn.find_rnn_forward(
+        handle, network.spec, network.weights, other.x, network.hx, other.cx, algorithms=QUICK
+    )
     assert found[0].ok
-    out = dnn.rnn_forward(handle, network.spec, network.weights, other.x, network.hx, other.cx, algorithm=found.best())
+    out = dnn.rnn_forward(
+        handle, network.spec, network.weights, other.x, network.hx, other.cx, algorithm=found.best()
+    )
     network.assert_right(out, network.expected(x_host=other.x_host, cx=other.cx_host))
     handle.stream.sync()

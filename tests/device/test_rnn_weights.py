@@ -32,9 +32,16 @@ EXACT = 1e-12
 GATES = {"lstm": "ifgo", "gru": "rzn", "relu": "h", "tanh": "h"}
 BIASES = ("none", "single_input", "single_recurrent", "double")
 NETWORKS = {
-    f"{cell}{'_projected' if projection else ''}_{layers}{'_bi' if bi else ''}": (cell, layers, bi, projection)
+    f"{cell}{'_projected' if projection else ''}_{layers}{'_bi' if bi else ''}": (
+        cell,
+        layers,
+        bi,
+        projection,
+    )
     for (cell, projection), layers, bi in product(
-        (("lstm", None), ("lstm", 2), ("gru", None), ("relu", None), ("tanh", None)), (1, 3), (False, True)
+        (("lstm", None), ("lstm", 2), ("gru", None), ("relu", None), ("tanh", None)),
+        (1, 3),
+        (False, True),
     )
 }
 networks = pytest.mark.parametrize("network", NETWORKS)
@@ -43,16 +50,27 @@ TORCH_KINDS = {"lstm": "LSTM", "gru": "GRU", "relu": "RNN", "tanh": "RNN"}
 
 def spec_of(network: str, **options: Any) -> dnn.RNNSpec:
     cell, layers, bi, projection = NETWORKS[network]
-    return dnn.RNNSpec(cell, I, H, layers, bi, **{"projection_size": projection, "dtype": "float64"} | options)
+    return dnn.RNNSpec(
+        cell, I, H, layers, bi, **{"projection_size": projection, "dtype": "float64"} | options
+    )
 
 
 def values_of(spec: dnn.RNNSpec, seed: int = 0) -> dict[str, Array]:
     """Return random weights under cudnnlite's names, from the oracle, which knows the names by itself."""
-    bias = dict(zip(dnn.RNNBiasMode, ("none", "single_input", "double", "single_recurrent"), strict=False))
+    bias = dict(
+        zip(dnn.RNNBiasMode, ("none", "single_input", "double", "single_recurrent"), strict=False)
+    )
     return random_weights(
-        np.random.default_rng(seed), spec.cell.name.lower(), spec.input_size, spec.hidden_size, spec.num_layers,
-        spec.bidirectional, spec.projection_size, bias[spec.bias], spec.input_mode == dnn.RNNInputMode.SKIP,
-    )  # fmt: skip
+        np.random.default_rng(seed),
+        spec.cell.name.lower(),
+        spec.input_size,
+        spec.hidden_size,
+        spec.num_layers,
+        spec.bidirectional,
+        spec.projection_size,
+        bias[spec.bias],
+        spec.input_mode == dnn.RNNInputMode.SKIP,
+    )
 
 
 def run(handle: dnn.Handle, spec: dnn.RNNSpec, weights: dnn.RNNWeights, x: Array) -> list[Array]:
@@ -92,8 +110,11 @@ def test_names_come_layer_by_layer(handle: dnn.Handle) -> None:
     weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", I, H, 2, True, projection_size=2))
     names = list(weights)
     assert names[:4] == [
-        "layer0.forward.input.i", "layer0.forward.input.i.bias", "layer0.forward.input.f", "layer0.forward.input.f.bias",
-    ]  # fmt: skip
+        "layer0.forward.input.i",
+        "layer0.forward.input.i.bias",
+        "layer0.forward.input.f",
+        "layer0.forward.input.f.bias",
+    ]
     assert names[16] == "layer0.forward.projection"
     assert names[17] == "layer0.backward.input.i"
     assert names[34] == "layer1.forward.input.i"
@@ -119,7 +140,9 @@ def test_places_do_not_overlap(handle: dnn.Handle, network: str, dtype: str) -> 
     weights = dnn.RNNWeights(handle, spec)
     layout = weights.layout()
     size = weights.array.dtype.itemsize
-    ends = sorted((place.offset, place.offset + int(np.prod(place.shape)) * size) for place in layout)
+    ends = sorted(
+        (place.offset, place.offset + int(np.prod(place.shape)) * size) for place in layout
+    )
     assert ends[0][0] >= 0
     assert all(end <= begin for (_, end), (begin, _) in pairwise(ends))
     assert ends[-1][1] <= layout.nbytes == weights.nbytes <= weights.array.nbytes
@@ -133,7 +156,9 @@ def test_the_layout_prints_as_a_table(handle: dnn.Handle) -> None:
     heading, *lines, last = str(layout).splitlines()
     assert heading.split() == ["name", "offset", "shape"]
     assert last == f"{weights.nbytes} bytes"
-    assert [line.split(maxsplit=2) for line in lines] == [[p.name, str(p.offset), str(p.shape)] for p in layout]
+    assert [line.split(maxsplit=2) for line in lines] == [
+        [p.name, str(p.offset), str(p.shape)] for p in layout
+    ]
     assert layout[0] == dnn.WeightPlace("layer0.forward.input.r", layout[0].offset, (H, I))
     assert len(layout[2:5]) == 3
     assert isinstance(layout, dnn.WeightLayout)
@@ -190,9 +215,15 @@ def test_what_may_be_assigned(handle: dnn.Handle) -> None:
     name, bias = "layer0.forward.input.z", "layer0.forward.recurrent.n.bias"
     values = np.arange(6, dtype=np.float32).reshape(3, 2)
     givens: list[Any] = [
-        values, values.tolist(), values.astype(np.float64), values.astype(np.int8), np.asfortranarray(values),
-        np.repeat(values, 2, axis=1)[:, ::2], handle.array(values), weights[name],
-    ]  # fmt: skip
+        values,
+        values.tolist(),
+        values.astype(np.float64),
+        values.astype(np.int8),
+        np.asfortranarray(values),
+        np.repeat(values, 2, axis=1)[:, ::2],
+        handle.array(values),
+        weights[name],
+    ]
     weights[name] = values
     for given in givens:
         weights[name] = given
@@ -218,10 +249,22 @@ def test_a_part_shares_the_memory(handle: dnn.Handle) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["layer0.forward.input.x", "layer1.forward.input.i", "layer0.backward.input.i", "layer0.forward.projection",
-     "layer0.forward.input.i.biases", "weight_ih_l0", "", "Layer0.forward.input.i", None, 5, ("a",), ["a"]],
+    [
+        "layer0.forward.input.x",
+        "layer1.forward.input.i",
+        "layer0.backward.input.i",
+        "layer0.forward.projection",
+        "layer0.forward.input.i.biases",
+        "weight_ih_l0",
+        "",
+        "Layer0.forward.input.i",
+        None,
+        5,
+        ("a",),
+        ["a"],
+    ],
     ids=repr,
-)  # fmt: skip
+)
 def test_a_name_that_is_not_there(handle: dnn.Handle, name: Any) -> None:
     weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", I, H))
     told = rf"{re.escape(repr(name))}.*is no weight of RNNSpec.*layer0\.forward\.input\.i"
@@ -237,7 +280,16 @@ def test_a_name_that_is_not_there(handle: dnn.Handle, name: Any) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [np.zeros((I, H)), np.zeros((H, I + 1)), np.zeros(H * I), np.zeros((1, H, I)), 0.0, np.zeros((H, 1)), [], [[1.0]]],
+    [
+        np.zeros((I, H)),
+        np.zeros((H, I + 1)),
+        np.zeros(H * I),
+        np.zeros((1, H, I)),
+        0.0,
+        np.zeros((H, 1)),
+        [],
+        [[1.0]],
+    ],
     ids=lambda given: str(np.shape(given)),
 )
 def test_a_shape_that_does_not_fit(handle: dnn.Handle, given: Any) -> None:
@@ -248,11 +300,17 @@ def test_a_shape_that_does_not_fit(handle: dnn.Handle, given: Any) -> None:
     def assign() -> None:
         weights[name] = given
 
-    refuses(ARGUMENT, rf"weights\['{name}'\] has shape \(6, 4\); given: {re.escape(str(np.shape(given)))}", assign)
+    refuses(
+        ARGUMENT,
+        rf"weights\['{name}'\] has shape \(6, 4\); given: {re.escape(str(np.shape(given)))}",
+        assign,
+    )
     assert (memory_of(weights.array) == 0).all()
 
 
-@pytest.mark.parametrize("given", ["values", None, object(), {"a": 1}, [[1, 2], [3]]], ids=lambda g: type(g).__name__)
+@pytest.mark.parametrize(
+    "given", ["values", None, object(), {"a": 1}, [[1, 2], [3]]], ids=lambda g: type(g).__name__
+)
 def test_what_is_no_array(handle: dnn.Handle, given: Any) -> None:
     weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", I, H))
 
@@ -266,7 +324,9 @@ def test_what_is_no_array(handle: dnn.Handle, given: Any) -> None:
 def test_what_is_no_number(handle: dnn.Handle, given: Any) -> None:
     """The right shape, of something else: nothing is written, and the argument is named."""
     weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", 1, 1))
-    values = dict.fromkeys(weights, np.zeros((1, 1))) | {name: np.zeros(1) for name in weights if "bias" in name}
+    values = dict.fromkeys(weights, np.zeros((1, 1))) | {
+        name: np.zeros(1) for name in weights if "bias" in name
+    }
     values["layer0.forward.input.f"] = np.array([[given]])
 
     def assign() -> None:
@@ -285,12 +345,14 @@ def test_closed(handle: dnn.Handle) -> None:
     weights.close()
     assert used(handle.device) == before
     calls: list[Any] = [
-        lambda: weights[name], weights.numpy, weights.to_torch,
+        lambda: weights[name],
+        weights.numpy,
+        weights.to_torch,
         lambda: weights.update({key: np.zeros(shape) for key, _, shape in weights.layout()}),
         lambda: weights.fill_zero(handle.stream),
         lambda: weights.view(handle).numpy(),
         lambda: dnn.rnn_forward(handle, weights.spec, weights, handle.empty((T, N, I))),
-    ]  # fmt: skip
+    ]
     for call in calls:
         refuses(dnn.ClosedError, "closed", call)
 
@@ -308,7 +370,9 @@ def test_update(handle: dnn.Handle, network: str) -> None:
         for name, got in weights.numpy().items():
             np.testing.assert_array_equal(got, values[name])
         cell = spec.cell.name.lower()
-        assert_all_close(run(handle, spec, weights, inputs(spec)), onnx_rnn(cell, values, inputs(spec)))
+        assert_all_close(
+            run(handle, spec, weights, inputs(spec)), onnx_rnn(cell, values, inputs(spec))
+        )
 
 
 def test_an_update_of_a_part(handle: dnn.Handle) -> None:
@@ -322,12 +386,18 @@ def test_an_update_of_a_part(handle: dnn.Handle) -> None:
 
 
 REFUSED: dict[str, tuple[str, Any]] = {
-    "missing": (r"values: missing layer0\.forward\.input\.i$", lambda v: v.pop("layer0.forward.input.i")),
+    "missing": (
+        r"values: missing layer0\.forward\.input\.i$",
+        lambda v: v.pop("layer0.forward.input.i"),
+    ),
     "two_missing": (
         r"missing layer0\.forward\.input\.f\.bias, layer0\.forward\.input\.i",
         lambda v: (v.pop("layer0.forward.input.i"), v.pop("layer0.forward.input.f.bias")),
     ),
-    "extra": (r"values: not known layer0\.forward\.input\.x$", lambda v: v.update({"layer0.forward.input.x": 1})),
+    "extra": (
+        r"values: not known layer0\.forward\.input\.x$",
+        lambda v: v.update({"layer0.forward.input.x": 1}),
+    ),
     "misspelled": (
         r"missing layer0\.forward\.input\.i; not known layer0\.forward\.inputs\.i",
         lambda v: v.update({"layer0.forward.inputs.i": v.pop("layer0.forward.input.i")}),
@@ -341,9 +411,10 @@ REFUSED: dict[str, tuple[str, Any]] = {
         lambda v: v.update({"layer0.forward.recurrent.o.bias": np.zeros((6, 1))}),
     ),
     "scalar": (
-        r"values\['layer0\.forward\.input\.g'\] has shape \(\)", lambda v: v.update({"layer0.forward.input.g": 1.0}),
+        r"values\['layer0\.forward\.input\.g'\] has shape \(\)",
+        lambda v: v.update({"layer0.forward.input.g": 1.0}),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -367,7 +438,9 @@ def test_an_update_keeps_to_its_places(handle: dnn.Handle) -> None:
     memory = handle.empty((network.weights.array.nbytes + 1024,), "uint8")
     fill(memory, PATTERN)
     inside = network.weights.view(handle)
-    inside.array = dnn.DeviceArray(network.weights.array.spec, handle.device, memory.ptr + 512, memory, handle.stream)
+    inside.array = dnn.DeviceArray(
+        network.weights.array.spec, handle.device, memory.ptr + 512, memory, handle.stream
+    )
     inside.update(network.values)
     for name in inside:
         inside[name] = network.values[name]
@@ -386,7 +459,11 @@ def test_arrays_on_the_device(handle: dnn.Handle) -> None:
         other.update(values)
         np.testing.assert_array_equal(other[name].numpy(), weights[name].numpy())
     np.testing.assert_array_equal(memory_of(other.array), memory_of(weights.array))
-    refuses(ARGUMENT, rf"values\['{name}'\] has shape \(6,\)", lambda: weights.update({name: weights[f"{name}.bias"]}))
+    refuses(
+        ARGUMENT,
+        rf"values\['{name}'\] has shape \(6,\)",
+        lambda: weights.update({name: weights[f"{name}.bias"]}),
+    )
 
 
 @pytest.mark.filterwarnings("error")
@@ -401,7 +478,9 @@ def test_values_that_are_too_large(handle: dnn.Handle, kind: str) -> None:
     make: Any = dnn.RNNWeights if kind == "rnn" else dnn.AttentionWeights
     weights = make(handle, spec)
     first, *_, name = weights
-    values = {key: np.ones(weights[key].shape) for key in weights} | {name: np.full(weights[name].shape, 1e300)}
+    values = {key: np.ones(weights[key].shape) for key in weights} | {
+        name: np.full(weights[name].shape, 1e300)
+    }
     told = "of float64 as float32 would lose values that are too large"
 
     def assign() -> None:
@@ -438,9 +517,14 @@ def torch_module(spec: dnn.RNNSpec, dtype: str = "float64") -> Any:
         options["proj_size"] = spec.projection_size
     torch.manual_seed(0)
     return getattr(torch.nn, TORCH_KINDS[cell])(
-        spec.input_size, spec.hidden_size, spec.num_layers, bias=spec.bias != dnn.RNNBiasMode.NO,
-        bidirectional=spec.bidirectional, dtype=getattr(torch, dtype), **options,
-    )  # fmt: skip
+        spec.input_size,
+        spec.hidden_size,
+        spec.num_layers,
+        bias=spec.bias != dnn.RNNBiasMode.NO,
+        bidirectional=spec.bidirectional,
+        dtype=getattr(torch, dtype),
+        **options,
+    )
 
 
 def torch_state(spec: dnn.RNNSpec, seed: int = 0) -> dict[str, Array]:
@@ -512,9 +596,13 @@ def test_torch_and_back_in_other_types(handle: dnn.Handle, dtype: str) -> None:
         expected = module.state_dict()[name].float().numpy()
         assert values.dtype == weights.array.dtype
         np.testing.assert_array_equal(values.astype(np.float32), expected, err_msg=name)
-    wider = dnn.RNNWeights.from_torch(handle, spec.replace(dtype="float64", compute_type=None), module.state_dict())
+    wider = dnn.RNNWeights.from_torch(
+        handle, spec.replace(dtype="float64", compute_type=None), module.state_dict()
+    )
     for name, values in wider.to_torch().items():
-        np.testing.assert_array_equal(values, module.state_dict()[name].double().numpy(), err_msg=name)
+        np.testing.assert_array_equal(
+            values, module.state_dict()[name].double().numpy(), err_msg=name
+        )
     assert torch.is_grad_enabled()  # left as it was
 
 
@@ -542,7 +630,9 @@ def test_a_torch_state_dict_and_back(handle: dnn.Handle, network: str, bias: boo
     gates = GATES[spec.cell.name.lower()]
     for number, gate in enumerate(gates):
         rows = slice(number * H, (number + 1) * H)
-        np.testing.assert_array_equal(weights[f"layer0.forward.recurrent.{gate}"].numpy(), state["weight_hh_l0"][rows])
+        np.testing.assert_array_equal(
+            weights[f"layer0.forward.recurrent.{gate}"].numpy(), state["weight_hh_l0"][rows]
+        )
         if bias:
             got = weights[f"layer{spec.num_layers - 1}.forward.input.{gate}.bias"].numpy()
             np.testing.assert_array_equal(got, state[f"bias_ih_l{spec.num_layers - 1}"][rows])
@@ -559,9 +649,10 @@ def test_a_single_bias_of_torch(handle: dnn.Handle, network: str, kept: str) -> 
     spec = spec_of(network, bias={"ih": "single_input", "hh": "single_recurrent"}[kept])
     state = torch_state(spec.replace(bias="double"))
     refuses(
-        ARGUMENT, rf"state_dict has a layer\d\.\w+\.{'recurrent' if kept == 'ih' else 'input'}\.\w\.bias that is not zero",
+        ARGUMENT,
+        rf"state_dict has a layer\d\.\w+\.{'recurrent' if kept == 'ih' else 'input'}\.\w\.bias that is not zero",
         lambda: dnn.RNNWeights.from_torch(handle, spec, state),
-    )  # fmt: skip
+    )
     for name in state:
         if name.startswith(f"bias_{lost}"):
             state[name] = np.zeros_like(state[name])
@@ -572,7 +663,8 @@ def test_a_single_bias_of_torch(handle: dnn.Handle, network: str, kept: str) -> 
         np.testing.assert_array_equal(back[name], values, err_msg=name)
     double = dnn.RNNWeights.from_torch(handle, spec.replace(bias="double"), state)
     got, expected = (
-        run(handle, one, w, inputs(one)) for one, w in ((spec, weights), (spec.replace(bias="double"), double))
+        run(handle, one, w, inputs(one))
+        for one, w in ((spec, weights), (spec.replace(bias="double"), double))
     )
     assert_all_close(got, expected)
 
@@ -581,47 +673,66 @@ def test_a_prefix(handle: dnn.Handle) -> None:
     spec = spec_of("lstm_3_bi")
     state = torch_state(spec)
     model = {f"encoder.lstm.{name}": values for name, values in state.items()}
-    model |= {"encoder.embedding.weight": np.zeros((3, 3)), "decoder.lstm.weight_ih_l0": np.zeros((1, 1)), "step": 5}
+    model |= {
+        "encoder.embedding.weight": np.zeros((3, 3)),
+        "decoder.lstm.weight_ih_l0": np.zeros((1, 1)),
+        "step": 5,
+    }
     weights = dnn.RNNWeights.from_torch(handle, spec, model, prefix="encoder.lstm.")
     assert all((values == state[name]).all() for name, values in weights.to_torch().items())
     refuses(
-        ARGUMENT, r"state_dict.*missing bias_hh_l0.*not known decoder\.lstm",
+        ARGUMENT,
+        r"state_dict.*missing bias_hh_l0.*not known decoder\.lstm",
         lambda: dnn.RNNWeights.from_torch(handle, spec, model),
-    )  # fmt: skip
+    )
     refuses(
-        ARGUMENT, r"state_dict.*missing decoder\.lstm\.bias_hh_l0, ",
+        ARGUMENT,
+        r"state_dict.*missing decoder\.lstm\.bias_hh_l0, ",
         lambda: dnn.RNNWeights.from_torch(handle, spec, model, prefix="decoder.lstm."),
-    )  # fmt: skip
+    )
     model["encoder.lstm.weight_ih_l7"] = np.zeros((1, 1))
     refuses(
-        ARGUMENT, r"state_dict.*not known encoder\.lstm\.weight_ih_l7",
+        ARGUMENT,
+        r"state_dict.*not known encoder\.lstm\.weight_ih_l7",
         lambda: dnn.RNNWeights.from_torch(handle, spec, model, prefix="encoder.lstm."),
-    )  # fmt: skip
+    )
 
 
 TORCH_REFUSED: dict[str, tuple[str, Any]] = {
     "missing": (r"state_dict: missing weight_hh_l0$", lambda s: s.pop("weight_hh_l0")),
-    "missing_bias": (r"state_dict: missing bias_hh_l0, bias_ih_l0$", lambda s: (s.pop("bias_ih_l0"), s.pop("bias_hh_l0"))),
-    "extra_layer": (r"state_dict: not known weight_ih_l1$", lambda s: s.update(weight_ih_l1=np.zeros((24, 6)))),
-    "extra_direction": (
-        r"state_dict: not known weight_ih_l0_reverse$", lambda s: s.update(weight_ih_l0_reverse=np.zeros((24, 4))),
+    "missing_bias": (
+        r"state_dict: missing bias_hh_l0, bias_ih_l0$",
+        lambda s: (s.pop("bias_ih_l0"), s.pop("bias_hh_l0")),
     ),
-    "extra_projection": (r"state_dict: not known weight_hr_l0$", lambda s: s.update(weight_hr_l0=np.zeros((2, 6)))),
+    "extra_layer": (
+        r"state_dict: not known weight_ih_l1$",
+        lambda s: s.update(weight_ih_l1=np.zeros((24, 6))),
+    ),
+    "extra_direction": (
+        r"state_dict: not known weight_ih_l0_reverse$",
+        lambda s: s.update(weight_ih_l0_reverse=np.zeros((24, 4))),
+    ),
+    "extra_projection": (
+        r"state_dict: not known weight_hr_l0$",
+        lambda s: s.update(weight_hr_l0=np.zeros((2, 6))),
+    ),
     "misshapen": (
         r"state_dict\['weight_ih_l0'\] has shape \(24, 5\); needed: \(24, 4\)",
         lambda s: s.update(weight_ih_l0=np.zeros((24, 5))),
     ),
     "transposed": (
-        r"state_dict\['weight_ih_l0'\] has shape \(4, 24\)", lambda s: s.update(weight_ih_l0=np.zeros((4, 24))),
+        r"state_dict\['weight_ih_l0'\] has shape \(4, 24\)",
+        lambda s: s.update(weight_ih_l0=np.zeros((4, 24))),
     ),
     "gates_of_a_gru": (
-        r"state_dict\['weight_hh_l0'\] has shape \(18, 6\)", lambda s: s.update(weight_hh_l0=np.zeros((18, 6))),
+        r"state_dict\['weight_hh_l0'\] has shape \(18, 6\)",
+        lambda s: s.update(weight_hh_l0=np.zeros((18, 6))),
     ),
     "misshapen_bias": (
         r"state_dict\['bias_hh_l0'\] has shape \(24, 1\); needed: \(24,\)",
         lambda s: s.update(bias_hh_l0=np.zeros((24, 1))),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", TORCH_REFUSED)
@@ -637,21 +748,26 @@ def test_a_torch_state_dict_that_does_not_fit(handle: dnn.Handle, case: str) -> 
 
 @pytest.mark.parametrize("given", [None, 5, [], "state"], ids=repr)
 def test_no_state_dict_at_all(handle: dnn.Handle, given: Any) -> None:
-    refuses(ARGUMENT, "state_dict", lambda: dnn.RNNWeights.from_torch(handle, spec_of("lstm_1"), given))
+    refuses(
+        ARGUMENT, "state_dict", lambda: dnn.RNNWeights.from_torch(handle, spec_of("lstm_1"), given)
+    )
 
 
 def test_a_bias_that_the_spec_has_not(handle: dnn.Handle) -> None:
     state = torch_state(spec_of("lstm_1"))
     refuses(
-        ARGUMENT, "state_dict: not known bias_hh_l0, bias_ih_l0",
+        ARGUMENT,
+        "state_dict: not known bias_hh_l0, bias_ih_l0",
         lambda: dnn.RNNWeights.from_torch(handle, spec_of("lstm_1", bias="none"), state),
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------- ONNX
 
 
-def onnx_tensors(spec: dnn.RNNSpec, values: dict[str, Array]) -> tuple[list[Array], list[Array], list[Array]]:
+def onnx_tensors(
+    spec: dnn.RNNSpec, values: dict[str, Array]
+) -> tuple[list[Array], list[Array], list[Array]]:
     """Return W, R and B of each layer, by ONNX's documentation: gates i o f c (LSTM), z r h (GRU); Wb before Rb."""
     order = {"lstm": "iofg", "gru": "zrn"}.get(spec.cell.name.lower(), "h")
     tensors: tuple[list[Array], list[Array], list[Array]] = ([], [], [])
@@ -662,7 +778,9 @@ def onnx_tensors(spec: dnn.RNNSpec, values: dict[str, Array]) -> tuple[list[Arra
 
             def stack(kind: str, suffix: str = "", where: str = where) -> Array:
                 zero = np.zeros(spec.hidden_size)
-                return np.concatenate([values.get(f"{where}.{kind}.{gate}{suffix}", zero) for gate in order])
+                return np.concatenate(
+                    [values.get(f"{where}.{kind}.{gate}{suffix}", zero) for gate in order]
+                )
 
             rows[0].append(stack("input"))
             rows[1].append(stack("recurrent"))
@@ -675,8 +793,10 @@ def onnx_tensors(spec: dnn.RNNSpec, values: dict[str, Array]) -> tuple[list[Arra
 def onnx_node(cell: str, x: Array, W: Array, R: Array, B: Array) -> list[Array]:
     """Run one forward ONNX node by the reference implementation; return Y (T, N, H) and the last states (N, H)."""
     kind, options = {
-        "lstm": ("LSTM", {}), "gru": ("GRU", {"linear_before_reset": 1}), "tanh": ("RNN", {"activations": ["Tanh"]}),
-    }[cell]  # fmt: skip
+        "lstm": ("LSTM", {}),
+        "gru": ("GRU", {"linear_before_reset": 1}),
+        "tanh": ("RNN", {"activations": ["Tanh"]}),
+    }[cell]
     outputs = ["y", "hy", "cy"] if cell == "lstm" else ["y", "hy"]
     node = helper.make_node(kind, ["x", "w", "r", "b"], outputs, hidden_size=R.shape[2], **options)
     told = [
@@ -722,8 +842,14 @@ def test_onnx_without_b_has_zero_biases(handle: dnn.Handle) -> None:
     spec = spec_of("gru_3_bi")
     W, R, _ = onnx_tensors(spec, values_of(spec))
     weights = dnn.RNNWeights.from_onnx(handle, spec, W, R)
-    assert all((values == 0).all() for name, values in weights.numpy().items() if name.endswith(".bias"))
-    assert all((values != 0).any() for name, values in weights.numpy().items() if not name.endswith(".bias"))
+    assert all(
+        (values == 0).all() for name, values in weights.numpy().items() if name.endswith(".bias")
+    )
+    assert all(
+        (values != 0).any()
+        for name, values in weights.numpy().items()
+        if not name.endswith(".bias")
+    )
 
 
 def one(values: list[Array]) -> Array:
@@ -731,25 +857,57 @@ def one(values: list[Array]) -> Array:
 
 
 ONNX_REFUSED: dict[str, tuple[str, str, Any]] = {
-    "too_few_layers": ("lstm_3", r"W has 2 arrays; the spec has 3 layers", lambda W, R, B: (W[:2], R, B)),
+    "too_few_layers": (
+        "lstm_3",
+        r"W has 2 arrays; the spec has 3 layers",
+        lambda W, R, B: (W[:2], R, B),
+    ),
     "too_few_R": ("lstm_3", r"R has 2 arrays", lambda W, R, B: (W, R[:2], B)),
     "too_few_B": ("lstm_3", r"B has 2 arrays", lambda W, R, B: (W, R, B[:2])),
-    "too_many_layers": ("gru_1", r"W has 2 arrays; the spec has 1 layers", lambda W, R, B: (W * 2, R, B)),
-    "one_array_for_three_layers": ("lstm_3", r"W has 1 arrays", lambda W, R, B: (one(W), one(R), one(B))),
-    "one_direction": ("gru_1_bi", r"W of layer 0 has shape \(1, 18, 4\)", lambda W, R, B: ([W[0][:1]], R, B)),
-    "two_directions": ("gru_1", r"W of layer 0 has shape \(2, 18, 4\)", lambda W, R, B: ([W[0].repeat(2, 0)], R, B)),
-    "no_direction_axis": ("gru_1", r"W of layer 0 has shape \(18, 4\)", lambda W, R, B: ([W[0][0]], R, B)),
-    "R_of_another_size": (
-        "gru_1", r"R of layer 0 has shape \(1, 18, 5\); needed: \(1, 18, 6\)", lambda W, R, B: (W, [R[0][:, :, :5]], B),
+    "too_many_layers": (
+        "gru_1",
+        r"W has 2 arrays; the spec has 1 layers",
+        lambda W, R, B: (W * 2, R, B),
     ),
-    "half_of_B": ("gru_1", r"B of layer 0 has shape \(1, 18\); needed: \(1, 36\)", lambda W, R, B: (W, R, [B[0][:, :18]])),
+    "one_array_for_three_layers": (
+        "lstm_3",
+        r"W has 1 arrays",
+        lambda W, R, B: (one(W), one(R), one(B)),
+    ),
+    "one_direction": (
+        "gru_1_bi",
+        r"W of layer 0 has shape \(1, 18, 4\)",
+        lambda W, R, B: ([W[0][:1]], R, B),
+    ),
+    "two_directions": (
+        "gru_1",
+        r"W of layer 0 has shape \(2, 18, 4\)",
+        lambda W, R, B: ([W[0].repeat(2, 0)], R, B),
+    ),
+    "no_direction_axis": (
+        "gru_1",
+        r"W of layer 0 has shape \(18, 4\)",
+        lambda W, R, B: ([W[0][0]], R, B),
+    ),
+    "R_of_another_size": (
+        "gru_1",
+        r"R of layer 0 has shape \(1, 18, 5\); needed: \(1, 18, 6\)",
+        lambda W, R, B: (W, [R[0][:, :, :5]], B),
+    ),
+    "half_of_B": (
+        "gru_1",
+        r"B of layer 0 has shape \(1, 18\); needed: \(1, 36\)",
+        lambda W, R, B: (W, R, [B[0][:, :18]]),
+    ),
     "second_layer": (
-        "lstm_3", r"W of layer 1 has shape \(1, 24, 4\); needed: \(1, 24, 6\)", lambda W, R, B: ([W[0], W[0], W[2]], R, B),
+        "lstm_3",
+        r"W of layer 1 has shape \(1, 24, 4\); needed: \(1, 24, 6\)",
+        lambda W, R, B: ([W[0], W[0], W[2]], R, B),
     ),
     "a_projection": ("lstm_projected_1", r"projection", lambda W, R, B: (W, R, B)),
     "nothing": ("gru_1", r"\bW\b", lambda W, R, B: (None, R, B)),
     "no_arrays": ("gru_1", r"\bR\b", lambda W, R, B: (W, "R", B)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", ONNX_REFUSED)
@@ -764,7 +922,8 @@ def test_onnx_inputs_that_do_not_fit(handle: dnn.Handle, case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bias", "match"), [("none", "B is given, and not zero"), ("single_input", "B has a .*recurrent")]
+    ("bias", "match"),
+    [("none", "B is given, and not zero"), ("single_input", "B has a .*recurrent")],
 )
 def test_onnx_biases_that_the_spec_has_not(handle: dnn.Handle, bias: str, match: str) -> None:
     double, spec = spec_of("lstm_1"), spec_of("lstm_1", bias=bias)
@@ -780,7 +939,9 @@ def sigmoid(values: Array) -> Array:
     return 1 / (1 + np.exp(-values))
 
 
-def keras_layer(cell: str, x: Array, kernel: Array, recurrent: Array, bias: Array | None) -> list[Array]:
+def keras_layer(
+    cell: str, x: Array, kernel: Array, recurrent: Array, bias: Array | None
+) -> list[Array]:
     """Return y and the last states of a Keras layer, as its `call` computes them: x @ kernel, gates side by side.
 
     keras.layers.LSTMCell: i, f, c, o; GRUCell with reset_after: z, r, h, with two biases; SimpleRNNCell: one.
@@ -816,7 +977,10 @@ def keras_weights(spec: dnn.RNNSpec, seed: int = 0) -> list[list[Array]]:
     for layer in range(spec.num_layers):
         columns = spec.input_size if layer == 0 else spec.directions * H
         for _ in range(spec.directions):
-            arrays = [rng.standard_normal((columns, wide)) * 0.5, rng.standard_normal((H, wide)) * 0.5]
+            arrays = [
+                rng.standard_normal((columns, wide)) * 0.5,
+                rng.standard_normal((H, wide)) * 0.5,
+            ]
             if spec.bias != dnn.RNNBiasMode.NO:
                 arrays.append(rng.standard_normal((2, wide) if cell == "gru" else wide))
             weights.append(arrays)
@@ -873,7 +1037,11 @@ def test_a_keras_gru_with_a_single_bias(handle: dnn.Handle) -> None:
     """It has two, of which one has to be zero then."""
     spec = spec_of("gru_1", bias="single_input")
     weights = keras_weights(spec_of("gru_1"))
-    refuses(ARGUMENT, r"recurrent\.\w\.bias that is not zero", lambda: dnn.RNNWeights.from_keras(handle, spec, weights))
+    refuses(
+        ARGUMENT,
+        r"recurrent\.\w\.bias that is not zero",
+        lambda: dnn.RNNWeights.from_keras(handle, spec, weights),
+    )
     weights[0][2][1] = 0
     x = inputs(spec)
     made = dnn.RNNWeights.from_keras(handle, spec, weights)
@@ -882,32 +1050,52 @@ def test_a_keras_gru_with_a_single_bias(handle: dnn.Handle) -> None:
 
 KERAS_REFUSED: dict[str, tuple[str, str, Any]] = {
     "reset_after_false": (
-        "gru_1", r"bias of layer0\.forward is of a GRU with reset_after=False", lambda w: [[*w[0][:2], w[0][2][0]]],
+        "gru_1",
+        r"bias of layer0\.forward is of a GRU with reset_after=False",
+        lambda w: [[*w[0][:2], w[0][2][0]]],
     ),
     "reset_after_false_in_the_second_direction": (
-        "gru_1_bi", r"layer0\.backward.*reset_after=False", lambda w: [w[0], [*w[1][:2], w[1][2][0]]],
+        "gru_1_bi",
+        r"layer0\.backward.*reset_after=False",
+        lambda w: [w[0], [*w[1][:2], w[1][2][0]]],
     ),
-    "no_bias": ("lstm_1", r"weights has 2 arrays.*needs 3 \(kernel, recurrent kernel, bias\)", lambda w: w[0][:2]),
-    "too_few_layers": ("lstm_3", r"weights has 6 arrays.*3 layers and 1 directions", lambda w: w[:2]),
+    "no_bias": (
+        "lstm_1",
+        r"weights has 2 arrays.*needs 3 \(kernel, recurrent kernel, bias\)",
+        lambda w: w[0][:2],
+    ),
+    "too_few_layers": (
+        "lstm_3",
+        r"weights has 6 arrays.*3 layers and 1 directions",
+        lambda w: w[:2],
+    ),
     "too_many": ("lstm_1", r"weights has 6 arrays", lambda w: w * 2),
     "one_direction": ("lstm_1_bi", r"weights has 3 arrays.*2 directions", lambda w: w[:1]),
     "kernel_not_transposed": (
-        "lstm_1", r"kernel of layer0\.forward has shape \(24, 4\); needed: \(4, 24\)", lambda w: [w[0][0].T, *w[0][1:]],
+        "lstm_1",
+        r"kernel of layer0\.forward has shape \(24, 4\); needed: \(4, 24\)",
+        lambda w: [w[0][0].T, *w[0][1:]],
     ),
     "recurrent_kernel": (
-        "lstm_1", r"recurrent kernel of layer0\.forward has shape \(4, 24\); needed: \(6, 24\)",
+        "lstm_1",
+        r"recurrent kernel of layer0\.forward has shape \(4, 24\); needed: \(6, 24\)",
         lambda w: [w[0][0], w[0][0], w[0][2]],
     ),
-    "bias": ("lstm_1", r"bias of layer0\.forward has shape \(2, 24\); needed: \(24,\)",
-             lambda w: [*w[0][:2], np.zeros((2, 24))]),
+    "bias": (
+        "lstm_1",
+        r"bias of layer0\.forward has shape \(2, 24\); needed: \(24,\)",
+        lambda w: [*w[0][:2], np.zeros((2, 24))],
+    ),
     "second_layer": (
-        "tanh_3", r"kernel of layer1\.forward has shape \(4, 6\); needed: \(6, 6\)", lambda w: [w[0], w[0], w[2]],
+        "tanh_3",
+        r"kernel of layer1\.forward has shape \(4, 6\); needed: \(6, 6\)",
+        lambda w: [w[0], w[0], w[2]],
     ),
     "a_projection": ("lstm_projected_1", r"projection", lambda w: w),
     "nothing": ("lstm_1", r"weights", lambda w: None),
     "a_number": ("lstm_1", r"weights", lambda w: 5),
     "empty": ("lstm_1", r"weights has 0 arrays", lambda w: []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", KERAS_REFUSED)
@@ -924,7 +1112,9 @@ def test_weights_are_not_pickled_and_say_what_is(handle: dnn.Handle) -> None:
     spec = dnn.RNNSpec("gru", I, H)
     weights = dnn.RNNWeights.from_arrays(handle, spec, values_of(spec))
     for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match=r"RNNWeights cannot be copied or pickled; pickle its numpy\(\)"):
+        with pytest.raises(
+            TypeError, match=r"RNNWeights cannot be copied or pickled; pickle its numpy\(\)"
+        ):
             duplicate(weights)
     again = dnn.RNNWeights.from_arrays(handle, *pickle.loads(pickle.dumps((spec, weights.numpy()))))
     assert {name: array.tobytes() for name, array in again.numpy().items()} == {
@@ -939,7 +1129,9 @@ def test_weights_do_not_depend_on_how_it_is_computed(handle: dnn.Handle) -> None
     """Math type, compute type, clipping and dropout of the network may differ from those the weights were made with."""
     spec = dnn.RNNSpec("lstm", I, H, 2, math_type="fma")
     values = values_of(spec)
-    weights = dnn.RNNWeights.from_arrays(handle, spec.replace(clip=(-1, 1), dropout=0.5, math_type="default"), values)
+    weights = dnn.RNNWeights.from_arrays(
+        handle, spec.replace(clip=(-1, 1), dropout=0.5, math_type="default"), values
+    )
     x = inputs(spec).astype(np.float32)
     got = run(handle, spec, weights, x)
     stored = {name: value.astype(np.float32) for name, value in values.items()}

@@ -14,7 +14,9 @@ import cudnnlite as dnn
 
 from .rnn_problems import ALGORITHMS, Case, Problem
 
-EXAMPLE = json.loads((Path(__file__).parents[1] / "data" / "worked_examples.json").read_text())["lstm_two_steps"]
+EXAMPLE = json.loads((Path(__file__).parents[1] / "data" / "worked_examples.json").read_text())[
+    "lstm_two_steps"
+]
 SETUP, PRINTED, EXACT = EXAMPLE["setup"], EXAMPLE["forward"], EXAMPLE["float64"]
 GRADIENTS = EXAMPLE["gradients_float64"]
 GATES = {"i": "i", "f": "f", "g": "a", "o": "o"}  # ours, and the lecture's name
@@ -30,7 +32,9 @@ every_way = pytest.mark.parametrize(
     [
         pytest.param(*way, id="-".join(map(str, way)))
         for way in product(CLOSE, BIASES, (None, *ALGORITHMS))
-        if way[2] in (None, "STANDARD") or way[:2] == ("float32", "double") or way[1:] == ("double", "PERSIST_DYNAMIC")
+        if way[2] in (None, "STANDARD")
+        or way[:2] == ("float32", "double")
+        or way[1:] == ("double", "PERSIST_DYNAMIC")
     ],
 )
 
@@ -44,7 +48,9 @@ def example_weights(bias: str) -> dict[str, Any]:
         for place in ("input", "recurrent"):
             if bias in ("double", f"single_{place}"):
                 here = place == "input" or bias == "single_recurrent"
-                values[f"layer0.forward.{place}.{gate}.bias"] = np.array([SETUP["b"][theirs] if here else 0.0])
+                values[f"layer0.forward.{place}.{gate}.bias"] = np.array(
+                    [SETUP["b"][theirs] if here else 0.0]
+                )
     return values
 
 
@@ -52,7 +58,16 @@ class Lecture(Problem):
     """The example on a handle: a Problem whose values are not random."""
 
     def __init__(self, handle: dnn.Handle, dtype: str, bias: str) -> None:
-        case = Case("lstm", bias=bias, dtype=dtype, steps=2, batch=1, input_size=2, hidden_size=1, states=False)
+        case = Case(
+            "lstm",
+            bias=bias,
+            dtype=dtype,
+            steps=2,
+            batch=1,
+            input_size=2,
+            hidden_size=1,
+            states=False,
+        )
         super().__init__(handle, case)
         self.weights.update(example_weights(bias))
         self.x = handle.array(np.array(SETUP["x"], self.dtype)[:, None])
@@ -64,7 +79,9 @@ class Lecture(Problem):
 
 
 def assert_near(got: Any, expected: Any, allowed: float) -> None:
-    np.testing.assert_allclose(np.ravel(got).astype(np.float64), np.ravel(expected), rtol=0, atol=allowed)
+    np.testing.assert_allclose(
+        np.ravel(got).astype(np.float64), np.ravel(expected), rtol=0, atol=allowed
+    )
 
 
 @every_way
@@ -84,7 +101,9 @@ def test_outputs(handle: dnn.Handle, dtype: str, bias: str, algorithm: str | Non
         hy = cy = None
         for step in range(2):
             x = handle.array(np.array(SETUP["x"], lecture.dtype)[step : step + 1, None])
-            y, hy, cy = dnn.rnn_forward(handle, lecture.spec, lecture.weights, x, hy, cy, algorithm=algorithm)
+            y, hy, cy = dnn.rnn_forward(
+                handle, lecture.spec, lecture.weights, x, hy, cy, algorithm=algorithm
+            )
             assert_near(y.numpy(), out[step], allowed)
             assert_near(cy.numpy(), state[step], allowed)
 
@@ -114,12 +133,19 @@ def test_a_step_of_training(handle: dnn.Handle, dtype: str) -> None:
     """The weights that gradient descent with a rate of 0.1 ends with."""
     lecture, rate = Lecture(handle, dtype, "single_input"), 0.1
     result = lecture.forward(training=True)
-    lecture.dy = handle.array(result.y.numpy() - np.array(SETUP["labels"], lecture.dtype)[:, None, None])
+    lecture.dy = handle.array(
+        result.y.numpy() - np.array(SETUP["labels"], lecture.dtype)[:, None, None]
+    )
     _, gradients = lecture.backward(result.reserve)
     moved = gradients.numpy()
-    lecture.weights.update({name: values - rate * moved[name] for name, values in lecture.weights.numpy().items()})
+    lecture.weights.update(
+        {name: values - rate * moved[name] for name, values in lecture.weights.numpy().items()}
+    )
     after = lecture.weights.numpy()
-    for allowed, expected in ((CLOSE_TO_PRINTED, EXAMPLE["published_after_update"]), (CLOSE[dtype], EXACT)):
+    for allowed, expected in (
+        (CLOSE_TO_PRINTED, EXAMPLE["published_after_update"]),
+        (CLOSE[dtype], EXACT),
+    ):
         for gate, theirs in GATES.items():
             assert_near(after[f"layer0.forward.input.{gate}"], expected["W"][theirs], allowed)
             assert_near(after[f"layer0.forward.recurrent.{gate}"], expected["U"][theirs], allowed)
@@ -128,6 +154,8 @@ def test_a_step_of_training(handle: dnn.Handle, dtype: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS[1:3])
 @pytest.mark.parametrize("bias", ["single_input", "single_recurrent"])
-def test_a_single_bias_is_not_for_every_algorithm(handle: dnn.Handle, bias: str, algorithm: str) -> None:
+def test_a_single_bias_is_not_for_every_algorithm(
+    handle: dnn.Handle, bias: str, algorithm: str
+) -> None:
     with pytest.raises(dnn.NotSupportedError, match="wants bias='double'"):
         Lecture(handle, "float32", bias).forward(algorithm=algorithm)

@@ -48,7 +48,9 @@ def demanding(handle: dnn.Handle) -> tuple[Problem, dnn.AlgorithmTable]:
 
 @search
 @kinds
-def test_keeps_every_algorithm_the_failed_ones_last(handle: dnn.Handle, search: Any, kind: str) -> None:
+def test_keeps_every_algorithm_the_failed_ones_last(
+    handle: dnn.Handle, search: Any, kind: str
+) -> None:
     problem = problem_of(handle, kind)
     table = search(handle, problem.x, problem.w, problem.conv)
     assert {row.algorithm for row in table} == set(ALGORITHMS)
@@ -83,7 +85,9 @@ def test_what_one_kernel_of_the_emulated_device_stands_for(handle: dnn.Handle) -
         for row in table:
             first = firsts.setdefault(row.time_ms, row)
             one = handle.device.kind == "emulated" and row.ok and first is not row
-            assert row.remark == (f"here the same kernel as {first.algorithm} ({first.math_type})" if one else "")
+            assert row.remark == (
+                f"here the same kernel as {first.algorithm} ({first.math_type})" if one else ""
+            )
         assert ("here the same kernel" in str(table)) == (handle.device.kind == "emulated")
 
 
@@ -101,7 +105,9 @@ def test_every_row_that_is_ok_can_be_applied(handle: dnn.Handle, search: Any, ki
     rows = [row for row in search(handle, problem.x, problem.w, problem.conv) if row.ok]
     for row in rows:
         problem.assert_right(problem.run(algorithm=row), row.algorithm, math_type=row.math_type)
-        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=row) as plan:
+        with dnn.plan_convolution_forward(
+            handle, problem.x, problem.w, problem.conv, algorithm=row
+        ) as plan:
             assert (plan.choice.algorithm, plan.choice.math_type) == (row.algorithm, row.math_type)
             guarded = handle.empty((plan.workspace + 512,), "uint8")
             fill(guarded, PATTERN)
@@ -134,7 +140,9 @@ def test_find_leaves_out_alone_where_beta_reads_it(handle: dnn.Handle, beta: flo
     problem = problem_of(handle)
     out = handle.array(problem.old_host)
     before = memory_of(out)
-    found = dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv, beta=beta, out=out)
+    found = dnn.find_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, beta=beta, out=out
+    )
     np.testing.assert_array_equal(memory_of(out), before)
     problem.check(algorithm=found.best(), beta=beta, out=out)
 
@@ -169,7 +177,9 @@ def test_searches_for_another_output(handle: dnn.Handle, search: Any) -> None:
 @pytest.mark.parametrize("limit", [0, "1 KiB"])
 def test_find_keeps_its_workspace_limit(handle: dnn.Handle, limit: Any) -> None:
     problem = problem_of(handle)
-    found = dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv, workspace_limit=limit)
+    found = dnn.find_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, workspace_limit=limit
+    )
     allowed = 0 if limit == 0 else 1024
     assert all(row.workspace <= allowed for row in found if row.ok)
     assert found[0].ok
@@ -182,7 +192,12 @@ def test_a_limit_that_costs_something_warns(handle: dnn.Handle, call: str) -> No
     limit = table[0].workspace - 1
     with pytest.warns(dnn.WorkspaceLimitWarning, match=table[0].algorithm.name) as caught:
         result = getattr(dnn, call)(
-            handle, problem.x, problem.w, problem.conv, workspace_limit=limit, interface="descriptor"
+            handle,
+            problem.x,
+            problem.w,
+            problem.conv,
+            workspace_limit=limit,
+            interface="descriptor",
         )
     assert len(caught) == 1
     if call.startswith("plan"):
@@ -190,7 +205,9 @@ def test_a_limit_that_costs_something_warns(handle: dnn.Handle, call: str) -> No
             result = plan(problem.x, problem.w)
     problem.assert_right(result, table.best(workspace_limit=limit).algorithm)
     assert handle.workspace.size <= limit
-    assert caught[0].filename == __file__, "the warning points somewhere else than at the user's line"
+    assert caught[0].filename == __file__, (
+        "the warning points somewhere else than at the user's line"
+    )
 
 
 def test_a_limit_that_costs_nothing_is_silent(handle: dnn.Handle) -> None:
@@ -208,7 +225,9 @@ def test_the_handles_limit_counts_where_the_call_has_none(device: Any) -> None:
     with dnn.Handle(device, workspace_limit=limit) as handle:
         problem.handle = handle
         with pytest.warns(dnn.WorkspaceLimitWarning):
-            y = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, interface="descriptor")
+            y = dnn.convolution_forward(
+                handle, problem.x, problem.w, problem.conv, interface="descriptor"
+            )
         problem.assert_right(y, table.best(workspace_limit=limit).algorithm)
         assert handle.workspace.peak <= limit
 

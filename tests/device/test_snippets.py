@@ -57,7 +57,9 @@ def run(text: str, device: Any, monkeypatch: pytest.MonkeyPatch, **names: Any) -
     return names
 
 
-def test_one_line(device: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line(
+    device: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = run(ONE_LINE, device, monkeypatch)
     printed = capsys.readouterr().out
     y, best = names["y"], names["best"]
@@ -67,7 +69,9 @@ def test_one_line(device: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert best.deterministic
     assert best.workspace <= 64 << 20
     expected = onnx_convolution(names["image"], names["kernel"], (3, 3), (2, 2), (1, 1))
-    assert_close(y.numpy(), expected, bound("float32", best.math_type, best.algorithm, (64, 3, 7, 7)))
+    assert_close(
+        y.numpy(), expected, bound("float32", best.math_type, best.algorithm, (64, 3, 7, 7))
+    )
     mean = float(printed.splitlines()[0].split()[-1])
     np.testing.assert_allclose(mean, expected.mean(), atol=1e-3)
 
@@ -90,10 +94,15 @@ def torch_lstm() -> Any:
     for layer, columns in enumerate((64, 256)):
         for suffix in ("", "_reverse"):
             for name, shape in (
-                ("weight_ih", (512, columns)), ("weight_hh", (512, 128)), ("bias_ih", (512,)), ("bias_hh", (512,)),
-            ):  # fmt: skip
+                ("weight_ih", (512, columns)),
+                ("weight_hh", (512, 128)),
+                ("bias_ih", (512,)),
+                ("bias_hh", (512,)),
+            ):
                 bound = 128**-0.5  # what PyTorch initializes to
-                state[f"{name}_l{layer}{suffix}"] = rng.uniform(-bound, bound, shape).astype(np.float32)
+                state[f"{name}_l{layer}{suffix}"] = rng.uniform(-bound, bound, shape).astype(
+                    np.float32
+                )
     return SimpleNamespace(state_dict=lambda: state)
 
 

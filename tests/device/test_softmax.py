@@ -33,7 +33,9 @@ def flat(values: Array, mode: str) -> Array:
 
 def onnx_softmax(x: Array, algorithm: str, mode: str) -> Array:
     """Run ONNX's Softmax or LogSoftmax in float64."""
-    return onnx_run("LogSoftmax" if algorithm == "log" else "Softmax", flat(x, mode), axis=1).reshape(x.shape)
+    return onnx_run(
+        "LogSoftmax" if algorithm == "log" else "Softmax", flat(x, mode), axis=1
+    ).reshape(x.shape)
 
 
 def torch_softmax(x: Array, dy: Array, algorithm: str, mode: str) -> tuple[Array, Array]:
@@ -64,24 +66,36 @@ by_options = pytest.mark.parametrize(
 
 @by_options
 @pytest.mark.parametrize("rank", SHAPES)
-def test_forward_is_what_onnx_says(handle: dnn.Handle, algorithm: str, mode: str, rank: int) -> None:
+def test_forward_is_what_onnx_says(
+    handle: dnn.Handle, algorithm: str, mode: str, rank: int
+) -> None:
     for dtype, layout in combinations(rank):
         if wrong_in_cudnn(rank, dtype, layout, mode):
             continue
         host, spec = host_values(rank, dtype), spec_of(SHAPES[rank], dtype, layout)
         y = dnn.softmax_forward(
-            handle, upload(handle, spec, host), algorithm=algorithm, mode=mode, out=poisoned(handle, spec)
+            handle,
+            upload(handle, spec, host),
+            algorithm=algorithm,
+            mode=mode,
+            out=poisoned(handle, spec),
         ).numpy()
         assert_near(y, onnx_softmax(host, algorithm, mode), OPERATION_BOUNDS[dtype])
         values = flat(y.astype(np.float64), mode)
         sums = (np.exp(values) if algorithm == "log" else values).sum(1)
-        few = OPERATION_BOUNDS[dtype] * np.abs(values).max() * (8 if algorithm == "log" else flat(host, mode).shape[1])
+        few = (
+            OPERATION_BOUNDS[dtype]
+            * np.abs(values).max()
+            * (8 if algorithm == "log" else flat(host, mode).shape[1])
+        )
         np.testing.assert_allclose(sums, 1, rtol=0, atol=few)
 
 
 @by_options
 @pytest.mark.parametrize("rank", SHAPES)
-def test_both_ways_are_what_pytorch_says(handle: dnn.Handle, algorithm: str, mode: str, rank: int) -> None:
+def test_both_ways_are_what_pytorch_says(
+    handle: dnn.Handle, algorithm: str, mode: str, rank: int
+) -> None:
     how = {"algorithm": algorithm, "mode": mode}
     for dtype, layout in combinations(rank):
         if wrong_in_cudnn(rank, dtype, layout, mode):
@@ -93,13 +107,22 @@ def test_both_ways_are_what_pytorch_says(handle: dnn.Handle, algorithm: str, mod
         )
         expected, gradient = torch_softmax(host, dy_host, algorithm, mode)
         rounded = upload(handle, spec, expected.astype(host.dtype))
-        dx = dnn.softmax_backward(handle, rounded, upload(handle, spec, dy_host), **how, out=poisoned(handle, spec))
+        dx = dnn.softmax_backward(
+            handle, rounded, upload(handle, spec, dy_host), **how, out=poisoned(handle, spec)
+        )
         y = dnn.softmax_forward(handle, upload(handle, spec, host), **how)
         assert_near(y.numpy(), expected, OPERATION_BOUNDS[dtype])
         # from a y that was rounded, whose every value is off by as much
-        sums = np.abs(flat(dy_host.astype(np.float64), mode).sum(1)).max() if algorithm == "log" else 0.0
+        sums = (
+            np.abs(flat(dy_host.astype(np.float64), mode).sum(1)).max()
+            if algorithm == "log"
+            else 0.0
+        )
         assert_near(
-            dx.numpy(), gradient, 2 * OPERATION_BOUNDS[dtype], max(sums, np.abs(dy_host.astype(np.float64)).max())
+            dx.numpy(),
+            gradient,
+            2 * OPERATION_BOUNDS[dtype],
+            max(sums, np.abs(dy_host.astype(np.float64)).max()),
         )
 
 
@@ -112,7 +135,10 @@ def test_backward_is_the_slope_of_forward(
     rng, step, how = np.random.default_rng(2), 1e-4, {"algorithm": algorithm, "mode": mode}
     x, dy = rng.standard_normal(shape), rng.standard_normal(shape)
     moves = step * np.eye(x.size).reshape(x.size, *shape[1:])
-    up, down = (dnn.softmax_forward(handle, handle.array(x + sign * moves), **how).numpy() for sign in (1, -1))
+    up, down = (
+        dnn.softmax_forward(handle, handle.array(x + sign * moves), **how).numpy()
+        for sign in (1, -1)
+    )
     y = dnn.softmax_forward(handle, handle.array(x), **how)
     dx = dnn.softmax_backward(handle, y, handle.array(dy), **how).numpy()
     slope = ((up - down) * dy).reshape(x.size, -1).sum(1) / (2 * step)
@@ -122,7 +148,9 @@ def test_backward_is_the_slope_of_forward(
 @pytest.mark.parametrize("algorithm", ["accurate", "log"])
 @pytest.mark.parametrize("mode", SCALES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_large_values_do_not_overflow(handle: dnn.Handle, algorithm: str, mode: str, dtype: str) -> None:
+def test_large_values_do_not_overflow(
+    handle: dnn.Handle, algorithm: str, mode: str, dtype: str
+) -> None:
     for size in (1000.0, -1000.0):
         host = (host_values(4, dtype) + size).astype(dtype)
         y = dnn.softmax_forward(handle, handle.array(host), algorithm=algorithm, mode=mode).numpy()
@@ -145,7 +173,9 @@ BETWEEN = {
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("mode", SCALES)
-def test_layouts_may_differ_where_cudnn_computes_that_rightly(handle: dnn.Handle, dtype: str, mode: str) -> None:
+def test_layouts_may_differ_where_cudnn_computes_that_rightly(
+    handle: dnn.Handle, dtype: str, mode: str
+) -> None:
     host = host_values(4, dtype)
     expected = onnx_softmax(host, "accurate", mode)
     for one, other in itertools.permutations(LAYOUTS, 2):
@@ -153,15 +183,25 @@ def test_layouts_may_differ_where_cudnn_computes_that_rightly(handle: dnn.Handle
         out = handle.empty(spec_of(host.shape, dtype, other))
         fill(out, 0xFF)
         if (one, other) in BETWEEN[mode]:
-            assert_near(dnn.softmax_forward(handle, x, mode=mode, out=out).numpy(), expected, OPERATION_BOUNDS[dtype])
+            assert_near(
+                dnn.softmax_forward(handle, x, mode=mode, out=out).numpy(),
+                expected,
+                OPERATION_BOUNDS[dtype],
+            )
         else:
-            refuses(dnn.ArgumentError, r"\bout is", partial(dnn.softmax_forward, handle, x, mode=mode, out=out))
+            refuses(
+                dnn.ArgumentError,
+                r"\bout is",
+                partial(dnn.softmax_forward, handle, x, mode=mode, out=out),
+            )
             assert (memory_of(out) == 0xFF).all()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("mode", SCALES)
-def test_layouts_of_gradients_that_differ_are_refused(handle: dnn.Handle, dtype: str, mode: str) -> None:
+def test_layouts_of_gradients_that_differ_are_refused(
+    handle: dnn.Handle, dtype: str, mode: str
+) -> None:
     """cuDNN 9.19 computes something else, and calls it a success."""
     shape = SHAPES[4]
     backward = partial(dnn.softmax_backward, handle)
@@ -175,7 +215,9 @@ def test_layouts_of_gradients_that_differ_are_refused(handle: dnn.Handle, dtype:
 
 @pytest.mark.parametrize("algorithm", ["fast", "accurate", "log"])
 @pytest.mark.parametrize("mode", SCALES)
-def test_some_channels_of_images_are_never_computed_wrongly(handle: dnn.Handle, mode: str, algorithm: str) -> None:
+def test_some_channels_of_images_are_never_computed_wrongly(
+    handle: dnn.Handle, mode: str, algorithm: str
+) -> None:
     """Between the images are gaps then, of which cuDNN 9.19 reads, and writes over, in mode INSTANCE."""
     whole = np.random.default_rng(0).standard_normal((3, 9, 4, 5)).astype(np.float32)
     x = handle.array(whole)[:, :6]
@@ -183,7 +225,9 @@ def test_some_channels_of_images_are_never_computed_wrongly(handle: dnn.Handle, 
     if mode == "instance":
         refuses(dnn.ArgumentError, "gaps", call)
     else:
-        assert_near(call().numpy(), onnx_softmax(whole[:, :6], algorithm, mode), OPERATION_BOUNDS["float32"])
+        assert_near(
+            call().numpy(), onnx_softmax(whole[:, :6], algorithm, mode), OPERATION_BOUNDS["float32"]
+        )
 
 
 @pytest.mark.parametrize("algorithm", ["fast", "accurate", "log"])
@@ -208,7 +252,11 @@ def test_strides_of_axes_of_size_1_do_not_matter(handle: dnn.Handle, algorithm: 
 def test_layouts_that_are_the_same_memory_are_none_that_differ(handle: dnn.Handle) -> None:
     host = np.random.default_rng(0).standard_normal((2, 7, 1, 1))
     x, out = handle.array(host), handle.empty(dnn.TensorSpec(host.shape, "float64", "NHWC"))
-    assert_near(dnn.softmax_forward(handle, x, out=out).numpy(), onnx_softmax(host, "accurate", "channel"), 1e-13)
+    assert_near(
+        dnn.softmax_forward(handle, x, out=out).numpy(),
+        onnx_softmax(host, "accurate", "channel"),
+        1e-13,
+    )
 
 
 def test_float64_in_five_dimensions_with_channels_last_is_refused(handle: dnn.Handle) -> None:
@@ -220,9 +268,15 @@ def test_float64_in_five_dimensions_with_channels_last_is_refused(handle: dnn.Ha
             ("x", partial(dnn.softmax_forward, handle, x)),
             ("y", partial(dnn.softmax_backward, handle, x, x)),
         ):
-            refuses(dnn.ArgumentError, rf"\b{name} is.*channels must come first", partial(call, algorithm=algorithm))
+            refuses(
+                dnn.ArgumentError,
+                rf"\b{name} is.*channels must come first",
+                partial(call, algorithm=algorithm),
+            )
         y = dnn.softmax_forward(handle, x, algorithm=algorithm, mode="instance")
-        assert_near(y.numpy(), onnx_softmax(host, algorithm, "instance"), OPERATION_BOUNDS["float64"])
+        assert_near(
+            y.numpy(), onnx_softmax(host, algorithm, "instance"), OPERATION_BOUNDS["float64"]
+        )
 
 
 def test_options_by_name(handle: dnn.Handle) -> None:
@@ -231,9 +285,23 @@ def test_options_by_name(handle: dnn.Handle) -> None:
     expected = onnx_softmax(host, "log", "instance")
     for algorithm in ("log", "LOG", "Log", dnn.SoftmaxAlgorithm.LOG, 2):
         for mode in ("instance", "INSTANCE", "Instance", dnn.SoftmaxMode.INSTANCE, 0):
-            assert_near(dnn.softmax_forward(handle, x, algorithm=algorithm, mode=mode).numpy(), expected, 1e-13)
-    assert_near(dnn.softmax_forward(handle, x).numpy(), onnx_softmax(host, "accurate", "channel"), 1e-13)
-    for call in (partial(dnn.softmax_forward, handle, x), partial(dnn.softmax_backward, handle, x, x)):
-        for option, allowed in (("algorithm", "FAST, ACCURATE, LOG"), ("mode", "INSTANCE, CHANNEL")):
+            assert_near(
+                dnn.softmax_forward(handle, x, algorithm=algorithm, mode=mode).numpy(),
+                expected,
+                1e-13,
+            )
+    assert_near(
+        dnn.softmax_forward(handle, x).numpy(), onnx_softmax(host, "accurate", "channel"), 1e-13
+    )
+    for call in (
+        partial(dnn.softmax_forward, handle, x),
+        partial(dnn.softmax_backward, handle, x, x),
+    ):
+        for option, allowed in (
+            ("algorithm", "FAST, ACCURATE, LOG"),
+            ("mode", "INSTANCE, CHANNEL"),
+        ):
             for wrong in ("exact", 3, None, dnn.PoolingMode.MAX):
-                refuses(dnn.ArgumentError, rf"\b{option}=.*{allowed}", partial(call, **{option: wrong}))
+                refuses(
+                    dnn.ArgumentError, rf"\b{option}=.*{allowed}", partial(call, **{option: wrong})
+                )

@@ -24,7 +24,9 @@ def busy(handle: dnn.Handle) -> Any:
     x, w = handle.empty((32, 256, 56, 56)), handle.empty((256, 256, 3, 3))
     y = handle.empty((32, 256, 54, 54))
     for _ in range(10):
-        dnn.convolution_forward(handle, x, w, dnn.ConvolutionSpec(math_type="fma"), out=y, algorithm="IMPLICIT_GEMM")
+        dnn.convolution_forward(
+            handle, x, w, dnn.ConvolutionSpec(math_type="fma"), out=y, algorithm="IMPLICIT_GEMM"
+        )
     return x, w, y
 
 
@@ -66,11 +68,17 @@ def test_the_stream_changes_between_calls(handle: dnn.Handle) -> None:
     streams = [handle.stream, handle.device.create_stream(), handle.device.create_stream()]
     handle.synchronize()
     results, sizes = [], []
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=algorithm) as plan:
+    with dnn.plan_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, algorithm=algorithm
+    ) as plan:
         for stream in streams * 2:
             handle.stream = stream
             results.append(plan(problem.x, problem.w))
-            results.append(dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=algorithm))
+            results.append(
+                dnn.convolution_forward(
+                    handle, problem.x, problem.w, problem.conv, algorithm=algorithm
+                )
+            )
             sizes.append(handle.workspace.size)
         for y in results:
             problem.assert_right(y, algorithm.algorithm)
@@ -86,7 +94,9 @@ def test_out_of_another_stream_is_read_when_it_is_written(handle: dnn.Handle) ->
     handle.synchronize()
     handle.stream = stream = handle.device.create_stream()
     held = busy(handle)
-    dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, out=out, algorithm="IMPLICIT_GEMM")
+    dnn.convolution_forward(
+        handle, problem.x, problem.w, problem.conv, out=out, algorithm="IMPLICIT_GEMM"
+    )
     try:
         problem.assert_right(out, dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
     finally:
@@ -173,7 +183,10 @@ def test_errors_of_threads_do_not_mix(device: Any) -> None:
 def test_a_shared_handle_is_an_error_unless_it_is_allowed(device: Any) -> None:
     with dnn.Handle(device) as handle:
         problem = Problem(handle, X, W, padding=1, math_type="fma")
-        with ThreadPoolExecutor(1, thread_name_prefix="other") as pool, pytest.raises(dnn.ThreadError, match="other"):
+        with (
+            ThreadPoolExecutor(1, thread_name_prefix="other") as pool,
+            pytest.raises(dnn.ThreadError, match="other"),
+        ):
             pool.submit(problem.run, algorithm="IMPLICIT_GEMM").result()
     with dnn.Handle(device, check_same_thread=False) as handle:
         problem = Problem(handle, X, W, padding=1, math_type="fma")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from unit.harness import run_python
+from helpers.harness import run_python
 
 import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
@@ -21,8 +21,8 @@ from cudnnlite.autotune.claims import claimed_device
 from cudnnlite.autotune.model import ModelTuning, tune_model
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuner import Tuner
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.rnn import RNNForwardProblem
 
 from .problems import Problem as Case
 from .test_plan import count_calls
@@ -31,7 +31,9 @@ from .test_tuner import hurry
 FMA = dnn.ConvolutionSpec(1, math_type="fma")
 W = {channels: (channels, 4, 3, 3) for channels in (2, 3, 5, 6)}
 X = (2, 4, 9, 8)
-CONVOLUTIONS = [ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(w), FMA) for w in W.values()]
+CONVOLUTIONS = [
+    ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(w), FMA) for w in W.values()
+]
 LSTM = RNNForwardProblem(dnn.RNNSpec("lstm", 6, 8, math_type="fma"), dnn.RNNDataSpec((5, 4, 6)))
 PROBLEMS = [*CONVOLUTIONS, LSTM, CONVOLUTIONS[0]]
 WAYS = ("here", "pool", "threads", "processes")
@@ -66,7 +68,9 @@ def check(tuning: ModelTuning, device: Any) -> None:
     assert tuning.failed == ()
     assert [tuned.problem for tuned in tuning.tunings] == [*CONVOLUTIONS, LSTM]
     assert [tuned.count for tuned in tuning.tunings] == [2, 1, 1, 1, 1]
-    assert tuning.total_ms == pytest.approx(sum(t.count * t.chosen.call_us / 1000 for t in tuning.tunings))
+    assert tuning.total_ms == pytest.approx(
+        sum(t.count * t.chosen.call_us / 1000 for t in tuning.tunings)
+    )
     assert tuning.facts["device"] == device.facts().name
     with dnn.Handle(device) as handle:
         for tuned, w in zip(tuning.tunings, W.values(), strict=False):
@@ -83,7 +87,9 @@ def test_the_choices_are_right_whoever_measures(device: Any, path: Path, way: st
         assert (tuning.measured, tuning.remembered) == (5, 0)
         assert {worker.uuid for worker in tuning.workers} == {device.facts().uuid}
         here = {worker.process == os.getpid() for worker in tuning.workers}
-        assert here <= {"here": {True}, "threads": {True}, "processes": {False}}.get(way, {True, False})
+        assert here <= {"here": {True}, "threads": {True}, "processes": {False}}.get(
+            way, {True, False}
+        )
         again = tune_model(PROBLEMS, device=device, cache=path, **options)
     check(again, device)
     if device.kind == "emulated":
@@ -91,10 +97,14 @@ def test_the_choices_are_right_whoever_measures(device: Any, path: Path, way: st
         assert again.remembered == 0
         return
     assert (again.measured, again.remembered) == (0, 5)
-    assert [tuple(tuned.table) for tuned in again.tunings] == [tuple(tuned.table) for tuned in tuning.tunings]
+    assert [tuple(tuned.table) for tuned in again.tunings] == [
+        tuple(tuned.table) for tuned in tuning.tunings
+    ]
     with dnn.Handle(device) as handle, TuningCache(path) as cache:
         tuner = Tuner(handle, cache)
-        assert [tuner.choose(tuned.problem) for tuned in tuning.tunings] == [tuned.chosen for tuned in tuning.tunings]
+        assert [tuner.choose(tuned.problem) for tuned in tuning.tunings] == [
+            tuned.chosen for tuned in tuning.tunings
+        ]
         assert tuner.measured == 0
 
 
@@ -102,7 +112,11 @@ def test_the_choices_are_right_whoever_measures(device: Any, path: Path, way: st
 def test_what_is_remembered_reaches_no_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = dnn.devices.choice.get_device("cuda")
     tune_model(PROBLEMS, device=device, cache=path)
-    running = [name for name, function in FUNCTIONS.items() if function.needs_device and hasattr(device.api, name)]
+    running = [
+        name
+        for name, function in FUNCTIONS.items()
+        if function.needs_device and hasattr(device.api, name)
+    ]
     assert {"cudnnConvolutionForward", "cudnnCreate", "cudnnRNNForward"} <= set(running)
     calls = count_calls(monkeypatch, device.api, *running)
     for name in ("allocate", "create_stream", "elapsed_ms", "capture", "copy_in"):
@@ -134,7 +148,7 @@ def test_a_forked_process_says_what_is_wrong(path: Path) -> None:
         from concurrent.futures import ProcessPoolExecutor
         import cudnnlite as dnn
         from cudnnlite.autotune.model import tune_model
-        from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+        from cudnnlite.problems.convolution import ConvolutionForwardProblem
         problem = ConvolutionForwardProblem(dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((2, 4, 3, 3)))
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as executor:
             try:
@@ -146,7 +160,9 @@ def test_a_forked_process_says_what_is_wrong(path: Path) -> None:
 
 
 def test_constraints_that_nothing_satisfies_say_so(handle: dnn.Handle) -> None:
-    tuning = tune_model(PROBLEMS, device=handle, cache=":memory:", policy=TuningPolicy(max_error=1e-30))
+    tuning = tune_model(
+        PROBLEMS, device=handle, cache=":memory:", policy=TuningPolicy(max_error=1e-30)
+    )
     assert len(tuning.failed) == 5
     assert tuning.total_ms is None
     for tuned in tuning.tunings:
@@ -157,7 +173,10 @@ def test_constraints_that_nothing_satisfies_say_so(handle: dnn.Handle) -> None:
 def test_a_recorded_program_poses_other_problems_too(path: Path) -> None:
     """They are named as skipped; whoever asks for one of them by itself is told."""
     with dnn.Handle(device="emulated") as handle, dnn.record_problems() as problems:
-        x, w = handle.array(np.ones((1, 2, 4, 4), np.float32)), handle.array(np.ones((2, 2, 1, 1), np.float32))
+        x, w = (
+            handle.array(np.ones((1, 2, 4, 4), np.float32)),
+            handle.array(np.ones((2, 2, 1, 1), np.float32)),
+        )
         dnn.softmax_forward(handle, dnn.convolution_forward(handle, x, w))
         tuning = dnn.tune_model(problems, cache=path, device=handle)
     assert [tuned.problem.kind for tuned in tuning.tunings] == ["convolution_forward"]

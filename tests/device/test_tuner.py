@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from helpers.harness import World
 from tolerances import bound
-from unit.harness import World
 
 import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.problem import Problem
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.search.results import deciding_ms
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.results import deciding_ms
+from cudnnlite.problems.rnn import RNNForwardProblem
 from cudnnlite.search.timing_policy import TimingPolicy
 
 from .problems import ALGORITHMS, FIRST, LAST, PATTERN, Array, fill, memory_of, upload, with_gaps
@@ -31,7 +31,10 @@ from .test_rnn_plan import LENGTHS, Network
 A, M, S = dnn.ConvolutionFwdAlgo, dnn.MathType, dnn.Status
 FORWARD, FIND = "cudnnConvolutionForward", "cudnnFindConvolutionForwardAlgorithmEx"
 RNN_FORWARD = "cudnnRNNForward"
-HEURISTIC, WORKSPACE = "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnGetConvolutionForwardWorkspaceSize"
+HEURISTIC, WORKSPACE = (
+    "cudnnGetConvolutionForwardAlgorithm_v7",
+    "cudnnGetConvolutionForwardWorkspaceSize",
+)
 RUNNING = (FORWARD, FIND, RNN_FORWARD)
 X, W, Y = (2, 4, 9, 8), (6, 4, 3, 3), (2, 6, 9, 8)
 FMA = dnn.ConvolutionSpec(1, math_type="fma")
@@ -46,7 +49,9 @@ ALLOWED = {
 }
 
 SHARED = "here the same kernel as"
-QUICK = TimingPolicy(rounds=2, further_rounds=0, sample_ms=0.0, most_calls=1, l2_bytes=1 << 20, random_values=4099)
+QUICK = TimingPolicy(
+    rounds=2, further_rounds=0, sample_ms=0.0, most_calls=1, l2_bytes=1 << 20, random_values=4099
+)
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +66,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tuner_of(handle: dnn.Handle, cache: Any = ":memory:", **policy: Any) -> dnn.Tuner:
     """Return a tuner that forgets, with these fields of the policy; of the descriptor call, `test_engines` has the other."""
-    return dnn.Tuner(handle, cache, dnn.TuningPolicy(**{"interface": "descriptor", "objective": "device", **policy}))
+    return dnn.Tuner(
+        handle,
+        cache,
+        dnn.TuningPolicy(**{"interface": "descriptor", "objective": "device", **policy}),
+    )
 
 
 def problem_of(case: Case, **options: Any) -> ConvolutionForwardProblem:
@@ -84,7 +93,9 @@ class Call(NamedTuple):
     y: int
 
 
-def forward_calls(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, after: Any = None) -> list[Call]:
+def forward_calls(
+    monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, after: Any = None
+) -> list[Call]:
     """Return a list to which each `cudnnConvolutionForward` is added; `after(call)` is called behind it."""
     calls: list[Call] = []
     api, forward = handle.api, handle.api.cudnnConvolutionForward
@@ -97,7 +108,13 @@ def forward_calls(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, after: An
         algorithm = arguments[position["algo"]]
         math_type = dnn.ConvolutionDescriptor.read(api, arguments[position["convDesc"]]).math_type
         calls.append(
-            Call(A(getattr(algorithm, "value", algorithm)), math_type, address("x"), address("w"), address("y"))
+            Call(
+                A(getattr(algorithm, "value", algorithm)),
+                math_type,
+                address("x"),
+                address("w"),
+                address("y"),
+            )
         )
         forward(*arguments)
         if after is not None:
@@ -134,13 +151,19 @@ def assert_ordered(table: dnn.AlgorithmTable, by: str = "time_ms") -> None:
 
 @pytest.mark.parametrize("math_type", ALLOWED)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_every_algorithm_with_every_math_type_that_is_allowed(handle: dnn.Handle, dtype: str, math_type: str) -> None:
+def test_every_algorithm_with_every_math_type_that_is_allowed(
+    handle: dnn.Handle, dtype: str, math_type: str
+) -> None:
     case = Case(handle, X, W, dtype, padding=1, math_type=math_type)
     table = tuner_of(handle).tune(problem_of(case))
     pairs = [(row.algorithm, row.math_type.name) for row in table]
     assert len(pairs) == len(set(pairs))
     # to half precision a conversion means nothing that TENSOR_OP does not
-    meant = "TENSOR_OP" if dtype == "float16" and math_type == "TENSOR_OP_ALLOW_CONVERSION" else math_type
+    meant = (
+        "TENSOR_OP"
+        if dtype == "float16" and math_type == "TENSOR_OP_ALLOW_CONVERSION"
+        else math_type
+    )
     assert set(pairs) == set(itertools.product(ALGORITHMS, ALLOWED[meant]))
     assert {row.layout for row in table} == {""}
     assert_ordered(table)
@@ -155,7 +178,9 @@ def test_other_dtypes(handle: dnn.Handle, dtype: str) -> None:
     table = tuner_of(handle).tune(problem_of(case))
     assert len(table) == 3 * len(ALGORITHMS)
     assert_ordered(table)
-    case.assert_right(case.run(algorithm=table.best()), table[0].algorithm, math_type=table[0].math_type)
+    case.assert_right(
+        case.run(algorithm=table.best()), table[0].algorithm, math_type=table[0].math_type
+    )
 
 
 @pytest.mark.parametrize("rank", [3, 4, 5])
@@ -167,7 +192,9 @@ def test_layouts_on_request(handle: dnn.Handle, own: dict[int, str], rank: int) 
     other = (LAST if own is FIRST else FIRST)[rank]
     table = tuner_of(handle, layouts=["NHWC", "NCHW", "NHWC"]).tune(problem_of(case))
     assert sorted(names(table)) == sorted(
-        f"{algorithm.name} FMA {layout}".strip() for algorithm in ALGORITHMS for layout in ("", other)
+        f"{algorithm.name} FMA {layout}".strip()
+        for algorithm in ALGORITHMS
+        for layout in ("", other)
     )
     assert_ordered(table)
     converted = [row for row in table if row.ok and row.layout]
@@ -198,7 +225,9 @@ def test_strided_operands_in_both_layouts(handle: dnn.Handle) -> None:
     assert_ordered(table)
     for row in table:
         if row.ok:
-            case.assert_right(case.run(algorithm=row, out=upload(handle, y, case.old_host)), row.algorithm)
+            case.assert_right(
+                case.run(algorithm=row, out=upload(handle, y, case.old_host)), row.algorithm
+            )
 
 
 @pytest.mark.parametrize("beta", [0.0, -0.5])
@@ -210,7 +239,9 @@ def test_integers(handle: dnn.Handle, beta: float) -> None:
     assert all(row.error is row.max_error is None for row in table)
     if beta:
         assert all("allowed: beta=0" in row.why_not for row in table if row.layout)
-        with pytest.raises(dnn.NoAlgorithmError, match=r"IMPLICIT_GEMM \(DEFAULT, in NHWC\): beta=-0.5 with"):
+        with pytest.raises(
+            dnn.NoAlgorithmError, match=r"IMPLICIT_GEMM \(DEFAULT, in NHWC\): beta=-0.5 with"
+        ):
             table.best()
     else:
         assert table[0].layout == "NHWC"
@@ -261,11 +292,20 @@ class Steady(EmulatedDevice):
 def test_the_last_bits_tell_kernels_apart(device: Any) -> None:
     """Of sums that are rounded, and not of those that are exact, in which the kernels of all math types agree."""
     one = ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(W), dnn.ConvolutionSpec(1))
-    half = ConvolutionForwardProblem(dnn.TensorSpec(X, "float16"), dnn.FilterSpec(W, "float16"), one.conv)
-    whole = {name: np.arange(1, 1 + np.prod(shape)).reshape(shape) % 7 for name, shape in (("x", X), ("w", W))}
+    half = ConvolutionForwardProblem(
+        dnn.TensorSpec(X, "float16"), dnn.FilterSpec(W, "float16"), one.conv
+    )
+    whole = {
+        name: np.arange(1, 1 + np.prod(shape)).reshape(shape) % 7
+        for name, shape in (("x", X), ("w", W))
+    }
     with dnn.Handle(Steady(43, capacity="256 MiB")) as handle, tuner_of(handle) as tuner:
         integers = {name: handle.array(values.astype(np.float32)) for name, values in whole.items()}
-        precomp = {row.math_type: row for row in tuner.tune(one) if row.algorithm == A.IMPLICIT_PRECOMP_GEMM}
+        precomp = {
+            row.math_type: row
+            for row in tuner.tune(one)
+            if row.algorithm == A.IMPLICIT_PRECOMP_GEMM
+        }
         assert {kind for kind, row in precomp.items() if SHARED in row.remark} == {M.TENSOR_OP}, (
             "FMA has another kernel"
         )
@@ -295,7 +335,9 @@ def test_cudnn_is_asked_for_tensor_cores_in_half_precision(handle: dnn.Handle) -
 
 
 def test_what_cudnn_refuses_says_so(handle: dnn.Handle) -> None:
-    problem = ConvolutionForwardProblem(SMALL.x, SMALL.w, dnn.ConvolutionSpec(1, 2, math_type="fma"))
+    problem = ConvolutionForwardProblem(
+        SMALL.x, SMALL.w, dnn.ConvolutionSpec(1, 2, math_type="fma")
+    )
     table = tuner_of(handle).tune(problem)
     refused = {row.algorithm: row for row in table if not row.ok}
     assert A.WINOGRAD_NONFUSED in refused, "Winograd has no strides"
@@ -351,7 +393,9 @@ def test_beta_again_and_again(handle: dnn.Handle, beta: float) -> None:
 
 
 @pytest.mark.parametrize("byte", [0x00, 0xFF, 0x3C], ids=["zeros", "nan", "numbers"])
-def test_an_algorithm_that_computes_garbage(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, byte: int) -> None:
+def test_an_algorithm_that_computes_garbage(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, byte: int
+) -> None:
     case = Case(handle, X, W, padding=1)
 
     def spoil(call: Call) -> None:
@@ -369,12 +413,16 @@ def test_an_algorithm_that_computes_garbage(handle: dnn.Handle, monkeypatch: pyt
         assert row.error is not None
         assert row.error > 0.1
         assert np.isinf(row.error) == (byte == 0xFF)
-    assert sum(call.algorithm == A.GEMM for call in calls) == 3, "what computes garbage is not timed"
+    assert sum(call.algorithm == A.GEMM for call in calls) == 3, (
+        "what computes garbage is not timed"
+    )
     assert table.best().algorithm != A.GEMM
     assert "GEMM (FMA): not chosen: wrong: relative error" in table.explain()
 
 
-def test_an_algorithm_that_writes_nothing(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_algorithm_that_writes_nothing(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The output is poisoned before each candidate: what the one before it left there is no result."""
     forward = handle.api.cudnnConvolutionForward
     position = FUNCTIONS[FORWARD].argnames.index("algo")
@@ -407,12 +455,16 @@ def test_what_fails_is_a_row(
         raise dnn.CudnnError(function, status, "for a reason")
 
     monkeypatch.setattr(handle.api, function, refuse)
-    monkeypatch.setattr(handle.api, FIND, lambda *_: (_ for _ in ()).throw(dnn.CudnnError(FIND, status, "no")))
+    monkeypatch.setattr(
+        handle.api, FIND, lambda *_: (_ for _ in ()).throw(dnn.CudnnError(FIND, status, "no"))
+    )
     tuner = tuner_of(handle)
     if status == S.NOT_SUPPORTED:
         table = tuner.tune(SMALL)
     else:
-        with pytest.warns(dnn.TuningWarning, match=r"GEMM failed for a reason that may pass \(for a reason\)"):
+        with pytest.warns(
+            dnn.TuningWarning, match=r"GEMM failed for a reason that may pass \(for a reason\)"
+        ):
             table = tuner.tune(SMALL)
     (row,) = (row for row in table if row.algorithm == A.GEMM)
     assert failed
@@ -424,7 +476,9 @@ def test_what_fails_is_a_row(
     assert_ordered(table)
 
 
-def test_memory_that_is_not_there_is_a_row(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_not_there_is_a_row(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needed = {row.algorithm: row.workspace for row in tuner_of(handle).tune(SMALL) if row.ok}
     most = max(needed.values())
     assert most > 0
@@ -436,7 +490,9 @@ def test_memory_that_is_not_there_is_a_row(handle: dnn.Handle, monkeypatch: pyte
         return allocate(nbytes, stream)
 
     monkeypatch.setattr(handle.device, "allocate", little)
-    with pytest.warns(dnn.TuningWarning, match=r"may pass \(no more\); the choice is kept for this tuner only"):
+    with pytest.warns(
+        dnn.TuningWarning, match=r"may pass \(no more\); the choice is kept for this tuner only"
+    ):
         table = tuner_of(handle).tune(SMALL)
     assert {row.algorithm for row in table if row.transient} == {
         row.algorithm for row in table if row.why_not == "no more"
@@ -460,7 +516,9 @@ def test_the_operands_are_measured_and_not_written(
     before = {name: memory_of(array) for name, array in operands.items()}
     with monkeypatch.context() as patch:
         calls = forward_calls(patch, handle)
-        table = tuner_of(handle, layouts=layouts).tune(problem_of(case, y=out.spec, beta=beta), operands)
+        table = tuner_of(handle, layouts=layouts).tune(
+            problem_of(case, y=out.spec, beta=beta), operands
+        )
     for name, array in operands.items():
         np.testing.assert_array_equal(memory_of(array), before[name], err_msg=name)
     assert out.ptr not in {call.y for call in calls}
@@ -473,11 +531,21 @@ def test_the_operands_are_measured_and_not_written(
 
 def test_errors_are_those_of_the_users_data(handle: dnn.Handle) -> None:
     """Small whole numbers are exact in TF32, and so are their sums."""
-    case = Case(handle, X, W, padding=1, values=lambda rng, shape, dtype: rng.integers(-4, 5, shape).astype(dtype))
+    case = Case(
+        handle,
+        X,
+        W,
+        padding=1,
+        values=lambda rng, shape, dtype: rng.integers(-4, 5, shape).astype(dtype),
+    )
     problem = problem_of(case, beta=2.0)
     out = upload(handle, case.output_spec, case.old_host)
     table = tuner_of(handle).tune(problem, {"x": case.x, "w": case.w, "out": out})
-    exact = {row.algorithm: row.error for row in table if row.ok and row.algorithm in (A.IMPLICIT_GEMM, A.GEMM)}
+    exact = {
+        row.algorithm: row.error
+        for row in table
+        if row.ok and row.algorithm in (A.IMPLICIT_GEMM, A.GEMM)
+    }
     assert exact
     assert set(exact.values()) == {0.0}
     made_up = tuner_of(handle).tune(problem)
@@ -494,7 +562,10 @@ def test_operands_that_are_not_finite(handle: dnn.Handle, name: str, value: floa
     hosts[name][-1, -1, -1, -1] = value
     operands = {key: handle.array(host) for key, host in hosts.items()}
     tuner, stream = tuner_of(handle), handle.stream
-    with np.errstate(all="ignore"), pytest.raises(dnn.ArgumentError, match="values that are not finite"):
+    with (
+        np.errstate(all="ignore"),
+        pytest.raises(dnn.ArgumentError, match="values that are not finite"),
+    ):
         tuner.tune(problem_of(case, beta=1.0), operands)
     assert handle.stream is stream
     assert not tuner.is_remembered(problem_of(case, beta=1.0))
@@ -503,7 +574,9 @@ def test_operands_that_are_not_finite(handle: dnn.Handle, name: str, value: floa
 def misaligned(handle: dnn.Handle, values: Array, offset: int) -> dnn.DeviceArray:
     """Return an array that begins so many bytes behind an aligned address."""
     whole = handle.empty((values.size + offset // values.itemsize + 64,))
-    array = dnn.DeviceArray(dnn.TensorSpec(values.shape), handle.device, whole.ptr + offset, whole, handle.stream)
+    array = dnn.DeviceArray(
+        dnn.TensorSpec(values.shape), handle.device, whole.ptr + offset, whole, handle.stream
+    )
     handle.device.copy_in(array.ptr, np.ascontiguousarray(values), handle.stream)
     handle.synchronize()
     return array
@@ -522,7 +595,10 @@ def test_operands_of_another_alignment_are_another_problem(handle: dnn.Handle) -
     tuner.choose(SMALL, {"x": 8})
     tuner.choose(SMALL, {"w": 4})
     assert tuner.measured == 3
-    case.assert_right(dnn.convolution_forward(handle, x, case.w, case.conv, algorithm=table[0]), table[0].algorithm)
+    case.assert_right(
+        dnn.convolution_forward(handle, x, case.w, case.conv, algorithm=table[0]),
+        table[0].algorithm,
+    )
 
 
 @pytest.mark.parametrize("alignment", [4, 8, 64, 128, 256])
@@ -563,7 +639,9 @@ def test_operands_of_another_stream(handle: dnn.Handle) -> None:
 # ---------------------------------------------------------------- constraints
 
 
-def test_the_workspace_limit_excludes_with_the_reason(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_workspace_limit_excludes_with_the_reason(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needed = {row.algorithm: row.workspace for row in tuner_of(handle).tune(SMALL) if row.ok}
     most = max(needed.values())
     calls = forward_calls(monkeypatch, handle)
@@ -575,7 +653,9 @@ def test_the_workspace_limit_excludes_with_the_reason(handle: dnn.Handle, monkey
         if not row.ok and row.status == S.SUCCESS:
             assert row.why_not.startswith("needs ")
             assert ", the limit is " in row.why_not
-    assert not {call.algorithm for call in calls} & {a for a, size in needed.items() if size == most}, "it was run"
+    assert not {call.algorithm for call in calls} & {
+        a for a, size in needed.items() if size == most
+    }, "it was run"
     none = tuner_of(handle, workspace_limit=0).choose(SMALL)
     assert none.workspace == 0
 
@@ -603,7 +683,9 @@ def test_the_handles_limit_counts_too(device: Any, own: int | None) -> None:
             with dnn.Handle(device) as unlimited:
                 expected = tuner_of(unlimited, workspace_limit=10**9).tune(SMALL)
             known = {(row.algorithm, row.math_type): (row.ok, row.workspace) for row in expected}
-            assert {(row.algorithm, row.math_type): (row.ok, row.workspace) for row in other} == known
+            assert {
+                (row.algorithm, row.math_type): (row.ok, row.workspace) for row in other
+            } == known
             assert max(row.workspace for row in other if row.ok) > 0
 
 
@@ -614,7 +696,9 @@ def test_a_limit_in_percent_is_of_the_devices_memory(handle: dnn.Handle) -> None
     assert max(row.workspace for row in generous if row.ok) > 0
 
 
-def as_told_deterministic(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, *algorithms: A) -> None:
+def as_told_deterministic(
+    monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, *algorithms: A
+) -> None:
     """Let cuDNN call these algorithms deterministic, and no other."""
     real = handle.api.cudnnGetConvolutionForwardAlgorithm_v7
 
@@ -627,7 +711,9 @@ def as_told_deterministic(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, *
     monkeypatch.setattr(handle.api, HEURISTIC, tell)
 
 
-def test_what_is_not_deterministic_is_not_run(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_deterministic_is_not_run(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     as_told_deterministic(monkeypatch, handle, A.IMPLICIT_GEMM, A.FFT)
     calls = forward_calls(monkeypatch, handle)
     table = tuner_of(handle, deterministic=True).tune(SMALL)
@@ -635,7 +721,10 @@ def test_what_is_not_deterministic_is_not_run(handle: dnn.Handle, monkeypatch: p
     assert table.best().algorithm in (A.IMPLICIT_GEMM, A.FFT)
     for row in table:
         assert bool(row.deterministic) == (row.algorithm in (A.IMPLICIT_GEMM, A.FFT))
-        assert row.deterministic or row.why_not in ("not deterministic", "cuDNN does not say if it is deterministic")
+        assert row.deterministic or row.why_not in (
+            "not deterministic",
+            "cuDNN does not say if it is deterministic",
+        )
 
 
 def test_what_cudnn_does_not_call_deterministic_may_be_either(
@@ -657,7 +746,10 @@ def test_a_bound_on_the_error_excludes_tf32(handle: dnn.Handle) -> None:
     table = tuner_of(handle, max_error=5e-6).tune(problem_of(case))
     excluded = [row for row in table if row.why_not.startswith("its error is ")]
     if handle.device.kind == "emulated":  # a GPU takes so few channels in float32
-        assert any(row.algorithm == A.IMPLICIT_PRECOMP_GEMM and row.math_type == M.DEFAULT for row in excluded)
+        assert any(
+            row.algorithm == A.IMPLICIT_PRECOMP_GEMM and row.math_type == M.DEFAULT
+            for row in excluded
+        )
     for row in table:
         if row.error is not None:
             assert row.ok == (row.error <= 5e-6)
@@ -666,7 +758,9 @@ def test_a_bound_on_the_error_excludes_tf32(handle: dnn.Handle) -> None:
 
 
 @pytest.mark.parametrize("math_type", ["FMA", "DEFAULT", "TENSOR_OP"])
-def test_only_one_math_type(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, math_type: str) -> None:
+def test_only_one_math_type(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, math_type: str
+) -> None:
     calls = forward_calls(monkeypatch, handle)
     table = tuner_of(handle, math_type=math_type).tune(problem_of(Case(handle, X, W, padding=1)))
     assert {call.math_type.name for call in calls} == {math_type}
@@ -677,10 +771,14 @@ def test_only_one_math_type(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_tf32_that_is_not_allowed(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+def test_tf32_that_is_not_allowed(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
     """Float32 only: there is no TF32 in the other types."""
     calls = forward_calls(monkeypatch, handle)
-    table = tuner_of(handle, allow_tf32=False).tune(problem_of(Case(handle, X, W, dtype, padding=1)))
+    table = tuner_of(handle, allow_tf32=False).tune(
+        problem_of(Case(handle, X, W, dtype, padding=1))
+    )
     excluded = {row.math_type.name for row in table if "may multiply in TF32" in row.why_not}
     assert excluded == ({"DEFAULT", "TENSOR_OP"} if dtype == "float32" else set())
     assert not excluded & {call.math_type.name for call in calls}
@@ -756,16 +854,22 @@ def test_the_operands_of_an_rnn(handle: dnn.Handle, monkeypatch: pytest.MonkeyPa
 
     def spy(*arguments: Any) -> None:
         wanted = {"x": "x", "weightSpace": "weights", "hx": "hx", "cx": "cx"}
-        seen.append({
-            ours: ctypes.cast(arguments[position[theirs]], ctypes.c_void_p).value for theirs, ours in wanted.items()
-        })  # fmt: skip
+        seen.append(
+            {
+                ours: ctypes.cast(arguments[position[theirs]], ctypes.c_void_p).value
+                for theirs, ours in wanted.items()
+            }
+        )
         forward(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(handle.api, RNN_FORWARD, spy)
         table = tuner_of(handle).tune(network_problem(network), operands)
     assert {name: array.ptr for name, array in buffers.items()} in seen
-    assert all(call["hx"] == network.hx.ptr and call["weights"] == network.weights.array.ptr for call in seen)
+    assert all(
+        call["hx"] == network.hx.ptr and call["weights"] == network.weights.array.ptr
+        for call in seen
+    )
     for name, array in buffers.items():
         np.testing.assert_array_equal(memory_of(array), before[name], err_msg=name)
     network.assert_right(network.run(algorithm=table.best()))
@@ -804,7 +908,9 @@ def test_constraints_of_an_rnn(handle: dnn.Handle, name: str) -> None:
     assert table[0].remark == ""
 
 
-def test_an_rnn_that_must_be_deterministic(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_rnn_that_must_be_deterministic(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = count_calls(monkeypatch, handle.api, RNN_FORWARD)
     with pytest.raises(dnn.NoAlgorithmError) as caught:
         tuner_of(handle, deterministic=True).choose(LSTM)
@@ -813,7 +919,9 @@ def test_an_rnn_that_must_be_deterministic(handle: dnn.Handle, monkeypatch: pyte
 
 
 def test_a_workspace_limit_of_an_rnn(handle: dnn.Handle) -> None:
-    with pytest.raises(dnn.NoAlgorithmError, match=r"STANDARD needs a workspace of .*; the limit is 0 B"):
+    with pytest.raises(
+        dnn.NoAlgorithmError, match=r"STANDARD needs a workspace of .*; the limit is 0 B"
+    ):
         tuner_of(handle, workspace_limit=0).choose(LSTM)
     assert tuner_of(handle, workspace_limit="1 GiB").choose(LSTM).ok
 
@@ -838,7 +946,9 @@ class Broken(KeyboardInterrupt):
 
 @pytest.mark.parametrize("kind", PROBLEMS)
 @pytest.mark.parametrize("where", ["nowhere", "timing", "plan", "check", "memory", "operands"])
-def test_everything_is_put_back(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, where: str, kind: str) -> None:
+def test_everything_is_put_back(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, where: str, kind: str
+) -> None:
     """Stream, chooser, limit, workspace, plans and memory, however the search ends."""
     problem = PROBLEMS[kind]
 
@@ -849,14 +959,22 @@ def test_everything_is_put_back(handle: dnn.Handle, monkeypatch: pytest.MonkeyPa
     tuner.tune(problem)  # whatever is loaded once is loaded
     other = tuner_of(handle)
     handle.synchronize()
-    handle.stream, handle.chooser, handle.workspace.limit = handle.device.create_stream(), chooser, "32 MiB"
+    handle.stream, handle.chooser, handle.workspace.limit = (
+        handle.device.create_stream(),
+        chooser,
+        "32 MiB",
+    )
     handle.workspace.reserve(1000, handle.stream)
     before = state_of(handle)
     with monkeypatch.context() as patch:
         if where == "timing":
             patch.setattr(handle.device, "elapsed_ms", fail)
         elif where == "plan":
-            patch.setattr(handle.api, WORKSPACE if kind == "convolution" else "cudnnGetRNNTempSpaceSizes", fail)
+            patch.setattr(
+                handle.api,
+                WORKSPACE if kind == "convolution" else "cudnnGetRNNTempSpaceSizes",
+                fail,
+            )
         elif where == "check":
             patch.setattr("cudnnlite.autotune.convolution.ConvolutionReference.errors_of", fail)
             patch.setattr("cudnnlite.operations.rnn.search.PrefixCheck.errors_of", fail)
@@ -879,9 +997,13 @@ def test_everything_is_put_back(handle: dnn.Handle, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)
-def test_after_each_failure_the_handle_is_as_before(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_after_each_failure_the_handle_is_as_before(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """Each C call of a search fails once: it is a row, or an error; then the handle works on, and nothing is left."""
-    network = RNNForwardProblem(dnn.RNNSpec("tanh", 3, 4, math_type="fma"), dnn.RNNDataSpec((2, 2, 3)))
+    network = RNNForwardProblem(
+        dnn.RNNSpec("tanh", 3, 4, math_type="fma"), dnn.RNNDataSpec((2, 2, 3))
+    )
     problem = SMALL if kind == "convolution" else network
     status, nth, rows, errors = S.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, 0, 0, 0
     while True:
@@ -894,7 +1016,9 @@ def test_after_each_failure_the_handle_is_as_before(monkeypatch: pytest.MonkeyPa
             world.ledger.fail(len(world.ledger.started) + nth + 1, status)
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", dnn.TuningWarning)  # of a choice that is not kept
+                    warnings.simplefilter(
+                        "ignore", dnn.TuningWarning
+                    )  # of a choice that is not kept
                     table = tuner.tune(problem)
             except dnn.CudnnError as error:
                 told = error.function, error.status
@@ -906,14 +1030,22 @@ def test_after_each_failure_the_handle_is_as_before(monkeypatch: pytest.MonkeyPa
             if failed is None:
                 assert table is not None
                 break
-            live = {kind: count for kind, count in world.ledger.live.items() if count and kind != "Handle"}
-            assert live == ({failed.removeprefix("cudnnDestroy"): 1} if "Destroy" in failed else {}), at
+            live = {
+                kind: count
+                for kind, count in world.ledger.live.items()
+                if count and kind != "Handle"
+            }
+            assert live == (
+                {failed.removeprefix("cudnnDestroy"): 1} if "Destroy" in failed else {}
+            ), at
             if table is None:
                 assert told == (failed, status), at
                 errors += 1
             else:
                 assert all(row.status in (S.SUCCESS, S.NOT_SUPPORTED, status) for row in table), at
-                assert all(row.why_not for row in table if not row.ok and row.status == S.SUCCESS), at
+                assert all(
+                    row.why_not for row in table if not row.ok and row.status == S.SUCCESS
+                ), at
                 rows += sum(row.status == status for row in table)
             assert world.memory_used == 0, at
             handle.stream = stream
@@ -938,7 +1070,10 @@ def test_facts_tell_devices_apart(handle: dnn.Handle) -> None:
     assert identity.cudnn == handle.version
     assert identity.kind == handle.device.kind
     if handle.device.kind == "cuda":
-        assert [number.isdecimal() for number in facts.compute_capability.split(".")] == [True, True]
+        assert [number.isdecimal() for number in facts.compute_capability.split(".")] == [
+            True,
+            True,
+        ]
         assert facts.driver[0].isdecimal() or facts.driver.startswith("CUDA ")
     else:
         assert facts.uuid != EmulatedDevice(43).facts().uuid
@@ -974,7 +1109,11 @@ def test_random_operands_repeat_no_axis(handle: dnn.Handle) -> None:
 
     handle.timing = TimingPolicy(random_values=1009)
     operands = operands_of(handle, SMALL)
-    assert {name: array.spec.shape for name, array in operands.items()} == {"x": X, "w": W, "out": Y}
+    assert {name: array.spec.shape for name, array in operands.items()} == {
+        "x": X,
+        "w": W,
+        "out": Y,
+    }
     for array in operands.values():
         values = array.numpy()
         assert np.isfinite(values).all()

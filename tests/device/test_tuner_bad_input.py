@@ -14,8 +14,8 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.devices.choice import get_device
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.rnn import RNNForwardProblem
 
 from .problems import PATTERN, Problem, fill, memory_of
 from .test_plan import count_calls
@@ -44,12 +44,16 @@ class Bench:
     def tune(self, **changes: Any) -> Any:
         """Tune the convolution with some operands replaced; those that are None are left out."""
         given = self.operands | changes
-        return self.tuner.tune(self.problem, {name: array for name, array in given.items() if array is not None})
+        return self.tuner.tune(
+            self.problem, {name: array for name, array in given.items() if array is not None}
+        )
 
     def tune_rnn(self, **changes: Any) -> Any:
         """Do the same with the network."""
         given = self.rnn_operands | changes
-        return self.tuner.tune(self.rnn, {name: array for name, array in given.items() if array is not None})
+        return self.tuner.tune(
+            self.rnn, {name: array for name, array in given.items() if array is not None}
+        )
 
 
 @pytest.fixture
@@ -87,19 +91,33 @@ MAKING: dict[str, tuple[Callable[[dnn.Handle], Any], str]] = {
     "handle_none": (lambda handle: dnn.Tuner(None), "handle=None is not a Handle; it comes first"),
     "handle_text": (lambda handle: dnn.Tuner("cuda"), "handle='cuda' is not a Handle"),
     "handle_device": (lambda handle: dnn.Tuner(handle.device), "handle=<.*> is not a Handle"),
-    "order": (lambda handle: dnn.Tuner(dnn.TuningPolicy(), handle), "handle=TuningPolicy.* is not a Handle"),
+    "order": (
+        lambda handle: dnn.Tuner(dnn.TuningPolicy(), handle),
+        "handle=TuningPolicy.* is not a Handle",
+    ),
     "cache_number": (lambda handle: dnn.Tuner(handle, 3), "3"),
     "cache_bytes": (lambda handle: dnn.Tuner(handle, b"tuning"), "tuning"),
     "cache_policy": (lambda handle: dnn.Tuner(handle, dnn.TuningPolicy()), "TuningPolicy"),
-    "policy_text": (lambda handle: dnn.Tuner(handle, ":memory:", "latency"), "policy='latency' is not a TuningPolicy"),
-    "policy_dict": (lambda handle: dnn.Tuner(handle, ":memory:", {"deterministic": True}), "policy=.* is not a TuningPolicy"),
-    "policy_class": (lambda handle: dnn.Tuner(handle, ":memory:", dnn.TuningPolicy), "policy=.* is not a TuningPolicy"),
-}  # fmt: skip
+    "policy_text": (
+        lambda handle: dnn.Tuner(handle, ":memory:", "latency"),
+        "policy='latency' is not a TuningPolicy",
+    ),
+    "policy_dict": (
+        lambda handle: dnn.Tuner(handle, ":memory:", {"deterministic": True}),
+        "policy=.* is not a TuningPolicy",
+    ),
+    "policy_class": (
+        lambda handle: dnn.Tuner(handle, ":memory:", dnn.TuningPolicy),
+        "policy=.* is not a TuningPolicy",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", MAKING)
 @pytest.mark.parametrize("way", ["Tuner", "autotuned"])
-def test_a_tuner_of_what(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, name: str, way: str) -> None:
+def test_a_tuner_of_what(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, name: str, way: str
+) -> None:
     make, message = MAKING[name]
     if way == "autotuned":
 
@@ -122,7 +140,9 @@ def test_a_handle_that_was_closed(device: Any, way: Any) -> None:
 
 
 @pytest.mark.parametrize("remembered", [False, True])
-def test_a_handle_that_was_closed_later(device: Any, monkeypatch: pytest.MonkeyPatch, remembered: bool) -> None:
+def test_a_handle_that_was_closed_later(
+    device: Any, monkeypatch: pytest.MonkeyPatch, remembered: bool
+) -> None:
     hurry(monkeypatch)
     problem = ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(W))
     with dnn.Handle(device) as handle:
@@ -138,9 +158,12 @@ def test_another_thread(bench: Bench) -> None:
 
     def work() -> None:
         calls = (
-            lambda: dnn.Tuner(bench.handle), lambda: bench.tuner.tune(bench.problem),
-            lambda: bench.tuner.choose(bench.problem), lambda: bench.tune(), lambda: bench.tune_rnn(),
-        )  # fmt: skip
+            lambda: dnn.Tuner(bench.handle),
+            lambda: bench.tuner.tune(bench.problem),
+            lambda: bench.tuner.choose(bench.problem),
+            lambda: bench.tune(),
+            lambda: bench.tune_rnn(),
+        )
         for call in calls:
             try:
                 told.append(call())
@@ -163,7 +186,11 @@ def test_a_cache_that_was_closed(device: Any, monkeypatch: pytest.MonkeyPatch) -
     with dnn.Handle(device) as handle:
         tuner = dnn.Tuner(handle, cache)
         problem = ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(W))
-        for call in (lambda: tuner.tune(problem), lambda: tuner.choose(problem), lambda: tuner.is_remembered(problem)):
+        for call in (
+            lambda: tuner.tune(problem),
+            lambda: tuner.choose(problem),
+            lambda: tuner.is_remembered(problem),
+        ):
             refuses(dnn.ClosedError, "the tuning cache :memory: is closed", call)
 
 
@@ -191,7 +218,11 @@ def test_what_is_no_problem(bench: Bench, method: str, name: str) -> None:
 @pytest.mark.parametrize("method", ["tune", "choose"])
 def test_an_empty_batch(bench: Bench, method: str) -> None:
     empty = ConvolutionForwardProblem(dnn.TensorSpec((0, *X[1:])), dnn.FilterSpec(W))
-    refuses(dnn.ArgumentError, r"x=TensorSpec\(\(0, .*is an empty batch", lambda: getattr(bench.tuner, method)(empty))
+    refuses(
+        dnn.ArgumentError,
+        r"x=TensorSpec\(\(0, .*is an empty batch",
+        lambda: getattr(bench.tuner, method)(empty),
+    )
 
 
 ALIGNMENTS: dict[str, tuple[Any, str]] = {
@@ -212,7 +243,9 @@ def test_alignments_that_are_none(bench: Bench, name: str) -> None:
 
 @pytest.mark.parametrize("limit", [-1, "much", 1.5, True], ids=repr)
 def test_limits_that_are_none(bench: Bench, limit: Any) -> None:
-    refuses(dnn.ArgumentError, "workspace_limit", lambda: bench.tuner.choose(bench.problem, None, limit))
+    refuses(
+        dnn.ArgumentError, "workspace_limit", lambda: bench.tuner.choose(bench.problem, None, limit)
+    )
 
 
 # ---------------------------------------------------------------- operands
@@ -226,44 +259,118 @@ OPERANDS: dict[str, tuple[Any, Any, str]] = {
     "x_missing": (lambda b: b.tune(x=None), BAD, r"operands=\['w'\]; needed: \['w', 'x'\]"),
     "w_missing": (lambda b: b.tune(w=None), BAD, r"operands=\['x'\]; needed: \['w', 'x'\]"),
     "out_missing": (
-        lambda b: b.tuner.tune(b.adding, b.operands), BAD, r"needed: \['out', 'w', 'x'\]",
+        lambda b: b.tuner.tune(b.adding, b.operands),
+        BAD,
+        r"needed: \['out', 'w', 'x'\]",
     ),
     "misspelled": (lambda b: b.tune(y=b.out), BAD, r"operands=\['w', 'x', 'y'\]; needed"),
-    "of_an_rnn": (lambda b: b.tuner.tune(b.problem, b.rnn_operands), BAD, r"operands=\['weights', 'x'\]"),
-    "odd_names": (lambda b: b.tuner.tune(b.problem, {1: b.case.x, "w": b.case.w}), BAD, r"operands=\['1', 'w'\]"),
+    "of_an_rnn": (
+        lambda b: b.tuner.tune(b.problem, b.rnn_operands),
+        BAD,
+        r"operands=\['weights', 'x'\]",
+    ),
+    "odd_names": (
+        lambda b: b.tuner.tune(b.problem, {1: b.case.x, "w": b.case.w}),
+        BAD,
+        r"operands=\['1', 'w'\]",
+    ),
     "host": (lambda b: b.tune(x=b.case.x_host), NOT_THERE, "x is a host array"),
     "host_w": (lambda b: b.tune(w=b.case.w_host.tolist()), NOT_THERE, "w is a host array"),
     "no_array": (lambda b: b.tune(x="x"), NOT_THERE, "x of type str is no array"),
     "a_spec": (lambda b: b.tune(x=b.case.x.spec), NOT_THERE, "x of type TensorSpec is no array"),
-    "x_shape": (lambda b: b.tune(x=b.handle.empty((1, *X[1:]))), BAD, r"x is TensorSpec\(\(1, .*the problem has"),
-    "x_dtype": (lambda b: b.tune(x=b.handle.empty(X, "float16")), BAD, "x is TensorSpec.*float16.*the problem has"),
-    "x_layout": (lambda b: b.tune(x=b.handle.empty(X, None, "NHWC")), BAD, "x is TensorSpec.*NHWC.*the problem has"),
-    "w_shape": (lambda b: b.tune(w=b.handle.empty((5, *W[1:]))), BAD, r"w is TensorSpec\(\(5, .*the problem has"),
-    "w_dtype": (lambda b: b.tune(w=b.handle.empty(W, "float64")), BAD, "w is TensorSpec.*float64.*the problem has"),
-    "w_layout": (lambda b: b.tune(w=b.handle.empty(W, None, "NHWC")), BAD, "w is TensorSpec.*NHWC.*the problem has"),
+    "x_shape": (
+        lambda b: b.tune(x=b.handle.empty((1, *X[1:]))),
+        BAD,
+        r"x is TensorSpec\(\(1, .*the problem has",
+    ),
+    "x_dtype": (
+        lambda b: b.tune(x=b.handle.empty(X, "float16")),
+        BAD,
+        "x is TensorSpec.*float16.*the problem has",
+    ),
+    "x_layout": (
+        lambda b: b.tune(x=b.handle.empty(X, None, "NHWC")),
+        BAD,
+        "x is TensorSpec.*NHWC.*the problem has",
+    ),
+    "w_shape": (
+        lambda b: b.tune(w=b.handle.empty((5, *W[1:]))),
+        BAD,
+        r"w is TensorSpec\(\(5, .*the problem has",
+    ),
+    "w_dtype": (
+        lambda b: b.tune(w=b.handle.empty(W, "float64")),
+        BAD,
+        "w is TensorSpec.*float64.*the problem has",
+    ),
+    "w_layout": (
+        lambda b: b.tune(w=b.handle.empty(W, None, "NHWC")),
+        BAD,
+        "w is TensorSpec.*NHWC.*the problem has",
+    ),
     "w_rank": (lambda b: b.tune(w=b.handle.empty((6, 4))), BAD, "cuDNN's filters are packed"),
     "swapped": (lambda b: b.tune(x=b.case.w, w=b.case.x), BAD, "the problem has"),
-    "out_shape": (lambda b: b.tune(out=b.handle.empty((2, 6, 9, 7))), BAD, r"out is TensorSpec\(.*the problem has"),
+    "out_shape": (
+        lambda b: b.tune(out=b.handle.empty((2, 6, 9, 7))),
+        BAD,
+        r"out is TensorSpec\(.*the problem has",
+    ),
     "out_strides": (
-        lambda b: b.tune(out=b.handle.empty(dnn.TensorSpec(Y, layout="NHWC"))), BAD, "out is TensorSpec.*NHWC",
+        lambda b: b.tune(out=b.handle.empty(dnn.TensorSpec(Y, layout="NHWC"))),
+        BAD,
+        "out is TensorSpec.*NHWC",
     ),
     "closed": (lambda b: b.tune(x=closed(b)), dnn.ClosedError, "this DeviceArray was closed"),
-    "rnn_x_missing": (lambda b: b.tune_rnn(x=None), BAD, r"operands=\['weights'\]; needed: \['weights', 'x'\]"),
+    "rnn_x_missing": (
+        lambda b: b.tune_rnn(x=None),
+        BAD,
+        r"operands=\['weights'\]; needed: \['weights', 'x'\]",
+    ),
     "rnn_weights_missing": (lambda b: b.tune_rnn(weights=None), BAD, r"operands=\['x'\]; needed"),
     "rnn_y": (lambda b: b.tune_rnn(y=b.out), BAD, r"operands=\['weights', 'x', 'y'\]; needed"),
-    "rnn_odd_names": (lambda b: b.tuner.tune(b.rnn, {"x": b.network.x, 2: 3}), BAD, r"operands=\['2', 'x'\]"),
-    "rnn_host": (lambda b: b.tune_rnn(x=b.network.x_host), NOT_THERE, "x is a host array"),
-    "rnn_x_shape": (lambda b: b.tune_rnn(x=b.handle.empty((4, 4, 6))), BAD, r"x is TensorSpec\(\(4, .*the problem has"),
-    "rnn_x_dtype": (lambda b: b.tune_rnn(x=b.handle.empty((5, 4, 6), "float64")), BAD, "x is TensorSpec.*float64"),
-    "rnn_weights_array": (lambda b: b.tune_rnn(weights=b.network.weights.array), BAD, "weights of type DeviceArray"),
-    "rnn_weights_dict": (lambda b: b.tune_rnn(weights=b.network.values), BAD, "weights of type dict"),
-    "rnn_other_weights": (
-        lambda b: b.tune_rnn(weights=dnn.RNNWeights(b.handle, dnn.RNNSpec("gru", 6, 8))), BAD, "weights are for",
+    "rnn_odd_names": (
+        lambda b: b.tuner.tune(b.rnn, {"x": b.network.x, 2: 3}),
+        BAD,
+        r"operands=\['2', 'x'\]",
     ),
-    "rnn_hx_shape": (lambda b: b.tune_rnn(hx=b.handle.empty((1, 4, 9))), BAD, r"hx is TensorSpec\(\(1, 4, 9\)"),
+    "rnn_host": (lambda b: b.tune_rnn(x=b.network.x_host), NOT_THERE, "x is a host array"),
+    "rnn_x_shape": (
+        lambda b: b.tune_rnn(x=b.handle.empty((4, 4, 6))),
+        BAD,
+        r"x is TensorSpec\(\(4, .*the problem has",
+    ),
+    "rnn_x_dtype": (
+        lambda b: b.tune_rnn(x=b.handle.empty((5, 4, 6), "float64")),
+        BAD,
+        "x is TensorSpec.*float64",
+    ),
+    "rnn_weights_array": (
+        lambda b: b.tune_rnn(weights=b.network.weights.array),
+        BAD,
+        "weights of type DeviceArray",
+    ),
+    "rnn_weights_dict": (
+        lambda b: b.tune_rnn(weights=b.network.values),
+        BAD,
+        "weights of type dict",
+    ),
+    "rnn_other_weights": (
+        lambda b: b.tune_rnn(weights=dnn.RNNWeights(b.handle, dnn.RNNSpec("gru", 6, 8))),
+        BAD,
+        "weights are for",
+    ),
+    "rnn_hx_shape": (
+        lambda b: b.tune_rnn(hx=b.handle.empty((1, 4, 9))),
+        BAD,
+        r"hx is TensorSpec\(\(1, 4, 9\)",
+    ),
     "rnn_hx_host": (lambda b: b.tune_rnn(hx=b.network.hx_host), NOT_THERE, "hx is a host array"),
-    "rnn_cx_shape": (lambda b: b.tune_rnn(cx=b.handle.empty((2, 4, 8))), BAD, r"cx is TensorSpec\(\(2, 4, 8\)"),
-}  # fmt: skip
+    "rnn_cx_shape": (
+        lambda b: b.tune_rnn(cx=b.handle.empty((2, 4, 8))),
+        BAD,
+        r"cx is TensorSpec\(\(2, 4, 8\)",
+    ),
+}
 
 
 def closed(bench: Bench) -> dnn.DeviceArray:
@@ -273,7 +380,9 @@ def closed(bench: Bench) -> dnn.DeviceArray:
 
 
 @pytest.mark.parametrize("name", OPERANDS)
-def test_operands_that_are_not_the_problems(bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_operands_that_are_not_the_problems(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     call, error, message = OPERANDS[name]
     calls = count_calls(monkeypatch, bench.handle.api, *RUNNING)
     refuses(error, message, lambda: call(bench))
@@ -285,7 +394,11 @@ def test_cx_of_a_network_without_one(handle: dnn.Handle) -> None:
     network = Network(handle, "gru")
     problem = RNNForwardProblem(network.spec, dnn.RNNDataSpec(network.x.shape))
     operands = {"x": network.x, "weights": network.weights, "cx": network.hx}
-    refuses(dnn.ArgumentError, "cx is given to a GRU", lambda: dnn.Tuner(handle, ":memory:").tune(problem, operands))
+    refuses(
+        dnn.ArgumentError,
+        "cx is given to a GRU",
+        lambda: dnn.Tuner(handle, ":memory:").tune(problem, operands),
+    )
 
 
 @pytest.mark.parametrize("operand", ["x", "w", "out"])
@@ -294,14 +407,20 @@ def test_operands_on_another_device(bench: Bench, operand: str) -> None:
     with dnn.Handle(get_device("emulated:44")) as other:
         array = other.empty(shapes[operand])
         refuses(
-            dnn.ArrayTypeError, f"{operand} is on <emulated:44>, the handle on", lambda: bench.tune(**{operand: array})
+            dnn.ArrayTypeError,
+            f"{operand} is on <emulated:44>, the handle on",
+            lambda: bench.tune(**{operand: array}),
         )
 
 
 def test_weights_on_another_device(bench: Bench) -> None:
     with dnn.Handle(get_device("emulated:44")) as other:
         weights = dnn.RNNWeights(other, bench.network.spec)
-        refuses(dnn.ArrayTypeError, "weights is on <emulated:44>", lambda: bench.tune_rnn(weights=weights))
+        refuses(
+            dnn.ArrayTypeError,
+            "weights is on <emulated:44>",
+            lambda: bench.tune_rnn(weights=weights),
+        )
         x = other.empty((5, 4, 6))
         refuses(dnn.ArrayTypeError, "x is on <emulated:44>", lambda: bench.tune_rnn(x=x))
 
@@ -321,11 +440,17 @@ def test_values_of_an_rnn_that_are_not_finite(bench: Bench, operand: str, value:
         host[0] = value
         changed = bench.handle.array(host)
     with np.errstate(all="ignore"):
-        refuses(dnn.ArgumentError, "hold values that are not finite", lambda: bench.tune_rnn(**{operand: changed}))
+        refuses(
+            dnn.ArgumentError,
+            "hold values that are not finite",
+            lambda: bench.tune_rnn(**{operand: changed}),
+        )
 
 
 @pytest.mark.parametrize(("length", "value"), [(5, 1.0), (3, np.nan)])
-def test_what_lies_beyond_a_sequences_end_is_not_looked_at(bench: Bench, length: int, value: float) -> None:
+def test_what_lies_beyond_a_sequences_end_is_not_looked_at(
+    bench: Bench, length: int, value: float
+) -> None:
     network = bench.network
     host = network.x_host.copy()
     host[length:] = value

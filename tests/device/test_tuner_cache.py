@@ -13,7 +13,7 @@ import cudnnlite as dnn
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.devices.device import DeviceFacts
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.operations.problem import Problem
+from cudnnlite.problems.problem import Problem
 
 from .problems import Problem as Case
 from .test_memory import used
@@ -84,7 +84,13 @@ def test_what_was_measured_once_is_found(
     assert entry.key.problem == problem
     assert entry.key.device.kind == "cuda"
     calls = count_calls(
-        monkeypatch, remembering.api, *RUNNING, HEURISTIC, WORKSPACE, "cudnnSetStream", "cudnnBuildRNNDynamic"
+        monkeypatch,
+        remembering.api,
+        *RUNNING,
+        HEURISTIC,
+        WORKSPACE,
+        "cudnnSetStream",
+        "cudnnBuildRNNDynamic",
     )
     with TuningCache(cache.path) as opened:
         second = tuner_of(remembering, opened)
@@ -143,7 +149,9 @@ def test_another_gpu_of_the_same_kind_finds_it(
     assert tuner_of(remembering, cache).is_remembered(SMALL)
 
 
-def test_under_another_policy_it_is_measured_again(remembering: dnn.Handle, cache: TuningCache) -> None:
+def test_under_another_policy_it_is_measured_again(
+    remembering: dnn.Handle, cache: TuningCache
+) -> None:
     """That every field of a policy, and of a problem, is part of the key is the business of test_tuning_keys."""
     tuner_of(remembering, cache).tune(SMALL)
     other = tuner_of(remembering, cache, max_error=1e-3)
@@ -168,7 +176,11 @@ def test_under_another_policy_it_is_measured_again(remembering: dnn.Handle, cach
     ids=str,
 )
 def test_alignment_and_limit_are_part_of_what_is_remembered(
-    remembering: dnn.Handle, cache: TuningCache, alignments: dict[str, int], limit: int | None, again: bool
+    remembering: dnn.Handle,
+    cache: TuningCache,
+    alignments: dict[str, int],
+    limit: int | None,
+    again: bool,
 ) -> None:
     tuner_of(remembering, cache).tune(SMALL)
     for _ in range(2):
@@ -212,7 +224,9 @@ def test_what_failed_for_a_passing_reason_is_not_remembered(
     assert (again.measured, len(cache)) == (1, 1)
 
 
-def test_a_read_only_cache_is_used_and_not_written(remembering: dnn.Handle, cache: TuningCache, tmp_path: Path) -> None:
+def test_a_read_only_cache_is_used_and_not_written(
+    remembering: dnn.Handle, cache: TuningCache, tmp_path: Path
+) -> None:
     tuner_of(remembering, cache).tune(SMALL)
     shipped = tmp_path / "shipped"
     assert cache.export(shipped) == 1
@@ -247,7 +261,9 @@ def test_a_path_makes_a_cache_of_ones_own(remembering: dnn.Handle, tmp_path: Pat
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one_cache", "one_folder"])
 @pytest.mark.parametrize("kind", PROBLEMS)
-def test_two_that_ask_at_once_measure_once(remembering: dnn.Handle, tmp_path: Path, kind: str, shared: bool) -> None:
+def test_two_that_ask_at_once_measure_once(
+    remembering: dnn.Handle, tmp_path: Path, kind: str, shared: bool
+) -> None:
     """Each on a thread with a handle of its own; whoever is second waits, and finds what the first measured."""
     path, problem = tmp_path / "tuning", PROBLEMS[kind]
     barrier, found = threading.Barrier(3), []
@@ -277,7 +293,9 @@ def test_two_that_ask_at_once_measure_once(remembering: dnn.Handle, tmp_path: Pa
     common.close()
 
 
-def test_one_that_measures_keeps_the_device_to_itself(remembering: dnn.Handle, cache: TuningCache) -> None:
+def test_one_that_measures_keeps_the_device_to_itself(
+    remembering: dnn.Handle, cache: TuningCache
+) -> None:
     """Two different problems at once would disturb each other's times."""
     inside, most, lock = [], [], threading.Lock()
     real = remembering.device.elapsed_ms
@@ -299,7 +317,8 @@ def test_one_that_measures_keeps_the_device_to_itself(remembering: dnn.Handle, c
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(remembering.device, "elapsed_ms", elapsed)
         threads = [
-            threading.Thread(target=tune, args=(problem,)) for problem in (SMALL, LSTM, SMALL.replace(alpha=2.0))
+            threading.Thread(target=tune, args=(problem,))
+            for problem in (SMALL, LSTM, SMALL.replace(alpha=2.0))
         ]
         for thread in threads:
             thread.start()

@@ -35,7 +35,10 @@ def pair(request: pytest.FixtureRequest) -> Any:
 
 
 def test_each_computes_on_its_own(pair: Any) -> None:
-    problems = [Problem(handle, X, W, seed=seed, padding=1, math_type="fma") for seed, handle in enumerate(pair)]
+    problems = [
+        Problem(handle, X, W, seed=seed, padding=1, math_type="fma")
+        for seed, handle in enumerate(pair)
+    ]
     for _ in range(5):
         results = [problem.run() for problem in problems]
         for problem, y in zip(problems, results, strict=True):
@@ -70,11 +73,16 @@ def test_the_others_arrays_are_refused(pair: Any) -> None:
 def test_the_others_random_states_are_refused(pair: Any) -> None:
     first, second = pair
     q = first.array(np.ones((3, 2, 4), np.float32))
-    attention, network = dnn.AttentionSpec(2, 4, dropout=0.5), dnn.RNNSpec("lstm", 4, 5, num_layers=2, dropout=0.5)
+    attention, network = (
+        dnn.AttentionSpec(2, 4, dropout=0.5),
+        dnn.RNNSpec("lstm", 4, 5, num_layers=2, dropout=0.5),
+    )
     there = rf"^dropout_state=.* is on .*{second.device.kind}:1"
     given: dict[str, Any] = {"training": True, "dropout_state": dnn.DropoutState(second)}
     with pytest.raises(dnn.ArgumentError, match=there):
-        dnn.multi_head_attention_forward(first, attention, dnn.AttentionWeights(first, attention), q, q, q, **given)
+        dnn.multi_head_attention_forward(
+            first, attention, dnn.AttentionWeights(first, attention), q, q, q, **given
+        )
     with pytest.raises(dnn.ArgumentError, match=there):
         dnn.rnn_forward(first, network, dnn.RNNWeights(first, network), q, **given)
     with pytest.raises(dnn.ArgumentError, match=there):

@@ -28,7 +28,9 @@ def assert_same(results):
 def test_a_recurrent_network(handle, cell):
     spec = RNNSpec(cell, 6, 8, num_layers=2, bidirectional=True)
     weights, x, results = dnn.RNNWeights(handle, spec), handle.array(random(1, 5, 3, 6)), []
-    weights.update({name: random(number, *weights[name].shape) for number, name in enumerate(weights)})
+    weights.update(
+        {name: random(number, *weights[name].shape) for number, name in enumerate(weights)}
+    )
     dy = handle.array(random(2, 5, 3, 16))
     for byte in BYTES:
         with dnn.plan_rnn(handle, spec, x, lengths=[5, 3, 2], training=True) as plan:
@@ -36,7 +38,10 @@ def test_a_recurrent_network(handle, cell):
             for memory in (workspace, reserve.array):
                 memory.fill(byte)
             handle.device.fill(
-                handle.workspace.reserve(plan.workspace, handle.stream), plan.workspace, byte, handle.stream
+                handle.workspace.reserve(plan.workspace, handle.stream),
+                plan.workspace,
+                byte,
+                handle.stream,
             )
             out = plan(weights, x, lengths=[5, 3, 2], reserve=reserve, workspace=workspace)
             gradients = plan.backward_data(out.reserve, dy)
@@ -46,16 +51,22 @@ def test_a_recurrent_network(handle, cell):
     assert_same(results)
 
 
-@pytest.mark.parametrize("room", [{}, {"max_q_length": 9, "max_kv_length": 8, "max_batch": 5, "max_beam": 4}])
+@pytest.mark.parametrize(
+    "room", [{}, {"max_q_length": 9, "max_kv_length": 8, "max_batch": 5, "max_beam": 4}]
+)
 def test_attention(handle, room):
     """With room to spare, had cuDNN been told of it, gradients were wrong."""
     sizes = {"q_proj_size": 4, "k_proj_size": 4, "v_proj_size": 4, "o_proj_size": 8}
     spec, results = dnn.AttentionSpec(2, 8, **sizes, **room), []
     weights = dnn.AttentionWeights(handle, spec)
-    weights.update({name: random(number, *weights[name].shape) for number, name in enumerate(weights)})
+    weights.update(
+        {name: random(number, *weights[name].shape) for number, name in enumerate(weights)}
+    )
     q, dy = handle.array(random(1, 2, 5, 8)), handle.array(random(2, 2, 5, 8))
     lengths = {"q_lengths": [5, 2], "kv_lengths": [3, 4]} if room else {}
-    reserve = dnn.multi_head_attention_forward(handle, spec, weights, q, q, q, training=True, **lengths).reserve
+    reserve = dnn.multi_head_attention_forward(
+        handle, spec, weights, q, q, q, training=True, **lengths
+    ).reserve
     for byte in BYTES:
         reserve.array.fill(byte)
         size = 1 << 20

@@ -25,7 +25,9 @@ def test_example_of_a_stage_of_a_network(handle: dnn.Handle) -> None:
     host = np.moveaxis(np.array(example["conv_nhwc"], np.float32), -1, 1)
     for layout in ("NCHW", "NHWC"):
         x = handle.array(host, layout=layout)
-        pooled = dnn.pooling_forward(handle, dnn.activation_forward(handle, x, "relu", out=x), dnn.PoolingSpec(2, 0, 1))
+        pooled = dnn.pooling_forward(
+            handle, dnn.activation_forward(handle, x, "relu", out=x), dnn.PoolingSpec(2, 0, 1)
+        )
         np.testing.assert_array_equal(np.moveaxis(pooled.numpy(), 1, -1), example["pooled_nhwc"])
         flat = pooled.numpy().ravel()
         np.testing.assert_array_equal(flat, example["flat"])
@@ -42,8 +44,12 @@ def test_example_of_folding_a_batch_normalisation(handle: dnn.Handle) -> None:
     conv = dnn.ConvolutionSpec(1)
     y = dnn.convolution_forward(handle, handle.array(x), handle.array(w), conv)
     dnn.add_tensor(handle, handle.array(b), y)
-    expected = dnn.batch_normalization_inference(handle, y, *map(handle.array, (gamma, beta, m, v)), epsilon=epsilon)
+    expected = dnn.batch_normalization_inference(
+        handle, y, *map(handle.array, (gamma, beta, m, v)), epsilon=epsilon
+    )
     scale = gamma / np.sqrt(v + epsilon)
-    folded = dnn.convolution_forward(handle, handle.array(x), handle.array(w * scale.reshape(4, 1, 1, 1)), conv)
+    folded = dnn.convolution_forward(
+        handle, handle.array(x), handle.array(w * scale.reshape(4, 1, 1, 1)), conv
+    )
     dnn.add_tensor(handle, handle.array(gamma * (b - m) / np.sqrt(v + epsilon) + beta), folded)
     np.testing.assert_allclose(folded.numpy(), expected.numpy(), atol=1e-12)

@@ -12,16 +12,30 @@ ROOT = Path(__file__).parents[2]
 # what docs/conf.py and its extensions write there; in no repository
 GENERATED = {
     "docs/reference/coverage.md": "docs/_ext/coverage_table.py",
-    **{f"docs/tutorials/{path.name}": f"examples/{path.name}" for path in (ROOT / "examples").glob("*.ipynb")},
+    **{
+        f"docs/tutorials/{path.name}": f"examples/{path.name}"
+        for path in (ROOT / "examples").glob("*.ipynb")
+    },
 }
 _FENCE = re.compile(r"( *)(`{3,}|~{3,})([^`]*)")
 _MARK = re.compile(r"<!-- command: (\w+) -->")
 _HEADING = re.compile(r"(#{1,6}) +(.*?)(?: +#+)?$")
 _LINK = re.compile(
-    r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)|^\[[^\]]+\]: +(\S+)", re.MULTILINE
+    r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)|^\[[^\]]+\]: +(\S+)",
+    re.MULTILINE,
 )
 _ROLE = re.compile(r"\{py:\w+\}`(?:[^`<]*<)?~?([\w.]+)>?`")
-_PROSE_DIRECTIVES = {"note", "warning", "tip", "important", "caution", "hint", "seealso", "admonition", "dropdown"}
+_PROSE_DIRECTIVES = {
+    "note",
+    "warning",
+    "tip",
+    "important",
+    "caution",
+    "hint",
+    "seealso",
+    "admonition",
+    "dropdown",
+}
 
 
 class Block(NamedTuple):
@@ -74,7 +88,9 @@ class Page:
 
     def _take_apart(self, lines: list[str]) -> str:
         prose: list[str] = []
-        notes: list[str] = []  # the fences of the directives around this line whose content is prose
+        notes: list[
+            str
+        ] = []  # the fences of the directives around this line whose content is prose
         mark, number = "", 0
         while number < len(lines):
             line = lines[number]
@@ -128,14 +144,22 @@ class Page:
     @property
     def links(self) -> list[tuple[int, str]]:
         """Every link that is not to another host, with its line."""
-        text = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", lambda code: " " * len(code[0]), self.prose)
-        found = [(self.prose[: link.start()].count("\n") + 1, link[1] or link[2]) for link in _LINK.finditer(text)]
+        text = re.sub(
+            r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", lambda code: " " * len(code[0]), self.prose
+        )
+        found = [
+            (self.prose[: link.start()].count("\n") + 1, link[1] or link[2])
+            for link in _LINK.finditer(text)
+        ]
         return [(line, link) for line, link in found if not re.match(r"[a-z][a-z0-9+.-]*:", link)]
 
     @property
     def roles(self) -> list[tuple[int, str]]:
         """Every Python name in a role such as {py:func}, with its line."""
-        return [(self.prose[: role.start()].count("\n") + 1, role[1]) for role in _ROLE.finditer(self.prose)]
+        return [
+            (self.prose[: role.start()].count("\n") + 1, role[1])
+            for role in _ROLE.finditer(self.prose)
+        ]
 
 
 def anchor_of(heading: str) -> str:
@@ -147,7 +171,10 @@ def anchor_of(heading: str) -> str:
 def all_pages() -> list[Page]:
     """Return every page that is written by hand."""
     docs = (path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
-    paths = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(docs)]
+    paths = [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+        *sorted(docs),
+    ]
     return [Page(path) for path in paths if path.relative_to(ROOT).as_posix() not in GENERATED]
 
 

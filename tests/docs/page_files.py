@@ -11,9 +11,9 @@ from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.problem_list import ProblemList
-from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.problem_list import ProblemList
+from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 
 A_FOLDER = "/opt/cudnn"  # stands for any folder with a cuDNN
@@ -37,17 +37,35 @@ def provide_cudnn(folder: Path) -> Path:
 
 def write_cache(path: Path) -> None:
     """Write a tuning cache with one problem, as if a GPU had been there with two versions of cuDNN."""
-    row = AlgorithmResult(ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, MathType.TENSOR_OP, time_ms=0.5, workspace=4096)
+    row = AlgorithmResult(
+        ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, MathType.TENSOR_OP, time_ms=0.5, workspace=4096
+    )
     with TuningCache(path) as cache:
         for cudnn in (91002, 91900):
-            key = make_key(_problem(), {}, TuningPolicy(), DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", cudnn))
+            key = make_key(
+                _problem(),
+                {},
+                TuningPolicy(),
+                DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", cudnn),
+            )
             cache.put(
-                TuningEntry(key, str(_problem()), "made up", (row,), 0, "2026-01-31T10:00:00+00:00", 0.1, "0.1.0")
+                TuningEntry(
+                    key,
+                    str(_problem()),
+                    "made up",
+                    (row,),
+                    0,
+                    "2026-01-31T10:00:00+00:00",
+                    0.1,
+                    "0.1.0",
+                )
             )
 
 
 def _problem() -> ConvolutionForwardProblem:
-    return ConvolutionForwardProblem(TensorSpec((1, 8, 16, 16)), FilterSpec((8, 8, 3, 3)), ConvolutionSpec(padding=1))
+    return ConvolutionForwardProblem(
+        TensorSpec((1, 8, 16, 16)), FilterSpec((8, 8, 3, 3)), ConvolutionSpec(padding=1)
+    )
 
 
 def _write_problems(path: Path) -> None:

@@ -24,13 +24,27 @@ _DISTRIBUTIONS = {
     for requirements in (PROJECT["dependencies"], *EXTRAS.values())
     for requirement in requirements
 } | {
-    "pip", "build", "twine", "pre-commit", "torch", "jax", "cupy-cuda12x", "cupy-cuda13x", "numba-cuda", "keras", "mpi4py",
-}  # fmt: skip
+    "pip",
+    "build",
+    "twine",
+    "pre-commit",
+    "torch",
+    "jax",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "numba-cuda",
+    "keras",
+    "mpi4py",
+}
 OURS = ("cudnnlite/", "docs/", "examples/", "tests/", ".ci/")
 _VARIABLES = set(
     re.findall(
         r'"([A-Z][A-Z0-9_]{5,})"',
-        "".join(path.read_text() for room in ("cudnnlite", "tests/unit") for path in (ROOT / room).rglob("*.py")),
+        "".join(
+            path.read_text()
+            for room in ("cudnnlite", "tests/unit")
+            for path in (ROOT / room).rglob("*.py")
+        ),
     )
 ) | {"CUDNNLITE_REQUIRE_GPU"}  # of tests/conftest.py
 _OPERATORS = "();<>|&"
@@ -67,7 +81,11 @@ def commands_of(block: Block) -> list[Command]:
     if block.language == "yaml":
         import yaml
 
-        return [command for script in _scripts(yaml.safe_load(block.text)) for command in _commands(script, block.line)]
+        return [
+            command
+            for script in _scripts(yaml.safe_load(block.text))
+            for command in _commands(script, block.line)
+        ]
     text = block.text
     if block.language == "console":
         text = "\n".join(_without_prompts(block))
@@ -110,7 +128,9 @@ def _commands(text: str, first: int) -> Iterator[Command]:
         for is_operator, words in groupby(lexer, lambda word: set(word) <= set(_OPERATORS)):
             found = list(words)
             if is_operator:
-                assert set(found) <= {"&&", "||", "|", ";"}, f"line {first + start}: {found}: not looked into"
+                assert set(found) <= {"&&", "||", "|", ";"}, (
+                    f"line {first + start}: {found}: not looked into"
+                )
                 continue
             yield _command(found, first + start)
 
@@ -131,7 +151,9 @@ def check(command: Command) -> None:
     words = command.words[1:]
     if command.program.startswith("python") and words[:1] == ["-m"]:
         assert words[1] != "pip" or _pip(words[2:])
-        assert not words[1].startswith("cudnnlite.") or find_spec(words[1]), f"there is no module {words[1]}"
+        assert not words[1].startswith("cudnnlite.") or find_spec(words[1]), (
+            f"there is no module {words[1]}"
+        )
     assert command.program != "pip" or _pip(words)
     for word in command.words:
         if word.startswith(OURS) and "_build" not in word:  # which is made by the command
@@ -140,9 +162,12 @@ def check(command: Command) -> None:
 
 def _pip(arguments: Sequence[str]) -> bool:
     verb, *rest = arguments
-    for requirement in [word for word in rest if not word.startswith("-")] if verb == "install" else ():
+    for requirement in (
+        [word for word in rest if not word.startswith("-")] if verb == "install" else ()
+    ):
         found = re.fullmatch(
-            r"(\.|[A-Za-z0-9._-]+|.*dist/\*\.whl\)?)(?:\[([\w,-]+)\])?((?:[=<>!~]=?|===)[\w.*,<>=!~]+)?", requirement
+            r"(\.|[A-Za-z0-9._-]+|.*dist/\*\.whl\)?)(?:\[([\w,-]+)\])?((?:[=<>!~]=?|===)[\w.*,<>=!~]+)?",
+            requirement,
         )
         assert found, f"{requirement}: not understood"
         name, extras, _ = found.groups()
@@ -150,5 +175,7 @@ def _pip(arguments: Sequence[str]) -> bool:
             unknown = {*(extras or "").split(",")} - {*EXTRAS, ""}
             assert not unknown, f"{requirement}: no such extra: {unknown}"
         else:
-            assert name.lower() in _DISTRIBUTIONS, f"{requirement}: not among {sorted(_DISTRIBUTIONS)}"
+            assert name.lower() in _DISTRIBUTIONS, (
+                f"{requirement}: not among {sorted(_DISTRIBUTIONS)}"
+            )
     return True

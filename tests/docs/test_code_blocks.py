@@ -73,7 +73,9 @@ def is_installed(package: str) -> bool:
 def compiled(page: Page, block: Block) -> CodeType | SyntaxError:
     try:
         # errors then name the line of the page
-        return compile("\n" * (block.line - 1) + block.text, str(page.path), "exec", dont_inherit=True)
+        return compile(
+            "\n" * (block.line - 1) + block.text, str(page.path), "exec", dont_inherit=True
+        )
     except SyntaxError as error:  # for the block's own test: here it would hide all pages
         return error
 
@@ -90,7 +92,9 @@ def names_of(code: CodeType | SyntaxError) -> tuple[set[str], set[str]]:
             read.add(name)
         elif instruction.opname in ("STORE_NAME", "STORE_GLOBAL"):
             bound.add(name)
-        elif isinstance(name, CodeType):  # a function or a comprehension: what it reads of the page's
+        elif isinstance(
+            name, CodeType
+        ):  # a function or a comprehension: what it reads of the page's
             read |= names_of(name)[0] - bound
     return read, bound
 
@@ -98,13 +102,17 @@ def names_of(code: CodeType | SyntaxError) -> tuple[set[str], set[str]]:
 def steps_of(page: Page, device: str) -> list[Step]:
     """Return the blocks that a page has for a device."""
     steps: list[Step] = []
-    gone: dict[str, tuple[int, str]] = {}  # name -> line of the block that would have bound it, and what that lacks
+    gone: dict[
+        str, tuple[int, str]
+    ] = {}  # name -> line of the block that would have bound it, and what that lacks
     for block in page.in_language("python"):
         code = compiled(page, block)
         read, bound = names_of(code)
         needs = needs_of(block)
         lacking = A_GPU if device != "cuda" and ({A_GPU, *ONLY_ON_A_GPU} & set(needs)) else ""
-        lacking = lacking or next((need for need in needs if need != A_GPU and not is_installed(need)), "")
+        lacking = lacking or next(
+            (need for need in needs if need != A_GPU and not is_installed(need)), ""
+        )
         why = f"{lacking} is not installed" if lacking else ""
         lost = sorted((gone[name][0], name) for name in read & gone.keys())
         if lost and not lacking:
@@ -201,11 +209,17 @@ def test_every_block_has_a_language_and_is_well_formed(page):
     for block in page.blocks:
         where = f"{page}:{block.line}"
         if block.language.startswith("{"):
-            assert block.language not in CODE_DIRECTIVES, f"{where}: a fence with a language is tested, this is not"
+            assert block.language not in CODE_DIRECTIVES, (
+                f"{where}: a fence with a language is tested, this is not"
+            )
             continue
-        assert block.language in LANGUAGES, f"{where}: {block.language!r}; known: {sorted(LANGUAGES)}"
+        assert block.language in LANGUAGES, (
+            f"{where}: {block.language!r}; known: {sorted(LANGUAGES)}"
+        )
         assert block.text.strip(), f"{where}: empty"
-        assert (block.language == "python") or not needs_of(block), f"{where}: only Python blocks can need something"
+        assert (block.language == "python") or not needs_of(block), (
+            f"{where}: only Python blocks can need something"
+        )
         if block.language == "toml":
             tomllib.loads(block.text)
         elif block.language == "yaml":
@@ -222,10 +236,21 @@ def test_the_tests_that_a_page_proposes_do_what_it_says(tmp_path):
     page = next(page for page in PAGES if page.name == "docs/howto/test_without_a_gpu.md")
     text = "\n".join(block.text for block in page.in_language("python"))
     (tmp_path / "test_edges.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_edges.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        "test_edges.py",
+    ]
     for required in ("0", "1"):
         environment = os.environ | {"CUDNNLITE_DEVICE": "emulated", "REQUIRE_GPU": required}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
         if not visible_gpus() and required == "1":
             assert "2 passed, 1 error" in done.stdout
             assert done.returncode == 1

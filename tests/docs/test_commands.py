@@ -54,18 +54,30 @@ def test_our_commands_succeed(page, device, tmp_path, monkeypatch):
                 if first[str(command._replace(line=0))] is not page:
                     continue
                 words, variables = command.words[1:], exported | command.variables
-                if device == "emulated" and "--input" in words:  # NumPy takes half a minute for a batch of 32
+                if (
+                    device == "emulated" and "--input" in words
+                ):  # NumPy takes half a minute for a batch of 32
                     shape = words.index("--input") + 1
                     words[shape] = re.sub(r"^\d+", "1", words[shape])
                 if any(A_FOLDER in word for word in (*words, *variables.values())):
                     folder = provide_cudnn(tmp_path / f"cudnn{number}")
                     words = [word.replace(A_FOLDER, str(folder)) for word in words]
-                    variables = {name: value.replace(A_FOLDER, str(folder)) for name, value in variables.items()}
+                    variables = {
+                        name: value.replace(A_FOLDER, str(folder))
+                        for name, value in variables.items()
+                    }
                 done = subprocess.run(
-                    [sys.executable, "-m", OURS, *words], cwd=tmp_path, capture_output=True, text=True, check=False,
-                    env=os.environ | {"CUDNNLITE_DEVICE": device} | variables, stdin=subprocess.DEVNULL,
-                )  # fmt: skip
-                assert done.returncode == 0, f"{page}:{command.line}: {command}\n{done.stdout}{done.stderr}"
+                    [sys.executable, "-m", OURS, *words],
+                    cwd=tmp_path,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    env=os.environ | {"CUDNNLITE_DEVICE": device} | variables,
+                    stdin=subprocess.DEVNULL,
+                )
+                assert done.returncode == 0, (
+                    f"{page}:{command.line}: {command}\n{done.stdout}{done.stderr}"
+                )
     assert number
 
 

@@ -11,7 +11,7 @@ import cudnnlite as dnn
 from cudnnlite._raw import types
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.devices.choice import get_device
-from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.problems.operation import OPERATIONS
 
 table = load("coverage_table")
 ROWS = {row.name: row for row in table.rows()}
@@ -27,9 +27,15 @@ def test_what_a_public_docstring_names_as_its_own_is_called():
 
 
 def test_every_name_in_a_public_docstring_exists():
-    found = {(where, name) for where, doc, _ in table.public_docstrings() for name in table.NAME.findall(doc)}
+    found = {
+        (where, name)
+        for where, doc, _ in table.public_docstrings()
+        for name in table.NAME.findall(doc)
+    }
     assert len(found) > 100
-    assert {(where, name) for where, name in found if name not in FUNCTIONS and not hasattr(types, name)} == set()
+    assert {
+        (where, name) for where, name in found if name not in FUNCTIONS and not hasattr(types, name)
+    } == set()
 
 
 def test_what_is_wrapped_used_inside_or_raw_is_what_the_sources_call():
@@ -48,7 +54,11 @@ def test_what_is_wrapped_used_inside_or_raw_is_what_the_sources_call():
     assert ROWS["cudnnCreate"].use == ROWS["cudnnRNNForward"].use == table.WRAPPED
     assert ROWS["cudnnGetRNNTempSpaceSizes"].use == ROWS["cudnnOpsVersionCheck"].use == table.INSIDE
     assert ROWS["cudnnReorderFilterAndBias"].use == table.RAW
-    assert sum(count for what, count, *_ in table.totals([*ROWS.values()]) if what != "all") == len(FUNCTIONS) == 239
+    assert (
+        sum(count for what, count, *_ in table.totals([*ROWS.values()]) if what != "all")
+        == len(FUNCTIONS)
+        == 239
+    )
 
 
 def test_there_is_a_row_for_every_function():
@@ -76,7 +86,9 @@ def test_emulated_functions_are_marked():
 
 
 def test_everything_wrapped_works_without_a_gpu():
-    assert {row.name for row in ROWS.values() if row.names and row.without_gpu == table.GPU} == set()
+    assert {
+        row.name for row in ROWS.values() if row.names and row.without_gpu == table.GPU
+    } == set()
 
 
 def test_the_totals_add_up():
@@ -84,7 +96,9 @@ def test_the_totals_add_up():
     assert everything[1] == len(FUNCTIONS)
     for what, number, *kinds in (wrapped, inside, raw, everything):
         assert number == sum(kinds), what
-    assert [sum(each) for each in zip(wrapped[1:], inside[1:], raw[1:], strict=True)] == list(everything[1:])
+    assert [sum(each) for each in zip(wrapped[1:], inside[1:], raw[1:], strict=True)] == list(
+        everything[1:]
+    )
     assert wrapped[1] + inside[1] == len(DOCUMENTED) >= 60
 
 

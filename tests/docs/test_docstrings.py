@@ -24,21 +24,69 @@ MODULES = [
     if not module.name.endswith("__main__")
 ]
 FINDER = doctest.DocTestFinder(exclude_empty=True)
-EXAMPLES = {test.name: test for module in (dnn, *MODULES) for test in FINDER.find(module) if test.examples}
+EXAMPLES = {
+    test.name: test for module in (dnn, *MODULES) for test in FINDER.find(module) if test.examples
+}
 HAVE_AN_EXAMPLE = (
-    "AttentionDescriptor", "AttentionSpec", "AttentionWeights", "CTCLossDescriptor", "CTCLossSpec", "SeqDataDescriptor",
-    "SeqDataSpec", "ctc_loss", "multi_head_attention_backward_data", "multi_head_attention_forward",
-    "AlgorithmTable", "ConvolutionBackwardDataProblem", "ConvolutionBackwardFilterProblem",
-    "ConvolutionBiasActivationForwardProblem", "ConvolutionDescriptor",
-    "ConvolutionForwardProblem", "ConvolutionSpec", "DeviceArray", "DropoutDescriptor", "DropoutState", "FilterDescriptor",
-    "FilterSpec", "Handle", "ProblemList", "RNNDataDescriptor", "RNNDataSpec", "RNNDescriptor", "RNNForwardProblem",
-    "RNNSpec", "RNNWeights", "TensorDescriptor", "TensorSpec", "Tuner", "TuningCache", "TuningPolicy", "Workspace",
-    "autotuned", "convolution_backward_data", "convolution_backward_filter", "convolution_forward", "convolution_transpose",
-    "find_convolution_backward_data", "find_convolution_backward_filter", "find_convolution_forward", "find_rnn_forward",
-    "get_convolution_backward_data", "get_convolution_backward_filter", "get_convolution_forward",
-    "plan_convolution_backward_data", "plan_convolution_backward_filter", "plan_convolution_forward", "plan_rnn",
-    "problems_from_onnx", "record_problems", "rnn_backward_data", "rnn_backward_weights", "rnn_forward", "tune_model",
-)  # fmt: skip
+    "AttentionDescriptor",
+    "AttentionSpec",
+    "AttentionWeights",
+    "CTCLossDescriptor",
+    "CTCLossSpec",
+    "SeqDataDescriptor",
+    "SeqDataSpec",
+    "ctc_loss",
+    "multi_head_attention_backward_data",
+    "multi_head_attention_forward",
+    "AlgorithmTable",
+    "ConvolutionBackwardDataProblem",
+    "ConvolutionBackwardFilterProblem",
+    "ConvolutionBiasActivationForwardProblem",
+    "ConvolutionDescriptor",
+    "ConvolutionForwardProblem",
+    "ConvolutionSpec",
+    "DeviceArray",
+    "DropoutDescriptor",
+    "DropoutState",
+    "FilterDescriptor",
+    "FilterSpec",
+    "Handle",
+    "ProblemList",
+    "RNNDataDescriptor",
+    "RNNDataSpec",
+    "RNNDescriptor",
+    "RNNForwardProblem",
+    "RNNSpec",
+    "RNNWeights",
+    "TensorDescriptor",
+    "TensorSpec",
+    "Tuner",
+    "TuningCache",
+    "TuningPolicy",
+    "Workspace",
+    "autotuned",
+    "convolution_backward_data",
+    "convolution_backward_filter",
+    "convolution_forward",
+    "convolution_transpose",
+    "find_convolution_backward_data",
+    "find_convolution_backward_filter",
+    "find_convolution_forward",
+    "find_rnn_forward",
+    "get_convolution_backward_data",
+    "get_convolution_backward_filter",
+    "get_convolution_forward",
+    "plan_convolution_backward_data",
+    "plan_convolution_backward_filter",
+    "plan_convolution_forward",
+    "plan_rnn",
+    "problems_from_onnx",
+    "record_problems",
+    "rnn_backward_data",
+    "rnn_backward_weights",
+    "rnn_forward",
+    "tune_model",
+)
 # C functions that a docstring names and its example has no occasion to call.
 NO_OCCASION = {
     "RNNDescriptor": {"cudnnRNNSetClip_v8", "cudnnRNNGetClip_v8"},  # of older libraries
@@ -55,7 +103,9 @@ NO_OCCASION = {
 
 def noted(name: str) -> set[str]:
     """Return the C functions that the docstring of a public name says it calls."""
-    found: set[str] = coverage_table.called_according_to(inspect.cleandoc(getattr(dnn, name).__doc__), is_member=False)
+    found: set[str] = coverage_table.called_according_to(
+        inspect.cleandoc(getattr(dnn, name).__doc__), is_member=False
+    )
     return found
 
 
@@ -104,13 +154,20 @@ def test_the_first_example_is_the_packages():
 
 
 def test_no_example_is_skipped():
-    options = [option for test in EXAMPLES.values() for example in test.examples for option in example.options]
+    options = [
+        option
+        for test in EXAMPLES.values()
+        for example in test.examples
+        for option in example.options
+    ]
     assert doctest.SKIP not in options
 
 
 def test_all_modules_were_looked_at():
     assert len(MODULES) > 90
-    assert {"cudnnlite", "cudnnlite.raw", "cudnnlite.operations.rnn.functions.rnn_forward"} <= set(EXAMPLES)
+    assert {"cudnnlite", "cudnnlite.raw", "cudnnlite.operations.rnn.functions.rnn_forward"} <= set(
+        EXAMPLES
+    )
     wrong = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, 0)
     with pytest.raises(AssertionError, match="Failed example"):
         run(wrong)
@@ -119,7 +176,9 @@ def test_all_modules_were_looked_at():
 @pytest.mark.usefixtures("_somewhere")
 @pytest.mark.parametrize("name", CALLING)
 def test_an_example_calls_the_c_functions_that_its_docstring_names(name, monkeypatch):
-    behind = get_device("emulated").api.real  # through which the emulated device asks libcudnn, for itself
+    behind = get_device(
+        "emulated"
+    ).api.real  # through which the emulated device asks libcudnn, for itself
     seen = set()
 
     def look_up(table, attribute):

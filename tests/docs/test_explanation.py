@@ -33,14 +33,20 @@ def page(name, folder=EXPLANATION):
 
 def section(name, title):
     """The text under a heading of the second level."""
-    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", (EXPLANATION / name).read_text(encoding="utf-8"), re.S | re.M)
+    found = re.search(
+        rf"^## {title}\n(.*?)(?=^## |\Z)",
+        (EXPLANATION / name).read_text(encoding="utf-8"),
+        re.S | re.M,
+    )
     assert found, title
     return found[1]
 
 
 def rows(text):
     """The cells of the tables in a text, without headings."""
-    lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("| ---")]
+    lines = [
+        line for line in text.splitlines() if line.startswith("|") and not line.startswith("| ---")
+    ]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
@@ -78,7 +84,9 @@ def test_as_many_combinations_were_recorded(name):
 
 
 def test_the_page_of_the_recorders_counts_the_rows_of_the_operations():
-    data = json.loads((ROOT / "tests" / "emulated" / "data" / "operations_support.json").read_text())
+    data = json.loads(
+        (ROOT / "tests" / "emulated" / "data" / "operations_support.json").read_text()
+    )
     assert f"| {len(data['rows'])} |" in (CONTRIBUTING / "gpu_tests.md").read_text()
     assert len(data["rows"]) > 2000
 
@@ -104,8 +112,12 @@ def test_the_numbers_of_deprecated_functions():
     since_9_0 = [record for record in marked if record.deprecated == "9.0.0"]
     told = f"declare {len(FUNCTIONS)} functions; {len(marked)} of them carry the mark, {len(since_9_0)} since 9.0."
     assert told in page("deprecated.md")
-    all_of, marked_of = (Counter(record.header for record in records) for records in (FUNCTIONS.values(), marked))
-    expected = [[f"`cudnn_{name}.h`", str(count), str(marked_of[name])] for name, count in all_of.items()]
+    all_of, marked_of = (
+        Counter(record.header for record in records) for records in (FUNCTIONS.values(), marked)
+    )
+    expected = [
+        [f"`cudnn_{name}.h`", str(count), str(marked_of[name])] for name, count in all_of.items()
+    ]
     found = [row[:3] for row in rows(section("deprecated.md", "Which functions"))[1:]]
     assert sorted(found) == sorted(expected)
     assert "cudnnRNNForward" not in {record.name for record in marked}
@@ -116,8 +128,14 @@ def test_the_deprecated_functions_that_we_call_are_listed():
     called = set(load("coverage_table").called())
     assert {"cudnnConvolutionForward", "cudnnRNNForward", "cudnnCreate"} <= called
     marked = {name for name in called if FUNCTIONS[name].deprecated}
-    docs = [doc for _, doc, _ in load("coverage_table").public_docstrings() if "deprecated since cuDNN" in doc]
-    told = {name for doc in docs for name in re.findall(r"`(cudnn\w+)`", doc.partition("Notes\n")[2])}
+    docs = [
+        doc
+        for _, doc, _ in load("coverage_table").public_docstrings()
+        if "deprecated since cuDNN" in doc
+    ]
+    told = {
+        name for doc in docs for name in re.findall(r"`(cudnn\w+)`", doc.partition("Notes\n")[2])
+    }
     assert {"cudnnPoolingForward", "cudnnSetPoolingNdDescriptor"} <= told & marked
     assert marked - told <= listed(section("deprecated.md", "What we do about it")) <= marked
 
@@ -157,7 +175,10 @@ def test_the_figures_of_cudnnfind_are_those_of_the_benchmarks():
 
 def test_the_ways_to_choose_are_as_good_as_the_benchmarks_say():
     of_benchmarks = {row[0]: row for row in rows(benchmarks().partition("### Eager calls")[0])}
-    columns = [of_benchmarks["117 problems in"].index(f"{who} / best") for who in ("ours", "heuristic", "find")]
+    columns = [
+        of_benchmarks["117 problems in"].index(f"{who} / best")
+        for who in ("ours", "heuristic", "find")
+    ]
     found = [
         row
         for row in rows((HOWTO / "choose_and_pin.md").read_text(encoding="utf-8"))
@@ -170,12 +191,18 @@ def test_the_ways_to_choose_are_as_good_as_the_benchmarks_say():
 
 def measured(name):
     """The rows of a table that the notebooks show, by the names of its columns."""
-    table = json.loads((ROOT / "examples" / "h200.json").read_text(encoding="utf-8"))["tables"][name]
+    table = json.loads((ROOT / "examples" / "h200.json").read_text(encoding="utf-8"))["tables"][
+        name
+    ]
     return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
 
 
 def test_the_host_overhead_in_cudnnfind_is_that_of_the_table():
-    over = [row["find_us"] - row["time_us"] for row in measured("choosing") if row["find_us"] and row["time_us"]]
+    over = [
+        row["find_us"] - row["time_us"]
+        for row in measured("choosing")
+        if row["find_us"] and row["time_us"]
+    ]
     told = f"{min(over):.0f} to {max(over):.0f} us, the median {statistics.median(over):.0f} (H200"
     assert told in page("timing.md")
 
@@ -185,7 +212,9 @@ def test_what_the_choice_for_an_lstm_costs_is_that_of_the_table():
     times = [
         row["time_us"]
         for row in measured("lstm")
-        if (row["network"], row["dtype"]) == of_it and row["algorithm"] != "PyTorch" and row["time_us"]
+        if (row["network"], row["dtype"]) == of_it
+        and row["algorithm"] != "PyTorch"
+        and row["time_us"]
     ]
     told = f"(25 steps, batch 16, hidden size 1024) took {min(times):.0f} us or {max(times):.0f} us on an H200"
     assert told in page("rnn.md", GUIDE)
@@ -197,9 +226,12 @@ def test_the_errors_of_true_float32_are_those_of_the_tables():
         row
         for name in ("filter_sizes", "precision", "choosing")
         for row in measured(name)
-        if row["math_type"] == "FMA" and row.get("dtype", row.get("arithmetic", "float32")).startswith("float32")
+        if row["math_type"] == "FMA"
+        and row.get("dtype", row.get("arithmetic", "float32")).startswith("float32")
     ]
-    five = [row["error"] for row in exact if row.get("taps") == 5 and "WINOGRAD" in row["algorithm"]]
+    five = [
+        row["error"] for row in exact if row.get("taps") == 5 and "WINOGRAD" in row["algorithm"]
+    ]
     others = [row["error"] for row in exact if row["error"] and row["error"] not in five]
     assert five
     assert len(others) > 50
@@ -241,7 +273,10 @@ def test_the_figures_of_other_pages_are_those_of_the_benchmarks():
     assert (cells[1], cells[7]) == ("STATIC/T", "STANDARD/T")
     assert by_rule[1:] == [cells[3], cells[9]]
     told = page("tf32.md")
-    assert "took 26.9 us in true float32 and 26.8 us where TF32 was allowed, both in NCHW, and 13.2 us in NHWC" in told
+    assert (
+        "took 26.9 us in true float32 and 26.8 us where TF32 was allowed, both in NCHW, and 13.2 us in NHWC"
+        in told
+    )
     for kind, us in (("true float32, NCHW", 26.9), ("TF32, NCHW", 26.8), ("TF32, NHWC", 13.2)):
         assert f"| {kind} | 8x256x56x56 by 128x1x1 pad 0 stride 2 | {us} |" in text, kind
 
@@ -255,7 +290,8 @@ def test_the_gain_by_tf32_is_that_of_the_table():
         (best,) = (
             row
             for row in measured("precision")
-            if (row["dtype"], row["layout"], row["math_type"]) == ("float32", layout, kinds[kind]) and row["chosen"]
+            if (row["dtype"], row["layout"], row["math_type"]) == ("float32", layout, kinds[kind])
+            and row["chosen"]
         )
         assert cells == [f"{best['time_us']:.1f}", best["algorithm"], f"{best['error']:.1e}"], name
 
@@ -264,7 +300,11 @@ def test_the_gain_by_tf32_is_that_of_the_table():
 
 
 def test_every_public_exception_and_warning_is_told():
-    kinds = [kind for kind in vars(dnn.errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    kinds = [
+        kind
+        for kind in vars(dnn.errors).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ]
     assert len(kinds) > 20
     text = page("errors.md")
     assert [kind.__name__ for kind in kinds if f"`{kind.__name__}`" not in text] == []
@@ -281,7 +321,9 @@ def test_the_built_in_exceptions_that_are_told_are_the_right_ones():
 
 
 def test_the_number_of_plans_that_are_kept():
-    assert f"the {plan_cache.MAX_CACHED} that were used last are kept" in page("streams_and_lifetimes.md")
+    assert f"the {plan_cache.MAX_CACHED} that were used last are kept" in page(
+        "streams_and_lifetimes.md"
+    )
 
 
 # ---------------------------------------------------------------- contributing
@@ -298,7 +340,9 @@ def test_the_house_has_all_rooms():
     assert named == there
 
 
-ROOMS = [path.relative_to(ROOT).as_posix() for path in (ROOT / "cudnnlite").iterdir() if path.is_dir()]
+ROOMS = [
+    path.relative_to(ROOT).as_posix() for path in (ROOT / "cudnnlite").iterdir() if path.is_dir()
+]
 HOMES = ("tests/device", "tests/emulated", "cudnnlite", *ROOMS, "")  # of a name alone
 PATHS = re.compile(
     r"`((?:cudnnlite|tests|docs|examples|_raw|specs|descriptors|devices|operations|search|emulated|autotune|\.ci)/[\w./-]*|\w+\.(?:py|md|toml))`"
@@ -306,7 +350,9 @@ PATHS = re.compile(
 
 
 @pytest.mark.parametrize(
-    "path", [ROOT / "CONTRIBUTING.md", *sorted(CONTRIBUTING.glob("*.md"))], ids=lambda path: path.name
+    "path",
+    [ROOT / "CONTRIBUTING.md", *sorted(CONTRIBUTING.glob("*.md"))],
+    ids=lambda path: path.name,
 )
 def test_the_files_that_are_named_are_there(path):
     text = path.read_text(encoding="utf-8")

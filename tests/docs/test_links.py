@@ -32,7 +32,11 @@ def why_broken(page: Page, link: str) -> str:
 
 @in_one_test(PAGES)
 def test_links_lead_somewhere(page):
-    broken = [f"{page}:{line}: {link}: {why}" for line, link in page.links if (why := why_broken(page, link))]
+    broken = [
+        f"{page}:{line}: {link}: {why}"
+        for line, link in page.links
+        if (why := why_broken(page, link))
+    ]
     assert not broken, "\n".join(broken)
 
 

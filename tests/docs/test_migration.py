@@ -17,16 +17,23 @@ from scipy.special import softmax
 
 import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
-from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.problems.operation import OPERATIONS
 from cudnnlite.raw import types
 
 FROM_C = Page(ROOT / "docs/howto/migrate_from_c.md")
 FROM_CUPY = Page(ROOT / "docs/howto/migrate_from_cupy.md")
 TITLES = {
-    "convolution with search": "convolution_with_search", "LSTM forward": "lstm_forward", "small network": "small_network",
-}  # fmt: skip
+    "convolution with search": "convolution_with_search",
+    "LSTM forward": "lstm_forward",
+    "small network": "small_network",
+}
 # functions that give no status to look at
-UNCHECKED = {"cudnnGetVersion", "cudnnGetErrorString", "cudnnGetLastErrorString", "cudaGetErrorString"}
+UNCHECKED = {
+    "cudnnGetVersion",
+    "cudnnGetErrorString",
+    "cudnnGetLastErrorString",
+    "cudaGetErrorString",
+}
 
 
 def ramp(shape, start):
@@ -69,16 +76,22 @@ def expected_lstm():
 
 
 def expected_network():
-    y = onnx_convolution(ramp((4, 3, 16, 16), 3), ramp((8, 3, 3, 3), 5), (1, 1), (1, 1), (1, 1)) + ramp((1, 8, 1, 1), 1)
+    y = onnx_convolution(
+        ramp((4, 3, 16, 16), 3), ramp((8, 3, 3, 3), 5), (1, 1), (1, 1), (1, 1)
+    ) + ramp((1, 8, 1, 1), 1)
     pooled = np.maximum(y, 0).reshape(4, 8, 8, 2, 8, 2).max((3, 5))
     scores = pooled.reshape(4, -1) @ ramp((10, 8 * 8 * 8), 2).T / 64 + ramp((1, 10), 4)
     lines = (("pooled", pooled), ("scores", scores), ("odds", softmax(scores, axis=1)))
-    return "".join(f"{name} checksum {told(values)[0]} values {told(values)[1]}\n" for name, values in lines)
+    return "".join(
+        f"{name} checksum {told(values)[0]} values {told(values)[1]}\n" for name, values in lines
+    )
 
 
 EXPECTED = {
-    "convolution_with_search": expected_convolution, "lstm_forward": expected_lstm, "small_network": expected_network,
-}  # fmt: skip
+    "convolution_with_search": expected_convolution,
+    "lstm_forward": expected_lstm,
+    "small_network": expected_network,
+}
 
 
 @pytest.mark.processes
@@ -104,10 +117,15 @@ def lines_of_python(path: Path) -> int:
     text = path.read_text()
     docstrings: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
+        if (
+            isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
+            and ast.get_docstring(node) is not None
+        ):
             docstrings.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
     lines = enumerate(text.splitlines(), start=1)
-    return sum(bool(line.split("#")[0].strip()) and number not in docstrings for number, line in lines)
+    return sum(
+        bool(line.split("#")[0].strip()) and number not in docstrings for number, line in lines
+    )
 
 
 def test_lines_are_as_many_as_the_page_says():
@@ -134,7 +152,9 @@ def test_nothing_is_said_to_lack_a_wrapper_that_has_one():
 def test_every_layer_has_a_row():
     """In the table of C functions; what needs no row says none."""
     text = FROM_C.path.read_text()
-    assert [op.function for op in OPERATIONS.values() if op.writes and f"`{op.function}`" not in text] == []
+    assert [
+        op.function for op in OPERATIONS.values() if op.writes and f"`{op.function}`" not in text
+    ] == []
 
 
 # ---------------------------------------------------------------- the sources
@@ -145,15 +165,23 @@ def test_the_page_shows_the_files_themselves():
     assert text.count("literalinclude") == 2 * len(NAMES)
     shown = re.findall(r"^```\{literalinclude\} (\S+)\n:language: (\w+)\n```$", text, re.MULTILINE)
     languages = {"c": "c", "py": "python"}
-    expected = [(FOLDER / f"{name}.{ending}", language) for name in NAMES for ending, language in languages.items()]
-    assert [((FROM_C.path.parent / path).resolve(), language) for path, language in shown] == expected
+    expected = [
+        (FOLDER / f"{name}.{ending}", language)
+        for name in NAMES
+        for ending, language in languages.items()
+    ]
+    assert [
+        ((FROM_C.path.parent / path).resolve(), language) for path, language in shown
+    ] == expected
     assert {path.stem for path in FOLDER.iterdir() if path.is_file()} == {*NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_c_program_looks_at_every_status(name):
     code = re.sub(r"/\*.*?\*/", "", (FOLDER / f"{name}.c").read_text(), flags=re.DOTALL)
-    code = re.sub(r"^#define.*?[^\\]\n", "", code, flags=re.DOTALL | re.MULTILINE)  # the macros that look
+    code = re.sub(
+        r"^#define.*?[^\\]\n", "", code, flags=re.DOTALL | re.MULTILINE
+    )  # the macros that look
     called = re.findall(r"(\w*\(?)\b(cudnn[A-Z]\w+|cuda[A-Z]\w+)\(", code)
     assert len(called) > 20
     for before, function in called:
@@ -172,7 +200,9 @@ def test_the_c_program_calls_what_cudnn_9_has_had_from_the_first(name):
 def test_what_the_c_program_makes_it_destroys():
     for name in NAMES:
         code = (FOLDER / f"{name}.c").read_text()
-        made, gone = (re.findall(rf"\bcudnn{verb}(\w*)\(&?(\w+)\)", code) for verb in ("Create", "Destroy"))
+        made, gone = (
+            re.findall(rf"\bcudnn{verb}(\w*)\(&?(\w+)\)", code) for verb in ("Create", "Destroy")
+        )
         if (
             "static cudnnTensorDescriptor_t tensor" in code
         ):  # which makes them, and arrays of them are destroyed and freed
@@ -232,5 +262,9 @@ def test_every_function_that_the_c_programs_call_is_in_the_table():
     listed = {name for row in table_rows(FROM_C) for name in names_in(row[0])}
     for name in NAMES:
         called = set(re.findall(r"\b(cudnn[A-Z]\w+)\(", (FOLDER / f"{name}.c").read_text()))
-        missing = {function for function in called - listed if not re.match("cudnn(Create|Destroy)", function)}
+        missing = {
+            function
+            for function in called - listed
+            if not re.match("cudnn(Create|Destroy)", function)
+        }
         assert not missing

@@ -61,8 +61,17 @@ def gist(cell: Any) -> tuple[str, int]:
     if "varies" in cell.metadata.get("tags", ()):
         return "", 0
     words = " ".join(map(text_of, cell.outputs))
-    words = re.sub(r"<(cuda|emulated):0[^>]*>|emulated \(NumPy\)|NVIDIA H200|\b(cuda|emulated)\b", "DEVICE", words)
-    drawn = [kind for output in cell.outputs for kind in output.get("data", {}) if kind.startswith("image/")]
+    words = re.sub(
+        r"<(cuda|emulated):0[^>]*>|emulated \(NumPy\)|NVIDIA H200|\b(cuda|emulated)\b",
+        "DEVICE",
+        words,
+    )
+    drawn = [
+        kind
+        for output in cell.outputs
+        for kind in output.get("data", {})
+        if kind.startswith("image/")
+    ]
     return " ".join(re.sub(r"0x[0-9a-f.]+|-?\d+\.\d*(e[-+]?\d+)?", " ", words).split()), len(drawn)
 
 
@@ -94,9 +103,21 @@ def test_stores_what_a_gpu_printed_and_drew(name: str) -> None:
     assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
     assert not any("execution" in cell.metadata for cell in cells)
     outputs = [output for cell in cells for output in cell.outputs]
-    assert {output.output_type for output in outputs} <= {"stream", "display_data", "execute_result"}
-    assert not re.search(r"0x[0-9a-f]{6}|/tmp/|/home/|/work/|/root/", "".join(map(text_of, outputs)))
-    assert max((len(data) for output in outputs for kind, data in output.get("data", {}).items()), default=0) < 130_000
+    assert {output.output_type for output in outputs} <= {
+        "stream",
+        "display_data",
+        "execute_result",
+    }
+    assert not re.search(
+        r"0x[0-9a-f]{6}|/tmp/|/home/|/work/|/root/", "".join(map(text_of, outputs))
+    )
+    assert (
+        max(
+            (len(data) for output in outputs for kind, data in output.get("data", {}).items()),
+            default=0,
+        )
+        < 130_000
+    )
     assert "widgets" not in notebook.metadata
     assert path_of(name).read_text().endswith("}\n")
 
@@ -107,7 +128,9 @@ def test_cells_have_names(name: str) -> None:
     assert len(set(names)) == len(names)
     # words, not the eight hexadecimal digits that an editor makes up
     assert [
-        name for name in names if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or re.fullmatch(r"[0-9a-f]{8}", name)
+        name
+        for name in names
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or re.fullmatch(r"[0-9a-f]{8}", name)
     ] == []
 
 
@@ -152,7 +175,9 @@ def test_asserts_what_it_shows(name: str) -> None:
 @each
 def test_begins_by_choosing_and_printing_the_device(name: str) -> None:
     first = code_of(read(name))[0]
-    assert re.match(r'import os(\n+|; )os\.environ\.setdefault\("CUDNNLITE_DEVICE", "auto"\)', first)
+    assert re.match(
+        r'import os(\n+|; )os\.environ\.setdefault\("CUDNNLITE_DEVICE", "auto"\)', first
+    )
     assert re.search(r"print\(.*device", first)
 
 
@@ -174,7 +199,9 @@ def test_executes(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.Monk
     notebook = read(name)
     before = {path.name for path in EXAMPLES.glob("[!_]*")}
     stored = [(cell.id, gist(cell)) for cell in notebook.cells if cell.cell_type == "code"]
-    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(EXAMPLES)}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=120, resources={"metadata": {"path": str(EXAMPLES)}}
+    ).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     executed = [(cell.id, gist(cell)) for cell in notebook.cells if cell.cell_type == "code"]
     assert executed == stored or name in UNRECORDED
@@ -191,9 +218,15 @@ def test_the_measured_tables_are_of_an_h200_and_complete() -> None:
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", measured["date"])
     assert measured["cudnn"].startswith("9.")
     assert measured["torch"]
-    assert {"choosing", "torch_benchmark", "filter_sizes", "precision", "layouts", "views", "lstm"} == set(
-        measured["tables"]
-    )
+    assert {
+        "choosing",
+        "torch_benchmark",
+        "filter_sizes",
+        "precision",
+        "layouts",
+        "views",
+        "lstm",
+    } == set(measured["tables"])
     for table in measured["tables"].values():
         assert table["title"]
         assert table["rows"]

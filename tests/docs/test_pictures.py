@@ -34,17 +34,24 @@ def test_a_chart_shows_the_table_as_it_is_now(name, tmp_path, monkeypatch):
 
 
 def test_pictures_are_small_and_the_front_page_short():
-    assert {path.name: path.stat().st_size for path in IMAGES.iterdir() if path.stat().st_size > 130_000} == {}
+    assert {
+        path.name: path.stat().st_size for path in IMAGES.iterdir() if path.stat().st_size > 130_000
+    } == {}
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 120
 
 
 @pytest.mark.parametrize(
     ("code", "name"),
     [
-        ("dnn.Tuner", "Tuner"), ("handle.array(x, layout='NHWC')", "Handle.array"), ("dnn.capture(handle)", "capture"),
-        ("handle.api.cudnnIm2Col", "Handle.api.cudnnIm2Col"), ("cudnnRNNForward", "cudnnRNNForward"),
-        ("y = a + b", ""), ("pip install", ""), ("--html", ""),
+        ("dnn.Tuner", "Tuner"),
+        ("handle.array(x, layout='NHWC')", "Handle.array"),
+        ("dnn.capture(handle)", "capture"),
+        ("handle.api.cudnnIm2Col", "Handle.api.cudnnIm2Col"),
+        ("cudnnRNNForward", "cudnnRNNForward"),
+        ("y = a + b", ""),
+        ("pip install", ""),
+        ("--html", ""),
     ],
-)  # fmt: skip
+)
 def test_the_name_that_code_is_about(code, name):
     assert load("code_links").name_of(code) == name

@@ -19,10 +19,14 @@ from cudnnlite.doctor.environment import VARIABLES
 from cudnnlite.dtypes import parse_dtype
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
-ENUMS = "\n".join((PAGES / f"{page}.md").read_text(encoding="utf-8") for page in ("enums", "layers"))
+ENUMS = "\n".join(
+    (PAGES / f"{page}.md").read_text(encoding="utf-8") for page in ("enums", "layers")
+)
 ERRORS = (PAGES / "errors.md").read_text(encoding="utf-8")
 PUBLIC_ENUMS = [
-    name for name in dnn.__all__ if inspect.isclass(kind := getattr(dnn, name)) and issubclass(kind, enum.Enum)
+    name
+    for name in dnn.__all__
+    if inspect.isclass(kind := getattr(dnn, name)) and issubclass(kind, enum.Enum)
 ]
 
 
@@ -34,7 +38,11 @@ def section(name):
 def rows(text):
     """The cells of the tables in a text, without their headings."""
     lines = [line.strip("| ").split(" | ") for line in text.split("\n") if line.startswith("| ")]
-    return [cells for cells in lines if cells[0] not in ("member", "status") and not cells[0].startswith("---")]
+    return [
+        cells
+        for cells in lines
+        if cells[0] not in ("member", "status") and not cells[0].startswith("---")
+    ]
 
 
 @pytest.mark.parametrize("name", PUBLIC_ENUMS)
@@ -48,9 +56,13 @@ def test_the_table_of_an_enum_is_the_enum(name):
 
 
 def test_older_names_of_statuses_are_there():
-    aliases = {name: int(member) for name, member in dnn.Status.__members__.items() if name != member.name}
+    aliases = {
+        name: int(member) for name, member in dnn.Status.__members__.items() if name != member.name
+    }
     assert aliases
-    assert dict(re.findall(r"`(\w+)` ?\n?\((\d+)\)", section("Status"))) == {k: str(v) for k, v in aliases.items()}
+    assert dict(re.findall(r"`(\w+)` ?\n?\((\d+)\)", section("Status"))) == {
+        k: str(v) for k, v in aliases.items()
+    }
 
 
 def test_the_dtypes_of_the_table_are_those_that_are_taken():
@@ -64,7 +76,11 @@ def test_the_dtypes_of_the_table_are_those_that_are_taken():
 
 
 def data_layout(name):
-    return dnn.RNNDataSpec((4, 1), [4], layout=name) if name == "packed" else dnn.RNNDataSpec((4, 4, 1), layout=name)
+    return (
+        dnn.RNNDataSpec((4, 1), [4], layout=name)
+        if name == "packed"
+        else dnn.RNNDataSpec((4, 4, 1), layout=name)
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +92,10 @@ def data_layout(name):
     ],
 )
 def test_the_other_names_of_members_are_taken(name, chosen):
-    told = {member.strip("`"): re.match(r'Also `"(\w+)"`', meaning) for member, _, meaning in rows(section(name))}
+    told = {
+        member.strip("`"): re.match(r'Also `"(\w+)"`', meaning)
+        for member, _, meaning in rows(section(name))
+    }
     others = {match[1]: member for member, match in told.items() if match}
     assert len(others) >= 2
     for word, member in others.items():
@@ -90,7 +109,10 @@ def tree(kind, prefix=""):
     for number, child in enumerate(children):
         last = number == len(children) - 1
         others = [base for base in child.__bases__ if base is not kind]
-        told = [f" ({base.__name__})" if base not in ours else f", which is a {base.__name__} too" for base in others]
+        told = [
+            f" ({base.__name__})" if base not in ours else f", which is a {base.__name__} too"
+            for base in others
+        ]
         yield f"{prefix}{'└── ' if last else '├── '}{child.__name__}{''.join(told)}"
         yield from tree(child, prefix + ("    " if last else "│   "))
 
@@ -108,7 +130,9 @@ def normal(lines):
 
 def test_the_tree_of_errors_is_the_tree():
     shown = (
-        re.search(r"^```text\n(CudnnliteError\n.*?)^```", ERRORS, re.MULTILINE | re.DOTALL)[1].rstrip("\n").split("\n")
+        re.search(r"^```text\n(CudnnliteError\n.*?)^```", ERRORS, re.MULTILINE | re.DOTALL)[1]
+        .rstrip("\n")
+        .split("\n")
     )
     assert normal(shown) == normal(["CudnnliteError", *tree(dnn.CudnnliteError)])
 
@@ -145,11 +169,30 @@ def test_the_exit_codes_are_those_of_the_command_line(tmp_path):
     stated = {int(cells[0]) for cells in rows(page) if cells[0].isdigit()}
     from cudnnlite.cli import common
 
-    assert stated == {0, 1, common.USAGE, common.SOME_FAILED, common.INTERRUPTED, common.CLOSED_PIPE}
-    environment = os.environ | {"CUDNNLITE_DEVICE": "emulated", "CUDNNLITE_TUNING_CACHE": str(tmp_path / "none")}
+    assert stated == {
+        0,
+        1,
+        common.USAGE,
+        common.SOME_FAILED,
+        common.INTERRUPTED,
+        common.CLOSED_PIPE,
+    }
+    environment = os.environ | {
+        "CUDNNLITE_DEVICE": "emulated",
+        "CUDNNLITE_TUNING_CACHE": str(tmp_path / "none"),
+    }
     done = [
-        subprocess.run([sys.executable, "-m", "cudnnlite", *words], env=environment, capture_output=True, check=False)
-        for words in (["cache", "show"], ["cache", "merge", str(tmp_path / "missing")], ["cache", "shwo"])
+        subprocess.run(
+            [sys.executable, "-m", "cudnnlite", *words],
+            env=environment,
+            capture_output=True,
+            check=False,
+        )
+        for words in (
+            ["cache", "show"],
+            ["cache", "merge", str(tmp_path / "missing")],
+            ["cache", "shwo"],
+        )
     ]
     assert [each.returncode for each in done] == [0, 1, 2]
 

@@ -8,17 +8,23 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from record_graphs import CASES, combinations, graph_of, record
 
 import cudnnlite as dnn
 from cudnnlite._raw.enums import BackendHeurMode
-from cudnnlite.backend.engines import named_by
+from cudnnlite.graph.engines import named_by
+from tools.record.graphs import CASES, combinations, graph_of, record
 
 ROWS = json.loads((Path(__file__).parent / "data" / "graphs.json").read_text())["rows"]
 # the largest error relative to the largest value, of what is multiplied in full and of what may be in TF32
 BOUNDS = {"float64": 1e-13, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2, "int8": 0.0}
 TF32 = 5e-3
-GROUPS = sorted({(row[0][0], row[0][1] if row[0][0] != "nan" else "", row[0][2]) for row in ROWS if row[0][0] != "nan"})
+GROUPS = sorted(
+    {
+        (row[0][0], row[0][1] if row[0][0] != "nan" else "", row[0][2])
+        for row in ROWS
+        if row[0][0] != "nan"
+    }
+)
 
 
 def why_stricter(key):
@@ -60,21 +66,28 @@ def test_the_emulated_device_does_as_the_gpu_did(kind, case, dtype):
                 seen[gpu[0] == "SUCCESS", mine[0] == "SUCCESS"] += 1
                 if mine[0] == "SUCCESS":
                     assert gpu[0] == "SUCCESS", (key, number, mine, gpu)
-                    may_round = y_dtype == "float32" and (number == 1 if kind == "graph" else not precise)
+                    may_round = y_dtype == "float32" and (
+                        number == 1 if kind == "graph" else not precise
+                    )
                     assert mine[2] <= (TF32 if may_round else BOUNDS[y_dtype]), (key, number, mine)
                 elif kind == "graph" and gpu[0] == "SUCCESS":
                     assert why_stricter(key), (key, number, mine)
                 elif (
                     gpu[0] == "SUCCESS"
                 ):  # as strict as cudnnConvolutionForward; but the algorithm that is usual is there
-                    assert number != 1 or any(name in (case, key[3]) for name in ("3d", "NDHWC")) or "int8" in key or (
-                        len({*key[3:6]}) > 1
-                    ), (key, number, mine)  # fmt: skip
+                    assert (
+                        number != 1
+                        or any(name in (case, key[3]) for name in ("3d", "NDHWC"))
+                        or "int8" in key
+                        or (len({*key[3:6]}) > 1)
+                    ), (key, number, mine)
     assert seen[True, True] or kind == "call"
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in ROWS if row[0][0] == "nan"], ids=lambda row: "-".join(map(str, row[0][1:]))
+    "row",
+    [row for row in ROWS if row[0][0] == "nan"],
+    ids=lambda row: "-".join(map(str, row[0][1:])),
 )
 def test_what_becomes_of_a_nan(row):
     key, ((status, _, value),) = row
@@ -111,7 +124,10 @@ def test_operands_of_several_types_have_no_engine(other):
     conv = dnn.ConvolutionSpec(**options, compute_type="float32")
     y = conv.output_shape(x, w)
     shapes = {"x": x, "w": w, "0": (1, y[1], 1, 1), "y": y}
-    specs = {n: dnn.TensorSpec(s, "float32" if n == other else "float16", "NHWC") for n, s in shapes.items()}
+    specs = {
+        n: dnn.TensorSpec(s, "float32" if n == other else "float16", "NHWC")
+        for n, s in shapes.items()
+    }
     with dnn.Handle("emulated") as handle, ExitStack() as stack:
         graph = graph_of(handle, stack, key, specs, specs.pop("y"), conv)
         assert bool([*named_by(graph, BackendHeurMode.FALLBACK, stack)]) == (not other)

@@ -20,12 +20,19 @@ from cudnnlite.emulated.kernels import KERNELS, TAP_BY_TAP
 from cudnnlite.enums import ConvolutionMode
 from cudnnlite.specs import ConvolutionSpec
 
-TOLERANCE = {"float64": 1e-12, "float32": 1e-5}  # largest relative L2 error against the float64 oracle
+TOLERANCE = {
+    "float64": 1e-12,
+    "float32": 1e-5,
+}  # largest relative L2 error against the float64 oracle
 ALGORITHMS = {"tap by tap": TAP_BY_TAP, "columns": KERNELS["y"]}
 MIB = 1 << 20
 GUARD = 64
 
-TINY = {"VALUES": 64, "TAPS": 4, "PLACES": 5}  # every loop over parts turns more than once for the shapes below
+TINY = {
+    "VALUES": 64,
+    "TAPS": 4,
+    "PLACES": 5,
+}  # every loop over parts turns more than once for the shapes below
 
 
 def scipy_convolution(x: np.ndarray, w: np.ndarray, problem: ConvolutionSpec) -> np.ndarray:
@@ -42,7 +49,12 @@ def scipy_convolution(x: np.ndarray, w: np.ndarray, problem: ConvolutionSpec) ->
         [
             [
                 sum(
-                    correlate(image[k // filters * channels + c], dilated[k, c], mode="valid", method="direct")
+                    correlate(
+                        image[k // filters * channels + c],
+                        dilated[k, c],
+                        mode="valid",
+                        method="direct",
+                    )
                     for c in range(channels)
                 )[strided]
                 for k in range(len(w))
@@ -60,7 +72,9 @@ def relaid(a: np.ndarray, order: tuple[int, ...], gap: int) -> np.ndarray:
     return view
 
 
-def run(name: str, x: np.ndarray, w: np.ndarray, problem: ConvolutionSpec, out: np.ndarray) -> np.ndarray:
+def run(
+    name: str, x: np.ndarray, w: np.ndarray, problem: ConvolutionSpec, out: np.ndarray
+) -> np.ndarray:
     """Run an algorithm with poisoned output and scratch of the promised size, and check what lies around it."""
     algorithm = ALGORITHMS[name]
     size = algorithm.size(x.shape, w.shape, problem, x.dtype)
@@ -98,7 +112,9 @@ def convolutions(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], Con
     return (
         x_shape,
         w_shape,
-        ConvolutionSpec(padding, stride, dilation, groups, mode=draw(st.sampled_from(ConvolutionMode))),
+        ConvolutionSpec(
+            padding, stride, dilation, groups, mode=draw(st.sampled_from(ConvolutionMode))
+        ),
     )
 
 
@@ -138,7 +154,9 @@ def test_integer_sums_are_exact(name: str, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     # all but the first wrap round in int32; products of 26 bits just fit float64, their sums do not
     bits = data.draw(st.sampled_from([7, 15, 26, 31]))
-    x, w = (rng.integers(-(2**bits), 2**bits, shape).astype(np.int32) for shape in (x_shape, w_shape))
+    x, w = (
+        rng.integers(-(2**bits), 2**bits, shape).astype(np.int32) for shape in (x_shape, w_shape)
+    )
     expected = scipy_convolution(x.astype(np.int64), w.astype(np.int64), problem).astype(np.int32)
     x, w, out = (relaid(a, *data.draw(layouts(a.ndim))) for a in (x, w, expected))
     expected = expected.copy()
@@ -169,11 +187,23 @@ EDGES = {
     "pointwise": ((2, 5, 6, 6), (4, 5, 1, 1), same(2)),
     "rows of channels": ((5, 4, 1, 1), (6, 4, 1, 1), same(2)),
     "same 3x3": ((2, 5, 9, 8), (4, 5, 3, 3), same(2, padding=(1, 1))),
-    "flipped 3x3": ((2, 5, 9, 8), (4, 5, 3, 3), same(2, padding=(1, 0), mode=ConvolutionMode.CONVOLUTION)),
+    "flipped 3x3": (
+        (2, 5, 9, 8),
+        (4, 5, 3, 3),
+        same(2, padding=(1, 0), mode=ConvolutionMode.CONVOLUTION),
+    ),
     "two groups": ((2, 6, 7, 5), (4, 3, 3, 3), same(2, padding=(1, 1), groups=2)),
     "depthwise": ((2, 6, 7, 5), (6, 1, 3, 3), same(2, padding=(1, 1), groups=6)),
-    "depthwise, multiplier": ((2, 3, 7, 5), (6, 1, 3, 2), same(2, groups=3, mode=ConvolutionMode.CONVOLUTION)),
-    "dilated, strided": ((2, 3, 17, 14), (4, 3, 3, 2), same(2, padding=(2, 1), stride=(2, 3), dilation=(3, 4))),
+    "depthwise, multiplier": (
+        (2, 3, 7, 5),
+        (6, 1, 3, 2),
+        same(2, groups=3, mode=ConvolutionMode.CONVOLUTION),
+    ),
+    "dilated, strided": (
+        (2, 3, 17, 14),
+        (4, 3, 3, 2),
+        same(2, padding=(2, 1), stride=(2, 3), dilation=(3, 4)),
+    ),
     "stride above kernel": ((2, 3, 13, 12), (4, 3, 2, 1), same(2, stride=(5, 4))),
     "padding above kernel": ((2, 3, 5, 4), (4, 3, 3, 3), same(2, padding=(6, 7))),
     "filter above image": ((2, 3, 2, 3), (4, 3, 6, 5), same(2, padding=(3, 2))),
@@ -189,7 +219,9 @@ def test_edges_agree_with_onnx(case: str) -> None:
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal(x_shape), rng.standard_normal(w_shape)
     flipped = problem.mode == ConvolutionMode.CONVOLUTION
-    expected = onnx_convolution(x, w, problem.padding, problem.stride, problem.dilation, problem.groups, flipped)
+    expected = onnx_convolution(
+        x, w, problem.padding, problem.stride, problem.dilation, problem.groups, flipped
+    )
     assert problem.output_shape(x_shape, w_shape) == expected.shape
     assert relative_error(scipy_convolution(x, w, problem), expected) < 1e-12
     for name in ALGORITHMS:
@@ -234,10 +266,14 @@ HUGE = [
 
 @pytest.mark.parametrize(("x_shape", "w_shape", "problem"), HUGE)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-def test_workspace_is_bounded_and_grows_with_the_batch(x_shape, w_shape, problem: ConvolutionSpec, dtype: str) -> None:
+def test_workspace_is_bounded_and_grows_with_the_batch(
+    x_shape, w_shape, problem: ConvolutionSpec, dtype: str
+) -> None:
     size = KERNELS["y"].size(x_shape, w_shape, problem, dtype)
     assert size <= 256 * MIB
-    for n in {1, 2, 3, x_shape[0] // 3, x_shape[0] // 2, x_shape[0] - 1} & set(range(1, x_shape[0])):
+    for n in {1, 2, 3, x_shape[0] // 3, x_shape[0] // 2, x_shape[0] - 1} & set(
+        range(1, x_shape[0])
+    ):
         assert KERNELS["y"].size((n, *x_shape[1:]), w_shape, problem, dtype) <= size, n
 
 
@@ -274,7 +310,10 @@ def test_temporaries_are_bounded(name: str, x_shape, w_shape) -> None:
 def test_work_grows_with_the_taps_and_not_with_their_square(taps):
     """Each tap is gathered once for each block of positions; 91 x 91 on 512 x 512 took 135 s."""
     x, w = np.zeros((1, 1, 512, 512), np.float32), np.zeros((1, 1, taps, taps), np.float32)
-    out, algorithm = np.empty(ConvolutionSpec().output_shape(x.shape, w.shape), np.float32), KERNELS["y"]
+    out, algorithm = (
+        np.empty(ConvolutionSpec().output_shape(x.shape, w.shape), np.float32),
+        KERNELS["y"],
+    )
     size = algorithm.size(x.shape, w.shape, ConvolutionSpec(), "float32")
     assert size <= 32 << 20
     with mock.patch.object(kernels, "gather", wraps=kernels.gather) as gather:
@@ -289,7 +328,9 @@ def test_many_taps_in_parts():
     out = np.empty(problem.output_shape(x.shape, w.shape))
     results = [run(name, x, w, problem, out.copy()) for name in ALGORITHMS]
     assert kernels.TAPS < 41 * 37
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (3, 3), (3, 3))), (41, 37), (2, 3))
+    windows = np.lib.stride_tricks.sliding_window_view(
+        np.pad(x, ((0, 0), (0, 0), (3, 3), (3, 3))), (41, 37), (2, 3)
+    )
     expected = np.einsum("nchwij,kcij->nkhw", windows, w)
     for result in results:
         np.testing.assert_allclose(result, expected, rtol=1e-11, atol=1e-10)
@@ -299,7 +340,11 @@ def test_many_taps_in_parts():
 LARGE = {
     "images": ((11, 16, 230, 231), (2, 8, 3, 2), {"padding": 1, "groups": 2}),
     "rows": ((1, 40, 500, 501), (2, 40, 2, 3), {"padding": (0, 1), "dilation": (2, 1)}),
-    "stride": ((3, 24, 301, 280), (3, 8, 3, 3), {"stride": (2, 1), "groups": 3, "mode": "convolution"}),
+    "stride": (
+        (3, 24, 301, 280),
+        (3, 8, 3, 3),
+        {"stride": (2, 1), "groups": 3, "mode": "convolution"},
+    ),
 }
 
 
@@ -312,9 +357,21 @@ def test_large_gradients_are_computed_in_parts(name):
     rng, conv = np.random.default_rng(0), ConvolutionSpec(**options)
     x, w = (rng.standard_normal(shape, np.float32) for shape in (x_shape, w_shape))
     dy = rng.standard_normal(conv.output_shape(x_shape, w_shape), np.float32)
-    (padding, stride, dilation), rotate = conv.steps(2), (2, 3) if conv.mode == ConvolutionMode.CONVOLUTION else ()
+    (padding, stride, dilation), rotate = (
+        conv.steps(2),
+        (2, 3) if conv.mode == ConvolutionMode.CONVOLUTION else (),
+    )
     tensors = (torch.from_numpy(array) for array in (dy, x, np.flip(w, rotate).copy()))
-    steps = [0], list(stride), list(padding), list(dilation), False, [0, 0], conv.groups, [True, True, False]
+    steps = (
+        [0],
+        list(stride),
+        list(padding),
+        list(dilation),
+        False,
+        [0, 0],
+        conv.groups,
+        [True, True, False],
+    )
     dx, dw = (a.numpy() for a in torch.ops.aten.convolution_backward(*tensors, *steps)[:2])
     size = KERNELS["dx"].size(x_shape, w_shape, conv, np.float32)
     assert size < x.nbytes * math.prod(w_shape[2:])  # in parts
@@ -329,7 +386,10 @@ def test_large_gradients_are_computed_in_parts(name):
 def test_a_batch_in_parts(monkeypatch):
     """Each part meets its own of what is added, and the bias that all share."""
     rng, results = np.random.default_rng(0), []
-    hosts = [rng.standard_normal(shape) for shape in ((5, 3, 6, 7), (4, 3, 3, 2), (1, 4, 1, 1), (5, 4, 4, 6))]
+    hosts = [
+        rng.standard_normal(shape)
+        for shape in ((5, 3, 6, 7), (4, 3, 3, 2), (1, 4, 1, 1), (5, 4, 4, 6))
+    ]
     for limit in (convolution.BATCH_BYTES, 1):
         monkeypatch.setattr(convolution, "BATCH_BYTES", limit)
         with dnn.Handle("emulated") as handle:

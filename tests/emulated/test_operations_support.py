@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import record_layers
-from record_operations import record
 from samples import FLOATS, combinations
 
 import cudnnlite as dnn
+from tools.record import layers as record_layers
+from tools.record.operations import record
 
 ROWS = json.loads((Path(__file__).parent / "data" / "operations_support.json").read_text())["rows"]
 # by how much a result may differ from float64, relative to the largest value: an H200's own errors, and some room
@@ -37,7 +37,9 @@ def test_the_emulated_device_does_as_the_gpu_did(kind, rank):
             key, (status, _) = row[:8], row[8:]
             if (key[0], key[2]) == (kind, rank):
                 got, error = record(handle, *key)
-                if got == "REFUSED_BY_US":  # by name, before cuDNN is asked: what it refuses, or computes wrongly
+                if (
+                    got == "REFUSED_BY_US"
+                ):  # by name, before cuDNN is asked: what it refuses, or computes wrongly
                     assert status != "SUCCESS" or key[3] not in FLOATS, row
                     continue
                 if key[3] not in FLOATS and got == "NOT_SUPPORTED":  # integers: less than a GPU
@@ -52,15 +54,26 @@ def test_the_emulated_device_does_as_the_gpu_did(kind, rank):
 @pytest.mark.parametrize(
     ("name", "operands", "options"),
     [
-        ("lrn_forward", {"x": dnn.TensorSpec((1, 2, 1, 1, 1), layout="NDHWC")}, {"norm": dnn.LRNSpec()}),
-        ("batch_normalization_inference",
-         {"x": dnn.TensorSpec((2, 3, 4, 5), layout="NHWC"), "out": (2, 3, 4, 5)}
-         | dict.fromkeys(("scale", "bias", "mean", "variance"), (1, 3, 1, 1)), {"mode": "spatial_persistent"}),
+        (
+            "lrn_forward",
+            {"x": dnn.TensorSpec((1, 2, 1, 1, 1), layout="NDHWC")},
+            {"norm": dnn.LRNSpec()},
+        ),
+        (
+            "batch_normalization_inference",
+            {"x": dnn.TensorSpec((2, 3, 4, 5), layout="NHWC"), "out": (2, 3, 4, 5)}
+            | dict.fromkeys(("scale", "bias", "mean", "variance"), (1, 3, 1, 1)),
+            {"mode": "spatial_persistent"},
+        ),
         ("transform_tensor", {"x": dnn.TensorSpec((2, 3, 4, 5), "int8"), "out": (2, 3, 4, 5)}, {}),
         ("transform_tensor", {"x": dnn.TensorSpec((2, 3, 4, 5), "uint8"), "out": (2, 3, 4, 5)}, {}),
-        ("transform_tensor", {"x": dnn.TensorSpec((2, 3, 4, 5), "float16", "NHWC"), "out": (2, 3, 4, 5)}, {}),
+        (
+            "transform_tensor",
+            {"x": dnn.TensorSpec((2, 3, 4, 5), "float16", "NHWC"), "out": (2, 3, 4, 5)},
+            {},
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_no_row_covers_is_refused(name, operands, options):
     with dnn.Handle(device="emulated") as handle:
         arrays = {operand: handle.empty(shape) for operand, shape in operands.items()}
@@ -84,7 +97,13 @@ def test_the_gpu_was_right(dtype):
 
 LAYERS = json.loads((Path(__file__).parent / "data" / "layers_support.json").read_text())["rows"]
 # how far a GPU's results may be from the emulated device's: TF32 in attention, and what its roundings make of float16 there
-DIFFERENCES = {"attention": 0.1, "ctc": 5e-4, "dropout": 2e-3, "transform_filter": 0.0, "fused_normalization": 2e-2}
+DIFFERENCES = {
+    "attention": 0.1,
+    "ctc": 5e-4,
+    "dropout": 2e-3,
+    "transform_filter": 0.0,
+    "fused_normalization": 2e-2,
+}
 
 
 @pytest.mark.parametrize("kind", record_layers.KINDS)

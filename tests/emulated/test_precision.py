@@ -23,7 +23,9 @@ def exactly_rounded(value: float, bits: int, smallest: int, *, ties_away: bool) 
         return value
     unit = Fraction(2) ** max(math.frexp(value)[1] - bits, smallest)
     quotient = abs(Fraction(value)) / unit
-    units = math.floor(quotient + Fraction(1, 2)) if ties_away else round(quotient)  # round: half to even
+    units = (
+        math.floor(quotient + Fraction(1, 2)) if ties_away else round(quotient)
+    )  # round: half to even
     return math.copysign(float(units * unit), value)
 
 
@@ -46,19 +48,32 @@ def test_tf32_has_ten_bits_and_ties_away(value: float, tie: bool) -> None:
 
 def test_tf32_by_hand() -> None:
     unit = 2.0**-10
-    given_ = [1 + unit / 2, 1 + unit / 2 - 2**-23, 1 + 1.5 * unit, -1 - unit / 2, 2 - 2**-23, 0.0, -0.0, 2.0**-149]
+    given_ = [
+        1 + unit / 2,
+        1 + unit / 2 - 2**-23,
+        1 + 1.5 * unit,
+        -1 - unit / 2,
+        2 - 2**-23,
+        0.0,
+        -0.0,
+        2.0**-149,
+    ]
     expected = [1 + unit, 1, 1 + 2 * unit, -1 - unit, 2, 0.0, -0.0, 0.0]
     result = round_tf32(np.array(given_, np.float32))
     np.testing.assert_array_equal(bits_of(result), bits_of(np.array(expected, np.float32)))
 
 
 def test_tf32_keeps_what_is_not_finite() -> None:
-    patterns = np.array([0x7F800000, 0xFF800000, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001], np.uint32)
+    patterns = np.array(
+        [0x7F800000, 0xFF800000, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001], np.uint32
+    )
     a = patterns.view(np.float32)
     np.testing.assert_array_equal(bits_of(round_tf32(a)), patterns)
     np.testing.assert_array_equal(bits_of(a), patterns)
     largest = np.finfo(np.float32).max
-    np.testing.assert_array_equal(round_tf32(np.array([largest, -largest], np.float32)), [np.inf, -np.inf])
+    np.testing.assert_array_equal(
+        round_tf32(np.array([largest, -largest], np.float32)), [np.inf, -np.inf]
+    )
 
 
 def test_tf32_takes_views() -> None:
@@ -71,15 +86,23 @@ def test_tf32_takes_views() -> None:
 @pytest.mark.parametrize("source", [np.float32, np.float64])
 @settings(deadline=None, max_examples=150)
 @given(data=st.data())
-def test_floats_are_rounded_once_to_even(dtype: np.dtype, source: type, data: st.DataObject) -> None:
+def test_floats_are_rounded_once_to_even(
+    dtype: np.dtype, source: type, data: st.DataObject
+) -> None:
     info = ml_dtypes.finfo(dtype)
-    value = data.draw(st.floats(-(2.0**20), 2.0**20) | st.floats(width=32, allow_nan=False, allow_infinity=False))
+    value = data.draw(
+        st.floats(-(2.0**20), 2.0**20) | st.floats(width=32, allow_nan=False, allow_infinity=False)
+    )
     near = float(np.array(np.clip(value, float(info.min), float(info.max))).astype(dtype))
     step = math.ldexp(1, max(math.frexp(near)[1] - info.nmant - 1, int(info.minexp) - info.nmant))
-    value = data.draw(st.sampled_from([value, near + step / 2, near - step / 2, near + step / 2 * (1 + 2.0**-28)]))
+    value = data.draw(
+        st.sampled_from([value, near + step / 2, near - step / 2, near + step / 2 * (1 + 2.0**-28)])
+    )
     with np.errstate(over="ignore"):
         acc = np.array([value], source)
-    exact = exactly_rounded(float(acc[0]), info.nmant + 1, int(info.minexp) - info.nmant, ties_away=False)
+    exact = exactly_rounded(
+        float(acc[0]), info.nmant + 1, int(info.minexp) - info.nmant, ties_away=False
+    )
     if abs(exact) > float(info.max):
         exact = math.copysign(math.inf, exact)
     result = to_output(acc, dtype)
@@ -107,27 +130,38 @@ def test_overflow_and_nan_are_quiet(dtype: np.dtype, source: type) -> None:
 
 
 def test_float64_to_float32_overflows_quietly() -> None:
-    np.testing.assert_array_equal(to_output(np.array([1e300, -1e300, 1.5]), "float32"), [np.inf, -np.inf, 1.5])
+    np.testing.assert_array_equal(
+        to_output(np.array([1e300, -1e300, 1.5]), "float32"), [np.inf, -np.inf, 1.5]
+    )
 
 
 @pytest.mark.parametrize("source", [np.float32, np.float64])
 def test_integers_saturate_and_round_to_even(source: type) -> None:
-    acc = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 126.5, 127.5, 1e30, -128.5, -129, np.inf, -np.inf, np.nan], source)
+    acc = np.array(
+        [0.5, 1.5, 2.5, -0.5, -1.5, 126.5, 127.5, 1e30, -128.5, -129, np.inf, -np.inf, np.nan],
+        source,
+    )
     expected = [0, 2, 2, 0, -2, 126, 127, 127, -128, -128, 127, -128, 0]
     np.testing.assert_array_equal(to_output(acc, np.int8), np.array(expected, np.int8), strict=True)
     np.testing.assert_array_equal(
-        to_output(np.array([-1, 0.5, 255.5, 300, np.nan], source), np.uint8), np.array([0, 0, 255, 255, 0], np.uint8)
+        to_output(np.array([-1, 0.5, 255.5, 300, np.nan], source), np.uint8),
+        np.array([0, 0, 255, 255, 0], np.uint8),
     )
     np.testing.assert_array_equal(
-        to_output(np.array([2.0**31, -(2.0**31), -1e10, 3.5], source), np.int32), [2**31 - 1, -(2**31), -(2**31), 4]
+        to_output(np.array([2.0**31, -(2.0**31), -1e10, 3.5], source), np.int32),
+        [2**31 - 1, -(2**31), -(2**31), 4],
     )
 
 
 def test_integer_accumulators() -> None:
     acc = np.array([2**31 - 1, -(2**31), 128, -129, 5], np.int32)
-    np.testing.assert_array_equal(to_output(acc, np.int8), np.array([127, -128, 127, -128, 5], np.int8))
+    np.testing.assert_array_equal(
+        to_output(acc, np.int8), np.array([127, -128, 127, -128, 5], np.int8)
+    )
     np.testing.assert_array_equal(to_output(acc, np.int32), acc)
-    np.testing.assert_array_equal(to_output(acc, np.float32), acc.astype(np.float64).astype(np.float32))
+    np.testing.assert_array_equal(
+        to_output(acc, np.float32), acc.astype(np.float64).astype(np.float32)
+    )
     above_tie = np.array([2**24 + 2**16 + 1], np.int32)  # float32 would drop the 1 and leave a tie
     assert float(to_output(above_tie, BFLOAT16)[0]) == 2**24 + 2**17
 
@@ -137,8 +171,12 @@ def test_beta_zero_does_not_read(dtype: np.dtype | str) -> None:
     acc = np.array([1.5, -2.0], np.float32)
     poison = np.full(2, np.nan, np.float32)
     for old in (poison, None):
-        np.testing.assert_array_equal(scale_add(acc, 2.0, 0.0, old, dtype).astype(np.float32), [3, -4])
-        np.testing.assert_array_equal(scale_add(acc, 2.0, -0.0, old, dtype).astype(np.float32), [3, -4])
+        np.testing.assert_array_equal(
+            scale_add(acc, 2.0, 0.0, old, dtype).astype(np.float32), [3, -4]
+        )
+        np.testing.assert_array_equal(
+            scale_add(acc, 2.0, -0.0, old, dtype).astype(np.float32), [3, -4]
+        )
 
 
 def test_scales_in_the_type_of_the_accumulator_and_converts_last() -> None:
@@ -147,9 +185,13 @@ def test_scales_in_the_type_of_the_accumulator_and_converts_last() -> None:
     result = scale_add(np.array([60000], np.float32), 1.0, -0.5, half, np.float16)
     np.testing.assert_array_equal(result, np.array([30000], np.float16), strict=True)
     # in float16 the old value would swallow the new one twice
-    result = scale_add(np.array([0.75], np.float32), 1.0, 1.0, np.array([2048], np.float16), np.float16)
+    result = scale_add(
+        np.array([0.75], np.float32), 1.0, 1.0, np.array([2048], np.float16), np.float16
+    )
     assert float(result[0]) == 2048
-    result = scale_add(np.array([1.25], np.float32), 1.0, 1.0, np.array([2048], np.float16), np.float16)
+    result = scale_add(
+        np.array([1.25], np.float32), 1.0, 1.0, np.array([2048], np.float16), np.float16
+    )
     assert float(result[0]) == 2050
     # float64 stays float64
     result = scale_add(np.array([1.0]), 0.1, 1 / 3, np.array([1.0]), np.float64)
@@ -162,7 +204,8 @@ def test_scales_in_the_type_of_the_accumulator_and_converts_last() -> None:
 def test_integers_are_scaled_in_float32() -> None:
     acc = np.array([100, -100, 3, 2**24 + 1], np.int32)
     np.testing.assert_array_equal(
-        scale_add(acc, 0.5, 2.0, np.array([40, -40, 1, 0], np.int8), np.int8), np.array([127, -128, 4, 127], np.int8)
+        scale_add(acc, 0.5, 2.0, np.array([40, -40, 1, 0], np.int8), np.int8),
+        np.array([127, -128, 4, 127], np.int8),
     )  # 3.5 goes to 4
     np.testing.assert_array_equal(scale_add(acc, 1.0, 0.0, None, np.int32), acc)
     assert scale_add(acc, 2.0, 0.0, None, np.int32)[3] == 2**25

@@ -82,46 +82,95 @@ class Net:
     """A network and everything that its calls take; `call` lets a test change single arguments by their C names."""
 
     def __init__(
-        self, cell="lstm", layers=2, bidirectional=False, projection=None, bias="double", skip=False, *, hidden=4,
-        input_size=3, lengths=FULL, layout="sequence_major", fill=0.0, dtype="float64", algorithm="STANDARD", padded=True,
-        dropout=None, machine=None, **options,
-    ):  # fmt: skip
+        self,
+        cell="lstm",
+        layers=2,
+        bidirectional=False,
+        projection=None,
+        bias="double",
+        skip=False,
+        *,
+        hidden=4,
+        input_size=3,
+        lengths=FULL,
+        layout="sequence_major",
+        fill=0.0,
+        dtype="float64",
+        algorithm="STANDARD",
+        padded=True,
+        dropout=None,
+        machine=None,
+        **options,
+    ):
         self.machine = machine or Machine()
         self.api, handle = self.machine.api, self.machine.ptr
         inputs = hidden if skip else input_size
         options |= {
-            "projection_size": projection, "bias": bias, "input_mode": "skip" if skip else "linear", "dtype": dtype,
-        }  # fmt: skip
+            "projection_size": projection,
+            "bias": bias,
+            "input_mode": "skip" if skip else "linear",
+            "dtype": dtype,
+        }
         self.spec = spec = RNNSpec(cell, inputs, hidden, layers, bidirectional, **options)
         self.cell, self.lengths, self.layout, self.fill = cell, lengths, layout, fill
         self.steps, self.batch, self.dtype = max(lengths), len(lengths), numpy_dtype(spec.dtype)
         self.active = np.arange(self.steps)[:, None] < lengths
 
         rng = np.random.default_rng(7)
-        self.weights = random_weights(rng, cell, inputs, hidden, layers, bidirectional, projection, bias, skip)
-        x, dy = (rng.standard_normal((self.steps, self.batch, size)) for size in (inputs, spec.output_size))
+        self.weights = random_weights(
+            rng, cell, inputs, hidden, layers, bidirectional, projection, bias, skip
+        )
+        x, dy = (
+            rng.standard_normal((self.steps, self.batch, size))
+            for size in (inputs, spec.output_size)
+        )
         self.x, self.dy = (np.where(self.active[:, :, None], a, np.nan) for a in (x, dy))
         h, c = spec.hidden_shape(self.batch), spec.cell_shape(self.batch)
-        self.hx, self.dhy, self.cx, self.dcy = (rng.standard_normal(shape) for shape in (h, h, c, c))
+        self.hx, self.dhy, self.cx, self.dcy = (
+            rng.standard_normal(shape) for shape in (h, h, c, c)
+        )
 
         self.dropout = dropout
-        self.rnn = own(RNNDescriptor(spec, algorithm, padded_io=padded, dropout=dropout, api=self.api))
+        self.rnn = own(
+            RNNDescriptor(spec, algorithm, padded_io=padded, dropout=dropout, api=self.api)
+        )
         x_desc, y_desc = (
-            data_descriptor(self.shape(s), lengths, dtype, layout, fill) for s in (inputs, spec.output_size)
+            data_descriptor(self.shape(s), lengths, dtype, layout, fill)
+            for s in (inputs, spec.output_size)
         )
         self.arguments = {
-            "handle": handle, "rnnDesc": self.rnn.ptr, "addGrad": 0, "xDesc": x_desc, "yDesc": y_desc,
-            "hDesc": state_descriptor(h, dtype), "cDesc": state_descriptor(c, dtype),
-        }  # fmt: skip
+            "handle": handle,
+            "rnnDesc": self.rnn.ptr,
+            "addGrad": 0,
+            "xDesc": x_desc,
+            "yDesc": y_desc,
+            "hDesc": state_descriptor(h, dtype),
+            "cDesc": state_descriptor(c, dtype),
+        }
         workspace, reserve = self.temp_sizes()
         values = {
-            "x": self.pack(self.x), "y": self.pack(self.dy), "hx": self.hx, "hy": self.hx, "cx": self.cx, "cy": self.cx,
-            "dx": self.pack(self.x), "dy": self.pack(self.dy), "dhx": self.hx, "dhy": self.dhy, "dcx": self.cx,
+            "x": self.pack(self.x),
+            "y": self.pack(self.dy),
+            "hx": self.hx,
+            "hy": self.hx,
+            "cx": self.cx,
+            "cy": self.cx,
+            "dx": self.pack(self.x),
+            "dy": self.pack(self.dy),
+            "dhx": self.hx,
+            "dhy": self.dhy,
+            "dcx": self.cx,
             "dcy": self.dcy,
-        }  # fmt: skip
+        }
         values = {name: array.astype(self.dtype) for name, array in values.items()}
-        values |= {"workSpace": np.zeros(workspace, np.uint8), "reserveSpace": np.zeros(reserve, np.uint8)}
-        values |= {name: np.zeros(self.weight_bytes(), np.uint8) for name in ("weightSpace", "dweightSpace")}
+        values |= {
+            "workSpace": np.zeros(workspace, np.uint8),
+            "reserveSpace": np.zeros(reserve, np.uint8),
+        }
+        values |= {
+            name: np.zeros(self.weight_bytes(), np.uint8)
+            for name in ("weightSpace", "dweightSpace")
+        }
         values["devSeqLengths"] = np.array(lengths, np.int32)
         self.buffers = {name: self.machine.buffer(array) for name, array in values.items()}
         self.buffers["weightSpace"].bytes()[:] = 0xFF  # NaN, but for what is written now
@@ -129,12 +178,17 @@ class Net:
             view[...] = self.weights[name]
 
     def shape(self, size):
-        shapes = {"packed": (sum(self.lengths), size), "batch_major": (self.batch, self.steps, size)}
+        shapes = {
+            "packed": (sum(self.lengths), size),
+            "batch_major": (self.batch, self.steps, size),
+        }
         return shapes.get(self.layout, (self.steps, self.batch, size))
 
     def pack(self, values):
         if self.layout == "packed":
-            return np.concatenate([values[t, [n > t for n in self.lengths]] for t in range(self.steps)])
+            return np.concatenate(
+                [values[t, [n > t for n in self.lengths]] for t in range(self.steps)]
+            )
         return values.swapaxes(0, 1) if self.layout == "batch_major" else values
 
     def read(self, name, shape):
@@ -164,25 +218,41 @@ class Net:
         descriptors = [own(TensorDescriptor((7, 7, 7, 7))) for _ in range(2)]
         matrix, bias = ctypes.c_void_p(), ctypes.c_void_p()
         self.api.cudnnGetRNNWeightParams(
-            self.machine.ptr, self.rnn.ptr, pseudo_layer, self.weight_bytes() if nbytes is None else nbytes, base,
-            linear_layer, descriptors[0].ptr, matrix, descriptors[1].ptr, bias,
-        )  # fmt: skip
+            self.machine.ptr,
+            self.rnn.ptr,
+            pseudo_layer,
+            self.weight_bytes() if nbytes is None else nbytes,
+            base,
+            linear_layer,
+            descriptors[0].ptr,
+            matrix,
+            descriptors[1].ptr,
+            bias,
+        )
         specs = [TensorDescriptor.read(self.api, descriptor.ptr) for descriptor in descriptors]
         return (matrix.value, specs[0]), (bias.value, specs[1])
 
     def offsets(self):
         parts = list(weight_parts(self.spec))
-        return {part.name: self.place(part.pseudo_layer, part.linear_layer)[part.bias][0] or 0 for part in parts}
+        return {
+            part.name: self.place(part.pseudo_layer, part.linear_layer)[part.bias][0] or 0
+            for part in parts
+        }
 
     def views(self, name):
         """View every part in a weight space."""
         memory = self.buffers[name].bytes()
-        return {n: np.ndarray(self.weights[n].shape, self.dtype, memory, at) for n, at in self.offsets().items()}
+        return {
+            n: np.ndarray(self.weights[n].shape, self.dtype, memory, at)
+            for n, at in self.offsets().items()
+        }
 
     def temp_sizes(self, mode=TRAINING, x_desc=None):
         workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
         x_desc = x_desc or self.arguments["xDesc"]
-        self.api.cudnnGetRNNTempSpaceSizes(self.machine.ptr, self.rnn.ptr, mode, x_desc, workspace, reserve)
+        self.api.cudnnGetRNNTempSpaceSizes(
+            self.machine.ptr, self.rnn.ptr, mode, x_desc, workspace, reserve
+        )
         return workspace.value, reserve.value
 
     def call(self, function, mode=TRAINING, **changes):
@@ -191,42 +261,68 @@ class Net:
             arguments |= {name: buffer.handle, f"{name}Size": buffer.size}
         arguments |= changes
         lengths = arguments["devSeqLengths"]
-        arguments["devSeqLengths"] = lengths and ctypes.cast(lengths, ctypes.POINTER(ctypes.c_int32))
+        arguments["devSeqLengths"] = lengths and ctypes.cast(
+            lengths, ctypes.POINTER(ctypes.c_int32)
+        )
         getattr(self.api, function)(*(arguments[name] for name in FUNCTIONS[function].argnames))
 
     def forward(self, mode=TRAINING, **changes):
         """Return y as (T, N, ...), hy and cy."""
         self.call(FORWARD, mode, **changes)
-        y, hy = self.read_steps("y", self.spec.output_size, self.fill), self.read("hy", self.hx.shape)
+        y, hy = (
+            self.read_steps("y", self.spec.output_size, self.fill),
+            self.read("hy", self.hx.shape),
+        )
         return y, hy, self.read("cy", self.cx.shape) if self.cell == "lstm" else None
 
     def gradients(self):
         """Return the gradients of x, hx, cx and every weight, by name."""
         self.call(DATA)
         self.call(WEIGHTS)
-        result = {"x": self.read_steps("dx", self.spec.input_size, 0), "hx": self.read("dhx", self.hx.shape)}
+        result = {
+            "x": self.read_steps("dx", self.spec.input_size, 0),
+            "hx": self.read("dhx", self.hx.shape),
+        }
         if self.cell == "lstm":
             result["cx"] = self.read("dcx", self.cx.shape)
-        return result | {name: view.astype(np.float64) for name, view in self.views("dweightSpace").items()}
+        return result | {
+            name: view.astype(np.float64) for name, view in self.views("dweightSpace").items()
+        }
 
     @property
     def problem(self):
         """What the oracles take."""
         is_lstm = self.cell == "lstm"
-        return self.cell, self.weights, np.nan_to_num(self.x), self.hx, self.cx if is_lstm else None, self.lengths
+        return (
+            self.cell,
+            self.weights,
+            np.nan_to_num(self.x),
+            self.hx,
+            self.cx if is_lstm else None,
+            self.lengths,
+        )
 
 
 CASES: dict[str, dict[str, Any]] = {
     "lstm": {},
     "lstm_projection": {
-        "bidirectional": True, "projection": 2, "lengths": SHORT, "layout": "batch_major", "fill": -3.0,
+        "bidirectional": True,
+        "projection": 2,
+        "lengths": SHORT,
+        "layout": "batch_major",
+        "fill": -3.0,
     },
     "lstm_packed": {"bidirectional": True, "lengths": SORTED, "layout": "packed"},
     "gru_unequal": {"cell": "gru", "bidirectional": True, "lengths": SHORT, "fill": 2.5},
     "gru_skip": {"cell": "gru", "skip": True, "bias": "single_recurrent"},
-    "relu_single_input_packed": {"cell": "relu", "bias": "single_input", "lengths": SORTED, "layout": "packed"},
+    "relu_single_input_packed": {
+        "cell": "relu",
+        "bias": "single_input",
+        "lengths": SORTED,
+        "layout": "packed",
+    },
     "tanh_no_bias": {"cell": "tanh", "bias": "none", "layout": "batch_major", "layers": 3},
-}  # fmt: skip
+}
 
 
 def assert_same(got, expected):
@@ -241,7 +337,9 @@ def test_null_states_are_zeros_and_are_not_written():
     names = ("hy", "cy", "dhx", "dcx")
     nothing: dict[str, Any] = dict.fromkeys((*names, "hx", "cx", "dhy", "dcy"))
     before = {name: net.buffers[name].bytes().copy() for name in names}
-    assert_same(net.forward(**nothing)[:1], onnx_rnn("lstm", net.weights, net.problem[2], lengths=SHORT)[:1])
+    assert_same(
+        net.forward(**nothing)[:1], onnx_rnn("lstm", net.weights, net.problem[2], lengths=SHORT)[:1]
+    )
     net.call(DATA, **nothing)
     net.call(WEIGHTS, hx=None)
     assert all((net.buffers[name].bytes() == before[name]).all() for name in names)
@@ -284,9 +382,15 @@ def test_weights_do_not_lie_as_on_a_gpu(case):
         assert all(starts[one] > starts[other] for one, other in pairwise(names))
     in_memory = sorted(starts, key=lambda name: starts[name])
     assert in_memory[0].endswith(".bias") == (net.spec.bias != dnn.RNNBiasMode.NO)
-    assert all(ends[one] < starts[other] for one, other in pairwise(in_memory)), "a gap between any two"
+    assert all(ends[one] < starts[other] for one, other in pairwise(in_memory)), (
+        "a gap between any two"
+    )
     assert all(start % 16 == 0 for start in starts.values())
-    assert ends[in_memory[-1]] <= net.weight_bytes() < 2 * sum(w.nbytes for w in net.weights.values()) + 4096
+    assert (
+        ends[in_memory[-1]]
+        <= net.weight_bytes()
+        < 2 * sum(w.nbytes for w in net.weights.values()) + 4096
+    )
 
 
 def test_parts_are_described():
@@ -322,17 +426,22 @@ def test_parts_that_are_not_there_have_no_address():
 )
 def test_rounding(dtype, math, low, high):
     net, exact = (
-        Net("gru", hidden=32, dtype=d, lengths=SHORT, **o) for d, o in ((dtype, {"math_type": math}), ("float64", {}))
+        Net("gru", hidden=32, dtype=d, lengths=SHORT, **o)
+        for d, o in ((dtype, {"math_type": math}), ("float64", {}))
     )
     y, exact_y = net.forward()[0], exact.forward()[0]
     assert low <= np.linalg.norm(y - exact_y) < high * np.linalg.norm(exact_y)
     expected = exact.gradients()
     for name, got in net.gradients().items():
-        assert low <= np.linalg.norm(got - expected[name]) < 2 * high * np.linalg.norm(expected[name]), name
+        assert (
+            low <= np.linalg.norm(got - expected[name]) < 2 * high * np.linalg.norm(expected[name])
+        ), name
 
 
 def test_tf32_rounds_both_operands():
-    net = Net("relu", layers=1, hidden=8, input_size=8, bias="none", dtype="float32", lengths=(1, 1))
+    net = Net(
+        "relu", layers=1, hidden=8, input_size=8, bias="none", dtype="float32", lengths=(1, 1)
+    )
     lost, kept = np.float32(1 + 2**-12), np.float32(1 + 2**-9)  # TF32 has 10 bits
     x = net.buffers["x"].bytes().view("f4")
     for weight, value, result in ((lost, kept, kept), (kept, lost, kept), (lost, lost, 1)):
@@ -355,13 +464,17 @@ def dropped(probability=0.4, seed=1, **options):
     """Return a network with dropout, and its states."""
     machine = Machine()
     states = machine.states(seed)
-    return Net(dropout=machine.dropout(probability, states, seed), machine=machine, **options), states
+    return Net(
+        dropout=machine.dropout(probability, states, seed), machine=machine, **options
+    ), states
 
 
 def test_the_rnn_follows_its_dropout_descriptor():
     net, states = dropped(0.0)
     assert_same(net.forward(), onnx_rnn(*net.problem))
-    net.api.cudnnRestoreDropoutDescriptor(net.dropout.ptr, net.machine.ptr, 0.5, states.handle, states.size, 1)
+    net.api.cudnnRestoreDropoutDescriptor(
+        net.dropout.ptr, net.machine.ptr, 0.5, states.handle, states.size, 1
+    )
     assert not np.allclose(net.forward()[0], onnx_rnn(*net.problem).y)
 
 
@@ -375,7 +488,10 @@ def test_masks_follow_the_seed():
 def test_dropout_descriptors_are_read_back():
     machine = Machine()
     assert machine.dropout(0.25, machine.states(), 2**64 - 1).read_back() == (0.25, 2**64 - 1)
-    assert machine.dropout(0.0, SimpleNamespace(handle=0, size=0), initialize=True).read_back() == (0.0, 1)
+    assert machine.dropout(0.0, SimpleNamespace(handle=0, size=0), initialize=True).read_back() == (
+        0.0,
+        1,
+    )
 
 
 def test_sizes():
@@ -383,7 +499,10 @@ def test_sizes():
     assert net.temp_sizes(INFERENCE)[1] == 0
     assert min(net.temp_sizes(INFERENCE)[0], *net.temp_sizes()) > 0
     assert net.temp_sizes(x_desc=data_descriptor((T + 1, 3, 3)))[1] > net.temp_sizes()[1]
-    assert Net(machine=machine, dropout=machine.dropout(0.0, machine.states())).temp_sizes()[1] > net.temp_sizes()[1]
+    assert (
+        Net(machine=machine, dropout=machine.dropout(0.0, machine.states())).temp_sizes()[1]
+        > net.temp_sizes()[1]
+    )
 
 
 def test_spaces_are_used_to_their_ends_and_no_further():
@@ -425,29 +544,125 @@ ROWS: dict[str, list[tuple[str, dict[str, Any], dict[str, Any], Any, str]]] = {
     FORWARD: [
         ("weights_too_small", {"weightSpaceSize": 16}, {}, BAD, "weightSpace of 16 bytes"),
         ("mode", {"fwdMode": 2}, {}, BAD, "fwdMode=2"),
-        ("no_reserve", {"reserveSpace": None, "reserveSpaceSize": 0}, {}, BAD, "reserveSpace of 0 bytes"),
-        ("other_device_lengths", {"devSeqLengths": np.int32([5, 5, 4])}, {}, BAD, r"devSeqLengths holds \(5, 5, 4\)"),
+        (
+            "no_reserve",
+            {"reserveSpace": None, "reserveSpaceSize": 0},
+            {},
+            BAD,
+            "reserveSpace of 0 bytes",
+        ),
+        (
+            "other_device_lengths",
+            {"devSeqLengths": np.int32([5, 5, 4])},
+            {},
+            BAD,
+            r"devSeqLengths holds \(5, 5, 4\)",
+        ),
         ("host_lengths", {"devSeqLengths": np.int32(FULL).ctypes.data}, {}, FAILED, "allocation"),
-        ("lengths_of_y", {"yDesc": lambda: data_descriptor((T, 3, 4), SHORT)}, {}, BAD, "lengths is"),
-        ("layout_of_y", {"yDesc": lambda: data_descriptor((3, T, 4), layout="batch_major")}, {}, BAD, "layout is"),
+        (
+            "lengths_of_y",
+            {"yDesc": lambda: data_descriptor((T, 3, 4), SHORT)},
+            {},
+            BAD,
+            "lengths is",
+        ),
+        (
+            "layout_of_y",
+            {"yDesc": lambda: data_descriptor((3, T, 4), layout="batch_major")},
+            {},
+            BAD,
+            "layout is",
+        ),
         ("steps_of_y", {"yDesc": lambda: data_descriptor((T + 1, 3, 4))}, {}, BAD, "max_length is"),
         ("batch_of_y", {"yDesc": lambda: data_descriptor((T, 2, 4))}, {}, BAD, "batch is"),
-        ("vectors_of_x", {"xDesc": lambda: data_descriptor((T, 3, 4))}, {}, BAD, "xDesc has vectors of 4"),
-        ("vectors_of_y", {"yDesc": lambda: data_descriptor((T, 3, 5))}, {}, BAD, "yDesc has vectors of 5"),
-        ("dtype_of_x", {"xDesc": lambda: data_descriptor((T, 3, 3), dtype="float32")}, {}, BAD, "xDesc is of float32"),
-        ("dtype_of_y", {"yDesc": lambda: data_descriptor((T, 3, 4), dtype="float32")}, {}, BAD, "yDesc is of float32"),
+        (
+            "vectors_of_x",
+            {"xDesc": lambda: data_descriptor((T, 3, 4))},
+            {},
+            BAD,
+            "xDesc has vectors of 4",
+        ),
+        (
+            "vectors_of_y",
+            {"yDesc": lambda: data_descriptor((T, 3, 5))},
+            {},
+            BAD,
+            "yDesc has vectors of 5",
+        ),
+        (
+            "dtype_of_x",
+            {"xDesc": lambda: data_descriptor((T, 3, 3), dtype="float32")},
+            {},
+            BAD,
+            "xDesc is of float32",
+        ),
+        (
+            "dtype_of_y",
+            {"yDesc": lambda: data_descriptor((T, 3, 4), dtype="float32")},
+            {},
+            BAD,
+            "yDesc is of float32",
+        ),
         ("shape_of_h", {"hDesc": lambda: state_descriptor((2, 3, 5))}, {}, BAD, "hDesc has shape"),
-        ("shape_of_c", {"cDesc": lambda: state_descriptor((2, 3, 2))}, {"projection": 2}, BAD, "cDesc has shape"),
-        ("dtype_of_h", {"hDesc": lambda: state_descriptor((2, 3, 4), "float32")}, {}, BAD, "hDesc is of float32"),
-        ("gaps_in_h", {"hDesc": lambda: state_descriptor((2, 3, 4), strides=(24, 8, 1))}, {}, BAD, "no gaps"),
+        (
+            "shape_of_c",
+            {"cDesc": lambda: state_descriptor((2, 3, 2))},
+            {"projection": 2},
+            BAD,
+            "cDesc has shape",
+        ),
+        (
+            "dtype_of_h",
+            {"hDesc": lambda: state_descriptor((2, 3, 4), "float32")},
+            {},
+            BAD,
+            "hDesc is of float32",
+        ),
+        (
+            "gaps_in_h",
+            {"hDesc": lambda: state_descriptor((2, 3, 4), strides=(24, 8, 1))},
+            {},
+            BAD,
+            "no gaps",
+        ),
         ("null_h", {"hDesc": None}, {}, BAD, "tensorDesc"),
         ("null_c", {"cDesc": None}, {}, BAD, "tensorDesc"),
-        ("unset_x", {"xDesc": lambda: unset(cudnnRNNDataDescriptor_t, "cudnnCreateRNNDataDescriptor")}, {}, BAD, "never set"),
-        ("unset_h", {"hDesc": lambda: unset(cudnnTensorDescriptor_t, "cudnnCreateTensorDescriptor")}, {}, BAD, "hDesc: "),
-        ("no_padded_io", {}, {"lengths": SHORT, "padded": False}, BAD, r"\(1U << 0\) != rnnDesc->paddingMode\(\)"),
-        ("no_padded_io_batch_major", {}, {"layout": "batch_major", "padded": False}, BAD, "paddingMode"),
+        (
+            "unset_x",
+            {"xDesc": lambda: unset(cudnnRNNDataDescriptor_t, "cudnnCreateRNNDataDescriptor")},
+            {},
+            BAD,
+            "never set",
+        ),
+        (
+            "unset_h",
+            {"hDesc": lambda: unset(cudnnTensorDescriptor_t, "cudnnCreateTensorDescriptor")},
+            {},
+            BAD,
+            "hDesc: ",
+        ),
+        (
+            "no_padded_io",
+            {},
+            {"lengths": SHORT, "padded": False},
+            BAD,
+            r"\(1U << 0\) != rnnDesc->paddingMode\(\)",
+        ),
+        (
+            "no_padded_io_batch_major",
+            {},
+            {"layout": "batch_major", "padded": False},
+            BAD,
+            "paddingMode",
+        ),
         ("algorithm_lengths", {}, SMALL_H | {"lengths": SHORT}, NO, "full length"),
-        ("not_built", {}, {"algorithm": "PERSIST_DYNAMIC", "dtype": "float32"}, BAD, "cudnnBuildRNNDynamic"),
+        (
+            "not_built",
+            {},
+            {"algorithm": "PERSIST_DYNAMIC", "dtype": "float32"},
+            BAD,
+            "cudnnBuildRNNDynamic",
+        ),
     ],
     DATA: [
         ("algorithm", {}, SMALL_H | {"hidden": 150}, NO, "hidden_size=128 backward"),
@@ -458,23 +673,37 @@ ROWS: dict[str, list[tuple[str, dict[str, Any], dict[str, Any], Any, str]]] = {
         ("set", {"addGrad": 1}, {}, NO, "addGrad=SET"),
         ("add_grad", {"addGrad": 2}, {}, BAD, "addGrad=2"),
     ],
-}  # fmt: skip
+}
 NEEDED = {
-    FORWARD: ["x", "y", "weightSpace"], DATA: ["y", "dy", "dx", "weightSpace"], WEIGHTS: ["x", "y", "dweightSpace"],
-}  # fmt: skip
-STATES = {FORWARD: ["hx", "hy", "cx", "cy"], DATA: ["hx", "cx", "dhx", "dhy", "dcx", "dcy"], WEIGHTS: ["hx"]}
+    FORWARD: ["x", "y", "weightSpace"],
+    DATA: ["y", "dy", "dx", "weightSpace"],
+    WEIGHTS: ["x", "y", "dweightSpace"],
+}
+STATES = {
+    FORWARD: ["hx", "hy", "cx", "cy"],
+    DATA: ["hx", "cx", "dhx", "dhy", "dcx", "dcy"],
+    WEIGHTS: ["hx"],
+}
 for _function, _rows in ROWS.items():
     for _name in ("workSpace", "reserveSpace"):
         _rows.append((f"{_name}_too_small", {f"{_name}Size": 16}, {}, BAD, f"{_name} of 16 bytes"))
         NEEDED[_function].append(_name)
-    for name in NEEDED[_function]:  # an H200's cuDNN crashes at a null dy, which is refused before any device is asked
+    for name in NEEDED[
+        _function
+    ]:  # an H200's cuDNN crashes at a null dy, which is refused before any device is asked
         _early = (_function, name) == (DATA, "dy")
         _words = "dy.: a null pointer" if _early else f"{name} is a null pointer"
-        _rows.append((f"null_{name}", {name: None}, {}, CallArgumentError if _early else BAD, _words))
+        _rows.append(
+            (f"null_{name}", {name: None}, {}, CallArgumentError if _early else BAD, _words)
+        )
     _names = NEEDED[_function] + STATES[_function]
-    _rows += [(f"illegal_{name}", {name: 64}, {}, FAILED, "do not lie inside one live") for name in _names]
+    _rows += [
+        (f"illegal_{name}", {name: 64}, {}, FAILED, "do not lie inside one live") for name in _names
+    ]
 REFUSALS = [
-    pytest.param(function, *row[1:], id=f"{function[8:]}-{row[0]}") for function in ROWS for row in ROWS[function]
+    pytest.param(function, *row[1:], id=f"{function[8:]}-{row[0]}")
+    for function in ROWS
+    for row in ROWS[function]
 ]
 
 
@@ -493,8 +722,12 @@ def test_refusal(function, changes, options, kind, message):
     for earlier in [FORWARD, DATA, WEIGHTS][: [FORWARD, DATA, WEIGHTS].index(function)]:
         net.call(earlier)
     changes = {name: value() if callable(value) else value for name, value in changes.items()}
-    buffers = [net.machine.buffer(value) for value in changes.values() if isinstance(value, np.ndarray)]
-    changes |= {name: buffers[0].handle for name, value in changes.items() if isinstance(value, np.ndarray)}
+    buffers = [
+        net.machine.buffer(value) for value in changes.values() if isinstance(value, np.ndarray)
+    ]
+    changes |= {
+        name: buffers[0].handle for name, value in changes.items() if isinstance(value, np.ndarray)
+    }
     assert_refused(net, function, kind, message, **changes)
 
 
@@ -505,7 +738,10 @@ def test_sizes_are_refused_where_the_algorithm_is():
 
 def test_backward_wants_the_reserve_of_the_stage_before():
     net = Net()
-    forward, data = "as the forward call for training left it", "as the backward call over the data left it"
+    forward, data = (
+        "as the forward call for training left it",
+        "as the backward call over the data left it",
+    )
     assert_refused(net, DATA, BAD, forward)
     net.call(FORWARD, INFERENCE)
     assert_refused(net, DATA, BAD, forward)
@@ -523,7 +759,11 @@ def test_backward_wants_the_reserve_of_the_stage_before():
 def test_backward_wants_the_operands_of_forward(name):
     net = Net()
     net.forward()
-    value = next(iter(net.views(name).values())) if name == "weightSpace" else net.buffers[name].bytes().view("f8")
+    value = (
+        next(iter(net.views(name).values()))
+        if name == "weightSpace"
+        else net.buffers[name].bytes().view("f8")
+    )
     old = value.flat[0]
     if name != "x":
         value.flat[0] += 1
@@ -538,14 +778,19 @@ def test_backward_wants_the_operands_of_forward(name):
 def test_backward_wants_the_sequences_of_forward():
     net = Net()
     net.forward()
-    others = {"xDesc": data_descriptor((T, 3, 3), SHORT), "yDesc": data_descriptor((T, 3, 4), SHORT)}
+    others = {
+        "xDesc": data_descriptor((T, 3, 3), SHORT),
+        "yDesc": data_descriptor((T, 3, 4), SHORT),
+    }
     assert_refused(net, DATA, BAD, "other sequences", devSeqLengths=None, **others)
 
 
 def test_backward_wants_the_dropout_of_forward():
     net, states = dropped(0.5)
     net.forward()
-    net.api.cudnnRestoreDropoutDescriptor(net.dropout.ptr, net.machine.ptr, 0.4, states.handle, states.size, 1)
+    net.api.cudnnRestoreDropoutDescriptor(
+        net.dropout.ptr, net.machine.ptr, 0.4, states.handle, states.size, 1
+    )
     assert_refused(net, DATA, BAD, "another dropout probability")
 
 
@@ -566,7 +811,9 @@ def test_a_build_is_for_one_batch_and_until_the_descriptor_is_set():
     net = Net("gru", algorithm="PERSIST_DYNAMIC")
     build = net.api.cudnnBuildRNNDynamic
     build(net.machine.ptr, net.rnn.ptr, 7)
-    assert_refused(net, FORWARD, BAD, r"cudnnBuildRNNDynamic was given a batch of 7 .* this is a batch of 3")
+    assert_refused(
+        net, FORWARD, BAD, r"cudnnBuildRNNDynamic was given a batch of 7 .* this is a batch of 3"
+    )
     build(net.machine.ptr, net.rnn.ptr, 3)
     net.forward()
     net.gradients()
@@ -620,17 +867,28 @@ def test_temp_space_sizes_refusal(mode, shape, dtype, message):
         pytest.param({"dropout": -0.5}, BAD, "dropout=-0.5", id="negative"),
         pytest.param({"stateSizeInBytes": 16}, BAD, "states of 16 bytes", id="size"),
         pytest.param({"states": None}, BAD, "states is a null pointer", id="null_states"),
-        pytest.param({"states": None, "dropout": 0.0}, BAD, "states is a null pointer", id="null_states_of_a_size"),
+        pytest.param(
+            {"states": None, "dropout": 0.0},
+            BAD,
+            "states is a null pointer",
+            id="null_states_of_a_size",
+        ),
         pytest.param({"states": 64}, FAILED, "do not lie inside", id="illegal_states"),
-        pytest.param({"dropoutDesc": None}, BAD, "dropoutDesc is a null pointer", id="null_descriptor"),
+        pytest.param(
+            {"dropoutDesc": None}, BAD, "dropoutDesc is a null pointer", id="null_descriptor"
+        ),
     ],
 )
 def test_dropout_refusal(function, changes, kind, message):
     machine = Machine()
     states = machine.states()
     arguments = {
-        "dropoutDesc": machine.dropout(0.5, states).ptr, "handle": machine.ptr, "dropout": 0.5, "states": states.handle,
-        "stateSizeInBytes": states.size, "seed": 1,
-    } | changes  # fmt: skip
+        "dropoutDesc": machine.dropout(0.5, states).ptr,
+        "handle": machine.ptr,
+        "dropout": 0.5,
+        "states": states.handle,
+        "stateSizeInBytes": states.size,
+        "seed": 1,
+    } | changes
     with pytest.raises(kind, match=message):
         getattr(machine.api, function)(*(arguments[name] for name in FUNCTIONS[function].argnames))

@@ -11,10 +11,13 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.specs.rnn_rules import why_not
 
-from record_rnn_support import BASE, lengths_of, outcome  # isort: skip  (beside this file)
+from tools.record.rnn_support import BASE, lengths_of, outcome  # isort: skip  (beside this file)
 
 ROWS = json.loads((Path(__file__).parent / "data" / "rnn_support.json").read_text())["rows"]
-LARGEST_RUN, LARGEST_REFUSED = 192, 512  # of larger networks, which take NumPy too long, only what is refused is called
+LARGEST_RUN, LARGEST_REFUSED = (
+    192,
+    512,
+)  # of larger networks, which take NumPy too long, only what is refused is called
 # Recorded before the plan told cuDNN of padding for batch-major data; it refused each algorithm then.
 BEFORE_PADDING = {"layout": "batch_major"}
 GROUPS = sorted({(row[0], row[2]) for row in ROWS})
@@ -26,7 +29,11 @@ def rule(cell: str, variant: dict[str, Any], algorithm: str) -> list[bool]:
     batch, steps = own["batch"], own["steps"]
     lengths = lengths_of(own.get("lengths"), batch, steps)
     full = lengths is None or min(lengths) == steps
-    options = {key: value for key, value in own.items() if key not in ("batch", "steps", "lengths", "layout")}
+    options = {
+        key: value
+        for key, value in own.items()
+        if key not in ("batch", "steps", "lengths", "layout")
+    }
     spec, kind = dnn.RNNSpec(cell, **options), dnn.RNNAlgo[algorithm]
     return [bool(why_not(spec, kind, full=full, backward=backward)) for backward in (False, True)]
 
@@ -37,7 +44,11 @@ def test_the_rule_is_what_was_recorded() -> None:
     for cell, variant, algorithm, recorded in ROWS:
         if variant != BEFORE_PADDING:
             refused = [recorded[at] != "ok" for at in (0, 2) if at < len(recorded)]
-            assert rule(cell, variant, algorithm)[: len(refused)] == refused, (cell, variant, algorithm)
+            assert rule(cell, variant, algorithm)[: len(refused)] == refused, (
+                cell,
+                variant,
+                algorithm,
+            )
 
 
 def is_called(row: list[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The emulated device's refusals against what a GPU refused (recorded by record_support.py)."""
+"""The emulated device's refusals against what a GPU refused (recorded by tools/record/support.py)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import record_support
-from record_support import CASES, combinations, further
 
 import cudnnlite as dnn
 from cudnnlite.emulated.support import rounds_to_tf32, why_no_engine, why_refused
-from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.problems.operation import OPERATIONS
 from cudnnlite.specs.layout import as_four
+from tools.record import support as record_support
+from tools.record.support import CASES, combinations, further
 
 FILES = {
-    "convolution_forward": "convolution", "convolution_backward_data": "convolution_backward_data",
+    "convolution_forward": "convolution",
+    "convolution_backward_data": "convolution_backward_data",
     "convolution_backward_filter": "convolution_backward_filter",
-}  # fmt: skip
+}
 RECORDED = {
     name: json.loads((Path(__file__).parent / "data" / f"{file}_support.json").read_text())
     for name, file in FILES.items()
@@ -27,16 +28,22 @@ every_operation = pytest.mark.parametrize("name", FILES)
 
 
 def algorithms_of(name):
-    return [algorithm for algorithm in OPERATIONS[name].algorithms.kind if algorithm.name != "COUNT"]
+    return [
+        algorithm for algorithm in OPERATIONS[name].algorithms.kind if algorithm.name != "COUNT"
+    ]
 
 
 def specs_of(row):
     """Return the specs of a recorded row at the rank that cuDNN is told."""
     (x, w, y), conv = (given := record_support.specs_of(row))[0].values(), given[1]
     if x.rank == 3:
-        conv = conv.replace(padding=(0, conv.padding), stride=(1, conv.stride), dilation=(1, conv.dilation))
+        conv = conv.replace(
+            padding=(0, conv.padding), stride=(1, conv.stride), dilation=(1, conv.dilation)
+        )
         x, y = (dnn.TensorSpec(s.native()[0], s.dtype, strides=s.native()[1]) for s in (x, y))
-        w = dnn.FilterSpec(as_four(w.shape, missing=1), w.dtype, "NHWC" if w.layout == "NWC" else "NCHW")
+        w = dnn.FilterSpec(
+            as_four(w.shape, missing=1), w.dtype, "NHWC" if w.layout == "NWC" else "NCHW"
+        )
     return x, w, conv.replace(compute_type=conv.compute_type_for(x)), y
 
 
@@ -48,7 +55,9 @@ def test_refuses_exactly_what_the_gpu_refused(name, case):
         if row[0] != case or any(result[0] == "BAD_PARAM" for result in results):
             continue  # BAD_PARAM came from a descriptor, which is the real library's on both devices
         specs = specs_of(row)
-        reasons = {algorithm.name: why_refused(algorithm, *specs) for algorithm in algorithms_of(name)}
+        reasons = {
+            algorithm.name: why_refused(algorithm, *specs) for algorithm in algorithms_of(name)
+        }
         if name != "convolution_forward":
             reasons["engine"] = why_no_engine(*specs)
         for (algorithm, why), (status, *_) in zip(reasons.items(), results, strict=True):

@@ -13,7 +13,12 @@ from cudnnlite._raw.types import cudnnHandle_t
 from cudnnlite.emulated.device import EmulatedDevice
 
 SHAPE = (2, 3, 4, 5)
-STRIDES = {"NCHW": (60, 20, 5, 1), "NHWC": (60, 1, 15, 3), "gaps": (252, 72, 14, 2), "outermost": (20, 40, 5, 1)}
+STRIDES = {
+    "NCHW": (60, 20, 5, 1),
+    "NHWC": (60, 1, 15, 3),
+    "gaps": (252, 72, 14, 2),
+    "outermost": (20, 40, 5, 1),
+}
 
 
 class Machine:
@@ -30,12 +35,23 @@ class Machine:
         return buffer
 
     def call(
-        self, source: Any, x: int, target: Any, y: int, alpha: float = 1.0, beta: float = 0.0, *, without: str = ""
+        self,
+        source: Any,
+        x: int,
+        target: Any,
+        y: int,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        *,
+        without: str = "",
     ) -> None:
         """Call it; a null pointer stands for the scalar that is named by `without`."""
         kind = ctypes.c_double if source.dtype == dnn.DataType.DOUBLE else ctypes.c_float
         scalars = {"alpha": kind(alpha), "beta": kind(beta)}
-        a, b = (None if name == without else ctypes.addressof(scalar) for name, scalar in scalars.items())
+        a, b = (
+            None if name == without else ctypes.addressof(scalar)
+            for name, scalar in scalars.items()
+        )
         with dnn.TensorDescriptor(source) as x_desc, dnn.TensorDescriptor(target) as y_desc:
             self.device.api.cudnnTransformTensor(self.handle, a, x_desc.ptr, x, b, y_desc.ptr, y)
 
@@ -60,19 +76,37 @@ PLAIN = dnn.TensorSpec(SHAPE)
 REFUSED = {
     "shape": (PLAIN, dnn.TensorSpec((2, 3, 5, 4)), dnn.BadParamError, "shape"),
     "dtype": (
-        dnn.TensorSpec(SHAPE, "bfloat16"), dnn.TensorSpec(SHAPE, "float16"), dnn.NotSupportedError, "bfloat16.*float16",
+        dnn.TensorSpec(SHAPE, "bfloat16"),
+        dnn.TensorSpec(SHAPE, "float16"),
+        dnn.NotSupportedError,
+        "bfloat16.*float16",
     ),
-    "dtype_and_layout": (PLAIN, dnn.TensorSpec(SHAPE, "float16", "NHWC"), dnn.NotSupportedError, "float32.*NHWC"),
-    "integers": (dnn.TensorSpec(SHAPE, "int32"), dnn.TensorSpec(SHAPE, "int32"), dnn.NotSupportedError, "INT32"),
+    "dtype_and_layout": (
+        PLAIN,
+        dnn.TensorSpec(SHAPE, "float16", "NHWC"),
+        dnn.NotSupportedError,
+        "float32.*NHWC",
+    ),
+    "integers": (
+        dnn.TensorSpec(SHAPE, "int32"),
+        dnn.TensorSpec(SHAPE, "int32"),
+        dnn.NotSupportedError,
+        "INT32",
+    ),
     "vectors": (
-        dnn.TensorSpec((2, 8, 4, 5), "int8x4"), dnn.TensorSpec((2, 8, 4, 5), "int8x4"),
-        dnn.NotSupportedError, "INT8x4",
+        dnn.TensorSpec((2, 8, 4, 5), "int8x4"),
+        dnn.TensorSpec((2, 8, 4, 5), "int8x4"),
+        dnn.NotSupportedError,
+        "INT8x4",
     ),
     "rank": (dnn.TensorSpec((2,) * 6), dnn.TensorSpec((2,) * 6), dnn.NotSupportedError, "rank 6"),
     "target_overlaps_itself": (
-        PLAIN, dnn.TensorSpec(SHAPE, strides=(60, 20, 4, 1)), dnn.BadParamError, "overlap",
+        PLAIN,
+        dnn.TensorSpec(SHAPE, strides=(60, 20, 4, 1)),
+        dnn.BadParamError,
+        "overlap",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -95,7 +129,13 @@ def test_one_byte_out_of_bounds(machine: Machine, strides: str, short: str) -> N
         machine.call(spec, x.handle, packed, y.handle)
     assert (y.bytes() == 0xFF).all()
     whole = machine.device.memory.allocate(4096)
-    machine.call(*((spec, whole.handle, packed, y.handle) if short == "x" else (spec, x.handle, packed, whole.handle)))
+    machine.call(
+        *(
+            (spec, whole.handle, packed, y.handle)
+            if short == "x"
+            else (spec, x.handle, packed, whole.handle)
+        )
+    )
 
 
 def test_freed_memory(machine: Machine) -> None:
@@ -117,7 +157,9 @@ def test_in_place(machine: Machine) -> None:
 def test_null_pointers(machine: Machine, which: str) -> None:
     x, y = (machine.device.memory.allocate(PLAIN.nbytes) for _ in range(2))
     addresses = [None if which == name else buffer.handle for name, buffer in (("x", x), ("y", y))]
-    with pytest.raises((dnn.BadParamError, dnn.ExecutionError), match=r"null pointer|live allocation"):
+    with pytest.raises(
+        (dnn.BadParamError, dnn.ExecutionError), match=r"null pointer|live allocation"
+    ):
         machine.call(PLAIN, addresses[0], PLAIN, addresses[1], without=which)
     assert (y.bytes() == 0xFF).all()
     machine.call(PLAIN, x.handle, PLAIN, y.handle)

@@ -1,6 +1,6 @@
 """What runs without workspace on the emulated device, against what did on a GPU.
 
-The GPU's part was recorded by record_workspaces.py.
+The GPU's part was recorded by tools/record/workspaces.py.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import record_workspaces
-from record_support import CASES
 from test_support import RECORDED as SUPPORT
 from test_support import algorithms_of, specs_of
 
 import cudnnlite as dnn
 from cudnnlite.emulated.workspaces import needs_workspace
+from tools.record import workspaces as record_workspaces
+from tools.record.support import CASES
 
 FILE = Path(__file__).parent / "data" / "workspaces.json"
 RECORDED = {
-    tuple(combination): (table, outcomes) for *combination, table, outcomes in json.loads(FILE.read_text())["rows"]
+    tuple(combination): (table, outcomes)
+    for *combination, table, outcomes in json.loads(FILE.read_text())["rows"]
 }
 every_operation = pytest.mark.parametrize("operation", record_workspaces.RUN)
 

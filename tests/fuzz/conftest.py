@@ -22,7 +22,9 @@ from cudnnlite.emulated.device import EmulatedDevice
 
 def shards(config: pytest.Config) -> int:
     """Return in how many tests a long run draws the examples of one case: some for each process, so that all end together."""
-    return 4 * int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) if config.getoption("--fuzz") else 1
+    return (
+        4 * int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) if config.getoption("--fuzz") else 1
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -46,7 +48,9 @@ class Drawing:
 
     def __call__(self, usual: int, share: int = 1) -> Callable[[Any], Any]:
         """Return a decorator for examples: so many in CI; of a long run's, one share of so many."""
-        self.most = most = -(-self._wanted // (share * self._shards)) + Drawing.missing if self._wanted else usual
+        self.most = most = (
+            -(-self._wanted // (share * self._shards)) + Drawing.missing if self._wanted else usual
+        )
 
         def decorate(test: Any) -> Any:
             inner = test.hypothesis.inner_test
@@ -57,9 +61,13 @@ class Drawing:
 
             test.hypothesis.inner_test = counted
             test = settings(
-                max_examples=most, deadline=None, database=None, derandomize=not self._wanted, print_blob=True,
+                max_examples=most,
+                deadline=None,
+                database=None,
+                derandomize=not self._wanted,
+                print_blob=True,
                 suppress_health_check=list(HealthCheck),
-            )(test)  # fmt: skip
+            )(test)
             return seed(SystemRandom().getrandbits(64))(test) if self._wanted else test
 
         return decorate
@@ -71,16 +79,24 @@ def drawing(request: pytest.FixtureRequest) -> Any:
     made = Drawing(request)
     yield made
     Drawing.missing = max(0, made.most - made.run)
-    request.node.user_properties.append(("examples", (request.node.originalname, made.run, made.refused)))
+    request.node.user_properties.append(
+        ("examples", (request.node.originalname, made.run, made.refused))
+    )
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say how many examples were run."""
     counts: dict[str, Counter[str]] = {}
     for report in (report for reports in terminalreporter.stats.values() for report in reports):
-        for name, value in getattr(report, "user_properties", ()) if getattr(report, "when", "") == "teardown" else ():
+        for name, value in (
+            getattr(report, "user_properties", ())
+            if getattr(report, "when", "") == "teardown"
+            else ()
+        ):
             if name == "examples":
-                counts.setdefault(value[0], Counter()).update(run=value[1], refused=value[2], cases=1)
+                counts.setdefault(value[0], Counter()).update(
+                    run=value[1], refused=value[2], cases=1
+                )
     for test, found in counts.items():
         terminalreporter.write_line(
             f"{test}: {found['run']} examples in {found['cases']} cases, {found['refused']} not supported by the device"
@@ -91,5 +107,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def own(request: pytest.FixtureRequest) -> Any:
     """A handle on a device of its own, or on a GPU where `--fuzz-device` says so."""
     kind = request.config.getoption("--fuzz-device")
-    with dnn.Handle(EmulatedDevice(5, capacity="256 MiB") if kind == "emulated" else get_device(kind)) as made:
+    with dnn.Handle(
+        EmulatedDevice(5, capacity="256 MiB") if kind == "emulated" else get_device(kind)
+    ) as made:
         yield made

@@ -19,21 +19,44 @@ from device.operation_samples import SAMPLES, Case
 
 import cudnnlite as dnn
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.operations.problem import KINDS
+from cudnnlite.problems.problem import KINDS
 from cudnnlite.search.timing_policy import TimingPolicy
 from cudnnlite.specs.frozen import FrozenSpec
 
-QUICK = TimingPolicy(rounds=1, least_rounds=1, further_rounds=0, most_further=0, sample_ms=0.01, calls_ms=0.01)
+QUICK = TimingPolicy(
+    rounds=1, least_rounds=1, further_rounds=0, most_further=0, sample_ms=0.01, calls_ms=0.01
+)
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
 layer (float[N, 2, 5, 4] x, float[3, 2, 3, 3] w) => (float[N, 3, 5, 4] y) { y = Conv <pads = [1, 1, 1, 1]> (x, w) }"""
 NO_CALLABLES = {"TF32", "TRUE_FLOAT32", "errors", "raw"}
 # values that operations return: their constructors only hold what they are given
 RESULTS = {
-    "AttentionGradients", "AttentionReserve", "AttentionTrainingOutput", "Replay", "ReplayCosts", "AlgorithmResult",
-    "AlgorithmTable", "ConvolutionForwardPlan", "ConvolutionResult", "DeviceArray", "ListedProblem", "ModelTuning",
-    "PackedSequences", "RNNGradients", "RNNOutput", "RNNPlan", "RNNReserve", "RNNResult", "RNNTrainingOutput", "SkippedNode",
-    "Trace", "TracedCall", "TunedProblem", "WeightLayout", "WeightPlace",
-}  # fmt: skip
+    "AttentionGradients",
+    "AttentionReserve",
+    "AttentionTrainingOutput",
+    "Replay",
+    "ReplayCosts",
+    "AlgorithmResult",
+    "AlgorithmTable",
+    "ConvolutionForwardPlan",
+    "ConvolutionResult",
+    "DeviceArray",
+    "ListedProblem",
+    "ModelTuning",
+    "PackedSequences",
+    "RNNGradients",
+    "RNNOutput",
+    "RNNPlan",
+    "RNNReserve",
+    "RNNResult",
+    "RNNTrainingOutput",
+    "SkippedNode",
+    "Trace",
+    "TracedCall",
+    "TunedProblem",
+    "WeightLayout",
+    "WeightPlace",
+}
 
 
 class Things:
@@ -57,7 +80,9 @@ class Things:
         self.sequence = self.handle.array(rng.standard_normal((4, 2, 2), np.float32))
         out = dnn.rnn_forward(self.handle, self.lstm, self.weights, self.sequence, training=True)
         self.reserve, self.sequences = out.reserve, out.y
-        self.problem = dnn.ConvolutionForwardProblem(self.x.spec, dnn.FilterSpec(self.w.shape), self.conv)
+        self.problem = dnn.ConvolutionForwardProblem(
+            self.x.spec, dnn.FilterSpec(self.w.shape), self.conv
+        )
         self.table = dnn.find_convolution_forward(self.handle, self.x, self.w, self.conv)
         self.dropout = dnn.DropoutState(self.handle)
         with dnn.trace() as self.trace:
@@ -70,14 +95,19 @@ class Things:
         self.attention = dnn.AttentionSpec(1, 2, q_proj_size=2, o_proj_size=2, bias=True)
         self.projections = dnn.AttentionWeights(self.handle, self.attention)
         self.queries = self.handle.array(rng.standard_normal((2, 3, 2), np.float32))
-        self.reserves = self.attend(None), self.attend(None)  # before and after the backward pass over the data
+        self.reserves = (
+            self.attend(None),
+            self.attend(None),
+        )  # before and after the backward pass over the data
         dnn.multi_head_attention_backward_data(self.handle, self.reserves[1], self.queries)
         self.kept = dnn.dropout_forward(self.handle, self.x, 0.5, dropout_state=self.dropout)[1]
 
     def attend(self, reserve: dnn.AttentionReserve | None) -> dnn.AttentionReserve:
         """Return a reserve space of which no backward pass was made yet."""
         given = (self.handle, self.attention, self.projections, *[self.queries] * 3)
-        found: dnn.AttentionReserve = dnn.multi_head_attention_forward(*given, training=True, reserve=reserve).reserve
+        found: dnn.AttentionReserve = dnn.multi_head_attention_forward(
+            *given, training=True, reserve=reserve
+        ).reserve
         return found
 
     def close(self) -> None:
@@ -89,13 +119,41 @@ class Things:
     def hostile(self) -> tuple[Any, ...]:
         """Things that fit somewhere else."""
         return (
-            self.handle, self.other, self.closed, self.device, self.x, self.w, self.other.empty((2, 2, 5, 4)), self.conv,
-            self.lstm, self.weights, self.reserve, self.problem, self.table, self.table[0], self.dropout, self.attention,
-            self.projections, *self.reserves, self.kept, dnn.CTCLossSpec(), dnn.SeqDataSpec((2, 1, 3, 2)),
-            dnn.SpatialTransformerSpec((2, 2, 5, 4)), dnn.TensorTransformSpec((0, 0, 1, 0)), self.model, self.tuner,
-            self.plan, self.rnn_plan, self.handle.stream, self.other.stream, self.weights.array, dnn.TuningPolicy(),
-            dnn.Engine(1), dnn.ProblemList([self.problem]), ThreadPoolExecutor,
-        )  # fmt: skip
+            self.handle,
+            self.other,
+            self.closed,
+            self.device,
+            self.x,
+            self.w,
+            self.other.empty((2, 2, 5, 4)),
+            self.conv,
+            self.lstm,
+            self.weights,
+            self.reserve,
+            self.problem,
+            self.table,
+            self.table[0],
+            self.dropout,
+            self.attention,
+            self.projections,
+            *self.reserves,
+            self.kept,
+            dnn.CTCLossSpec(),
+            dnn.SeqDataSpec((2, 1, 3, 2)),
+            dnn.SpatialTransformerSpec((2, 2, 5, 4)),
+            dnn.TensorTransformSpec((0, 0, 1, 0)),
+            self.model,
+            self.tuner,
+            self.plan,
+            self.rnn_plan,
+            self.handle.stream,
+            self.other.stream,
+            self.weights.array,
+            dnn.TuningPolicy(),
+            dnn.Engine(1),
+            dnn.ProblemList([self.problem]),
+            ThreadPoolExecutor,
+        )
 
 
 def _convolving(things: Things, **more: Any) -> dict[str, Any]:
@@ -104,29 +162,63 @@ def _convolving(things: Things, **more: Any) -> dict[str, Any]:
 
 def _recurrent(things: Things, **more: Any) -> dict[str, Any]:
     return {
-        "handle": things.handle, "spec": things.lstm, "x": things.sequence, "lengths": [4, 3], "training": False,
-        "layout": "sequence_major", "workspace_limit": None, **more,
-    }  # fmt: skip
+        "handle": things.handle,
+        "spec": things.lstm,
+        "x": things.sequence,
+        "lengths": [4, 3],
+        "training": False,
+        "layout": "sequence_major",
+        "workspace_limit": None,
+        **more,
+    }
 
 
 _CONV = {"padding": 1, "stride": 2, "dilation": 1, "groups": 1}
 _FIND = {"beta": 0.0, "out": None, "workspace_limit": "1 MiB"}
-_PLAN = {"alpha": 1.0, "beta": 0.0, "out": None, "algorithm": None, "workspace_limit": "1 MiB", "interface": None}
+_PLAN = {
+    "alpha": 1.0,
+    "beta": 0.0,
+    "out": None,
+    "algorithm": None,
+    "workspace_limit": "1 MiB",
+    "interface": None,
+}
 LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "ActivationDescriptor": lambda t: {"spec": dnn.ActivationSpec("relu")},
     "ActivationSpec": lambda t: {"mode": "clipped_relu", "coef": 1.0, "nan": "propagate"},
     "AttentionDescriptor": lambda t: {
-        "spec": t.attention.replace(max_q_length=3, max_kv_length=3, max_batch=2, max_beam=1), "dropout": None,
+        "spec": t.attention.replace(max_q_length=3, max_kv_length=3, max_batch=2, max_beam=1),
+        "dropout": None,
         "post_dropout": None,
     },
     "AttentionSpec": lambda t: {
-        "heads": 2, "q_size": 6, "k_size": 5, "v_size": 4, "q_proj_size": 3, "k_proj_size": 3, "v_proj_size": 2,
-        "o_proj_size": 6, "scale": 0.5, "bias": True, "dropout": 0.5, "post_dropout": 0.25, "max_q_length": 3,
-        "max_kv_length": 4, "max_batch": 2, "max_beam": 1, "dtype": "float16", "compute_type": "float32",
+        "heads": 2,
+        "q_size": 6,
+        "k_size": 5,
+        "v_size": 4,
+        "q_proj_size": 3,
+        "k_proj_size": 3,
+        "v_proj_size": 2,
+        "o_proj_size": 6,
+        "scale": 0.5,
+        "bias": True,
+        "dropout": 0.5,
+        "post_dropout": 0.25,
+        "max_q_length": 3,
+        "max_kv_length": 4,
+        "max_batch": 2,
+        "max_beam": 1,
+        "dtype": "float16",
+        "compute_type": "float32",
         "math_type": "fma",
     },
     "AttentionWeights": lambda t: {"handle": t.handle, "spec": t.attention},
-    "BackendDescriptor": lambda t: {"kind": "tensor", "unique_id": 3, "dimensions": (1, 2), "data_type": "float"},
+    "BackendDescriptor": lambda t: {
+        "kind": "tensor",
+        "unique_id": 3,
+        "dimensions": (1, 2),
+        "data_type": "float",
+    },
     "ConvolutionBiasActivationForwardProblem": lambda t: {
         "x": t.x.spec,
         "w": dnn.FilterSpec(t.w.shape),
@@ -137,121 +229,282 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     },
     "ConvolutionDescriptor": lambda t: {**_CONV, "spatial_rank": 2, "math_type": "fma"},
     "ConvolutionForwardProblem": lambda t: {
-        "x": t.x.spec, "w": dnn.FilterSpec(t.w.shape), "conv": t.conv, "alpha": 1.0, "y": None,
+        "x": t.x.spec,
+        "w": dnn.FilterSpec(t.w.shape),
+        "conv": t.conv,
+        "alpha": 1.0,
+        "y": None,
     },
     "ConvolutionSpec": lambda t: {
-        **_CONV, "mode": "convolution", "compute_type": "float32", "math_type": "fma", "reorder_type": "no",
+        **_CONV,
+        "mode": "convolution",
+        "compute_type": "float32",
+        "math_type": "fma",
+        "reorder_type": "no",
     },
     "CTCLossDescriptor": lambda t: {"spec": dnn.CTCLossSpec("none", max_label_length=20)},
     "CTCLossSpec": lambda t: {
-        "normalization": "none", "grad_mode": "skip_oob", "max_label_length": 20, "compute_type": "float32",
+        "normalization": "none",
+        "grad_mode": "skip_oob",
+        "max_label_length": 20,
+        "compute_type": "float32",
     },
-    "DropoutDescriptor": lambda t: {"handle": t.handle, "probability": 0.5, "states": t.dropout.array, "seed": 3},
+    "DropoutDescriptor": lambda t: {
+        "handle": t.handle,
+        "probability": 0.5,
+        "states": t.dropout.array,
+        "seed": 3,
+    },
     "DropoutState": lambda t: {"handle": t.handle, "seed": 3},
     "Engine": lambda t: {"index": 1, "knobs": {"tile_size": 1}},
     "FilterDescriptor": lambda t: {"shape": (3, 2, 3, 3), "dtype": "float32", "layout": "NCHW"},
     "FilterSpec": lambda t: {"shape": (3, 2, 3, 3), "dtype": "float32", "layout": "NCHW"},
-    "Handle": lambda t: {"device": t.device, "stream": None, "workspace_limit": "1 MiB", "check_same_thread": True},
+    "Handle": lambda t: {
+        "device": t.device,
+        "stream": None,
+        "workspace_limit": "1 MiB",
+        "check_same_thread": True,
+    },
     "LRNDescriptor": lambda t: {"spec": dnn.LRNSpec()},
     "LRNSpec": lambda t: {"n": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0},
     "OpTensorDescriptor": lambda t: {"spec": dnn.OpTensorSpec("add")},
     "OpTensorSpec": lambda t: {"op": "add", "nan": "propagate", "compute_type": "float32"},
     "PoolingDescriptor": lambda t: {"spec": dnn.PoolingSpec(2), "spatial_rank": 2},
-    "PoolingSpec": lambda t: {"window": 2, "padding": 1, "stride": 1, "mode": "max", "nan": "propagate"},
-    "ProblemList": lambda t: {"problems": [t.problem]},
-    "RNNDataDescriptor": lambda t: {"shape": (4, 2, 3), "lengths": (4, 3), "dtype": "float32", "padding_fill": 0.0},
-    "RNNDataSpec": lambda t: {
-        "shape": (4, 2, 3), "lengths": (4, 3), "dtype": "float32", "layout": "sequence_major", "padding_fill": 0.0,
+    "PoolingSpec": lambda t: {
+        "window": 2,
+        "padding": 1,
+        "stride": 1,
+        "mode": "max",
+        "nan": "propagate",
     },
-    "RNNDescriptor": lambda t: {"spec": t.lstm, "algorithm": "standard", "padded_io": True, "dropout": None},
-    "RNNForwardProblem": lambda t: {"spec": t.lstm, "data": dnn.RNNDataSpec((4, 2, 2)), "training": False},
+    "ProblemList": lambda t: {"problems": [t.problem]},
+    "RNNDataDescriptor": lambda t: {
+        "shape": (4, 2, 3),
+        "lengths": (4, 3),
+        "dtype": "float32",
+        "padding_fill": 0.0,
+    },
+    "RNNDataSpec": lambda t: {
+        "shape": (4, 2, 3),
+        "lengths": (4, 3),
+        "dtype": "float32",
+        "layout": "sequence_major",
+        "padding_fill": 0.0,
+    },
+    "RNNDescriptor": lambda t: {
+        "spec": t.lstm,
+        "algorithm": "standard",
+        "padded_io": True,
+        "dropout": None,
+    },
+    "RNNForwardProblem": lambda t: {
+        "spec": t.lstm,
+        "data": dnn.RNNDataSpec((4, 2, 2)),
+        "training": False,
+    },
     "RNNSpec": lambda t: {
-        "cell": "lstm", "input_size": 2, "hidden_size": 3, "num_layers": 2, "bidirectional": True, "projection_size": 2,
-        "bias": "double", "input_mode": "linear", "dropout": 0.5, "clip": (-1, 1), "dtype": "float16",
-        "compute_type": "float32", "math_type": "fma",
+        "cell": "lstm",
+        "input_size": 2,
+        "hidden_size": 3,
+        "num_layers": 2,
+        "bidirectional": True,
+        "projection_size": 2,
+        "bias": "double",
+        "input_mode": "linear",
+        "dropout": 0.5,
+        "clip": (-1, 1),
+        "dtype": "float16",
+        "compute_type": "float32",
+        "math_type": "fma",
     },
     "RNNWeights": lambda t: {"handle": t.handle, "spec": t.lstm},
     "ReduceTensorDescriptor": lambda t: {"spec": dnn.ReduceTensorSpec("add")},
     "ReduceTensorSpec": lambda t: {"op": "add", "nan": "propagate", "compute_type": "float32"},
     "SeqDataDescriptor": lambda t: {"spec": dnn.SeqDataSpec((2, 1, 5, 8), [5, 3])},
     "SeqDataSpec": lambda t: {
-        "shape": (2, 1, 5, 8), "lengths": [5, 3], "dtype": "float16", "axes": ("time", "batch", "beam", "vect"),
+        "shape": (2, 1, 5, 8),
+        "lengths": [5, 3],
+        "dtype": "float16",
+        "axes": ("time", "batch", "beam", "vect"),
     },
     "SpatialTransformerDescriptor": lambda t: {
-        "spec": dnn.SpatialTransformerSpec((2, 3, 8, 8)), "api": t.handle.api,
+        "spec": dnn.SpatialTransformerSpec((2, 3, 8, 8)),
+        "api": t.handle.api,
     },
     "SpatialTransformerSpec": lambda t: {"shape": (2, 3, 8, 8), "dtype": "float16"},
-    "TensorDescriptor": lambda t: {"shape": (2, 3, 4, 5), "dtype": "float32", "layout": "NHWC", "strides": None},
-    "TensorSpec": lambda t: {"shape": (2, 3, 4, 5), "dtype": "float32", "layout": "NHWC", "strides": None},
+    "TensorDescriptor": lambda t: {
+        "shape": (2, 3, 4, 5),
+        "dtype": "float32",
+        "layout": "NHWC",
+        "strides": None,
+    },
+    "TensorSpec": lambda t: {
+        "shape": (2, 3, 4, 5),
+        "dtype": "float32",
+        "layout": "NHWC",
+        "strides": None,
+    },
     "TensorTransformDescriptor": lambda t: {
-        "spec": dnn.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3)), "api": t.handle.api,
+        "spec": dnn.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3)),
+        "api": t.handle.api,
     },
     "TensorTransformSpec": lambda t: {
-        "padding": (0, 0, (1, 2), 0), "fold": (2, 3), "direction": "fold", "layout": "NHWC",
+        "padding": (0, 0, (1, 2), 0),
+        "fold": (2, 3),
+        "direction": "fold",
+        "layout": "NHWC",
     },
     "Tuner": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
     "TuningCache": lambda t: {"path": t.folder / "cache", "read_only": True},
     "TuningPolicy": lambda t: {
-        "objective": "device", "workspace_limit": "1 MiB", "deterministic": True, "max_error": 0.1, "math_type": "fma",
-        "allow_tf32": False, "layouts": ("NHWC",), "interface": None, "flush_l2": False,
+        "objective": "device",
+        "workspace_limit": "1 MiB",
+        "deterministic": True,
+        "max_error": 0.1,
+        "math_type": "fma",
+        "allow_tf32": False,
+        "layouts": ("NHWC",),
+        "interface": None,
+        "flush_l2": False,
     },
     "Workspace": lambda t: {"device": t.device, "limit": "1 MiB"},
     "CapturedGraph": lambda t: {"handle": t.handle},
     "capture": lambda t: {"handle": t.handle},
-    "convolution_transpose": lambda t: _convolving(t, x=t.y, **_PLAN, output_padding=0, workspace=None),
+    "convolution_transpose": lambda t: _convolving(
+        t, x=t.y, **_PLAN, output_padding=0, workspace=None
+    ),
     "ctc_loss": lambda t: {
-        "handle": t.handle, "x": t.sequence, "labels": [1, 1], "label_lengths": [1, 1], "input_lengths": [4, 3],
-        "ctc": dnn.CTCLossSpec(), "algorithm": "deterministic", "gradients": True, "out": None,
+        "handle": t.handle,
+        "x": t.sequence,
+        "labels": [1, 1],
+        "label_lengths": [1, 1],
+        "input_lengths": [4, 3],
+        "ctc": dnn.CTCLossSpec(),
+        "algorithm": "deterministic",
+        "gradients": True,
+        "out": None,
     },
     "dropout_backward": lambda t: {
-        "handle": t.handle, "dy": t.x, "dropout": 0.5, "reserve": t.kept, "dropout_state": t.dropout, "out": None,
+        "handle": t.handle,
+        "dy": t.x,
+        "dropout": 0.5,
+        "reserve": t.kept,
+        "dropout_state": t.dropout,
+        "out": None,
     },
     "dropout_forward": lambda t: {
-        "handle": t.handle, "x": t.x, "dropout": 0.5, "dropout_state": t.dropout, "out": None, "reserve": None,
+        "handle": t.handle,
+        "x": t.x,
+        "dropout": 0.5,
+        "dropout_state": t.dropout,
+        "out": None,
+        "reserve": None,
     },
     "multi_head_attention_backward_data": lambda t: {
-        "handle": t.handle, "reserve": t.attend(t.reserves[0]), "dy": t.queries, "out": None,
+        "handle": t.handle,
+        "reserve": t.attend(t.reserves[0]),
+        "dy": t.queries,
+        "out": None,
     },
     "multi_head_attention_backward_weights": lambda t: {
-        "handle": t.handle, "reserve": t.reserves[1], "out": None, "accumulate": False,
+        "handle": t.handle,
+        "reserve": t.reserves[1],
+        "out": None,
+        "accumulate": False,
     },
     "multi_head_attention_forward": lambda t: {
-        "handle": t.handle, "spec": t.attention, "weights": t.projections, "q": t.queries, "k": t.queries, "v": t.queries,
-        "q_lengths": [3, 2], "kv_lengths": [2, 3], "window": ([0, 0, 0], [1, 2, 3]), "residual": t.queries, "step": None,
-        "training": False, "dropout_state": t.dropout, "out": None, "reserve": None,
+        "handle": t.handle,
+        "spec": t.attention,
+        "weights": t.projections,
+        "q": t.queries,
+        "k": t.queries,
+        "v": t.queries,
+        "q_lengths": [3, 2],
+        "kv_lengths": [2, 3],
+        "window": ([0, 0, 0], [1, 2, 3]),
+        "residual": t.queries,
+        "step": None,
+        "training": False,
+        "dropout_state": t.dropout,
+        "out": None,
+        "reserve": None,
     },
     "transform_filter": lambda t: {
-        "handle": t.handle, "w": t.w, "layout": "NHWC", "dtype": "float16", "padding": (0, 0, 0, (0, 1)), "fold": None,
-        "unfold": None, "alpha": 1.0, "beta": 0.0, "out": None,
+        "handle": t.handle,
+        "w": t.w,
+        "layout": "NHWC",
+        "dtype": "float16",
+        "padding": (0, 0, 0, (0, 1)),
+        "fold": None,
+        "unfold": None,
+        "alpha": 1.0,
+        "beta": 0.0,
+        "out": None,
     },
     "autotuned": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
     "pack_sequences": lambda t: {"sequences": [np.ones((2, 3)), np.ones((4, 3))]},
     "fold_batch_normalization": lambda t: {
-        "w": np.ones((3, 2, 3, 3), np.float16), "bias": np.ones(3),
-        **{name: np.ones((1, 3, 1, 1), np.float32) for name in ("scale", "shift", "mean", "var")}, "epsilon": 1e-5,
+        "w": np.ones((3, 2, 3, 3), np.float16),
+        "bias": np.ones(3),
+        **{name: np.ones((1, 3, 1, 1), np.float32) for name in ("scale", "shift", "mean", "var")},
+        "epsilon": 1e-5,
     },
     "find_convolution_forward": lambda t: _convolving(t, **_FIND),
     "find_rnn_forward": lambda t: _recurrent(t, weights=t.weights, algorithms=["standard"]),
     "get_convolution_forward": lambda t: _convolving(t, out=t.y),
     "plan_convolution_forward": lambda t: _convolving(t, **_PLAN),
-    "plan_operation": lambda t: {"handle": t.handle, "operation": dnn.scale_tensor, "y": t.y, "alpha": 1.0},
+    "plan_operation": lambda t: {
+        "handle": t.handle,
+        "operation": dnn.scale_tensor,
+        "y": t.y,
+        "alpha": 1.0,
+    },
     "plan_rnn": lambda t: _recurrent(t, algorithm=None, padding_fill=0.0, dropout_state=None),
-    "problems_from_onnx": lambda t: {"model": t.model, "batch": 2, "shapes": {}, "dtype": "float16", "layout": "NHWC"},
+    "problems_from_onnx": lambda t: {
+        "model": t.model,
+        "batch": 2,
+        "shapes": {},
+        "dtype": "float16",
+        "layout": "NHWC",
+    },
     "record_problems": lambda t: {},
     "trace": lambda t: {},
     "rnn_backward_data": lambda t: {
-        "handle": t.handle, "reserve": t.reserve, "dy": t.sequences, "dhy": None, "dcy": None, "out": None,
+        "handle": t.handle,
+        "reserve": t.reserve,
+        "dy": t.sequences,
+        "dhy": None,
+        "dcy": None,
+        "out": None,
     },
-    "rnn_backward_weights": lambda t: {"handle": t.handle, "reserve": t.reserve, "out": None, "accumulate": False},
+    "rnn_backward_weights": lambda t: {
+        "handle": t.handle,
+        "reserve": t.reserve,
+        "out": None,
+        "accumulate": False,
+    },
     "rnn_forward": lambda t: _recurrent(
-        t, weights=t.weights, hx=None, cx=None, algorithm="standard", padding_fill=0.0, dropout_state=None, out=None,
-        reserve=None, workspace=None,
+        t,
+        weights=t.weights,
+        hx=None,
+        cx=None,
+        algorithm="standard",
+        padding_fill=0.0,
+        dropout_state=None,
+        out=None,
+        reserve=None,
+        workspace=None,
     ),
     "tune_model": lambda t: {
-        "problems": dnn.ProblemList(), "device": t.device, "cache": None, "policy": None, "executor": None, "workers": 1,
+        "problems": dnn.ProblemList(),
+        "device": t.device,
+        "cache": None,
+        "policy": None,
+        "executor": None,
+        "workers": 1,
         "progress": None,
     },
-}  # fmt: skip
+}
 
 # what has methods: its class -> one
 INSTANCES: dict[type, Callable[[Things], Any]] = {
@@ -289,13 +542,30 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.Workspace: lambda t: t.handle.workspace,
 }
 CALLED = {"__call__", "__setitem__"}
-KEYED = {f"{kind}Weights.{method}" for kind in ("Attention", "RNN") for method in ("__setitem__", "update")}
+KEYED = {
+    f"{kind}Weights.{method}"
+    for kind in ("Attention", "RNN")
+    for method in ("__setitem__", "update")
+}
 # mappings, which have KeyError
 # what ends things that others need; what the layers above call on the way of every call, with streams, keys and addresses
 NO_METHODS = {
-    "close", "use", "read", "read_back", "keep", "describing", "set", "fill_zero", "reserve", "lease", "begin", "finish",
-    "named_by", "recall", "choose",
-}  # fmt: skip
+    "close",
+    "use",
+    "read",
+    "read_back",
+    "keep",
+    "describing",
+    "set",
+    "fill_zero",
+    "reserve",
+    "lease",
+    "begin",
+    "finish",
+    "named_by",
+    "recall",
+    "choose",
+}
 
 
 class Subject(NamedTuple):
@@ -309,7 +579,9 @@ def public_names() -> Iterator[str]:
     """Yield every public name that can be called, but errors and enums."""
     for name in dnn.__all__:
         thing = getattr(dnn, name)
-        is_other = isinstance(thing, type) and (issubclass(thing, (Exception,)) or hasattr(thing, "__members__"))
+        is_other = isinstance(thing, type) and (
+            issubclass(thing, (Exception,)) or hasattr(thing, "__members__")
+        )
         if name not in NO_CALLABLES | RESULTS and not name.endswith("Plan") and not is_other:
             yield name
 
@@ -317,7 +589,9 @@ def public_names() -> Iterator[str]:
 def public_methods() -> Iterator[tuple[type, str]]:
     """Yield the methods of `INSTANCES` that are ours and take arguments."""
     for kind in INSTANCES:
-        for name, method in inspect.getmembers(kind, lambda each: inspect.isfunction(each) or inspect.ismethod(each)):
+        for name, method in inspect.getmembers(
+            kind, lambda each: inspect.isfunction(each) or inspect.ismethod(each)
+        ):
             is_ours = (getattr(method, "__module__", "") or "").startswith("cudnnlite")
             called = CALLED | ({"__getitem__"} if kind is dnn.DeviceArray else set())
             if not is_ours or name in NO_METHODS or (name.startswith("_") and name not in called):
@@ -346,9 +620,19 @@ def subject(things: Things, name: str) -> Subject:
         bound = getattr(INSTANCES[kind](things), method)
         parameters = inspect.signature(bound).parameters.values()
         named = {each.name for each in parameters}
-        legal = {n: value for n, value in {"handle": things.handle, "spec": things.lstm}.items() if n in named}
-        if method == "replace":  # fields of the class, which may be others than its constructor's arguments
-            fields = kind.__dataclass_fields__ if issubclass(kind, FrozenSpec) else LEGAL[kind.__name__](things)
+        legal = {
+            n: value
+            for n, value in {"handle": things.handle, "spec": things.lstm}.items()
+            if n in named
+        }
+        if (
+            method == "replace"
+        ):  # fields of the class, which may be others than its constructor's arguments
+            fields = (
+                kind.__dataclass_fields__
+                if issubclass(kind, FrozenSpec)
+                else LEGAL[kind.__name__](things)
+            )
             legal |= {n: value for n, value in LEGAL[kind.__name__](things).items() if n in fields}
         return Subject(bound, legal)
     function = getattr(dnn, name)
@@ -357,13 +641,19 @@ def subject(things: Things, name: str) -> Subject:
     case = Case(things.handle, operation_of(name))
     if name in KINDS_BY_CLASS:
         return Subject(function, dict(case.problem.values))
-    options = {n: p.default for n, p in inspect.signature(function).parameters.items() if p.default is not p.empty}
+    options = {
+        n: p.default
+        for n, p in inspect.signature(function).parameters.items()
+        if p.default is not p.empty
+    }
     others = {
         case.operation.argument(operand): array
         for operand, array in case.outs.items()
         if operand in case.operation.given
     }
-    return Subject(function, {"handle": things.handle, **options, **case.options, **case.arrays, **others})
+    return Subject(
+        function, {"handle": things.handle, **options, **case.options, **case.arrays, **others}
+    )
 
 
 @contextmanager

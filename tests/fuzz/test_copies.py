@@ -51,7 +51,9 @@ def captured(things: Things) -> Any:
 
 def replayed(things: Things) -> Any:
     """Return the prepared call of a plan that replays."""
-    things.replaying = dnn.plan_convolution_forward(things.handle, things.x, things.w, things.conv, replay=True)
+    things.replaying = dnn.plan_convolution_forward(
+        things.handle, things.x, things.w, things.conv, replay=True
+    )
     return things.replaying._prepared
 
 
@@ -70,21 +72,30 @@ def fused_plan(things: Things) -> Any:
     """Return a plan of a convolution with bias and activation."""
     bias = dnn.TensorSpec((1, 3, 1, 1))
     return dnn.plan_convolution_bias_activation_forward(
-        things.handle, things.x.spec, dnn.FilterSpec(things.w.shape), bias, things.conv, activation="relu"
+        things.handle,
+        things.x.spec,
+        dnn.FilterSpec(things.w.shape),
+        bias,
+        things.conv,
+        activation="relu",
     )
 
 
 # what calls return, by the name of its class; `INSTANCES` and `SUBJECTS` have the other public classes
 RETURNED: dict[str, Callable[[Things], Any]] = {
     "AlgorithmResult": lambda t: t.table[0],
-    "AttentionGradients": lambda t: dnn.multi_head_attention_backward_data(t.handle, t.attend(None), t.queries),
+    "AttentionGradients": lambda t: dnn.multi_head_attention_backward_data(
+        t.handle, t.attend(None), t.queries
+    ),
     "AttentionReserve": lambda t: t.reserves[0],
     "AttentionTrainingOutput": attention_output,
     "CapturedGraph": captured,
     "ConvolutionBackwardDataPlan": backward_data_plan,
     "ConvolutionBackwardFilterPlan": backward_filter_plan,
     "ConvolutionBiasActivationForwardPlan": fused_plan,
-    "ConvolutionResult": lambda t: dnn.ConvolutionResult(dnn.ConvolutionFwdAlgo.GEMM, dnn.MathType.FMA),
+    "ConvolutionResult": lambda t: dnn.ConvolutionResult(
+        dnn.ConvolutionFwdAlgo.GEMM, dnn.MathType.FMA
+    ),
     "ListedProblem": lambda t: dnn.ProblemList([t.problem])[0],
     "RNNGradients": rnn_gradients,
     "RNNOutput": lambda t: dnn.rnn_forward(t.handle, t.lstm, t.weights, t.sequence),
@@ -116,7 +127,11 @@ def public_classes() -> Iterator[str]:
     """Yield the names of the public classes, but of enums and errors."""
     for name in dnn.__all__:
         thing = getattr(dnn, name)
-        if isinstance(thing, type) and not issubclass(thing, BaseException) and not hasattr(thing, "__members__"):
+        if (
+            isinstance(thing, type)
+            and not issubclass(thing, BaseException)
+            and not hasattr(thing, "__members__")
+        ):
             yield name
 
 
@@ -164,7 +179,9 @@ def test_a_copy_is_refused_or_right(name: str, things: Things) -> None:
     for duplicate, function in DUPLICATES.items():
         outcome = copied(function, thing)
         if isinstance(thing, NonCopyable):
-            assert re.search(rf"^an? {type(thing).__name__} cannot be copied or pickled; \w+", outcome), duplicate
+            assert re.search(
+                rf"^an? {type(thing).__name__} cannot be copied or pickled; \w+", outcome
+            ), duplicate
         elif isinstance(outcome, str):  # it is refused because of what is in it
             assert re.search(r"^an? \w+ cannot be copied or pickled; \w+", outcome), duplicate
         else:
@@ -179,9 +196,13 @@ def classes_with_close() -> Iterator[tuple[str, str]]:
     """Yield the modules and names of the package's classes that have a method `close`."""
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.ClassDef) or any("Protocol" in ast.unparse(base) for base in node.bases):
+            if not isinstance(node, ast.ClassDef) or any(
+                "Protocol" in ast.unparse(base) for base in node.bases
+            ):
                 continue
-            if any(isinstance(part, ast.FunctionDef) and part.name == "close" for part in node.body):
+            if any(
+                isinstance(part, ast.FunctionDef) and part.name == "close" for part in node.body
+            ):
                 yield ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts), node.name
 
 

@@ -18,7 +18,10 @@ import cudnnlite as dnn
 
 DTYPES = ("float32", "float64")
 # an H200's fast tanh was off by 2.8e-5 behind two layers of three steps
-RNN_BOUNDS = {"emulated": {"float64": 1e-11, "float32": 2e-5}, "cuda": {"float64": 1e-11, "float32": 2e-4}}
+RNN_BOUNDS = {
+    "emulated": {"float64": 1e-11, "float32": 2e-5},
+    "cuda": {"float64": 1e-11, "float32": 2e-4},
+}
 long = pytest.mark.timeout(7200, method="thread")
 
 
@@ -49,7 +52,10 @@ def test_convolutions(dtype: str, own: Any, drawing: Any) -> None:
 @st.composite
 def networks(draw: Any) -> dict[str, Any]:
     """Draw a network and its sequences."""
-    sizes = {name: draw(st.integers(1, 4)) for name in ("input_size", "hidden_size", "num_layers", "batch", "steps")}
+    sizes = {
+        name: draw(st.integers(1, 4))
+        for name in ("input_size", "hidden_size", "num_layers", "batch", "steps")
+    }
     hidden = sizes["hidden_size"]
     cell = draw(st.sampled_from(list(GATES)))
     projects = cell == "lstm" and hidden > 1 and draw(st.booleans())
@@ -61,7 +67,10 @@ def networks(draw: Any) -> dict[str, Any]:
         "bias": draw(st.sampled_from(list(BIASES))),
         "states": draw(st.booleans()),
         "lengths": draw(
-            st.none() | st.lists(st.integers(1, sizes["steps"]), min_size=sizes["batch"], max_size=sizes["batch"])
+            st.none()
+            | st.lists(
+                st.integers(1, sizes["steps"]), min_size=sizes["batch"], max_size=sizes["batch"]
+            )
         ),
         "seed": draw(st.integers(0, 99)),
     }
@@ -77,17 +86,36 @@ def test_networks(dtype: str, own: Any, drawing: Any) -> None:
         rng, cell, hidden = np.random.default_rng(net["seed"]), net["cell"], net["hidden_size"]
         shape = {
             name: net[name]
-            for name in ("input_size", "hidden_size", "num_layers", "bidirectional", "projection_size", "bias")
+            for name in (
+                "input_size",
+                "hidden_size",
+                "num_layers",
+                "bidirectional",
+                "projection_size",
+                "bias",
+            )
         }
 
         def rounded(values: Any) -> Any:
             return values.astype(dtype).astype(np.float64)
 
         weights = {name: rounded(each) for name, each in random_weights(rng, cell, **shape).items()}
-        rows, batch, steps = net["num_layers"] * (1 + net["bidirectional"]), net["batch"], net["steps"]
+        rows, batch, steps = (
+            net["num_layers"] * (1 + net["bidirectional"]),
+            net["batch"],
+            net["steps"],
+        )
         x = rounded(rng.standard_normal((steps, batch, net["input_size"])))
-        hx = rounded(rng.standard_normal((rows, batch, net["projection_size"] or hidden))) if net["states"] else None
-        cx = rounded(rng.standard_normal((rows, batch, hidden))) if net["states"] and cell == "lstm" else None
+        hx = (
+            rounded(rng.standard_normal((rows, batch, net["projection_size"] or hidden)))
+            if net["states"]
+            else None
+        )
+        cx = (
+            rounded(rng.standard_normal((rows, batch, hidden)))
+            if net["states"] and cell == "lstm"
+            else None
+        )
         expected = onnx_rnn(cell, weights, x, hx, cx, net["lengths"])
         spec = dnn.RNNSpec(cell, dtype=dtype, math_type="fma", **shape)
         ours = dnn.RNNWeights.from_arrays(own, spec, weights)

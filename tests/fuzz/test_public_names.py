@@ -17,7 +17,17 @@ import cudnnlite as dnn
 from cudnnlite.devices import choice
 
 from .hostile import values
-from .subjects import KEYED, LEGAL, RESULTS, SUBJECTS, Things, operation_of, public_names, subject, used
+from .subjects import (
+    KEYED,
+    LEGAL,
+    RESULTS,
+    SUBJECTS,
+    Things,
+    operation_of,
+    public_names,
+    subject,
+    used,
+)
 
 SECONDS = 20  # a call that takes longer hangs
 
@@ -39,14 +49,18 @@ def no_gpu(kind: str, index: int) -> Any:
 
 def test_everything_public_is_fuzzed() -> None:
     missing = [name for name in public_names() if name not in LEGAL and not operation_of(name)]
-    assert missing == [], "add a legal call to LEGAL in tests/fuzz/subjects.py, or a result to RESULTS"
+    assert missing == [], (
+        "add a legal call to LEGAL in tests/fuzz/subjects.py, or a result to RESULTS"
+    )
     assert [name for name in {**LEGAL, **dict.fromkeys(RESULTS)} if not hasattr(dnn, name)] == []
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(7200, method="thread")
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_only_our_exceptions_come_out(name: str, things: Things, drawing: Any, tmp_path: Any, monkeypatch: Any) -> None:
+def test_only_our_exceptions_come_out(
+    name: str, things: Things, drawing: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)  # some texts are paths
     monkeypatch.setattr(choice, "devices", choice.Devices(no_gpu))
     hostile = values(*things.hostile)
@@ -66,9 +80,15 @@ def test_only_our_exceptions_come_out(name: str, things: Things, drawing: Any, t
     @drawing(4, len(SUBJECTS))
     @given(st.data())
     def check(data: Any) -> None:
-        chosen = data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=2)) if names else set()
+        chosen = (
+            data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=2)) if names else set()
+        )
         given = {n: legal[n] for n in names if n in legal}
-        needed = {n for n, p in parameters.items() if n in names and p.default is p.empty and n not in given}
+        needed = {
+            n
+            for n, p in parameters.items()
+            if n in names and p.default is p.empty and n not in given
+        }
         given |= {n: data.draw(hostile, label=n) for n in sorted(chosen | needed)}
         by_place = [given.pop(n) for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY]
         if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):

@@ -54,7 +54,9 @@ class CToolchain:
         """Compile and link; AssertionError with every command and its output if none of them works."""
         tried = []
         for command in self.commands:
-            filled = [{"SOURCE": str(source), "PROGRAM": str(program)}.get(word, word) for word in command]
+            filled = [
+                {"SOURCE": str(source), "PROGRAM": str(program)}.get(word, word) for word in command
+            ]
             done = subprocess.run(filled, capture_output=True, text=True, check=False, timeout=300)
             if done.returncode == 0:
                 return
@@ -64,12 +66,24 @@ class CToolchain:
     def run(self, program: Path | list[str], folder: Path | None = None) -> str:
         """Run a program, or a command, and return what it printed; AssertionError with all there is to know if it fails."""
         # the parts of cuDNN lie beside it; they look for cuBLAS and NVRTC where wheels have them, or where the loader does
-        folders = [self.cudnn.resolve().parent, *(path.parent for path in self._runtimes), *_wheel_libraries()]
-        path = ":".join([*map(str, _distinct(folders)), os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(":")
+        folders = [
+            self.cudnn.resolve().parent,
+            *(path.parent for path in self._runtimes),
+            *_wheel_libraries(),
+        ]
+        path = ":".join(
+            [*map(str, _distinct(folders)), os.environ.get("LD_LIBRARY_PATH", "")]
+        ).rstrip(":")
         environment = os.environ | {"LD_LIBRARY_PATH": path}
         command = program if isinstance(program, list) else [str(program)]
         done = subprocess.run(
-            command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=240
+            command,
+            env=environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
         )
         told = f"{program} ended with {done.returncode}\n{done.stdout}{done.stderr}\nLD_LIBRARY_PATH={path}"
         assert done.returncode == 0, told
@@ -88,18 +102,39 @@ class CToolchain:
         compiler = shutil.which("gcc") or shutil.which("cc")
         if compiler is None:
             return
-        includes = [folder / "include" for folder in self._cuda if (folder / "include/cuda_runtime_api.h").exists()]
+        includes = [
+            folder / "include"
+            for folder in self._cuda
+            if (folder / "include/cuda_runtime_api.h").exists()
+        ]
         # in wheels for CUDA 12 the compiler's headers, which CUDA's runtime includes, lie apart
         extra = [
-            folder for wheels in _wheels() for folder in sorted(wheels.glob("*/include")) if (folder / "crt").is_dir()
+            folder
+            for wheels in _wheels()
+            for folder in sorted(wheels.glob("*/include"))
+            if (folder / "crt").is_dir()
         ]
         self._runtimes = [path for folder in self._cuda if (path := _cudart(folder)) is not None]
         pairs = [(include, runtime) for include in includes for runtime in self._runtimes]
-        for include, runtime in sorted(pairs, key=lambda pair: pair[0].parent not in pair[1].parents):
-            searched = [folder for folder in (headers, include, *extra) if folder != Path("/usr/include")]
+        for include, runtime in sorted(
+            pairs, key=lambda pair: pair[0].parent not in pair[1].parents
+        ):
+            searched = [
+                folder for folder in (headers, include, *extra) if folder != Path("/usr/include")
+            ]
             folders = [word for folder in searched for word in ("-isystem", str(folder))]
             paths = [f"-Wl,-rpath,{path.parent}" for path in (self.cudnn, runtime)]
-            yield [compiler, *WARNINGS, "SOURCE", "-o", "PROGRAM", *folders, str(self.cudnn), str(runtime), *paths]
+            yield [
+                compiler,
+                *WARNINGS,
+                "SOURCE",
+                "-o",
+                "PROGRAM",
+                *folders,
+                str(self.cudnn),
+                str(runtime),
+                *paths,
+            ]
 
     def _with_nvcc(self, headers: Path) -> Iterator[list[str]]:
         folder = str(self.cudnn.parent)

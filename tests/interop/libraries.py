@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take three quarters of the GPU's memory
+os.environ.setdefault(
+    "XLA_PYTHON_CLIENT_PREALLOCATE", "false"
+)  # JAX would take three quarters of the GPU's memory
 
 # For tests that have nothing to do on the emulated device: CuPy, JAX on a GPU and Numba know CUDA's memory only.
-cuda_only = pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+cuda_only = pytest.mark.parametrize(
+    "device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True
+)
 
 
 def library(name: str) -> Any:

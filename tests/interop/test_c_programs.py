@@ -21,7 +21,9 @@ def test_the_c_program_can_be_built(toolchain: CToolchain, name: str, tmp_path: 
 def test_what_is_wrong_with_a_program_is_told(toolchain: CToolchain, tmp_path: Path) -> None:
     source = tmp_path / "wrong.c"
     source.write_text("#include <cudnn.h>\nint main(void) { return cudnnNoSuchFunction(); }\n")
-    with pytest.raises(AssertionError, match=r"wrong\.c could not be built:\n\$ [\s\S]*cudnnNoSuchFunction"):
+    with pytest.raises(
+        AssertionError, match=r"wrong\.c could not be built:\n\$ [\s\S]*cudnnNoSuchFunction"
+    ):
         toolchain.build(source, tmp_path / "wrong")
 
 

@@ -22,8 +22,26 @@ from .c_toolchain import WARNINGS, CToolchain
 
 pytestmark = pytest.mark.processes
 NASTY = [
-    *('*\\ system("id"); //', '*/ system("id"); /*', '*\\\n/ system("id"); /*', '*??/\n/ system("id"); //'),
-    *("*\\\r\n/", "*\\ \n/", "ends in \\", "ends in ??/", "ends in *", "/", "*", "", "/*/", "*/*", "**//", "\0*/\0"),
+    *(
+        '*\\ system("id"); //',
+        '*/ system("id"); /*',
+        '*\\\n/ system("id"); /*',
+        '*??/\n/ system("id"); //',
+    ),
+    *(
+        "*\\\r\n/",
+        "*\\ \n/",
+        "ends in \\",
+        "ends in ??/",
+        "ends in *",
+        "/",
+        "*",
+        "",
+        "/*/",
+        "*/*",
+        "**//",
+        "\0*/\0",
+    ),
     *(
         "\u202e*/\u2066",
         "\x1b[31m",
@@ -34,7 +52,9 @@ NASTY = [
     ),
     *("%s %n", "\\u0022", "\\N{DIGIT ONE}", "'\"", 'R"(x', "??'??!??-"),
 ]
-SHORT = ["".join(word) for length in range(1, 6) for word in itertools.product("*/\\?\n ", repeat=length)]
+SHORT = [
+    "".join(word) for length in range(1, 6) for word in itertools.product("*/\\?\n ", repeat=length)
+]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +81,9 @@ def test_of_comments_a_compiler_reads_nothing(gcc: str, tmp_path: Path) -> None:
     source = tmp_path / "comments.c"
     source.write_bytes("\n".join([*lines, ""]).encode())
     names = [f"x{number}" for number in range(len(texts))] + ["several", "others"]
-    assert compiled(gcc, source, "-E", "-P").split() == [word for name in names for word in ("int", f"{name};")]
+    assert compiled(gcc, source, "-E", "-P").split() == [
+        word for name in names for word in ("int", f"{name};")
+    ]
     compiled(gcc, source, "-fsyntax-only")
 
 
@@ -71,7 +93,11 @@ def after_splicing(text: str) -> str:
 
 
 @given(
-    st.lists(st.text(st.sampled_from("*/\\?\n\r\t \0\x85\u202e\ud800a\"'") | st.characters()), min_size=1, max_size=3)
+    st.lists(
+        st.text(st.sampled_from("*/\\?\n\r\t \0\x85\u202e\ud800a\"'") | st.characters()),
+        min_size=1,
+        max_size=3,
+    )
 )
 def test_a_comment_ends_where_it_ends(texts: list[str]) -> None:
     made = comment(*texts)
@@ -109,7 +135,9 @@ def test_a_scripts_name_and_line_stay_in_the_comment(
     with dnn.trace() as traced, dnn.Handle("emulated") as handle:
         exec(code, {"dnn": dnn, "handle": handle, "ones": np.ones((1, 4), np.float32)})
     traced.save(tmp_path)
-    without_comments = re.sub(r"/\*.*?\*/", "", (tmp_path / "program.c").read_text(encoding="utf-8"), flags=re.DOTALL)
+    without_comments = re.sub(
+        r"/\*.*?\*/", "", (tmp_path / "program.c").read_text(encoding="utf-8"), flags=re.DOTALL
+    )
     assert "cudnnSoftmaxForward" in without_comments
     assert "system" not in without_comments
     toolchain.build(tmp_path / "program.c", tmp_path / "program")

@@ -56,7 +56,11 @@ def test_foreign_arrays_in_and_out(handle: dnn.Handle, kind: Any, dtype: str, la
     problem = Problem(handle, X, W, dtype, layout, padding=1)
     for array in (problem.x, problem.w):
         view = handle.view(kind(array))
-        assert (view.ptr, view.spec.shape, view.spec.dtype) == (array.ptr, array.spec.shape, array.spec.dtype)
+        assert (view.ptr, view.spec.shape, view.spec.dtype) == (
+            array.ptr,
+            array.spec.shape,
+            array.spec.dtype,
+        )
         assert view.spec.fits(layout)
     y = dnn.convolution_forward(handle, kind(problem.x), kind(problem.w), problem.conv)
     problem.assert_right(y, problem.choice())
@@ -98,7 +102,9 @@ def test_copies_of_device_arrays(handle: dnn.Handle) -> None:
 def test_numpy_may_write_what_may_be_written(handle: dnn.Handle) -> None:
     array = handle.array(np.zeros(X, np.float32))
     assert np.from_dlpack(array).flags.writeable
-    locked = dnn.DeviceArray(array.spec, array.device, array.ptr, array, handle.stream, readonly=True)
+    locked = dnn.DeviceArray(
+        array.spec, array.device, array.ptr, array, handle.stream, readonly=True
+    )
     assert not np.from_dlpack(locked).flags.writeable
 
 
@@ -155,7 +161,9 @@ def test_other_host_memory_is_refused(handle: dnn.Handle) -> None:
     ],
     ids=["reversed", "broadcast", "complex64", "uint16", "rank_9"],
 )
-def test_foreign_arrays_that_cudnn_cannot_read(handle: dnn.Handle, change: Any, argument: str) -> None:
+def test_foreign_arrays_that_cudnn_cannot_read(
+    handle: dnn.Handle, change: Any, argument: str
+) -> None:
     """The message names the argument that it is about, and what is wrong with it."""
     x, w = handle.array(np.zeros((2, 4, 9, 12), np.float32)), handle.empty(W)
     source = np.from_dlpack(x)

@@ -104,7 +104,9 @@ def test_jax_array_is_no_output(handle: dnn.Handle) -> None:
 def test_jax_outlives_the_array(handle: dnn.Handle) -> None:
     jax = library("jax")
     problem = Problem(handle, X, W, padding=1)
-    taken = jax.dlpack.from_dlpack(dnn.convolution_forward(handle, problem.x, problem.w, problem.conv))
+    taken = jax.dlpack.from_dlpack(
+        dnn.convolution_forward(handle, problem.x, problem.w, problem.conv)
+    )
     gc.collect()
     for _ in range(20):
         handle.array(np.full(problem.y_shape, np.nan, np.float32))

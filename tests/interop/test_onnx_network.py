@@ -38,7 +38,9 @@ def examples() -> Iterator[Any]:
 def network_of(handle: dnn.Handle, examples: Any) -> Iterator[Any]:
     """Makes networks, which are closed behind the test."""
     with ExitStack() as stack:
-        yield lambda proto, **options: stack.enter_context(examples.Network(handle, proto, **options))
+        yield lambda proto, **options: stack.enter_context(
+            examples.Network(handle, proto, **options)
+        )
 
 
 def node(kind: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
@@ -53,9 +55,11 @@ def normal(*shape: int, scale: float = 1.0) -> Array:
 
 def moments(channels: int, prefix: str = "") -> dict[str, Array]:
     return {
-        f"{prefix}scale": normal(channels), f"{prefix}shift": normal(channels), f"{prefix}mean": normal(channels),
+        f"{prefix}scale": normal(channels),
+        f"{prefix}shift": normal(channels),
+        f"{prefix}mean": normal(channels),
         f"{prefix}variance": R.uniform(0.5, 2, channels).astype(np.float32),
-    }  # fmt: skip
+    }
 
 
 def ints(*values: int) -> Array:
@@ -66,7 +70,11 @@ IMAGE = (2, 6, 11, 9)
 BN = "scale shift mean variance"
 # name: nodes, inputs, constants
 MODELS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], dict[str, Array]]] = {
-    "conv-plain": ([node("Conv", "x w", "y", pads=[1, 2, 1, 2], strides=[2, 1])], {"x": IMAGE}, {"w": normal(8, 6, 3, 5)}),
+    "conv-plain": (
+        [node("Conv", "x w", "y", pads=[1, 2, 1, 2], strides=[2, 1])],
+        {"x": IMAGE},
+        {"w": normal(8, 6, 3, 5)},
+    ),
     "conv-folded": (
         [
             node("Conv", "x w", "a", pads=[1, 1, 1, 1]),
@@ -88,10 +96,19 @@ MODELS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], dict[str, Array]]]
             node("Relu", "h", "y"),
         ],
         {"x": IMAGE},
-        {"w": normal(8, 6, 3, 3), "b": normal(8), "v": normal(8, 6, 1, 1), "u": normal(8, 4, 1, 1), **moments(8)},
+        {
+            "w": normal(8, 6, 3, 3),
+            "b": normal(8),
+            "v": normal(8, 6, 1, 1),
+            "u": normal(8, 4, 1, 1),
+            **moments(8),
+        },
     ),
     "conv-groups-dilated-same": (
-        [node("Conv", "x w b", "a", group=3, dilations=[2, 1], auto_pad="SAME_UPPER"), node("Sigmoid", "a", "y")],
+        [
+            node("Conv", "x w b", "a", group=3, dilations=[2, 1], auto_pad="SAME_UPPER"),
+            node("Sigmoid", "a", "y"),
+        ],
         {"x": IMAGE},
         {"w": normal(9, 2, 3, 3), "b": normal(9)},
     ),
@@ -102,7 +119,8 @@ MODELS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], dict[str, Array]]]
     ),
     "conv-1d": (
         [
-            node("Conv", "x w b", "a", pads=[1, 1]), node("Relu", "a", "r"),
+            node("Conv", "x w b", "a", pads=[1, 1]),
+            node("Relu", "a", "r"),
             node("MaxPool", "r", "y", kernel_shape=[2], strides=[2]),
         ],
         {"x": (3, 4, 13)},
@@ -110,90 +128,157 @@ MODELS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], dict[str, Array]]]
     ),
     "conv-transposed": (
         [
-            node("ConvTranspose", "x w b", "a", strides=[2, 3], pads=[1, 0, 1, 0], output_padding=[1, 2]),
+            node(
+                "ConvTranspose",
+                "x w b",
+                "a",
+                strides=[2, 3],
+                pads=[1, 0, 1, 0],
+                output_padding=[1, 2],
+            ),
             node("Elu", "a", "y", alpha=0.7),
         ],
         {"x": (2, 4, 5, 3)},
         {"w": normal(4, 3, 3, 4), "b": normal(3)},
     ),
     "conv-transposed-dilated": (
-        [node("ConvTranspose", "x w", "y", dilations=[1, 2])], {"x": (2, 4, 5, 3)}, {"w": normal(4, 3, 3, 2)},
+        [node("ConvTranspose", "x w", "y", dilations=[1, 2])],
+        {"x": (2, 4, 5, 3)},
+        {"w": normal(4, 3, 3, 2)},
     ),
     "names-alike": (
         [
-            conv("x", "w", "a", pads=[1] * 4), conv("a", "v", "b", pads=[2] * 4, dilations=[2, 2]),
-            conv("b", "u", "conv", name=""), node("Relu", "conv", "y"),
+            conv("x", "w", "a", pads=[1] * 4),
+            conv("a", "v", "b", pads=[2] * 4, dilations=[2, 2]),
+            conv("b", "u", "conv", name=""),
+            node("Relu", "conv", "y"),
         ],
         {"x": IMAGE},
         {"w": normal(6, 6, 3, 3), "v": normal(6, 6, 3, 3), "u": normal(4, 6, 3, 3)},
     ),
     "lenet": (
         [
-            node("Conv", "x w1 b1", "c1"), node("Relu", "c1", "r1"),
+            node("Conv", "x w1 b1", "c1"),
+            node("Relu", "c1", "r1"),
             node("MaxPool", "r1", "p1", kernel_shape=[2, 2], strides=[2, 2]),
             node("Flatten", "p1", "f"),
-            node("Gemm", "f w2 b2", "g", transB=1, alpha=0.5, beta=2.0), node("Relu", "g", "h"),
-            node("MatMul", "h w3", "m"), node("Add", "m b3", "s"), node("Softmax", "s", "y"),
+            node("Gemm", "f w2 b2", "g", transB=1, alpha=0.5, beta=2.0),
+            node("Relu", "g", "h"),
+            node("MatMul", "h w3", "m"),
+            node("Add", "m b3", "s"),
+            node("Softmax", "s", "y"),
         ],
         {"x": (3, 1, 8, 10)},
         {
-            "w1": normal(4, 1, 3, 3, scale=0.3), "b1": normal(4), "w2": normal(7, 48, scale=0.15), "b2": normal(7),
-            "w3": normal(7, 5, scale=0.4), "b3": normal(5),
+            "w1": normal(4, 1, 3, 3, scale=0.3),
+            "b1": normal(4),
+            "w2": normal(7, 48, scale=0.15),
+            "b2": normal(7),
+            "w3": normal(7, 5, scale=0.4),
+            "b3": normal(5),
         },  # as trained ones are: a softmax of large numbers multiplies float16's errors
     ),
     "pools": (
         [
             node("MaxPool", "x", "a", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 0]),
             node("AveragePool", "a", "b", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
-            node("AveragePool", "b", "y", kernel_shape=[2, 3], pads=[0, 1, 0, 1], count_include_pad=1, strides=[1, 2]),
+            node(
+                "AveragePool",
+                "b",
+                "y",
+                kernel_shape=[2, 3],
+                pads=[0, 1, 0, 1],
+                count_include_pad=1,
+                strides=[1, 2],
+            ),
         ],
-        {"x": IMAGE}, {},
+        {"x": IMAGE},
+        {},
     ),
     "pools-same": (
         [
             node("MaxPool", "x", "a", kernel_shape=[3, 3], strides=[2, 1], auto_pad="SAME_UPPER"),
-            node("AveragePool", "a", "b", kernel_shape=[2, 3], strides=[2, 2], auto_pad="SAME_UPPER"),
-            node("AveragePool", "b", "y", kernel_shape=[3, 4], strides=[1, 2], auto_pad="SAME_LOWER"),
+            node(
+                "AveragePool", "a", "b", kernel_shape=[2, 3], strides=[2, 2], auto_pad="SAME_UPPER"
+            ),
+            node(
+                "AveragePool", "b", "y", kernel_shape=[3, 4], strides=[1, 2], auto_pad="SAME_LOWER"
+            ),
         ],
-        {"x": (2, 6, 15, 13)}, {},
+        {"x": (2, 6, 15, 13)},
+        {},
     ),
     "pools-whole": (
         [
-            node("GlobalAveragePool", "x", "a"), node("GlobalMaxPool", "x", "b"), node("Concat", "a b", "c", axis=1),
+            node("GlobalAveragePool", "x", "a"),
+            node("GlobalMaxPool", "x", "b"),
+            node("Concat", "a b", "c", axis=1),
             node("Flatten", "c", "y"),
         ],
-        {"x": IMAGE}, {},
+        {"x": IMAGE},
+        {},
     ),
     "normalised": (
-        [node("LRN", "x", "a", size=3, alpha=0.3, beta=0.6, bias=1.5), node("BatchNormalization", f"a {BN}", "y")],
-        {"x": (6, 6, 11, 9)}, moments(6),  # onnx.reference takes the batch for the number of channels in its LRN
+        [
+            node("LRN", "x", "a", size=3, alpha=0.3, beta=0.6, bias=1.5),
+            node("BatchNormalization", f"a {BN}", "y"),
+        ],
+        {"x": (6, 6, 11, 9)},
+        moments(6),  # onnx.reference takes the batch for the number of channels in its LRN
     ),
     "normalised-matrix": ([node("BatchNormalization", f"x {BN}", "y")], {"x": (5, 6)}, moments(6)),
     "gemm-normalised": (
-        [node("Gemm", "x w", "a"), node("BatchNormalization", f"a {BN}", "b"), node("Clip", "b low high", "y")],
+        [
+            node("Gemm", "x w", "a"),
+            node("BatchNormalization", f"a {BN}", "b"),
+            node("Clip", "b low high", "y"),
+        ],
         {"x": (5, 6)},
-        {"w": normal(6, 4), **moments(4), "low": np.array(0, np.float32), "high": np.array(0.8, np.float32)},
+        {
+            "w": normal(6, 4),
+            **moments(4),
+            "low": np.array(0, np.float32),
+            "high": np.array(0.8, np.float32),
+        },
     ),
     "inception": (
         [
-            node("Conv", "x w1 b1", "a"), node("Relu", "a", "p"),
-            node("Conv", "x w2", "b", pads=[1, 1, 1, 1]), node("BatchNormalization", f"b {BN}", "c"), node("Relu", "c", "q"),
+            node("Conv", "x w1 b1", "a"),
+            node("Relu", "a", "p"),
+            node("Conv", "x w2", "b", pads=[1, 1, 1, 1]),
+            node("BatchNormalization", f"b {BN}", "c"),
+            node("Relu", "c", "q"),
             node("MaxPool", "x", "r", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
-            node("Concat", "p q r x", "d", axis=1), node("Conv", "d w3", "y"),
+            node("Concat", "p q r x", "d", axis=1),
+            node("Conv", "d w3", "y"),
         ],
         {"x": IMAGE},
-        {"w1": normal(4, 6, 1, 1), "b1": normal(4), "w2": normal(3, 6, 3, 3), **moments(3), "w3": normal(2, 19, 1, 1)},
+        {
+            "w1": normal(4, 6, 1, 1),
+            "b1": normal(4),
+            "w2": normal(3, 6, 3, 3),
+            **moments(3),
+            "w3": normal(2, 19, 1, 1),
+        },
     ),
     "dense": (
         [
-            node("Conv", "x w1 b1", "a"), node("Relu", "a", "p"), node("Concat", "x p", "c", axis=1),
-            node("Conv", "c w2 b2", "d"), node("Concat", "c d", "e", axis=-3), node("Relu", "e", "y"),
+            node("Conv", "x w1 b1", "a"),
+            node("Relu", "a", "p"),
+            node("Concat", "x p", "c", axis=1),
+            node("Conv", "c w2 b2", "d"),
+            node("Concat", "c d", "e", axis=-3),
+            node("Relu", "e", "y"),
         ],
-        {"x": IMAGE}, {"w1": normal(4, 6, 1, 1), "b1": normal(4), "w2": normal(3, 10, 1, 1), "b2": normal(3)},
+        {"x": IMAGE},
+        {"w1": normal(4, 6, 1, 1), "b1": normal(4), "w2": normal(3, 10, 1, 1), "b2": normal(3)},
     ),
     "arithmetic": (
         [
-            node("Mul", "x s", "a"), node("Add", "a x2", "b"), node("Sub", "half b", "c"), node("Max", "c x2", "d"),
+            node("Mul", "x s", "a"),
+            node("Add", "a x2", "b"),
+            node("Sub", "half b", "c"),
+            node("Max", "c x2", "d"),
             node("Min", "d one", "y"),
         ],
         {"x": IMAGE, "x2": (6, 11, 9)},
@@ -201,30 +286,50 @@ MODELS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], dict[str, Array]]]
     ),
     "attention-over-channels": (  # squeeze and excitation
         [
-            node("GlobalAveragePool", "x", "a"), node("Conv", "a w1 b1", "b"), node("Relu", "b", "c"),
-            node("Conv", "c w2 b2", "d"), node("Sigmoid", "d", "e"), node("Mul", "x e", "y"),
+            node("GlobalAveragePool", "x", "a"),
+            node("Conv", "a w1 b1", "b"),
+            node("Relu", "b", "c"),
+            node("Conv", "c w2 b2", "d"),
+            node("Sigmoid", "d", "e"),
+            node("Mul", "x e", "y"),
         ],
-        {"x": IMAGE}, {"w1": normal(3, 6, 1, 1), "b1": normal(3), "w2": normal(6, 3, 1, 1), "b2": normal(6)},
+        {"x": IMAGE},
+        {"w1": normal(3, 6, 1, 1), "b1": normal(3), "w2": normal(6, 3, 1, 1), "b2": normal(6)},
     ),
     "softmax-axes": (
-        [node("Softmax", "x", "a", axis=1), node("LogSoftmax", "a", "b", axis=2), node("Softmax", "b", "y")], {"x": IMAGE}, {},
+        [
+            node("Softmax", "x", "a", axis=1),
+            node("LogSoftmax", "a", "b", axis=2),
+            node("Softmax", "b", "y"),
+        ],
+        {"x": IMAGE},
+        {},
     ),
     "means": (
         [
-            node("ReduceMean", "x axes", "a", keepdims=1), node("Sub", "x a", "b"),
+            node("ReduceMean", "x axes", "a", keepdims=1),
+            node("Sub", "x a", "b"),
             node("ReduceSum", "b rows", "c", keepdims=0),
             node("ReduceMax", "c last", "y", keepdims=0),
         ],
-        {"x": IMAGE}, {"axes": ints(2, 3), "rows": ints(2), "last": ints(-1)},
+        {"x": IMAGE},
+        {"axes": ints(2, 3), "rows": ints(2), "last": ints(-1)},
     ),
     "least": ([node("ReduceMin", "x", "y")], {"x": IMAGE}, {}),
     "views": (
         [
-            node("Shape", "x", "n", start=0, end=1), node("Concat", "n rest", "to", axis=0), node("Reshape", "x to", "a"),
-            node("Unsqueeze", "a one", "b"), node("Transpose", "b", "c", perm=[0, 3, 1, 2]), node("Squeeze", "c two", "d"),
-            node("Dropout", "d", "e"), node("Identity", "e", "f"), node("Relu", "f", "y"),
+            node("Shape", "x", "n", start=0, end=1),
+            node("Concat", "n rest", "to", axis=0),
+            node("Reshape", "x to", "a"),
+            node("Unsqueeze", "a one", "b"),
+            node("Transpose", "b", "c", perm=[0, 3, 1, 2]),
+            node("Squeeze", "c two", "d"),
+            node("Dropout", "d", "e"),
+            node("Identity", "e", "f"),
+            node("Relu", "f", "y"),
         ],
-        {"x": IMAGE}, {"rest": ints(-1, 9), "one": ints(1), "two": ints(2)},
+        {"x": IMAGE},
+        {"rest": ints(-1, 9), "one": ints(1), "two": ints(2)},
     ),
     "lstm": (
         [node("LSTM", "x w r b _ h c", "y hy cy", hidden_size=5)],
@@ -234,22 +339,38 @@ MODELS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], dict[str, Array]]]
     "lstm-both": (
         [
             node("LSTM", "x w r b", "a hy cy", hidden_size=5, direction="bidirectional"),
-            node("Transpose", "a", "t", perm=[0, 2, 1, 3]), node("Reshape", "t to", "y"),
+            node("Transpose", "a", "t", perm=[0, 2, 1, 3]),
+            node("Reshape", "t to", "y"),
         ],
         {"x": (7, 3, 4)},
         {"w": normal(2, 20, 4), "r": normal(2, 20, 5), "b": normal(2, 40), "to": ints(0, 0, -1)},
     ),
     "gru": (
-        [node("GRU", "x w r b", "a hy", hidden_size=5, linear_before_reset=1), node("Squeeze", "a one", "s"),
-         node("MatMul", "s v", "y")],
+        [
+            node("GRU", "x w r b", "a hy", hidden_size=5, linear_before_reset=1),
+            node("Squeeze", "a one", "s"),
+            node("MatMul", "s v", "y"),
+        ],
         {"x": (7, 3, 4)},
-        {"w": normal(1, 15, 4), "r": normal(1, 15, 5), "b": normal(1, 30), "v": normal(5, 2), "one": ints(1)},
+        {
+            "w": normal(1, 15, 4),
+            "r": normal(1, 15, 5),
+            "b": normal(1, 30),
+            "v": normal(5, 2),
+            "one": ints(1),
+        },
     ),
     "rnn-tanh-last-state": (
-        [node("RNN", "x w r", "_ y", hidden_size=5)], {"x": (7, 3, 4)}, {"w": normal(1, 5, 4), "r": normal(1, 5, 5, scale=0.4)},
+        [node("RNN", "x w r", "_ y", hidden_size=5)],
+        {"x": (7, 3, 4)},
+        {"w": normal(1, 5, 4), "r": normal(1, 5, 5, scale=0.4)},
     ),
-}  # fmt: skip
-ASYMMETRIC = [node("Conv", "x w b", "y", pads=[0, 1, 2, 3])], {"x": IMAGE}, {"w": normal(8, 6, 3, 3), "b": normal(8)}
+}
+ASYMMETRIC = (
+    [node("Conv", "x w b", "y", pads=[0, 1, 2, 3])],
+    {"x": IMAGE},
+    {"w": normal(8, 6, 3, 3), "b": normal(8)},
+)
 
 
 def made(name: str) -> onnx.ModelProto:
@@ -279,8 +400,12 @@ def test_agrees_with_onnx(name: str, layout: str, network_of: Any) -> None:
         check(network, proto, MODELS[name][1], 2e-5)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-6), ("float16", 4e-3)])  # the reference has float32
-@pytest.mark.parametrize("name", ["conv-residual", "lenet", "pools", "inception", "gru", "arithmetic"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float64", 1e-6), ("float16", 4e-3)]
+)  # the reference has float32
+@pytest.mark.parametrize(
+    "name", ["conv-residual", "lenet", "pools", "inception", "gru", "arithmetic"]
+)
 def test_other_data_types(name: str, dtype: str, tolerance: float, network_of: Any) -> None:
     proto = made(name)
     network = network_of(proto, dtype=dtype, layout="NHWC" if name != "gru" else "NCHW")
@@ -302,14 +427,25 @@ def test_normalisation_bias_addition_and_relu_are_no_steps_of_their_own(network_
 
 def test_branches_are_written_where_a_concat_wants_them(network_of: Any) -> None:
     network = network_of(made("inception"))
-    assert [step.kind for step in network.steps] == ["Conv", "Conv", "MaxPool", "Copy", "Conv"]  # x itself is copied
+    assert [step.kind for step in network.steps] == [
+        "Conv",
+        "Conv",
+        "MaxPool",
+        "Copy",
+        "Conv",
+    ]  # x itself is copied
     assert network.steps[0].writes[0].strides == (19 * 99, 99, 9, 1)
 
 
 def test_memory_is_used_again(network_of: Any) -> None:
     rng, depth = np.random.default_rng(1), 12
-    nodes = [node("Conv", f"{'x' if not i else f'a{i - 1}'} w", f"a{i}", pads=[1] * 4) for i in range(depth)]
-    proto = model(nodes, {"x": IMAGE}, {"w": 0.2 * rng.standard_normal((6, 6, 3, 3)).astype(np.float32)})
+    nodes = [
+        node("Conv", f"{'x' if not i else f'a{i - 1}'} w", f"a{i}", pads=[1] * 4)
+        for i in range(depth)
+    ]
+    proto = model(
+        nodes, {"x": IMAGE}, {"w": 0.2 * rng.standard_normal((6, 6, 3, 3)).astype(np.float32)}
+    )
     network = network_of(proto)
     assert len({place.memory.ptr for place in network.places}) == 2
     assert [place.size for place in network.places] == [np.prod(IMAGE)] * depth
@@ -342,15 +478,20 @@ def test_symbolic_batches(network_of: Any) -> None:
     for batch in (1, 4):
         network = network_of(proto, batch=batch)
         check(network, proto, {"x": (batch, 3, 6, 5)}, 1e-3)
-        with pytest.raises(ValueError, match=rf"has shape \({batch + 1}, 3, 6, 5\); needed: \({batch}, 3, 6, 5\)"):
+        with pytest.raises(
+            ValueError, match=rf"has shape \({batch + 1}, 3, 6, 5\); needed: \({batch}, 3, 6, 5\)"
+        ):
             network(x=normal(batch + 1, 3, 6, 5))
 
 
 def test_shapes_that_follow_the_batch(network_of: Any) -> None:
     nodes = [
-        conv(), node("Shape", "y", "n", start=0, end=1), node("Concat", "n rest", "to", axis=0), node("Reshape", "y to", "f"),
+        conv(),
+        node("Shape", "y", "n", start=0, end=1),
+        node("Concat", "n rest", "to", axis=0),
+        node("Reshape", "y to", "f"),
         node("Gemm", "f m", "z"),
-    ]  # fmt: skip
+    ]
     constants = {"w": normal(2, 3, 3, 3), "rest": ints(-1), "m": normal(24, 5)}
     proto = model(nodes, {"x": ("batch", 3, 6, 5)}, constants)
     before = proto.SerializeToString()
@@ -364,7 +505,9 @@ def test_an_old_softmax_is_over_all_axes_behind(axis: int | None, network_of: An
     nodes = [node("Softmax", "x", "y", **({} if axis is None else {"axis": axis}))]
     found = network_of(model(nodes, {"x": x.shape}, opset=11))(x=x)["y"]
     flat = np.exp(x.reshape(*x.shape[: axis or 1], -1).astype(np.float64))
-    np.testing.assert_allclose(found, (flat / flat.sum(-1, keepdims=True)).reshape(x.shape), atol=1e-6)
+    np.testing.assert_allclose(
+        found, (flat / flat.sum(-1, keepdims=True)).reshape(x.shape), atol=1e-6
+    )
 
 
 def test_sequences_of_several_lengths(network_of: Any) -> None:
@@ -376,7 +519,9 @@ def test_sequences_of_several_lengths(network_of: Any) -> None:
     network = network_of(proto, math_type=dnn.TRUE_FLOAT32)
     found = network(x=x)
     for index, length in enumerate(lengths):
-        alone = model([node("LSTM", "x w r b", "y hy", hidden_size=5)], {"x": (length, 1, 4)}, weights)
+        alone = model(
+            [node("LSTM", "x w r b", "y hy", hidden_size=5)], {"x": (length, 1, 4)}, weights
+        )
         y, hy = ReferenceEvaluator(alone).run(None, {"x": x[:length, index : index + 1]})
         np.testing.assert_allclose(found["y"][:length, :, index : index + 1], y, atol=2e-5)
         np.testing.assert_allclose(found["hy"][:, index : index + 1], hy, atol=2e-5)
@@ -386,11 +531,16 @@ def test_sequences_of_several_lengths(network_of: Any) -> None:
 def test_groups_of_a_transposed_convolution(network_of: Any) -> None:
     """onnx.reference fails with groups: it is asked about each by itself."""
     x, w = normal(2, 4, 5, 3), normal(4, 3, 3, 2)
-    proto = model([node("ConvTranspose", "x w", "y", group=2, strides=[2, 1])], {"x": x.shape}, {"w": w})
+    proto = model(
+        [node("ConvTranspose", "x w", "y", group=2, strides=[2, 1])], {"x": x.shape}, {"w": w}
+    )
     found = network_of(proto, math_type=dnn.TRUE_FLOAT32)(x=x)["y"]
-    alone = model([node("ConvTranspose", "x w", "y", strides=[2, 1])], {"x": (2, 2, 5, 3), "w": (2, 3, 3, 2)})
+    alone = model(
+        [node("ConvTranspose", "x w", "y", strides=[2, 1])], {"x": (2, 2, 5, 3), "w": (2, 3, 3, 2)}
+    )
     halves = [
-        ReferenceEvaluator(alone).run(None, {"x": x[:, part], "w": w[part]})[0] for part in (slice(2), slice(2, 4))
+        ReferenceEvaluator(alone).run(None, {"x": x[:, part], "w": w[part]})[0]
+        for part in (slice(2), slice(2, 4))
     ]
     np.testing.assert_allclose(found, np.concatenate(halves, 1), atol=2e-5)
 
@@ -400,24 +550,42 @@ REFUSED: dict[str, tuple[list[onnx.NodeProto], str]] = {
         [node("Relu", "x", "a"), node("Erf", "a", "b"), node("Gelu", "b", "y")],
         "this program has not: Erf 'b', Gelu 'y'",
     ),
-    "ceil": ([node("MaxPool", "x", "y", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)], "MaxPool 'y': .*ceil_mode"),
+    "ceil": (
+        [node("MaxPool", "x", "y", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)],
+        "MaxPool 'y': .*ceil_mode",
+    ),
     "ceil-whole": (
         [node("MaxPool", "x", "y", kernel_shape=[3, 3], strides=[3, 3], ceil_mode=1)],
         "MaxPool 'y': .*ceil_mode",
     ),
-    "pool-pads": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], pads=[0, 0, 1, 1])], "unequal padding"),
-    "pool-dilated": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], dilations=[2, 2], strides=[3, 3])], "dilations"),
+    "pool-pads": (
+        [node("MaxPool", "x", "y", kernel_shape=[2, 2], pads=[0, 0, 1, 1])],
+        "unequal padding",
+    ),
+    "pool-dilated": (
+        [node("MaxPool", "x", "y", kernel_shape=[2, 2], dilations=[2, 2], strides=[3, 3])],
+        "dilations",
+    ),
     "pool-indices": ([node("MaxPool", "x", "y z", kernel_shape=[2, 2])], "MaxPool 'y'"),
     "gemm-column": (
         [node("Flatten", "x", "f"), node("Gemm", "f square column", "y", transB=1)],
         "its C is not one row",
     ),
-    "pool-same": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], auto_pad="SAME_UPPER")], "unequal padding"),
+    "pool-same": (
+        [node("MaxPool", "x", "y", kernel_shape=[2, 2], auto_pad="SAME_UPPER")],
+        "unequal padding",
+    ),
     "clip": ([node("Clip", "x low high", "y")], "limits -1.0 and 1.0"),
     "product": ([node("MatMul", "x x", "y")], "its input 'x' is not constant"),
-    "gru": ([node("Squeeze", "x zero", "s"), node("GRU", "s w r", "y", hidden_size=5)], "linear_before_reset=0"),
+    "gru": (
+        [node("Squeeze", "x zero", "s"), node("GRU", "s w r", "y", hidden_size=5)],
+        "linear_before_reset=0",
+    ),
     "reverse": (
-        [node("Squeeze", "x zero", "s"), node("RNN", "s w r", "y", hidden_size=5, direction="reverse")],
+        [
+            node("Squeeze", "x zero", "s"),
+            node("RNN", "s w r", "y", hidden_size=5, direction="reverse"),
+        ],
         "direction",
     ),
     "reduction": ([node("ReduceMean", "x zero", "y")], "nothing to reduce"),
@@ -429,9 +597,14 @@ def test_what_it_has_not_is_named_before_anything_runs(name: str, examples: Any)
     nodes, message = REFUSED[name]
     gates = 3 if name == "gru" else 1
     constants = {
-        "low": np.array(-1, np.float32), "high": np.array(1, np.float32), "zero": ints(0), "w": normal(1, gates * 5, 4),
-        "r": normal(1, gates * 5, 5), "column": normal(3, 1), "square": normal(3, 96),
-    }  # fmt: skip
+        "low": np.array(-1, np.float32),
+        "high": np.array(1, np.float32),
+        "zero": ints(0),
+        "w": normal(1, gates * 5, 4),
+        "r": normal(1, gates * 5, 5),
+        "column": normal(3, 1),
+        "square": normal(3, 96),
+    }
     with dnn.Handle(device="emulated") as handle, dnn.record_problems() as problems:
         with pytest.raises(examples.UnsupportedNodeError, match=message):
             examples.Network(handle, model(nodes, {"x": (1, 6, 4, 4)}, constants, opset=20))

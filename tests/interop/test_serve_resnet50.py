@@ -50,8 +50,12 @@ def test_the_model_is_resnet50(serving: Any) -> None:
     assert again.SerializeToString() == proto.SerializeToString()
 
 
-@pytest.mark.parametrize(("arithmetic", "tolerance"), [("float16", 1e-2), ("tf32", 1e-2), ("float32", 1e-4)])
-def test_servers_answer_as_the_reference(arithmetic: str, tolerance: float, handle: dnn.Handle, serving: Any) -> None:
+@pytest.mark.parametrize(
+    ("arithmetic", "tolerance"), [("float16", 1e-2), ("tf32", 1e-2), ("float32", 1e-4)]
+)
+def test_servers_answer_as_the_reference(
+    arithmetic: str, tolerance: float, handle: dnn.Handle, serving: Any
+) -> None:
     handle.stream = handle.device.create_stream()
     proto = serving.resnet(**SMALL)
     server = serving.Server(handle, proto, 3, arithmetic)
@@ -72,7 +76,10 @@ def test_a_batch_of_another_size_is_refused(handle: dnn.Handle, serving: Any) ->
     server.fill(images(2))
     kept = server.images.copy()
     for batch in (1, 3):  # of one image NumPy would make as many as are needed
-        with pytest.raises(ValueError, match=rf"^images have shape \({batch}, 3, 40, 40\); needed: \(2, 3, 40, 40\)"):
+        with pytest.raises(
+            ValueError,
+            match=rf"^images have shape \({batch}, 3, 40, 40\); needed: \(2, 3, 40, 40\)",
+        ):
             server.fill(images(batch, 1))
     np.testing.assert_array_equal(server.images, kept)
     server.close()
@@ -82,11 +89,18 @@ def test_every_convolution_is_one_call(handle: dnn.Handle, serving: Any) -> None
     handle.stream = handle.device.create_stream()
     server = serving.Server(handle, serving.resnet(**SMALL), 1)
     kinds = [step.kind for step in server.network.steps]
-    assert [kind for kind in kinds if kind != "Conv"] == ["Copy", "MaxPool", "GlobalAveragePool", "Gemm"]
+    assert [kind for kind in kinds if kind != "Conv"] == [
+        "Copy",
+        "MaxPool",
+        "GlobalAveragePool",
+        "Gemm",
+    ]
     rows = serving.layer_table(server, serving.PEAKS["H200"], "float16", repeats=2)
     assert [row[1] for row in rows] == kinds
     assert all(row[2] > 0 and row[4] > 0 for row in rows)
-    np.testing.assert_allclose(rows[1][3], 2 * 8 * 20 * 20 * 4 * 49 / 989e12 * 1e6)  # a channel of zeros among them
+    np.testing.assert_allclose(
+        rows[1][3], 2 * 8 * 20 * 20 * 4 * 49 / 989e12 * 1e6
+    )  # a channel of zeros among them
     server.close()
 
 
@@ -94,14 +108,18 @@ def test_channels_of_zeros_change_nothing(handle: dnn.Handle, serving: Any) -> N
     proto, arithmetic = serving.resnet(**SMALL), serving.ARITHMETICS["float16"]
     (expected,) = ReferenceEvaluator(proto).run(None, {"image": images(2)})
     for channels, calls in ((3, ["Conv", "MaxPool"]), (4, ["Copy", "Conv"]), (8, ["Copy", "Conv"])):
-        with serving.Network(handle, proto, batch=2, **{**arithmetic, "channels": channels}) as network:
+        with serving.Network(
+            handle, proto, batch=2, **{**arithmetic, "channels": channels}
+        ) as network:
             assert [step.kind for step in network.steps][:2] == calls
             assert network.steps[calls.index("Conv")].reads[0].shape == (2, channels, 40, 40)
             logits = network(image=images(2))["logits"].astype(np.float64)
         assert np.abs(logits - expected).max() < 1e-2 * np.abs(expected).max()
 
 
-def test_tuning_keeps_the_results(handle: dnn.Handle, serving: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_tuning_keeps_the_results(
+    handle: dnn.Handle, serving: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "cudnnlite")
     handle.stream = handle.device.create_stream()
     proto, answers = serving.resnet((1,), 8, 16, 5), []
@@ -125,7 +143,10 @@ def test_pytorch_gets_the_same_network(serving: Any) -> None:
 
 
 def test_the_program_serves_on_two_devices(
-    serving: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    serving: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     gc.collect()  # arrays of other tests on these devices are not counted
     monkeypatch.setenv(DEVICE_VARIABLE, "emulated")
@@ -147,13 +168,22 @@ def test_the_program_serves_on_two_devices(
     assert "emulated (NumPy), small" in told
     assert re.search(r"latency with both copies: p50 [\d.]+ ms, p99 [\d.]+ ms", told)
     line = r"(emulated:\d): .*device [\d.]+ MiB, grew by 0.0; logits as on the others to 0e\+00"
-    assert re.findall(line, told) == ["emulated:1", "emulated:1", "emulated:0"]  # one alone, then both
+    assert re.findall(line, told) == [
+        "emulated:1",
+        "emulated:1",
+        "emulated:0",
+    ]  # one alone, then both
     assert re.search(r"2 GPUs: [\d,]+ images/s, [\d.]+ of one", told)
     memory = r"resident [\d.]+ to [\d.]+ MiB, device ([\d.]+) to \1 MiB"
     assert re.search(rf"emulated:0, minute 1: p50 [\d.]+ ms, p99 [\d.]+ ms .*; {memory}", told)
     figures = [json.loads(line) for line in (tmp_path / "figures").read_text().splitlines()]
     told_of = [one["what"] for one in figures]
-    assert [told_of.count(what) for what in ("network", "latency", "throughput", "together")] == [1, 1, 3, 1]
+    assert [told_of.count(what) for what in ("network", "latency", "throughput", "together")] == [
+        1,
+        1,
+        3,
+        1,
+    ]
     assert told_of.count("layer") == 22  # a row for each call, and their sums
     assert min(one["p99_ms"] - one["p50_ms"] for one in figures if one["what"] == "minute") >= 0
 

@@ -42,7 +42,9 @@ def values_of(made: Any) -> Any:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_tensors_in_and_out(handle: dnn.Handle, torch: Any, dtype: str, last: bool) -> None:
     problem = Problem(handle, X, W, dtype, "NHWC" if last else "NCHW", padding=1)
-    x, w = (tensor(torch, handle, host, dtype, last=last) for host in (problem.x_host, problem.w_host))
+    x, w = (
+        tensor(torch, handle, host, dtype, last=last) for host in (problem.x_host, problem.w_host)
+    )
     view = handle.view(x)
     assert (view.ptr, view.dtype.name, view.shape) == (x.data_ptr(), dtype, X)
     assert view.layout == ("NHWC" if last else "NCHW")
@@ -51,7 +53,9 @@ def test_tensors_in_and_out(handle: dnn.Handle, torch: Any, dtype: str, last: bo
     assert taken.data_ptr() == y.ptr
     assert taken.dtype == getattr(torch, dtype)
     assert tuple(taken.stride()) == y.strides
-    assert taken.is_contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+    assert taken.is_contiguous(
+        memory_format=torch.channels_last if last else torch.contiguous_format
+    )
     problem.assert_right(values_of(taken), problem.choice())
 
 
@@ -69,7 +73,11 @@ def test_agrees_with_torch(handle: dnn.Handle, torch: Any) -> None:
     problem = Problem(handle, X, W, "float32", padding=(2, 1), stride=(2, 1), math_type="fma")
     y = torch.from_dlpack(problem.run())
     reference = torch.nn.functional.conv2d(
-        torch.from_numpy(problem.x_host).double(), torch.from_numpy(problem.w_host).double(), None, (2, 1), (2, 1)
+        torch.from_numpy(problem.x_host).double(),
+        torch.from_numpy(problem.w_host).double(),
+        None,
+        (2, 1),
+        (2, 1),
     )
     assert torch.allclose(y.double().cpu(), reference, rtol=1e-4, atol=1e-4)
 
@@ -105,7 +113,9 @@ def test_view_outlives_the_tensor(handle: dnn.Handle, torch: Any) -> None:
 def test_tensor_that_wants_gradients(handle: dnn.Handle, torch: Any, argument: str) -> None:
     """cudnnlite has no gradients to give; it says so rather than cut the graph silently."""
     problem = Problem(handle, X, W)
-    made = tensor(torch, handle, np.zeros({"x": X, "w": W, "out": problem.y_shape}[argument]), "float32")
+    made = tensor(
+        torch, handle, np.zeros({"x": X, "w": W, "out": problem.y_shape}[argument]), "float32"
+    )
     arguments = {"x": problem.x, "w": problem.w, argument: made.requires_grad_()}
     with pytest.raises(dnn.ArrayTypeError, match=rf"\b{argument}\b.*grad"):
         dnn.convolution_forward(handle, conv=problem.conv, **arguments)
@@ -128,7 +138,9 @@ def test_tensor_of_a_dtype_that_cudnn_has_not(handle: dnn.Handle, torch: Any, dt
     if handle.device.kind == "cuda":
         made = torch.zeros(X, dtype=getattr(torch, dtype), device="cuda")
     else:
-        made = torch.from_dlpack(handle.array(np.zeros((*X[:-1], 88), np.uint8))).view(getattr(torch, dtype))[..., :11]
+        made = torch.from_dlpack(handle.array(np.zeros((*X[:-1], 88), np.uint8))).view(
+            getattr(torch, dtype)
+        )[..., :11]
     with pytest.raises(dnn.CudnnliteError, match=r"\bx\b"):
         dnn.convolution_forward(handle, made, handle.empty(W))
 
@@ -159,7 +171,9 @@ def test_handle_array_copies_a_tensor(handle: dnn.Handle, torch: Any) -> None:
     np.testing.assert_array_equal(on_host.numpy(), host)
 
 
-def test_handle_array_copies_a_tensor_of_a_type_that_numpy_has_not(handle: dnn.Handle, torch: Any) -> None:
+def test_handle_array_copies_a_tensor_of_a_type_that_numpy_has_not(
+    handle: dnn.Handle, torch: Any
+) -> None:
     host = torch.from_numpy(random_values(np.random.default_rng(0), X, "float32")).bfloat16()
     copy = handle.array(host)
     assert copy.spec.dtype == dnn.DataType.BFLOAT16
@@ -175,7 +189,9 @@ def test_what_is_torchs_and_no_tensor_is_no_array(handle: dnn.Handle, torch: Any
             handle.array(value)
 
 
-def test_a_tensor_on_the_host_that_wants_gradients_is_detached_first(handle: dnn.Handle, torch: Any) -> None:
+def test_a_tensor_on_the_host_that_wants_gradients_is_detached_first(
+    handle: dnn.Handle, torch: Any
+) -> None:
     with pytest.raises(dnn.ArrayTypeError, match="detach"):
         handle.array(torch.ones(3, requires_grad=True))
 
@@ -211,7 +227,9 @@ def test_torch_waits_for_the_handles_stream(handle: dnn.Handle, torch: Any) -> N
     handle.stream = stream
     with torch.cuda.stream(stream):
         torch.cuda._sleep(CYCLES)
-    y = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM")
+    y = dnn.convolution_forward(
+        handle, problem.x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM"
+    )
     taken = torch.from_dlpack(y) * 1  # on PyTorch's current stream
     problem.assert_right(values_of(taken), dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
 

@@ -41,7 +41,9 @@ def test_a_convolution_between_torchs_own_operations(handle: dnn.Handle) -> None
         assert_close(result.cpu().numpy(), expected.numpy(), BOUND)
 
 
-def test_what_is_dropped_in_torchs_capture_is_freed_after_it(handle: dnn.Handle, capfd: Any) -> None:
+def test_what_is_dropped_in_torchs_capture_is_freed_after_it(
+    handle: dnn.Handle, capfd: Any
+) -> None:
     torch = library("torch")
     side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     handle.synchronize()
@@ -63,9 +65,16 @@ def test_what_is_dropped_in_torchs_capture_is_freed_after_it(handle: dnn.Handle,
 
 
 @pytest.mark.parametrize(
-    ("what", "words"), [("output", "pass out="), ("workspace", "handle.workspace.reserve"), ("numpy", "read results"),
-     ("waiting", "synchronize after a launch"), ("capture", "end that capture first"), ("search", "search before")]
-)  # fmt: skip
+    ("what", "words"),
+    [
+        ("output", "pass out="),
+        ("workspace", "handle.workspace.reserve"),
+        ("numpy", "read results"),
+        ("waiting", "synchronize after a launch"),
+        ("capture", "end that capture first"),
+        ("search", "search before"),
+    ],
+)
 def test_refused_in_torchs_capture(handle: dnn.Handle, what: str, words: str) -> None:
     torch = library("torch")
     side = torch.cuda.Stream()

@@ -22,7 +22,10 @@ from . import trace_samples
 from .c_toolchain import CToolchain
 from .trace_samples import upload
 
-ADDED_BY_ATOMICS = {"spatial_transformer_grid_backward", "spatial_transformer_sample_backward"}  # in whichever order
+ADDED_BY_ATOMICS = {
+    "spatial_transformer_grid_backward",
+    "spatial_transformer_sample_backward",
+}  # in whichever order
 pytestmark = pytest.mark.processes
 
 
@@ -39,12 +42,16 @@ def built(toolchain: CToolchain, traced: dnn.Trace, folder: Path) -> Path:
     return folder / "program"
 
 
-def assert_it_prints_the_same(toolchain: CToolchain, traced: dnn.Trace, folder: Path, device: Any) -> None:
+def assert_it_prints_the_same(
+    toolchain: CToolchain, traced: dnn.Trace, folder: Path, device: Any
+) -> None:
     """Fail unless the program can be built, and on a GPU prints Python's checksums."""
     program = built(toolchain, traced, folder)
     assert traced.checksums
     if getattr(device, "kind", device) == "cuda":
-        assert toolchain.run(program, folder).split() == [word for pair in traced.checksums for word in pair]
+        assert toolchain.run(program, folder).split() == [
+            word for pair in traced.checksums for word in pair
+        ]
     else:
         assert "never run on a GPU" in traced.as_c()
 
@@ -61,17 +68,25 @@ def test_a_program_prints_what_python_computed(
 
 @pytest.mark.parametrize("second", second_devices())
 def test_a_program_of_two_devices(second: str, toolchain: CToolchain, tmp_path: Path) -> None:
-    with dnn.trace() as traced, dnn.Handle(f"{second.partition(':')[0]}:0") as first, dnn.Handle(second) as other:
+    with (
+        dnn.trace() as traced,
+        dnn.Handle(f"{second.partition(':')[0]}:0") as first,
+        dnn.Handle(second) as other,
+    ):
         for sample in trace_samples.SAMPLES:
             sample(first), sample(other)
     text = traced.as_c()
     assert traced.warnings == trace_samples.uses_of_what_is_gone(text) == []
-    assert text.count("cudaSetDevice(0)") > len(trace_samples.SAMPLES) < text.count("cudaSetDevice(1)")
+    assert (
+        text.count("cudaSetDevice(0)") > len(trace_samples.SAMPLES) < text.count("cudaSetDevice(1)")
+    )
     assert_it_prints_the_same(toolchain, traced, tmp_path, first.device)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_samples_in_any_order_on_a_device_whose_methods_were_set(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_in_any_order_on_a_device_whose_methods_were_set(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A monkeypatch that is undone leaves a device with methods of its own; freed addresses are handed out again at once."""
     rng = np.random.default_rng(seed)
     monkeypatch.setattr("cudnnlite.emulated.memory.QUARANTINE", 0)
@@ -115,8 +130,12 @@ def test_every_operation_with_what_was_there_before(
         assert_it_prints_the_same(toolchain, traced, tmp_path, handle.device)
 
 
-def test_what_another_library_wrote_is_loaded_again(device: Any, toolchain: CToolchain, tmp_path: Path) -> None:
-    from_dlpack: Any = np.from_dlpack if device == "emulated" else pytest.importorskip("torch").from_dlpack
+def test_what_another_library_wrote_is_loaded_again(
+    device: Any, toolchain: CToolchain, tmp_path: Path
+) -> None:
+    from_dlpack: Any = (
+        np.from_dlpack if device == "emulated" else pytest.importorskip("torch").from_dlpack
+    )
     with dnn.trace() as traced, dnn.Handle(device) as handle:
         x = upload(handle, (2, 3, 5, 4))
         first = dnn.activation_forward(handle, x, "relu").numpy()
@@ -135,10 +154,16 @@ def generated(nbytes: int, width: int, seed: int) -> bytes:
     mixed = (np.uint64(seed << 40) | i) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ mixed >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9)
     values = (mixed >> np.uint64(56)).astype(np.uint8)
-    return np.where(i % np.uint64(width) == width - 1, values & 0x80 | 0x3F, values).astype(np.uint8).tobytes()
+    return (
+        np.where(i % np.uint64(width) == width - 1, values & 0x80 | 0x3F, values)
+        .astype(np.uint8)
+        .tobytes()
+    )
 
 
-@pytest.mark.parametrize(("dtype", "low"), [("float16", 1.75), ("float32", 0.5), ("float64", 2**-15)])
+@pytest.mark.parametrize(
+    ("dtype", "low"), [("float16", 1.75), ("float32", 0.5), ("float64", 2**-15)]
+)
 def test_inputs_are_generated_from_a_seed(
     dtype: str, low: float, device: Any, toolchain: CToolchain, tmp_path: Path
 ) -> None:
@@ -148,7 +173,9 @@ def test_inputs_are_generated_from_a_seed(
         dnn.activation_forward(handle, x, "relu").numpy()
         handle.array(np.arange(4, dtype=np.int32).reshape(1, 1, 1, 4)).numpy()
     traced.save(tmp_path, seed=7)
-    assert [path.name for path in (tmp_path / "inputs").iterdir()] == ["memory.bin"]  # integers are what they were
+    assert [path.name for path in (tmp_path / "inputs").iterdir()] == [
+        "memory.bin"
+    ]  # integers are what they were
     assert traced.as_c(7) == (tmp_path / "program.c").read_text() != traced.as_c(8)
     assert "inputs/x.bin" in traced.as_c()
     with pytest.raises(dnn.ArgumentError, match="seed=-1; allowed"):
@@ -159,7 +186,11 @@ def test_inputs_are_generated_from_a_seed(
     toolchain.build(tmp_path / "program.c", tmp_path / "program")
     if device == "cuda":
         positive = np.maximum(np.frombuffer(content, dtype), 0).tobytes()
-        expected = [f"x {checksum(content):016x}", f"y {checksum(positive):016x}", f"memory {traced.checksums[2][1]}"]
+        expected = [
+            f"x {checksum(content):016x}",
+            f"y {checksum(positive):016x}",
+            f"memory {traced.checksums[2][1]}",
+        ]
         assert toolchain.run(tmp_path / "program", tmp_path).splitlines() == expected
 
 
@@ -179,14 +210,19 @@ def test_another_librarys_memory(toolchain: CToolchain, tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_graph_of_another_library_is_told_and_what_it_writes_is_loaded(toolchain: CToolchain, tmp_path: Path) -> None:
+def test_a_graph_of_another_library_is_told_and_what_it_writes_is_loaded(
+    toolchain: CToolchain, tmp_path: Path
+) -> None:
     torch = pytest.importorskip("torch")
     side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with dnn.Handle(stream=side) as handle:
         x, y = handle.array(np.ones((2, 3, 5, 4), np.float32)), handle.empty((2, 3, 5, 4))
         dnn.activation_forward(handle, x, "tanh", out=y)
         handle.synchronize()
-        with dnn.trace() as traced, pytest.warns(RuntimeWarning, match="saw no begin of|somebody else"):  # noqa: PT031
+        with (
+            dnn.trace() as traced,
+            pytest.warns(RuntimeWarning, match="saw no begin of|somebody else"),
+        ):
             with torch.cuda.graph(graph, stream=side):
                 dnn.activation_forward(handle, x, "tanh", out=y)
             graph.replay()
@@ -198,8 +234,12 @@ def test_a_graph_of_another_library_is_told_and_what_it_writes_is_loaded(toolcha
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("sample", trace_samples.SAMPLES, ids=lambda sample: sample.__name__)
-def test_the_sanitizer_finds_nothing(sample: trace_samples.Sample, toolchain: CToolchain, tmp_path: Path) -> None:
-    sanitizer = shutil.which("compute-sanitizer", path="/usr/local/cuda/bin") or shutil.which("compute-sanitizer")
+def test_the_sanitizer_finds_nothing(
+    sample: trace_samples.Sample, toolchain: CToolchain, tmp_path: Path
+) -> None:
+    sanitizer = shutil.which("compute-sanitizer", path="/usr/local/cuda/bin") or shutil.which(
+        "compute-sanitizer"
+    )
     if sanitizer is None:
         pytest.skip("compute-sanitizer is not installed")
     with dnn.trace() as traced, dnn.Handle() as handle:

@@ -36,13 +36,17 @@ def loss_of(network: Any, x: Any, target: Any) -> float:
     return float(network.loss_sum.numpy().item())
 
 
-def test_gradients_of_the_whole_network_are_the_slopes_of_its_loss(handle: dnn.Handle, digits: Any) -> None:
+def test_gradients_of_the_whole_network_are_the_slopes_of_its_loss(
+    handle: dnn.Handle, digits: Any
+) -> None:
     rng, step = np.random.default_rng(3), 1e-5
     network = digits.Network(handle, "float64", widths=(3, 4, 5), seed=2)
     x = network.images(rng.standard_normal((6, 1, 8, 8)))
     target = network.master_array(digits.one_hot(rng.integers(0, 10, 6)))
     for name in ("b1", "b2", "b3", "b4"):  # no relu lies at its kink
-        network.weights[name] = network.master_array(0.3 * rng.standard_normal(network.weights[name].shape))
+        network.weights[name] = network.master_array(
+            0.3 * rng.standard_normal(network.weights[name].shape)
+        )
     state = network.forward(x)
     network.backward(state, target)
     found = {name: array.numpy() for name, array in network.gradients.items()}
@@ -66,7 +70,10 @@ def test_the_loss_is_the_cross_entropy(handle: dnn.Handle, digits: Any) -> None:
     images, labels, _, _ = digits.load_digits()
     network = digits.Network(handle, widths=(4, 5, 6))
     x, target = network.images(images[:32]), network.master_array(digits.one_hot(labels[:32]))
-    loss, z = loss_of(network, x, target), network.forward(x).z.numpy().reshape(32, 10).astype(np.float64)
+    loss, z = (
+        loss_of(network, x, target),
+        network.forward(x).z.numpy().reshape(32, 10).astype(np.float64),
+    )
     expected = -special.log_softmax(z, axis=1)[np.arange(32), labels[:32]].mean()
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
@@ -81,7 +88,9 @@ def test_mixed_precision_and_tf32_have_the_same_gradients_to_rounding(
         network = digits.Network(handle, one, seed=1)
         state = network.forward(network.images(images[:64]))
         network.backward(state, network.master_array(digits.one_hot(labels[:64])))
-        gradients.append({name: array.numpy() / network.loss_scale for name, array in network.gradients.items()})
+        gradients.append(
+            {name: array.numpy() / network.loss_scale for name, array in network.gradients.items()}
+        )
     bound = {"float32": 1e-4, "tf32": 4e-2, "mixed": 6e-2}[arithmetic]
     for name, exact in gradients[0].items():
         assert np.linalg.norm(gradients[1][name] - exact) < bound * np.linalg.norm(exact), name
@@ -120,15 +129,20 @@ def test_the_captured_step_trains_as_the_calls_do(handle: dnn.Handle, digits: An
     for graph in (True, False):
         network = digits.Network(handle, widths=(4, 6, 8))
         losses.append(digits.train([network], data, epochs=4, graph=graph)["loss"])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3)  # some of cuDNN's gradients add in any order
+    np.testing.assert_allclose(
+        losses[0], losses[1], rtol=1e-3
+    )  # some of cuDNN's gradients add in any order
     assert len({*losses[0]}) == 4
 
 
-SECOND = "cuda:1" if len(visible_gpus()) > 1 else "cuda:0"  # NCCL adds for two GPUs, NumPy for two handles on one
+SECOND = (
+    "cuda:1" if len(visible_gpus()) > 1 else "cuda:0"
+)  # NCCL adds for two GPUs, NumPy for two handles on one
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [("emulated:0", "emulated:1"), pytest.param("cuda:0", SECOND, marks=pytest.mark.gpu)]
+    ("first", "second"),
+    [("emulated:0", "emulated:1"), pytest.param("cuda:0", SECOND, marks=pytest.mark.gpu)],
 )
 def test_two_devices_train_as_one(first: str, second: str, digits: Any) -> None:
     if second == "cuda:1":
@@ -140,10 +154,15 @@ def test_two_devices_train_as_one(first: str, second: str, digits: Any) -> None:
             handles = [stack.enter_context(dnn.Handle(name)) for name in names]
             for handle in handles:
                 handle.stream = handle.device.create_stream()
-            networks = [digits.Network(handle, "float64", (4, 6, 8), copies=len(names)) for handle in handles]
+            networks = [
+                digits.Network(handle, "float64", (4, 6, 8), copies=len(names))
+                for handle in handles
+            ]
             add = stack.enter_context(digits.adder(handles))
             losses.append(digits.train(networks, data, epochs=5, add=add)["loss"])
             for name, array in networks[0].weights.items():
-                np.testing.assert_array_equal(array.numpy(), networks[-1].weights[name].numpy(), err_msg=name)
+                np.testing.assert_array_equal(
+                    array.numpy(), networks[-1].weights[name].numpy(), err_msg=name
+                )
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-9)
     assert len({*losses[0]}) == 5

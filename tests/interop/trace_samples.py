@@ -13,9 +13,13 @@ import cudnnlite as dnn
 Sample = Callable[[dnn.Handle], object]
 
 
-def upload(handle: dnn.Handle, shape: tuple[int, ...], dtype: str = "float32", layout: str | None = None) -> Any:
+def upload(
+    handle: dnn.Handle, shape: tuple[int, ...], dtype: str = "float32", layout: str | None = None
+) -> Any:
     """Return random values on the device, of that shape the same ones."""
-    return handle.array(np.random.default_rng(shape).standard_normal(shape), dtype=dtype, layout=layout)
+    return handle.array(
+        np.random.default_rng(shape).standard_normal(shape), dtype=dtype, layout=layout
+    )
 
 
 def convolution_with_search(handle: dnn.Handle) -> None:
@@ -33,9 +37,14 @@ def convolution_with_search(handle: dnn.Handle) -> None:
 
 def execution_plan(handle: dnn.Handle) -> None:
     """An engine with bias and ReLU behind it, called many times."""
-    x, w = upload(handle, (4, 16, 14, 12), "float16", "NHWC"), upload(handle, (32, 16, 3, 3), "float16", "NHWC")
+    x, w = (
+        upload(handle, (4, 16, 14, 12), "float16", "NHWC"),
+        upload(handle, (32, 16, 3, 3), "float16", "NHWC"),
+    )
     bias, conv = upload(handle, (1, 32, 1, 1), "float16", "NHWC"), dnn.ConvolutionSpec(1)
-    with dnn.plan_convolution_bias_activation_forward(handle, x, w, bias, conv, "relu", interface="graph") as plan:
+    with dnn.plan_convolution_bias_activation_forward(
+        handle, x, w, bias, conv, "relu", interface="graph"
+    ) as plan:
         y = plan(x, w, bias)
         for _ in range(50):
             plan(x, w, bias, out=y)
@@ -45,7 +54,9 @@ def execution_plan(handle: dnn.Handle) -> None:
 def new_results(handle: dnn.Handle) -> None:
     """A plan's results in new memory, of which some was another result's."""
     x, w = upload(handle, (2, 4, 9, 8)), upload(handle, (4, 4, 3, 3))
-    with dnn.plan_convolution_forward(handle, x, w, dnn.ConvolutionSpec(1, math_type="fma"), interface="graph") as plan:
+    with dnn.plan_convolution_forward(
+        handle, x, w, dnn.ConvolutionSpec(1, math_type="fma"), interface="graph"
+    ) as plan:
         for _ in range(7):
             y = plan(x, w)
         dnn.activation_forward(handle, y, "tanh").numpy()
@@ -56,8 +67,12 @@ def lstm(handle: dnn.Handle) -> None:
     spec = dnn.RNNSpec("lstm", 6, 8, 2, bidirectional=True, math_type="fma")
     weights = dnn.RNNWeights(handle, spec)
     rng = np.random.default_rng(0)
-    weights.update({name: rng.standard_normal(view.shape).astype(np.float32) for name, view in weights.items()})
-    out = dnn.rnn_forward(handle, spec, weights, upload(handle, (5, 3, 6)), lengths=[5, 3, 2], training=True)
+    weights.update(
+        {name: rng.standard_normal(view.shape).astype(np.float32) for name, view in weights.items()}
+    )
+    out = dnn.rnn_forward(
+        handle, spec, weights, upload(handle, (5, 3, 6)), lengths=[5, 3, 2], training=True
+    )
     out.y.numpy()
     dnn.rnn_backward_data(handle, out.reserve, upload(handle, (5, 3, 16))).dx.numpy()
     dnn.rnn_backward_weights(handle, out.reserve)["layer0.forward.input.f"].numpy()
@@ -65,7 +80,9 @@ def lstm(handle: dnn.Handle) -> None:
 
 def pooling(handle: dnn.Handle) -> None:
     """A result that nobody reads: the end of the trace does."""
-    kept.append(dnn.pooling_forward(handle, upload(handle, (2, 3, 12, 10)), dnn.PoolingSpec((3, 2))))
+    kept.append(
+        dnn.pooling_forward(handle, upload(handle, (2, 3, 12, 10)), dnn.PoolingSpec((3, 2)))
+    )
 
 
 def softmax(handle: dnn.Handle) -> None:
@@ -85,7 +102,9 @@ def dropout(handle: dnn.Handle) -> None:
 def captured(handle: dnn.Handle) -> None:
     """A CUDA graph that is recorded in the trace, and launched."""
     x, w = upload(handle, (2, 4, 9, 8)), upload(handle, (4, 4, 3, 3))
-    plan = dnn.plan_convolution_forward(handle, x, w, dnn.ConvolutionSpec(1, math_type="fma"), interface="graph")
+    plan = dnn.plan_convolution_forward(
+        handle, x, w, dnn.ConvolutionSpec(1, math_type="fma"), interface="graph"
+    )
     y = plan(x, w)
     with plan, dnn.capture(handle) as graph:
         plan(x, w, out=y)
@@ -100,9 +119,13 @@ def attention(handle: dnn.Handle) -> None:
     """Weights whose places cuDNN tells, and lengths in the device's memory."""
     spec = dnn.AttentionSpec(2, 6, q_proj_size=3, k_proj_size=3, v_proj_size=3, o_proj_size=4)
     weights, rng = dnn.AttentionWeights(handle, spec), np.random.default_rng(1)
-    weights.update({name: rng.standard_normal(view.shape).astype(np.float32) for name, view in weights.items()})
+    weights.update(
+        {name: rng.standard_normal(view.shape).astype(np.float32) for name, view in weights.items()}
+    )
     sequences = [upload(handle, (2, steps, 6)) for steps in (4, 5)]
-    dnn.multi_head_attention_forward(handle, spec, weights, sequences[0], sequences[1], sequences[1]).numpy()
+    dnn.multi_head_attention_forward(
+        handle, spec, weights, sequences[0], sequences[1], sequences[1]
+    ).numpy()
 
 
 def parts(handle: dnn.Handle) -> None:
@@ -133,7 +156,10 @@ def uses_of_what_is_gone(program: str) -> list[str]:
         found = re.search(r"\b(cud(?:a|nn)[A-Z]\w+|load\w*|report\w*)\((\w*)[^;]*", statement)
         if found is None:
             continue
-        (function, first), names = found.groups(), set(re.findall(r"&?\b[a-z]\w*\b", found[0].partition('"inputs')[0]))
+        (function, first), names = (
+            found.groups(),
+            set(re.findall(r"&?\b[a-z]\w*\b", found[0].partition('"inputs')[0])),
+        )
         made = {name[1:] for name in names if name[0] == "&"} & declared
         used, held = names & declared, set().union(*(holds.get(name, ()) for name in names))
         drawn = set() if "BeginCapture" in function else drawn | used | held
@@ -150,8 +176,17 @@ def uses_of_what_is_gone(program: str) -> list[str]:
 
 kept: list[Any] = []  # alive at a trace's end
 SAMPLES: tuple[Sample, ...] = (
-    convolution_with_search, execution_plan, new_results, lstm, pooling, softmax, dropout, captured, attention, parts,
-)  # fmt: skip
+    convolution_with_search,
+    execution_plan,
+    new_results,
+    lstm,
+    pooling,
+    softmax,
+    dropout,
+    captured,
+    attention,
+    parts,
+)
 STEADY = (
     execution_plan,
     lstm,

@@ -43,7 +43,9 @@ def directory() -> Path:
 @cache
 def version() -> int:
     text = (directory() / "cudnn_version.h").read_text()
-    major, minor, patch = (int(re.search(rf"CUDNN_{p} (\d+)", text)[1]) for p in ("MAJOR", "MINOR", "PATCHLEVEL"))
+    major, minor, patch = (
+        int(re.search(rf"CUDNN_{p} (\d+)", text)[1]) for p in ("MAJOR", "MINOR", "PATCHLEVEL")
+    )
     return major * 10000 + minor * 100 + patch
 
 
@@ -62,16 +64,25 @@ def raw_texts() -> dict[str, str]:
 @cache
 def texts() -> dict[str, str]:
     """The same without comments."""
-    return {name: re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.S) for name, text in raw_texts().items()}
+    return {
+        name: re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.S)
+        for name, text in raw_texts().items()
+    }
 
 
 def comments() -> list[str]:
-    return [found for text in raw_texts().values() for found in re.findall(r"/\*.*?\*/|//[^\n]*", text, flags=re.S)]
+    return [
+        found
+        for text in raw_texts().values()
+        for found in re.findall(r"/\*.*?\*/|//[^\n]*", text, flags=re.S)
+    ]
 
 
 @cache
 def prototypes() -> dict[str, Prototype]:
-    pattern = re.compile(r"^ *(CUDNN_DEPRECATED\s+)?(\w[\w ]*?[ *]+)CUDNNWINAPI\s+(\w+)\s*\(([^;{]*)\)\s*;", re.M)
+    pattern = re.compile(
+        r"^ *(CUDNN_DEPRECATED\s+)?(\w[\w ]*?[ *]+)CUDNNWINAPI\s+(\w+)\s*\(([^;{]*)\)\s*;", re.M
+    )
     found = {}
     for header, text in texts().items():
         for mark, result, name, parameters in pattern.findall(text):
@@ -84,7 +95,11 @@ def prototypes() -> dict[str, Prototype]:
 def split_parameter(parameter: str) -> tuple[str, int]:
     """Type name without qualifiers, and how many pointers deep: ``const int dimA[]`` is ``("int", 1)``."""
     depth = parameter.count("*") + parameter.count("[")
-    words = [word for word in re.sub(r"[*]|\[[^]]*\]", " ", parameter).split() if word not in ("const", "struct")]
+    words = [
+        word
+        for word in re.sub(r"[*]|\[[^]]*\]", " ", parameter).split()
+        if word not in ("const", "struct")
+    ]
     return " ".join(words[:-1]), depth
 
 
@@ -118,7 +133,8 @@ def structs() -> dict[str, list[str]]:
 def handles() -> set[str]:
     joined = "\n".join(texts().values())
     own = re.findall(
-        r"typedef\s+(?:struct\s+\w+|void)\s*(?:CUDNN_DEPRECATED\s*)?\*\s*(\w+)\s*(?:CUDNN_DEPRECATED\s*)?;", joined
+        r"typedef\s+(?:struct\s+\w+|void)\s*(?:CUDNN_DEPRECATED\s*)?\*\s*(\w+)\s*(?:CUDNN_DEPRECATED\s*)?;",
+        joined,
     )
     return {*own, "cudaStream_t", "cudaGraph_t"}
 
@@ -126,7 +142,11 @@ def handles() -> set[str]:
 def macros() -> list[str]:
     """Names of the macros that have a value and no parameters."""
     joined = "\n".join(texts().values())
-    return [name for name, value in re.findall(r"^#define (CUDNN_\w+) +(\S.*)$", joined, flags=re.M) if value.strip()]
+    return [
+        name
+        for name, value in re.findall(r"^#define (CUDNN_\w+) +(\S.*)$", joined, flags=re.M)
+        if value.strip()
+    ]
 
 
 def c_class(kind: type) -> int:
@@ -144,13 +164,21 @@ def run_c(folder: Path, statements: list[str]) -> list[list[str]]:
         pytest.skip("gcc is not installed")
     for name, text in FAKE_CUDA.items():
         (folder / name).write_text(text + "\n")
-    includes = "".join(f'#include "{path}"\n' for path in ("cudnn.h", *(f"cudnn_{name}.h" for name in texts())))
+    includes = "".join(
+        f'#include "{path}"\n' for path in ("cudnn.h", *(f"cudnn_{name}.h" for name in texts()))
+    )
     includes = includes.replace('#include "cudnn_cudnn.h"\n', "")
     body = "\n".join(statements)
-    (folder / "main.c").write_text(f"#include <stdio.h>\n{includes}int main(void) {{\n{body}\nreturn 0; }}\n")
+    (folder / "main.c").write_text(
+        f"#include <stdio.h>\n{includes}int main(void) {{\n{body}\nreturn 0; }}\n"
+    )
     program = folder / "main"
     subprocess.run(
-        [gcc, "-w", "-O0", f"-I{folder}", f"-I{directory()}", "-o", program, folder / "main.c"], check=True, timeout=120
+        [gcc, "-w", "-O0", f"-I{folder}", f"-I{directory()}", "-o", program, folder / "main.c"],
+        check=True,
+        timeout=120,
     )
-    output = subprocess.run([program], check=True, capture_output=True, text=True, timeout=60).stdout
+    output = subprocess.run(
+        [program], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
     return [line.split() for line in output.splitlines()]

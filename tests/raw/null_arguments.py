@@ -67,13 +67,15 @@ def legal_calls(device: Any) -> tuple[Any, dict[str, list[Any]]]:
     calls.convert, calls.PreparedCall.replace = noted, replaced  # type: ignore[method-assign]
     native.release = lambda *_: None  # their descriptors are used again
     things: Any = Things(Path(tempfile.mkdtemp()), device)
-    dnn.plan_convolution_forward(things.handle, things.x, things.w, things.conv, interface="descriptor")(
-        things.x, things.w
-    )
+    dnn.plan_convolution_forward(
+        things.handle, things.x, things.w, things.conv, interface="descriptor"
+    )(things.x, things.w)
     dnn.rnn_backward_data(things.handle, things.reserve, things.sequences)
     dnn.rnn_backward_weights(things.handle, things.reserve)
     dnn.multi_head_attention_backward_weights(things.handle, things.reserves[1])
-    dnn.dropout_backward(things.handle, things.x, 0.5, reserve=things.kept, dropout_state=things.dropout)
+    dnn.dropout_backward(
+        things.handle, things.x, 0.5, reserve=things.kept, dropout_state=things.dropout
+    )
     things.costs = dnn.ctc_loss(things.handle, things.sequence, [1, 1], [1, 1], [4, 3])
     things.cases = [Case(things.handle, name) for name in SAMPLES]
     for case in things.cases:
@@ -94,7 +96,9 @@ def any_value(things: Any, kind: Any, name: str, made: dict[type, Any]) -> Any:
         return ctypes.cast((ctypes.c_char * 4096)(), kind)
     if not issubclass(kind, Opaque):
         is_scalar = name.startswith(("alpha", "beta"))
-        return (ctypes.c_double * 2)() if is_scalar else {ctypes.c_void_p: things.x.ptr}.get(kind, 1)
+        return (
+            (ctypes.c_double * 2)() if is_scalar else {ctypes.c_void_p: things.x.ptr}.get(kind, 1)
+        )
     if kind not in made:
         made[kind] = kind()
         create = getattr(things.handle.api, f"cudnnCreate{kind.__name__[5:-2]}", None)
@@ -116,7 +120,9 @@ def child(device: Any, shard: int, shards: int, start: int) -> None:
         outcome = "success"
         signal.alarm(20)
         try:
-            getattr(api, name)(*(None if at == position else each for at, each in enumerate(arguments)))
+            getattr(api, name)(
+                *(None if at == position else each for at, each in enumerate(arguments))
+            )
             things.handle.synchronize()
         except calls.CallArgumentError:
             outcome = "refused"
@@ -138,16 +144,22 @@ def run(device: str, shards: int) -> list[Row]:
     """Make all calls, and start again behind each that ended its process."""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([*map(str, Path(__file__).resolve().parents[1:3]), *filter(None, sys.path)]),
+        "PYTHONPATH": os.pathsep.join(
+            [*map(str, Path(__file__).resolve().parents[1:3]), *filter(None, sys.path)]
+        ),
     }
 
     def of(shard: int) -> list[Row]:
         found: list[Row] = []
         while True:
             line = [sys.executable, __file__, device, str(shards), str(shard), str(len(found))]
-            ended = subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
+            ended = subprocess.run(
+                line, capture_output=True, text=True, check=False, env=environment
+            )
             told = ended.stdout.splitlines()
-            for case, outcome in zip(told[::2], [*told[1::2], f"died: {ended.returncode}"], strict=False):
+            for case, outcome in zip(
+                told[::2], [*told[1::2], f"died: {ended.returncode}"], strict=False
+            ):
                 found.append(Row(*case.split(), outcome))
             if ended.returncode == LOST:
                 found[-1] = found[-1]._replace(outcome=f"lost the device: {found[-1].outcome}")

@@ -29,9 +29,14 @@ def is_sentinel(c_member):
 def test_every_value_is_the_compilers(tmp_path):
     names = [name for members in header_text.enums().values() for name in members]
     assert len(names) == len(set(names))
-    lines = header_text.run_c(tmp_path, [f'printf("{name} %lld\\n", (long long){name});' for name in names])
+    lines = header_text.run_c(
+        tmp_path, [f'printf("{name} %lld\\n", (long long){name});' for name in names]
+    )
     compiled = {name: int(value) for name, value in lines}
-    in_headers = {kind: {name: compiled[name] for name in members} for kind, members in header_text.enums().items()}
+    in_headers = {
+        kind: {name: compiled[name] for name in members}
+        for kind, members in header_text.enums().items()
+    }
     ours = generated()
     if header_text.is_generation_version():
         assert in_headers == ours
@@ -53,7 +58,10 @@ def test_class_and_member_names():
             assert not keyword.iskeyword(name)
             assert not name.startswith("_")
             # every word of the Python name is a word of the C name
-            assert is_sentinel(c_name) or set(name.split("_")) <= set(c_name.split("_")), (name, c_name)
+            assert is_sentinel(c_name) or set(name.split("_")) <= set(c_name.split("_")), (
+                name,
+                c_name,
+            )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +73,10 @@ def test_class_and_member_names():
         ("ReorderType", ["DEFAULT", "NO"]),
         ("Determinism", ["NON_DETERMINISTIC", "DETERMINISTIC"]),
         ("RNNMode", ["RELU", "TANH", "LSTM", "GRU"]),
-        ("RNNAlgo", ["STANDARD", "PERSIST_STATIC", "PERSIST_DYNAMIC", "PERSIST_STATIC_SMALL_H", "COUNT"]),
+        (
+            "RNNAlgo",
+            ["STANDARD", "PERSIST_STATIC", "PERSIST_DYNAMIC", "PERSIST_STATIC_SMALL_H", "COUNT"],
+        ),
         ("RNNBiasMode", ["NO", "SINGLE_INP", "DOUBLE", "SINGLE_REC"]),
         ("DirectionMode", ["UNIDIRECTIONAL", "BIDIRECTIONAL"]),
         ("ForwardMode", ["INFERENCE", "TRAINING"]),
@@ -77,7 +88,15 @@ def test_class_and_member_names():
         (
             "ConvolutionFwdAlgo",
             [
-                *("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT", "FFT", "FFT_TILING", "WINOGRAD"),
+                *(
+                    "IMPLICIT_GEMM",
+                    "IMPLICIT_PRECOMP_GEMM",
+                    "GEMM",
+                    "DIRECT",
+                    "FFT",
+                    "FFT_TILING",
+                    "WINOGRAD",
+                ),
                 *("WINOGRAD_NONFUSED", "COUNT"),
             ],
         ),

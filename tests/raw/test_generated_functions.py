@@ -28,7 +28,11 @@ SCALARS = {
 
 def in_both():
     """Prototypes that the installed headers and functions.py share: all of them where the versions agree."""
-    return [(FUNCTIONS[name], prototype) for name, prototype in header_text.prototypes().items() if name in FUNCTIONS]
+    return [
+        (FUNCTIONS[name], prototype)
+        for name, prototype in header_text.prototypes().items()
+        if name in FUNCTIONS
+    ]
 
 
 def expected_type(parameter):
@@ -42,7 +46,9 @@ def expected_type(parameter):
         kind = ctypes.c_int
     elif base in SCALARS:
         kind = SCALARS[base]
-    elif base in header_text.handles() or base in header_text.structs() or base == "cudnnCallback_t":
+    elif (
+        base in header_text.handles() or base in header_text.structs() or base == "cudnnCallback_t"
+    ):
         kind = getattr(types, base)
     else:
         assert (base, depth) == ("cudnnRuntimeTag_t", 1)  # never defined: only ever an address
@@ -61,7 +67,10 @@ def test_headers_are_those_of_the_generated_files():
 def test_every_exported_prototype_is_present():
     in_headers = set(header_text.prototypes())
     # counted without the prototype's pattern, so that a prototype it cannot read is missed by one of the two only
-    count = sum(len(re.findall(r"\bCUDNNWINAPI\s+cudnn\w+\s*\(", text)) for text in header_text.texts().values())
+    count = sum(
+        len(re.findall(r"\bCUDNNWINAPI\s+cudnn\w+\s*\(", text))
+        for text in header_text.texts().values()
+    )
     assert count == len(in_headers)
     if header_text.is_generation_version():
         assert in_headers == set(FUNCTIONS)
@@ -82,7 +91,9 @@ def test_functions_are_sorted_and_consistent():
 
 def test_argument_types_follow_the_text():
     for function, prototype in in_both():
-        assert [expected_type(p) for p in prototype.parameters] == list(function.argtypes), function.name
+        assert [expected_type(p) for p in prototype.parameters] == list(function.argtypes), (
+            function.name
+        )
 
 
 def test_argument_names_follow_the_text():
@@ -102,7 +113,9 @@ def test_every_enum_parameter_takes_members_of_its_own_and_integers():
             for kind in function.argtypes
         ]
         convert(function, tuple(allowed))
-        for number, (own, depth) in enumerate(map(header_text.split_parameter, prototype.parameters)):
+        for number, (own, depth) in enumerate(
+            map(header_text.split_parameter, prototype.parameters)
+        ):
             if own in header_text.enums() and depth == 0:
                 seen.append(own)
                 for name, kind in kinds.items():
@@ -117,7 +130,12 @@ def test_every_enum_parameter_takes_members_of_its_own_and_integers():
 
 
 def test_result_types_follow_the_text():
-    kinds = {"cudnnStatus_t": ctypes.c_int, "size_t": ctypes.c_size_t, "const char *": ctypes.c_char_p, "void": None}
+    kinds = {
+        "cudnnStatus_t": ctypes.c_int,
+        "size_t": ctypes.c_size_t,
+        "const char *": ctypes.c_char_p,
+        "void": None,
+    }
     for function, prototype in in_both():
         assert function.restype is kinds[prototype.result], function.name
         assert function.returns_status == (prototype.result == "cudnnStatus_t")
@@ -133,9 +151,13 @@ def test_gcc_agrees_on_every_arguments_size_and_class(tmp_path):
             for p in prototype.parameters
         ]
         statements += [f'printf("{function.name}");', *lines, 'printf("\\n");']
-    for (function, _), (name, *found) in zip(pairs, header_text.run_c(tmp_path, statements), strict=True):
+    for (function, _), (name, *found) in zip(
+        pairs, header_text.run_c(tmp_path, statements), strict=True
+    ):
         assert name == function.name
-        assert [f"{ctypes.sizeof(kind)}:{header_text.c_class(kind)}" for kind in function.argtypes] == found, name
+        assert [
+            f"{ctypes.sizeof(kind)}:{header_text.c_class(kind)}" for kind in function.argtypes
+        ] == found, name
 
 
 def test_deprecation_follows_the_mark():
@@ -164,7 +186,9 @@ def test_since_follows_the_comment_before():
 def test_device_need_follows_the_text():
     for function, prototype in in_both():
         kinds = {header_text.split_parameter(p)[0] for p in prototype.parameters}
-        assert function.needs_device == bool(kinds & {"cudnnHandle_t", "cudaStream_t"}), function.name
+        assert function.needs_device == bool(kinds & {"cudnnHandle_t", "cudaStream_t"}), (
+            function.name
+        )
 
 
 def test_header_follows_the_file():
@@ -187,11 +211,16 @@ def test_every_name_is_in_the_library():
         if loaded >= HEADER_VERSION:
             return False
         if function.since is None or function.header in ("gnn_ops", "subquadratic_ops"):
-            return function.header in ("gnn_ops", "subquadratic_ops")  # these headers came after 9.1, partly unmarked
+            return function.header in (
+                "gnn_ops",
+                "subquadratic_ops",
+            )  # these headers came after 9.1, partly unmarked
         major, minor, patch = (int(part) for part in function.since.split("."))
         return major * 10000 + minor * 100 + patch > loaded
 
-    missing = [f.name for f in FUNCTIONS.values() if not hasattr(library, f.name) and not may_be_missing(f)]
+    missing = [
+        f.name for f in FUNCTIONS.values() if not hasattr(library, f.name) and not may_be_missing(f)
+    ]
     assert not missing, f"{path} (version {loaded}) lacks {missing}"
 
 

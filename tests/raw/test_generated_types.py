@@ -13,9 +13,15 @@ def test_every_handle_is_a_class_of_its_own():
     assert all(issubclass(kind, ctypes.c_void_p) for kind in classes)
     if header_text.is_generation_version():
         own = {
-            name for name, kind in vars(types).items() if isinstance(kind, type) and kind.__module__ == types.__name__
+            name
+            for name, kind in vars(types).items()
+            if isinstance(kind, type) and kind.__module__ == types.__name__
         }
-        own -= {name for name in own if issubclass(getattr(types, name), (ctypes.Structure, ctypes._CFuncPtr))}
+        own -= {
+            name
+            for name in own
+            if issubclass(getattr(types, name), (ctypes.Structure, ctypes._CFuncPtr))
+        }
         assert own == header_text.handles()
     assert len(set(classes)) == len(classes)
 
@@ -52,12 +58,22 @@ def test_structures_lie_as_the_compiler_lays_them(tmp_path):
 @pytest.mark.processes
 def test_constants_have_the_compilers_values(tmp_path):
     ours = {name: value for name, value in vars(types).items() if name.startswith("CUDNN_")}
-    statements = [f'printf("{name} %.17g\\n", (double)({name}));' for name in header_text.macros() if name in ours]
+    statements = [
+        f'printf("{name} %.17g\\n", (double)({name}));'
+        for name in header_text.macros()
+        if name in ours
+    ]
     compiled = {name: float(value) for name, value in header_text.run_c(tmp_path, statements)}
-    moving = {name for name in ours if name.startswith("CUDNN_MAX_")}  # grow with the GPUs that a version knows
+    moving = {
+        name for name in ours if name.startswith("CUDNN_MAX_")
+    }  # grow with the GPUs that a version knows
     same = ours.keys() if header_text.is_generation_version() else ours.keys() - moving
     assert {name: ours[name] for name in same} == {name: compiled[name] for name in same}
-    versions = {name for name in header_text.macros() if name.endswith(("_MAJOR", "_MINOR", "_PATCH", "_PATCHLEVEL"))}
+    versions = {
+        name
+        for name in header_text.macros()
+        if name.endswith(("_MAJOR", "_MINOR", "_PATCH", "_PATCHLEVEL"))
+    }
     other = {"CUDNN_VERSION", "CUDNN_DEPRECATED", "CUDNN_DEPRECATED_ENUM"}
     if header_text.is_generation_version():
         assert set(header_text.macros()) - versions - other == ours.keys()

@@ -17,4 +17,6 @@ def test_no_null_ends_the_process(device: Any) -> None:
     assert len(rows) == len(CASES)
     assert sum(row.others == "legal" for row in rows) > 300, counts
     assert counts["refused"] > 100, counts
-    assert [row for row in rows if row.outcome.startswith(("died", "lost")) or "Error:" in row.outcome] == []
+    assert [
+        row for row in rows if row.outcome.startswith(("died", "lost")) or "Error:" in row.outcome
+    ] == []

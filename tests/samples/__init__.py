@@ -1,7 +1,7 @@
 """What the tests of an operation cannot derive from the table of operations: one module a family, found by being here.
 
 Each has `SAMPLES`: operation -> `Sample`.  From it come the hostile and the property tests (tests/device/test_operations.py),
-what is recorded on a GPU (tests/emulated/record_operations.py), and the comparison of the emulated device with that.
+what is recorded on a GPU (tools/record/operations.py), and the comparison of the emulated device with that.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudnnlite.emulated.operation import COMPUTES
-from cudnnlite.operations.operation import OPERATIONS, Operation
+from cudnnlite.problems.operation import OPERATIONS, Operation
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32")
 FLOATS = DTYPES[:4]
-IMAGES: Mapping[int, Shape] = {3: (2, 4, 17), 4: (2, 4, 12, 9), 5: (2, 4, 7, 6, 9)}  # of what is recorded, by rank
+IMAGES: Mapping[int, Shape] = {
+    3: (2, 4, 17),
+    4: (2, 4, 12, 9),
+    5: (2, 4, 7, 6, 9),
+}  # of what is recorded, by rank
 LAYOUTS = ("first", "last", "strided")
 
 
@@ -125,7 +129,9 @@ def combinations_between_layouts(
             yield name, options, rank, dtype, one, other, dtype, 0.0
 
 
-def usual_and_between_layouts(sets: tuple[Mapping[str, Any], ...]) -> Callable[[str], Iterator[Any]]:
+def usual_and_between_layouts(
+    sets: tuple[Mapping[str, Any], ...],
+) -> Callable[[str], Iterator[Any]]:
     """Return `Sample.combinations` of an operation that cuDNN computes between layouts."""
 
     def combinations(name: str) -> Iterator[Any]:
@@ -146,7 +152,9 @@ def forward_of(operation: Operation) -> Operation:
     return OPERATIONS.get(forward, operation)
 
 
-def shapes_of(name: str, images: Shape, plain: Mapping[str, Any] | None = None) -> Mapping[str, Shape]:
+def shapes_of(
+    name: str, images: Shape, plain: Mapping[str, Any] | None = None
+) -> Mapping[str, Shape]:
     """Return the shapes of operands for images of a shape."""
     at = SAMPLES[name].at
     return at(images, plain or {}) if at else {forward_of(OPERATIONS[name]).reads[0]: images}
@@ -163,28 +171,43 @@ def reference_of(name: str) -> Callable[..., tuple[Array, ...]]:
     return every
 
 
-def hosts_of(name: str, shapes: Any, options: Any, make: Callable[[tuple[int, ...]], Array]) -> dict[str, Array]:
+def hosts_of(
+    name: str, shapes: Any, options: Any, make: Callable[[tuple[int, ...]], Array]
+) -> dict[str, Array]:
     """Return the operands of a call, those that are given as outputs last, of `make`'s values and type.
 
     A backward call's y is what its forward call returns.
     """
     operation, positive = OPERATIONS[name], SAMPLES[name].positive
     hosts = {operand: make(shape) for operand, shape in shapes.items()}
-    hosts |= {operand: abs(hosts[operand]) + hosts[operand].dtype.type(0.5) for operand in positive & hosts.keys()}
+    hosts |= {
+        operand: abs(hosts[operand]) + hosts[operand].dtype.type(0.5)
+        for operand in positive & hosts.keys()
+    }
     forward = forward_of(operation)
     if "y" in operation.reads and forward is not operation and "y" not in hosts:
         wide = [hosts[operand].astype(np.float64) for operand in forward.reads]
-        hosts["y"] = reference_of(forward.name)(*wide, **options)[0].astype(hosts[forward.reads[0]].dtype)
+        hosts["y"] = reference_of(forward.name)(*wide, **options)[0].astype(
+            hosts[forward.reads[0]].dtype
+        )
     if SAMPLES[name].derived:
         hosts |= SAMPLES[name].derived(hosts, options)
     for operand in operation.reads:
         if operand not in hosts:
             hosts[operand] = make(hosts["y" if "y" in hosts else "x"].shape)
-    return {operand: hosts[operand] for operand in (*operation.reads, *operation.given) if operand in hosts}
+    return {
+        operand: hosts[operand]
+        for operand in (*operation.reads, *operation.given)
+        if operand in hosts
+    }
 
 
 def combinations() -> Iterator[Any]:
     """Yield the keys of all rows that are recorded."""
     for name, sample in SAMPLES.items():
         if sample.sets:
-            yield from sample.combinations(name) if sample.combinations else usual_combinations(name, sample.sets)
+            yield from (
+                sample.combinations(name)
+                if sample.combinations
+                else usual_combinations(name, sample.sets)
+            )

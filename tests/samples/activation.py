@@ -45,11 +45,18 @@ def _drawn(draw, images):
 
 
 _SETS = (
-    *({"mode": mode} for mode in FUNCTIONS), {"mode": "CLIPPED_RELU", "coef": 0.5}, {"mode": "ELU", "coef": 0.5},
-    {"mode": "SWISH", "coef": 1.5}, {"mode": "RELU", "nan": "NOT_PROPAGATE"},
-)  # fmt: skip
+    *({"mode": mode} for mode in FUNCTIONS),
+    {"mode": "CLIPPED_RELU", "coef": 0.5},
+    {"mode": "ELU", "coef": 0.5},
+    {"mode": "SWISH", "coef": 1.5},
+    {"mode": "RELU", "nan": "NOT_PROPAGATE"},
+)
 _FORWARD = s.Sample(
-    {"activation": dnn.ActivationSpec("swish", 1.5)}, reference=_reference, drawn=_drawn, sets=_SETS, make=_make
+    {"activation": dnn.ActivationSpec("swish", 1.5)},
+    reference=_reference,
+    drawn=_drawn,
+    sets=_SETS,
+    make=_make,
 )
 SAMPLES = {
     "activation_forward": _FORWARD._replace(combinations=s.usual_and_between_layouts(_SETS)),

@@ -7,7 +7,16 @@ import numpy as np
 import cudnnlite as dnn
 import samples as s
 
-_STATISTICS = ("mean", "variance", "running_mean", "running_var", "saved_mean", "saved_inv_variance", "scale", "bias")
+_STATISTICS = (
+    "mean",
+    "variance",
+    "running_mean",
+    "running_var",
+    "saved_mean",
+    "saved_inv_variance",
+    "scale",
+    "bias",
+)
 
 
 def _axes(x, mode):
@@ -34,23 +43,35 @@ def _training(x, scale, bias, running_mean, running_var, mode, epsilon, momentum
 
 def _at(*operands):
     def at(images, plain):
-        each = images[1:] if plain.get("mode") == "PER_ACTIVATION" else (images[1], *[1] * (len(images) - 2))
+        each = (
+            images[1:]
+            if plain.get("mode") == "PER_ACTIVATION"
+            else (images[1], *[1] * (len(images) - 2))
+        )
         return {name: (1, *each) if name in _STATISTICS else images for name in operands}
 
     return at
 
 
 def _make(*others):
-    more = {name: value for name, value in (("momentum", 0.25), ("epsilon", 1e-3)) if name in others}
+    more = {
+        name: value for name, value in (("momentum", 0.25), ("epsilon", 1e-3)) if name in others
+    }
     return lambda plain: {"mode": dnn.BatchNormMode[plain.get("mode", "SPATIAL")], **more}
 
 
 def _saved(hosts, options):
     """Return what the training call says of x."""
-    x, how = hosts["x"].astype(np.float64), {"axis": _axes(hosts["x"], options["mode"]), "keepdims": True}
+    x, how = (
+        hosts["x"].astype(np.float64),
+        {"axis": _axes(hosts["x"], options["mode"]), "keepdims": True},
+    )
     inverse = np.power(np.var(x, **how) + options["epsilon"], -0.5)
     wide = np.float64 if hosts["x"].dtype == np.float64 else np.float32
-    return {"saved_mean": np.average(x, **how).astype(wide), "saved_inv_variance": inverse.astype(wide)}
+    return {
+        "saved_mean": np.average(x, **how).astype(wide),
+        "saved_inv_variance": inverse.astype(wide),
+    }
 
 
 def _drawn(operands, make):
@@ -67,10 +88,17 @@ def _drawn(operands, make):
 def _sample(operands, options, **fields):
     make = _make(*options)
     return s.Sample(
-        make({}), at=_at(*operands), make=make, sets=({}, {"mode": "PER_ACTIVATION"}, {"mode": "SPATIAL_PERSISTENT"}),
-        drawn=_drawn(operands, make), refused="the channels must come first", positive=frozenset({"variance", "running_var"}),
-        wide=frozenset(_STATISTICS) | {"dscale", "dbias"}, packed=frozenset(_STATISTICS) | {"dscale", "dbias"}, **fields,
-    )  # fmt: skip
+        make({}),
+        at=_at(*operands),
+        make=make,
+        sets=({}, {"mode": "PER_ACTIVATION"}, {"mode": "SPATIAL_PERSISTENT"}),
+        drawn=_drawn(operands, make),
+        refused="the channels must come first",
+        positive=frozenset({"variance", "running_var"}),
+        wide=frozenset(_STATISTICS) | {"dscale", "dbias"},
+        packed=frozenset(_STATISTICS) | {"dscale", "dbias"},
+        **fields,
+    )
 
 
 SAMPLES = {
@@ -78,7 +106,9 @@ SAMPLES = {
         ("x", "scale", "bias", "mean", "variance"), ("epsilon",), reference=_inference
     ),
     "batch_normalization_training": _sample(
-        ("x", "scale", "bias", "running_mean", "running_var"), ("momentum", "epsilon"), reference=_training
+        ("x", "scale", "bias", "running_mean", "running_var"),
+        ("momentum", "epsilon"),
+        reference=_training,
     ),
     "batch_normalization_backward": _sample(
         ("x", "dy", "scale"), ("epsilon",), derived=_saved, forward="batch_normalization_training"

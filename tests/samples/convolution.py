@@ -37,14 +37,18 @@ def _gradient_of_x(w, dy, conv):
     padding, _, dilation = conv.steps(dy.ndim - 2)
     axes = zip(dy.shape[2:], w.shape[2:], padding, dilation, strict=True)
     image = [size - 2 * pad + step * (taps - 1) for size, taps, pad, step in axes]
-    return onnx_gradient_of_x((len(dy), w.shape[1] * conv.groups, *image), w, dy, *_steps(conv, dy.ndim))
+    return onnx_gradient_of_x(
+        (len(dy), w.shape[1] * conv.groups, *image), w, dy, *_steps(conv, dy.ndim)
+    )
 
 
 def _gradient_of_w(x, dy, conv):
     padding, _, dilation = conv.steps(dy.ndim - 2)
     axes = zip(x.shape[2:], dy.shape[2:], padding, dilation, strict=True)
     taps = [(size + 2 * pad - out) // step + 1 for size, out, pad, step in axes]
-    return onnx_gradient_of_w(x, (dy.shape[1], x.shape[1] // conv.groups, *taps), dy, *_steps(conv, dy.ndim))
+    return onnx_gradient_of_w(
+        x, (dy.shape[1], x.shape[1] // conv.groups, *taps), dy, *_steps(conv, dy.ndim)
+    )
 
 
 def _drawn_gradient(written):
@@ -58,19 +62,37 @@ def _drawn_gradient(written):
     return drawn
 
 
-GROUPED = dnn.ConvolutionSpec(padding=(1, 0), dilation=(2, 1), groups=2, mode="convolution", math_type="fma")
+GROUPED = dnn.ConvolutionSpec(
+    padding=(1, 0), dilation=(2, 1), groups=2, mode="convolution", math_type="fma"
+)
 SAMPLES = {
     "convolution_forward": s.Sample(
-        {"conv": dnn.ConvolutionSpec(padding=1, math_type="fma")}, (2, 4, 9, 7),
-        lambda images, plain: {"x": images, "w": (6, 4, 3, 2)}, _reference,
-        bounds=CONVOLUTION_BOUNDS, drawn=_drawn, sets=(),
+        {"conv": dnn.ConvolutionSpec(padding=1, math_type="fma")},
+        (2, 4, 9, 7),
+        lambda images, plain: {"x": images, "w": (6, 4, 3, 2)},
+        _reference,
+        bounds=CONVOLUTION_BOUNDS,
+        drawn=_drawn,
+        sets=(),
     ),
     "convolution_backward_data": s.Sample(
-        {"conv": GROUPED}, (2, 4, 9, 7), lambda images, plain: {"w": (6, 2, 3, 2), "dy": (2, 6, 7, 6)}, _gradient_of_x,
-        forward="convolution_forward", bounds=CONVOLUTION_BOUNDS, drawn=_drawn_gradient("x"), sets=(),
+        {"conv": GROUPED},
+        (2, 4, 9, 7),
+        lambda images, plain: {"w": (6, 2, 3, 2), "dy": (2, 6, 7, 6)},
+        _gradient_of_x,
+        forward="convolution_forward",
+        bounds=CONVOLUTION_BOUNDS,
+        drawn=_drawn_gradient("x"),
+        sets=(),
     ),
     "convolution_backward_filter": s.Sample(
-        {"conv": GROUPED}, (2, 4, 9, 7), lambda images, plain: {"x": images, "dy": (2, 6, 7, 6)}, _gradient_of_w,
-        forward="convolution_forward", bounds=CONVOLUTION_BOUNDS, drawn=_drawn_gradient("w"), sets=(),
+        {"conv": GROUPED},
+        (2, 4, 9, 7),
+        lambda images, plain: {"x": images, "dy": (2, 6, 7, 6)},
+        _gradient_of_w,
+        forward="convolution_forward",
+        bounds=CONVOLUTION_BOUNDS,
+        drawn=_drawn_gradient("w"),
+        sets=(),
     ),
-}  # fmt: skip
+}

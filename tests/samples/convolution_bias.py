@@ -12,4 +12,8 @@ def _reference(dy):
     return np.einsum("ncp->c", dy.reshape(*dy.shape[:2], -1)).reshape(1, -1, *[1] * (dy.ndim - 2))
 
 
-SAMPLES = {"convolution_backward_bias": s.Sample({}, at=lambda i, plain: {"dy": i}, reference=_reference, loose=True)}
+SAMPLES = {
+    "convolution_backward_bias": s.Sample(
+        {}, at=lambda i, plain: {"dy": i}, reference=_reference, loose=True
+    )
+}

@@ -13,7 +13,11 @@ FUNCTIONS = {"RELU": lambda v: np.maximum(v, 0), "IDENTITY": lambda v: v}
 
 
 def _blended(alpha, x, w, bias, conv, activation):
-    name = dnn.ActivationSpec(activation).mode.name if isinstance(activation, str) else activation.mode.name
+    name = (
+        dnn.ActivationSpec(activation).mode.name
+        if isinstance(activation, str)
+        else activation.mode.name
+    )
     sums = onnx_convolution(
         x,
         w,
@@ -38,13 +42,25 @@ def _drawn(draw, images):
 
     shapes, options = s.SAMPLES["convolution_forward"].drawn(draw, images)
     activation = dnn.ActivationSpec(draw(st.sampled_from(("relu", "identity"))))
-    return {**shapes, "bias": _bias(shapes["w"][0], len(images))}, {**options, "activation": activation}
+    return {**shapes, "bias": _bias(shapes["w"][0], len(images))}, {
+        **options,
+        "activation": activation,
+    }
 
 
 SAMPLES = {
     "convolution_bias_activation_forward": s.Sample(
-        {"conv": dnn.ConvolutionSpec(padding=1, math_type="fma"), "activation": dnn.ActivationSpec("relu")}, (2, 4, 9, 7),
-        lambda images, plain: {"x": images, "w": (6, 4, 3, 2), "bias": (1, 6, 1, 1)}, _reference,
-        packed=frozenset({"bias"}), blended=_blended, bounds=CONVOLUTION_BOUNDS, drawn=_drawn, sets=(),
+        {
+            "conv": dnn.ConvolutionSpec(padding=1, math_type="fma"),
+            "activation": dnn.ActivationSpec("relu"),
+        },
+        (2, 4, 9, 7),
+        lambda images, plain: {"x": images, "w": (6, 4, 3, 2), "bias": (1, 6, 1, 1)},
+        _reference,
+        packed=frozenset({"bias"}),
+        blended=_blended,
+        bounds=CONVOLUTION_BOUNDS,
+        drawn=_drawn,
+        sets=(),
     ),
-}  # fmt: skip
+}

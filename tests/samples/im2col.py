@@ -41,12 +41,19 @@ def _drawn(draw, images):
     taps = s.steps(draw, ((1, min(3, size)) for size in images[2:]))
     padding, stride = s.steps(draw, ((0, 2) for _ in taps)), s.steps(draw, ((1, 3) for _ in taps))
     mode = draw(st.sampled_from(("cross_correlation", "convolution")))
-    return {"x": images}, {"w": _w(images, taps), "conv": dnn.ConvolutionSpec(padding, stride, mode=mode)}
+    return {"x": images}, {
+        "w": _w(images, taps),
+        "conv": dnn.ConvolutionSpec(padding, stride, mode=mode),
+    }
 
 
 SAMPLES = {
     "im2col": s.Sample(
-        {"w": _w((2, 4, 9, 7)), "conv": dnn.ConvolutionSpec(padding=1)}, (2, 4, 9, 7), reference=_reference,
-        drawn=_drawn, make=_make, combinations=_combinations,
+        {"w": _w((2, 4, 9, 7)), "conv": dnn.ConvolutionSpec(padding=1)},
+        (2, 4, 9, 7),
+        reference=_reference,
+        drawn=_drawn,
+        make=_make,
+        combinations=_combinations,
     ),
-}  # fmt: skip
+}

@@ -18,14 +18,27 @@ def _drawn(draw, images):
     from hypothesis import strategies as st
 
     n = draw(st.integers(1, 16))
-    return {"norm": dnn.LRNSpec(n, draw(st.sampled_from((0.01, 1.0))), draw(st.sampled_from((0.5, 1.0))), 1.5)}
+    return {
+        "norm": dnn.LRNSpec(
+            n, draw(st.sampled_from((0.01, 1.0))), draw(st.sampled_from((0.5, 1.0))), 1.5
+        )
+    }
 
 
-_SETS = ({}, {"n": 1, "alpha": 1.0}, {"n": 4, "alpha": 1.0, "k": 1.0}, {"n": 16, "alpha": 0.5, "beta": 0.5})
+_SETS = (
+    {},
+    {"n": 1, "alpha": 1.0},
+    {"n": 4, "alpha": 1.0, "k": 1.0},
+    {"n": 16, "alpha": 0.5, "beta": 0.5},
+)
 _FORWARD = s.Sample(
-    {"norm": dnn.LRNSpec(4, 1.5, 0.75, 1.0)}, reference=_reference, drawn=_drawn, sets=_SETS, refused="isTensorNCHW_HWpacked",
+    {"norm": dnn.LRNSpec(4, 1.5, 0.75, 1.0)},
+    reference=_reference,
+    drawn=_drawn,
+    sets=_SETS,
+    refused="isTensorNCHW_HWpacked",
     make=lambda plain: {"norm": dnn.LRNSpec(**plain)},
-)  # fmt: skip
+)
 _LRN = _FORWARD._replace(combinations=s.usual_and_between_layouts(_SETS))
 SAMPLES = {"lrn_forward": _LRN, "lrn_backward": _LRN._replace(reference=None)}
 
@@ -45,7 +58,8 @@ def _divisive(x, norm, means=None):
         spread = np.square(x[(*every, *window)] - middle.reshape(*middle.shape, *[1] * len(place)))
         sums = spread.reshape(*middle.shape, -1).sum(-1)
         y[(*every, *place)] = (
-            x[(*every, *place)] / (norm.k + norm.alpha / norm.n ** max(2, len(place)) * sums) ** norm.beta
+            x[(*every, *place)]
+            / (norm.k + norm.alpha / norm.n ** max(2, len(place)) * sums) ** norm.beta
         )
     return y
 
@@ -54,13 +68,25 @@ def _drawn_odd(draw, images):
     from hypothesis import strategies as st
 
     n = draw(st.sampled_from((1, 3, 5)))
-    return {"norm": dnn.LRNSpec(n, draw(st.sampled_from((0.01, 1.0))), draw(st.sampled_from((0.5, 1.0))), 1.5)}
+    return {
+        "norm": dnn.LRNSpec(
+            n, draw(st.sampled_from((0.01, 1.0))), draw(st.sampled_from((0.5, 1.0))), 1.5
+        )
+    }
 
 
 _DIVISIVE = _FORWARD._replace(
-    options={"norm": dnn.LRNSpec(3, 1.5, 0.75, 1.0)}, reference=_divisive, drawn=_drawn_odd, refused="",
-    sets=({}, {"n": 1, "alpha": 1.0}, {"n": 3, "alpha": 1.0, "k": 1.0}, {"n": 7, "alpha": 0.5, "beta": 0.5}),
-)  # fmt: skip
+    options={"norm": dnn.LRNSpec(3, 1.5, 0.75, 1.0)},
+    reference=_divisive,
+    drawn=_drawn_odd,
+    refused="",
+    sets=(
+        {},
+        {"n": 1, "alpha": 1.0},
+        {"n": 3, "alpha": 1.0, "k": 1.0},
+        {"n": 7, "alpha": 0.5, "beta": 0.5},
+    ),
+)
 _EVEN = (*_DIVISIVE.sets, {"n": 4, "alpha": 1.0})
 SAMPLES |= {
     "divisive_normalization_forward": _DIVISIVE._replace(

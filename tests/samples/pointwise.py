@@ -11,10 +11,13 @@ import cudnnlite as dnn
 import samples as s
 
 _SMALL = {
-    "bias": lambda n, c, *rest: (1, c, *[1] * len(rest)), "same": lambda *images: images,
-    "row": lambda *images: (*[1] * (len(images) - 1), images[-1]), "image": lambda n, *rest: (1, *rest),
-    "one": lambda *images: (1,) * len(images), "channel": lambda n, c, *rest: (n, 1, *rest),
-}  # fmt: skip
+    "bias": lambda n, c, *rest: (1, c, *[1] * len(rest)),
+    "same": lambda *images: images,
+    "row": lambda *images: (*[1] * (len(images) - 1), images[-1]),
+    "image": lambda n, *rest: (1, *rest),
+    "one": lambda *images: (1,) * len(images),
+    "channel": lambda n, c, *rest: (n, 1, *rest),
+}
 
 
 def _repeated_along(axes, images):
@@ -70,19 +73,33 @@ def _op_reference(a, b, op, alpha1, alpha2):
     a, b = alpha1 * a, alpha2 * np.broadcast_to(b, a.shape)
     if op.op.name in ("SQRT", "NOT"):  # what NOT is an H200 told: the documentation leaves it open
         return np.power(a, 0.5) if op.op.name == "SQRT" else 1 - a
-    return {"ADD": a + b, "MUL": a * b, "MIN": np.where(a < b, a, b), "MAX": np.where(a > b, a, b)}[op.op.name]
+    return {"ADD": a + b, "MUL": a * b, "MIN": np.where(a < b, a, b), "MAX": np.where(a > b, a, b)}[
+        op.op.name
+    ]
 
 
 def _reduced(a, c, op):
     """Reduce one value of c after the other."""
     c = np.empty(c.shape)
     for place in np.ndindex(*c.shape):
-        values = a[tuple(slice(None) if size == 1 else slice(i, i + 1) for i, size in zip(place, c.shape, strict=True))]
+        values = a[
+            tuple(
+                slice(None) if size == 1 else slice(i, i + 1)
+                for i, size in zip(place, c.shape, strict=True)
+            )
+        ]
         values = values.ravel()
         c[place] = {
-            "ADD": sum, "MUL": np.prod, "MIN": min, "MAX": max, "AMAX": lambda v: max(map(abs, v)), "AVG": np.average,
-            "NORM1": lambda v: linalg.norm(v, 1), "NORM2": linalg.norm, "MUL_NO_ZEROS": lambda v: np.prod(v[v != 0]),
-        }[op.op.name](values)  # fmt: skip
+            "ADD": sum,
+            "MUL": np.prod,
+            "MIN": min,
+            "MAX": max,
+            "AMAX": lambda v: max(map(abs, v)),
+            "AVG": np.average,
+            "NORM1": lambda v: linalg.norm(v, 1),
+            "NORM2": linalg.norm,
+            "MUL_NO_ZEROS": lambda v: np.prod(v[v != 0]),
+        }[op.op.name](values)
     return c
 
 
@@ -95,10 +112,13 @@ def _drawn_reduce(draw, images):
 
 
 _REDUCED = {
-    "batch": lambda n, *rest: (1, *rest), "images": lambda n, c, *rest: (n, c, *[1] * len(rest)),
-    "channel": lambda n, c, *rest: (n, 1, *rest), "all": lambda *images: (1,) * len(images),
-    "bias": _SMALL["bias"], "row": lambda n, *rest: (n, *[1] * len(rest)),
-}  # fmt: skip
+    "batch": lambda n, *rest: (1, *rest),
+    "images": lambda n, c, *rest: (n, c, *[1] * len(rest)),
+    "channel": lambda n, c, *rest: (n, 1, *rest),
+    "all": lambda *images: (1,) * len(images),
+    "bias": _SMALL["bias"],
+    "row": lambda n, *rest: (n, *[1] * len(rest)),
+}
 
 
 def _reducing(images, plain):
@@ -108,7 +128,10 @@ def _reducing(images, plain):
 _OPS = ("ADD", "MUL", "MIN", "MAX", "SQRT", "NOT")
 _REDUCTIONS = (
     # products of few values, which float16 can hold
-    *({"op": op, "shape": "batch" if "MUL" in op else "bias"} for op in dnn.ReduceTensorOp.__members__),
+    *(
+        {"op": op, "shape": "batch" if "MUL" in op else "bias"}
+        for op in dnn.ReduceTensorOp.__members__
+    ),
     *({"op": "ADD", "shape": shape} for shape in _REDUCED if shape != "bias"),
 )
 _OP_SETS = (
@@ -128,26 +151,45 @@ def _reduce_combinations(name):
 _ALPHAS = {"alpha1": 1.0, "alpha2": 1.0}
 SAMPLES = {
     "add_tensor": s.Sample(
-        {}, at=_beside("a", "c"), reference=lambda a, c: a, loose=True, drawn=_drawn_beside("a", "c"),
-        sets=tuple({"shape": shape} for shape in _SMALL), make=lambda plain: {},
+        {},
+        at=_beside("a", "c"),
+        reference=lambda a, c: a,
+        loose=True,
+        drawn=_drawn_beside("a", "c"),
+        sets=tuple({"shape": shape} for shape in _SMALL),
+        make=lambda plain: {},
         combinations=_repeated_combinations(tuple({"shape": shape} for shape in _SMALL), {}),
     ),
-    "scale_tensor": s.Sample({}, at=lambda images, plain: {"y": images}, reference=lambda y: y, loose=True),
+    "scale_tensor": s.Sample(
+        {}, at=lambda images, plain: {"y": images}, reference=lambda y: y, loose=True
+    ),
     "set_tensor": s.Sample(
-        {"value": 1.5}, at=lambda images, plain: {"y": images}, reference=lambda y, value: 0 * y + value, loose=True,
+        {"value": 1.5},
+        at=lambda images, plain: {"y": images},
+        reference=lambda y, value: 0 * y + value,
+        loose=True,
         make=lambda plain: {"value": 1.5},
     ),
     "op_tensor": s.Sample(
-        {"op": dnn.OpTensorSpec("mul"), "alpha1": 2.0, "alpha2": -0.5}, at=_beside("b", "a"), reference=_op_reference,
+        {"op": dnn.OpTensorSpec("mul"), "alpha1": 2.0, "alpha2": -0.5},
+        at=_beside("b", "a"),
+        reference=_op_reference,
         positive=frozenset({"a"}),
         drawn=_drawn_beside("b", "a", _drawn_op),
-        sets=_OP_SETS, combinations=_repeated_combinations(_OP_SETS, {"op": "MAX"}),
+        sets=_OP_SETS,
+        combinations=_repeated_combinations(_OP_SETS, {"op": "MAX"}),
         make=lambda plain: _op("add")(plain) | _ALPHAS,
     ),
     "reduce_tensor": s.Sample(
-        {"op": dnn.ReduceTensorSpec("avg")}, at=_reducing, reference=_reduced, loose=True, drawn=_drawn_reduce,
-        sets=_REDUCTIONS, combinations=_reduce_combinations, make=_op("add", like=dnn.ReduceTensorSpec),
+        {"op": dnn.ReduceTensorSpec("avg")},
+        at=_reducing,
+        reference=_reduced,
+        loose=True,
+        drawn=_drawn_reduce,
+        sets=_REDUCTIONS,
+        combinations=_reduce_combinations,
+        make=_op("add", like=dnn.ReduceTensorSpec),
         refused="cuDNN reduces along one of its axes",
     ),
     "transform_tensor": s.Sample({}, reference=lambda x: x, converts=True),
-}  # fmt: skip
+}

@@ -13,13 +13,33 @@ def _combinations(kind):
         ("FAST", "ACCURATE", "LOG"), ("CHANNEL", "INSTANCE"), (2, 3, 4, 5), s.FLOATS
     ):
         for layout in s.LAYOUTS if rank > 2 else ("first", "strided"):
-            yield kind, {"algorithm": algorithm, "mode": mode}, rank, dtype, layout, layout, dtype, 0.0
-        yield kind, {"algorithm": algorithm, "mode": mode}, rank, dtype, "first", "first", dtype, 0.5
+            yield (
+                kind,
+                {"algorithm": algorithm, "mode": mode},
+                rank,
+                dtype,
+                layout,
+                layout,
+                dtype,
+                0.0,
+            )
+        yield (
+            kind,
+            {"algorithm": algorithm, "mode": mode},
+            rank,
+            dtype,
+            "first",
+            "first",
+            dtype,
+            0.5,
+        )
     for (one, other), dtype, mode in itertools.product(
         itertools.permutations(s.LAYOUTS, 2), s.FLOATS, ("CHANNEL", "INSTANCE")
     ):
         yield kind, {"algorithm": "ACCURATE", "mode": mode}, 4, dtype, one, other, dtype, 0.0
-    sets = tuple({"algorithm": a, "mode": m} for a in ("ACCURATE", "LOG") for m in ("CHANNEL", "INSTANCE"))
+    sets = tuple(
+        {"algorithm": a, "mode": m} for a in ("ACCURATE", "LOG") for m in ("CHANNEL", "INSTANCE")
+    )
     yield from s.combinations_between_layouts(kind, sets)
     accurate = {"algorithm": "ACCURATE", "mode": "CHANNEL"}
     for dtype, other in itertools.permutations(s.FLOATS, 2):
@@ -29,9 +49,14 @@ def _combinations(kind):
 
 
 def _make(plain):
-    return {"algorithm": dnn.SoftmaxAlgorithm[plain["algorithm"]], "mode": dnn.SoftmaxMode[plain["mode"]]}
+    return {
+        "algorithm": dnn.SoftmaxAlgorithm[plain["algorithm"]],
+        "mode": dnn.SoftmaxMode[plain["mode"]],
+    }
 
 
 _OPTIONS = _make({"algorithm": "ACCURATE", "mode": "CHANNEL"})
-_SAMPLE = s.Sample(_OPTIONS, refused="channels must come first", make=_make, combinations=_combinations)
+_SAMPLE = s.Sample(
+    _OPTIONS, refused="channels must come first", make=_make, combinations=_combinations
+)
 SAMPLES = {"softmax_forward": _SAMPLE, "softmax_backward": _SAMPLE}

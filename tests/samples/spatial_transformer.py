@@ -94,5 +94,7 @@ SAMPLES = {
     "spatial_transformer_grid": _sample_of("theta", reference=_grid),
     "spatial_transformer_grid_backward": _sample_of("dgrid", reference=_grid_backward),
     "spatial_transformer_sample": _sample_of("x", "grid", reference=_sample, loose=True),
-    "spatial_transformer_sample_backward": _sample_of("x", "grid", "dy", forward="spatial_transformer_sample"),
+    "spatial_transformer_sample_backward": _sample_of(
+        "x", "grid", "dy", forward="spatial_transformer_sample"
+    ),
 }

@@ -10,7 +10,9 @@ import cudnnlite as dnn
 class Foreign:
     """Another library's array."""
 
-    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None) -> object:
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: tuple[int, int] | None = None
+    ) -> object:
         return object()
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -45,7 +47,9 @@ def convolution(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.Devic
     y = dnn.convolution_forward(handle, x, w, algorithm=best, bias=w)
     dnn.plan_convolution_forward(handle, y.spec, dnn.FilterSpec((4, 3, 1, 1)), out=y).close()
     dnn.batch_normalization_inference(handle, y, w, w, w, w, out=y)
-    reveal_type(dnn.dropout_forward(handle, w, 0.5, dropout_state=dnn.DropoutState(handle))[1])  # DeviceArray
+    reveal_type(
+        dnn.dropout_forward(handle, w, 0.5, dropout_state=dnn.DropoutState(handle))[1]
+    )  # DeviceArray
     reveal_type(dnn.convolution_bias_activation_forward(handle, x, w, w, z=y))  # DeviceArray
     return dnn.softmax_forward(handle, dnn.activation_forward(handle, y, "relu", out=y))
 
@@ -58,7 +62,9 @@ def recurrent(handle: dnn.Handle, x: Foreign | Numba, training: bool) -> None:
     out = dnn.rnn_forward(handle, lstm, weights, x, training=True)
     reveal_type(out.reserve)  # RNNReserve
     dx, dhx, dcx = dnn.rnn_backward_data(handle, out.reserve, dhy=hy)
-    reveal_type(dnn.rnn_backward_weights(handle, out.reserve)["layer0.forward.input.i"])  # DeviceArray
+    reveal_type(
+        dnn.rnn_backward_weights(handle, out.reserve)["layer0.forward.input.i"]
+    )  # DeviceArray
     either = dnn.rnn_forward(handle, lstm, weights, x, training=training)
     reveal_type(either)  # Any
     with dnn.plan_rnn(handle, lstm, dnn.RNNDataSpec((4, 2, 3)), training=True) as plan:
@@ -68,7 +74,10 @@ def recurrent(handle: dnn.Handle, x: Foreign | Numba, training: bool) -> None:
 
 
 def raw(handle: dnn.Handle) -> None:
-    with dnn.TensorDescriptor((1, 2, 3, 4)) as x_desc, dnn.PoolingDescriptor(dnn.PoolingSpec(2)) as pooling:
+    with (
+        dnn.TensorDescriptor((1, 2, 3, 4)) as x_desc,
+        dnn.PoolingDescriptor(dnn.PoolingSpec(2)) as pooling,
+    ):
         reveal_type(handle.ptr)  # cudnnHandle_t
         reveal_type(x_desc.ptr)  # cudnnTensorDescriptor_t
         reveal_type(pooling.ptr)  # cudnnPoolingDescriptor_t

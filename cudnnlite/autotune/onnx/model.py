@@ -12,10 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite.arguments import integer, path_of, read_file, refused_as, sequence, shown
-from cudnnlite.autotune.onnx.nodes import FLOAT_NAMES, FLOATS, Known, OnnxNode, problem_of, require, shape_of, show
+from cudnnlite.autotune.onnx.nodes import (
+    FLOAT_NAMES,
+    FLOATS,
+    Known,
+    OnnxNode,
+    problem_of,
+    require,
+    shape_of,
+    show,
+)
 from cudnnlite.dtypes import AnyDtype, parse_dtype
 from cudnnlite.errors import ArgumentError, MissingPackageError
-from cudnnlite.operations.problem_list import ProblemList, SkippedNode
+from cudnnlite.problems.problem_list import ProblemList, SkippedNode
 from cudnnlite.specs.layout import LAYOUTS
 
 # Shape inference reads the values of shapes, axes and scales; of what is larger it needs no more than the shape.
@@ -94,7 +103,9 @@ def problems_from_onnx(
         with refused_as(ArgumentError, "model cannot be read"):
             import onnx.inliner
     except ImportError as error:
-        why = f"reading an ONNX model needs the package onnx ({error}): pip install 'cudnnlite[onnx]'"
+        why = (
+            f"reading an ONNX model needs the package onnx ({error}): pip install 'cudnnlite[onnx]'"
+        )
         raise MissingPackageError(why) from error
     where, folder, proto = _read(onnx, model)
     _check(onnx, proto, where)
@@ -107,17 +118,28 @@ def problems_from_onnx(
     _give_sizes(onnx, proto.graph, where, batch, shapes)
     with refused_as(ArgumentError, f"{where} is not a valid ONNX model", Exception):
         proto = _with_shapes(onnx, proto)  # onnx's own kinds have no common base
-    found, functions = ProblemList(), {(function.domain, function.name) for function in proto.functions}
+    found, functions = (
+        ProblemList(),
+        {(function.domain, function.name) for function in proto.functions},
+    )
     unknown: list[str] = []  # what is skipped for want of a shape
 
     def walk(graph: Any, around: Known, prefix: str) -> int:
         """Add what a graph and those in it ask for; return how many problems that are."""
-        infos = [info for info in (*graph.input, *graph.value_info, *graph.output) if info.HasField("type")]
+        infos = [
+            info
+            for info in (*graph.input, *graph.value_info, *graph.output)
+            if info.HasField("type")
+        ]
         # of the graph itself, before what is around it
         known = around.new_child({each.name: each for each in (*infos, *graph.initializer)})
         total = 0
         for raw in graph.node:
-            values = [each.t for each in raw.attribute if raw.op_type == "Constant" and each.name == "value"]
+            values = [
+                each.t
+                for each in raw.attribute
+                if raw.op_type == "Constant" and each.name == "value"
+            ]
             known.update(zip(raw.output, values, strict=False))
             name = prefix + (raw.name or next(filter(None, raw.output), raw.op_type))
             node = OnnxNode(onnx, raw, known, kind, layouts)
@@ -131,9 +153,17 @@ def problems_from_onnx(
                 found.skipped.append(SkippedNode(name, node.operation, str(error)))
                 unknown.extend([name] * node.lacks_shape)
             found.notes.extend(f"{name}: {note}" for note in node.notes)
-            bodies = [(a.name, body) for a in raw.attribute for body in (*[a.g] * a.HasField("g"), *a.graphs)]
+            bodies = [
+                (a.name, body)
+                for a in raw.attribute
+                for body in (*[a.g] * a.HasField("g"), *a.graphs)
+            ]
             if inside := sum(walk(body, known, f"{name}/{branch}/") for branch, body in bodies):
-                how = "the problems of both branches are" if raw.op_type == "If" else "each problem of its body is"
+                how = (
+                    "the problems of both branches are"
+                    if raw.op_type == "If"
+                    else "each problem of its body is"
+                )
                 found.notes.append(f"{name} ({node.operation}): {how} counted once")
                 total += inside
         return total
@@ -151,7 +181,10 @@ def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
         return f"model {model.graph.name!r}", None, deepcopy(model)
     is_data = isinstance(model, (bytes, bytearray, memoryview))
     is_known = is_data or isinstance(model, (str, os.PathLike))
-    require(is_known, f"model of type {type(model).__name__}; allowed: a path, bytes, an onnx.ModelProto")
+    require(
+        is_known,
+        f"model of type {type(model).__name__}; allowed: a path, bytes, an onnx.ModelProto",
+    )
     path = Path() if is_data else path_of(model, "model")
     where = f"model of {len(model)} bytes" if is_data else f"model={str(path)!r}"
     with refused_as(ArgumentError, f"{where} cannot be read"):
@@ -165,15 +198,27 @@ def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
 def _check(onnx: Any, model: Any, where: str) -> None:
     """Refuse what is no whole model, and what is too large with its functions inlined, before that is tried."""
     require(model.HasField("graph"), f"{where} is not an ONNX model: it has no graph")
-    require(model.opset_import, f"{where} is not a whole ONNX model: it does not say which operator set it uses")
+    require(
+        model.opset_import,
+        f"{where} is not a whole ONNX model: it does not say which operator set it uses",
+    )
     # protobuf gives texts that are not UTF-8 as bytes
-    require(not _within(model, bytes), f"{where} is not a whole ONNX model: a name in it is not UTF-8")
-    functions: dict[Any, Any] = {(each.domain, each.name): each for each in model.functions} | {None: model.graph}
+    require(
+        not _within(model, bytes), f"{where} is not a whole ONNX model: a name in it is not UTF-8"
+    )
+    functions: dict[Any, Any] = {(each.domain, each.name): each for each in model.functions} | {
+        None: model.graph
+    }
     for name, function in functions.items():
-        functions[name] = Counter((node.domain, node.op_type) for node in _within(function, onnx.NodeProto))
+        functions[name] = Counter(
+            (node.domain, node.op_type) for node in _within(function, onnx.NodeProto)
+        )
     calls = Counter([None])
     for _ in range(_DEEPEST + 2):
-        require(calls.total() <= _MOST_NODES, f"{where} has more than {_MOST_NODES} nodes, its functions inlined")
+        require(
+            calls.total() <= _MOST_NODES,
+            f"{where} has more than {_MOST_NODES} nodes, its functions inlined",
+        )
         called = {operation: calls.pop(operation) for operation in functions.keys() & calls.keys()}
         if not called:
             return
@@ -185,12 +230,18 @@ def _check(onnx: Any, model: Any, where: str) -> None:
 def _drop_weights(onnx: Any, graph: Any, folder: Path | None) -> dict[str, str]:
     """Drop the values of large initializers; read those in other files that shapes may need, or return why not, by name."""
     types, external, unread = onnx.TensorProto, onnx.external_data_helper, {}
-    scales = {name for node in graph.node if node.op_type in ("Resize", "Upsample") for name in node.input}
+    scales = {
+        name for node in graph.node if node.op_type in ("Resize", "Upsample") for name in node.input
+    }
     for tensor in graph.initializer:
         name, kind, dims, size = tensor.name, tensor.data_type, tensor.dims, prod(tensor.dims)
         if size > _SMALL:
-            tensor.CopyFrom(types(name=name, data_type=kind, dims=dims, data_location=types.EXTERNAL))
-        elif (kind in (types.INT64, types.INT32) or name in scales) and external.uses_external_data(tensor):
+            tensor.CopyFrom(
+                types(name=name, data_type=kind, dims=dims, data_location=types.EXTERNAL)
+            )
+        elif (kind in (types.INT64, types.INT32) or name in scales) and external.uses_external_data(
+            tensor
+        ):
             try:
                 require(folder, "only the path of a model says where its external data is")
                 length = size * onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize
@@ -200,7 +251,11 @@ def _drop_weights(onnx: Any, graph: Any, folder: Path | None) -> dict[str, str]:
             except Exception as error:  # onnx's own kinds have no common base
                 unread[name] = str(error)
     for sparse in graph.sparse_initializer:  # of what is made of these inference finds no shape
-        dense = {"name": sparse.values.name, "data_type": sparse.values.data_type, "dims": sparse.dims}
+        dense = {
+            "name": sparse.values.name,
+            "data_type": sparse.values.data_type,
+            "dims": sparse.dims,
+        }
         graph.initializer.add(**dense, data_location=types.EXTERNAL)
     del graph.sparse_initializer[:]
     return unread
@@ -219,7 +274,9 @@ def _with_shapes(onnx: Any, model: Any) -> Any:
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     # Of what inference knows nothing, the results of unknown operations for instance, the model is believed.
     for graph, said in zip(_within(model.graph, onnx.GraphProto), declared, strict=True):
-        known = {info.name for info in (*graph.value_info, *graph.output) if shape_of(info) is not None}
+        known = {
+            info.name for info in (*graph.value_info, *graph.output) if shape_of(info) is not None
+        }
         graph.value_info.extend(info for info in said if info.name not in known)
     return onnx.shape_inference.infer_shapes(model, data_prop=True) if any(declared) else model
 
@@ -235,26 +292,37 @@ def _give_sizes(onnx: Any, graph: Any, where: str, batch: Any, shapes: Any) -> N
             dim.dim_param = dim.dim_param or f"unk__{number}_of_inputs"
     known = ", ".join(f"{name} {show(shape_of(info))}" for name, info in inputs.items()) or "none"
     shapes = {} if shapes is None else shapes
-    require(isinstance(shapes, Mapping), f"shapes={shown(shapes)} is not a mapping of input names to shapes")
+    require(
+        isinstance(shapes, Mapping),
+        f"shapes={shown(shapes)} is not a mapping of input names to shapes",
+    )
     wanted = []  # axes, the sizes that they shall have, and who says so
     for name, given in shapes.items():
         said = f"shapes[{shown(name)}]"
-        shape = tuple(integer(size, said) for size in sequence(given, said, "a sequence of integers"))
+        shape = tuple(
+            integer(size, said) for size in sequence(given, said, "a sequence of integers")
+        )
         require(name in inputs, f"{said}: {where} has no such input; its inputs: {known}")
         said, kind, before = f"{said}={shape}", inputs[name].type, shape_of(inputs[name])
         require(kind.HasField("tensor_type"), f"{said}: that input is not a tensor")
         if before is None:
-            kind.tensor_type.shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in shape)
+            kind.tensor_type.shape.dim.extend(
+                onnx.TensorShapeProto.Dimension(dim_value=size) for size in shape
+            )
         dims, is_like = kind.tensor_type.shape.dim, f"{said}: the model's input is {show(before)}"
         require(len(dims) == len(shape), is_like)
         for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
-            require(dim.dim_param or dim.dim_value == size, f"{is_like}, of fixed size on axis {axis}")
+            require(
+                dim.dim_param or dim.dim_value == size, f"{is_like}, of fixed size on axis {axis}"
+            )
             wanted.append((dim, size, said))
     if batch is not None:
         size, said = integer(batch, "batch"), f"batch={batch}"
         # Named so, or else every first one that is symbolic; a model may also fix it.
         batches = [dim for _, dim in axes if _BATCH.search(dim.dim_param)]
-        batches = batches or [dim for place, dim in axes if place == 0 and (dim.dim_param or dim.dim_value == size)]
+        batches = batches or [
+            dim for place, dim in axes if place == 0 and (dim.dim_param or dim.dim_value == size)
+        ]
         require(batches, f"{said}: no input of {where} has a symbolic batch; its inputs: {known}")
         wanted += [(dim, size, said) for dim in batches]
     sizes: dict[str, int] = {}

@@ -13,15 +13,22 @@ from cudnnlite.arguments import refused_as
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.convolution_backward_problem import ConvolutionBackwardDataProblem
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.problem import Problem
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.convolution_backward import ConvolutionBackwardDataProblem
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.rnn import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 
-FLOATS = {"FLOAT": DataType.FLOAT, "FLOAT16": DataType.HALF, "DOUBLE": DataType.DOUBLE, "BFLOAT16": DataType.BFLOAT16}
+FLOATS = {
+    "FLOAT": DataType.FLOAT,
+    "FLOAT16": DataType.HALF,
+    "DOUBLE": DataType.DOUBLE,
+    "BFLOAT16": DataType.BFLOAT16,
+}
 FLOAT_NAMES = ", ".join(map(dtype_name, FLOATS.values()))
-Known = ChainMap[str, Any]  # by name: a ValueInfoProto, or the TensorProto of what stands in the model
+Known = ChainMap[
+    str, Any
+]  # by name: a ValueInfoProto, or the TensorProto of what stands in the model
 Axes = np.ndarray[Any, Any]  # for each spatial axis a number: Python's own, for a model may say any
 
 
@@ -32,10 +39,23 @@ class OnnxNode:
     and in layouts by rank.  Readers add to its `notes`; `lacks_shape` is set where they ask for a shape that is not known.
     """
 
-    def __init__(self, onnx: Any, proto: Any, known: Known, dtype: DataType | None, layouts: dict[int, str]) -> None:
-        self._onnx, self._proto, self._known, self._dtype, self.layouts = onnx, proto, known, dtype, layouts
-        self.operation = str(proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}")
-        self.inputs = (*proto.input, *[""] * 8)  # names, empty where there is none; an LSTM has eight
+    def __init__(
+        self, onnx: Any, proto: Any, known: Known, dtype: DataType | None, layouts: dict[int, str]
+    ) -> None:
+        self._onnx, self._proto, self._known, self._dtype, self.layouts = (
+            onnx,
+            proto,
+            known,
+            dtype,
+            layouts,
+        )
+        self.operation = str(
+            proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
+        )
+        self.inputs = (
+            *proto.input,
+            *[""] * 8,
+        )  # names, empty where there is none; an LSTM has eight
         self.notes: list[str] = []
         self.lacks_shape = False
 
@@ -45,7 +65,9 @@ class OnnxNode:
         require(name, f"it has no input {position}")
         shape = shape_of(self._known.get(name))
         self.lacks_shape = shape is None or not all(isinstance(size, int) for size in shape)
-        require(not self.lacks_shape, f"the shape of its input {name!r} is not known: {show(shape)}")
+        require(
+            not self.lacks_shape, f"the shape of its input {name!r} is not known: {show(shape)}"
+        )
         return tuple(map(int, shape or ()))
 
     def dtype(self) -> DataType:
@@ -57,7 +79,10 @@ class OnnxNode:
         number = value.data_type if hasattr(value, "dims") else value.type.tensor_type.elem_type
         require(number, f"the data type of its input {name!r} is not known; dtype= gives one")
         kind = kinds.Name(number) if number in kinds.values() else f"of data type {number}"
-        require(kind in FLOATS, f"its input {name!r} is {kind.lower()}; cudnnlite convolves {FLOAT_NAMES}")
+        require(
+            kind in FLOATS,
+            f"its input {name!r} is {kind.lower()}; cudnnlite convolves {FLOAT_NAMES}",
+        )
         return FLOATS[kind]
 
     def constant(self, position: int) -> list[Any] | None:
@@ -67,7 +92,9 @@ class OnnxNode:
         if not hasattr(value, "dims") or onnx.external_data_helper.uses_external_data(value):
             return None
         with refused_as(ArgumentError, f"its input {name!r} cannot be read", Exception):
-            return list(onnx.numpy_helper.to_array(value).ravel().tolist())  # which stumbles over many things
+            return list(
+                onnx.numpy_helper.to_array(value).ravel().tolist()
+            )  # which stumbles over many things
 
     def attributes(self) -> dict[str, Any]:
         """Return its attributes, as given or else as ONNX says, each of the type that it must have; None for the others."""
@@ -89,11 +116,15 @@ def _plain(value: Any) -> Any:
 def convolution(node: OnnxNode) -> Problem:
     """Return the problem of a Conv node."""
     x, w, conv, (size, stride, reach), given = _operands(node)
-    before, behind = _parted(given["auto_pad"], given["pads"], (size - 1) // stride * stride + reach - size)
+    before, behind = _parted(
+        given["auto_pad"], given["pads"], (size - 1) // stride * stride + reach - size
+    )
     # the same padding on both sides, which all of cuDNN takes, is as good where the filter gets to nothing that differs
     if np.all((size + before + behind - reach) // stride == (size + 2 * before - reach) // stride):
         behind = before
-    return ConvolutionForwardProblem(x, w, conv.replace(padding=[*zip(before, behind, strict=True)]))
+    return ConvolutionForwardProblem(
+        x, w, conv.replace(padding=[*zip(before, behind, strict=True)])
+    )
 
 
 def transposed(node: OnnxNode) -> Problem:
@@ -105,7 +136,9 @@ def transposed(node: OnnxNode) -> Problem:
     require(fits, f"output_padding={extra}, output_shape={image} do not fit {rank} spatial axes")
     whole = (size - 1) * stride + reach + extra
     if image:
-        auto = "SAME_UPPER" if auto == "SAME_UPPER" else "SAME_LOWER"  # as ONNX cuts off what is too much
+        auto = (
+            "SAME_UPPER" if auto == "SAME_UPPER" else "SAME_LOWER"
+        )  # as ONNX cuts off what is too much
     elif auto.startswith("SAME"):
         image = tuple(size * stride)
     before, behind = _parted(auto, given["pads"], whole - (image or whole))
@@ -118,19 +151,31 @@ def transposed(node: OnnxNode) -> Problem:
     return ConvolutionBackwardDataProblem(w, dy, conv, dy.packed(shape))
 
 
-def _operands(node: OnnxNode) -> tuple[TensorSpec, FilterSpec, ConvolutionSpec, tuple[Axes, ...], dict[str, Any]]:
+def _operands(
+    node: OnnxNode,
+) -> tuple[TensorSpec, FilterSpec, ConvolutionSpec, tuple[Axes, ...], dict[str, Any]]:
     """Return the specs of a node's two inputs and of its steps; the first's sizes, strides, the filter's reach; attributes."""
     x_shape, w_shape, dtype, given = node.shape(0), node.shape(1), node.dtype(), node.attributes()
     rank, layout, taps = len(x_shape) - 2, node.layouts.get(len(x_shape)), given["kernel_shape"]
-    require(layout and len(w_shape) == rank + 2, f"x {x_shape} and w {w_shape}: cuDNN convolves 1 to 3 spatial axes")
+    require(
+        layout and len(w_shape) == rank + 2,
+        f"x {x_shape} and w {w_shape}: cuDNN convolves 1 to 3 spatial axes",
+    )
     require(taps in (None, w_shape[2:]), f"kernel_shape={taps}, but its filter is {w_shape}")
     strides, dilations = (given[name] or (1,) * rank for name in ("strides", "dilations"))
     pads = given["pads"] or (0,) * (2 * rank)
-    fits = [len(strides), len(dilations), len(pads)] == [rank, rank, 2 * rank] and min(strides + dilations) > 0
-    require(fits, f"strides={strides}, dilations={dilations}, pads={pads} do not fit {rank} spatial axes")
+    fits = [len(strides), len(dilations), len(pads)] == [rank, rank, 2 * rank] and min(
+        strides + dilations
+    ) > 0
+    require(
+        fits,
+        f"strides={strides}, dilations={dilations}, pads={pads} do not fit {rank} spatial axes",
+    )
     x, w = TensorSpec(x_shape, dtype, layout), FilterSpec(w_shape, dtype, layout)
     conv = ConvolutionSpec(0, strides, dilations, given["group"])
-    rows = np.array((*x_shape[2:], *w_shape[2:], *strides, *dilations, *pads), dtype=object).reshape(6, rank)
+    rows = np.array(
+        (*x_shape[2:], *w_shape[2:], *strides, *dilations, *pads), dtype=object
+    ).reshape(6, rank)
     size, tap, stride, dilation, *given["pads"] = rows
     return x, w, conv, (size, stride, dilation * (tap - 1) + 1), given
 
@@ -138,7 +183,12 @@ def _operands(node: OnnxNode) -> tuple[TensorSpec, FilterSpec, ConvolutionSpec, 
 def _parted(auto: str, given: list[Axes], totals: Axes) -> list[Axes]:
     """Return the padding before and behind axes by auto_pad: as given, none, or totals of which one side gets the odd one."""
     less, more = np.maximum(0, totals) // 2, (np.maximum(0, totals) + 1) // 2
-    ways = {"NOTSET": given, "VALID": [0 * less, 0 * less], "SAME_UPPER": [less, more], "SAME_LOWER": [more, less]}
+    ways = {
+        "NOTSET": given,
+        "VALID": [0 * less, 0 * less],
+        "SAME_UPPER": [less, more],
+        "SAME_LOWER": [more, less],
+    }
     require(auto in ways, f"auto_pad={auto!r} is not one of NOTSET, SAME_UPPER, SAME_LOWER, VALID")
     return ways[auto]
 
@@ -150,36 +200,72 @@ def recurrent(node: OnnxNode) -> Problem:
     require(direction in known, f"direction={direction!r} is not one of {', '.join(known)}")
     directions = known[direction]
     # before the shapes: what cuDNN's cells have not is skipped, whatever they are
-    gates, only = {"LSTM": (4, "sigmoid, tanh, tanh"), "GRU": (3, "sigmoid, tanh")}.get(kind, (1, "tanh or relu"))
+    gates, only = {"LSTM": (4, "sigmoid, tanh, tanh"), "GRU": (3, "sigmoid, tanh")}.get(
+        kind, (1, "tanh or relu")
+    )
     usual = [directions * names.split(", ") for names in only.split(" or ")]
     activations, clip = given["activations"] or (), inf if given["clip"] is None else given["clip"]
     named = [name.lower() for name in activations][: len(usual[0])] or usual[0]
-    require(named in usual, f"activations={', '.join(activations)}; cuDNN has {only} only, in every direction")
-    require(isinf(clip), f"clip={clip:g} bounds what goes into the activations; cuDNN bounds the cell state only")
-    require(not given.get("input_forget"), "input_forget=1 couples two gates, which cuDNN's LSTM keeps apart")
+    require(
+        named in usual,
+        f"activations={', '.join(activations)}; cuDNN has {only} only, in every direction",
+    )
+    require(
+        isinf(clip),
+        f"clip={clip:g} bounds what goes into the activations; cuDNN bounds the cell state only",
+    )
+    require(
+        not given.get("input_forget"),
+        "input_forget=1 couples two gates, which cuDNN's LSTM keeps apart",
+    )
     resets_after = given.get("linear_before_reset", 1)
     require(resets_after, "linear_before_reset=0; cuDNN's GRU resets after the recurrent product")
-    require(kind != "LSTM" or not node.inputs[7], "it has peepholes (input P), which cuDNN's LSTM does not have")
+    require(
+        kind != "LSTM" or not node.inputs[7],
+        "it has peepholes (input P), which cuDNN's LSTM does not have",
+    )
     x_shape = node.shape(0)
     require(len(x_shape) == 3, f"its input has shape {x_shape}; allowed: three axes")
     hidden = given["hidden_size"] or (0, *node.shape(2))[-1]
     for name, position, columns in (("W", 1, x_shape[2]), ("R", 2, hidden)):
         found, wanted = node.shape(position), (directions, gates * hidden, columns)
-        require(found == wanted, f"{name} has shape {found}; hidden_size={hidden} and its input ask for {wanted}")
-    lengths, dtype, cell = node.constant(4), node.dtype(), named[0] if kind == "RNN" else kind.lower()
-    spec = RNNSpec(cell, x_shape[2], hidden, 1, directions == 2, bias=bool(node.inputs[3]), dtype=dtype)
-    data = RNNDataSpec(x_shape, lengths, dtype, "batch_major" if given.get("layout") == 1 else "sequence_major")
+        require(
+            found == wanted,
+            f"{name} has shape {found}; hidden_size={hidden} and its input ask for {wanted}",
+        )
+    lengths, dtype, cell = (
+        node.constant(4),
+        node.dtype(),
+        named[0] if kind == "RNN" else kind.lower(),
+    )
+    spec = RNNSpec(
+        cell, x_shape[2], hidden, 1, directions == 2, bias=bool(node.inputs[3]), dtype=dtype
+    )
+    data = RNNDataSpec(
+        x_shape, lengths, dtype, "batch_major" if given.get("layout") == 1 else "sequence_major"
+    )
     if node.inputs[4] and lengths is None:
-        node.notes.append(f"the sequences' lengths are not in the model; all are taken to be {data.max_length}")
+        node.notes.append(
+            f"the sequences' lengths are not in the model; all are taken to be {data.max_length}"
+        )
     if direction == "reverse":
-        node.notes.append("direction=reverse, which cuDNN does as forward on sequences turned round")
+        node.notes.append(
+            "direction=reverse, which cuDNN does as forward on sequences turned round"
+        )
     return RNNForwardProblem(spec, data)
 
 
-_READERS: dict[str, Callable[[OnnxNode], Problem]] = {"Conv": convolution, "ConvTranspose": transposed}
+_READERS: dict[str, Callable[[OnnxNode], Problem]] = {
+    "Conv": convolution,
+    "ConvTranspose": transposed,
+}
 _READERS |= dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent)
 _QUANTIZED = "a quantized convolution, for which there is no kind of problem yet"
-_REASONS = {"ConvInteger": _QUANTIZED, "QLinearConv": _QUANTIZED, "DeformConv": "cuDNN has no deformable convolution"}
+_REASONS = {
+    "ConvInteger": _QUANTIZED,
+    "QLinearConv": _QUANTIZED,
+    "DeformConv": "cuDNN has no deformable convolution",
+}
 
 
 def problem_of(node: OnnxNode) -> Problem | None:
@@ -199,7 +285,9 @@ def shape_of(value: Any) -> tuple[int | str, ...] | None:
         return None
     # Some exporters write 0 or -1 for what is symbolic; unk__ is what inference, or we, called what has no name.
     names = [(dim.dim_value, dim.dim_param) for dim in value.type.tensor_type.shape.dim]
-    return tuple(size if size > 0 else "" if name.startswith("unk__") else name for size, name in names)
+    return tuple(
+        size if size > 0 else "" if name.startswith("unk__") else name for size, name in names
+    )
 
 
 def show(shape: Sequence[int | str] | None) -> str:

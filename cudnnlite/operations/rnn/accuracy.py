@@ -11,9 +11,9 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.enums import MathType, RNNDataLayout
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.rnn import equations as rnn_equations
 from cudnnlite.operations.rnn.outputs import RNNTrainingOutput
 from cudnnlite.operations.rnn.plan import RNNPlan
+from cudnnlite.problems import rnn_equations
 from cudnnlite.search.accuracy import Errors, relative_errors, why_wrong
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 
@@ -51,7 +51,10 @@ class PrefixCheck:
                     "x, hx, cx or weights hold values that are not finite; nothing can be checked with them"
                 )
         y = self._steps_of(out.y)
-        got = [y, *(state.numpy()[:, self._sequences] for state in (out.hy, out.cy) if state is not None)]
+        got = [
+            y,
+            *(state.numpy()[:, self._sequences] for state in (out.hy, out.cy) if state is not None),
+        ]
         return relative_errors(got, self._expected)
 
     def why_wrong(self, error: float, math_type: MathType) -> str:
@@ -61,20 +64,33 @@ class PrefixCheck:
 
     def _steps_of(self, array: DeviceArray) -> Array:
         """Return the steps of the chosen sequences in float64."""
-        return rnn_equations.steps_of(array.numpy(), self._data)[:, self._sequences].astype(np.float64)
+        return rnn_equations.steps_of(array.numpy(), self._data)[:, self._sequences].astype(
+            np.float64
+        )
 
     def _reference(self, spec: RNNSpec) -> list[Array]:
         chosen = self._sequences
-        hx, cx = (None if s is None else s.numpy()[:, chosen].astype(np.float64) for s in (self._hx, self._cx))
+        hx, cx = (
+            None if s is None else s.numpy()[:, chosen].astype(np.float64)
+            for s in (self._hx, self._cx)
+        )
         network = rnn_equations.network_of(spec, self._weights.numpy())
         active = rnn_equations.active_steps(self._data)[:, chosen]
         y, hy, cy = rnn_equations.forward(network, self._steps_of(self._x), active, hx, cx)
         return [y, hy] if cy is None else [y, hy, cy]
 
 
-def _first_steps(x: DeviceArray, data: RNNDataSpec, lengths: tuple[int, ...], steps: int) -> DeviceArray:
+def _first_steps(
+    x: DeviceArray, data: RNNDataSpec, lengths: tuple[int, ...], steps: int
+) -> DeviceArray:
     """Return the first steps of all sequences: a view, but for batch-major data, where they do not lie together."""
     if data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED:
-        return arrays.from_host(x.device, x.stream, np.ascontiguousarray(x.numpy()[:, :steps]), dtype=data.dtype)
-    shape = (sum(lengths), data.vector_size) if data.is_packed else (steps, data.batch, data.vector_size)
+        return arrays.from_host(
+            x.device, x.stream, np.ascontiguousarray(x.numpy()[:, :steps]), dtype=data.dtype
+        )
+    shape = (
+        (sum(lengths), data.vector_size)
+        if data.is_packed
+        else (steps, data.batch, data.vector_size)
+    )
     return arrays.part_of(x, TensorSpec(shape, data.dtype))

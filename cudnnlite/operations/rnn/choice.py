@@ -7,14 +7,19 @@ from typing import Any
 
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.search.results import AlgorithmResult
-from cudnnlite.search.table import AlgorithmTable
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.math_types import allowed_math_types
 from cudnnlite.specs.rnn_rules import why_not
 
 # PERSIST_DYNAMIC last: it is compiled for each plan, and by then it is known what it has to beat.
-ALGORITHMS = (RNNAlgo.STANDARD, RNNAlgo.PERSIST_STATIC, RNNAlgo.PERSIST_STATIC_SMALL_H, RNNAlgo.PERSIST_DYNAMIC)
+ALGORITHMS = (
+    RNNAlgo.STANDARD,
+    RNNAlgo.PERSIST_STATIC,
+    RNNAlgo.PERSIST_STATIC_SMALL_H,
+    RNNAlgo.PERSIST_DYNAMIC,
+)
 
 
 @lru_cache(maxsize=64)
@@ -25,14 +30,22 @@ def heuristic(spec: RNNSpec, data: RNNDataSpec, *, full: bool | None = None) -> 
     """
     full = data.is_full if full is None else full
     narrow = spec.dtype in (DataType.HALF, DataType.BFLOAT16)
-    algorithm = _fastest(spec, data, narrow and spec.math_type != MathType.FMA) if full else RNNAlgo.STANDARD
+    algorithm = (
+        _fastest(spec, data, narrow and spec.math_type != MathType.FMA)
+        if full
+        else RNNAlgo.STANDARD
+    )
     return AlgorithmResult(algorithm, _math_type(spec, algorithm, data.batch), deterministic=None)
 
 
 def _math_type(spec: RNNSpec, algorithm: RNNAlgo, batch: int) -> MathType:
     """Return the spec's math type; where that is DEFAULT, half precision gains by tensor cores, but for small problems."""
     tiny = algorithm == RNNAlgo.PERSIST_STATIC_SMALL_H and spec.hidden_size < 128 and batch < 256
-    if spec.dtype in (DataType.HALF, DataType.BFLOAT16) and spec.math_type == MathType.DEFAULT and not tiny:
+    if (
+        spec.dtype in (DataType.HALF, DataType.BFLOAT16)
+        and spec.math_type == MathType.DEFAULT
+        and not tiny
+    ):
         return MathType.TENSOR_OP
     return spec.math_type
 
@@ -68,7 +81,9 @@ def parse_algorithm(algorithm: Any, spec: RNNSpec, batch: int) -> AlgorithmResul
     if algorithm is None:
         return None
     if isinstance(algorithm, AlgorithmTable):
-        raise ArgumentError("algorithm is a whole table; pass one of its rows, such as found.best()")
+        raise ArgumentError(
+            "algorithm is a whole table; pass one of its rows, such as found.best()"
+        )
     if not isinstance(algorithm, AlgorithmResult):
         kind = parse_enum(RNNAlgo, algorithm, "algorithm")
         return AlgorithmResult(kind, _math_type(spec, kind, batch), deterministic=None)
@@ -78,7 +93,9 @@ def parse_algorithm(algorithm: Any, spec: RNNSpec, batch: int) -> AlgorithmResul
         )
     parse_enum(RNNAlgo, algorithm.algorithm, "algorithm")
     if not algorithm.ok:
-        raise ArgumentError(f"algorithm={algorithm} cannot be used: {algorithm.why_not or algorithm.status}")
+        raise ArgumentError(
+            f"algorithm={algorithm} cannot be used: {algorithm.why_not or algorithm.status}"
+        )
     if algorithm.math_type not in (*allowed_math_types(spec.math_type, spec.dtype), spec.math_type):
         raise ArgumentError(
             f"algorithm was found with math type {algorithm.math_type}, which would undo the spec's {spec.math_type}"

@@ -16,7 +16,13 @@ from cudnnlite.specs.rnn_weights import DIRECTIONS, WeightPart, weight_parts
 
 Array = np.ndarray[Any, Any]
 
-_TORCH_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")  # of the stacks, in PyTorch's order
+_TORCH_NAMES = (
+    "weight_ih",
+    "weight_hh",
+    "bias_ih",
+    "bias_hh",
+    "weight_hr",
+)  # of the stacks, in PyTorch's order
 # The gates as others stack them, by cuDNN's names.
 _ONNX_GATES = {RNNMode.LSTM: "iofg", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
 _KERAS_GATES = {RNNMode.LSTM: "ifgo", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
@@ -30,7 +36,12 @@ def host_array(value: Any, what: str = "values") -> Array:
         array = np.asarray(value)
     except CudnnliteError:  # an array on the device says so itself
         raise
-    except (TypeError, ValueError, MemoryError, OverflowError) as error:  # a ragged list, too long a range
+    except (
+        TypeError,
+        ValueError,
+        MemoryError,
+        OverflowError,
+    ) as error:  # a ragged list, too long a range
         raise ArgumentError(f"{what} cannot be turned into an array: {error}") from error
     if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
         raise ArgumentError(f"{what} is of {array.dtype}; allowed: real numbers")
@@ -53,8 +64,17 @@ def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -
         rows[prefix + torch_name(part)] = (stacked * part.shape[0], *part.shape[1:])
     given = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
     check_names("state_dict", given, rows)
-    tensors = {name: checked(f"state_dict[{name!r}]", given[name], shape) for name, shape in rows.items()}
-    return _split(spec, parts, spec.gates, lambda part: tensors[prefix + torch_name(part)], "state_dict", "state_dict")
+    tensors = {
+        name: checked(f"state_dict[{name!r}]", given[name], shape) for name, shape in rows.items()
+    }
+    return _split(
+        spec,
+        parts,
+        spec.gates,
+        lambda part: tensors[prefix + torch_name(part)],
+        "state_dict",
+        "state_dict",
+    )
 
 
 def to_torch(spec: RNNSpec, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -80,9 +100,13 @@ def _all_parts(spec: RNNSpec) -> list[WeightPart]:
 
 
 def _split(
-    spec: RNNSpec, parts: Iterable[WeightPart], gates: Sequence[str], stack: Callable[[WeightPart], Array],
-    matrices: str, biases: str,
-) -> dict[str, Array]:  # fmt: skip
+    spec: RNNSpec,
+    parts: Iterable[WeightPart],
+    gates: Sequence[str],
+    stack: Callable[[WeightPart], Array],
+    matrices: str,
+    biases: str,
+) -> dict[str, Array]:
     """Cut parts out of what holds them, gates in that order; what the spec has not got is dropped, and must be zero.
 
     `matrices` and `biases` are the arguments that messages name.
@@ -95,7 +119,9 @@ def _split(
         elif np.any(value):
             what = f"bias {spec.bias.name}" if part.bias else "input matrix (input_mode='skip')"
             holder = biases if part.bias else matrices
-            raise ArgumentError(f"{holder} has a {part.name} that is not zero; the spec says: {what}")
+            raise ArgumentError(
+                f"{holder} has a {part.name} that is not zero; the spec says: {what}"
+            )
     return values
 
 
@@ -119,17 +145,24 @@ def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
             "R": (spec.directions, stacked, hidden),
             "B": (spec.directions, 2 * stacked),
         }
-        tensors = {name: checked(f"{name} of layer {layer}", of[layer], shapes[name]) for name, of in given.items()}
+        tensors = {
+            name: checked(f"{name} of layer {layer}", of[layer], shapes[name])
+            for name, of in given.items()
+        }
         bias = tensors.get("B", np.zeros(shapes["B"], tensors["W"].dtype))
         stacks += zip(tensors["W"], tensors["R"], *np.split(bias, 2, axis=1), strict=True)
-    return _split(spec, _all_parts(spec), gates, lambda part: stacks[part.pseudo_layer][part.field], "W", "B")
+    return _split(
+        spec, _all_parts(spec), gates, lambda part: stacks[part.pseudo_layer][part.field], "W", "B"
+    )
 
 
 def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
     """Split what `get_weights()` of Keras layers returns: kernel, recurrent kernel and bias, which Keras stores transposed."""
     if instance_of(spec, RNNSpec, "spec").projects:
         raise ArgumentError(f"{spec} has a projection, which Keras's layers have not")
-    flat = [host_array(value, f"weights[{number}]") for number, value in enumerate(_flatten(weights))]
+    flat = [
+        host_array(value, f"weights[{number}]") for number, value in enumerate(_flatten(weights))
+    ]
     has_bias = spec.bias != RNNBiasMode.NO
     each = 3 if has_bias else 2
     if len(flat) != each * spec.num_layers * spec.directions:
@@ -148,7 +181,9 @@ def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
         checked(f"kernel of {where}", kernel, (spec.layer_input_size(layer), stacked))
         checked(f"recurrent kernel of {where}", recurrent, (hidden, stacked))
         if bias and gru and bias[0].ndim == 1:
-            raise ArgumentError(f"the bias of {where} is of a GRU with reset_after=False, which cuDNN has not")
+            raise ArgumentError(
+                f"the bias of {where} is of a GRU with reset_after=False, which cuDNN has not"
+            )
         if bias:
             checked(f"bias of {where}", bias[0], (2, stacked) if gru else (stacked,))
             bias = [*bias[0]] if gru else [bias[0], np.zeros_like(bias[0])]
@@ -156,18 +191,27 @@ def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
                 bias.reverse()  # Keras has one bias here; either place gives the same sums
         stacks.append((kernel.T, recurrent.T, *bias))
     return _split(
-        spec, _all_parts(spec), gates, lambda part: stacks[part.pseudo_layer][part.field], "weights", "weights"
+        spec,
+        _all_parts(spec),
+        gates,
+        lambda part: stacks[part.pseudo_layer][part.field],
+        "weights",
+        "weights",
     )
 
 
 def check_names(
     argument: str, given: Mapping[str, Any], wanted: Mapping[str, Any], *, all_of_them: bool = True
-) -> None:  # fmt: skip
+) -> None:
     """Raise ArgumentError unless all names that are wanted are given, and no others."""
     check_mapping(given, argument)
     missing = sorted(set(wanted) - set(given)) if all_of_them else []
     extra = sorted(set(given) - set(wanted))
-    told = [f"{kind} {', '.join(names)}" for kind, names in (("missing", missing), ("not known", extra)) if names]
+    told = [
+        f"{kind} {', '.join(names)}"
+        for kind, names in (("missing", missing), ("not known", extra))
+        if names
+    ]
     if told:
         raise ArgumentError(f"{argument}: {'; '.join(told)}")
 
@@ -175,7 +219,9 @@ def check_names(
 def check_mapping(given: Any, argument: str) -> None:
     """Raise ArgumentError unless it is a mapping of names to something."""
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise ArgumentError(f"{argument} of type {type(given).__name__} is no mapping of names to arrays")
+        raise ArgumentError(
+            f"{argument} of type {type(given).__name__} is no mapping of names to arrays"
+        )
 
 
 def checked(what: str, value: Any, shape: tuple[int, ...]) -> Array:
@@ -189,7 +235,9 @@ def checked(what: str, value: Any, shape: tuple[int, ...]) -> Array:
 def _per_layer(value: Any, argument: str, layers: int) -> list[Array]:
     given = list(value) if isinstance(value, (list, tuple)) else [value]
     if len(given) != layers:
-        raise ArgumentError(f"{argument} has {len(given)} arrays; the spec has {layers} layers, one ONNX node for each")
+        raise ArgumentError(
+            f"{argument} has {len(given)} arrays; the spec has {layers} layers, one ONNX node for each"
+        )
     return [host_array(item, f"{argument} of layer {layer}") for layer, item in enumerate(given)]
 
 

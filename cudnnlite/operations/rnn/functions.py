@@ -10,16 +10,22 @@ from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
 from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
-from cudnnlite.operations.choosing import tuned_choice
-from cudnnlite.operations.documented import calling
-from cudnnlite.operations.dropout import DropoutState
-from cudnnlite.operations.operands import on_device, use
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput, without_sequences
+from cudnnlite.operations.layers.dropout import DropoutState
+from cudnnlite.operations.rnn.outputs import (
+    RNNGradients,
+    RNNOutput,
+    RNNReserve,
+    RNNTrainingOutput,
+    without_sequences,
+)
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.plans.choosing import tuned_choice
+from cudnnlite.plans.documented import calling
+from cudnnlite.plans.operands import on_device, use
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.rnn import RNNForwardProblem
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_data import parse_data_layout
 from cudnnlite.unknown import tells_unknown
@@ -27,32 +33,64 @@ from cudnnlite.unknown import tells_unknown
 
 @overload
 def plan_rnn(
-    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = ...,
-    layout: RNNDataLayout | str = ..., training: Literal[False] = ..., algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
-    padding_fill: float = ..., dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ...,
+    handle: Handle,
+    spec: RNNSpec,
+    x: AnyArray | TensorSpec | RNNDataSpec,
+    *,
+    lengths: Iterable[int] | None = ...,
+    layout: RNNDataLayout | str = ...,
+    training: Literal[False] = ...,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    padding_fill: float = ...,
+    dropout_state: DropoutState | None = ...,
+    workspace_limit: int | str | None = ...,
     replay: bool = ...,
-) -> RNNPlan[RNNOutput]: ...  # fmt: skip
+) -> RNNPlan[RNNOutput]: ...
 @overload
 def plan_rnn(
-    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = ...,
-    layout: RNNDataLayout | str = ..., training: Literal[True], algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
-    padding_fill: float = ..., dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ...,
+    handle: Handle,
+    spec: RNNSpec,
+    x: AnyArray | TensorSpec | RNNDataSpec,
+    *,
+    lengths: Iterable[int] | None = ...,
+    layout: RNNDataLayout | str = ...,
+    training: Literal[True],
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    padding_fill: float = ...,
+    dropout_state: DropoutState | None = ...,
+    workspace_limit: int | str | None = ...,
     replay: bool = ...,
-) -> RNNPlan[RNNTrainingOutput]: ...  # fmt: skip
+) -> RNNPlan[RNNTrainingOutput]: ...
 @overload
 def plan_rnn(
-    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = ...,
-    layout: RNNDataLayout | str = ..., training: bool, algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
-    padding_fill: float = ..., dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ...,
+    handle: Handle,
+    spec: RNNSpec,
+    x: AnyArray | TensorSpec | RNNDataSpec,
+    *,
+    lengths: Iterable[int] | None = ...,
+    layout: RNNDataLayout | str = ...,
+    training: bool,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    padding_fill: float = ...,
+    dropout_state: DropoutState | None = ...,
+    workspace_limit: int | str | None = ...,
     replay: bool = ...,
-) -> RNNPlan[Any]: ...  # fmt: skip
+) -> RNNPlan[Any]: ...
 @tells_unknown
 def plan_rnn(
-    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = None,
-    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, training: bool = False,
-    algorithm: AlgorithmResult | RNNAlgo | str | None = None, padding_fill: float = 0.0,
-    dropout_state: DropoutState | None = None, workspace_limit: int | str | None = None, replay: bool = False,
-) -> RNNPlan[Any]:  # fmt: skip
+    handle: Handle,
+    spec: RNNSpec,
+    x: AnyArray | TensorSpec | RNNDataSpec,
+    *,
+    lengths: Iterable[int] | None = None,
+    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
+    training: bool = False,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = None,
+    padding_fill: float = 0.0,
+    dropout_state: DropoutState | None = None,
+    workspace_limit: int | str | None = None,
+    replay: bool = False,
+) -> RNNPlan[Any]:
     """Make descriptors and choose an algorithm once, for many calls with the same batch size and layout.
 
     Parameters
@@ -106,10 +144,17 @@ def plan_rnn(
     use(handle)
     instance_of(spec, RNNSpec, "spec")
     if isinstance(x, (tuple, list)):
-        raise ArgumentError(f"x={shown(x)} is neither a spec nor a device array: dnn.TensorSpec(shape, dtype)")
+        raise ArgumentError(
+            f"x={shown(x)} is neither a spec nor a device array: dnn.TensorSpec(shape, dtype)"
+        )
     if isinstance(x, RNNDataSpec):
-        if lengths is not None or parse_data_layout(layout) not in (x.layout, RNNDataLayout.SEQ_MAJOR_UNPACKED):
-            raise ArgumentError(f"lengths or layout are given beside a whole spec, {x}, which has its own")
+        if lengths is not None or parse_data_layout(layout) not in (
+            x.layout,
+            RNNDataLayout.SEQ_MAJOR_UNPACKED,
+        ):
+            raise ArgumentError(
+                f"lengths or layout are given beside a whole spec, {x}, which has its own"
+            )
         layout, lengths = x.layout, None if x.is_full and not x.is_packed else x.lengths
         x = x.tensor()
     x_spec = x if isinstance(x, TensorSpec) else on_device(handle, x, "x").spec
@@ -118,7 +163,17 @@ def plan_rnn(
     algorithm = _tuned(handle, spec, data, training, algorithm, limit, lengths is not None)
     plan = RNNPlan[Any](
         handle,
-        make_request(handle, spec, data, training, algorithm, padding_fill, dropout_state, limit, lengths is not None),
+        make_request(
+            handle,
+            spec,
+            data,
+            training,
+            algorithm,
+            padding_fill,
+            dropout_state,
+            limit,
+            lengths is not None,
+        ),
         replay=replay,
     )
     try:
@@ -131,36 +186,84 @@ def plan_rnn(
 
 @overload
 def rnn_forward(
-    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ..., cx: AnyArray | None = ..., *,
-    lengths: Iterable[int] | None = ..., training: Literal[False] = ..., layout: RNNDataLayout | str = ...,
-    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., dropout_state: DropoutState | None = ...,
-    padding_fill: float = ..., out: Sequence[AnyArray | None] | None = ..., reserve: RNNReserve | None = ...,
-    workspace_limit: int | str | None = ..., workspace: AnyArray | None = ...,
-) -> RNNOutput: ...  # fmt: skip
+    handle: Handle,
+    spec: RNNSpec,
+    weights: RNNWeights,
+    x: AnyArray,
+    hx: AnyArray | None = ...,
+    cx: AnyArray | None = ...,
+    *,
+    lengths: Iterable[int] | None = ...,
+    training: Literal[False] = ...,
+    layout: RNNDataLayout | str = ...,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    dropout_state: DropoutState | None = ...,
+    padding_fill: float = ...,
+    out: Sequence[AnyArray | None] | None = ...,
+    reserve: RNNReserve | None = ...,
+    workspace_limit: int | str | None = ...,
+    workspace: AnyArray | None = ...,
+) -> RNNOutput: ...
 @overload
 def rnn_forward(
-    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ..., cx: AnyArray | None = ..., *,
-    lengths: Iterable[int] | None = ..., training: Literal[True], layout: RNNDataLayout | str = ...,
-    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., dropout_state: DropoutState | None = ...,
-    padding_fill: float = ..., out: Sequence[AnyArray | None] | None = ..., reserve: RNNReserve | None = ...,
-    workspace_limit: int | str | None = ..., workspace: AnyArray | None = ...,
-) -> RNNTrainingOutput: ...  # fmt: skip
+    handle: Handle,
+    spec: RNNSpec,
+    weights: RNNWeights,
+    x: AnyArray,
+    hx: AnyArray | None = ...,
+    cx: AnyArray | None = ...,
+    *,
+    lengths: Iterable[int] | None = ...,
+    training: Literal[True],
+    layout: RNNDataLayout | str = ...,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    dropout_state: DropoutState | None = ...,
+    padding_fill: float = ...,
+    out: Sequence[AnyArray | None] | None = ...,
+    reserve: RNNReserve | None = ...,
+    workspace_limit: int | str | None = ...,
+    workspace: AnyArray | None = ...,
+) -> RNNTrainingOutput: ...
 @overload
 def rnn_forward(
-    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ..., cx: AnyArray | None = ..., *,
-    lengths: Iterable[int] | None = ..., training: bool, layout: RNNDataLayout | str = ...,
-    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., dropout_state: DropoutState | None = ...,
-    padding_fill: float = ..., out: Sequence[AnyArray | None] | None = ..., reserve: RNNReserve | None = ...,
-    workspace_limit: int | str | None = ..., workspace: AnyArray | None = ...,
-) -> Any: ...  # fmt: skip
+    handle: Handle,
+    spec: RNNSpec,
+    weights: RNNWeights,
+    x: AnyArray,
+    hx: AnyArray | None = ...,
+    cx: AnyArray | None = ...,
+    *,
+    lengths: Iterable[int] | None = ...,
+    training: bool,
+    layout: RNNDataLayout | str = ...,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    dropout_state: DropoutState | None = ...,
+    padding_fill: float = ...,
+    out: Sequence[AnyArray | None] | None = ...,
+    reserve: RNNReserve | None = ...,
+    workspace_limit: int | str | None = ...,
+    workspace: AnyArray | None = ...,
+) -> Any: ...
 @tells_unknown
 def rnn_forward(
-    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = None, cx: AnyArray | None = None, *,
-    lengths: Iterable[int] | None = None, training: bool = False, algorithm: AlgorithmResult | RNNAlgo | str | None = None,
-    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, padding_fill: float = 0.0,
-    dropout_state: DropoutState | None = None, out: Sequence[AnyArray | None] | None = None, reserve: RNNReserve | None = None,
-    workspace_limit: int | str | None = None, workspace: AnyArray | None = None,
-) -> Any:  # fmt: skip
+    handle: Handle,
+    spec: RNNSpec,
+    weights: RNNWeights,
+    x: AnyArray,
+    hx: AnyArray | None = None,
+    cx: AnyArray | None = None,
+    *,
+    lengths: Iterable[int] | None = None,
+    training: bool = False,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = None,
+    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
+    padding_fill: float = 0.0,
+    dropout_state: DropoutState | None = None,
+    out: Sequence[AnyArray | None] | None = None,
+    reserve: RNNReserve | None = None,
+    workspace_limit: int | str | None = None,
+    workspace: AnyArray | None = None,
+) -> Any:
     """Run a recurrent network over a batch of sequences, asynchronously.
 
     Parameters
@@ -254,15 +357,28 @@ def rnn_forward(
             return empty
     data = data_spec(spec, x.spec, lengths, order)
     # with a buffer of the caller's own, that is all there is: no limit of the handle's is asked
-    limit = handle.workspace.limit_for(workspace_limit) if workspace is None or workspace_limit is not None else None
+    limit = (
+        handle.workspace.limit_for(workspace_limit)
+        if workspace is None or workspace_limit is not None
+        else None
+    )
     if algorithm is None and handle.chooser is not None and workspace is not None and limit is None:
-        limit = on_device(handle, workspace, "workspace").nbytes  # what is chosen must make do with it
+        limit = on_device(
+            handle, workspace, "workspace"
+        ).nbytes  # what is chosen must make do with it
     choice = _tuned(handle, spec, data, training, algorithm, limit, False)
     request = make_request(handle, spec, data, training, choice, padding_fill, dropout_state, limit)
-    if choice is not algorithm:  # what was tuned is a guess too: it was measured with similar lengths, maybe
+    if (
+        choice is not algorithm
+    ):  # what was tuned is a guess too: it was measured with similar lengths, maybe
         request = request._replace(guessed=True)
     lengths = None if lengths is None else data.lengths
-    arguments: dict[str, Any] = {"lengths": lengths, "out": out, "reserve": reserve, "workspace": workspace}
+    arguments: dict[str, Any] = {
+        "lengths": lengths,
+        "out": out,
+        "reserve": reserve,
+        "workspace": workspace,
+    }
     try:
         plan = handle.plans.get(request, RNNPlan, handle, request)
         return plan(weights, x, hx, cx, **arguments)
@@ -278,9 +394,14 @@ def rnn_forward(
 
 @calling("cudnnRNNBackwardData_v8")
 def rnn_backward_data(
-    handle: Handle, reserve: RNNReserve, dy: AnyArray | None = None, dhy: AnyArray | None = None,
-    dcy: AnyArray | None = None, *, out: Sequence[AnyArray | None] | None = None
-) -> RNNGradients:  # fmt: skip
+    handle: Handle,
+    reserve: RNNReserve,
+    dy: AnyArray | None = None,
+    dhy: AnyArray | None = None,
+    dcy: AnyArray | None = None,
+    *,
+    out: Sequence[AnyArray | None] | None = None,
+) -> RNNGradients:
     """Compute the gradients of input and first states from those of output and last states, asynchronously.
 
     Parameters
@@ -351,7 +472,13 @@ def rnn_backward_weights(
 
 
 def _tuned(
-    handle: Handle, spec: RNNSpec, data: RNNDataSpec, training: Any, algorithm: Any, limit: int | None, padded: bool
+    handle: Handle,
+    spec: RNNSpec,
+    data: RNNDataSpec,
+    training: Any,
+    algorithm: Any,
+    limit: int | None,
+    padded: bool,
 ) -> Any:
     """Return the algorithm that was given; where none was, what the handle's chooser says, if there is one.
 

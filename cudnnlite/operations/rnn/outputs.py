@@ -10,10 +10,10 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNDataLayout, RNNMode
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.operands import on_device
-from cudnnlite.operations.operation import all_of
-from cudnnlite.operations.plan_by_hand import TrainingReserve
 from cudnnlite.operations.rnn.weights import RNNWeights
+from cudnnlite.plans.operands import on_device
+from cudnnlite.plans.stateful_plan import TrainingReserve
+from cudnnlite.problems.operation import all_of
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.tensor import called
 
@@ -111,11 +111,24 @@ def written_of(out: Any, count: int) -> Any:
 
 
 def without_sequences(
-    handle: Handle, spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout, hx: Any, cx: Any, out: Any
+    handle: Handle,
+    spec: RNNSpec,
+    x: TensorSpec,
+    lengths: Any,
+    layout: RNNDataLayout,
+    hx: Any,
+    cx: Any,
+    out: Any,
 ) -> RNNOutput | None:
     """Return the outputs for no sequences, without a call: cuDNN has none for that; None where x is no such input."""
     steps = {RNNDataLayout.SEQ_MAJOR_UNPACKED: 0, RNNDataLayout.BATCH_MAJOR_UNPACKED: 1}.get(layout)
-    if x.rank != 3 or steps is None or x.shape[steps] == 0 or x.shape[2] != spec.input_size or x.dtype != spec.dtype:
+    if (
+        x.rank != 3
+        or steps is None
+        or x.shape[steps] == 0
+        or x.shape[2] != spec.input_size
+        or x.dtype != spec.dtype
+    ):
         return None
     if lengths is not None and len(integers(lengths, "lengths", 1)):
         raise ArgumentError(f"lengths={shown(lengths)} has entries for a batch of 0")
@@ -126,14 +139,29 @@ def without_sequences(
     out = written_of(out, len(shapes))
     all_of(out, tuple(shapes))
     lies = {"y": "batch_major" if steps else "sequence_major"}
-    specs = {name: TensorSpec(shape, spec.dtype, lies.get(name, "states")) for name, shape in shapes.items()}
-    given = [(f"out[{name!r}]", array, name) for name, array in zip(specs, out or (), strict=out is not None)]
-    given += [(name, array, there) for name, array, there in (("hx", hx, "hy"), ("cx", cx, "cy")) if array is not None]
-    arrays_given = {argument: (on_device(handle, array, argument), specs.get(name)) for argument, array, name in given}
+    specs = {
+        name: TensorSpec(shape, spec.dtype, lies.get(name, "states"))
+        for name, shape in shapes.items()
+    }
+    given = [
+        (f"out[{name!r}]", array, name)
+        for name, array in zip(specs, out or (), strict=out is not None)
+    ]
+    given += [
+        (name, array, there)
+        for name, array, there in (("hx", hx, "hy"), ("cx", cx, "cy"))
+        if array is not None
+    ]
+    arrays_given = {
+        argument: (on_device(handle, array, argument), specs.get(name))
+        for argument, array, name in given
+    }
     for argument, (array, wanted) in arrays_given.items():
         if wanted is None or (array.shape, array.spec.dtype) != (wanted.shape, wanted.dtype):
             own = array.spec if wanted is None else called(array.spec, wanted.layout)
             raise ArgumentError(f"{argument} is {own}; needed: {wanted or 'none but for an LSTM'}")
     written = [array for argument, (array, _) in arrays_given.items() if argument.startswith("out")]
-    y, hy, *cy = written or [arrays.empty(handle.device, handle.stream, each) for each in specs.values()]
+    y, hy, *cy = written or [
+        arrays.empty(handle.device, handle.stream, each) for each in specs.values()
+    ]
     return RNNOutput(y, hy, cy[0] if cy else None)

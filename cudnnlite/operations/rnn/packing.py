@@ -38,7 +38,9 @@ class PackedSequences(NamedTuple):
         """Split packed values (sum of lengths, vector), such as ``y.numpy()``, into sequences, as they were given."""
         packed = host_array(values)
         if packed.ndim != 2:
-            raise ArgumentError(f"values has shape {packed.shape}; needed: (sum of lengths, vector)")
+            raise ArgumentError(
+                f"values has shape {packed.shape}; needed: (sum of lengths, vector)"
+            )
         check_packed(self.lengths, len(packed))
         places = _places(self.lengths)
         return [packed[places == self.order.index(number)] for number in range(len(self.order))]
@@ -74,7 +76,9 @@ def pack_sequences(sequences: Iterable[ArrayLike]) -> PackedSequences:
     found = [host_array(each, f"sequences[{number}]") for number, each in enumerate(given)]
     if any(each.ndim != 2 or each.shape[1] != found[0].shape[1] for each in found):
         shapes = shown([each.shape for each in found])
-        raise ArgumentError(f"sequences have shapes {shapes}; needed: (length, vector), with one vector size")
+        raise ArgumentError(
+            f"sequences have shapes {shapes}; needed: (length, vector), with one vector size"
+        )
     order = tuple(sorted(range(len(found)), key=lambda number: -len(found[number])))
     lengths = parse_lengths([len(found[number]) for number in order])
     places = _places(lengths)

@@ -18,12 +18,13 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import ArgumentError, ArrayTypeError, BadParamError, CudnnError, NotSupportedError
-from cudnnlite.operations import recording
-from cudnnlite.operations.operands import check_workspace, on_device
-from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
-from cudnnlite.operations.replay import Operand, Replay, ReplayedCall, parse_replay
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
+from cudnnlite.errors import (
+    ArgumentError,
+    ArrayTypeError,
+    BadParamError,
+    CudnnError,
+    NotSupportedError,
+)
 from cudnnlite.operations.rnn.outputs import (
     ForwardCall,
     RNNGradients,
@@ -34,7 +35,12 @@ from cudnnlite.operations.rnn.outputs import (
 )
 from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, explain
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.plans.operands import check_workspace, on_device
+from cudnnlite.plans.replay import Operand, Replay, ReplayedCall, parse_replay
+from cudnnlite.plans.stateful_plan import PlanByHand, check_outputs
+from cudnnlite.problems import recording
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.rnn import RNNForwardProblem
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.warn import log
 
@@ -67,7 +73,10 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
 
     def __init__(self, handle: Handle, request: RNNRequest, *, replay: bool = False) -> None:
         self._replays = parse_replay(replay) or request.choice.replay
-        super().__init__(handle, f"RNNPlan of {request.spec} by {request.choice.algorithm}, {request.choice.math_type}")
+        super().__init__(
+            handle,
+            f"RNNPlan of {request.spec} by {request.choice.algorithm}, {request.choice.math_type}",
+        )
         self.spec: RNNSpec = request.spec
         self._request = request
         self._weights_kind = request.spec.weights_of()
@@ -76,7 +85,9 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         # what the last call was given: the same objects need not be looked at again
         self._x_seen: TensorSpec | None = None
         self._lengths_seen: Any = None
-        self._weights_seen: Callable[[], RNNWeights | None] = lambda: None  # weakly: a plan keeps no weights alive
+        self._weights_seen: Callable[[], RNNWeights | None] = lambda: (
+            None
+        )  # weakly: a plan keeps no weights alive
         self._pointers: dict[str, int] = {}
         try:
             self._problem = RNNProblem(handle, request, self._resources)
@@ -109,10 +120,17 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         return self._problem.reserve
 
     def __call__(
-        self, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = None, cx: AnyArray | None = None, *,
+        self,
+        weights: RNNWeights,
+        x: AnyArray,
+        hx: AnyArray | None = None,
+        cx: AnyArray | None = None,
+        *,
         lengths: Iterable[int] | None = None,
-        out: Sequence[Any] | None = None, reserve: RNNReserve | None = None, workspace: Any = None,
-    ) -> OutputT:  # fmt: skip
+        out: Sequence[Any] | None = None,
+        reserve: RNNReserve | None = None,
+        workspace: Any = None,
+    ) -> OutputT:
         """Enqueue the forward pass on the handle's stream.
 
         Parameters
@@ -137,24 +155,41 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         x = on_device(self._handle, x, "x")
         if weights is None or weights is not self._weights_seen():
             self._check_weights(weights)
-        if lengths is not self._lengths_seen or (x.spec is not self._x_seen and x.spec != self._x_seen):
+        if lengths is not self._lengths_seen or (
+            x.spec is not self._x_seen and x.spec != self._x_seen
+        ):
             self.describe(x.spec, lengths)
         hx, cx = self._hidden(hx, cx, "hx", "cx")
         y, hy, cy = self._results(out, ("y", "hy", "cy"), problem.y)
         space = self._reserve_space(reserve, problem.reserve, training=self._request.training)
-        own = None if workspace is None else check_workspace(self._handle, workspace, problem.workspace)
+        own = (
+            None
+            if workspace is None
+            else check_workspace(self._handle, workspace, problem.workspace)
+        )
         states = self._states(self._request.dropout_state)
         inputs = {"x": x, "weights": weights.array, "hx": hx, "cx": cx, "dropout_state": states}
         if space is not None:
             inputs["reserve"] = space.array
         outputs = {"y": y, "hy": hy, "cy": cy, "workspace": own}
         pointers = {
-            "x": x.ptr, "y": y.ptr, "hx": _address(hx), "hy": hy.ptr, "cx": _address(cx), "cy": _address(cy),
-            "weightSpace": weights.array.ptr, "workSpace": self._scratch() if own is None else own.ptr,
+            "x": x.ptr,
+            "y": y.ptr,
+            "hx": _address(hx),
+            "hy": hy.ptr,
+            "cx": _address(cx),
+            "cy": _address(cy),
+            "weightSpace": weights.array.ptr,
+            "workSpace": self._scratch() if own is None else own.ptr,
             "reserveSpace": 0 if space is None else space.array.ptr,
-        }  # fmt: skip
+        }
         assert self._forward is not None
-        if pointers != self._pointers or y.readonly or hy.readonly or (cy is not None and cy.readonly):
+        if (
+            pointers != self._pointers
+            or y.readonly
+            or hy.readonly
+            or (cy is not None and cy.readonly)
+        ):
             check_outputs(inputs, outputs)
             self._pointers = {}  # an interrupt in the next line must not leave addresses that nobody knows of
             self._forward.replace(**pointers)
@@ -171,32 +206,65 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         return RNNTrainingOutput(y, hy, cy, space)  # type: ignore[return-value]
 
     def backward_data(
-        self, reserve: RNNReserve, dy: AnyArray | None = None, dhy: AnyArray | None = None, dcy: AnyArray | None = None, *,
+        self,
+        reserve: RNNReserve,
+        dy: AnyArray | None = None,
+        dhy: AnyArray | None = None,
+        dcy: AnyArray | None = None,
+        *,
         out: Sequence[AnyArray | None] | None = None,
-    ) -> RNNGradients:  # fmt: skip
+    ) -> RNNGradients:
         """Enqueue the backward pass over the data (`cudnnRNNBackwardData_v8`); see `rnn_backward_data`."""
         self.use()
         call, problem = self._recall(reserve, has_gradients=False), self._problem
         if dy is None:  # cuDNN follows that pointer
             if dhy is None and dcy is None:
-                raise ArgumentError("none of dy, dhy and dcy is given: there is no gradient to go back from")
+                raise ArgumentError(
+                    "none of dy, dhy and dcy is given: there is no gradient to go back from"
+                )
             dy = arrays.empty(self._device, self._handle.stream, problem.y)
             dy.fill(0)
         dy = self._operand(dy, "dy", problem.y)
         dhy, dcy = self._hidden(dhy, dcy, "dhy", "dcy")
         dx, dhx, dcx = self._results(out, ("dx", "dhx", "dcx"), call.data.tensor())
         inputs = {
-            "x": call.x, "y": call.y, "dy": dy, "weights": call.weights.array, "hx": call.hx, "cx": call.cx, "dhy": dhy,
-            "dcy": dcy, "dropout_state": self._states(self._request.dropout_state), "reserve": reserve.array,
-        }  # fmt: skip
+            "x": call.x,
+            "y": call.y,
+            "dy": dy,
+            "weights": call.weights.array,
+            "hx": call.hx,
+            "cx": call.cx,
+            "dhy": dhy,
+            "dcy": dcy,
+            "dropout_state": self._states(self._request.dropout_state),
+            "reserve": reserve.array,
+        }
         outputs = {"dx": dx, "dhx": dhx, "dcx": dcx}
         check_outputs(inputs, outputs)
         arguments = (
-            self._handle.ptr, problem.rnn.ptr, None, problem.y_desc.ptr, call.y.ptr, dy.ptr,
-            problem.x_desc.ptr, dx.ptr, problem.h_desc, _address(call.hx), _address(dhy), dhx.ptr,
-            problem.c_desc, _address(call.cx), _address(dcy), _address(dcx), problem.weight_bytes, call.weights.array.ptr,
-            problem.workspace, self._scratch(), problem.reserve, reserve.array.ptr,
-        )  # fmt: skip
+            self._handle.ptr,
+            problem.rnn.ptr,
+            None,
+            problem.y_desc.ptr,
+            call.y.ptr,
+            dy.ptr,
+            problem.x_desc.ptr,
+            dx.ptr,
+            problem.h_desc,
+            _address(call.hx),
+            _address(dhy),
+            dhx.ptr,
+            problem.c_desc,
+            _address(call.cx),
+            _address(dcy),
+            _address(dcx),
+            problem.weight_bytes,
+            call.weights.array.ptr,
+            problem.workspace,
+            self._scratch(),
+            problem.reserve,
+            reserve.array.ptr,
+        )
         function = self._handle.api.cudnnRNNBackwardData_v8
         reserve.begin()
         try:
@@ -213,19 +281,43 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         """Enqueue the backward pass over the weights (`cudnnRNNBackwardWeights_v8`); see `rnn_backward_weights`."""
         self.use()
         call, problem = self._recall(reserve, has_gradients=True), self._problem
-        inputs = {"x": call.x, "y": call.y, "weights": call.weights.array, "hx": call.hx, "reserve": reserve.array}
+        inputs = {
+            "x": call.x,
+            "y": call.y,
+            "weights": call.weights.array,
+            "hx": call.hx,
+            "reserve": reserve.array,
+        }
         replaced = out is not None and not accumulate
         out = self._gradients(call.weights, out, accumulate, inputs)
         self._states(self._request.dropout_state)
         arguments = (
-            self._handle.ptr, problem.rnn.ptr, WgradMode.ADD, None, problem.x_desc.ptr,
-            call.x.ptr, problem.h_desc, _address(call.hx), problem.y_desc.ptr, call.y.ptr, problem.weight_bytes, out.array.ptr,
-            problem.workspace, self._scratch(), problem.reserve, reserve.array.ptr,
-        )  # fmt: skip
+            self._handle.ptr,
+            problem.rnn.ptr,
+            WgradMode.ADD,
+            None,
+            problem.x_desc.ptr,
+            call.x.ptr,
+            problem.h_desc,
+            _address(call.hx),
+            problem.y_desc.ptr,
+            call.y.ptr,
+            problem.weight_bytes,
+            out.array.ptr,
+            problem.workspace,
+            self._scratch(),
+            problem.reserve,
+            reserve.array.ptr,
+        )
         function = self._handle.api.cudnnRNNBackwardWeights_v8
         # cuDNN can only add (WgradMode.SET is NOT_SUPPORTED), so what should be replaced is cleared first
         operands = [call.x, call.hx, call.y, out.array, reserve.array]
-        self._call(function, arguments, operands, clear=[(out.array.ptr, out.array.nbytes)] if replaced else ())
+        self._call(
+            function,
+            arguments,
+            operands,
+            clear=[(out.array.ptr, out.array.nbytes)] if replaced else (),
+        )
         return out
 
     def _explain(self, error: CudnnError) -> None:
@@ -236,7 +328,9 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         data = self._problem.check_data(x, lengths)
         if data != self._problem.data:
             self._tell_data(data)
-        unchanging = lengths is None or isinstance(lengths, tuple)  # a list may be changed before the next call
+        unchanging = lengths is None or isinstance(
+            lengths, tuple
+        )  # a list may be changed before the next call
         self._x_seen, self._lengths_seen = (x, lengths) if unchanging else (None, None)
 
     def check_operands(
@@ -257,7 +351,9 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
 
     def _tell_data(self, data: Any) -> None:
         problem = self._problem
-        self._x_seen = self._lengths_seen = None  # whatever was seen before is not what cuDNN is told of now
+        self._x_seen = self._lengths_seen = (
+            None  # whatever was seen before is not what cuDNN is told of now
+        )
         try:
             problem.tell_data(data)
             self._pointers = {}
@@ -265,10 +361,28 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
                 self._forward = self._replayed[data]
                 return
             forward = self._handle.api.prepare(
-                "cudnnRNNForward", self._handle.ptr, problem.rnn.ptr, problem.mode, None, problem.x_desc.ptr, 0,
-                problem.y_desc.ptr, 0, problem.h_desc, 0, 0, problem.c_desc, 0, 0, problem.weight_bytes, 0,
-                problem.workspace, 0, problem.reserve, 0,
-            )  # fmt: skip
+                "cudnnRNNForward",
+                self._handle.ptr,
+                problem.rnn.ptr,
+                problem.mode,
+                None,
+                problem.x_desc.ptr,
+                0,
+                problem.y_desc.ptr,
+                0,
+                problem.h_desc,
+                0,
+                0,
+                problem.c_desc,
+                0,
+                0,
+                problem.weight_bytes,
+                0,
+                problem.workspace,
+                0,
+                problem.reserve,
+                0,
+            )
             self._forward = self._replaying(forward, data) if self._replays else forward
         except BaseException as error:  # an interrupt, too
             problem.data = None  # cuDNN is told again by the next call
@@ -283,11 +397,16 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
             problem = self._problem
             specs = {"x": data.tensor(), "hx": problem.hidden, "y": problem.y, "hy": problem.hidden}
             specs |= {"cx": problem.cell, "cy": problem.cell} if problem.lstm else {}
-            staged = {name: Operand(spec.nbytes, name[-1] == "x", name[-1] == "y") for name, spec in specs.items()}
+            staged = {
+                name: Operand(spec.nbytes, name[-1] == "x", name[-1] == "y")
+                for name, spec in specs.items()
+            }
         if len(self._replayed) >= _MOST_REPLAYED:
             self._replayed.pop(next(iter(self._replayed))).close()
         # lengths that are new at each call are not worth a recording
-        made = self._replayed[data] = ReplayedCall(self._handle, forward, staged, waits=bool(self._replayed))
+        made = self._replayed[data] = ReplayedCall(
+            self._handle, forward, staged, waits=bool(self._replayed)
+        )
         return made
 
     def _recall(self, reserve: Any, *, has_gradients: bool) -> ForwardCall:
@@ -302,7 +421,9 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
     def _scratch(self) -> int:
         """Return the address of the handle's workspace."""
         limit = self._request.workspace_limit
-        return self._handle.workspace.reserve(self._problem.workspace, self._handle.stream, limit=limit)
+        return self._handle.workspace.reserve(
+            self._problem.workspace, self._handle.stream, limit=limit
+        )
 
     def _check_weights(self, weights: Any, argument: str = "weights") -> None:
         super()._check_weights(weights, argument)
@@ -313,10 +434,14 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         if argument == "weights":
             self._weights_seen = weakref.ref(weights)
 
-    def _hidden(self, h: Any, c: Any, h_name: str, c_name: str) -> tuple[DeviceArray | None, DeviceArray | None]:
+    def _hidden(
+        self, h: Any, c: Any, h_name: str, c_name: str
+    ) -> tuple[DeviceArray | None, DeviceArray | None]:
         problem = self._problem
         if c is not None and not problem.lstm:
-            raise ArgumentError(f"{c_name} is given to a {self.spec.cell.name}; only an LSTM has a cell state")
+            raise ArgumentError(
+                f"{c_name} is given to a {self.spec.cell.name}; only an LSTM has a cell state"
+            )
         if isinstance(h, tuple):
             raise ArrayTypeError(f"{h_name} is a tuple; pass {h_name} and {c_name} separately")
         hidden = None if h is None else self._operand(h, h_name, problem.hidden)

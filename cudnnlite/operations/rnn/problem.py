@@ -15,9 +15,9 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import RNNAlgo, RNNDataLayout, RNNMode
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
-from cudnnlite.operations.dropout import DropoutState, check_states
+from cudnnlite.operations.layers.dropout import DropoutState, check_states
 from cudnnlite.operations.rnn.choice import heuristic, parse_algorithm
-from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_data import AXES, parse_fill
@@ -57,10 +57,18 @@ class RNNProblem:
         self.y: TensorSpec
         self.workspace = self.reserve = 0
         state = request.dropout_state
-        dropout = None if state is None else own(DropoutDescriptor(handle, spec.dropout, state.array, state.seed))
+        dropout = (
+            None
+            if state is None
+            else own(DropoutDescriptor(handle, spec.dropout, state.array, state.seed))
+        )
         chosen = spec.replace(math_type=request.choice.math_type)
         algorithm = RNNAlgo(request.choice.algorithm)
-        self.rnn = own(RNNDescriptor(chosen, algorithm, padded_io=request.padded, dropout=dropout, api=handle.api))
+        self.rnn = own(
+            RNNDescriptor(
+                chosen, algorithm, padded_io=request.padded, dropout=dropout, api=handle.api
+            )
+        )
         self.h_desc = own(RNNStateDescriptor(self.hidden)).ptr
         self.c_desc = own(RNNStateDescriptor(self.cell)).ptr if self.lstm else None
         self._stack = stack
@@ -76,9 +84,13 @@ class RNNProblem:
         request = self.request
         data = data_spec(request.spec, x, lengths, request.layout)
         if data.batch != request.batch:
-            raise ArgumentError(f"x={x} has {data.batch} sequences; the plan was made for {request.batch}")
+            raise ArgumentError(
+                f"x={x} has {data.batch} sequences; the plan was made for {request.batch}"
+            )
         if not (data.is_full or data.is_packed or request.padded):
-            raise ArgumentError(f"lengths={data.lengths} differ; the plan was made for sequences of full length")
+            raise ArgumentError(
+                f"lengths={data.lengths} differ; the plan was made for sequences of full length"
+            )
         return data
 
     def tell_data(self, data: RNNDataSpec) -> None:
@@ -93,7 +105,9 @@ class RNNProblem:
             self.x_desc.set(data)
             self.y_desc.set(y)
         workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
-        handle.api.cudnnGetRNNTempSpaceSizes(handle.ptr, self.rnn.ptr, self.mode, self.x_desc.ptr, workspace, reserve)
+        handle.api.cudnnGetRNNTempSpaceSizes(
+            handle.ptr, self.rnn.ptr, self.mode, self.x_desc.ptr, workspace, reserve
+        )
         self.workspace, self.reserve = workspace.value, reserve.value
         limit = request.workspace_limit
         if limit is not None and workspace.value > limit:
@@ -106,13 +120,18 @@ class RNNProblem:
 
 def explain(error: CudnnError, request: RNNRequest, data: RNNDataSpec | None) -> None:
     """Add the request to an error's message; to a refusal also the reason, which cuDNN keeps to itself."""
-    error.involving(rnn=request.spec, algorithm=f"{request.choice.algorithm} with {request.choice.math_type} math")
+    error.involving(
+        rnn=request.spec,
+        algorithm=f"{request.choice.algorithm} with {request.choice.math_type} math",
+    )
     if data is not None:
         error.involving(x=data)
     if isinstance(error, NotSupportedError):
         full = data is None or data.is_full
         backward = "Backward" in error.function
-        reason = why_not(request.spec, RNNAlgo(request.choice.algorithm), full=full, backward=backward)
+        reason = why_not(
+            request.spec, RNNAlgo(request.choice.algorithm), full=full, backward=backward
+        )
         error.notes += (reason,) if reason and reason != error.detail else ()
 
 
@@ -131,7 +150,9 @@ def _data(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout) -> 
             f"x has shape {x.shape}; allowed in this layout: {AXES[layout].format(spec.input_size)}{zero}"
         )
     if x.dtype != spec.dtype or x.shape[-1] != spec.input_size:
-        own = called(x, "batch_major" if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else "sequence_major")
+        own = called(
+            x, "batch_major" if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else "sequence_major"
+        )
         dtype = dtype_name(spec.dtype)
         hint = f"; handle.array(x, dtype={dtype!r}) converts" * (x.dtype != spec.dtype)
         raise ArgumentError(f"x is {own}; {spec} wants vectors of {spec.input_size}, {dtype}{hint}")
@@ -148,9 +169,16 @@ def _full_data(spec: RNNSpec, x: TensorSpec, layout: RNNDataLayout) -> RNNDataSp
 
 
 def make_request(
-    handle: Handle, spec: RNNSpec, data: RNNDataSpec, training: Any, algorithm: Any, padding_fill: float,
-    dropout_state: Any, workspace_limit: int | None, padded: bool = False,
-) -> RNNRequest:  # fmt: skip
+    handle: Handle,
+    spec: RNNSpec,
+    data: RNNDataSpec,
+    training: Any,
+    algorithm: Any,
+    padding_fill: float,
+    dropout_state: Any,
+    workspace_limit: int | None,
+    padded: bool = False,
+) -> RNNRequest:
     """Return what a plan is made for, from arguments as the user gives them."""
     one_of(training, "training", True, False)
     drops = training and spec.dropout > 0 and spec.num_layers > 1
@@ -161,10 +189,28 @@ def make_request(
     if drops:
         check_states(handle, dropout_state)
     elif dropout_state is not None:  # which nobody reads
-        instance_of(dropout_state, DropoutState, "dropout_state", ": dnn.DropoutState(handle, seed)")
+        instance_of(
+            dropout_state, DropoutState, "dropout_state", ": dnn.DropoutState(handle, seed)"
+        )
     asked = parse_algorithm(algorithm, spec, data.batch)
     found = heuristic(spec, data, full=data.is_full and not padded) if asked is None else asked
-    choice = AlgorithmResult(found.algorithm, found.math_type, deterministic=None, replay=found.replay)
-    padded_io, state = data.needs_padded_io or (padded and not data.is_packed), dropout_state if drops else None
+    choice = AlgorithmResult(
+        found.algorithm, found.math_type, deterministic=None, replay=found.replay
+    )
+    padded_io, state = (
+        data.needs_padded_io or (padded and not data.is_packed),
+        dropout_state if drops else None,
+    )
     fill, guessed = parse_fill(padding_fill, spec.dtype), asked is None
-    return RNNRequest(spec, choice, data.batch, data.layout, padded_io, training, fill, state, workspace_limit, guessed)
+    return RNNRequest(
+        spec,
+        choice,
+        data.batch,
+        data.layout,
+        padded_io,
+        training,
+        fill,
+        state,
+        workspace_limit,
+        guessed,
+    )

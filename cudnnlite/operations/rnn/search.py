@@ -17,19 +17,19 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
-from cudnnlite.operations.operands import on_device, use
-from cudnnlite.operations.replay import Replay, parse_replay, with_replay
 from cudnnlite.operations.rnn.accuracy import PrefixCheck
 from cudnnlite.operations.rnn.choice import ALGORITHMS, heuristic
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.outputs import RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import RNNRequest, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
+from cudnnlite.plans.operands import on_device, use
+from cudnnlite.plans.replay import Replay, parse_replay, with_replay
+from cudnnlite.problems.results import AlgorithmResult, RNNResult, deciding_ms
+from cudnnlite.problems.rnn import RNNForwardProblem
+from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.accuracy import why_inexact
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
-from cudnnlite.search.results import AlgorithmResult, RNNResult, deciding_ms
-from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.math_types import allowed_math_types
@@ -42,11 +42,20 @@ _HARDLY = 1.03  # so many times the first's time may the heuristic's choice take
 
 @tells_unknown
 def find_rnn_forward(
-    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = None, cx: AnyArray | None = None, *,
-    lengths: Iterable[int] | None = None, training: bool = False,
-    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, algorithms: Iterable[RNNAlgo | str] | None = None,
-    workspace_limit: int | str | None = None, replay: bool = False,
-) -> AlgorithmTable:  # fmt: skip
+    handle: Handle,
+    spec: RNNSpec,
+    weights: RNNWeights,
+    x: AnyArray,
+    hx: AnyArray | None = None,
+    cx: AnyArray | None = None,
+    *,
+    lengths: Iterable[int] | None = None,
+    training: bool = False,
+    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
+    algorithms: Iterable[RNNAlgo | str] | None = None,
+    workspace_limit: int | str | None = None,
+    replay: bool = False,
+) -> AlgorithmTable:
     """Time every algorithm and math type that the spec allows on these arrays, and check what each computes.
 
     Each candidate first runs over the first steps of the sequences; what it computes for some of them is compared with a
@@ -117,22 +126,39 @@ def find_rnn_forward(
     operands = {"weights": weights, "x": x, "hx": hx, "cx": cx}
     rows = candidates(problem, _parse_algorithms(algorithms))
     return search_rnn_forward(
-        handle, problem, operands, rows, handle.workspace.limit_for(workspace_limit), compile_all=algorithms is not None,
-        latency=True, replay=parse_replay(replay) and not training,
-    )  # fmt: skip
+        handle,
+        problem,
+        operands,
+        rows,
+        handle.workspace.limit_for(workspace_limit),
+        compile_all=algorithms is not None,
+        latency=True,
+        replay=parse_replay(replay) and not training,
+    )
 
 
-def candidates(problem: RNNForwardProblem, algorithms: Iterable[RNNAlgo] = ALGORITHMS) -> list[RNNResult]:
+def candidates(
+    problem: RNNForwardProblem, algorithms: Iterable[RNNAlgo] = ALGORITHMS
+) -> list[RNNResult]:
     """Return every algorithm with every math type that the network allows."""
     math_types = allowed_math_types(problem.spec.math_type, problem.spec.dtype)
     return [RNNResult(*pair, deterministic=None) for pair in product(algorithms, math_types)]
 
 
 def search_rnn_forward(
-    handle: Handle, problem: RNNForwardProblem, operands: Mapping[str, Any], rows: Iterable[RNNResult],
-    limit: int | None, *, max_error: float | None = None, compile_all: bool = False, latency: bool = False,
-    flush_l2: bool = False, replay: bool = False, note: str = "",
-) -> AlgorithmTable:  # fmt: skip
+    handle: Handle,
+    problem: RNNForwardProblem,
+    operands: Mapping[str, Any],
+    rows: Iterable[RNNResult],
+    limit: int | None,
+    *,
+    max_error: float | None = None,
+    compile_all: bool = False,
+    latency: bool = False,
+    flush_l2: bool = False,
+    replay: bool = False,
+    note: str = "",
+) -> AlgorithmTable:
     """Do what `find_rnn_forward` does, for these candidates; the operands are "weights", "x" and perhaps "hx" and "cx".
 
     `rows`: the candidates; one with a `why_not` is not run.  `max_error`: what has a larger relative L2 error is not timed.
@@ -145,7 +171,9 @@ def search_rnn_forward(
     with own_stream(handle) as stream, ExitStack() as stack:
         weights, x = operands["weights"], operands["x"]
         with RNNPlan[Any](handle, request) as plan:
-            states = plan.check_operands(weights, x, operands.get("hx"), operands.get("cx"), data.lengths)
+            states = plan.check_operands(
+                weights, x, operands.get("hx"), operands.get("cx"), data.lengths
+            )
         hx, cx = (None if state is None else arrays.on_stream(state, stream) for state in states)
         own = weights.view(handle), arrays.on_stream(x, stream), hx, cx
         contest = Contest(handle, latency=latency, flush_l2=flush_l2)
@@ -156,17 +184,30 @@ def search_rnn_forward(
         if replay:
             found = with_replay(found, trial.replayed)
         found = _heuristic_first(found, heuristic(spec, data), latency=latency)
-    return AlgorithmTable(found, title=str(problem), timing=contest.timing + note, device_memory=contest.memory)
+    return AlgorithmTable(
+        found, title=str(problem), timing=contest.timing + note, device_memory=contest.memory
+    )
 
 
-def _heuristic_first(rows: list[AlgorithmResult], own: AlgorithmResult, *, latency: bool) -> list[AlgorithmResult]:
+def _heuristic_first(
+    rows: list[AlgorithmResult], own: AlgorithmResult, *, latency: bool
+) -> list[AlgorithmResult]:
     """Return rows with the heuristic's own choice first, where the first is hardly faster: another run may say otherwise."""
     pair = own.algorithm, own.math_type
-    row = next((row for row in rows if (row.algorithm, row.math_type) == pair and row.ok and not row.replay), rows[0])
+    row = next(
+        (
+            row
+            for row in rows
+            if (row.algorithm, row.math_type) == pair and row.ok and not row.replay
+        ),
+        rows[0],
+    )
     best, time = (deciding_ms(each, latency=latency) for each in (rows[0], row))
     if row is rows[0] or best is None or time is None or time > _HARDLY * best:
         return rows
-    told = replace(rows[0], remark=joined(rows[0].remark, "hardly faster than the heuristic's choice"))
+    told = replace(
+        rows[0], remark=joined(rows[0].remark, "hardly faster than the heuristic's choice")
+    )
     return [row, told, *(other for other in rows[1:] if other is not row)]
 
 
@@ -186,7 +227,11 @@ def why_too_large(spec: RNNSpec, on_chip: int) -> str:
     On an H200, with 64 MiB of registers and shared memory, it took 4.6 to 51 times the time of the best where a layer's
     recurrent matrices were as large or larger (15 problems in float32), and up to 55 s to compile.
     """
-    one = [part.shape for part in weight_parts(spec) if part.recurrent and not part.bias and part.pseudo_layer == 0]
+    one = [
+        part.shape
+        for part in weight_parts(spec)
+        if part.recurrent and not part.bias and part.pseudo_layer == 0
+    ]
     nbytes = sum(prod(shape) for shape in one) * itemsize(spec.dtype)
     if nbytes < on_chip:
         return ""
@@ -201,7 +246,12 @@ class _Trial:
     """
 
     def __init__(
-        self, handle: Handle, request: RNNRequest, operands: Sequence[Any], data: RNNDataSpec, stack: ExitStack
+        self,
+        handle: Handle,
+        request: RNNRequest,
+        operands: Sequence[Any],
+        data: RNNDataSpec,
+        stack: ExitStack,
     ) -> None:
         self._handle, self._request, self._operands, self._stack = handle, request, operands, stack
         self._x, self._lengths = operands[1].spec, data.lengths
@@ -210,7 +260,11 @@ class _Trial:
         self._reserve: RNNReserve | None = None
 
     def run(
-        self, candidates: Iterable[RNNResult], contest: Contest, max_error: float | None, hopeless: str
+        self,
+        candidates: Iterable[RNNResult],
+        contest: Contest,
+        max_error: float | None,
+        hopeless: str,
     ) -> dict[Hashable, AlgorithmResult]:
         """Return the row of each candidate with what came of it; those that may be chosen are entered into the contest.
 
@@ -232,13 +286,20 @@ class _Trial:
                 reserve = plan.reserve if self._request.training else None
                 wrong = self._check.why_wrong(error, row.math_type) or why_inexact(error, max_error)
                 row = replace(
-                    row, error=error, max_error=largest, workspace=plan.workspace, reserve=reserve, why_not=wrong
+                    row,
+                    error=error,
+                    max_error=largest,
+                    workspace=plan.workspace,
+                    reserve=reserve,
+                    why_not=wrong,
                 )
                 if not wrong:
                     contest.enter(candidate, call)
                     if compiles and contest.is_hopeless(candidate):
                         most = f"{self._handle.timing.give_up:g} times the best"
-                        hopeless = f"not compiled: with {row.math_type} math it took more than {most}"
+                        hopeless = (
+                            f"not compiled: with {row.math_type} math it took more than {most}"
+                        )
             except (CudnnError, DeviceMemoryError) as refusal:
                 row = replace(row, workspace=plan.workspace if plan else 0)
                 rows[candidate] = failed(row, refusal, contest.memory)
@@ -264,4 +325,6 @@ class _Trial:
         self._out = self._out or plan.new_outputs()
         if self._reserve is None or self._reserve.nbytes < plan.reserve:
             self._reserve = plan.new_reserve()
-        return lambda: plan(*self._operands, lengths=self._lengths, out=self._out, reserve=self._reserve)
+        return lambda: plan(
+            *self._operands, lengths=self._lengths, out=self._out, reserve=self._reserve
+        )

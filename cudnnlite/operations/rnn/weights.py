@@ -15,7 +15,7 @@ from cudnnlite.descriptors.native import c_ints
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import LibraryError
 from cudnnlite.operations.rnn import formats as rnn_formats
-from cudnnlite.operations.weights import EmptyTensorDescriptor, NamedWeights
+from cudnnlite.plans.named_weights import EmptyTensorDescriptor, NamedWeights
 from cudnnlite.specs import RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_weights import weight_parts
 
@@ -165,22 +165,40 @@ def _read_layout(
     """Ask cuDNN for the address of every matrix and bias, and check that each has the shape that its name promises."""
     places: dict[str, tuple[int, TensorSpec]] = {}
     kinds: dict[tuple[int, ...], TensorSpec] = {}  # a deep network has many parts of few shapes
-    asked, dtype, rank, dims, steps = None, ctypes.c_int(), ctypes.c_int(), c_ints((0, 0, 0)), c_ints((0, 0, 0))
+    asked, dtype, rank, dims, steps = (
+        None,
+        ctypes.c_int(),
+        ctypes.c_int(),
+        c_ints((0, 0, 0)),
+        c_ints((0, 0, 0)),
+    )
     with EmptyTensorDescriptor() as matrix, EmptyTensorDescriptor() as bias:
         for part in weight_parts(spec):
-            if asked != (pair := (part.pseudo_layer, part.linear_layer)):  # one call tells of a matrix and of its bias
+            if asked != (
+                pair := (part.pseudo_layer, part.linear_layer)
+            ):  # one call tells of a matrix and of its bias
                 asked, matrix_at, bias_at = pair, ctypes.c_void_p(), ctypes.c_void_p()
                 handle.api.cudnnGetRNNWeightParams(
-                    handle.ptr, rnn.ptr, part.pseudo_layer, nbytes, base, part.linear_layer, matrix.ptr, matrix_at, bias.ptr,
+                    handle.ptr,
+                    rnn.ptr,
+                    part.pseudo_layer,
+                    nbytes,
+                    base,
+                    part.linear_layer,
+                    matrix.ptr,
+                    matrix_at,
+                    bias.ptr,
                     bias_at,
-                )  # fmt: skip
+                )
             address, descriptor = (bias_at.value, bias) if part.bias else (matrix_at.value, matrix)
             if address is None:
                 raise LibraryError(f"cuDNN has no {part.name} in {spec}")
             handle.api.cudnnGetTensorNdDescriptor(descriptor.ptr, 3, dtype, rank, dims, steps)
             shape = tuple(dims[: rank.value])  # (1, rows, columns); a bias has one column
             if shape != (1, *part.shape, *(1,) * (2 - len(part.shape))):
-                raise LibraryError(f"cuDNN gives {part.name} the shape {shape}, expected: {part.shape}")
+                raise LibraryError(
+                    f"cuDNN gives {part.name} the shape {shape}, expected: {part.shape}"
+                )
             if part.shape not in kinds:
                 kinds[part.shape] = TensorSpec(part.shape, spec.dtype)
             places[part.name] = address - base, kinds[part.shape]

@@ -1,0 +1,192 @@
+"""Attributes of backend descriptors as Python values: their types, what must be set, and what is of which kind."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from cudnnlite._raw import enums
+from cudnnlite._raw.attributes import ATTRIBUTES
+from cudnnlite._raw.cenum import CEnum
+from cudnnlite._raw.enums import BackendAttributeType
+from cudnnlite._raw.opaque import Opaque
+from cudnnlite._raw.types import cudnnBackendDescriptor_t, cudnnHandle_t
+from cudnnlite.arguments import real_number, refuse_masked, shown
+from cudnnlite.dtypes import PLAIN_NAMES, parse_dtype, refuse_overflow
+from cudnnlite.enums import parse_enum
+from cudnnlite.errors import ArgumentError
+
+# by the C type of a value; every enumeration is an int
+C_TYPES: dict[str, Any] = {
+    "HANDLE": ctypes.c_void_p,
+    "BACKEND_DESCRIPTOR": ctypes.c_void_p,
+    "VOID_PTR": ctypes.c_void_p,
+    "BOOLEAN": ctypes.c_bool,
+    "CHAR": ctypes.c_char,
+    "INT32": ctypes.c_int32,
+    "INT64": ctypes.c_int64,
+    "FLOAT": ctypes.c_float,
+    "DOUBLE": ctypes.c_double,
+}
+_NATIVE_TYPES: dict[str, type[Opaque]] = {
+    "HANDLE": cudnnHandle_t,
+    "BACKEND_DESCRIPTOR": cudnnBackendDescriptor_t,
+}
+ENUMS_OF_ATTRIBUTES: dict[str, type[CEnum]] = {
+    "CONVOLUTION_MODE": enums.ConvolutionMode,
+    "HEUR_MODE": enums.BackendHeurMode,
+    "KNOB_TYPE": enums.BackendKnobType,
+    "NAN_PROPOGATION": enums.NanPropagation,
+    "NUMERICAL_NOTE": enums.BackendNumericalNote,
+    "BEHAVIOR_NOTE": enums.BackendBehaviorNote,
+    "LAYOUT_TYPE": enums.BackendLayoutType,
+    "ATTRIB_NAME": enums.BackendAttributeName,
+    "POINTWISE_MODE": enums.PointwiseMode,
+    "GENSTATS_MODE": enums.GenStatsMode,
+    "BN_FINALIZE_STATS_MODE": enums.BnFinalizeStatsMode,
+    "REDUCTION_OPERATOR_TYPE": enums.ReduceTensorOp,
+    "TENSOR_REORDERING_MODE": enums.BackendTensorReordering,
+    "RESAMPLE_MODE": enums.ResampleMode,
+    "PADDING_MODE": enums.PaddingMode,
+    "SIGNAL_MODE": enums.SignalMode,
+    "NORM_MODE": enums.BackendNormMode,
+    "NORM_FWD_PHASE": enums.BackendNormFwdPhase,
+    "RNG_DISTRIBUTION": enums.RngDistribution,
+    "CUDA_GRAPH_RETENTION": enums.CudaGraphRetention,
+    "OPERATIONGRAPH_MODE": enums.BackendOperationGraphMode,
+    "RESHAPE_MODE": enums.BackendReshapeMode,
+    "MOE_GROUPED_MATMUL_MODE": enums.MoeGroupedMatmulMode,
+}
+# what cuDNN would miss when a descriptor is finalised, of the kinds that operations here are made of
+REQUIRED = {
+    "TENSOR": ("data_type", "dimensions", "strides", "byte_alignment", "unique_id"),
+    "CONVOLUTION": (
+        "comp_type",
+        "conv_mode",
+        "dilations",
+        "filter_strides",
+        "pre_paddings",
+        "post_paddings",
+        "spatial_dims",
+    ),
+    "POINTWISE": ("mode", "math_prec"),
+    "OPERATION_CONVOLUTION_FORWARD": ("conv_desc", "x", "w", "y"),
+    "OPERATION_CONVOLUTION_BACKWARD_DATA": ("conv_desc", "dx", "w", "dy"),
+    "OPERATION_CONVOLUTION_BACKWARD_FILTER": ("conv_desc", "x", "dw", "dy"),
+    "OPERATION_POINTWISE": ("pw_descriptor",),
+    "OPERATIONGRAPH": ("handle", "ops"),
+    "ENGINE": ("operation_graph", "global_index"),
+    "ENGINECFG": ("engine",),
+    "ENGINEHEUR": ("operation_graph", "mode"),
+    "KNOB_CHOICE": ("knob_type", "knob_value"),
+    "EXECUTION_PLAN": ("handle", "engine_config"),
+    "VARIANT_PACK": ("unique_ids", "data_pointers"),
+}
+# the descriptors that cuDNN fills when an attribute is read
+KINDS_READ = {
+    "RESULTS": "ENGINECFG",
+    "ENGINE": "ENGINE",
+    "KNOB_INFO": "KNOB_INFO",
+    "KNOB_CHOICES": "KNOB_CHOICE",
+    "LAYOUT_INFO": "LAYOUT_INFO",
+    "OPERATION_GRAPH": "OPERATIONGRAPH",
+    "ENGINE_CONFIG": "ENGINECFG",
+}
+
+
+def attribute(kind: str, name: str) -> tuple[int, str, bool]:
+    """Return an attribute's number, the name of its type, and whether it takes several values; ArgumentError if unknown."""
+    known = ATTRIBUTES.get(kind, {})
+    if not isinstance(name, str) or name not in known:
+        raise ArgumentError(
+            f"{kind} has no attribute {shown(name)}; allowed: {', '.join(known) or 'none'}"
+        )
+    return known[name]
+
+
+def encode(
+    kind: str, name: str, value: Any, type_name: str | None = None
+) -> tuple[int, BackendAttributeType, Any]:
+    """Return the number of an attribute, its C type, and an array of C values.
+
+    Raises
+    ------
+    ArgumentError
+        No such attribute, or a value of another type; the message names it.
+    """
+    number, usual, many = attribute(kind, name)
+    wanted = type_name or usual
+    if wanted not in ((usual, "DOUBLE") if usual == "FLOAT" else (usual,)):
+        raise ArgumentError(
+            f"type_name={shown(type_name)} of {kind}.{name}; allowed: {usual}{', DOUBLE' if usual == 'FLOAT' else ''}"
+        )
+    try:
+        if isinstance(value, (tuple, list)) != (many and wanted != "CHAR"):
+            raise TypeError
+        encoded = [
+            _encode(wanted, one) for one in (value if many and wanted != "CHAR" else [value])
+        ]
+        kind_of_c = C_TYPES.get(wanted, ctypes.c_int)
+        return number, BackendAttributeType[wanted], (kind_of_c * len(encoded))(*encoded)
+    except (TypeError, ValueError, OverflowError) as error:  # an ArgumentError among them
+        several = "several values of " if many else "one "
+        because = f" ({error})" if str(error) else ""
+        raise ArgumentError(
+            f"{kind}.{name}={shown(value)}; needed: {several}{wanted}{because}"
+        ) from error
+
+
+def _encode(type_name: str, value: Any) -> Any:
+    """Return a value as ctypes takes it; TypeError, ValueError or OverflowError if it is none."""
+    if type_name == "DATA_TYPE":
+        return int(_data_type(value))
+    if type_name == "KNOB_TYPE" and isinstance(value, enums.BackendKnobType):
+        return int(value)  # cuDNN may have named a knob that these headers do not know
+    if type_name in ENUMS_OF_ATTRIBUTES:
+        return int(parse_enum(ENUMS_OF_ATTRIBUTES[type_name], value, type_name.lower()))
+    if type_name in _NATIVE_TYPES:
+        return _address(_NATIVE_TYPES[type_name], value)
+    if isinstance(value, bool) != (type_name == "BOOLEAN"):
+        raise TypeError
+    if type_name in ("FLOAT", "DOUBLE"):
+        number = real_number(value, "value")
+        if type_name == "FLOAT":
+            refuse_overflow(number, enums.DataType.FLOAT, "value")
+        return number
+    refuse_masked(value, "value")
+    if (
+        value
+        and type_name in ("INT32", "INT64", "VOID_PTR")
+        and C_TYPES[type_name](value).value != value
+    ):
+        raise OverflowError  # ctypes would cut it
+    return value
+
+
+def _data_type(value: Any) -> enums.DataType:
+    """Return a data type.
+
+    Graphs have more of them than cudnnlite has arrays: BOOLEAN, INT4.
+    """
+    try:
+        return parse_dtype(value)
+    except ArgumentError:
+        return parse_enum(enums.DataType, value, "data_type", PLAIN_NAMES)
+
+
+def _address(kind: type[Opaque], value: Any) -> int:
+    """Return the address of a native object of a kind, or of what owns one.
+
+    An integer is refused: cuDNN would follow any address.
+    """
+    native = kind.from_param(value)
+    if native is None or not native.value:
+        raise TypeError("it is a null pointer")
+    return int(native.value)
+
+
+def decode(type_name: str, value: Any) -> Any:
+    """Return a C value as Python's: an enum's member, a number, a bool."""
+    if type_name == "DATA_TYPE":
+        return enums.DataType(value)
+    return ENUMS_OF_ATTRIBUTES[type_name](value) if type_name in ENUMS_OF_ATTRIBUTES else value

@@ -1,0 +1,216 @@
+"""`BackendDescriptor`: a native object of cuDNN's graph API, its attributes by name and as Python values."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import ExitStack
+from typing import Any
+
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.attributes import KINDS_SINCE
+from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
+from cudnnlite._raw.library import format_version
+from cudnnlite._raw.types import cudnnBackendDescriptor_t
+from cudnnlite.arguments import instance_of
+from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.enums import parse_enum
+from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError
+from cudnnlite.graph.attributes import C_TYPES, KINDS_READ, REQUIRED, attribute, decode, encode
+
+
+class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
+    """A `cudnnBackendDescriptor_t` of any kind: attributes in, `finalize()`, attributes out.
+
+    Whatever cuDNN's graph API can express can be written with it.  Attributes have cuDNN's names without the kind's own, in
+    lower case: ``CUDNN_ATTR_TENSOR_UNIQUE_ID`` is `unique_id` of a "TENSOR".
+
+    Parameters
+    ----------
+    handle : Handle or CudnnApi
+        Whose function table is called; it is not kept alive.
+    kind : BackendDescriptorType or str
+        "TENSOR", "CONVOLUTION", "OPERATION_CONVOLUTION_FORWARD", "OPERATIONGRAPH", "ENGINEHEUR", ...
+    **attributes
+        To be set now; see `set`.
+
+    Attributes
+    ----------
+    kind : BackendDescriptorType
+        As given.
+    values : dict
+        What was set, by name.  Descriptors in it are kept alive.
+    finalized : bool
+        Whether `finalize` was called.
+
+    Raises
+    ------
+    ArgumentError
+        An unknown kind or attribute, or a value of a wrong type; the message names it.
+    NotSupportedError
+        The kind is newer than the loaded libcudnn; the message says since when it exists.
+    CudnnError
+        cuDNN refused.
+
+    Notes
+    -----
+    C functions: `cudnnBackendCreateDescriptor`, `cudnnBackendSetAttribute`, `cudnnBackendFinalize`,
+    `cudnnBackendGetAttribute`, `cudnnBackendDestroyDescriptor`.
+
+    Examples
+    --------
+    >>> from cudnnlite.graph.backend_descriptor import BackendDescriptor
+    >>> with dnn.Handle() as handle, BackendDescriptor(
+    ...     handle, "TENSOR", data_type="float32", dimensions=(1, 3, 8, 8), strides=(192, 64, 8, 1), unique_id=1,
+    ...     byte_alignment=16,
+    ... ) as x:
+    ...     print(x.finalize().get("dimensions"))
+    (1, 3, 8, 8)
+    """
+
+    _create = "cudnnBackendCreateDescriptor"
+    _destroy = "cudnnBackendDestroyDescriptor"
+    _instead_of_copy = "make another of its kind and set its values"
+
+    def __init__(
+        self, handle: Any, kind: BackendDescriptorType | str, /, **attributes: Any
+    ) -> None:
+        self.kind = parse_enum(BackendDescriptorType, kind, "kind")
+        self.values: dict[str, Any] = {}
+        self.finalized = False
+        api = (
+            handle
+            if isinstance(handle, CudnnApi)
+            else instance_of(handle, NativeObject, "handle").api
+        )
+        super().__init__(self.kind.name, api=api)
+        try:
+            for name, value in attributes.items():
+                self.set(name, value)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, native: ctypes.c_void_p) -> None:
+        try:
+            self.api.cudnnBackendCreateDescriptor(self.kind, ctypes.byref(native))
+        except CudnnError as error:
+            since, library = KINDS_SINCE.get(self.kind.name, 0), self.api.library
+            if library.version >= since:
+                raise
+            # cuDNN finds no size of a kind that it does not know, and says that it has no memory.
+            detail = (
+                f"kind={self.kind.name} was added in cuDNN {format_version(since)}; the loaded "
+                f"libcudnn is {library.version_text}: {library.path}"
+            )
+            raise NotSupportedError(error.function, error.status, detail) from error
+
+    def set(self, name: str, value: Any, type_name: str | None = None) -> None:
+        """Set an attribute.
+
+        Parameters
+        ----------
+        name : str
+            Its name without the kind's, in lower case.
+        value : object
+            A number, a bool, an enum's member or its name, a dtype, a handle, another descriptor; a sequence of them where
+            cuDNN takes several.
+        type_name : str, optional
+            "DOUBLE" where cuDNN takes that instead of the usual "FLOAT".
+
+        Raises
+        ------
+        ArgumentError, CudnnError
+            As in the constructor.
+        """
+        number, kind, elements = encode(self.kind.name, name, value, type_name)
+        self.api.cudnnBackendSetAttribute(self.ptr, number, kind, len(elements), elements)
+        self.values[name] = (
+            value.ptr if kind == BackendAttributeType.HANDLE and hasattr(value, "ptr") else value
+        )
+
+    def finalize(self) -> BackendDescriptor:
+        """Let cuDNN check the descriptor and make it usable; returns it.
+
+        Raises
+        ------
+        ArgumentError
+            An attribute is missing, of the kinds that `REQUIRED` lists.
+        NotSupportedError
+            cuDNN has nothing that does this.
+        CudnnError
+            The attributes do not fit together.
+        """
+        missing = [name for name in REQUIRED.get(self.kind.name, ()) if name not in self.values]
+        if missing:
+            raise ArgumentError(
+                f"{self.kind.name} cannot be finalised without {', '.join(missing)}"
+            )
+        self.api.cudnnBackendFinalize(self.ptr)
+        self.finalized = True
+        return self
+
+    def get(self, name: str) -> Any:
+        """Return an attribute as a Python value, a tuple where there may be several; None where it is not set.
+
+        Descriptors come from `get_descriptors`.
+
+        Raises
+        ------
+        ArgumentError
+            No such attribute.
+        CudnnError
+            cuDNN does not tell it, of a descriptor that is not final for instance.
+        """
+        number, type_name, many = attribute(self.kind.name, name)
+        count = ctypes.c_int64()
+        kind, c_type = BackendAttributeType[type_name], C_TYPES.get(type_name, ctypes.c_int)
+        room = 1
+        if many:
+            self.api.cudnnBackendGetAttribute(self.ptr, number, kind, 0, count, None)
+            room = count.value
+        elements = (c_type * room)()
+        self.api.cudnnBackendGetAttribute(self.ptr, number, kind, room, count, elements)
+        if type_name == "CHAR":
+            return elements.value.decode()
+        values = tuple(decode(type_name, value) for value in elements[: count.value])
+        return values if many else values[0] if values else None
+
+    def get_descriptors(self, name: str, stack: ExitStack) -> list[BackendDescriptor]:
+        """Return the descriptors that an attribute holds, filled by cuDNN; `stack` owns them."""
+        number, type_name, many = attribute(self.kind.name, name)
+        if name.upper() not in KINDS_READ:
+            raise ArgumentError(
+                f"{self.kind.name}.{name}: cuDNN tells no descriptors of it; allowed: {', '.join(KINDS_READ).lower()}"
+            )
+        count = ctypes.c_int64(1)
+        if many:
+            self.api.cudnnBackendGetAttribute(
+                self.ptr, number, BackendAttributeType[type_name], 0, count, None
+            )
+        kind = KINDS_READ[name.upper()]
+        return self.fill(
+            name,
+            [stack.enter_context(BackendDescriptor(self.api, kind)) for _ in range(count.value)],
+        )
+
+    def fill(self, name: str, made: list[BackendDescriptor]) -> list[BackendDescriptor]:
+        """Let cuDNN write an attribute into descriptors that were made for it; returns those that it used."""
+        number, type_name, _ = attribute(self.kind.name, name)
+        count, pointers = (
+            ctypes.c_int64(),
+            (ctypes.c_void_p * len(made))(*[each.ptr.value for each in made]),
+        )
+        self.api.cudnnBackendGetAttribute(
+            self.ptr, number, BackendAttributeType[type_name], len(made), count, pointers
+        )
+        for used in made[: count.value]:
+            used.finalized = True
+        return made[: count.value]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{name}={value.kind.name if isinstance(value, BackendDescriptor) else value!r}"
+            for name, value in self.values.items()
+        )
+        state = "closed" if self.closed else "final" if self.finalized else "not final"
+        return f"<BackendDescriptor {self.kind.name}({shown}), {state}>"

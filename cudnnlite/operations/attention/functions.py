@@ -1,0 +1,263 @@
+"""Multi-head attention, forward and backward, in one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+from cudnnlite.arguments import instance_of, one_of
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.attention.plan import (
+    AttentionGradients,
+    AttentionPlan,
+    AttentionReserve,
+    AttentionTrainingOutput,
+    make_request,
+)
+from cudnnlite.operations.attention.weights import AttentionWeights
+from cudnnlite.operations.layers.dropout import DropoutState, check_states
+from cudnnlite.plans.documented import calling
+from cudnnlite.plans.operands import on_device, use
+from cudnnlite.specs.attention import AttentionSpec
+
+
+@overload
+def multi_head_attention_forward(
+    handle: Handle,
+    spec: AttentionSpec,
+    weights: AttentionWeights,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    q_lengths: Sequence[int] | None = ...,
+    kv_lengths: Sequence[int] | None = ...,
+    window: tuple[Sequence[int], Sequence[int]] | None = ...,
+    residual: AnyArray | None = ...,
+    step: int | None = ...,
+    training: Literal[False] = ...,
+    dropout_state: DropoutState | None = ...,
+    out: AnyArray | None = ...,
+    reserve: AttentionReserve | None = ...,
+) -> DeviceArray: ...
+@overload
+def multi_head_attention_forward(
+    handle: Handle,
+    spec: AttentionSpec,
+    weights: AttentionWeights,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    q_lengths: Sequence[int] | None = ...,
+    kv_lengths: Sequence[int] | None = ...,
+    window: tuple[Sequence[int], Sequence[int]] | None = ...,
+    residual: AnyArray | None = ...,
+    step: int | None = ...,
+    training: Literal[True],
+    dropout_state: DropoutState | None = ...,
+    out: AnyArray | None = ...,
+    reserve: AttentionReserve | None = ...,
+) -> AttentionTrainingOutput: ...
+@overload
+def multi_head_attention_forward(
+    handle: Handle,
+    spec: AttentionSpec,
+    weights: AttentionWeights,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    q_lengths: Sequence[int] | None = ...,
+    kv_lengths: Sequence[int] | None = ...,
+    window: tuple[Sequence[int], Sequence[int]] | None = ...,
+    residual: AnyArray | None = ...,
+    step: int | None = ...,
+    training: bool,
+    dropout_state: DropoutState | None = ...,
+    out: AnyArray | None = ...,
+    reserve: AttentionReserve | None = ...,
+) -> Any: ...
+@calling("cudnnMultiHeadAttnForward", "cudnnGetMultiHeadAttnBuffers")
+def multi_head_attention_forward(
+    handle: Handle,
+    spec: AttentionSpec,
+    weights: AttentionWeights,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    q_lengths: Sequence[int] | None = None,
+    kv_lengths: Sequence[int] | None = None,
+    window: tuple[Sequence[int], Sequence[int]] | None = None,
+    residual: AnyArray | None = None,
+    step: int | None = None,
+    training: bool = False,
+    dropout_state: DropoutState | None = None,
+    out: AnyArray | None = None,
+    reserve: AttentionReserve | None = None,
+) -> Any:
+    """Let queries attend to keys and values, asynchronously.
+
+    Parameters
+    ----------
+    spec : AttentionSpec
+        Heads, sizes, scale, dropout.
+    weights : AttentionWeights
+        Its projections.
+    q, k, v : device arrays
+        ``(batch, beam, time, vector)``, or ``(batch, time, vector)`` for one beam, of the spec's dtype; keys and values have
+        one beam, and as many steps as each other.  Packed, with the vectors last, and batch, beam and time in any one order
+        in memory: a view of ``(time, batch, vector)`` will do.
+    q_lengths : sequence of int, optional
+        On the host: the steps that each beam of each entry of the batch has, from 0 on; all if not given.
+    kv_lengths : sequence of int, optional
+        The same of keys and values, from 0 on.  What lies beyond is not attended to, and has to be finite all the same: cuDNN
+        multiplies it by 0.
+    window : tuple of two sequences of int, optional
+        For each step of the queries the first step of the keys that it attends to, and the one behind the last:
+        ``([0] * T, range(1, T + 1))`` is causal.  A step that has none left gets what the bias of the output says, or 0.
+    residual : device array, optional
+        Added to the output, which must be as long as a query, and laid out as it is.
+    step : int, optional
+        Only this step of the queries, in inference; the other steps of `out` are left as they are.
+    training : bool
+        Whether the backward passes will follow; dropout takes place in training alone, and allows no backward pass.
+    dropout_state : DropoutState, optional
+        Needed in training where the spec has dropout.
+    out : device array, optional
+        The output, written in place; a new array if not given.
+    reserve : AttentionReserve, optional
+        In training: what an earlier call returned, to be written over; a new one if not given.
+
+    Returns
+    -------
+    DeviceArray, or AttentionTrainingOutput in training
+        Shaped as `q`, with vectors of `AttentionSpec.output_size`, in the same order in memory.  Beyond a query's end stands
+        what the bias of the output says, or 0.
+
+    Examples
+    --------
+    >>> spec = dnn.AttentionSpec(1, 2, scale=1.0)  # no projections: softmax(q k') v
+    >>> with dnn.Handle() as handle:
+    ...     weights = dnn.AttentionWeights(handle, spec)
+    ...     q = handle.array(np.zeros((1, 2, 2), np.float32))
+    ...     v = handle.array(np.array([[[0, 2], [4, 6]]], np.float32))
+    ...     causal = ([0, 0], [1, 2])
+    ...     print(dnn.multi_head_attention_forward(handle, spec, weights, q, v, v, window=causal).numpy()[0])
+    [[0. 2.]
+     [2. 4.]]
+    """
+    use(handle)
+    instance_of(spec, AttentionSpec, "spec")
+    given = {name: on_device(handle, array, name) for name, array in (("q", q), ("k", k), ("v", v))}
+    one_of(training, "training", True, False)
+    if training and (spec.dropout or spec.post_dropout) and dropout_state is None:
+        raise ArgumentError(
+            "dropout_state is not given, which training with dropout needs: DropoutState(handle)"
+        )
+    if dropout_state is not None:
+        check_states(handle, dropout_state)
+    request = make_request(
+        spec,
+        given,
+        q_lengths,
+        kv_lengths,
+        window,
+        dropout_state if training else None,
+        training=training,
+    )
+    plan = handle.plans.get(request, AttentionPlan, handle, request)
+    return plan(weights, *given.values(), residual=residual, step=step, out=out, reserve=reserve)
+
+
+@calling("cudnnMultiHeadAttnBackwardData")
+def multi_head_attention_backward_data(
+    handle: Handle,
+    reserve: AttentionReserve,
+    dy: AnyArray,
+    *,
+    out: Sequence[AnyArray | None] | None = None,
+) -> AttentionGradients:
+    """Compute the gradients of queries, keys and values; before those of the weights, and once for each forward call.
+
+    With dropout they are refused: on an H200 cuDNN 9.19 calls gradients a success that are not those of the output (with
+    `dropout` of queries and keys, with `post_dropout` of what lies before an output projection).
+
+    Parameters
+    ----------
+    handle : Handle
+        That of the forward call, or another of its device.
+    reserve : AttentionReserve
+        That of what the forward call in training returned.
+    dy : device array
+        The gradient of its output, laid out as that, and 0 beyond a query's end: the gradient of the output's bias
+        counts what stands there in some cases, and not in others.  (It is the gradient of a residual, too.)
+    out : tuple of device arrays, optional
+        dq, dk and dv, written in place; new arrays if not given.
+
+    Returns
+    -------
+    AttentionGradients
+        Laid out as q, k and v.
+
+    Examples
+    --------
+    >>> spec = dnn.AttentionSpec(1, 2, q_proj_size=2, o_proj_size=2)
+    >>> with dnn.Handle() as handle:
+    ...     eye = dict.fromkeys(["wq", "wk", "wv", "wo"], np.eye(2)[None])
+    ...     weights = dnn.AttentionWeights.from_arrays(handle, spec, eye)
+    ...     x = handle.array(np.ones((1, 2, 2), np.float32))
+    ...     y, reserve = dnn.multi_head_attention_forward(handle, spec, weights, x, x, x, training=True)
+    ...     gradients = dnn.multi_head_attention_backward_data(handle, reserve, x)
+    ...     dweights = dnn.multi_head_attention_backward_weights(handle, reserve)
+    ...     print(gradients.dv.numpy()[0], dweights["wo"].numpy()[0])
+    [[1. 1.]
+     [1. 1.]] [[2. 2.]
+     [2. 2.]]
+    """
+    return _plan_of(handle, reserve).backward_data(reserve, dy, out=out)
+
+
+@calling("cudnnMultiHeadAttnBackwardWeights")
+def multi_head_attention_backward_weights(
+    handle: Handle,
+    reserve: AttentionReserve,
+    *,
+    out: AttentionWeights | None = None,
+    accumulate: bool = False,
+) -> AttentionWeights:
+    """Compute the gradients of the weights, after those of the data.
+
+    Parameters
+    ----------
+    handle : Handle
+        As in `multi_head_attention_backward_data`.
+    reserve : AttentionReserve
+        What the forward call in training returned, after the backward pass over the data.
+    out : AttentionWeights, optional
+        Written in place; new weights if not given.
+    accumulate : bool
+        Whether they are added to what `out` holds.
+
+    Returns
+    -------
+    AttentionWeights
+        The gradients by the weights' names.
+
+    Examples
+    --------
+    See `multi_head_attention_backward_data`.
+    """
+    return _plan_of(handle, reserve).backward_weights(reserve, out=out, accumulate=accumulate)
+
+
+def _plan_of(handle: Any, reserve: Any) -> AttentionPlan:
+    """Return the plan of the forward call that filled a reserve space."""
+    use(handle)
+    request = AttentionReserve.checked(handle, reserve).call.request
+    plan: AttentionPlan = handle.plans.get(request, AttentionPlan, handle, request)
+    return plan

@@ -1,0 +1,197 @@
+"""`AttentionWeights`: the projections of multi-head attention, reachable by name."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cudnnlite._raw.enums import MultiHeadAttnWeightKind
+from cudnnlite.arguments import instance_of
+from cudnnlite.descriptors import TensorDescriptor
+from cudnnlite.descriptors.attention import AttentionDescriptor
+from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import itemsize
+from cudnnlite.errors import ArgumentError, LibraryError
+from cudnnlite.operations.rnn.formats import check_mapping, check_names, checked
+from cudnnlite.plans.named_weights import EmptyTensorDescriptor, NamedWeights
+from cudnnlite.plans.operands import use
+from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.attention import MAXIMA, AttentionSpec
+
+Array = np.ndarray[Any, Any]
+_KINDS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")  # as MultiHeadAttnWeightKind counts them
+
+
+class AttentionWeights(NamedWeights):
+    """The weights of multi-head attention: one buffer, zero at first, with a view of each projection and bias by name.
+
+    Names are ``wq``, ``wk``, ``wv`` and ``wo``, of shape (heads, projected size, size), and with biases ``bq``, ``bk`` and
+    ``bv``, (heads, projected size), and ``bo``, (o_proj_size,); none for a projection that there is not.  A view is written
+    by ``weights[name] = values``; reading ``weights[name]`` gives a DeviceArray that shares the memory.
+
+    Parameters
+    ----------
+    handle : Handle
+        Whose device they are on.
+    spec : AttentionSpec
+        What they are for; its dtype is the weights'.
+
+    Attributes
+    ----------
+    spec, kind : AttentionSpec
+        What they are for; and that without what weights do not depend on.
+    array : DeviceArray
+        The whole buffer; its layout is cuDNN's own affair.
+
+    Raises
+    ------
+    ArgumentError, NotSupportedError
+        cuDNN does not support the attention.
+    DeviceMemoryError
+        There is not enough device memory.
+
+    Notes
+    -----
+    C functions: `cudnnGetMultiHeadAttnBuffers`, `cudnnGetMultiHeadAttnWeights`, which alone says where a matrix lies;
+    deprecated since cuDNN 9.0.0.
+
+    Examples
+    --------
+    >>> spec = dnn.AttentionSpec(2, 6, q_proj_size=3, o_proj_size=6, bias=True)
+    >>> with dnn.Handle() as handle:
+    ...     weights = dnn.AttentionWeights(handle, spec)
+    ...     weights["bo"] = np.ones(6)
+    ...     again = dnn.AttentionWeights.from_torch(handle, spec, weights.to_torch())
+    ...     print(list(again), again["bo"].numpy().sum(), again["wq"].shape)
+    ['wq', 'wk', 'wv', 'wo', 'bq', 'bk', 'bv', 'bo'] 6.0 (2, 3, 6)
+    """
+
+    def __init__(self, handle: Handle, spec: AttentionSpec) -> None:
+        use(handle)
+        instance_of(spec, AttentionSpec, "spec")
+        room = spec.replace(**{name: getattr(spec, name) or 1 for name in MAXIMA})
+        with AttentionDescriptor(room, api=handle.api) as descriptor:
+            nbytes, workspace = ctypes.c_size_t(), ctypes.c_size_t()
+            handle.api.cudnnGetMultiHeadAttnBuffers(
+                handle.ptr, descriptor.ptr, nbytes, workspace, None
+            )
+            super().__init__(handle, spec, spec.weights_of(), nbytes.value)
+            self._places = _read_layout(handle, descriptor, spec, self.array.ptr, nbytes.value)
+
+    @classmethod
+    def from_torch(
+        cls, handle: Handle, spec: AttentionSpec, state_dict: Mapping[str, Any], *, prefix: str = ""
+    ) -> AttentionWeights:
+        """Make weights from the `state_dict()` of a `torch.nn.MultiheadAttention`.
+
+        Parameters
+        ----------
+        handle, spec
+            As in `AttentionWeights`; PyTorch has all four projections.
+        state_dict : mapping of str to tensor
+            PyTorch tensors, on any device, or NumPy arrays.
+        prefix : str
+            What the names begin with in a larger model: "encoder.attention.".  Other names are left alone then.
+
+        Raises
+        ------
+        ArgumentError
+            A tensor is missing, not known (as `bias_k` is to cuDNN), or has the wrong shape; or a projection is not there.
+        """
+        shapes = _torch_shapes(spec)
+        check_mapping(state_dict, "state_dict")
+        instance_of(prefix, str, "prefix")
+        given = {
+            name[len(prefix) :]: value
+            for name, value in state_dict.items()
+            if name.startswith(prefix)
+        }
+        check_names("state_dict", given, shapes)
+        tensors = {
+            name: checked(f"state_dict[{prefix + name!r}]", given[name], shape)
+            for name, shape in shapes.items()
+        }
+        matrices = tensors.get("in_proj_weight", np.empty((0,)))
+        if matrices.size:
+            tensors |= dict(
+                zip(
+                    ("q_proj_weight", "k_proj_weight", "v_proj_weight"),
+                    np.split(matrices, 3),
+                    strict=True,
+                )
+            )
+        sizes = spec.weight_shapes()
+        values = {f"w{x}": tensors[f"{x}_proj_weight"].reshape(sizes[f"w{x}"]) for x in "qkv"}
+        out = tensors["out_proj.weight"].reshape(spec.o_proj_size, spec.heads, spec.v_proj_size)
+        values["wo"] = out.transpose(1, 0, 2)
+        if spec.bias:
+            biases = np.split(tensors["in_proj_bias"], 3)
+            values |= {
+                f"b{x}": bias.reshape(sizes[f"b{x}"]) for x, bias in zip("qkv", biases, strict=True)
+            }
+            values["bo"] = tensors["out_proj.bias"]
+        return cls.from_arrays(handle, spec, values)
+
+    def to_torch(self) -> dict[str, Array]:
+        """Return a state_dict for a `torch.nn.MultiheadAttention`, as NumPy arrays; waits for the copy."""
+        shapes, values = _torch_shapes(self.spec), self.numpy()
+        rows = [values[f"w{x}"].reshape(-1, values[f"w{x}"].shape[2]) for x in "qkv"]
+        tensors = {"in_proj_weight": np.concatenate(rows)} if "in_proj_weight" in shapes else {}
+        tensors |= {f"{x}_proj_weight": matrix for x, matrix in zip("qkv", rows, strict=True)}
+        tensors["out_proj.weight"] = (
+            values["wo"].transpose(1, 0, 2).reshape(self.spec.o_proj_size, -1)
+        )
+        if self.spec.bias:
+            tensors["in_proj_bias"] = np.concatenate([values[f"b{x}"].reshape(-1) for x in "qkv"])
+            tensors["out_proj.bias"] = values["bo"]
+        return {name: tensors[name] for name in shapes}
+
+
+def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors that PyTorch has; ArgumentError where it has no such attention."""
+    instance_of(spec, AttentionSpec, "spec")
+    sizes, projected = (
+        (spec.q_size, spec.k_size, spec.v_size),
+        {spec.q_proj_size, spec.k_proj_size, spec.v_proj_size},
+    )
+    if len(projected) > 1 or not spec.o_proj_size or not spec.q_proj_size:
+        raise ArgumentError(
+            f"{spec} is none that PyTorch has: its projections are four, and queries, keys and values alike"
+        )
+    rows = spec.heads * spec.q_proj_size
+    if len(set(sizes)) == 1:
+        shapes: dict[str, tuple[int, ...]] = {"in_proj_weight": (3 * rows, spec.q_size)}
+    else:
+        shapes = {f"{x}_proj_weight": (rows, size) for x, size in zip("qkv", sizes, strict=True)}
+    if spec.bias:
+        shapes["in_proj_bias"] = (3 * rows,)
+    shapes["out_proj.weight"] = (spec.o_proj_size, rows)
+    if spec.bias:
+        shapes["out_proj.bias"] = (spec.o_proj_size,)
+    return shapes
+
+
+def _read_layout(
+    handle: Handle, attention: AttentionDescriptor, spec: AttentionSpec, base: int, nbytes: int
+) -> dict[str, tuple[int, TensorSpec]]:
+    """Ask cuDNN for the address of every matrix and bias, and check that each has the shape that its name promises."""
+    places = {}
+    with EmptyTensorDescriptor() as described:
+        for name, shape in spec.weight_shapes().items():
+            at, kind = ctypes.c_void_p(), MultiHeadAttnWeightKind(_KINDS.index(name))
+            handle.api.cudnnGetMultiHeadAttnWeights(
+                handle.ptr, attention.ptr, kind, nbytes, base, described.ptr, ctypes.byref(at)
+            )
+            found = TensorDescriptor.read(
+                handle.api, described.ptr
+            )  # of rank 3: that of a bias ends in 1, of bo begins so too
+            kept = slice(1, 2) if name == "bo" else slice(len(shape))
+            part = TensorSpec(found.shape[kept], spec.dtype, strides=found.strides[kept])
+            packed = part.nbytes == part.size * itemsize(spec.dtype)
+            if at.value is None or part.shape != shape or found.size != part.size or not packed:
+                raise LibraryError(f"cuDNN gives {name} as {found}, expected: {shape} without gaps")
+            places[name] = at.value - base, part
+    return places

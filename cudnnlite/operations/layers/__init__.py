@@ -1,0 +1,1 @@
+"""Operations of one C call without a choice of algorithms."""

@@ -1,0 +1,316 @@
+"""Arithmetic on whole tensors: add, scale, set, operations on two of them, reductions, transformation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from cudnnlite.arguments import integer, integers, real_number, shown
+from cudnnlite.devices import arrays
+from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.dtypes import dtype_name
+from cudnnlite.enums import DataType, OpTensorOp, ReduceTensorOp
+from cudnnlite.errors import ArgumentError
+from cudnnlite.plans.family import DeviceArray, Handle, Operation, call, documented
+from cudnnlite.plans.operands import on_device, use
+from cudnnlite.problems.operation import FLOATS
+from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec
+
+
+def _spread(name: str, small: TensorSpec, over: str, large: TensorSpec) -> TensorSpec:
+    """Return the larger spec; ArgumentError unless each size of the smaller is as there, or 1."""
+    if small.rank != large.rank or any(
+        s not in (1, size) for s, size in zip(small.shape, large.shape, strict=False)
+    ):
+        raise ArgumentError(
+            f"{name} has shape {small.shape}; each size must be 1, or that of {over}, {large.shape}"
+        )
+    return large
+
+
+def _onto(a: TensorSpec, c: TensorSpec) -> TensorSpec:
+    """Return what a is reduced to; ArgumentError if it cannot be."""
+    _spread("out", c, "a", a)
+    if a.shape == c.shape:
+        raise ArgumentError(
+            f"out would have the shape of a, {a.shape}; cuDNN reduces along one of its axes at least"
+        )
+    return c
+
+
+def _in_its_type(specs: Any, options: Any) -> Any:
+    """Return the options with the type to compute in that cuDNN wants for the operands."""
+    first = next(iter(specs.values()))
+    compute_type = DataType.DOUBLE if first.dtype == DataType.DOUBLE else DataType.FLOAT
+    return {**options, "op": options["op"].replace(compute_type=compute_type)}
+
+
+def _check_types(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> None:
+    """Raise ArgumentError unless all have one data type, or the result of int8 operands is float32."""
+    dtype = specs["a"].dtype
+    for name, spec in specs.items():
+        widened = name == "c" and (dtype, spec.dtype) == (DataType.INT8, DataType.FLOAT)
+        if spec.dtype != dtype and not widened:
+            argument = "out" if name == "c" else name
+            allowed = (
+                "int8, float32" if name == "c" and dtype == DataType.INT8 else dtype_name(dtype)
+            )
+            raise ArgumentError(f"{argument} is {dtype_name(spec.dtype)}; needed: {allowed}")
+
+
+ADD = Operation(
+    "add_tensor",
+    "cudnnAddTensor",
+    ("a",),
+    ("c",),
+    lambda a, c: _spread("a", a, "c", c),
+    names={"A": "a", "C": "c"},
+    given={"c": "c"},
+)
+SCALE = Operation("scale_tensor", "cudnnScaleTensor", (), ("y",), lambda y: y, given={"y": "y"})
+SET = Operation(
+    "set_tensor",
+    "cudnnSetTensor",
+    (),
+    ("y",),
+    lambda y, value: y,
+    {"value": float},
+    {"valuePtr": "value"},
+    given={"y": "y"},
+    dtypes=FLOATS,  # in which type cuDNN reads the value of integers is not known
+)
+OP = Operation(
+    "op_tensor",
+    "cudnnOpTensor",
+    ("a", "b"),
+    ("c",),
+    lambda a, b, **_: _spread("b", b, "a", a),
+    {"op": OpTensorSpec, "alpha1": float, "alpha2": float},
+    {"opTensorDesc": "opDesc", "A": "a", "B": "b", "C": "c"},
+    complete=_in_its_type,
+    in_place=frozenset({"a"}),
+    mixed=True,
+    check=_check_types,
+)
+REDUCE = Operation(
+    "reduce_tensor",
+    "cudnnReduceTensor",
+    ("a",),
+    ("c",),
+    lambda a, c, **_: _onto(a, c),
+    {"op": ReduceTensorSpec},
+    {
+        "reduceTensorDesc": "opDesc",
+        "A": "a",
+        "C": "c",
+        "workspace": "workSpace",
+        "workspaceSizeInBytes": "workSpaceSizeInBytes",
+    },
+    given={"c": "out"},
+    constants={"indices": None, "indicesSizeInBytes": 0},
+    complete=_in_its_type,
+    mixed=True,
+    check=_check_types,
+    workspace="cudnnGetReductionWorkspaceSize",
+)
+
+
+def _has_places(specs: Any, options: Any) -> None:
+    op = options["op"].op
+    if op not in (
+        ReduceTensorOp.MIN,
+        ReduceTensorOp.MAX,
+        ReduceTensorOp.AMAX,
+    ):  # cuDNN says SUCCESS and writes none
+        raise ArgumentError(f"indices with op={op.name}; allowed: of MIN, MAX and AMAX")
+
+
+REDUCE_WITH_INDICES = replace(
+    REDUCE,
+    name="reduce_tensor_with_indices",
+    writes=("c", "indices"),
+    constants={},
+    infer=lambda a, c, **_: (_onto(a, c), TensorSpec(c.shape, DataType.INT32)),
+    given={"c": "out", "indices": "indices"},
+    bare={"indices": lambda values: TensorSpec(values["c"].shape, DataType.INT32)},
+    mixed=True,
+    dtypes=(*FLOATS, DataType.INT32),
+    check=_has_places,
+    complete=lambda specs, options: {
+        "op": _in_its_type(specs, options)["op"].replace(indices="flattened")
+    },
+)
+
+
+@documented(ADD, "which was given")
+def add_tensor(
+    handle: Handle, a: AnyArray, c: AnyArray, *, alpha: float = 1.0, beta: float = 1.0
+) -> DeviceArray:
+    """Add a tensor to another in place, a bias for instance.
+
+    Parameters
+    ----------
+    a : device array
+        What is added; each of its sizes is that of `c`, or 1: it is repeated along that axis.
+    c : device array
+        What it is added to, and where the sum goes.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     y = handle.array(np.zeros((1, 2, 1, 3), np.float32))
+    ...     bias = handle.array(np.array([1, 2], np.float32).reshape(1, 2, 1, 1))
+    ...     print(dnn.add_tensor(handle, bias, y).numpy().ravel())
+    [1. 1. 1. 2. 2. 2.]
+    """
+    return call(handle, ADD, (a,), (), alpha, beta, c)
+
+
+@documented(SCALE, "which was given")
+def scale_tensor(handle: Handle, y: AnyArray, alpha: float) -> DeviceArray:
+    """Multiply all values of a tensor by a number, in place.
+
+    Parameters
+    ----------
+    y : device array
+        What is scaled, and where it goes.
+    alpha : float
+        The number.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     print(dnn.scale_tensor(handle, handle.array([[1.0, 2.0]], dtype="float32"), 0.5).numpy())
+    [[0.5 1. ]]
+    """
+    return call(handle, SCALE, (), (), alpha, 0.0, y)
+
+
+@documented(SET, "which was given")
+def set_tensor(handle: Handle, y: AnyArray, value: float) -> DeviceArray:
+    """Set all values of a tensor; gaps between its strides keep what they hold.
+
+    Parameters
+    ----------
+    y : device array
+        What is written: float32, float64, float16 or bfloat16.
+    value : float
+        The number.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     print(dnn.set_tensor(handle, handle.empty((1, 3)), 7).numpy())
+    [[7. 7. 7.]]
+    """
+    return call(handle, SET, (), (value,), 1.0, 0.0, y)
+
+
+@documented(OP, "shaped as `a`")
+def op_tensor(
+    handle: Handle,
+    a: AnyArray,
+    b: AnyArray,
+    op: OpTensorSpec | OpTensorOp | str,
+    *,
+    alpha1: float = 1.0,
+    alpha2: float = 1.0,
+    beta: float = 0.0,
+    out: AnyArray | None = None,
+) -> DeviceArray:
+    """Add, multiply, or take the smaller or larger of two tensors, value by value: c = op(alpha1 * a, alpha2 * b) + beta * c.
+
+    Parameters
+    ----------
+    a, b : device arrays
+        Each size of `b` is that of `a`, or 1: it is repeated along that axis.  "sqrt" and "not" are of `a` alone: give it
+        twice.
+    op : OpTensorSpec, OpTensorOp or str
+        "add", "mul", "min", "max", "sqrt" or "not".
+    alpha1, alpha2, beta : float
+        Host scalars, of `a`, of `b`, and of what `out` holds; with beta = 0 it is not read.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     a = handle.array(np.arange(6, dtype=np.float32).reshape(1, 2, 1, 3))
+    ...     b = handle.array(np.array([10, 20], np.float32).reshape(1, 2, 1, 1))
+    ...     print(dnn.op_tensor(handle, a, b, "add").numpy().ravel())
+    ...     print(dnn.op_tensor(handle, a, b, "min", alpha2=0.2).numpy().ravel())
+    [10. 11. 12. 23. 24. 25.]
+    [0. 1. 2. 3. 4. 4.]
+    """
+    return call(handle, OP, (a, b), (op, alpha1, alpha2), 1.0, beta, out)
+
+
+@documented(REDUCE, "with a size of 1 along each axis that was reduced")
+def reduce_tensor(
+    handle: Handle,
+    a: AnyArray,
+    op: ReduceTensorSpec | ReduceTensorOp | str,
+    *,
+    axes: int | Iterable[int] | None = None,
+    indices: bool | AnyArray = False,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    out: AnyArray | None = None,
+) -> Any:
+    """Reduce a tensor along some axes: sum, product, smallest, largest, mean, norms.
+
+    Parameters
+    ----------
+    a : device array
+        What is reduced.
+    op : ReduceTensorSpec, ReduceTensorOp or str
+        "add", "mul", "min", "max", "amax" (of absolute values), "avg", "norm1", "norm2" or "mul_no_zeros".
+    axes : int or iterable of int, optional
+        Along which; negative ones count from the end.  All if not given; where `out` is given its shape says it: each size is
+        that of `a`, or 1 along the axes that are reduced.  One of them at least has another size than 1.
+    indices : bool or device array
+        True: return ``(c, indices)``, where each minimum or maximum ("min", "max", "amax") was found, as int32, shaped as c:
+        counted over the axes that are reduced, the last one first.  Or the int32 array to write them into.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     a = handle.array(np.arange(6, dtype=np.float32).reshape(1, 2, 1, 3))
+    ...     print(dnn.reduce_tensor(handle, a, "add", axes=(0, 2, 3)).numpy().ravel())
+    ...     print(dnn.reduce_tensor(handle, a, "max").numpy().ravel())
+    [ 3. 12.]
+    [5.]
+    """
+    use(handle)
+    if out is None:
+        if real_number(beta, "beta"):
+            raise ArgumentError(f"beta={shown(beta)} needs out, which it scales")
+        a = on_device(handle, a, "a")
+        out = arrays.empty(handle.device, handle.stream, _reduced(a.spec, axes))
+    elif axes is not None:
+        raise ArgumentError(f"axes={shown(axes)} is given beside out, whose shape says it")
+    if indices is False:
+        return call(handle, REDUCE, (a,), (op,), alpha, beta, out)
+    out = on_device(handle, out, "out")
+    if indices is True:
+        indices = arrays.empty(handle.device, handle.stream, TensorSpec(out.shape, DataType.INT32))
+    return call(handle, REDUCE_WITH_INDICES, (a,), (op,), alpha, beta, (out, indices))
+
+
+def _reduced(a: TensorSpec, axes: Any) -> TensorSpec:
+    axes = range(a.rank) if axes is None else (axes,) if hasattr(axes, "__index__") else axes
+    listed = integers(
+        tuple(axes) if isinstance(axes, (set, frozenset)) else axes, "axes", a.rank
+    )  # in whichever order
+    gone = frozenset(integer(axis, "axes", -a.rank, a.rank - 1) % a.rank for axis in listed)
+    if len(gone) != len(listed):
+        raise ArgumentError(f"axes={shown(axes)} names an axis twice")
+    return _without(a, gone, None if a.layout in ("strided", "packed") else a.layout)
+
+
+@lru_cache(maxsize=64)  # equal specs may have layouts of other names
+def _without(a: TensorSpec, gone: frozenset[int], layout: str | None) -> TensorSpec:
+    return TensorSpec(
+        tuple(1 if axis in gone else size for axis, size in enumerate(a.shape)), a.dtype, layout
+    )

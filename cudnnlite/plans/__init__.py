@@ -1,0 +1,1 @@
+"""What runs a problem: plans, one-line calls, capture, replay."""

@@ -1,0 +1,87 @@
+"""`AlignedCopies`: stand-ins for operands that begin where cuDNN's kernels cannot load them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from cudnnlite._raw.calls import PreparedCall
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import AlignmentWarning, CaptureError
+from cudnnlite.operations.convolution.layout_conversion import same_type_conversion
+from cudnnlite.plans.operands import wait_for_streams
+from cudnnlite.specs import TensorSpec
+from cudnnlite.warn import warn_user
+
+
+class AlignedCopies:
+    """Copies the operands of one plan to aligned memory, and results back, on the handle's stream.
+
+    Parameters
+    ----------
+    handle : Handle
+        Its stream orders the copies.
+    function : str
+        The C function, for messages.
+    stack : ExitStack
+        Owns the descriptors that bring results back to memory with gaps.
+    """
+
+    def __init__(self, handle: Handle, function: str, stack: ExitStack) -> None:
+        self._handle = handle
+        self._function = function
+        self._stack = stack
+        self._warned: set[str] = set()
+        self._conversions: dict[TensorSpec, PreparedCall] = {}
+
+    def copy(
+        self, argument: str, array: DeviceArray, alignment: int, *, is_read: bool
+    ) -> DeviceArray:
+        """Return aligned memory of the array's spec, with its values where they are read; warns once an argument.
+
+        CaptureError while a graph is recorded, which cannot allocate memory.
+        """
+        stream = self._handle.stream
+        where = f"{argument} begins at {array.ptr:#x}, which is not aligned to {alignment} bytes as {self._function} needs it"
+        try:
+            copy = arrays.empty(array.device, stream, array.spec)
+        except CaptureError as error:
+            raise CaptureError(
+                f"{where}; a graph is recorded, and cannot have a copy: bring aligned memory"
+            ) from error
+        if argument not in self._warned:
+            self._warned.add(argument)
+            warn_user(f"{where}; each call copies it", AlignmentWarning)
+        if is_read:
+            arrays.move_values(copy, array, stream)
+        return copy
+
+    def bring_back(self, copy: DeviceArray, array: DeviceArray) -> None:
+        """Write the values of a copy to the array that it stands for; gaps between strides stay as they are."""
+        stream = self._handle.stream
+        if array.is_packed:
+            arrays.move_values(array, copy, stream)
+            return
+        if array.spec not in self._conversions:
+            self._conversions[array.spec] = same_type_conversion(
+                self._handle, array.spec, self._stack
+            )
+        conversion = self._conversions[array.spec]
+        conversion.replace(x=copy.ptr, y=array.ptr)
+        other_streams = wait_for_streams(stream, array)
+        try:
+            conversion()
+        finally:
+            for other in other_streams:
+                other.wait(stream)
+
+
+def misaligned(
+    alignments: Mapping[str, int], operands: Mapping[str, DeviceArray]
+) -> dict[str, int]:
+    """Return the alignments of those operands whose addresses are no multiples of them."""
+    return {
+        name: alignment for name, alignment in alignments.items() if operands[name].ptr % alignment
+    }

@@ -1,0 +1,207 @@
+"""`capture`: operations recorded once as a CUDA graph, and launched many times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Any
+
+from cudnnlite._raw.types import cudaStream_t
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.device import Device, Recorder, refuse_in_capture
+from cudnnlite.devices.handle import Handle
+from cudnnlite.plans.operands import use
+from cudnnlite.plans.plan import Plan
+from cudnnlite.problems import recording
+
+
+class CapturedGraph(Plan):
+    """What `capture` recorded: `launch()` enqueues all of it at once, on the addresses that it was recorded with.
+
+    Until it is closed, by itself or with its handle, it keeps alive what its launches need: the memory of the operands, the
+    plans, the workspace; also where their owners close them.
+
+    Attributes
+    ----------
+    calls : int
+        How many calls were recorded.
+    """
+
+    _instead_of_copy = "it belongs to a handle: capture the calls again"
+
+    def __init__(self, handle: Handle) -> None:
+        use(handle)
+        super().__init__(handle, f"CapturedGraph on {handle.device}")
+        self._stream = handle.stream
+        self._graph: Any = None
+        self._kept: list[Any] = [handle.workspace.keep(self._stream)]
+        self._plans: set[Plan] = set()
+        self._resources.callback(self._kept.clear)
+        self.calls = 0
+
+    def keep(self, plan: Plan, operands: Iterable[Any]) -> None:
+        """Keep a plan, and the memory of its operands, until this graph is closed."""
+        self.keep_memory(operands)
+        if plan not in self._plans:
+            self._plans.add(plan)
+            plan.hold()
+            self._resources.callback(plan.release)
+        self.calls += 1
+
+    def keep_memory(self, operands: Iterable[Any]) -> None:
+        """Keep the memory of arrays until this graph is closed."""
+        # another array in the same memory: its owner may close the one that was given
+        self._kept += [
+            arrays.part_of(each, each.spec) if isinstance(each, DeviceArray) else each
+            for each in operands
+        ]
+
+    def own(self, graph: Any) -> None:
+        """Take over what a device recorded."""
+        if self._closed:  # in the block already
+            graph.close()
+        else:
+            self._resources.callback(graph.close)
+            self._graph = graph
+
+    def launch(self) -> None:
+        """Enqueue all that was recorded, on the stream that it was recorded on, asynchronously.
+
+        What it reads and writes is the memory that the recorded calls were given: copy new inputs there.
+
+        Raises
+        ------
+        ClosedError, ThreadError
+            It, or its handle, was closed; on another thread than the handle's.
+        CaptureError
+            Inside a capture.
+        """
+        if self._closed or get_ident() != self._thread:
+            self.use()
+        if self._graph is None or recording.active:
+            refuse_launch(self._device, self._stream)
+        try:
+            self._graph.launch(self._stream)
+        except Exception:
+            refuse_launch(self._device, self._stream)  # another library's capture
+            raise
+
+    def __repr__(self) -> str:
+        state = "closed " if self._closed else "" if self._graph is not None else "recording "
+        return f"<{state}{self._description}: {self.calls} call{'s' * (self.calls != 1)}>"
+
+
+def refuse_launch(device: Device, stream: Any) -> None:
+    """Raise CaptureError if a graph is being recorded on `stream`."""
+    refuse_in_capture(device, stream, "no graph can be launched", "launch it after the capture")
+
+
+@contextmanager
+def capture(handle: Handle) -> Iterator[CapturedGraph]:
+    """Record the operations on a handle as a CUDA graph instead of running them, until the block ends.
+
+    The graph then does with one launch what the calls did one by one, in the same memory.  Nothing is computed in the block.
+
+    What would search, allocate or wait in the block is refused: make each call once before, so that its plan and its
+    workspace are there, and give it `out` (and `reserve` where a call returns one: in the training of an RNN, in dropout).
+
+    Parameters
+    ----------
+    handle : Handle
+        Its calls are recorded, whichever stream it is on; what other libraries enqueue on that stream runs at once.  In the
+        block no other handle on that stream is used on this thread, nor this one on another thread, nor is it closed.
+
+    Yields
+    ------
+    CapturedGraph
+        To be launched after the block, as often as wanted, and closed: by itself, or with the handle.
+
+    Raises
+    ------
+    CaptureError
+        The stream is being recorded already; inside the block, what cannot be recorded; at its end, where CUDA gave the
+        recording up, because another library waited for the whole device.
+    ClosedError, ThreadError
+        As every operation.
+
+    Notes
+    -----
+    C function: `cudnnSetStream`, which puts the handle on a stream that is recorded, and back.
+
+    An exception in the block ends the recording; the graph is closed then, and handle and stream are as they were.
+
+    A plan with ``replay=True`` records its calls here as any other does.  Under `torch.cuda.graph`, with the handle on
+    PyTorch's stream, operations are recorded as PyTorch's are, and refused likewise; there PyTorch owns the graph, and the
+    program has to keep operands, plans and the handle's workspace.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     y = dnn.convolution_forward(handle, x, w)  # once before: now there are a plan and a workspace
+    ...     with dnn.capture(handle) as graph:
+    ...         y = dnn.convolution_forward(handle, x, w, out=y)
+    ...         y = dnn.activation_forward(handle, y, "relu", out=y)
+    ...     for _ in range(3):
+    ...         graph.launch()
+    ...     print(graph.calls, y.numpy().max())
+    2 27.0
+    """
+    use(handle)
+    graph = CapturedGraph(handle)
+    try:
+        with (
+            recorded(handle) as recorder,
+            recording.record_problems(),
+        ):  # where plans look closer at each call
+            handle.graph = graph
+            try:
+                yield graph
+            finally:
+                handle.graph = None
+    except BaseException:
+        graph.close()
+        raise
+    graph.own(recorder.graph)
+
+
+@contextmanager
+def recorded(handle: Handle) -> Iterator[Recorder]:
+    """Record what is enqueued on a handle's stream in the block; after it, the recorder has the graph.
+
+    Raises
+    ------
+    CaptureError
+        The stream is being recorded already; at the end, where CUDA gave the recording up.
+    """
+    stream, thread = handle.stream, get_ident()
+    refuse_in_capture(handle.device, stream, "no other can be", "end that capture first")
+    recorder, stand_ins, key = (
+        handle.device.recorder(),
+        handle.device.stand_ins,
+        (thread, int(stream.handle)),
+    )
+
+    def use_stream(its: Any) -> None:
+        handle.api.cudnnSetStream(handle.ptr, cudaStream_t(int(its.handle)))
+
+    try:
+        use_stream(recorder.stream)
+        with recorder:
+            stand_ins[key], handle.recorded_by = recorder.stream, thread
+            try:
+                yield recorder
+            finally:
+                del stand_ins[key]
+                handle.recorded_by = 0
+    finally:
+        try:
+            use_stream(stream)
+        except BaseException:  # a signal handler's
+            use_stream(
+                stream
+            )  # a handle that is left there would go on with a stream that is no more
+            raise

@@ -1,0 +1,229 @@
+"""`NamedWeights`: matrices and biases in one device buffer, reachable by name; how they lie there is cuDNN's own affair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+
+from cudnnlite._raw.noncopyable import NonCopyable
+from cudnnlite._raw.types import cudnnTensorDescriptor_t
+from cudnnlite.arguments import instance_of, shown
+from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.storage import read_values, write_values
+from cudnnlite.dtypes import itemsize, numpy_dtype
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.rnn.formats import check_names, checked, host_array
+from cudnnlite.specs import TensorSpec
+from cudnnlite.texts import aligned
+from cudnnlite.unknown import meant
+
+Array = np.ndarray[Any, Any]
+WeightsT = TypeVar("WeightsT", bound="NamedWeights")
+
+
+class WeightPlace(NamedTuple):
+    """Where one matrix or bias lies.
+
+    Attributes
+    ----------
+    name : str
+        Such as "layer0.forward.input.i" or "layer0.forward.input.i.bias".
+    offset : int
+        In bytes from the beginning of the buffer.
+    shape : tuple of int
+        Of an RNN: (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size, hidden_size) of a projection.
+    """
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+
+
+class WeightLayout(Sequence[WeightPlace]):
+    """The places of all matrices and biases; prints as a table.  Opaque: another device or cuDNN may have another."""
+
+    def __init__(self, places: Sequence[WeightPlace], nbytes: int) -> None:
+        self._places = tuple(places)
+        self.nbytes = nbytes
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._places[index]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __repr__(self) -> str:
+        rows = [
+            ("name", "offset", "shape"),
+            *((p.name, str(p.offset), str(p.shape)) for p in self._places),
+        ]
+        return "\n".join([*aligned(rows, ["offset"]), f"{self.nbytes} bytes"])
+
+
+class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
+    """One buffer, zero at first; a subclass says what for, and asks cuDNN for the places."""
+
+    _instead_of_copy: ClassVar[str] = (
+        "pickle its numpy() and spec, and make another by its class's from_arrays"
+    )
+    _places: dict[
+        str, tuple[int, TensorSpec]
+    ]  # by name: the offset in bytes, and how it lies there
+
+    def __init__(self, handle: Handle, spec: Any, kind: Any, nbytes: int) -> None:
+        self.spec, self.kind, self.device, self.nbytes = spec, kind, handle.device, nbytes
+        flat = TensorSpec((max(-(-nbytes // itemsize(spec.dtype)), 1),), spec.dtype)
+        self.array = arrays.empty(handle.device, handle.stream, flat)
+        self.fill_zero(handle.stream)
+
+    @classmethod
+    def zeros_like(cls: type[WeightsT], handle: Handle, weights: WeightsT) -> WeightsT:
+        """Make weights of the same layout, all zero: what gradients are added to."""
+        instance_of(handle, Handle, "handle", "; it comes first").use()
+        instance_of(weights, cls, "weights")
+        new = weights._in_memory_of(arrays.empty(handle.device, handle.stream, weights.array.spec))
+        new.fill_zero(handle.stream)
+        return new
+
+    def view(self: WeightsT, handle: Handle) -> WeightsT:
+        """Return the same weights as belonging to `handle`'s stream, which waits once, here, for the stream they belong to.
+
+        So two streams can share weights, as long as nobody writes to them; and calls can be recorded into a graph.
+        """
+        instance_of(handle, Handle, "handle").use()
+        array = arrays.view(handle.device, handle.stream, self.array, "weights")
+        return self._in_memory_of(
+            arrays.part_of(arrays.on_stream(array, handle.stream), array.spec)
+        )
+
+    def _in_memory_of(self: WeightsT, array: DeviceArray) -> WeightsT:
+        """Return weights of the same layout that own `array` instead."""
+        new = object.__new__(type(self))
+        vars(new).update(vars(self), array=array, device=array.device)
+        return new
+
+    def fill_zero(self, stream: Any) -> None:
+        """Set everything to zero, in stream order."""
+        self.device.fill(self.array.ptr, self.array.nbytes, 0, stream)
+
+    def __getitem__(self, name: str) -> DeviceArray:
+        offset, spec = self._place(name)
+        return arrays.part_of(self.array, spec, offset)
+
+    def __setitem__(self, name: str, values: Any) -> None:
+        view = self[name]
+        host = self._host(values, f"weights[{name!r}]")
+        if host.shape != view.shape:
+            raise ArgumentError(f"weights[{name!r}] has shape {view.shape}; given: {host.shape}")
+        memory = np.empty(view.nbytes, np.uint8)
+        write_values(memory, view.spec, slice(None), host)
+        view.device.copy_in(view.ptr, memory, view.stream)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def _place(self, name: str) -> tuple[int, TensorSpec]:
+        try:
+            return self._places[name]
+        except (KeyError, TypeError):
+            near = meant(name, self._places) if isinstance(name, str) else ""
+            raise KeyError(
+                f"{shown(name)} is no weight of {self.spec}; there are {', '.join(list(self._places)[:6])}, ...{near}"
+            ) from None
+
+    def _host(self, values: Any, what: str) -> Array:
+        """Return values on the host in the weights' dtype; ArgumentError where that has none so large."""
+        host = host_array(values.numpy() if isinstance(values, DeviceArray) else values, what)
+        dtype = numpy_dtype(self.spec.dtype)
+        try:
+            with np.errstate(over="raise", invalid="ignore"):
+                return host.astype(dtype, copy=False)
+        except FloatingPointError:
+            raise ArgumentError(
+                f"{what} of {host.dtype} as {dtype} would lose values that are too large"
+            ) from None
+
+    def layout(self) -> WeightLayout:
+        """Return the table of names, offsets in bytes, and shapes."""
+        places = [
+            WeightPlace(name, offset, spec.shape) for name, (offset, spec) in self._places.items()
+        ]
+        return WeightLayout(places, self.nbytes)
+
+    def numpy(self) -> dict[str, Array]:
+        """Copy every matrix and bias to the host, by name, and wait for it."""
+        memory = np.empty(self.array.nbytes, np.uint8)
+        self.array.device.copy_out(memory, self.array.ptr, self.array.stream)
+        places = self._places.items()
+        return {
+            name: read_values(memory[offset:], spec).copy(order="C")
+            for name, (offset, spec) in places
+        }
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        """Copy arrays into their places: all of them in one go, or some by name.
+
+        Raises
+        ------
+        ArgumentError
+            A name is not known, a shape is wrong, or a value is too large for the dtype; nothing is written then.
+        """
+        check_names("values", values, self._places, all_of_them=False)
+        hosts = {name: self._host(each, f"values[{name!r}]") for name, each in values.items()}
+        for name, host in hosts.items():
+            checked(f"values[{name!r}]", host, self._places[name][1].shape)
+        if len(hosts) < len(self._places):
+            for name, host in hosts.items():
+                self[name] = host
+            return
+        memory = np.zeros(self.array.nbytes, np.uint8)
+        for name, (offset, spec) in self._places.items():
+            write_values(memory[offset:], spec, slice(None), hosts[name])
+        self.array.device.copy_in(self.array.ptr, memory, self.array.stream)
+
+    update.__qualname__ = "weights.update"  # as an error names it: this class is none of the user's
+
+    @classmethod
+    def from_arrays(
+        cls: type[WeightsT], handle: Handle, spec: Any, values: Mapping[str, Any]
+    ) -> WeightsT:
+        """Make weights from host arrays (NumPy, or PyTorch tensors) by this class's own names.
+
+        Raises
+        ------
+        ArgumentError
+            A name is missing or not known, or a shape is wrong.
+        """
+        make: Any = cls
+        weights: WeightsT = make(handle, spec)
+        check_names("values", values, weights._places)
+        weights.update(values)
+        return weights
+
+    def close(self) -> None:
+        """Give up the memory; it is freed when nobody else holds it.  Harmless when called again."""
+        self.array.close()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.spec} on {self.array.device}>"
+
+
+class EmptyTensorDescriptor(NativeObject[cudnnTensorDescriptor_t]):
+    """A tensor descriptor that cuDNN will describe."""
+
+    def __init__(self) -> None:
+        super().__init__(None)

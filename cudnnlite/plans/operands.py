@@ -1,0 +1,138 @@
+"""What every operation does with its arguments: view foreign arrays, check outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnlite.arguments import instance_of
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.device import check_recorded_together
+from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import itemsize
+from cudnnlite.errors import ArgumentError, ArrayTypeError
+from cudnnlite.sizes import format_size
+from cudnnlite.specs import TensorSpec
+
+WORKSPACE_ALIGNMENT = 16  # bytes
+
+
+def use(handle: Any) -> None:
+    """Check that `handle` is a Handle that may be used here and now (see `Handle.use`)."""
+    instance_of(handle, Handle, "handle", "; it comes first").use()
+
+
+def on_device(handle: Handle, array: Any, argument: str) -> DeviceArray:
+    """Return `array` as a DeviceArray on the handle's device, without a copy; ArrayTypeError if it is not there."""
+    if type(array) is DeviceArray and array.device is handle.device:
+        return array
+    return arrays.view(handle.device, handle.stream, array, argument)
+
+
+def tensor_spec(operand: Any, argument: str) -> TensorSpec:
+    """Return the spec of an array, or the spec itself."""
+    spec = getattr(operand, "spec", operand)
+    if not isinstance(spec, TensorSpec):
+        made = (
+            "handle.empty(shape, dtype)"
+            if argument.startswith("out")
+            else f"handle.array({argument})"
+        )
+        raise ArgumentError(
+            f"{argument} of type {type(operand).__name__} is neither a TensorSpec nor a device array: {made}"
+        )
+    return spec
+
+
+def check_writable(
+    written: DeviceArray,
+    argument: str,
+    in_place: frozenset[str] = frozenset(),
+    **others: DeviceArray,
+) -> None:
+    """Check that an output may be written and overlaps no other operand, which might be read after it was overwritten.
+
+    Those that are named in `in_place` may be the output itself.  ArrayTypeError if its owner forbids writing; or ArgumentError.
+    """
+    if written.readonly:
+        raise ArrayTypeError(f"{argument} is read-only: its owner forbids writing to it")
+    check_overlap(written, argument, in_place, **others)
+
+
+def check_overlap(
+    written: DeviceArray,
+    argument: str,
+    in_place: frozenset[str] = frozenset(),
+    **others: DeviceArray,
+) -> None:
+    """Raise ArgumentError if memory that is written overlaps that of another operand.
+
+    It may be that of one of `in_place`, described in the same way, and then of every other operand that is the same array.
+    """
+    start, end = written.ptr, written.ptr + written.nbytes
+    is_in_place = any(
+        _is_same(written, array) for name, array in others.items() if name in in_place
+    )
+    for name, array in others.items():
+        if array.ptr < end and start < array.ptr + array.nbytes:
+            if is_in_place and _is_same(written, array):
+                continue
+            hint = f", or that of {name} with the same layout" if name in in_place else ""
+            raise ArgumentError(
+                f"{argument} overlaps {name} in memory; give it memory of its own{hint}"
+            )
+
+
+def _is_same(one: DeviceArray, other: DeviceArray) -> bool:
+    return one.ptr == other.ptr and one.spec == other.spec
+
+
+def wait_for_streams(stream: Any, *operands: DeviceArray) -> list[Any]:
+    """Let `stream` wait for the other streams that operands belong to, and return those.
+
+    After the call they must wait for it in turn: what they do next with an operand (copy, free, overwrite) comes after it.
+    """
+    mine = int(stream.handle)
+    others = {
+        handle: array.stream for array in operands if (handle := int(array.stream.handle)) != mine
+    }
+    for other in others.values():
+        check_recorded_together(operands[0].device, stream, other)
+    for other in others.values():
+        stream.wait(other)
+    return list(others.values())
+
+
+def check_workspace(handle: Handle, workspace: Any, needed: int) -> DeviceArray:
+    """Return the aligned part of the caller's own workspace buffer.
+
+    ArgumentError or ArrayTypeError if it is too small, or may not be written.
+    """
+    buffer = on_device(handle, workspace, "workspace")
+    check_writable(buffer, "workspace")
+    if buffer.spec.size * itemsize(buffer.spec.dtype) // buffer.spec.vector != buffer.nbytes:
+        raise ArgumentError(
+            f"workspace={buffer.spec} has gaps, which would be overwritten; bring a packed buffer"
+        )
+    skipped = _bytes_to_aligned(buffer)
+    if buffer.nbytes - skipped < needed:
+        behind = f", {skipped} of them before the first address that is aligned" if skipped else ""
+        raise ArgumentError(
+            f"workspace has {format_size(buffer.nbytes)} ({buffer.nbytes} bytes{behind}); this call needs {needed} bytes"
+        )
+    if not skipped:
+        return buffer
+    return arrays.part_of(buffer, TensorSpec((buffer.nbytes - skipped,), "uint8"), skipped)
+
+
+def usable_workspace(workspace: DeviceArray) -> int:
+    """Return the bytes of a workspace buffer from the first aligned address on."""
+    return max(0, workspace.nbytes - _bytes_to_aligned(workspace))
+
+
+def _bytes_to_aligned(buffer: DeviceArray) -> int:
+    """Return how far an address that every kernel takes for its workspace lies behind the beginning of a buffer.
+
+    On an H200 FFT kernels and reductions end the CUDA context where their workspace is not aligned to 8 bytes.
+    """
+    return -buffer.ptr % WORKSPACE_ALIGNMENT

@@ -1,0 +1,215 @@
+"""`PlanByHand`: what the plans of recurrent networks, attention and CTC losses have in common; and `TrainingReserve`.
+
+By hand because only cuDNN knows how weights lie, a reserve space goes from one pass to the next, or labels are on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from cudnnlite._raw.noncopyable import NonCopyable
+from cudnnlite.arguments import one_of, shown
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.storage import bytes_spec
+from cudnnlite.errors import ArgumentError, ClosedError, CudnnError
+from cudnnlite.plans.named_weights import NamedWeights
+from cudnnlite.plans.operands import check_writable, on_device, wait_for_streams
+from cudnnlite.plans.plan import Plan
+from cudnnlite.problems import recording
+from cudnnlite.problems.operation import all_of
+from cudnnlite.sizes import format_size
+from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.layout import same_strides
+from cudnnlite.specs.tensor import called
+
+CallT = TypeVar("CallT")
+ReserveT = TypeVar("ReserveT", bound="TrainingReserve[Any]")
+
+
+class PlanByHand(Plan):
+    """Checks operands and weights, and makes the C calls; a subclass with weights says which, and what `spec` they are for."""
+
+    _weights_type: ClassVar[type[NamedWeights]]
+    _reserve_type: ClassVar[type[TrainingReserve[Any]]]
+    spec: Any
+    _weights_kind: Any
+
+    def _explain(self, error: CudnnError) -> None:
+        """Add to an error's message what the call was for."""
+        raise NotImplementedError
+
+    def _call(
+        self,
+        function: Callable[..., None],
+        arguments: Any,
+        operands: Sequence[Any],
+        clear: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Make the C call on the handle's stream, ordered with the streams of the operands that are not None.
+
+        `clear` is memory that is set to zero before: addresses and bytes.
+        """
+        stream = self._handle.stream
+        there = [array for array in operands if array is not None]
+        crossed = (
+            wait_for_streams(stream, *there)
+            if any(array.stream is not stream for array in there)
+            else ()
+        )
+        try:
+            for address, nbytes in clear:
+                self._device.fill(address, nbytes, 0, stream)
+            function(*arguments)
+            if recording.active:
+                self.keep_for_graph(operands)
+        except CudnnError as error:
+            self._explain(error)
+            raise
+        finally:
+            for other in crossed:
+                other.wait(stream)
+
+    def _check_weights(self, weights: Any, argument: str = "weights") -> None:
+        name = self._weights_type.__name__
+        if not isinstance(weights, self._weights_type):
+            raise ArgumentError(
+                f"{argument} of type {type(weights).__name__} is no {name}; see {name}.from_torch"
+            )
+        if weights.kind != self._weights_kind:
+            raise ArgumentError(f"{argument} are for {weights.spec}; the plan is for {self.spec}")
+        on_device(self._handle, weights.array, argument)
+
+    def _reserve_space(self, given: Any, needed: int, *, training: bool) -> Any:
+        """Return the reserve space that a forward call fills: the caller's, or a new one; None in inference."""
+        if not training:
+            if given is not None:
+                raise ArgumentError(
+                    "reserve is given without training=True, which alone writes to it"
+                )
+            return None
+        if given is None:
+            return self._reserve_type(
+                arrays.empty(self._device, self._handle.stream, bytes_spec(needed))
+            )
+        reserve = self._reserve_type.checked(self._handle, given)
+        if reserve.nbytes < needed:
+            raise ArgumentError(
+                f"reserve has {format_size(reserve.nbytes)}; this call needs {format_size(needed)}"
+            )
+        return reserve
+
+    def _gradients(self, weights: Any, out: Any, accumulate: Any, inputs: dict[str, Any]) -> Any:
+        """Return the weights that gradients are written to: the caller's, beside what is read, or new ones."""
+        one_of(accumulate, "accumulate", True, False)
+        if out is None:
+            if accumulate:
+                raise ArgumentError("accumulate=True needs out, which it adds to")
+            return self._weights_type.zeros_like(self._handle, weights)
+        self._check_weights(out, "out")
+        check_outputs(inputs, {"out": out.array})
+        return out
+
+    def _states(self, dropout_state: Any) -> DeviceArray | None:
+        """Return the random states that cuDNN has the address of; ClosedError if they were closed."""
+        if dropout_state is None:
+            return None
+        _ = dropout_state.array.ptr
+        return dropout_state.array  # type: ignore[no-any-return]
+
+    def _operand(self, array: Any, argument: str, wanted: TensorSpec) -> DeviceArray:
+        """Return an array on the device, which must look so."""
+        found = on_device(self._handle, array, argument)
+        spec = found.spec
+        if spec is wanted or spec == wanted:
+            return found
+        alike = spec.shape == wanted.shape and spec.dtype == wanted.dtype
+        if not alike or not same_strides(spec.shape, spec.strides, wanted.strides):
+            raise ArgumentError(f"{argument} is {called(spec, wanted.layout)}; needed: {wanted}")
+        return found
+
+    def _outputs(
+        self, out: Any, names: Sequence[str], specs: Sequence[TensorSpec], label: str = "{}"
+    ) -> list[DeviceArray]:
+        """Return the arrays to write: the caller's, or new ones."""
+        if out is None:
+            return [arrays.empty(self._device, self._handle.stream, spec) for spec in specs]
+        given = zip(all_of(out, names), names, specs, strict=True)
+        return [self._operand(array, label.format(name), spec) for array, name, spec in given]
+
+
+class TrainingReserve(NonCopyable, Generic[CallT]):
+    """A reserve space, the forward call that filled it, and how far the backward passes got."""
+
+    _instead_of_copy = "another forward call with training=True returns another"
+    _passes: ClassVar[
+        tuple[str, str, str]
+    ]  # the functions: forward, over the data, over the weights
+
+    def __init__(self, array: DeviceArray) -> None:
+        self.array = array
+        self._call: CallT | None = None
+        self._has_gradients = False
+
+    @classmethod
+    def checked(cls: type[ReserveT], handle: Handle, reserve: Any) -> ReserveT:
+        """Return what was given; ArgumentError or ArrayTypeError unless it is such a reserve space on the handle's device."""
+        if not isinstance(reserve, cls):
+            needed = f"the one among what {cls._passes[0]}(..., training=True) returns"
+            raise ArgumentError(f"reserve={shown(reserve)} is no {cls.__name__}; needed: {needed}")
+        on_device(handle, reserve.array, "reserve")
+        return reserve
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the reserve space in bytes."""
+        return self.array.nbytes
+
+    @property
+    def call(self) -> CallT:
+        """The forward call that filled it."""
+        if self._call is None:
+            name = type(self).__name__
+            raise ClosedError(
+                f"this {name} holds no forward call: that failed, or the reserve was closed"
+            )
+        return self._call
+
+    def begin(self) -> None:
+        """Note that a plan's call is about to write here: one that fails leaves nothing to go on from."""
+        self._call = None
+
+    def finish(self, call: CallT, *, has_gradients: bool = False) -> None:
+        """Note the forward call that this is of, and whether the backward pass over the data was here since."""
+        self._call, self._has_gradients = call, has_gradients
+
+    def recall(self, *, has_gradients: bool) -> CallT:
+        """Return the forward call, for the one backward pass or the other; ArgumentError if it is not that one's turn."""
+        call = self.call
+        if self._has_gradients and not has_gradients:
+            raise ArgumentError(
+                "reserve was overwritten by a backward pass over the data; run the forward pass again"
+            )
+        if has_gradients and not self._has_gradients:
+            _, first, second = self._passes
+            raise ArgumentError(f"reserve has no gradients yet: {first} comes before {second}")
+        return call
+
+    def close(self) -> None:
+        """Give up the memory and the operands; harmless when called again."""
+        self._call = None
+        self.array.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {format_size(self.nbytes)}>"
+
+
+def check_outputs(inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
+    """Check that outputs may be written, and overlap neither an input nor each other; those that are None are not there."""
+    others = {name: array for name, array in inputs.items() if array is not None}
+    for name, array in outputs.items():
+        if array is not None:
+            check_writable(array, name, **others)
+            others[name] = array

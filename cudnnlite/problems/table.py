@@ -1,0 +1,331 @@
+"""`AlgorithmTable`: what a search returns: its candidates, and the choice among them with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from importlib import import_module
+from typing import Any, NamedTuple, overload
+
+from cudnnlite.arguments import one_of
+from cudnnlite.enums import MathType, Status, parse_math_type
+from cudnnlite.errors import MissingPackageError, NoAlgorithmError
+from cudnnlite.problems.results import AlgorithmResult, deciding_ms, named, parse_max_error, why_not
+from cudnnlite.sizes import format_size, parse_size
+from cudnnlite.texts import aligned
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class AlgorithmTable(Sequence[AlgorithmResult]):
+    """Every candidate that a search returned, best first, the failed ones last.
+
+    Prints as a table, and shows as one in a notebook.
+
+    Attributes
+    ----------
+    title : str
+        What was searched.
+    timing : str
+        Where the times come from, with the device.
+    searched_with : int or None
+        The bytes of workspace that the search itself had; what needs more failed in it.
+
+    Examples
+    --------
+    >>> fast = dnn.AlgorithmResult(dnn.ConvolutionFwdAlgo.FFT, dnn.MathType.FMA, time_ms=0.1, workspace=9 << 20)
+    >>> lean = dnn.AlgorithmResult(dnn.ConvolutionFwdAlgo.GEMM, dnn.MathType.FMA, time_ms=0.2, workspace=1 << 20)
+    >>> table = dnn.AlgorithmTable([fast, lean], title="an example", timing="made up")
+    >>> print(table.best(workspace_limit="4 MiB"))
+    GEMM (FMA, 0.2 ms, workspace 1 MiB)
+      not FFT (FMA): needs 9 MiB, the limit is 4 MiB (0.1 ms faster)
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[AlgorithmResult],
+        *,
+        title: str,
+        timing: str,
+        device_memory: int = 0,
+        searched_with: int | None = None,
+    ) -> None:
+        self._rows = tuple(rows)
+        self.searched_with = searched_with
+        self.title = title
+        self.timing = timing
+        self._device_memory = device_memory
+
+    @overload
+    def __getitem__(self, index: int) -> AlgorithmResult: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[AlgorithmResult, ...]: ...
+    def __getitem__(self, index: int | slice) -> AlgorithmResult | tuple[AlgorithmResult, ...]:
+        return self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[AlgorithmResult]:
+        return iter(self._rows)
+
+    def best(
+        self,
+        workspace_limit: int | str | None = None,
+        deterministic: bool | None = None,
+        math_type: MathType | str | None = None,
+        max_error: float | None = None,
+    ) -> AlgorithmResult:
+        """Return the first candidate that satisfies the limits, with the reasons why others were passed over.
+
+        Parameters
+        ----------
+        workspace_limit : int or str, optional
+            Bytes, "64 MiB", or "10%" of the device's memory.
+        deterministic : bool, optional
+            True: only candidates that give the same bits each time.
+        math_type : MathType or str, optional
+            Only candidates of that math type.
+        max_error : float, optional
+            The largest relative L2 error; a candidate whose error was not measured does not satisfy it.
+
+        Raises
+        ------
+        NoAlgorithmError
+            There is none; the message says what excluded each.
+        """
+        reasons = self._reasons(workspace_limit, deterministic, math_type, max_error)
+        chosen = next((row for row, why in reasons if not why), None)
+        if (
+            chosen is None
+            and self.searched_with is None
+            and all(row.status != Status.SUCCESS for row in self._rows)
+        ):
+            raise NoAlgorithmError(
+                f"cuDNN has no algorithm for {self.title}: it refuses this combination"
+            )
+        if chosen is None:
+            listed = "".join(f"\n  {named(row)}: {why}" for row, why in reasons)
+            raise NoAlgorithmError(
+                f"no algorithm for {self.title} satisfies the limits:{listed or ' cuDNN returned none'}"
+            )
+        before = self._rows.index(chosen)
+        passed = [(row, why + _lost(row, chosen)) for row, why in reasons[:before]]
+        # what could not be tried for want of workspace might have been faster, wherever it stands
+        passed += [(row, why) for row, why in reasons[before + 1 :] if self._wanted_more(row)]
+        return replace(chosen, passed_over=tuple(passed))
+
+    def explain(
+        self,
+        workspace_limit: int | str | None = None,
+        deterministic: bool | None = None,
+        math_type: MathType | str | None = None,
+        max_error: float | None = None,
+    ) -> str:
+        """Say of every candidate why it is chosen within these limits, or why it is not.
+
+        Parameters
+        ----------
+        workspace_limit, deterministic, math_type, max_error
+            As in `best`.
+
+        Returns
+        -------
+        str
+            A line for each candidate.
+        """
+        reasons = self._reasons(workspace_limit, deterministic, math_type, max_error)
+        chosen = next((row for row, why in reasons if not why), None)
+        lines = [self.title]
+        for row, why in reasons:
+            if row is chosen:
+                told = "chosen" + (
+                    f": {_ms(row)}" if row.time_ms is not None else ": the first in the ranking"
+                )
+            elif why:
+                told = f"not chosen: {why}" + ("" if chosen is None else _lost(row, chosen))
+            elif row.time_ms is None or chosen is None or chosen.time_ms is None:
+                told = "not chosen: ranked behind"
+            else:
+                told = (
+                    f"not chosen: {_ms(row)}, {row.time_ms / chosen.time_ms:.2f} times the chosen"
+                )
+                if (
+                    row.time_ms < chosen.time_ms
+                    and row.call_us is not None
+                    and chosen.call_us is not None
+                ):
+                    told += f", but {row.call_us:.1f} us a call, not {chosen.call_us:.1f} us"
+            lines.append(f"  {named(row)}: {told}{f' ({row.remark})' if row.remark else ''}")
+        return "\n".join(lines if chosen is not None else [*lines, "  none can be chosen"])
+
+    def pareto(self, objective: str | None = None) -> tuple[AlgorithmResult, ...]:
+        """Return the candidates that no other beats in both time and workspace, the fastest first.
+
+        What a workspace limit costs is read from it: the choice under a limit is the first that fits.
+
+        Parameters
+        ----------
+        objective : str, optional
+            Which time: "device" (`time_ms`) or "latency" (`call_us`; `time_ms` where calls were not timed); the one that the
+            table is ordered by, if not given.
+
+        Raises
+        ------
+        ArgumentError
+            No such objective.
+        """
+        one_of(objective, "objective", "device", "latency", None)
+        times = [
+            (deciding_ms(row, latency=objective == "latency"), row) for row in self._rows if row.ok
+        ]
+        timed = [(time, row) for time, row in times if time is not None]
+        if objective is not None:
+            timed.sort(key=lambda pair: (pair[0], pair[1].workspace))
+        front: list[AlgorithmResult] = []
+        for _, row in timed:
+            if not front or row.workspace < front[-1].workspace:
+                front.append(row)
+        return tuple(front)
+
+    def _reasons(
+        self, workspace_limit: Any, deterministic: Any, math_type: Any, max_error: Any
+    ) -> list[tuple[AlgorithmResult, str]]:
+        """Return every row with what excludes it, empty if nothing does."""
+        limit = None
+        if workspace_limit is not None:
+            limit = parse_size(
+                workspace_limit, "workspace_limit", total=self._device_memory or None
+            )
+        wanted = None if math_type is None else parse_math_type(math_type)
+        one_of(deterministic, "deterministic", True, False, None)
+        most = parse_max_error(max_error)
+        return [
+            (row, self._failure(row) or why_not(row, limit, deterministic, wanted, most))
+            for row in self._rows
+        ]
+
+    def _wanted_more(self, row: AlgorithmResult) -> bool:
+        """Tell whether a candidate failed because the search had less workspace than it needs."""
+        return not row.ok and self.searched_with is not None and row.workspace > self.searched_with
+
+    def _failure(self, row: AlgorithmResult) -> str:
+        """Return why a candidate cannot be used at all; empty if it can."""
+        if row.ok:
+            return ""
+        if self._wanted_more(row):
+            assert self.searched_with is not None
+            return f"{row.status}: needs more than the search's {format_size(self.searched_with)}"
+        if row.status == Status.SUCCESS:
+            return row.why_not
+        return f"{row.status}: {row.why_not}" if row.why_not else str(row.status)
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """Return the table's cells as text, the heading first."""
+        shown = [
+            column
+            for column in _COLUMNS
+            if not column.optional or any(column.cell(row) for row in self._rows)
+        ]
+        rows = [
+            (*(column.cell(row) or "-" for column in shown), self._status(row))
+            for row in self._rows
+        ]
+        return [(*(column.name for column in shown), "status"), *rows]
+
+    def _status(self, row: AlgorithmResult) -> str:
+        return "; ".join(part for part in (self._failure(row) or "ok", row.remark) if part)
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return the columns by name: what is known of each row, as plain values; statuses and algorithms by name."""
+        kinds = dict.fromkeys(
+            item.name for row in self._rows for item in fields(row) if item.name != "passed_over"
+        )
+        columns = {name: [getattr(row, name, None) for row in self._rows] for name in kinds}
+        return {
+            name: [v if type(v) in _PLAIN else str(v) for v in values]
+            for name, values in columns.items()
+        }
+
+    def to_pandas(self) -> Any:
+        """Return the columns as a `pandas.DataFrame`; MissingPackageError without pandas."""
+        try:
+            pandas: Any = import_module("pandas")
+        except ImportError as error:
+            raise MissingPackageError("to_pandas needs pandas: pip install pandas") from error
+        return pandas.DataFrame(self.to_dict())
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.title}; times: {self.timing}", *aligned(self.cells(), NUMERIC)])
+
+    def __repr__(self) -> str:
+        return f"<AlgorithmTable of {len(self)}: {self.title}>"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        heading, *rows = self.cells()
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+        )
+        caption = f"<caption>{escape(self.title)}; times: {escape(self.timing)}</caption>"
+        table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f'<div style="overflow-x: auto">{table}</div>'  # a column of a page may be narrower
+
+
+def _ms(row: AlgorithmResult) -> str:
+    return f"{row.time_ms:.4g} ms"
+
+
+def _lost(row: AlgorithmResult, chosen: AlgorithmResult) -> str:
+    if not row.ok or row.time_ms is None or chosen.time_ms is None or row.time_ms >= chosen.time_ms:
+        return ""
+    return f" ({chosen.time_ms - row.time_ms:.4g} ms faster)"
+
+
+class _Column(NamedTuple):
+    """A column of the table; an optional one is shown where some row has a value in it."""
+
+    name: str
+    optional: bool
+    cell: Callable[[AlgorithmResult], str]
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+_COLUMNS = (
+    _Column("algorithm", False, lambda row: str(row.algorithm)),
+    _Column("math", False, lambda row: str(row.math_type)),
+    _Column("in", True, lambda row: row.layout),
+    _Column("replayed", True, lambda row: "yes" * row.replay),
+    _Column("ms", False, lambda row: _figure(row.time_ms, ".4f")),
+    _Column("+-", True, lambda row: _figure(row.spread_ms, ".4f")),
+    _Column("us a call", True, lambda row: _figure(row.call_us, ".1f")),
+    _Column("host us", True, lambda row: _figure(row.host_us, ".1f")),
+    _Column("cudnnFind's ms", True, lambda row: _figure(row.find_ms, ".4f")),
+    _Column(
+        "workspace",
+        False,
+        lambda row: format_size(row.workspace) if row.ok or row.workspace else "",
+    ),
+    _Column("reserve", True, lambda row: "" if row.reserve is None else format_size(row.reserve)),
+    _Column("error", True, lambda row: _figure(row.error, ".1e")),
+    _Column("max error", True, lambda row: _figure(row.max_error, ".1e")),
+    _Column(
+        "deterministic", True, lambda row: {True: "yes", False: "no", None: ""}[row.deterministic]
+    ),
+)
+NUMERIC = (
+    "ms",
+    "+-",
+    "us a call",
+    "host us",
+    "cudnnFind's ms",
+    "workspace",
+    "reserve",
+    "error",
+    "max error",
+)

@@ -1,0 +1,904 @@
+"""`tune_model` on pretended GPUs: what is measured where, what is remembered, and what is left when something goes wrong."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from helpers import tunings
+from helpers.pretend import Pretence, problem, rows_of
+
+import cudnnlite as dnn
+from cudnnlite import report
+from cudnnlite._raw.library import LIBRARY_VARIABLE
+from cudnnlite.autotune import model, tuning_run
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.model import ModelTuning, tune_model
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.tuned import TunedProblem, shared_workspace
+from cudnnlite.autotune.tuning_run import tune_task
+from cudnnlite.errors import TuningWarning
+from cudnnlite.operations.convolution.layout_conversion import TRANSFORM
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.problem_list import ListedProblem, ProblemList, SkippedNode
+
+SPAWN = multiprocessing.get_context("spawn")
+PROBLEMS = [problem(k) for k in (4, 5, 6, 7, 8)]
+KS = [4, 5, 6, 7, 8]
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch):
+    """Two GPUs that are alike."""
+    return Pretence(monkeypatch, tmp_path, "AA")
+
+
+@pytest.fixture
+def one(tmp_path, monkeypatch):
+    """One GPU."""
+    return Pretence(monkeypatch, tmp_path, "A")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "cache"
+
+
+class Queued(Executor):
+    """An executor whose futures are none of `concurrent.futures`, and that works when it is asked to."""
+
+    class Future:
+        def __init__(self, call):
+            self.call, self.callbacks, self.state, self.outcome = call, [], "waits", None
+            self.lock, self.ended = threading.Lock(), threading.Event()
+
+        def add_done_callback(self, callback):
+            with self.lock:
+                if not self.done():
+                    self.callbacks.append(callback)
+                    return
+            callback(self)
+
+        def run(self):
+            if self.goes_from("waits", "runs"):
+                try:
+                    outcome = self.call(), None
+                except Exception as error:
+                    outcome = None, error
+                self.outcome = outcome
+                self.goes_from("runs", "done")
+
+        def goes_from(self, before, state):
+            with self.lock:
+                if self.state != before:
+                    return False
+                self.state = state
+            if self.done():
+                self.ended.set()
+                for callback in self.callbacks:
+                    callback(self)
+            return True
+
+        def cancel(self):
+            return self.goes_from("waits", "cancelled") or self.cancelled()
+
+        def cancelled(self):
+            return self.state == "cancelled"
+
+        def done(self):
+            return self.state in ("done", "cancelled")
+
+        def exception(self):
+            return self.outcome[1]
+
+        def result(self):
+            self.run()  # who waits for it gets it
+            self.ended.wait()
+            if self.outcome[1] is not None:
+                raise self.outcome[1]
+            return self.outcome[0]
+
+    def __init__(self):
+        self.futures = []
+
+    def submit(self, function, *arguments):
+        # what really travels
+        function, arguments = pickle.loads(pickle.dumps((function, arguments)))
+        self.futures.append(self.Future(lambda: pickle.loads(pickle.dumps(function(*arguments)))))
+        return self.futures[-1]
+
+
+class Threaded(Queued):
+    """The same, with a thread for each future."""
+
+    def __init__(self):
+        super().__init__()
+        self.threads = []
+
+    def submit(self, function, *arguments):
+        future = super().submit(function, *arguments)
+        self.threads.append(threading.Thread(target=future.run))
+        self.threads[-1].start()
+        return future
+
+
+@contextmanager
+def ways(name):
+    """Yield the arguments of `tune_model` that let somebody work."""
+    if name == "here":
+        yield {"workers": 1}
+    elif name == "pool":
+        yield {"workers": 3}
+    elif name == "threads":
+        with ThreadPoolExecutor(2) as executor:
+            yield {"executor": executor}
+    elif name == "processes":
+        with ProcessPoolExecutor(2, mp_context=SPAWN) as executor:
+            yield {"executor": executor}
+    else:
+        executor = Threaded()
+        try:
+            yield {"executor": executor}
+        finally:
+            for thread in executor.threads:
+                thread.join()
+
+
+WAYS = ["here", "pool", "threads", "processes", "others"]
+
+
+def chosen(tuning):
+    return [
+        (tuned.problem.w.shape[0], tuned.chosen and tuned.chosen.algorithm)
+        for tuned in tuning.tunings
+    ]
+
+
+def entries(path):
+    with TuningCache(path) as cache:
+        return {entry.key.problem.w.shape[0]: entry for entry in cache.entries()}
+
+
+# ---------------------------------------------------------------- what is tuned
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("way", WAYS)
+def test_everything_is_measured_once_and_then_remembered(there, path, way):
+    seen = []
+    with ways(way) as options:
+        problems = [*PROBLEMS, problem(5), problem(4), problem(5)]
+        tuning = tune_model(
+            problems,
+            cache=path,
+            progress=lambda done, total, tuned: seen.append((done, total, tuned)),
+            **options,
+        )
+    assert chosen(tuning) == [(k, dnn.ConvolutionFwdAlgo.FFT) for k in KS]
+    assert [tuned.count for tuned in tuning.tunings] == [2, 3, 1, 1, 1]
+    assert [tuple(tuned.table) for tuned in tuning.tunings] == [rows_of(k) for k in KS]
+    assert (tuning.measured, tuning.remembered, tuning.failed) == (5, 0, ())
+    assert tuning.total_ms == 2 * 4 + 3 * 5 + 6 + 7 + 8
+    assert there.searched == dict.fromkeys(KS, 1)
+    assert entries(path).keys() == set(KS)
+    assert sum(tuning.workers.values()) == 5
+    assert {worker.process for worker in tuning.workers} == {
+        process for _, process, _, _ in there.log
+    }
+    assert [(done, total) for done, total, _ in seen] == [(number, 5) for number in range(1, 6)]
+    assert {tuned.problem for _, _, tuned in seen} == set(PROBLEMS)
+    with ways(way) as options:
+        again = tune_model(problems, cache=path, **options)
+    assert (again.measured, again.remembered) == (0, 5)
+    assert again.workers == {}
+    assert [tuple(tuned.table) for tuned in again.tunings] == [rows_of(k) for k in KS]
+    assert again.total_ms == tuning.total_ms
+    assert there.searched == dict.fromkeys(KS, 1)
+
+
+@pytest.mark.processes
+def test_by_default_each_gpu_that_is_like_the_first_has_a_process(tmp_path, monkeypatch, path):
+    there = Pretence(monkeypatch, tmp_path, "ABA")
+    with there.held(4, 5):
+        tuning = tune_model(PROBLEMS, cache=path)
+    assert {worker.uuid for worker in tuning.workers} == {"GPU-0", "GPU-2"}
+    processes = {process for _, process, _, _ in there.log}
+    assert len(processes) == len(tuning.facts["workers"]) == 2
+    assert {gpu for _, process, gpu, _ in there.log if process == os.getpid()} == {0}
+    assert not any(os.path.exists(f"/proc/{process}") for process in processes - {os.getpid()})
+    assert there.left_over == []
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus"),
+    [("cuda:1", {1}), (1, {1}), ("CUDA:0", {0}), ("handle", {1}), ("object", {1})],
+)
+def test_a_device_that_is_named_works_alone_and_here(there, path, device, gpus):
+    with dnn.Handle("cuda:1") as handle:
+        given = {"handle": handle, "object": handle.device}.get(device, device)
+        tuning = tune_model(PROBLEMS, cache=path, device=given)
+        assert not handle.closed
+    assert {(process, gpu) for _, process, gpu, _ in there.log} == {
+        (os.getpid(), gpu) for gpu in gpus
+    }
+    assert tuning.measured == 5
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("way", ["threads", "processes"])
+def test_workers_of_an_executor_take_a_gpu_each(there, path, way):
+    with there.held(4, 5), ways(way) as options:
+        tuning = tune_model(PROBLEMS, cache=path, **options)
+    assert {worker.uuid for worker in tuning.workers} == {"GPU-0", "GPU-1"}
+    assert len({process for _, process, _, _ in there.log}) == (1 if way == "threads" else 2)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("way", "cache"),
+    [("pool", "file"), ("processes", "file"), ("pool", "memory"), ("others", "memory")],
+)
+def test_on_one_gpu_one_measures_at_a_time(one, path, way, cache):
+    one.ask("slow")
+    with ways(way) as options:
+        tune_model(
+            [problem(k) for k in range(4, 16)],
+            cache=path if cache == "file" else ":memory:",
+            **options,
+        )
+    steps = [what for _, _, _, what in one.log]
+    assert steps == ["begins", "ends"] * 12
+    if way == "pool":
+        assert len({process for _, process, _, _ in one.log}) > 1
+
+
+def test_what_is_remembered_needs_no_handle(there, path, monkeypatch):
+    tune_model(PROBLEMS[:3], cache=path, workers=1)
+
+    def refuse(*_, **__):
+        raise AssertionError("made without need")
+
+    monkeypatch.setattr(dnn.Handle, "__init__", refuse)
+    monkeypatch.setattr(tuning_run, "Tuner", refuse)
+    monkeypatch.setattr(model, "WorkerPool", refuse)
+    for options in ({}, {"workers": 2}, {"executor": ThreadPoolExecutor(1)}):
+        assert tune_model(PROBLEMS[:3], cache=path, **options).remembered == 3
+    with pytest.raises(AssertionError, match="made without need"):
+        tune_model(PROBLEMS, cache=path)
+
+
+@pytest.mark.processes
+def test_a_cache_that_is_given_stays_open_and_gets_everything(there):
+    with TuningCache(":memory:") as cache:
+        for options in ({"workers": 2}, {"executor": ThreadPoolExecutor(2)}):
+            tuning = tune_model(PROBLEMS, cache=cache, **options)
+            assert tuning.measured == 5
+            assert len(cache) == 5
+            assert tune_model(PROBLEMS, cache=cache, **options).remembered == 5
+            cache.clear()
+
+
+@pytest.mark.processes
+def test_a_read_only_cache_is_not_written(there, path):
+    tune_model(PROBLEMS[:2], cache=path)
+    with TuningCache(path, read_only=True) as cache:
+        tuning = tune_model(PROBLEMS, cache=cache, workers=2)
+        assert (tuning.measured, tuning.remembered) == (3, 2)
+        assert tune_model(PROBLEMS, cache=cache).remembered == 5
+    assert entries(path).keys() == {4, 5}
+
+
+@pytest.mark.processes
+def test_the_policy_and_the_handles_limit_hold_for_every_worker(there, path):
+    policy = TuningPolicy(workspace_limit="50%", objective="latency")
+    with dnn.Handle("cuda", workspace_limit="1 MiB") as handle, ThreadPoolExecutor(2) as executor:
+        for options in ({}, {"workers": 2}, {"executor": executor}):
+            tuning = tune_model(PROBLEMS, device=handle, policy=policy, cache=path, **options)
+            assert tuning.facts["policy"] == {**policy.to_plain(), "workspace_limit": 1 << 20}
+            assert there.searched == dict.fromkeys(KS, 1)  # the key has the limit
+    tuning = tune_model(PROBLEMS, policy=policy, cache=path)
+    assert tuning.facts["policy"]["workspace_limit"] == 32 << 20
+    assert there.searched == dict.fromkeys(KS, 2)
+    with dnn.Handle("cuda", workspace_limit="1 MiB") as handle:
+        tuner = dnn.autotune.tuner.Tuner(handle, path, policy)
+        assert all(tuner.is_remembered(listed) for listed in PROBLEMS)
+        tuner.cache.close()
+
+
+# ---------------------------------------------------------------- what can be given
+
+
+def test_lists_keep_counts_names_and_what_was_skipped(one, path):
+    listed = ProblemList()
+    listed.add(problem(4), "a")
+    listed.add(problem(5), "b", count=3)
+    listed.add(problem(4), "c")
+    listed.skipped.append(SkippedNode("up", "ConvTranspose", "for a reason"))
+    listed.notes.append("a note")
+    tuning = tune_model(listed, cache=path)
+    assert [(tuned.count, tuned.names) for tuned in tuning.tunings] == [
+        (2, ("a", "c")),
+        (3, ("b",)),
+    ]
+    assert (tuning.skipped, tuning.notes) == (tuple(listed.skipped), ("a note",))
+    part = tune_model(
+        iter([listed[1], listed[0], problem(5), ListedProblem(problem(4), 2, ("c", "d"))]),
+        cache=path,
+    )
+    assert [(tuned.count, tuned.names) for tuned in part.tunings] == [
+        (4, ("b",)),
+        (4, ("a", "c", "d")),
+    ]
+    assert part.remembered == 2
+    with pytest.warns(dnn.TuningWarning, match="there is no problem to tune$"):
+        nothing = tune_model([], cache=path)
+    assert nothing.tunings == ()
+    assert str(nothing) == "0 problems, 0 in all: 0 measured, 0 remembered"
+    listed = ProblemList()
+    listed.skipped += [
+        SkippedNode("up", "ConvTranspose", "no such problem"),
+        SkippedNode("a", "Conv", "odd"),
+    ]
+    with pytest.warns(
+        dnn.TuningWarning, match=r"skipped: up \(ConvTranspose\): no such problem and 1 more$"
+    ):
+        assert tune_model(listed, cache=path).skipped == tuple(listed.skipped)
+    listed.skipped[0] = SkippedNode(
+        "c", "Conv", "the shape of its input 'x' is not known: (batch, 3, 8, 8)"
+    )
+    with pytest.warns(
+        dnn.TuningWarning,
+        match=r"and 1 more; give a list, of problems_from_onnx with batch= or shapes=$",
+    ):
+        tune_model(listed, cache=path)
+    saved = ProblemList([problem(4)])
+    saved.save(path.with_name("saved.json"))
+    again = tune_model(path.with_name("saved.json"), cache=path)
+    assert (again.remembered, again.facts["model"]) == (1, "saved.json")
+    assert "model" not in tune_model(saved, cache=path).facts
+
+
+def test_a_model_file_is_read(one, path, tmp_path):
+    onnx_models = pytest.importorskip("onnx_models", reason="onnx is not installed")
+    import onnx
+
+    file = tmp_path / "model.onnx"
+    made = onnx_models.model(
+        [onnx_models.conv()],
+        {"x": onnx_models.IMAGE},
+        [onnx_models.absent("w", onnx_models.FILTER)],
+    )
+    onnx.save(made, file)
+    for given in (file, str(file)):
+        (tuned,) = tune_model(given, cache=path).tunings
+        assert (tuned.problem.x.shape, tuned.names, tuned.count) == (
+            onnx_models.IMAGE,
+            ("conv",),
+            1,
+        )
+    with pytest.raises(dnn.ArgumentError, match=r"absent\.onnx"):
+        tune_model(tmp_path / "absent.onnx", cache=path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"problems": problem()}, "problems="),
+        ({"problems": None}, "problems=None"),
+        ({"problems": [problem(), 7]}, "problem=7"),
+        (
+            {"problems": [Problem(TRANSFORM, x=dnn.TensorSpec((1, 2, 3, 4)))]},
+            "cannot be tuned; allowed: ConvolutionForwardProblem, ConvolutionBackwardDataProblem",
+        ),
+        ({"policy": "latency"}, "policy='latency'"),
+        ({"executor": 7}, "executor=7"),
+        ({"workers": 0}, "workers=0"),
+        ({"workers": True}, "workers=True"),
+        ({"workers": 1.5}, "workers=1.5"),
+        ({"workers": 2, "executor": Queued()}, "workers=2"),
+        ({"progress": 7}, "progress=7"),
+        ({"device": "gpu"}, "device='gpu'"),
+        ({"device": True}, "device=True"),
+        ({"device": object()}, "device="),
+        ({"cache": 7}, "path=7"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_what_is_refused_is_named_before_anything_is_done(one, path, arguments, named):
+    with pytest.raises(dnn.ArgumentError) as caught:
+        tune_model(**{"problems": PROBLEMS, "cache": path, **arguments})
+    assert named in str(caught.value)
+    assert one.log == []
+    assert not path.exists()
+
+
+def test_a_handle_must_be_usable(one, path):
+    with dnn.Handle("cuda") as handle:
+        pass
+    with pytest.raises(dnn.ClosedError):
+        tune_model(PROBLEMS, device=handle, cache=path)
+
+
+@pytest.mark.parametrize(
+    "executor", [ThreadPoolExecutor, lambda: ProcessPoolExecutor(mp_context=SPAWN)]
+)
+def test_an_executor_that_was_shut_down_is_refused(one, path, executor):
+    with executor() as ended:
+        pass
+    with pytest.raises(
+        dnn.ArgumentError, match="takes no work: cannot schedule new futures after shutdown"
+    ):
+        tune_model(PROBLEMS, executor=ended, cache=path)
+
+
+def test_without_a_device_it_says_so(monkeypatch, tmp_path, path):
+    Pretence(monkeypatch, tmp_path, "")
+    for options in ({}, {"executor": ThreadPoolExecutor(1)}, {"executor": Threaded()}):
+        with pytest.raises(dnn.NoDeviceError, match="no CUDA device 0"):
+            tune_model(PROBLEMS, cache=path, **options)
+
+
+# ---------------------------------------------------------------- other hosts
+
+
+def test_a_host_without_a_gpu_asks_a_worker_what_it_has(tmp_path, monkeypatch, path):
+    there = Pretence(monkeypatch, tmp_path, "A")
+
+    class Far(Queued):
+        def submit(self, function, *arguments):
+            future = Future()
+            self.futures.append(function.__name__)
+            with monkeypatch.context() as patch:
+                patch.setenv("PRETEND_GPUS", "A")
+                future.set_result(function(*arguments))
+            return future
+
+    monkeypatch.setenv("PRETEND_GPUS", "")
+    far = Far()
+    tuning = tune_model(PROBLEMS, executor=far, cache=path)
+    assert far.futures == ["identify", *["tune_task"] * 5]
+    assert (tuning.measured, tuning.facts["device"]) == (5, "Pretend A")
+    assert entries(path).keys() == set(KS)  # put here
+    again = tune_model(PROBLEMS, executor=far, cache=path)
+    assert (again.measured, again.remembered, far.futures[6:]) == (0, 5, ["identify"])
+    assert there.searched == dict.fromkeys(KS, 1)
+
+
+def test_a_worker_with_another_gpu_is_told(tmp_path, monkeypatch, path):
+    there = Pretence(monkeypatch, tmp_path, "AB")
+
+    def confused(problem, policy, *_):
+        return tune_task(problem, policy, "cuda:1", cache=str(path))
+
+    monkeypatch.setattr(tuning_run, "tune_task", confused)
+    with (
+        ThreadPoolExecutor(1) as executor,
+        pytest.warns(TuningWarning, match="Pretend B.*asked for.*Pretend A") as told,
+    ):
+        tuning = tune_model(PROBLEMS, executor=executor, cache=path)
+    assert len(told) == 1
+    assert tuning.measured == 5
+    assert {entry.key.device.gpu for entry in entries(path).values()} == {"Pretend B"}
+    assert {gpu for _, _, gpu, _ in there.log} == {1}
+
+
+def test_equal_tasks_are_asked_anew(one, path):
+    executor = Threaded()
+    tokens = []
+
+    def note(function, *arguments):
+        tokens.append(arguments[-1])
+        return Threaded.submit(executor, function, *arguments)
+
+    executor.submit = note
+    for _ in range(2):
+        tune_model(PROBLEMS[:2], executor=executor, cache=":memory:")
+    assert len(set(tokens)) == len(tokens) == 6
+    assert "" not in tokens
+
+
+# ---------------------------------------------------------------- failures
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("way", ["here", "pool", "others"])
+def test_what_fails_stops_no_other(there, path, way):
+    there.ask("fail-5", text="DeviceMemoryError full")
+    there.ask("fail-6", text="NotSupportedError cudnnFoo 3000")
+    there.ask("none-7")
+    with ways(way) as options:
+        tuning = tune_model([problem(4), *PROBLEMS], cache=path, **options)
+    assert [k for k, algorithm in chosen(tuning) if algorithm is None] == [5, 6, 7]
+    full, refused, none = tuning.failed
+    assert full.why_none == "full"
+    assert refused.why_none == "cudnnFoo returned 3000 (3000)"
+    assert "IMPLICIT_GEMM (FMA): it does not work" in none.why_none
+    assert [len(tuned.table) for tuned in tuning.failed] == [0, 0, 3]
+    assert (tuning.measured, tuning.remembered) == (3, 0)
+    assert tuning.total_ms == 2 * 4 + 8
+    assert entries(path).keys() == {4, 8}
+    assert "failed: 2x3x8x9 by 5x3x3x3 to 2x5x6x7, float32 NCHW: full" in str(tuning)
+    there.stop("fail-5", "fail-6", "none-7")
+    again = tune_model(PROBLEMS, cache=path, workers=1)
+    assert (again.measured, again.remembered, again.failed) == (3, 2, ())
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("way", ["pool", "threads"])
+def test_what_a_worker_did_not_foresee_is_reported(there, path, way):
+    there.ask("fail-5", text="ZeroDivisionError unforeseen")
+    with ways(way) as options:
+        tuning = tune_model(PROBLEMS, cache=path, **options)
+    (tuned,) = tuning.failed
+    assert tuned.why_none == "not tuned: ZeroDivisionError: unforeseen"
+    assert entries(path).keys() == {4, 6, 7, 8}
+
+
+def test_what_is_not_foreseen_here_is_raised_and_nothing_is_lost(there, path):
+    there.ask("fail-6", text="ZeroDivisionError unforeseen")
+    with pytest.raises(ZeroDivisionError, match="unforeseen"):
+        tune_model(PROBLEMS, cache=path, workers=1)
+    assert entries(path).keys() == {4, 5}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("way", ["here", "pool", "others"])
+def test_a_worker_that_cannot_work_ends_the_run(there, path, way):
+    there.ask(*(f"fail-{k}" for k in KS), text="LibraryError broken")
+    with ways(way) as options, pytest.raises(dnn.LibraryError, match="broken"):
+        tune_model(PROBLEMS, cache=path, **options)
+
+
+@pytest.mark.processes
+def test_a_process_that_dies_is_replaced_and_tried_once_more(there, path):
+    there.ask("die-once-4")
+    with pytest.warns(TuningWarning, match=r"died: killed by SIGKILL; .* tried once more") as told:
+        tuning = tune_model(PROBLEMS, cache=path, workers=2)
+    assert len(told) == 1
+    assert tuning.failed == ()
+    assert there.searched == dict.fromkeys(KS, 1)
+    assert sum(k == 4 for k, _, _, what in there.log if what == "begins") == 2
+    assert os.getpid() not in {process for k, process, _, _ in there.log if k == 4}
+
+
+@pytest.mark.processes
+def test_a_process_that_dies_twice_fails_its_problem_only(there, path):
+    there.ask("die-4")
+    with pytest.warns(TuningWarning, match="died: killed by SIGKILL"):
+        tuning = tune_model(PROBLEMS, cache=path, workers=3)
+    (tuned,) = tuning.failed
+    assert tuned.problem == problem(4)
+    assert tuned.why_none.startswith("worker process ")
+    assert tuned.why_none.endswith("died: killed by SIGKILL; as before, when it was tried first")
+    assert entries(path).keys() == {5, 6, 7, 8}
+    assert sum(k == 4 for k, _, _, _ in there.log) == 2
+
+
+@pytest.mark.processes
+def test_a_pool_that_breaks_keeps_what_was_finished(one, path):
+    one.ask("die-6")
+    with ProcessPoolExecutor(1, mp_context=SPAWN) as executor:
+        tuning = tune_model(PROBLEMS, cache=path, executor=executor)
+        assert [tuned.problem.w.shape[0] for tuned in tuning.failed] == [6, 7, 8]
+        assert all(
+            tuned.why_none.startswith("not tuned: BrokenProcessPool: ") for tuned in tuning.failed
+        )
+        assert entries(path).keys() == {4, 5}
+        again = tune_model(PROBLEMS, cache=path, executor=executor)  # it takes nothing any more
+        assert (again.remembered, len(again.failed)) == (2, 3)
+    one.stop("die-6")
+    later = tune_model(PROBLEMS, cache=path)
+    assert (later.remembered, later.measured, later.failed) == (2, 3, ())
+
+
+def test_a_task_that_somebody_else_takes_back_is_reported(one, path):
+    class Fickle(Queued):
+        def submit(self, function, *arguments):
+            future = super().submit(function, *arguments)
+            if len(self.futures) == 2:
+                future = Future()
+                future.cancel()
+            else:
+                future.run()
+            return future
+
+    with dnn.Handle("cuda") as handle:
+        tuning = tune_model(PROBLEMS, device=handle, cache=path, executor=Fickle())
+    (tuned,) = tuning.failed
+    assert (tuned.problem, tuned.why_none) == (problem(5), "not tuned: CancelledError")
+
+
+# ---------------------------------------------------------------- interrupts
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt when so many problems are done."""
+
+    def __init__(self, after):
+        self.after = after
+
+    def __call__(self, done, total, tuned):
+        if done == self.after:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("way", "after"),
+    [
+        *itertools.product(("here", "threads"), (1, 3, 5)),
+        *((way, 3) for way in ("pool", "others")),
+    ],
+)
+def test_an_interrupted_run_is_resumed(there, path, way, after):
+    with ways(way) as options, pytest.raises(KeyboardInterrupt):
+        tune_model(PROBLEMS, cache=path, progress=Interrupter(after), **options)
+    found = set(there.searched)
+    assert len(found) >= after
+    lost = found - set(entries(path))
+    # whatever was measured is there, but for what an executor of others had not brought back yet
+    assert lost == set() or (way == "others" and len(found - lost) >= after)
+    tuning = tune_model(PROBLEMS, cache=path, workers=1)
+    assert tuning.remembered >= after
+    assert tuning.failed == ()
+    assert there.searched == dict.fromkeys(KS, 1) | dict.fromkeys(lost, 2)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("way", ["here", "threads", "processes", "pool"])
+def test_ctrl_c_is_heard_while_everybody_measures(there, path, way):
+    there.ask(*(f"wait-{k}" for k in KS))
+    others = 1 if way == "here" else 2
+
+    def interrupt():
+        while len(there.log) < others:
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(0, interrupt)
+    with ways(way) as options:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            tune_model(PROBLEMS, cache=path, **options)
+        timer.join()
+        there.stop(*(f"wait-{k}" for k in KS))  # an executor that is given is not ended
+    until = time.monotonic() + 10
+    while set(entries(path)) != set(there.searched) and time.monotonic() < until:
+        time.sleep(0.01)  # what was being measured is saved by its own thread
+    assert set(entries(path)) == set(there.searched)
+    # those that had begun, where nobody can end them; a process of an executor has taken a further one
+    assert len(there.searched) <= {"threads": 2, "processes": 3}.get(way, 0)
+    assert tune_model(PROBLEMS, cache=path, workers=1).failed == ()
+    assert max(there.searched.values()) == 1
+
+
+def test_what_is_done_when_it_is_interrupted_is_not_lost(one, path):
+    class Fast(Queued):
+        """All are done before the first is looked at, and none of them reaches the cache."""
+
+        def submit(self, function, *arguments):
+            future = Future()
+            future.set_result(function(*arguments))
+            return future
+
+    with dnn.Handle("cuda") as handle, TuningCache(":memory:") as cache:
+        with pytest.raises(KeyboardInterrupt):
+            tune_model(
+                PROBLEMS, device=handle, cache=cache, executor=Fast(), progress=Interrupter(1)
+            )
+        assert len(cache) == 5
+
+
+@pytest.mark.processes
+def test_a_killed_program_loses_nothing_that_was_measured(there, path):
+    from helpers.harness import run_python
+
+    code = """
+        import os, signal, sys
+        from cudnnlite.autotune.model import tune_model
+        from helpers.pretend import problem
+        def kill(done, total, tuned):
+            if done == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+        tune_model([problem(k) for k in (4, 5, 6, 7, 8)], cache=sys.argv[1], progress=kill)
+    """
+    same = {LIBRARY_VARIABLE: os.environ.get(LIBRARY_VARIABLE)}  # its version is part of the keys
+    done = run_python(code, path, check=False, **same)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(entries(path)) >= 3
+    tuning = tune_model(PROBLEMS, cache=path, workers=1)
+    assert tuning.remembered >= 3
+    assert max(there.searched.values()) == 1
+
+
+@pytest.mark.processes
+def test_two_programs_at_once_measure_everything_once(there, path):
+    from helpers.harness import run_python
+
+    code = """
+        import sys
+        from cudnnlite.autotune.model import tune_model
+        from helpers.pretend import problem
+        tuning = tune_model([problem(k) for k in range(4, 24)], cache=sys.argv[1], workers=1)
+        print(tuning.measured, tuning.remembered, len(tuning.failed))
+    """
+    with ThreadPoolExecutor(2) as executor:
+        both = [executor.submit(run_python, code, path) for _ in range(2)]
+        told = [[int(word) for word in future.result().stdout.split()] for future in both]
+    assert there.searched == dict.fromkeys(range(4, 24), 1)
+    assert sum(measured for measured, _, _ in told) == 20
+    assert all(measured + remembered == 20 for measured, remembered, _ in told)
+    assert len(entries(path)) == 20
+
+
+# ---------------------------------------------------------------- progress
+
+
+def test_a_bar_is_drawn_on_stderr_only(one, path, capfd):
+    tune_model(PROBLEMS[:2], cache=path, progress=True)
+    tune_model(PROBLEMS, cache=path, progress=True)
+    out, error = capfd.readouterr()
+    assert out == ""
+    assert "2/2" in error
+    assert "5/5" in error
+    assert "2x3x8x9 by 8x3x3x3" in error
+
+
+def test_on_a_terminal_the_bar_leaves_stdout_alone(one, path, capfd, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(
+        "cudnnlite.autotune.progress.summary", lambda problem: print("the program's") or "short"
+    )
+    tune_model(PROBLEMS[:2], cache=path, progress=True)
+    out, error = capfd.readouterr()
+    assert out == "the program's\n" * 2
+    assert "short" in error
+
+
+# ---------------------------------------------------------------- what is returned
+
+
+def model_tuning(count=4, seed=0, objective="device"):
+    found = tunings.model(count, seed)
+    return ModelTuning(
+        tuple(found), {**tunings.FACTS, "policy": TuningPolicy(objective).to_plain()}
+    )
+
+
+def spent(tuning, choices):
+    return sum(
+        tuned.count * row.time_ms for tuned, row in zip(tuning.tunings, choices, strict=True)
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_assignment_is_the_best_of_all(seed):
+    tuning = model_tuning(4, seed)
+    usable = [
+        [row for row in tuned.table if row.ok and row.time_ms is not None]
+        for tuned in tuning.tunings
+    ]
+    # every way to choose, with the workspace that it needs and the time that it takes
+    everything = [
+        (max(row.workspace for row in choice), spent(tuning, choice))
+        for choice in itertools.product(*usable)
+    ]
+    limits = sorted({row.workspace for rows in usable for row in rows})
+    for limit in [*limits, *(size - 1 for size in limits if size)]:
+        fitting = [total for size, total in everything if size <= limit]
+        if fitting:
+            choices = tuning.assign(limit)
+            assert max(row.workspace for row in choices) <= limit
+            assert spent(tuning, choices) == pytest.approx(min(fitting))
+            assert all(row.ok for row in choices)
+        else:
+            with pytest.raises(dnn.NoAlgorithmError, match="the model needs at least"):
+                tuning.assign(limit)
+    assert spent(tuning, tuning.assign()) == pytest.approx(min(total for _, total in everything))
+    assert tuning.assign() == tuning.assign("2 TiB")
+    for size, total in tuning.pareto():
+        assert total == pytest.approx(min(spent for need, spent in everything if need <= size))
+    assert list(tuning.pareto()) == shared_workspace(tuning.tunings, tuning.policy)
+
+
+def test_an_assignment_names_what_does_not_fit():
+    big = tunings.tuned(tunings.ROWS[:1], names=("big",))
+    small = tunings.tuned((tunings.IMPLICIT,), names=("small",))
+    none = tunings.failed(names=("none",))
+    tuning = ModelTuning((big, none, small), {"policy": TuningPolicy("device").to_plain()})
+    with pytest.raises(
+        dnn.NoAlgorithmError, match=r"workspace_limit='1 KiB' is too little for big; .* at least 96"
+    ):
+        tuning.assign("1 KiB")
+    assert [row and row.algorithm for row in tuning.assign("96 KiB")] == [
+        tunings.PRECOMP.algorithm,
+        None,
+        tunings.IMPLICIT.algorithm,
+    ]
+    with pytest.raises(dnn.ArgumentError, match="workspace_limit='much'"):
+        tuning.assign("much")
+
+
+def test_the_totals_follow_the_objective():
+    calls = [tunings.tuned((tunings.PRECOMP,), count=2), tunings.tuned((tunings.CLOSE,), count=3)]
+    device = ModelTuning(tuple(calls), {"policy": TuningPolicy("device").to_plain()})
+    latency = ModelTuning(tuple(calls), {"policy": TuningPolicy("latency").to_plain()})
+    assert device.total_ms == pytest.approx(2 * 0.0333 + 3 * 0.0339)
+    assert latency.total_ms == pytest.approx(2 * 0.0355 + 3 * 0.0347)
+    assert ModelTuning((tunings.failed(),)).total_ms is None
+    assert ModelTuning(()).policy == {}
+
+
+def test_it_prints_as_a_table(one, path):
+    one.ask("none-6")
+    listed = ProblemList(PROBLEMS[:2])
+    listed.add(problem(4), "conv1")
+    listed.add(problem(4), "conv2")
+    listed.add(problem(6))
+    listed.skipped.append(SkippedNode("up", "ConvTranspose", "for a reason"))
+    listed.notes.append("a note")
+    tune_model([problem(5)], cache=path)
+    tuning = tune_model(listed, cache=path)
+    lines = str(tuning).splitlines()
+    assert lines[0] == "3 problems, 5 in all: 2 measured, 1 remembered, 1 failed; 17 ms in all"
+    assert lines[1].split() == [
+        "count",
+        "problem",
+        "where",
+        "algorithm",
+        "math",
+        "ms",
+        "ms",
+        "in",
+        "all",
+        "workspace",
+        "from",
+    ]
+    assert lines[2].split("  ")[1:] != []
+    for part in ("    3  ", "conv1 and 1 more", "FFT", "4.0000", "12.0000", "16 KiB", "measured"):
+        assert part in lines[2]
+    assert lines[3].endswith("cache")
+    assert "none" in lines[4]
+    assert lines[5].startswith(
+        "failed: 2x3x8x9 by 6x3x3x3 to 2x6x6x7, float32 NCHW: no algorithm for "
+    )
+    assert lines[-2:] == ["skipped: up (ConvTranspose): for a reason", "note: a note"]
+    assert repr(tuning) == f"<ModelTuning: {lines[0]}>"
+
+
+def test_reports_take_it_as_it_is(there, path):
+    there.ask("fail-5", text="DeviceMemoryError full")
+    tuning = tune_model(PROBLEMS, cache=path, workers=1)
+    plain = json.loads(json.dumps(report.to_json(tuning.tunings, tuning.facts), allow_nan=False))
+    assert plain["model"]["total_ms"] == tuning.total_ms
+    assert plain["model"]["chosen"] == 4
+    assert plain["facts"]["cuDNN"].count(".") == 2
+    assert plain["facts"]["driver"] == "580.1"
+    again = pickle.loads(pickle.dumps(tuning))
+    assert str(again) == str(tuning)
+    assert again.workers == tuning.workers
+    assert all(isinstance(tuned, TunedProblem) for tuned in again.tunings)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("way", ["here", "pool"])
+def test_what_the_progress_raises_is_raised(there, path, way):
+    calls = []
+
+    def refuse(done, total, tuned):
+        calls.append(done)
+        raise ValueError("the caller's")
+
+    with ways(way) as options, pytest.raises(ValueError, match="the caller's"):
+        tune_model(PROBLEMS, cache=path, progress=refuse, **options)
+    assert calls == [1]
+    assert set(entries(path)) == set(there.searched)

@@ -1,0 +1,645 @@
+"""Keys of tunings: every field of all that a choice depends on is in them.  Rows and entries: what is written is read."""
+
+import json
+import pickle
+from dataclasses import fields, replace
+from functools import partial
+
+import numpy as np
+import pytest
+from helpers.tuning_entries import ALIGNMENTS, H200, entry
+from helpers.tunings import specs_of
+
+from cudnnlite import (
+    ActivationSpec,
+    ArgumentError,
+    ConvolutionBackwardDataProblem,
+    ConvolutionBackwardFilterProblem,
+    ConvolutionBiasActivationForwardProblem,
+    ConvolutionSpec,
+    FilterSpec,
+    RNNDataSpec,
+    RNNSpec,
+    TensorSpec,
+)
+from cudnnlite.autotune.entries import (
+    LEFT_OUT,
+    SCHEMA,
+    DeviceIdentity,
+    TuningEntry,
+    make_key,
+    row_from_plain,
+    row_to_plain,
+)
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, RNNAlgo, Status
+from cudnnlite.graph.engines import Engine
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.problem import KINDS, problem_from_plain
+from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
+from cudnnlite.problems.rnn import RNNForwardProblem
+
+X, W = TensorSpec((2, 8, 16, 16), "float16"), FilterSpec((8, 8, 3, 3), "float16")
+
+CONV = ConvolutionSpec(padding=1)
+NETWORK, DATA = RNNSpec("lstm", 8, 8), RNNDataSpec((5, 2, 8))
+
+convolution = partial(ConvolutionForwardProblem, X, W, CONV)
+rnn = partial(RNNForwardProblem, NETWORK, DATA)
+
+
+def conv(**changes):
+    return ConvolutionForwardProblem(X, W, CONV.replace(**changes))
+
+
+def network(**changes):
+    return RNNForwardProblem(NETWORK.replace(**changes), DATA)
+
+
+def data(*shape, **options):
+    return RNNForwardProblem(NETWORK, RNNDataSpec(shape, **options))
+
+
+VECTORS = ConvolutionForwardProblem(
+    TensorSpec((2, 8, 16, 16), "int8x4"),
+    FilterSpec((8, 8, 3, 3), "int8x4"),
+    ConvolutionSpec(padding=1),
+)
+
+# A problem of each kind, and for each field of it, and of each of its specs, a problem in which that field is another.
+BASE = {"convolution_forward": convolution(), "rnn_forward": rnn()}
+CHANGED = {
+    "convolution_forward": {
+        "x.shape": ConvolutionForwardProblem(TensorSpec((3, 8, 16, 16), "float16"), W, CONV),
+        "x.dtype": VECTORS,
+        "x.strides": ConvolutionForwardProblem(
+            TensorSpec((2, 8, 16, 16), "float16", "NHWC"), W, CONV
+        ),
+        "x.vector": VECTORS,
+        "w.shape": ConvolutionForwardProblem(X, FilterSpec((4, 8, 3, 3), "float16"), CONV),
+        "w.dtype": VECTORS,
+        "w.format": ConvolutionForwardProblem(X, FilterSpec((8, 8, 3, 3), "float16", "NHWC"), CONV),
+        "conv.padding": conv(padding=(1, 2)),
+        "conv.stride": conv(stride=2),
+        "conv.dilation": conv(dilation=(2, 1)),
+        "conv.groups": ConvolutionForwardProblem(
+            X, FilterSpec((8, 4, 3, 3), "float16"), CONV.replace(groups=2)
+        ),
+        "conv.mode": conv(mode="convolution"),
+        "conv.compute_type": conv(compute_type="float16"),
+        "conv.math_type": conv(math_type="fma"),
+        "conv.reorder_type": conv(reorder_type="no"),
+        "y.shape": conv(stride=3),
+        "y.dtype": convolution(TensorSpec((2, 8, 16, 16), "float32")),
+        "y.strides": convolution(TensorSpec((2, 8, 16, 16), "float16", "NHWC")),
+        "y.vector": VECTORS,
+        "alpha": convolution(alpha=0.5),
+        "beta": convolution(beta=1.0),
+    },
+    "rnn_forward": {
+        "spec.cell": network(cell="gru"),
+        "spec.input_size": RNNForwardProblem(NETWORK.replace(input_size=4), RNNDataSpec((5, 2, 4))),
+        "spec.hidden_size": network(hidden_size=16),
+        "spec.num_layers": network(num_layers=2),
+        "spec.bidirectional": network(bidirectional=True),
+        "spec.projection_size": network(projection_size=4),
+        "spec.bias": network(bias="none"),
+        "spec.input_mode": network(input_mode="skip"),
+        "spec.dropout": network(dropout=0.25),
+        "spec.clip": network(clip=(-1.0, float("inf"))),
+        "spec.dtype": RNNForwardProblem(
+            RNNSpec("lstm", 8, 8, dtype="float16"), RNNDataSpec((5, 2, 8), None, "float16")
+        ),
+        "spec.compute_type": network(compute_type="float16"),
+        "spec.math_type": network(math_type="fma"),
+        "data.max_length": data(6, 2, 8),
+        "data.batch": data(5, 3, 8),
+        "data.vector_size": RNNForwardProblem(
+            NETWORK.replace(input_size=4), RNNDataSpec((5, 2, 4))
+        ),
+        "data.lengths": data(5, 2, 8, lengths=[5, 3]),
+        "data.dtype": RNNForwardProblem(
+            RNNSpec("lstm", 8, 8, dtype="float64"), RNNDataSpec((5, 2, 8), None, "float64")
+        ),
+        "data.layout": data(2, 5, 8, layout="batch_major"),
+        "data.padding_fill": data(5, 2, 8, padding_fill=-1.0),
+        "training": rnn(True),
+    },
+}
+# The gradients of all of these.
+GRADIENTS = {
+    "convolution_backward_data": (
+        {"x": "dx", "w": "w", "y": "dy"},
+        lambda p: ConvolutionBackwardDataProblem(p.w, p.y, p.conv, p.x, p.alpha, p.beta),
+    ),
+    "convolution_backward_filter": (
+        {"x": "x", "w": "dw", "y": "dy"},
+        lambda p: ConvolutionBackwardFilterProblem(p.x, p.y, p.conv, p.w, p.alpha, p.beta),
+    ),
+}
+FLOATS = ConvolutionForwardProblem(TensorSpec((2, 8, 16, 16)), FilterSpec((8, 8, 3, 3)), CONV)
+for _kind, (_names, _gradient) in GRADIENTS.items():
+    BASE[_kind], CHANGED[_kind] = _gradient(BASE["convolution_forward"]), {}
+    for _path, _problem in CHANGED["convolution_forward"].items():
+        _name, _dot, _field = _path.partition(".")
+        if _field != "vector":  # vectors have no gradients
+            _of = FLOATS if _field == "dtype" else _problem
+            CHANGED[_kind][f"{_names.get(_name, _name)}{_dot}{_field}"] = _gradient(_of)
+
+
+def fused(p, added, activation="relu", alpha2=0.5, layout=None):
+    """The same with a bias and an activation, and an addition."""
+    dtype = "float32" if p.x.vector > 1 else p.x.dtype
+    return ConvolutionBiasActivationForwardProblem(
+        p.x,
+        p.w,
+        TensorSpec((1, p.w.shape[0], 1, 1), dtype, layout),
+        p.conv,
+        activation,
+        z=p.y if added else None,
+        y=p.y,
+        alpha=p.alpha,
+        alpha2=alpha2 if added else 0.0,
+    )
+
+
+for _kind, _added in (
+    ("convolution_bias_activation_forward", False),
+    ("convolution_bias_addition_activation_forward", True),
+):
+    _base, _plain = BASE["convolution_forward"], CHANGED["convolution_forward"]
+    BASE[_kind] = fused(_base, _added)
+    CHANGED[_kind] = {
+        _path: fused(VECTORS if _path == "y.dtype" else _problem, _added)
+        for _path, _problem in _plain.items()
+        if _path != "beta"
+    } | {
+        "bias.shape": fused(_plain["w.shape"], _added),
+        "bias.dtype": fused(VECTORS, _added),
+        "bias.strides": fused(_base, _added, layout="NHWC"),
+        "activation.mode": fused(_base, _added, "identity"),
+        "activation.coef": fused(_base, _added, ActivationSpec("elu", 2)),
+        "activation.nan": fused(_base, _added, ActivationSpec("relu", nan="not_propagate")),
+    }
+    if _added:
+        of_z = {
+            f"z.{_field}": CHANGED[_kind][f"y.{_field}"]
+            for _field in ("shape", "dtype", "strides", "vector")
+        }
+        CHANGED[_kind] |= of_z | {"alpha2": fused(_base, _added, alpha2=0.25)}
+CHANGED_DEVICE = {
+    "gpu": "NVIDIA H100",
+    "compute_capability": "9.1",
+    "driver": "570.86.11",
+    "cudnn": 92801,
+    "kind": "emulated",
+}
+CHANGED_POLICY = {
+    "objective": "device",
+    "workspace_limit": 2**20,
+    "deterministic": True,
+    "max_error": 1e-3,
+    "math_type": "fma",
+    "allow_tf32": False,
+    "layouts": ("NHWC",),
+    "interface": "graph",
+    "flush_l2": True,
+    "search": "knobs",
+    "search_seconds": 2.5,
+}
+
+
+def key(problem=BASE["convolution_forward"], alignments=ALIGNMENTS, policy=None, device=H200):
+    return make_key(problem, alignments, policy or TuningPolicy(), device)
+
+
+def leaves(problem):
+    """The names of a problem's fields and of its specs' fields."""
+    specs = specs_of(problem)
+    for name in problem.values:
+        if name in specs:
+            no_vectors = problem.kind in GRADIENTS or name == "bias"
+            inner = [
+                item.name for item in fields(specs[name]) if item.name != "vector" or not no_vectors
+            ]
+            yield from (f"{name}.{item}" for item in inner)
+        else:
+            yield name
+
+
+def leaf(problem, path):
+    for name in path.split("."):
+        problem = getattr(problem, name)
+    return problem
+
+
+def forged(problem, path, value):
+    """A problem with that one field exchanged and nothing else, whether or not there could be such a problem."""
+    outer, _, inner = path.partition(".")
+    if inner:
+        before = getattr(problem, outer)
+        value, values = object.__new__(type(before)), before.values() | {inner: value}
+        value._freeze(**values)
+    copy = object.__new__(type(problem))
+    copy._thaw(problem.operation, problem.values | {outer: value})
+    return copy
+
+
+PATHS = [
+    (kind, path)
+    for kind in KINDS
+    for path in (leaves(BASE[kind]) if kind in BASE else ["(no problem of it)"])
+]
+
+
+@pytest.mark.parametrize(("kind", "path"), PATHS)
+def test_every_field_changes_the_key(kind, path):
+    assert path in CHANGED.get(kind, {}), f"give CHANGED[{kind!r}] a problem with another {path}"
+    base, value = BASE[kind], leaf(CHANGED[kind][path], path)
+    assert value != leaf(base, path), f"CHANGED[{kind!r}][{path!r}] has the same {path}"
+    assert key(forged(base, path, value)).digest != key(base).digest
+    assert key(CHANGED[kind][path]).digest != key(base).digest
+
+
+def test_no_two_fields_change_it_alike():
+    made = [
+        key(forged(BASE[kind], path, leaf(CHANGED[kind][path], path))).digest
+        for kind, path in PATHS
+    ]
+    made += [key(base).digest for base in BASE.values()]
+    assert len(set(made)) == len(made) == len(PATHS) + len(KINDS)
+
+
+def test_every_kind_of_spec_was_walked():
+    walked = {type(spec) for problem in BASE.values() for spec in specs_of(problem).values()}
+    assert walked == {TensorSpec, FilterSpec, ConvolutionSpec, ActivationSpec, RNNSpec, RNNDataSpec}
+    assert {type(problem) for problem in BASE.values()} == set(KINDS.values())
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(DeviceIdentity)])
+def test_every_field_of_the_device_changes_the_key(name):
+    assert name in CHANGED_DEVICE, f"give CHANGED_DEVICE another {name}"
+    changed = replace(H200, **{name: CHANGED_DEVICE[name]})
+    assert changed != H200
+    assert key(device=changed).digest != key().digest
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(TuningPolicy)])
+def test_every_field_of_the_policy_changes_the_key(name):
+    assert name in CHANGED_POLICY, f"give CHANGED_POLICY another {name}"
+    base = TuningPolicy(search="knobs" if name == "search_seconds" else "heuristics")
+    changed = base.replace(**{name: CHANGED_POLICY[name]})
+    assert getattr(changed, name) != getattr(base, name)
+    assert key(policy=changed).digest != key(policy=base).digest
+
+
+def test_what_says_nothing_does_not_change_the_key():
+    """The seconds of a search that lasts as long as it lasts; an alignment that every allocation has."""
+    assert key(policy=TuningPolicy(search_seconds=2.5)) == key()
+    engines = TuningPolicy(search="engines")
+    assert key(policy=engines.replace(search_seconds=2.5)) == key(policy=engines) != key()
+    assert key(alignments={"x": 256, "y": 4096}) == key(alignments={})
+
+
+def test_what_was_tuned_by_earlier_versions_is_found():
+    assert (
+        key(alignments={}).digest
+        == "90f6df76e606aebb5bfbd335a1f9299a56f3dd46fa9b42d28aa190b96df696c2"
+    )
+    knobs = TuningPolicy(search="knobs", search_seconds=2.5)
+    assert (
+        key(rnn(), {}, knobs).digest
+        == "7f34e4e21f78bb7c46fed3726c2ffddc2b70e8b9e25400f56421f338d5ae483f"
+    )
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
+def test_every_alignment_changes_the_key(name):
+    assert key(alignments=ALIGNMENTS | {name: 16}).digest != key().digest
+    assert (
+        key(alignments={other: ALIGNMENTS[other] for other in ALIGNMENTS if other != name}).digest
+        != key().digest
+    )
+
+
+def test_the_schema_changes_the_key(monkeypatch):
+    before = key()
+    assert before.plain["schema"] == SCHEMA
+    monkeypatch.setattr("cudnnlite.autotune.entries.SCHEMA", SCHEMA + 1)
+    assert key().digest != before.digest
+
+
+@pytest.mark.parametrize(("kind", "path"), PATHS)
+def test_a_problem_comes_back_from_json(kind, path):
+    problem = CHANGED[kind][path]
+    again = problem_from_plain(json.loads(json.dumps(problem.to_plain())))
+    assert again == problem
+    assert hash(again) == hash(problem)
+    assert key(problem).problem == problem
+    assert key(again) == key(problem)
+
+
+@pytest.mark.parametrize("problem", BASE.values(), ids=BASE)
+def test_the_parts_of_a_key(problem):
+    made = key(problem)
+    assert made.plain["problem"]["kind"] == problem.kind
+    assert made.device == H200
+    assert made.plain["alignments"] == ALIGNMENTS
+    assert made.plain["policy"] == TuningPolicy().to_plain()
+    assert set(made.plain) == {"schema", "problem", "alignments", "policy", "device"}
+    assert made.text == json.dumps(json.loads(made.text), sort_keys=True, separators=(",", ":"))
+    assert " " not in made.text.replace("NVIDIA H200", "")
+    assert pickle.loads(pickle.dumps(made)) == made
+    assert len({made, key(problem)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (convolution(alpha=1.0), convolution(alpha=1)),
+        (convolution(beta=0.0), convolution(beta=-0.0)),
+        (convolution(alpha=np.float64(2)), convolution(alpha=2)),
+        (conv(padding=1), conv(padding=(1, 1))),
+        (conv(compute_type=None), conv(compute_type="float32")),
+        (convolution(), convolution(X)),
+        (network(dropout=0), network(dropout=0.0)),
+    ],
+)
+def test_equal_problems_have_one_key(one, other):
+    assert one == other
+    assert key(one) == key(other)
+    assert key(one).problem == one
+
+
+def test_of_nans_there_is_one():
+    made = key(data(5, 2, 8, padding_fill=np.nan))
+    assert made == key(data(5, 2, 8, padding_fill=-float("nan"))) == key(made.problem)
+
+
+def test_the_order_of_the_alignments_does_not_matter():
+    assert key(alignments=dict(reversed(ALIGNMENTS.items()))) == key()
+
+
+def test_true_is_not_one():
+    class Odd:
+        def __init__(self, value):
+            self.to_plain = lambda: {"value": value}
+
+    values = [True, 1, "1", None, "None", False, 0, [], [0], [[0]], 0.5, "0.5"]
+    assert len({key(policy=Odd(value)).digest for value in values}) == len(values)
+
+
+@pytest.mark.parametrize("value", [0, 3, -16, 24, True, 16.0, "16", None])
+def test_an_alignment_that_is_none(value):
+    with pytest.raises(ArgumentError, match=r"alignments\['w'\]=.*power of two"):
+        key(alignments={"x": 16, "w": value})
+    with pytest.raises(
+        ArgumentError, match=r"alignments\[1\]="
+    ):  # JSON would write 1 and "1" alike
+        key(alignments={1: 16})
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(DeviceIdentity)])
+def test_a_device_with_a_field_of_a_wrong_type(name):
+    wrong = "92800" if name == "cudnn" else 9
+    with pytest.raises(ArgumentError, match=f"{name}={wrong!r} is not of type"):
+        replace(H200, **{name: wrong})
+
+
+def test_which_device_is_emulated():
+    assert not H200.is_emulated
+    assert replace(H200, kind="emulated").is_emulated
+
+
+# ---------------------------------------------------------------- rows
+
+ROW = ConvolutionResult(ConvolutionFwdAlgo.WINOGRAD, MathType.FMA)
+# for every field of a row, values that must come back
+ROW_VALUES = {
+    "algorithm": [
+        *ConvolutionFwdAlgo,
+        *RNNAlgo,
+        ConvolutionFwdAlgo(17),
+        RNNAlgo(-3),
+        Determinism(99),
+    ],
+    "math_type": [*MathType, MathType(17)],
+    "status": [*Status, Status(3999)],
+    "deterministic": [True, False, None],
+    "transient": [True, False],
+    "replay": [True, False],
+    "workspace": [0, 1, 2**40],
+    **{name: [None, 0, 2**40] for name in ("reserve", "heuristic")},
+    **{
+        name: ["", "NHWC", 'a "quoted"\nline, café, 卷积, \U0001f600']
+        for name in ("why_not", "remark", "layout")
+    },
+    **{
+        name: [None, 0.0, 1e-300, 0.1 + 0.2, float("nan"), float("inf"), -float("inf")]
+        for name in (
+            "time_ms",
+            "error",
+            "spread_ms",
+            "call_us",
+            "host_us",
+            "call_spread_us",
+            "find_ms",
+            "max_error",
+        )
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted({*(item.name for kind in (ConvolutionResult, RNNResult) for item in fields(kind))}),
+)
+def test_every_field_of_a_row_comes_back(name):
+    if name in LEFT_OUT:
+        assert name not in row_to_plain(ROW)
+        return
+    assert name in ROW_VALUES, f"give ROW_VALUES values of {name}"
+    texts = []
+    for value in ROW_VALUES[name]:
+        network = name == "reserve" or isinstance(value, RNNAlgo)
+        row = replace(
+            RNNResult(RNNAlgo.STANDARD, MathType.FMA) if network else ROW, **{name: value}
+        )
+        texts.append(json.dumps(row_to_plain(row), allow_nan=False))
+        again = row_from_plain(json.loads(texts[-1]))
+        assert repr(again) == repr(row)  # a NaN equals nothing
+        assert type(getattr(again, name)) is type(value)
+    assert len(set(texts)) == len(texts)
+
+
+def test_an_unknown_member_is_the_same_object():
+    unknown = ConvolutionFwdAlgo(17)
+    plain = row_to_plain(replace(ROW, algorithm=unknown))
+    assert plain["algorithm"] == "ConvolutionFwdAlgo.UNKNOWN_17"
+    assert row_from_plain(plain).algorithm is unknown
+
+
+def test_a_member_that_was_unknown_when_the_row_was_written():
+    plain = row_to_plain(ROW) | {
+        "algorithm": "ConvolutionFwdAlgo.UNKNOWN_6",
+        "math_type": "UNKNOWN_3",
+    }
+    assert row_from_plain(plain).algorithm is ConvolutionFwdAlgo.WINOGRAD
+    assert row_from_plain(plain).math_type is MathType.FMA
+
+
+def test_numbers_of_numpy_are_written_too():
+    row = replace(
+        ROW,
+        time_ms=np.float32(0.5),
+        error=np.float64("nan"),
+        workspace=np.int64(7),
+        deterministic=np.bool_(True),
+    )
+    again = row_from_plain(json.loads(json.dumps(row_to_plain(row), allow_nan=False)))
+    assert (again.time_ms, again.workspace, again.deterministic) == (0.5, 7, True)
+    assert again.error != again.error
+
+
+def test_a_row_from_before_a_field_was_there():
+    plain = row_to_plain(replace(ROW, layout="NHWC"))
+    del plain["layout"], plain["find_ms"]
+    assert row_from_plain(plain) == ROW
+
+
+def test_rows_come_back_as_what_they_are_for():
+    """An engine's row has nothing of a descriptor call; what every row had once, empty, says nothing."""
+    plain = row_to_plain(AlgorithmResult(Engine(3), MathType.FMA))
+    assert {"layout": "", "find_ms": None, "reserve": None}.items() <= plain.items()
+    assert row_from_plain(plain) == AlgorithmResult(Engine(3), MathType.FMA)
+    with pytest.raises(ArgumentError, match=r"is not a row; .*reserve"):
+        row_from_plain(row_to_plain(ROW) | {"reserve": 7})
+
+
+@pytest.mark.parametrize("name", ["algorithm", "math_type"])
+def test_a_row_that_lacks_what_it_must_have(name):
+    plain = row_to_plain(ROW)
+    del plain[name]
+    with pytest.raises(
+        ArgumentError, match=f"is not a row; .*missing 1 required positional argument: '{name}'"
+    ):
+        row_from_plain(plain)
+
+
+@pytest.mark.parametrize("plain", [None, 1, "row", [], [1]])
+def test_what_is_no_row(plain):
+    with pytest.raises(ArgumentError, match="is not a row"):
+        row_from_plain(plain)
+
+
+def test_a_field_from_a_newer_version_is_refused():
+    """It may change what the row says: in which layout the algorithm works, for instance."""
+    with pytest.raises(
+        ArgumentError, match=r"is not a row; tiling=3 was read last: KeyError\('tiling'\)"
+    ):
+        row_from_plain(row_to_plain(ROW) | {"tiling": 3})
+
+
+WRONG = {
+    "algorithm": [
+        None,
+        1,
+        "",
+        "WINOGRAD",
+        "ConvolutionFwdAlgo.",
+        "ConvolutionFwdAlgo.NO_SUCH",
+        "CEnum.X",
+        "annotations.X",
+        [],
+        {"engine": 1, "knobs": {"TILE": []}},
+    ],
+    "math_type": [None, 0, "", "SLOW", "UNKNOWN_", "UNKNOWN_x", {}],
+    "status": [None, 0, "FINE"],
+    "time_ms": ["0.5", "", True, [], "NaN", "infinity", {"engine": 1, "knobs": {}}],
+    "workspace": [None, 1.0, "1", True],
+    "deterministic": [0, 1, "yes"],
+    "reserve": [0.5, False],
+    "why_not": [None, 1],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name in WRONG for value in WRONG[name]]
+)
+def test_a_value_that_a_row_cannot_have(name, value):
+    with pytest.raises(ArgumentError, match=rf"is not a row; {name}=.* was read last") as caught:
+        row_from_plain(row_to_plain(ROW) | {name: value})
+    assert "unhashable" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("algorithm", 6),
+        ("algorithm", None),
+        ("time_ms", "soon"),
+        ("workspace", 0.5),
+        ("layout", None),
+        ("status", "odd"),
+    ],
+)
+def test_a_row_that_cannot_be_written(name, value):
+    with pytest.raises(ArgumentError, match=f"{name}={value!r} of a row cannot be written"):
+        row_to_plain(replace(ROW, **{name: value}))
+
+
+def test_an_enum_that_is_not_cudnns_is_not_written():
+    class ConvolutionFwdAlgo(type(MathType.FMA).__mro__[1]):
+        WINOGRAD = 6
+
+    with pytest.raises(ArgumentError, match="not a member of cuDNN's enums"):
+        row_to_plain(replace(ROW, algorithm=ConvolutionFwdAlgo.WINOGRAD))
+
+
+# ---------------------------------------------------------------- entries
+
+
+def test_an_entry_survives_a_pickle():
+    """As it must, to come back from another process."""
+    assert pickle.loads(pickle.dumps(entry())) == entry()
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("2026-01-31T12:00:00+00:00", "2026-01-31T12:00:00.000000+00:00"),
+        ("2026-01-31T12:00:00.000001+00:00", "2026-01-31T12:00:00.000001+00:00"),
+        ("2026-01-31T01:30:00+02:00", "2026-01-30T23:30:00.000000+00:00"),
+    ],
+)
+def test_times_are_kept_in_utc_so_that_later_is_greater(given, kept):
+    assert entry(tuned_at=given).tuned_at == kept
+
+
+WRONG_ENTRY = [
+    ({"key": "text"}, "key='text' is not of type TuningKey"),
+    ({"title": None}, "title=None is not of type str"),
+    ({"timing": b"x"}, "timing=b'x' is not of type str"),
+    ({"rows": ()}, "chosen=0 of 0 rows"),
+    ({"rows": []}, r"rows=\[\] is not of type tuple"),
+    ({"chosen": 3}, "chosen=3 of 3 rows"),
+    ({"chosen": -1}, "chosen=-1 of 3 rows"),
+    ({"chosen": True}, "chosen=True is not of type int"),
+    ({"tuned_at": "yesterday"}, "isoformat string: 'yesterday'"),
+    ({"seconds": float("nan")}, "seconds=nan; allowed: .* a finite time"),
+    ({"seconds": -1.0}, r"seconds=-1\.0; allowed"),
+    ({"seconds": "1"}, "seconds='1' is not of type float"),
+    ({"cudnnlite": 1}, "cudnnlite=1 is not of type str"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG_ENTRY)
+def test_what_an_entry_cannot_have(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(entry(), **changes)
+
+
+def test_every_field_of_an_entry_is_checked():
+    assert {name for changes, _ in WRONG_ENTRY for name in changes} == {
+        item.name for item in fields(TuningEntry)
+    }

@@ -1,0 +1,163 @@
+"""`cudnnlite trace`: the trace is there however the script ends, of the process that began it alone."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+HEAD = (
+    "import os, sys, time, numpy as np, cudnnlite as dnn\nhandle = dnn.Handle()\n"
+    "dnn.softmax_forward(handle, handle.array(np.ones((1, 4)))).numpy()\n"
+)
+ENDS = {
+    "raise KeyboardInterrupt": (130, "KeyboardInterrupt\n"),
+    "raise ValueError('why')": (1, "ValueError: why\n"),
+    "raise GeneratorExit('why')": (1, "GeneratorExit: why\n"),
+    "sys.exit('some text')": (1, "some text\n"),
+    "sys.exit(('a', 1))": (1, "('a', 1)\n"),
+    "sys.exit(7)": (7, ""),
+    "sys.exit(0)": (0, ""),
+    "sys.exit()": (0, ""),
+    "pass": (0, ""),
+}
+
+
+@pytest.fixture
+def traced(tmp_path, monkeypatch):
+    """Return what starts the trace of a script that ends with some lines; the program in C goes into "c"."""
+    monkeypatch.setenv("CUDNNLITE_DEVICE", "emulated")
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+
+    def start(lines):
+        script = tmp_path / "script.py"
+        script.write_text(HEAD + lines)
+        command = [
+            sys.executable,
+            "-m",
+            "cudnnlite",
+            "trace",
+            str(script),
+            "--c",
+            str(tmp_path / "c"),
+        ]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    return start
+
+
+def outcome(process, tmp_path):
+    """Return how a trace ended, and check that it was printed once and written once."""
+    stdout, stderr = process.communicate(timeout=100)
+    assert stdout.count("cudnnSoftmaxForward(") == 1, stderr
+    assert stderr.count("written to") == 1, stderr
+    assert "cudnnSoftmaxForward" in (tmp_path / "c" / "program.c").read_text()
+    return SimpleNamespace(code=process.returncode, stdout=stdout, stderr=stderr)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("last", ENDS)
+def test_however_a_script_ends_it_is_traced(traced, tmp_path, last):
+    code, told = ENDS[last]
+    ended = outcome(traced(last), tmp_path)
+    assert ended.code == code
+    assert told in ended.stderr
+    assert told or len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("waiting", ["time.sleep(60)", "while True: pass"])
+def test_ctrl_c_ends_the_script_and_not_its_trace(traced, tmp_path, waiting):
+    process = traced(f"print('ready')\n{waiting}\n")
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    ended = outcome(process, tmp_path)
+    assert ended.code == 130
+    assert "\nKeyboardInterrupt\n" in ended.stderr  # of the line before, if it came at once
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [("sys.exit(3)", 3), ("1 / 0", 1), ("raise KeyboardInterrupt", 130), ("pass", 0)],
+)
+def test_a_forked_child_ends_with_its_own_code_and_no_trace(traced, tmp_path, last, code):
+    lines = f"child = os.fork()\nif not child:\n    {last}\nelse:\n    print('child', os.waitpid(child, 0)[1] >> 8)\n"
+    ended = outcome(traced(lines), tmp_path)
+    assert ended.code == 0
+    assert f"child {code}\n" in ended.stdout
+
+
+@pytest.mark.processes
+def test_a_script_that_calls_nothing_is_told(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("print(1)")
+    command = [sys.executable, "-m", "cudnnlite", "trace", str(script), "--c", str(tmp_path / "c")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr.count("the script made no call of cuDNN")) == (0, 1), (
+        done.stderr
+    )
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"program.c", "Makefile"}
+
+
+@pytest.mark.processes
+def test_a_script_whose_name_is_no_utf8_is_traced(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    script = folder / os.fsdecode(b"\xfe.py")
+    script.write_text(HEAD.replace("Handle()", "Handle('emulated')"))
+    command = [sys.executable, "-m", "cudnnlite", "trace", script, "--c", folder / "c"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "c: the program and what it reads" in done.stderr
+    assert "<U+DCFE>.py:" in (folder / "c" / "program.c").read_text()
+
+
+def trace_into(folder, *options):
+    """Trace a script that leaves a file behind, into a folder beside it; return how that ended."""
+    script = folder / "script.py"
+    script.write_text(
+        "import pathlib\npathlib.Path('ran').touch()\n"
+        + HEAD.replace("Handle()", "Handle('emulated')")
+    )
+    command = [sys.executable, "-m", "cudnnlite", "trace", "script.py", *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["Makefile", "program.c"])
+def test_a_users_own_files_are_refused_before_the_script_runs(tmp_path, name):
+    (tmp_path / name).write_text("all: mine\n")
+    done = trace_into(tmp_path, "--c", ".")
+    assert done.returncode == 2, done.stderr
+    assert f"--c .: {name} was not written by cudnnlite and is not replaced" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"script.py", name}
+    assert (tmp_path / name).read_text() == "all: mine\n"
+
+
+@pytest.mark.processes
+def test_a_users_own_input_is_refused_and_the_next_trace_replaces_the_last(tmp_path):
+    (tmp_path / "inputs").mkdir()
+    (tmp_path / "inputs" / "x.bin").write_bytes(b"mine")
+    done = trace_into(tmp_path, "--c", ".")
+    assert done.returncode == 1, done.stderr
+    assert "--c .: inputs/x.bin is there already" in done.stderr
+    assert (tmp_path / "inputs" / "x.bin").read_bytes() == b"mine"
+    assert not (tmp_path / "Makefile").exists()
+    (tmp_path / "inputs" / "x.bin").unlink()
+    for _ in range(2):
+        assert trace_into(tmp_path, "--c", ".").returncode == 0
+    assert (tmp_path / "inputs" / "x.bin").stat().st_size == 32
+
+
+def test_the_exit_codes_are_told():
+    from typer.testing import CliRunner
+
+    from cudnnlite.cli.app import app
+
+    assert "130 after Ctrl-C" in " ".join(
+        CliRunner().invoke(app, ["trace", "--help"]).stdout.split()
+    )

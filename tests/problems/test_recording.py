@@ -1,0 +1,133 @@
+"""Recording: every list that is open hears of every problem, from every thread, and nobody pays when none is."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import suppress
+
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite.problems import recording
+from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.recording import paused, record, record_problems
+
+
+def problem(channels: int = 1) -> Problem:
+    return ConvolutionForwardProblem(
+        dnn.TensorSpec((1, channels, 5, 5)), dnn.FilterSpec((1, channels, 3, 3))
+    )
+
+
+def counts(found):
+    return {listed.problem: listed.count for listed in found}
+
+
+def test_a_list_fills_while_the_block_runs():
+    assert not recording.active
+    record(problem())  # nobody listens
+    with record_problems() as found:
+        assert recording.active
+        assert len(found) == 0
+        record(problem(1))
+        assert counts(found) == {problem(1): 1}
+        record(problem(2))
+        record(problem(1))
+    record(problem(1))
+    assert not recording.active
+    assert counts(found) == {problem(1): 2, problem(2): 1}
+
+
+def test_blocks_nest_and_all_lists_record():
+    with record_problems() as outer:
+        record(problem(1))
+        with record_problems() as inner:
+            record(problem(2))
+        assert recording.active
+        record(problem(3))
+        with record_problems() as later:
+            record(problem(4))
+    assert not recording.active
+    assert counts(outer) == {problem(n): 1 for n in (1, 2, 3, 4)}
+    assert counts(inner) == {problem(2): 1}
+    assert counts(later) == {problem(4): 1}
+
+
+def test_blocks_may_end_in_any_order():
+    first, second = record_problems(), record_problems()
+    one = first.__enter__()
+    two = second.__enter__()
+    first.__exit__(None, None, None)
+    assert recording.active
+    record(problem())
+    second.__exit__(None, None, None)
+    assert not recording.active
+    assert (one.total, two.total) == (0, 1)
+
+
+def test_a_block_that_fails_ends_its_recording():
+    kept = []
+    with suppress(KeyError), record_problems() as found:
+        kept.append(found)
+        record(problem())
+        raise KeyError
+    assert not recording.active
+    assert kept[0].total == 1
+
+
+@pytest.fixture
+def eager_threads():
+    """Let Python change threads as often as it can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("eager_threads")
+def test_all_threads_are_recorded_and_no_count_is_lost():
+    calls, barrier = 4000, threading.Barrier(5)
+
+    def work(number):
+        barrier.wait()
+        for call in range(calls):
+            record(problem(1 + call % 2))
+            if call % 400 == number:
+                with record_problems() as own:
+                    record(problem(3))
+                assert own.total >= 1  # and what the others did meanwhile
+
+    with record_problems() as found:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        barrier.wait()
+        while any(thread.is_alive() for thread in threads):
+            assert sum(listed.count for listed in found) <= 4 * (calls + 10)  # read while it grows
+        for thread in threads:
+            thread.join()
+    assert counts(found) == {
+        problem(1): 4 * calls // 2,
+        problem(2): 4 * calls // 2,
+        problem(3): 4 * calls // 400,
+    }
+    assert not recording.active
+
+
+def test_a_pause_is_for_one_thread_and_nests():
+    with record_problems() as found:
+        with paused():
+            record(problem(1))
+            with paused():
+                record(problem(1))
+            record(problem(1))
+            thread = threading.Thread(target=record, args=(problem(2),))
+            thread.start()
+            thread.join()
+        record(problem(3))
+        with suppress(KeyError), paused():
+            raise KeyError
+        record(problem(3))
+    assert counts(found) == {problem(2): 1, problem(3): 2}

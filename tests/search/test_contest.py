@@ -1,0 +1,439 @@
+"""Contest: the order of the candidates, what is remarked on, and the stream that they run on."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from problems.test_problems import CONVOLUTION
+
+import cudnnlite as dnn
+from cudnnlite import ConvolutionFwdAlgo, ConvolutionResult, MathType, Status
+from cudnnlite.problems import recording
+from cudnnlite.problems.problem_list import ProblemList
+from cudnnlite.problems.recording import record_problems
+from cudnnlite.search.contest import Contest, own_stream, ranked
+from cudnnlite.search.timing_policy import TimingPolicy
+
+from .test_timing import Clock, Work
+
+A, M = ConvolutionFwdAlgo, MathType
+NOISE, GIVEN_UP = "within the noise of the first", "not repeated: more than 3 times the best"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("cudnnlite.search.timing.time", clock)
+    return clock
+
+
+def handle_of(clock):
+    """What a contest needs of a handle."""
+    return SimpleNamespace(device=clock, stream=clock.stream, timing=TimingPolicy())
+
+
+def row(name, **values):
+    return ConvolutionResult(A[name], M.FMA, **values)
+
+
+def compete(clock, works, extra=(), **options):
+    """Let works compete under their names; return the rows that come out."""
+    contest = Contest(handle_of(clock), **options)
+    for work in works:
+        contest.enter(work.name, work)
+    rows = {work.name: row(work.name) for work in works} | {
+        other.algorithm.name: other for other in extra
+    }
+    return contest, contest.finish(rows)
+
+
+def names(rows):
+    return [found.algorithm.name for found in rows]
+
+
+# ---------------------------------------------------------------- times and order
+
+
+def test_the_fastest_comes_first_and_what_did_not_run_last(clock):
+    refused = row("DIRECT", status=Status.NOT_SUPPORTED)
+    excluded = row("FFT_TILING", why_not="not deterministic")
+    works = [
+        Work(clock, name, ms, host_ms=0.25)
+        for name, ms in (("GEMM", 12.0), ("FFT", 10.0), ("WINOGRAD", 31.0))
+    ]
+    contest, found = compete(clock, works, [refused, excluded])
+    assert names(found) == ["FFT", "GEMM", "WINOGRAD", "DIRECT", "FFT_TILING"]
+    assert [entry.time_ms for entry in found] == pytest.approx([10.0, 12.0, 31.0, None, None])
+    assert found[3:] == [refused, excluded]
+    assert contest.replayed
+    assert contest.timing.endswith("; us a call: another series")
+    for entry in found[:2]:
+        assert entry.spread_ms == pytest.approx(0.0)
+        assert entry.call_us == pytest.approx(1e3 * (entry.time_ms + 0.25))
+        assert entry.host_us == pytest.approx(250)
+        assert entry.remark == ""
+
+
+def test_behind_one_kernel_of_the_emulated_device_nobody_wins(clock):
+    contest = Contest(handle_of(clock))
+    for name, ms, kernel in (
+        ("GEMM", 14.0, "im2col"),
+        ("FFT", 20.0, "fft"),
+        ("FFT_TILING", 3.0, "im2col"),
+    ):
+        clock.ran = frozenset({kernel})
+        contest.enter(name, Work(clock, name, ms))
+    assert not contest.is_hopeless("FFT_TILING")
+    assert contest.times_the_best("FFT_TILING") == contest.times_the_best("GEMM") == 1
+    found = contest.finish({name: row(name, workspace=1) for name in ("GEMM", "FFT", "FFT_TILING")})
+    assert names(found) == ["GEMM", "FFT_TILING", "FFT"]
+    assert found[1] == replace(
+        found[0], algorithm=A.FFT_TILING, remark=f"here the same kernel as GEMM (FMA); {NOISE}"
+    )
+
+
+def test_what_looks_like_one_kernel_and_takes_as_long_is_timed_once(clock):
+    contest = Contest(handle_of(clock))
+    times = {"GEMM": 14.0, "FFT": 20.0, "DIRECT": 3.0, "FFT_TILING": 15.0, "WINOGRAD": 14.5}
+    looks = {
+        "GEMM": "one",
+        "FFT_TILING": "one",
+        "DIRECT": "one",
+    }  # of which the last has another time
+    works = {name: Work(clock, name, ms) for name, ms in times.items()}
+    for name, work in works.items():
+        contest.enter(name, work, looks.get(name))
+    found = contest.finish({name: row(name) for name in times})
+    shared = {**times, "FFT_TILING": 14.0}
+    assert {entry.algorithm.name: entry.time_ms for entry in found} == pytest.approx(shared)
+    same = {
+        entry.algorithm.name: entry.remark for entry in found if "the same kernel" in entry.remark
+    }
+    assert same == {"FFT_TILING": f"{GIVEN_UP}; here the same kernel as GEMM (FMA)"}
+    assert works["FFT_TILING"].calls < works["DIRECT"].calls
+
+
+def test_the_emulated_device_ranks_no_algorithms_that_run_the_same_kernel():
+    with dnn.Handle(device="emulated") as handle, dnn.Tuner(handle, cache=":memory:") as tuner:
+        x, w = (
+            handle.array(np.ones((1, 4, 9, 8), np.float32)),
+            handle.array(np.ones((4, 4, 3, 3), np.float32)),
+        )
+        found = dnn.find_convolution_forward(handle, x, w)
+        tuned = tuner.tune(
+            dnn.ConvolutionForwardProblem(x.spec, dnn.FilterSpec.from_tensor(w.spec))
+        )
+        weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", 4, 4))
+        networks = dnn.find_rnn_forward(
+            handle, weights.spec, weights, handle.array(np.ones((3, 2, 4), np.float32))
+        )
+    times = [
+        {(row.algorithm, row.math_type): row.time_ms for row in table if row.ok}
+        for table in (found, tuned)
+    ]
+    assert times[0][A.GEMM, M.DEFAULT] == times[0][A.IMPLICIT_PRECOMP_GEMM, M.DEFAULT]
+    assert (
+        times[1][A.GEMM, M.DEFAULT] == times[1][A.GEMM, M.FMA] != times[1][A.IMPLICIT_GEMM, M.FMA]
+    )
+    assert len({entry.time_ms for entry in networks if entry.ok and entry.math_type == M.FMA}) == 1
+
+
+def test_what_is_hopeless_keeps_its_first_time_and_says_so(clock):
+    works = [Work(clock, "FFT", 10.0), Work(clock, "GEMM", 31.0), Work(clock, "WINOGRAD", 99.0)]
+    _, found = compete(clock, works)
+    assert names(found) == ["FFT", "GEMM", "WINOGRAD"]
+    for entry, ms in zip(found[1:], (31.0, 99.0), strict=True):
+        assert entry.ok
+        assert entry.time_ms == ms
+        assert entry.remark == GIVEN_UP
+        assert entry.spread_ms is entry.call_us is entry.host_us is None
+    assert works[2].calls == 1
+
+
+def test_calls_of_what_the_device_takes_too_long_for_are_not_timed(clock):
+    works = [
+        Work(clock, name, ms, host_ms=1.0)
+        for name, ms in (("WINOGRAD", 13.5), ("GEMM", 12.0), ("FFT", 10.0))
+    ]
+    _, found = compete(clock, works, latency=True)
+    assert names(found) == ["FFT", "GEMM", "WINOGRAD"]
+    assert [entry.call_us for entry in found] == [pytest.approx(11e3), pytest.approx(13e3), None]
+    assert found[2].remark == "calls not timed: the device takes longer than the best"
+    assert (found[2].host_us, found[2].time_ms) == (None, pytest.approx(13.5))
+
+
+def test_what_a_limit_leaves_is_not_a_slower_call_that_was_timed(clock):
+    times = (("FFT", 10.0, 0.1), ("GEMM", 9.0, 22.0), ("WINOGRAD", 13.0, 0.1))
+    works = [Work(clock, name, ms, host_ms=host_ms) for name, ms, host_ms in times]
+    _, found = compete(clock, works, latency=True)
+    assert names(found) == ["FFT", "WINOGRAD", "GEMM"]
+    assert found[1].call_us is None
+    first = replace(found[0], workspace=1 << 30, deterministic=False, error=1.0)
+    rows = [first, *(replace(entry, error=0.0) for entry in found[1:])]
+    table = dnn.AlgorithmTable(rows, title="t", timing="t")
+    for limits in ({"workspace_limit": "1 MiB"}, {"deterministic": True}, {"max_error": 0.5}):
+        assert table.best(**limits).algorithm == A.WINOGRAD
+
+
+def test_nobody_wins_whose_calls_were_not_timed(clock):
+    """The device takes longer than 1.25 times the best first run, and less than the best call."""
+    times = (("FFT", 10.0, 14.0), ("GEMM", 13.0, 9.0), ("WINOGRAD", 24.5, 0.0))
+    works = [Work(clock, name, ms, host_ms=host_ms) for name, ms, host_ms in times]
+    _, found = compete(clock, works, latency=True)
+    assert names(found) == ["GEMM", "FFT", "WINOGRAD"]
+    assert [entry.call_us for entry in found] == [pytest.approx(22e3), pytest.approx(24e3), None]
+
+
+def test_nobody_competes(clock):
+    refused = row("DIRECT", status=Status.NOT_SUPPORTED)
+    contest, found = compete(clock, [], [refused])
+    assert found == [refused]
+    assert not contest.replayed
+    assert compete(clock, [])[1] == []
+
+
+def test_what_fails_at_first_has_not_entered(clock):
+    def fail():
+        raise KeyError("refused")
+
+    contest = Contest(handle_of(clock))
+    with pytest.raises(KeyError, match="refused"):
+        contest.enter("GEMM", fail)
+    contest.enter("FFT", Work(clock, "FFT", 10.0))
+    failed = row("GEMM", status=Status.NOT_SUPPORTED)
+    found = contest.finish({"GEMM": failed, "FFT": row("FFT")})
+    assert names(found) == ["FFT", "GEMM"]
+    assert found[1] == failed
+
+
+def test_where_recording_is_refused_calls_are_timed(clock):
+    clock.records = False
+    contest, found = compete(clock, [Work(clock, "FFT", 10.0), Work(clock, "GEMM", 20.0)])
+    assert not contest.replayed
+    assert [entry.time_ms for entry in found] == pytest.approx([10.0, 20.0])
+
+
+def test_what_was_known_of_a_row_stays(clock):
+    known = row(
+        "FFT",
+        workspace=7,
+        error=1e-7,
+        max_error=2e-7,
+        deterministic=None,
+        find_ms=0.25,
+        layout="NHWC",
+        remark="odd",
+    )
+    contest = Contest(handle_of(clock))
+    contest.enter("key", Work(clock, "FFT", 10.0))
+    (found,) = contest.finish({"key": known})
+    assert found.remark == "odd"
+    timed = ("time_ms", "spread_ms", "call_us", "host_us", "call_spread_us")
+    assert replace(found, **dict.fromkeys(timed)) == known
+
+
+def test_the_callers_rows_are_not_changed(clock):
+    contest = Contest(handle_of(clock))
+    contest.enter("FFT", Work(clock, "FFT", 10.0))
+    rows = {"FFT": row("FFT")}
+    contest.finish(rows)
+    assert rows == {"FFT": row("FFT")}
+
+
+@pytest.mark.parametrize(("latency", "order"), [(False, ["FFT", "GEMM"]), (True, ["GEMM", "FFT"])])
+def test_the_objective_decides(clock, latency, order):
+    """One is faster on the device, the other when it is called."""
+    works = [Work(clock, "FFT", 10.0, host_ms=40.0), Work(clock, "GEMM", 11.0, host_ms=5.0)]
+    _, found = compete(clock, works, latency=latency)
+    assert names(found) == order
+    assert {entry.algorithm.name: entry.time_ms for entry in found} == pytest.approx(
+        {"FFT": 10.0, "GEMM": 11.0}
+    )
+    assert all(entry.remark == "" for entry in found)
+
+
+def test_a_latency_contest_takes_more_calls(clock):
+    works = {
+        latency: [Work(clock, "FFT", 10.0), Work(clock, "GEMM", 12.0)] for latency in (False, True)
+    }
+    for latency, those in works.items():
+        compete(clock, those, latency=latency)
+    assert works[True][0].calls > works[False][0].calls
+
+
+def test_a_second_look_before_something_is_given_up(clock):
+    """As PERSIST_DYNAMIC, which is compiled for every math type."""
+    contest = Contest(handle_of(clock))
+    contest.enter("fast", Work(clock, "FFT", 1.0))
+    contest.enter("loading", Work(clock, "GEMM", 2.0, cold=[20.0]))
+    contest.enter("slow", Work(clock, "WINOGRAD", 3.5))
+    assert [contest.is_hopeless(key) for key in ("fast", "loading", "slow")] == [False, False, True]
+
+
+def test_flushing_takes_memory_until_it_is_closed(clock):
+    contest, found = compete(clock, [Work(clock, "FFT", 10.0)], flush_l2=True)
+    assert len(clock.held) == 1
+    assert len(clock.flushes) > 5
+    assert found[0].time_ms == pytest.approx(10.0)
+    contest.close()
+    contest.close()
+    assert clock.held == []
+
+
+# ---------------------------------------------------------------- noise
+
+
+def timed(name, ms, spread, **values):
+    return row(name, time_ms=ms, spread_ms=spread, **values)
+
+
+@pytest.mark.parametrize(
+    ("best_spread", "other_spread", "other_ms", "alike"),
+    [
+        (0.0, 0.0, 1.0, True),  # the same time
+        (0.0, 0.0, 1.001, False),
+        (0.25, 0.0, 1.125, True),
+        (0.25, 0.0, 1.126, False),
+        (0.0, 0.25, 1.125, True),
+        (0.0, 0.25, 1.126, False),
+        (0.125, 0.25, 1.125, True),
+        (None, 0.2, 1.0, False),
+        (0.2, None, 1.0, False),
+    ],
+    ids=str,
+)
+def test_what_the_noise_hides_is_remarked_on(best_spread, other_spread, other_ms, alike):
+    """Half the distance of the quartiles, of whichever has more."""
+    best, other = timed("FFT", 1.0, best_spread), timed("GEMM", other_ms, other_spread)
+    found = ranked([other, best] if other_ms > 1 else [best, other])
+    assert names(found) == ["FFT", "GEMM"]
+    assert [entry.remark for entry in found] == ["", NOISE if alike else ""]
+
+
+@pytest.mark.parametrize(
+    ("told", "first"),
+    [
+        (
+            {"host_us": (10, 14), "time_ms": (9e-3, 6e-3)},
+            "GEMM",
+        ),  # a host that was slow for a while hides it
+        ({"host_us": (10, 16), "time_ms": (9e-3, 6e-3)}, "FFT"),
+        ({"host_us": (10, 10), "time_ms": (6e-3, 6.1e-3), "workspace": (8, 7)}, "GEMM"),
+    ],
+)
+def test_of_calls_that_the_noise_makes_equal_the_device_decides(told, first):
+    rows = [
+        row(
+            name,
+            call_us=16.0,
+            call_spread_us=1.0,
+            **{key: pair[number] for key, pair in told.items()},
+        )
+        for number, name in enumerate(("FFT", "GEMM"))
+    ]
+    assert names(ranked(rows, latency=True))[0] == first
+    assert names(ranked(rows[::-1], latency=True))[0] == first
+
+
+def test_failed_rows_are_like_nothing():
+    found = ranked([timed("FFT", 1.0, 0.5), timed("GEMM", 1.0, 0.5, why_not="too wrong")])
+    assert [entry.remark for entry in found] == ["", ""]
+    found = ranked(
+        [timed("FFT", 1.0, 0.5, why_not="too wrong"), timed("GEMM", 1.0, 0.5, why_not="too wrong")]
+    )
+    assert [entry.remark for entry in found] == ["", ""]
+
+
+def test_remarks_are_joined(clock):
+    rows = [
+        timed("FFT", 1.0, 0.5),
+        timed("GEMM", 1.1, 0.5, remark="odd"),
+        timed("WINOGRAD", 1.2, 0.5),
+    ]
+    once = ranked(rows)
+    assert [entry.remark for entry in once] == ["", f"odd; {NOISE}", NOISE]
+    assert [entry.remark for entry in ranked(once)] == ["", f"odd; {NOISE}", NOISE], "each once"
+    first, second, _ = once
+    assert [entry.remark for entry in ranked([second, replace(first, time_ms=9.0)])] == [
+        "odd",
+        "",
+    ], "it is another's now"
+    assert [entry.remark for entry in ranked(rows, latency=True)] == ["", "odd", ""], (
+        "it is of the device's times"
+    )
+    contest = Contest(handle_of(clock))
+    contest.enter("fast", Work(clock, "FFT", 1.0))
+    contest.enter("slow", Work(clock, "GEMM", 60.0))
+    found = contest.finish({"fast": row("FFT"), "slow": row("GEMM", remark="odd")})
+    assert [entry.remark for entry in found] == ["", f"odd; {GIVEN_UP}"]
+
+
+def test_rows_without_a_time_come_behind_those_with_one():
+    rows = [
+        row("DIRECT", status=Status.NOT_SUPPORTED),
+        row("GEMM"),
+        timed("FFT", 5.0, 0.1),
+        timed("WINOGRAD", 1.0, 0.1, why_not="wrong"),
+        timed("FFT_TILING", 2.0, 0.1),
+    ]
+    assert names(ranked(rows)) == ["FFT_TILING", "FFT", "GEMM", "WINOGRAD", "DIRECT"]
+    assert ranked([]) == []
+
+
+def test_by_calls_the_devices_time_stands_in_for_calls_that_were_not_timed():
+    rows = [
+        timed("FFT", 8.5, 0.1),
+        timed("GEMM", 9.0, 0.1, call_us=9e3),
+        timed("WINOGRAD", 8.0, 0.1, call_us=8e3),
+    ]
+    assert names(ranked(rows, latency=True)) == ["WINOGRAD", "FFT", "GEMM"]
+
+
+# ---------------------------------------------------------------- the stream
+
+
+def test_a_search_has_a_stream_of_its_own(own_handle):
+    before = own_handle.stream
+    with own_stream(own_handle) as stream:
+        assert own_handle.stream is stream
+        assert stream is not before
+        own_handle.workspace.reserve(1000, stream)
+        assert own_handle.workspace.size == 1000
+    assert own_handle.stream is before
+    assert own_handle.workspace.size == 0
+
+
+@pytest.mark.parametrize("where", ["inside", "wait", "release"])
+def test_the_stream_is_put_back_whatever_happens(own_handle, monkeypatch, where):
+    def fail(*_):
+        raise KeyError("broken")
+
+    before = own_handle.stream
+    own_handle.workspace.reserve(500, before)
+    with monkeypatch.context() as patch:
+
+        def search():
+            with own_stream(own_handle) as stream:
+                own_handle.workspace.reserve(1000, stream)
+                if where == "inside":
+                    fail()
+                patch.setattr(
+                    own_handle.device if where == "wait" else own_handle.workspace, where, fail
+                )
+
+        with pytest.raises(KeyError, match="broken"):
+            search()
+    assert own_handle.stream is before
+    if where == "inside":
+        assert own_handle.workspace.size == 500
+
+
+def test_what_a_search_calls_is_not_recorded(own_handle):
+    with record_problems() as found:
+        assert isinstance(found, ProblemList)
+        with own_stream(own_handle):
+            recording.record(CONVOLUTION)
+        assert len(found) == 0
+        recording.record(CONVOLUTION)
+    assert found.total == 1

@@ -1,0 +1,934 @@
+"""TensorSpec, FilterSpec, ConvolutionSpec: what they hold, what they refuse, and whether cuDNN agrees."""
+
+import copy
+import dataclasses
+import inspect
+import itertools
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from in_one import in_one_test
+
+import cudnnlite as dnn
+from cudnnlite import ArgumentError, ConvolutionSpec, FilterSpec, PoolingSpec, TensorSpec
+from cudnnlite.dtypes import itemsize
+from cudnnlite.specs.frozen import SPECS, from_plain, to_plain
+
+SETTINGS = settings(deadline=None, max_examples=120)
+LAYOUTS = {3: ("NCW", "NWC"), 4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}
+SHAPES = {3: (2, 5, 7), 4: (2, 3, 5, 4), 5: (3, 2, 4, 5, 6)}
+ALL_LAYOUTS = [(rank, name) for rank, names in LAYOUTS.items() for name in names]
+
+sizes = st.integers(1, 5)
+shapes = st.lists(sizes, min_size=1, max_size=4).map(tuple)
+
+
+def numpy_strides(shape, layout):
+    """Strides, in elements, of a logical (N, C, *spatial) view on an array that NumPy laid out."""
+    axes = "NC" + layout.replace("N", "").replace("C", "")
+    memory = np.empty([shape[axes.index(letter)] for letter in layout], np.uint8)
+    return memory.transpose([layout.index(letter) for letter in axes]).strides
+
+
+# ---------------------------------------------------------------- layouts and strides
+
+
+@pytest.mark.parametrize(("rank", "layout"), ALL_LAYOUTS)
+def test_strides_are_those_of_numpy(rank, layout):
+    spec = TensorSpec(SHAPES[rank], "float32", layout)
+    assert spec.strides == numpy_strides(SHAPES[rank], layout)
+    assert spec.layout == layout
+    assert spec.rank == rank
+    assert spec.is_channels_last == layout.endswith("C")
+    assert [other for _, other in ALL_LAYOUTS if spec.fits(other)] == [layout]
+
+
+@pytest.mark.parametrize("rank", LAYOUTS)
+def test_channels_first_is_the_default(rank):
+    assert TensorSpec(SHAPES[rank]).layout == LAYOUTS[rank][0]
+
+
+@pytest.mark.parametrize("layout", ["nhwc", "Nhwc"])
+def test_layout_is_taken_in_any_case(layout):
+    assert TensorSpec(SHAPES[4], "float32", layout) == TensorSpec(SHAPES[4], "float32", "NHWC")
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 4), (1, 2, 3, 2, 2, 2), (2,) * 7, (2,) * 8])
+def test_ranks_without_a_named_layout_are_packed(shape):
+    spec = TensorSpec(shape)
+    assert spec.strides == np.empty(shape, np.uint8).strides
+    assert spec.layout == "packed"
+
+
+@pytest.mark.parametrize(("dtype", "vector"), [("int8x4", 4), ("uint8x4", 4), ("int8x32", 32)])
+def test_vector_strides_count_vectors(dtype, vector):
+    spec = TensorSpec((2, 64, 3, 5), dtype)
+    assert spec.layout == "NCHW_VECT_C"
+    assert spec.vector == vector
+    assert spec.strides == np.empty((2, 64 // vector, 3, 5), np.uint8).strides
+    assert spec.size == 2 * 64 * 3 * 5
+    assert spec.nbytes == 2 * 64 * 3 * 5
+    assert spec.fits("NCHW_VECT_C")
+    assert not spec.fits("NCHW")
+    assert spec == TensorSpec((2, 64, 3, 5), dtype, "NCHW_VECT_C")
+
+
+def test_strides_that_are_a_layout_are_recognised():
+    spec = TensorSpec(SHAPES[4], strides=numpy_strides(SHAPES[4], "NHWC"))
+    assert spec.layout == "NHWC"
+    assert spec == TensorSpec(SHAPES[4], layout="NHWC")
+
+
+def test_gaps_are_strided():
+    spec = TensorSpec((2, 3, 4, 5), strides=(200, 64, 8, 1))
+    assert spec.layout == "strided"
+    assert not spec.is_channels_last
+    assert spec.strides == (200, 64, 8, 1)
+
+
+def test_strides_of_single_axes_do_not_matter_to_fits():
+    spec = TensorSpec((1, 4, 1, 3), strides=(999, 3, 777, 1))
+    assert spec.layout == "strided"  # they are other numbers
+    assert spec.fits("NCHW")  # but the same memory
+    assert not spec.fits("NHWC")
+
+
+@pytest.mark.parametrize(("layout", "channels_last"), [("NCHW", False), ("NHWC", True)])
+def test_one_channel_fits_both_layouts(layout, channels_last):
+    spec = TensorSpec((2, 1, 3, 3), layout=layout)
+    assert spec.fits("NCHW")
+    assert spec.fits("NHWC")
+    assert spec.is_channels_last == channels_last  # as it was written
+
+
+def test_empty_batch():
+    spec = TensorSpec((0, 3, 4, 5))
+    assert (spec.size, spec.nbytes) == (0, 0)
+    assert spec.strides == TensorSpec((1, 3, 4, 5)).strides
+    assert not spec.overlaps_itself
+
+
+@pytest.mark.parametrize(
+    ("shape", "native"), [((2, 3, 7), (2, 3, 1, 7)), ((2, 3), (2, 3, 1, 1)), ((5,), (5, 1, 1, 1))]
+)
+def test_native_brings_low_ranks_to_four(shape, native):
+    dims, strides = TensorSpec(shape).native()
+    assert dims == native
+    assert len(strides) == 4
+
+
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+def test_a_native_one_dimensional_image_addresses_the_same_memory(layout):
+    spec = TensorSpec((2, 3, 7), "float32", layout)
+    dims, strides = spec.native()
+    n, c, w = spec.strides
+    assert dims == (2, 3, 1, 7)
+    assert (strides[0], strides[1], strides[3]) == (n, c, w)
+    assert TensorSpec(dims, strides=strides).fits({"NCW": "NCHW", "NWC": "NHWC"}[layout])
+
+
+@pytest.mark.parametrize("rank", [4, 5])
+def test_native_leaves_full_ranks_alone(rank):
+    spec = TensorSpec(SHAPES[rank], layout=LAYOUTS[rank][1])
+    assert spec.native() == (spec.shape, spec.strides)
+
+
+def test_native_filter_is_one_tap_high():
+    assert FilterSpec((6, 3, 5)).native() == (6, 3, 1, 5)
+    assert FilterSpec((6, 3, 5, 2)).native() == (6, 3, 5, 2)
+
+
+# ---------------------------------------------------------------- bytes and overlaps, by enumeration
+
+
+def addresses(shape, strides):
+    """Every element's offset, one by one."""
+    return [
+        sum(i * s for i, s in zip(at, strides, strict=True))
+        for at in itertools.product(*map(range, shape))
+    ]
+
+
+strided = shapes.flatmap(
+    lambda shape: st.tuples(
+        st.just(shape),
+        st.lists(st.integers(1, 30), min_size=len(shape), max_size=len(shape)).map(tuple),
+    )
+)
+
+
+@SETTINGS
+@given(strided, st.sampled_from(["float32", "float64", "float16", "bfloat16", "int8"]))
+def test_nbytes_reach_from_the_first_value_to_the_last(case, dtype):
+    shape, strides = case
+    width = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1}[dtype]
+    spec = TensorSpec(shape, dtype, strides=strides)
+    assert spec.nbytes == (max(addresses(shape, strides)) + 1) * width
+    assert spec.size == len(addresses(shape, strides))
+
+
+@settings(SETTINGS, max_examples=400)
+@given(strided)
+def test_every_overlap_is_seen(case):
+    shape, strides = case
+    offsets = addresses(shape, strides)
+    if len(set(offsets)) < len(offsets):
+        assert TensorSpec(shape, strides=strides).overlaps_itself
+
+
+@SETTINGS
+@given(
+    st.lists(st.tuples(sizes, st.integers(1, 3), st.integers(0, 2)), min_size=1, max_size=4),
+    st.randoms(),
+    st.data(),
+)
+def test_a_numpy_slice_is_never_taken_for_an_overlap(axes, random, data):
+    """Axes in any order in memory, with steps and gaps, as slicing and transposing make them."""
+    strides, step = [], 1
+    for size, every, gap in axes:
+        strides.append(step * every)
+        step *= size * every + gap
+    order = list(range(len(axes)))
+    random.shuffle(order)
+    shape = tuple(axes[axis][0] for axis in order)
+    spec = TensorSpec(shape, strides=[strides[axis] for axis in order])
+    offsets = addresses(shape, spec.strides)
+    assert len(set(offsets)) == len(offsets)
+    assert not spec.overlaps_itself
+
+
+@pytest.mark.parametrize(("rank", "layout"), ALL_LAYOUTS)
+def test_packed_layouts_do_not_overlap(rank, layout):
+    assert not TensorSpec(SHAPES[rank], layout=layout).overlaps_itself
+
+
+def test_vector_types_do_not_overlap():
+    assert not TensorSpec((2, 64, 3, 5), "int8x32").overlaps_itself
+
+
+@pytest.mark.parametrize("strides", [(12, 4, 1, 1), (1, 1, 1, 1), (2, 1, 1, 1)])
+def test_windows_overlap(strides):
+    assert TensorSpec((2, 2, 2, 2), strides=strides).overlaps_itself
+
+
+# ---------------------------------------------------------------- values: equality, hash, frozen, repr, pickling
+
+EXAMPLES = [
+    TensorSpec((2, 3, 4, 5)),
+    TensorSpec((2, 3, 4, 5), "bfloat16", "NHWC"),
+    TensorSpec((0, 3, 4, 5), "float16"),
+    TensorSpec((2, 3, 4), "float64", "NWC"),
+    TensorSpec((2, 3, 4, 5, 6), "int32", "NDHWC"),
+    TensorSpec((2, 64, 4, 5), "int8x32"),
+    TensorSpec((2, 8, 4, 5), "uint8x4", "NCHW_VECT_C"),
+    TensorSpec((2, 3, 4, 5), strides=(200, 64, 8, 1)),
+    TensorSpec((5,)),
+    TensorSpec((2, 3)),
+    TensorSpec((2,) * 6),
+    FilterSpec((4, 3, 3, 3)),
+    FilterSpec((4, 3, 3, 3), "float16", "NHWC"),
+    FilterSpec((4, 3, 3), "float64", "NWC"),
+    FilterSpec((4, 3, 3, 3, 3), "float32", "NDHWC"),
+    FilterSpec((4, 64, 3, 3), "int8x32"),
+    FilterSpec((2,) * 6),
+    ConvolutionSpec(),
+    ConvolutionSpec((1, 2), (3, 4), (5, 6), 7),
+    ConvolutionSpec(1, stride=(2, 3, 4), mode="convolution", compute_type="float64"),
+    ConvolutionSpec(math_type="true_float32", reorder_type="no", compute_type="float16"),
+    ConvolutionSpec(math_type="tensor_op_allow_conversion"),
+]
+each_example = in_one_test(EXAMPLES)
+
+
+@each_example
+def test_repr_evaluates_to_an_equal_value(spec):
+    names = {"TensorSpec": TensorSpec, "FilterSpec": FilterSpec, "ConvolutionSpec": ConvolutionSpec}
+    again = eval(repr(spec), names)
+    assert again == spec
+    assert hash(again) == hash(spec)
+
+
+@in_one_test(itertools.product(EXAMPLES, range(pickle.HIGHEST_PROTOCOL + 1)))
+def test_pickling_keeps_the_value(spec, protocol):
+    again = pickle.loads(pickle.dumps(spec, protocol))
+    assert again == spec
+    assert hash(again) == hash(spec)
+    assert repr(again) == repr(spec)
+
+
+@in_one_test(itertools.product(EXAMPLES, [copy.copy, copy.deepcopy]))
+def test_copies_are_equal(spec, duplicate):
+    assert duplicate(spec) == spec
+    assert {spec: 1}[duplicate(spec)] == 1
+
+
+@each_example
+def test_a_pickled_spec_is_found_in_a_dictionary_of_another_process(spec):
+    """hash(None) is an address before Python 3.12, so a hash that was pickled along would be another process's."""
+    other_process = copy.copy(spec)
+    object.__setattr__(other_process, "_hash", 12345)
+    again = pickle.loads(pickle.dumps(other_process))
+    assert again == spec
+    assert hash(again) == hash(spec)
+
+
+def test_examples_differ_from_each_other():
+    assert len(set(EXAMPLES)) == len(EXAMPLES)
+    for one, other in itertools.combinations(EXAMPLES, 2):
+        assert one != other
+
+
+@each_example
+def test_frozen(spec):
+    for item in dataclasses.fields(spec):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(spec, item.name, getattr(spec, item.name))
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            delattr(spec, item.name)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.something_else = 1
+
+
+# For each field, a variant that differs in it; a field without an entry fails the test.
+VARIANTS = {
+    TensorSpec: (
+        TensorSpec((2, 64, 4, 4), "int8"),
+        {
+            "shape": TensorSpec((2, 64, 4, 5), "int8", strides=(1024, 16, 4, 1)),
+            "dtype": TensorSpec((2, 64, 4, 4), "uint8"),
+            "strides": TensorSpec((2, 64, 4, 4), "int8", "NHWC"),
+            "vector": TensorSpec((2, 64, 4, 4), "int8x4"),
+        },
+    ),
+    FilterSpec: (
+        FilterSpec((4, 3, 3, 3)),
+        {
+            "shape": FilterSpec((4, 3, 3, 2)),
+            "dtype": FilterSpec((4, 3, 3, 3), "float16"),
+            "format": FilterSpec((4, 3, 3, 3), "float32", "NHWC"),
+        },
+    ),
+    ConvolutionSpec: (
+        ConvolutionSpec(),
+        {
+            "padding": ConvolutionSpec(1),
+            "stride": ConvolutionSpec(stride=2),
+            "dilation": ConvolutionSpec(dilation=2),
+            "groups": ConvolutionSpec(groups=2),
+            "mode": ConvolutionSpec(mode="convolution"),
+            "compute_type": ConvolutionSpec(compute_type="float32"),
+            "math_type": ConvolutionSpec(math_type="fma"),
+            "reorder_type": ConvolutionSpec(reorder_type="no"),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (kind, item.name)
+        for kind in VARIANTS
+        for item in dataclasses.fields(kind)
+        if item.name != "_hash"
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_every_field_changes_equality_and_hash(kind, name):
+    base, variants = VARIANTS[kind]
+    other = variants[name]
+    assert getattr(base, name) != getattr(other, name)
+    assert base != other
+    assert hash(base) != hash(other)
+
+
+def test_kinds_of_spec_are_not_equal_to_each_other():
+    assert TensorSpec((4, 3, 3, 3)) != FilterSpec((4, 3, 3, 3))
+    assert TensorSpec((4, 3, 3, 3)) != (4, 3, 3, 3)
+
+
+@pytest.mark.parametrize(
+    "shape", [[2, 3, 4, 5], np.array([2, 3, 4, 5]), (np.int64(2), 3, np.uint8(4), 5), range(2, 6)]
+)
+def test_shapes_from_anything_that_iterates_integers(shape):
+    spec = TensorSpec(shape)
+    assert spec == TensorSpec((2, 3, 4, 5))
+    assert hash(spec) == hash(TensorSpec((2, 3, 4, 5)))
+    assert all(type(size) is int for size in spec.shape)
+
+
+def test_numbers_from_numpy_become_plain():
+    conv = ConvolutionSpec(np.int64(1), np.array([2, 2]), groups=np.int32(3))
+    assert conv == ConvolutionSpec(1, (2, 2), groups=3)
+    assert type(conv.padding) is int
+    assert [type(step) for step in conv.stride] == [int, int]
+
+
+def test_a_number_and_a_tuple_are_different_values():
+    assert ConvolutionSpec(1) != ConvolutionSpec((1, 1))
+    assert ConvolutionSpec(1).spatial_rank is None
+    assert ConvolutionSpec((1, 1)).spatial_rank == 2
+
+
+def test_replace_changes_what_is_named_and_nothing_else():
+    conv = ConvolutionSpec(
+        (1, 2), (3, 4), (5, 6), 7, mode="convolution", math_type="fma", reorder_type="no"
+    )
+    assert conv.replace() == conv
+    changed = conv.replace(groups=8)
+    assert changed.groups == 8
+    assert changed != conv
+    assert changed.replace(groups=7) == conv
+    with pytest.raises(ArgumentError, match="groups=0"):
+        conv.replace(groups=0)
+
+
+@pytest.mark.parametrize("kind", SPECS.values(), ids=SPECS)
+def test_a_misspelt_field_is_hinted_at(kind):
+    for name in inspect.signature(kind).parameters:
+        with pytest.raises(
+            TypeError,
+            match=rf"{kind.__name__}.__init__\(\) got .*'{name}_'; did you mean {name}\?$",
+        ):
+            kind(**{f"{name}_": 1})
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "expected"),
+    [
+        (TensorSpec((2, 3, 4, 5)), (3, 8, 7, 9), TensorSpec((3, 8, 7, 9))),
+        (
+            TensorSpec((2, 3, 4, 5), "float16", "NHWC"),
+            (3, 8, 7, 9),
+            TensorSpec((3, 8, 7, 9), "float16", "NHWC"),
+        ),
+        (TensorSpec((2, 3, 4, 5), layout="NHWC"), (3, 8, 7), TensorSpec((3, 8, 7), layout="NWC")),
+        (TensorSpec((2, 8, 4, 5), "int8x4"), (3, 4, 7, 9), TensorSpec((3, 4, 7, 9), "int8x4")),
+        (TensorSpec((3, 4)), (5, 6, 7), TensorSpec((5, 6, 7))),
+        (TensorSpec((3, 4, 5, 6)), (7, 8), TensorSpec((7, 8))),
+        (
+            TensorSpec((2, 3), strides=(9, 2)),
+            (4, 3),
+            TensorSpec((4, 3), strides=(9, 2)),
+        ),  # a part of something
+    ],
+)
+def test_another_shape_lies_in_the_same_layout(spec, shape, expected):
+    assert spec.replace(shape=shape) == expected
+    assert spec.replace(shape=shape, strides=expected.strides) == expected
+
+
+def test_derived_classes_take_what_they_take():
+    class Handing(ConvolutionSpec):
+        """Of a user: hands its keywords on."""
+
+        def __init__(self, *given, **options):
+            super().__init__(*given, **options)
+
+    class Taking(ConvolutionSpec):
+        """Of a user in whose module a spec of ours has no name of its own."""
+
+        def __init__(self, like: "dnn.RNNSpec | None" = None, pad: int = 1):
+            super().__init__(padding=pad)
+
+    assert Handing(2, stride=3).stride == 3
+    with pytest.raises(TypeError, match=r"'paddin'; did you mean padding\?$"):
+        Handing(paddin=2)
+    assert Taking(pad=2).padding == 2
+    with pytest.raises(TypeError, match=r"'pads'; did you mean pad\?$"):
+        Taking(pads=2)
+
+
+def test_replace_hints_at_the_field_that_is_meant():
+    with pytest.raises(
+        TypeError, match=r"^PoolingSpec has no field 'strid'; did you mean stride\?$"
+    ):
+        PoolingSpec(2).replace(strid=1)
+    spec, filters = TensorSpec((1, 2, 3, 4)), FilterSpec((1, 2, 3, 4))
+    for own, fields in ((spec, "shape, dtype, strides, vector"), (filters, "shape, dtype, format")):
+        with pytest.raises(TypeError, match=f"has no field 'layout'; its fields: {fields}$"):
+            own.replace(layout="NHWC")  # not left as it was without a word
+    with pytest.raises(ArgumentError, match=r"not a TensorSpec's: .* no field 'typ'"):
+        TensorSpec.from_values(spec.values() | {"typ": 1})
+
+
+def test_steps_spread_plain_numbers():
+    assert ConvolutionSpec(1, 2, 3).steps(3) == ((1, 1, 1), (2, 2, 2), (3, 3, 3))
+    assert ConvolutionSpec((1, 2), 2).steps(2) == ((1, 2), (2, 2), (1, 1))
+
+
+def test_padding_of_the_two_ends_of_an_axis():
+    conv = ConvolutionSpec(((0, 1), 2, [3, 3]))
+    assert conv.padding == ((0, 1), 2, 3), "one number where both are the same"
+    assert not conv.is_symmetric
+    assert conv.pads(3) == ((0, 1), (2, 2), (3, 3))
+    assert conv.steps(3) == ((0, 2, 3), (1, 1, 1), (1, 1, 1))
+    assert conv.output_shape((2, 4, 9, 8, 7), (6, 4, 3, 2, 1)) == (2, 6, 8, 11, 13)
+    assert eval(repr(conv)) == conv
+    assert from_plain(json.loads(json.dumps(to_plain(conv)))) == conv
+    assert pickle.loads(pickle.dumps(conv)) == conv
+    alike = ConvolutionSpec([(1, 1), (2, 2)])
+    assert alike == ConvolutionSpec((1, 2))
+    assert alike.is_symmetric
+    assert ConvolutionSpec(((1, 2),)).output_shape((1, 1, 5), (1, 1, 2)) == (1, 1, 7)
+    with pytest.raises(ArgumentError, match="speak of different numbers"):
+        ConvolutionSpec(((1, 2),), stride=(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("padding", "said"),
+    [
+        (((1, 2, 3), 1), "padding=.*an integer, or two, before and behind"),
+        (((1,), 1), "padding=.*an integer, or two"),
+        (((0, -1), 1), "padding=-1; allowed: 0 to"),
+        (((0, 1.5), 1), "padding=1.5 is not an integer"),
+        (((0, 1), "x"), "padding='x' is not an integer"),
+        (((0, 1),) * 9, "has 9 entries; allowed: 1 to"),
+        ((((0, 1), 1), 1), r"padding=\(0, 1\) is not an integer"),
+    ],
+)
+def test_padding_that_is_none(padding, said):
+    with pytest.raises(ArgumentError, match=said):
+        ConvolutionSpec(padding)
+
+
+# ---------------------------------------------------------------- what is refused
+
+TOO_LARGE = 2**31
+BAD_TENSORS = {
+    "rank 0": ({"shape": ()}, "shape=.*rank 0.*1 to 8"),
+    "rank 9": ({"shape": (1,) * 9}, "shape=.*rank 9.*1 to 8"),
+    "not iterable": ({"shape": 5}, "shape=5 is not a sequence of integers"),
+    "text": ({"shape": "abcd"}, "shape='abcd' is not a sequence of integers"),
+    "None": ({"shape": None}, "shape=None is not a sequence"),
+    "float size": ({"shape": (1, 2.0, 3, 4)}, "shape=.*2.0.* is not a sequence of integers"),
+    "negative size": ({"shape": (1, 2, -3, 4)}, r"shape=.*size -3 on axis 2; allowed: 1 to"),
+    "negative batch": ({"shape": (-1, 2, 3, 4)}, r"shape=.*size -1 on axis 0; allowed: 0 to"),
+    "no channels": ({"shape": (1, 0, 3, 4)}, "shape=.*size 0 on axis 1"),
+    "no height": ({"shape": (1, 2, 0, 4)}, "shape=.*size 0 on axis 2"),
+    "no width": ({"shape": (1, 2, 3, 0)}, "shape=.*size 0 on axis 3"),
+    "size of 2^31": ({"shape": (1, TOO_LARGE)}, "shape=.*2147483648 on axis 1.*2147483647"),
+    "batch of 2^31": ({"shape": (TOO_LARGE, 1)}, "shape=.*2147483648 on axis 0.*2147483647"),
+    "unknown layout": (
+        {"shape": (1, 2, 3, 4), "layout": "CHWN"},
+        "layout='CHWN'.*allowed: NCHW, NHWC, NCHW_VECT_C",
+    ),
+    "empty layout": ({"shape": (1, 2, 3, 4), "layout": ""}, "layout=''"),
+    "layout is a number": ({"shape": (1, 2, 3, 4), "layout": 4}, "layout=4"),
+    "layout of another rank": (
+        {"shape": (1, 2, 3), "layout": "NCHW"},
+        "layout='NCHW'.*rank 3; allowed: NCW, NWC",
+    ),
+    "layout of a lower rank": ({"shape": (1, 2, 3, 4), "layout": "NWC"}, "layout='NWC'.*rank 4"),
+    "layout of a nameless rank": ({"shape": (1, 2), "layout": "NCHW"}, "layout='NCHW'.*rank 2"),
+    "both": (
+        {"shape": (1, 2, 3, 4), "layout": "NCHW", "strides": (24, 12, 4, 1)},
+        "layout='NCHW' and strides=.*one of them",
+    ),
+    "strides too short": (
+        {"shape": (1, 2, 3, 4), "strides": (12, 4, 1)},
+        "strides=.*3 entries.*shape=",
+    ),
+    "strides too long": ({"shape": (1, 2), "strides": (2, 1, 1)}, "strides=.*3 entries"),
+    "no strides": ({"shape": (2, 2), "strides": ()}, "strides=.*0 entries"),
+    "a set has no order": (
+        {"shape": {8, 3, 5}},
+        r"^shape=\{8, 3, 5\} is a set, which has no order; give a tuple$",
+    ),
+    "strides in a dict": (
+        {"shape": (1, 2), "strides": {2: 0, 1: 0}},
+        "^strides=.* is a dict, which has no order",
+    ),
+    "negative stride": (
+        {"shape": (1, 2, 3, 4), "strides": (24, 12, -4, 1)},
+        "strides=.*-4 on axis 2; allowed: 1 to",
+    ),
+    "negative stride, size 1": (
+        {"shape": (1, 2), "strides": (-2, 1)},
+        "strides=.*-2 on axis 0; allowed: 0 to",
+    ),
+    "zero stride": (
+        {"shape": (1, 2, 3, 4), "strides": (24, 0, 4, 1)},
+        "strides=.*0 on axis 1; allowed: 1 to",
+    ),
+    "stride of 2^31": (
+        {"shape": (1, 2), "strides": (1, TOO_LARGE)},
+        "strides=.*2147483648 on axis 1.*2147483647",
+    ),
+    "float strides": (
+        {"shape": (1, 2), "strides": (2.0, 1.0)},
+        "strides=.*is not a sequence of integers",
+    ),
+    "strides not iterable": ({"shape": (1, 2), "strides": 1}, "strides=1 is not a sequence"),
+    "unknown dtype": (
+        {"shape": (1,), "dtype": "complex64"},
+        "dtype='complex64'.*allowed: float32, float64",
+    ),
+    "dtype is an object": ({"shape": (1,), "dtype": object()}, "dtype=.*allowed: float32"),
+    "dtype None": ({"shape": (1,), "dtype": None}, "dtype=None.*allowed: float32"),
+    "dtype without arrays": (
+        {"shape": (1,), "dtype": dnn.DataType.INT4},
+        "dtype=INT4.*allowed: float32",
+    ),
+    "vector type, plain layout": (
+        {"shape": (1, 4, 2, 2), "dtype": "int8x4", "layout": "NCHW"},
+        "layout='NCHW'.*NCHW_VECT_C",
+    ),
+    "vector type, wrong rank": ({"shape": (1, 4, 2), "dtype": "int8x4"}, "int8x4|NCHW_VECT_C"),
+    "vector type, channels": (
+        {"shape": (1, 6, 2, 2), "dtype": "int8x4"},
+        "shape=.*int8x4.*multiples of 4",
+    ),
+    "vector of 32, channels": (
+        {"shape": (1, 16, 2, 2), "dtype": "int8x32"},
+        "shape=.*int8x32.*multiples of 32",
+    ),
+    "vector type, strides": (
+        {"shape": (1, 4, 2, 2), "dtype": "int8x4", "strides": (4, 4, 2, 1)},
+        "strides.*int8x4",
+    ),
+    "vector layout, plain type": (
+        {"shape": (1, 4, 2, 2), "dtype": "int8", "layout": "NCHW_VECT_C"},
+        "layout='NCHW_VECT_C'.*int8.*allowed: int8x4, uint8x4, int8x32",
+    ),
+}
+BAD_FILTERS = {
+    "rank 2": ({"shape": (4, 3)}, "shape=.*rank 2.*3 to 8"),
+    "rank 9": ({"shape": (1,) * 9}, "shape=.*rank 9"),
+    "no outputs": ({"shape": (0, 3, 3, 3)}, "shape=.*size 0 on axis 0; allowed: 1 to"),
+    "no channels": ({"shape": (4, 0, 3, 3)}, "shape=.*size 0 on axis 1"),
+    "no taps": ({"shape": (4, 3, 3, 0)}, "shape=.*size 0 on axis 3"),
+    "negative": ({"shape": (4, -3, 3, 3)}, "shape=.*size -3 on axis 1"),
+    "size of 2^31": ({"shape": (TOO_LARGE, 1, 1)}, "shape=.*2147483648"),
+    "float": ({"shape": (4, 3.5, 3)}, "shape=.*is not a sequence of integers"),
+    "unknown layout": (
+        {"shape": (4, 3, 3, 3), "layout": "KCRS"},
+        "layout='KCRS'.*allowed: NCHW, NHWC",
+    ),
+    "layout of another rank": ({"shape": (4, 3, 3), "layout": "NHWC"}, "layout='NHWC'.*rank 3"),
+    "unknown dtype": ({"shape": (4, 3, 3), "dtype": "string"}, "dtype='string'.*allowed: float32"),
+    "vector type, channels": ({"shape": (4, 3, 3, 3), "dtype": "int8x4"}, "shape=.*multiples of 4"),
+    "vector type, plain layout": (
+        {"shape": (4, 4, 3, 3), "dtype": "int8x4", "layout": "NHWC"},
+        "layout='NHWC'.*NCHW_VECT_C",
+    ),
+}
+BAD_CONVOLUTIONS = {
+    "negative padding": ({"padding": -1}, "padding=-1; allowed: 0 to 2147483647"),
+    "negative padding on one axis": ({"padding": (0, -2)}, "padding=-2"),
+    "zero stride": ({"stride": 0}, "stride=0; allowed: 1 to"),
+    "negative stride": ({"stride": (1, -1)}, "stride=-1; allowed: 1 to"),
+    "zero dilation": ({"dilation": 0}, "dilation=0; allowed: 1 to"),
+    "zero groups": ({"groups": 0}, "groups=0; allowed: 1 to"),
+    "negative groups": ({"groups": -2}, "groups=-2"),
+    "groups for each axis": ({"groups": (1, 2)}, r"groups=\(1, 2\) is not an integer"),
+    "float padding": ({"padding": 1.0}, "padding=1.0"),
+    "float inside": (
+        {"stride": (1, 2.5)},
+        r"stride=\(1, 2.5\); allowed: an integer, or one for each spatial axis$",
+    ),
+    "text": (
+        {"padding": "same"},
+        r"padding='same'; allowed: .* as in \(\(0, 1\), \(0, 1\)\). 'same', at stride 1, is dilation \* .*; at others ",
+    ),
+    "text for none": ({"padding": "valid"}, r"padding='valid'; allowed: .* 'valid' is 0$"),
+    "None": ({"dilation": None}, "dilation=None"),
+    "padding of 2^31": ({"padding": TOO_LARGE}, "padding=2147483648.*2147483647"),
+    "stride of 2^31": ({"stride": (TOO_LARGE, 1)}, "stride=2147483648"),
+    "no axes": ({"padding": ()}, r"padding=\(\).*0 entries; allowed: 1 to 6"),
+    "seven axes": ({"padding": (1,) * 7}, "padding=.*7 entries; allowed: 1 to 6"),
+    "axes disagree": ({"padding": (1, 1), "stride": (1, 1, 1)}, "'padding': 2, 'stride': 3"),
+    "unknown mode": (
+        {"mode": "correlation"},
+        "mode='correlation'.*allowed: CONVOLUTION, CROSS_CORRELATION",
+    ),
+    "unknown math type": ({"math_type": "fast"}, "math_type='fast'.*allowed: tf32, true_float32"),
+    "unknown reorder type": ({"reorder_type": "yes"}, "reorder_type='yes'.*allowed: DEFAULT, NO"),
+    "unknown compute type": (
+        {"compute_type": "float128"},
+        "compute_type='float128'.*allowed: float32",
+    ),
+    "mode of another enum": (
+        {"mode": dnn.MathType.DEFAULT},
+        "mode=.*allowed: CONVOLUTION, CROSS_CORRELATION",
+    ),
+    "mode is a bool": ({"mode": True}, "mode=True"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TENSORS)
+def test_tensor_spec_refuses(name):
+    arguments, message = BAD_TENSORS[name]
+    with pytest.raises(ArgumentError, match=message):
+        TensorSpec(**arguments)
+
+
+@pytest.mark.parametrize("name", BAD_FILTERS)
+def test_filter_spec_refuses(name):
+    arguments, message = BAD_FILTERS[name]
+    with pytest.raises(ArgumentError, match=message):
+        FilterSpec(**arguments)
+
+
+@pytest.mark.parametrize("name", BAD_CONVOLUTIONS)
+def test_convolution_spec_refuses(name):
+    arguments, message = BAD_CONVOLUTIONS[name]
+    with pytest.raises(ArgumentError, match=message):
+        ConvolutionSpec(**arguments)
+
+
+def test_the_largest_sizes_are_taken():
+    assert TensorSpec((1, 2**31 - 1)).shape == (1, 2**31 - 1)
+    assert TensorSpec((2, 2), strides=(2**31 - 1, 1)).strides == (2**31 - 1, 1)
+    assert ConvolutionSpec(2**31 - 1).padding == 2**31 - 1
+
+
+# ---------------------------------------------------------------- shape inference
+
+BAD_PAIRS = {
+    "groups do not divide x": (
+        ConvolutionSpec(groups=2),
+        (1, 3, 8, 8),
+        (4, 1, 3, 3),
+        r"groups=2.*\(3\)",
+    ),
+    "groups do not divide w": (
+        ConvolutionSpec(groups=2),
+        (1, 4, 8, 8),
+        (3, 2, 3, 3),
+        r"groups=2.*\(3, axis 0\)",
+    ),
+    "wrong channels": (ConvolutionSpec(), (1, 3, 8, 8), (4, 2, 3, 3), "w's axis 1 must be 3"),
+    "channels not divided by groups": (
+        ConvolutionSpec(groups=2),
+        (1, 4, 8, 8),
+        (4, 4, 3, 3),
+        "w's axis 1 must be 2",
+    ),
+    "ranks differ": (ConvolutionSpec(), (1, 3, 8, 8), (4, 3, 3), "rank 4.*rank 3"),
+    "rank 2": (ConvolutionSpec(), (1, 3), (4, 3), "rank 2"),
+    "rank 6": (ConvolutionSpec(), (1, 3, 4, 4, 4, 4), (4, 3, 1, 1, 1, 1), "rank 6.*rank 3, 4 or 5"),
+    "filter too high": (ConvolutionSpec(), (1, 3, 4, 8), (4, 3, 5, 3), "axis 2.*over 5.*only 4"),
+    "filter too wide": (ConvolutionSpec(1), (1, 3, 8, 2), (4, 3, 3, 5), "axis 3.*over 5.*only 4"),
+    "dilated too wide": (
+        ConvolutionSpec(dilation=(1, 4)),
+        (1, 3, 8, 8),
+        (4, 3, 3, 3),
+        "axis 3.*over 9.*only 8",
+    ),
+    "a photograph, its channels last": (
+        ConvolutionSpec(1),
+        (1, 8, 9, 3),
+        (4, 3, 3, 3),
+        r"has 8\. Shapes.*\(x\.transpose\(0, 3, 1, 2\), layout='NHWC'\); otherwise w's",
+    ),
+    "both channels last": (
+        ConvolutionSpec(1),
+        (1, 8, 9, 6),
+        (4, 5, 5, 6),
+        r"transpose\(0, 3, 1, 2\).*, and w likewise; otherwise w's axis 1 must be 8$",
+    ),
+    "a signal, its groups last": (
+        ConvolutionSpec(groups=4),
+        (2, 9, 4),
+        (4, 1, 3),
+        r"\(9\).*\(0, 2, 1\), layout='NWC'\)$",
+    ),
+    "channels that fit nowhere": (
+        ConvolutionSpec(),
+        (1, 8, 9, 5),
+        (4, 3, 3, 3),
+        r"has 8; w's axis 1 must be 8$",
+    ),
+    "another number of axes": (
+        ConvolutionSpec((1, 1, 1)),
+        (1, 3, 8, 8),
+        (4, 3, 3, 3),
+        "3 spatial axes.*have 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint32", "float8_e4m3fn"])
+def test_convolutions_name_the_data_types_that_they_have_not(dtype):
+    x, w = TensorSpec((1, 3, 8, 8), dtype), FilterSpec((4, 3, 3, 3), dtype)
+    allowed = "float32, float64, float16, bfloat16, int8, uint8, int8x4, uint8x4, int8x32"
+    with pytest.raises(
+        ArgumentError,
+        match=rf"^x is {dtype}, w is {dtype}; allowed: {allowed}; handle\.array\(x, dtype='float32'\)",
+    ):
+        ConvolutionSpec().output_spec(x, w)
+
+
+def test_images_of_another_data_type_are_told_how_they_become_the_filters():
+    words = r"^x is uint8, w is float16; they must have the same dtype; handle\.array\(x, dtype='float16'\) converts$"
+    with pytest.raises(ArgumentError, match=words):
+        ConvolutionSpec().output_spec(
+            TensorSpec((1, 3, 8, 8), "uint8"), FilterSpec((4, 3, 3, 3), "float16")
+        )
+
+
+@pytest.mark.parametrize("name", BAD_PAIRS)
+def test_output_shape_refuses(name):
+    conv, x, w, message = BAD_PAIRS[name]
+    with pytest.raises(ArgumentError, match=message):
+        conv.output_shape(x, w)
+
+
+@st.composite
+def problems(draw):
+    rank = draw(st.integers(1, 3))
+
+    def axis(low, high):
+        return tuple(draw(st.integers(low, high)) for _ in range(rank))
+
+    groups = draw(st.integers(1, 3))
+    c_group, k_group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    image, taps = axis(1, 12), axis(1, 5)
+    conv = ConvolutionSpec(axis(0, 4), axis(1, 4), axis(1, 3), groups)
+    return (
+        conv,
+        (draw(st.integers(1, 3)), c_group * groups, *image),
+        (k_group * groups, c_group, *taps),
+    )
+
+
+def ask_cudnn(conv, x_shape, w_shape):
+    """cuDNN's own answer, through real descriptors; None where it refuses."""
+    with (
+        dnn.TensorDescriptor(x_shape) as x,
+        dnn.FilterDescriptor(w_shape) as w,
+        dnn.ConvolutionDescriptor(conv, spatial_rank=len(x_shape) - 2) as descriptor,
+    ):
+        try:
+            return descriptor.output_shape(x, w)
+        except dnn.BadParamError:
+            return None
+
+
+@settings(SETTINGS, max_examples=400)
+@given(problems())
+def test_output_shape_agrees_with_cudnn(problem):
+    conv, x, w = problem
+    try:
+        expected = conv.output_shape(x, w)
+    except ArgumentError:
+        expected = None
+    assert ask_cudnn(conv, x, w) == expected
+
+
+@SETTINGS
+@given(problems(), st.integers(1, 6))
+def test_channels_that_do_not_fit_are_refused_by_both(problem, other):
+    conv, x, w = problem
+    assume(other * conv.groups != x[1])
+    wrong = (w[0], other, *w[2:])
+    with pytest.raises(ArgumentError):
+        conv.output_shape(x, wrong)
+    assert ask_cudnn(conv, x, wrong) is None
+
+
+def test_output_shape_of_a_well_known_layer():
+    assert ConvolutionSpec(3, 2).output_shape((1, 3, 224, 224), (64, 3, 7, 7)) == (1, 64, 112, 112)
+
+
+def test_output_shape_of_an_empty_batch():
+    assert ConvolutionSpec(1).output_shape((0, 3, 8, 8), (4, 3, 3, 3)) == (0, 4, 8, 8)
+
+
+@pytest.mark.parametrize(("rank", "layout"), ALL_LAYOUTS)
+def test_output_has_the_layout_and_dtype_of_the_input(rank, layout):
+    x = TensorSpec((2, 3, *(8,) * (rank - 2)), "float16", layout)
+    w = FilterSpec((4, 3, *(3,) * (rank - 2)), "float16", layout)
+    y = ConvolutionSpec().output_spec(x, w)
+    assert y == TensorSpec((2, 4, *(6,) * (rank - 2)), "float16", layout)
+
+
+def test_output_of_a_strided_input_is_packed():
+    x = TensorSpec((2, 3, 8, 8), strides=(1000, 100, 10, 1))
+    assert ConvolutionSpec().output_spec(x, FilterSpec((4, 3, 3, 3))) == TensorSpec((2, 4, 6, 6))
+
+
+def test_output_of_a_vector_type():
+    x, w = TensorSpec((2, 32, 8, 8), "int8x32"), FilterSpec((64, 32, 3, 3), "int8x32")
+    assert ConvolutionSpec(1).output_spec(x, w) == TensorSpec((2, 64, 8, 8), "int8x32")
+    assert ConvolutionSpec(1).output_spec(x, w, dtype="float32") == TensorSpec(
+        (2, 64, 8, 8), "float32"
+    )
+
+
+def test_dtypes_must_agree():
+    with pytest.raises(ArgumentError, match="x is float32, w is float16"):
+        ConvolutionSpec().output_spec(TensorSpec((1, 3, 8, 8)), FilterSpec((4, 3, 3, 3), "float16"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "compute"),
+    [
+        ("float32", "FLOAT"),
+        ("float16", "FLOAT"),
+        ("bfloat16", "FLOAT"),
+        ("float64", "DOUBLE"),
+        ("int8", "INT32"),
+        ("int8x4", "INT32"),
+        ("int8x32", "INT32"),
+    ],
+)
+def test_compute_type(dtype, compute):
+    x = TensorSpec((1, 32, 8, 8), dtype)
+    assert ConvolutionSpec().compute_type_for(x).name == compute
+    assert ConvolutionSpec(compute_type="float16").compute_type_for(x) == dnn.DataType.HALF
+
+
+# ---------------------------------------------------------------- filters
+
+
+@pytest.mark.parametrize(("rank", "layout"), ALL_LAYOUTS)
+def test_filter_from_tensor(rank, layout):
+    spec = FilterSpec.from_tensor(TensorSpec(SHAPES[rank], "float16", layout))
+    assert spec == FilterSpec(SHAPES[rank], "float16", layout)
+    assert spec.layout == layout
+    assert spec.nbytes == math.prod(SHAPES[rank]) * itemsize(spec.dtype)
+    assert spec.format == (dnn.TensorFormat.NHWC if layout.endswith("C") else dnn.TensorFormat.NCHW)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_an_ambiguous_filter_is_read_as_asked(channels_last):
+    one_tap = TensorSpec((4, 3, 1, 1))
+    assert FilterSpec.from_tensor(one_tap, channels_last=channels_last).layout == (
+        "NHWC" if channels_last else "NCHW"
+    )
+
+
+def test_an_unambiguous_filter_keeps_its_layout():
+    assert FilterSpec.from_tensor(TensorSpec((4, 3, 2, 2)), channels_last=True).layout == "NCHW"
+    assert (
+        FilterSpec.from_tensor(TensorSpec((4, 3, 2, 2), layout="NHWC"), channels_last=False).layout
+        == "NHWC"
+    )
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [TensorSpec((4, 3, 3, 3), strides=(100, 9, 3, 1)), TensorSpec((4, 3)), TensorSpec((2,) * 6)],
+    ids=repr,
+)
+def test_filters_that_are_not_packed_are_refused(spec):
+    with pytest.raises(ArgumentError, match=r"weights=TensorSpec.*packed.*handle\.array"):
+        FilterSpec.from_tensor(spec, argument="weights")
+
+
+def test_vector_filter():
+    spec = FilterSpec((8, 64, 3, 3), "int8x32")
+    assert (spec.layout, spec.vector, spec.format) == (
+        "NCHW_VECT_C",
+        32,
+        dnn.TensorFormat.NCHW_VECT_C,
+    )
+    assert spec.nbytes == 8 * 64 * 3 * 3
+    assert FilterSpec.from_tensor(TensorSpec((8, 64, 3, 3), "int8x32")) == spec

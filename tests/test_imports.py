@@ -1,0 +1,334 @@
+"""Imports go one way, and ctypes functions stay where they belong: read from the source, not from what runs."""
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import cudnnlite
+
+ROOT = Path(cudnnlite.__file__).parent
+
+# From the bottom to the top.  A name stands for the module or for the whole folder.  Within one layer modules may import each
+# other as long as there is no cycle.
+LAYERS = (
+    (
+        "_raw._naming",
+        "_raw._attributes",
+        "_raw._parse",
+        "_raw._emit",
+        "_raw.generate",
+    ),  # the generator: nothing at run time
+    (
+        "version",
+        "errors",
+        "ctrl_c",
+        "kept",
+        "warn",
+        "arguments",
+        "unknown",
+        "sizes",
+        "texts",
+        "enums",
+        "dtypes",
+        "_raw.cenum",
+        "_raw.enums",
+        "_raw.types",
+        "_raw.record",
+        "_raw.functions",
+        "_raw.signatures",
+        "_raw.attributes",
+        "_raw.dlpack",
+        "_raw.opaque",
+        "_raw.elf",
+        "_raw.unforked",
+        "_raw.noncopyable",
+        "_raw.leaks",
+        "_raw.dependencies",
+    ),
+    ("_raw.check", "_raw.library", "_raw.calls", "_raw.api"),
+    ("specs",),
+    ("descriptors",),
+    ("backend",),
+    # values and equations: no device
+    (
+        "operations.__init__",
+        "operations.rnn.__init__",
+        "operations.operation",
+        "operations.problem",
+        "operations.problem_list",
+        "operations.recording",
+        "operations.rnn.cells",
+        "operations.rnn.equations",
+        "operations.rnn.formats",
+        "search.results",
+        "search.accuracy",
+    ),
+    ("devices.device", "devices.foreign", "devices.storage", "search.timing_policy"),
+    ("devices.cuda", "devices.cuda_facts", "devices.cuda_graph", "devices.cuda_loss", "emulated"),
+    ("devices.choice",),
+    ("devices",),
+    ("search",),
+    ("operations",),
+    ("autotune",),
+    ("tracing",),
+    ("raw", "__init__"),
+    ("report",),
+    ("doctor",),
+    ("cli", "__main__"),
+)
+GENERATOR_LAYER = 0
+GENERATOR = LAYERS[GENERATOR_LAYER]
+# The data types that ctypes may supply above _raw; anything else calls, loads or casts.
+DATA = {
+    "byref",
+    "addressof",
+    "pointer",
+    "POINTER",
+    "Structure",
+    "sizeof",
+    "Array",
+    "create_string_buffer",
+}
+CALLBACKS = {"emulated.api": {"_Pointer"}, "tracing.recorder": {"_Pointer"}}
+
+
+FOLDERS = {
+    "_raw",
+    "specs",
+    "descriptors",
+    "devices",
+    "emulated",
+    "backend",
+    "operations",
+    "search",
+    "autotune",
+    "report",
+    "doctor",
+    "cli",
+    "tracing",
+}
+
+
+def module_name(path):
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+MODULES = {
+    module_name(path): path for path in sorted(ROOT.rglob("*.py")) if module_name(path) != "_raw"
+}
+
+
+def layer(name):
+    parts = name.split(".")
+    for known in [
+        ".".join(parts[:count]) for count in range(len(parts), 0, -1)
+    ]:  # the closest name counts
+        for number, names in enumerate(LAYERS):
+            if known in names or (known == name and f"{known}.__init__" in names):
+                return number
+    return pytest.fail(f"cudnnlite.{name} has no layer: give it one in {__name__}.LAYERS")
+
+
+class Imports(ast.NodeVisitor):
+    """All imports of a module: (name, whether inside a function, line)."""
+
+    def __init__(self):
+        self.found, self._depth = [], 0
+
+    def visit_FunctionDef(self, node):
+        self._depth += 1
+        self.generic_visit(node)
+        self._depth -= 1
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Import(self, node):
+        self.found += [(alias.name, self._depth > 0, node.lineno) for alias in node.names]
+
+    def visit_ImportFrom(self, node):
+        assert node.level == 0, f"line {node.lineno}: a relative import"
+        for alias in node.names:
+            self.found.append((f"{node.module}.{alias.name}", self._depth > 0, node.lineno))
+
+
+@cache
+def tree_of(name):
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+
+
+@cache
+def imports(name):
+    visitor = Imports()
+    visitor.visit(tree_of(name))
+    return visitor.found
+
+
+def own_imports(name):
+    """The modules of cudnnlite that a module imports: (module, inside a function, line)."""
+    for full, inside, line in imports(name):
+        if full == "cudnnlite":
+            yield "__init__", inside, line
+        elif full.startswith("cudnnlite."):
+            parts = full.split(".")[1:]
+            while parts and ".".join(parts) not in MODULES:
+                parts.pop()  # `from cudnnlite.enums import Status`
+            yield ".".join(parts) or "__init__", inside, line
+
+
+def test_the_modules_are_found():
+    assert len(MODULES) > 35
+    assert {
+        "devices.handle",
+        "specs",
+        "specs.tensor",
+        "_raw.api",
+        "emulated.kernels",
+        "operations.convolution",
+        "__init__",
+    } <= set(MODULES)
+    assert ("emulated.device", True) in {
+        (name, inside) for name, inside, _ in own_imports("devices.choice")
+    }
+    assert ("_raw.library", False) in {
+        (name, inside) for name, inside, _ in own_imports("_raw.api")
+    }
+
+
+def test_nobody_imports_something_above_itself():
+    layers = {name: layer(name) for name in MODULES}
+    upward = [
+        f"{name}, line {line}: {other}"
+        for name in MODULES
+        for other, _, line in own_imports(name)
+        if layers[other] > layers[name]
+    ]
+    assert upward == []
+
+
+def test_there_is_no_cycle():
+    """Imports inside functions count too."""
+    edges = {
+        name: {other for other, _, _ in own_imports(name) if other != name} for name in MODULES
+    }
+    done, path = set(), []
+
+    def visit(name):
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name not in done:
+            path.append(name)
+            for other in sorted(edges[name]):
+                visit(other)
+            path.pop()
+            done.add(name)
+
+    for name in sorted(edges):
+        visit(name)
+    assert done == set(MODULES)
+
+
+def test_only_the_choice_imports_the_emulated_device():
+    importers = {
+        (name, inside)
+        for name in MODULES
+        if name.partition(".")[0] != "emulated"
+        for other, inside, _ in own_imports(name)
+        if other.partition(".")[0] == "emulated"
+    }
+    assert importers == {("devices.choice", True)}
+
+
+def test_the_root_is_read_in_one_glance():
+    modules = [path for path in ROOT.iterdir() if path.suffix == ".py"]
+    assert len(modules) <= 14
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == FOLDERS
+
+
+def third_party(name):
+    return {
+        (full.split(".")[0], inside)
+        for full, inside, _ in imports(name)
+        if not full.startswith("cudnnlite")
+    }
+
+
+def test_only_two_modules_import_cuda_core():
+    cuda = {
+        name: {(full, inside) for full, inside, _ in imports(name) if full.split(".")[0] == "cuda"}
+        for name in MODULES
+    }
+    for name in ("devices.cuda", "devices.cuda_facts"):
+        found = cuda.pop(name)
+        assert found
+        assert all(inside for _, inside in found)  # importing cudnnlite must not import them
+    for name in ("_raw.library", "_raw.generate"):
+        assert {(full.split(".")[1], inside) for full, inside in cuda.pop(name)} == {
+            ("pathfinder", True)
+        }
+    assert {name: found for name, found in cuda.items() if found} == {}
+
+
+def test_modules_need_nothing_but_numpy_when_imported():
+    assert layer("cli") == len(LAYERS) - 1
+    needed = set()
+    for name in MODULES:
+        if layer(name) not in (GENERATOR_LAYER, layer("cli")):  # what only these import may be more
+            # `import cudnnlite` does not import the emulated device
+            allowed = {
+                "numpy",
+                *sys.stdlib_module_names,
+                *["ml_dtypes"] * name.startswith("emulated."),
+            }
+            needed |= {
+                (name, part)
+                for part, inside in third_party(name)
+                if not inside and part not in allowed
+            }
+    assert needed == set()
+
+
+def test_the_generator_is_not_imported():
+    for name in MODULES:
+        if name not in GENERATOR:
+            assert not {other for other, _, _ in own_imports(name)} & set(GENERATOR), name
+
+
+def uses_of_ctypes(tree):
+    """The attributes of ctypes that a module uses, however it imported them."""
+    names, used = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ctypes":
+            used |= {alias.name for alias in node.names}
+        if isinstance(node, ast.Import):
+            names |= {
+                alias.asname or alias.name
+                for alias in node.names
+                if alias.name.split(".")[0] == "ctypes"
+            }
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in names
+        ):
+            used.add(node.attr)
+    return used
+
+
+def test_above_raw_ctypes_supplies_data_types_only():
+    used, with_cdll = {}, []
+    for name in (name for name in MODULES if not name.startswith("_raw")):
+        used[name] = {
+            attr for attr in uses_of_ctypes(tree_of(name)) if not attr.startswith("c_")
+        } - DATA
+        with_cdll += [
+            name
+            for n in ast.walk(tree_of(name))
+            if isinstance(n, ast.Attribute) and n.attr == "cdll"
+        ]
+    assert {name: functions for name, functions in used.items() if functions} == CALLBACKS
+    assert with_cdll == []

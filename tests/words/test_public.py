@@ -1,0 +1,356 @@
+"""The public names: complete, sorted, documented, annotated; and the package around them."""
+
+import dataclasses
+import enum
+import importlib
+import importlib.metadata
+import importlib.resources
+import inspect
+import pathlib
+import pkgutil
+import re
+import types
+import typing
+from collections import Counter
+
+import pytest
+from in_one import in_one_test
+
+import cudnnlite as dnn
+from cudnnlite import report
+from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.specs.frozen import FrozenSpec
+
+REFERENCE = pathlib.Path(__file__).parents[2] / "docs" / "reference"
+NAMES = dnn.__all__
+CALLABLES = [name for name in NAMES if callable(getattr(dnn, name))]
+FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(dnn, name))]
+CLASSES = [name for name in NAMES if inspect.isclass(getattr(dnn, name))]
+# Made by functions, never by users: their constructors are nobody's to call.
+MADE_FOR_YOU = {
+    "AlgorithmTable",
+    "AlgorithmResult",
+    "ConvolutionResult",
+    "RNNResult",
+    "ConvolutionBackwardDataPlan",
+    "ConvolutionBackwardFilterPlan",
+    "ConvolutionBiasActivationForwardPlan",
+    "ConvolutionForwardPlan",
+    "DeviceArray",
+    "CudnnError",
+    "RNNGradients",
+    "RNNOutput",
+    "RNNPlan",
+    "RNNReserve",
+    "RNNTrainingOutput",
+    "WeightLayout",
+    "WeightPlace",
+    "ListedProblem",
+    "ModelTuning",
+    "SkippedNode",
+    "TunedProblem",
+    "AttentionGradients",
+    "AttentionReserve",
+    "AttentionTrainingOutput",
+    "CapturedGraph",
+    "PackedSequences",
+    "Replay",
+    "ReplayCosts",
+    "Trace",
+    "TracedCall",
+}
+# What stands above cuDNN: no one C function is behind it.
+ABOVE_CUDNN = {
+    "autotuned",
+    "fold_batch_normalization",
+    "pack_sequences",
+    "problems_from_onnx",
+    "record_problems",
+    "trace",
+    "tune_model",
+}
+# What constructors take through **options.
+THROUGH_OPTIONS = {
+    "ConvolutionDescriptor": {"mode", "compute_type", "math_type", "reorder_type"},
+    "RNNDataDescriptor": {"dtype", "layout", "padding_fill"},
+}
+# What stands before the options of each function, where it is neither an operation nor about a convolution.
+OPERANDS = {
+    "autotuned": "handle",
+    "dropout_backward": "handle dy dropout reserve",
+    "dropout_forward": "handle x dropout",
+    "transform_filter": "handle w",
+    "fold_batch_normalization": "w bias scale shift mean var epsilon",
+    "plan_convolution_bias_activation_forward": "handle x w bias conv activation",
+    "capture": "handle",
+    "ctc_loss": "handle x labels label_lengths input_lengths ctc",
+    "multi_head_attention_backward_data": "handle reserve dy",
+    "multi_head_attention_backward_weights": "handle reserve",
+    "multi_head_attention_forward": "handle spec weights q k v",
+    "pack_sequences": "sequences",
+    "problems_from_onnx": "model",
+    "record_problems": "",
+    "trace": "",
+    "tune_model": "problems",
+    "find_rnn_forward": "handle spec weights x hx cx",
+    "plan_operation": "handle operation operands options",
+    "plan_rnn": "handle spec x",
+    "rnn_backward_data": "handle reserve dy dhy dcy",
+    "rnn_backward_weights": "handle reserve",
+    "rnn_forward": "handle spec weights x hx cx",
+}
+
+
+def operands(name):
+    """What stands before the options: of an operation, what its declaration says."""
+    operation = OPERATIONS.get(re.sub("^(find|get|plan)_", "", name))
+    if operation is None or not operation.writes:
+        return OPERANDS.get(name, "handle x w conv")
+    specs = [option for option, kind in operation.options.items() if issubclass(kind, FrozenSpec)]
+    updated = [
+        argument
+        for argument in operation.given.values()
+        if argument != "out" and not operation.outputs
+    ]
+    signature = inspect.signature(getattr(dnn, name)).parameters
+    numbers = [
+        n
+        for n in (*operation.scalars, *operation.by_address)
+        if n in signature and signature[n].default is inspect.Parameter.empty
+    ]
+    return " ".join(["handle", *operation.reads, *updated, *specs, *numbers])
+
+
+def is_plain_kind(kind):
+    """Enums and exceptions without an __init__ of their own have nothing to document but themselves."""
+    return issubclass(kind, (enum.Enum, Exception))
+
+
+def section(doc, title):
+    """The body of a NumPy-style section; None if there is none."""
+    match = re.search(
+        rf"^{title}\n-{{{len(title)}}}\n(.*?)(?=^\S[^\n]*\n-+$|\Z)",
+        inspect.cleandoc(doc),
+        re.S | re.M,
+    )
+    return match and match[1]
+
+
+def documented(doc, title="Parameters"):
+    """The names that a section speaks of: `a, b : int` and plain `a, b` lines at the margin."""
+    heads = re.findall(r"^(\w[\w, ]*?)(?: :.*)?$", section(doc, title) or "", re.M)
+    return {name.strip() for head in heads for name in head.split(",")}
+
+
+def parameters(function):
+    return [
+        p for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")
+    ]
+
+
+def annotated(thing, module):
+    """The names of a module's own classes that an object's annotations have."""
+    found = set(re.findall(r"\w+", " ".join(map(str, thing.__annotations__.values()))))
+    return [
+        name
+        for name in found
+        if getattr(vars(module).get(name), "__module__", "") == module.__name__
+    ]
+
+
+def members(kind):
+    """A class's public methods and properties, its own and those of cudnnlite's base classes."""
+    for base in kind.__mro__:
+        if base.__module__.startswith("cudnnlite"):
+            for name, member in vars(base).items():
+                plain = getattr(member, "fget", None) or getattr(member, "__func__", member)
+                if not name.startswith("_") and inspect.isfunction(plain):
+                    yield f"{base.__name__}.{name}", plain
+
+
+def test_all_is_sorted():
+    assert (
+        sorted(NAMES, key=lambda name: (not name.isupper(), not name[0].isupper(), name)) == NAMES
+    )
+    assert len(NAMES) == len(set(NAMES))
+
+
+def test_all_is_complete():
+    for name in NAMES:
+        getattr(dnn, name)  # the tuner's are imported when they are first asked for
+    public = {
+        name
+        for name, value in vars(dnn).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    assert (
+        public - {"TYPE_CHECKING", "import_module"} | {"errors", "raw"}
+        == set(NAMES)
+        == set(dir(dnn))
+    )
+    with pytest.raises(AttributeError, match="module 'cudnnlite' has no attribute 'Hanlde'"):
+        _ = dnn.Hanlde
+
+
+def test_all_exceptions_are_public():
+    kinds = {
+        name
+        for name, kind in vars(dnn.errors).items()
+        if inspect.isclass(kind) and issubclass(kind, Exception)
+    }
+    assert kinds <= set(NAMES)
+    assert all(getattr(dnn, name) is getattr(dnn.errors, name) for name in kinds)
+
+
+@in_one_test(CALLABLES)
+def test_everything_has_a_docstring_of_its_own(name):
+    thing = getattr(dnn, name)
+    doc = thing.__dict__.get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    assert doc
+    assert len(inspect.cleandoc(doc).splitlines()[0]) > 15
+    if inspect.isclass(thing):
+        assert doc not in [base.__doc__ for base in thing.__mro__[1:]]
+
+
+@in_one_test(FUNCTIONS)
+def test_functions_document_parameters_result_and_errors(name):
+    function = getattr(dnn, name)
+    assert documented(function.__doc__) == {p.name for p in parameters(function)}
+    assert section(function.__doc__, "Returns") or section(function.__doc__, "Yields")
+    assert (
+        section(function.__doc__, "Raises") or name == "record_problems"
+    )  # which can fail in no way
+    assert name in ABOVE_CUDNN or "cudnn" in (
+        section(function.__doc__, "Notes") or ""
+    )  # the C function behind it
+
+
+@in_one_test(CLASSES)
+def test_classes_document_what_they_are_made_of(name):
+    kind = getattr(dnn, name)
+    if is_plain_kind(kind) or name in MADE_FOR_YOU:
+        if dataclasses.is_dataclass(kind):
+            bases = [base for base in kind.__bases__ if dataclasses.is_dataclass(base)]
+            inherited = {item.name for base in bases for item in dataclasses.fields(base)}
+            own = {item.name for item in dataclasses.fields(kind)} - inherited
+            assert documented(kind.__doc__, "Attributes") == own
+        return
+    expected = {p.name for p in parameters(kind) if p.kind is not p.VAR_KEYWORD}
+    expected |= THROUGH_OPTIONS.get(name, set())
+    assert documented(kind.__doc__) == expected
+    assert expected
+
+
+@in_one_test(
+    sorted(
+        {where: member for name in CLASSES for where, member in members(getattr(dnn, name))}.items()
+    )
+)
+def test_methods_and_properties_are_documented_and_annotated(where, member):
+    assert member.__doc__
+    assert inspect.cleandoc(member.__doc__).splitlines()[0].endswith((".", "`", "yes", "no"))
+    names = {p.name for p in parameters(member)}
+    listed = documented(member.__doc__)
+    assert listed <= names | {"math_type"}
+    assert (
+        not listed or listed == names
+    )  # all or none: a short method may say it in its one sentence
+    assert set(member.__annotations__) >= names | {"return"}
+
+
+@in_one_test(FUNCTIONS)
+def test_functions_are_annotated(name):
+    function = getattr(dnn, name)
+    hints = typing.get_type_hints(function, vars(importlib.import_module(function.__module__)))
+    assert set(hints) == {p.name for p in parameters(function)} | {"return"}
+
+
+@in_one_test(name for name in CLASSES if "__init__" in vars(getattr(dnn, name)))
+def test_constructors_are_annotated(name):
+    init = getattr(dnn, name).__init__
+    assert set(init.__annotations__) >= {p.name for p in parameters(init)} | {"return"}
+
+
+@in_one_test(FUNCTIONS)
+def test_options_after_the_operands_are_keywords(name):
+    positional = [p.name for p in parameters(getattr(dnn, name)) if p.kind is not p.KEYWORD_ONLY]
+    assert " ".join(positional) == operands(name)
+
+
+@in_one_test(name for name in CLASSES if name.endswith(("Descriptor", "Spec")))
+def test_classes_name_their_c_functions(name):
+    assert re.search("cudnn(Backend)?Set", section(getattr(dnn, name).__doc__, "Notes"))
+
+
+def test_constants_are_members_of_a_public_enum():
+    assert dnn.TF32 is dnn.MathType.DEFAULT
+    assert dnn.TRUE_FLOAT32 is dnn.MathType.FMA
+
+
+def test_star_import():
+    namespace = {}
+    exec("from cudnnlite import *", namespace)
+    assert set(namespace) - {"__builtins__"} == set(NAMES)
+
+
+def test_the_version_is_the_packages():
+    assert dnn.__version__ == importlib.metadata.version("cudnnlite")
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", dnn.__version__)
+
+
+def test_typing_information_is_shipped():
+    assert importlib.resources.files("cudnnlite").joinpath("py.typed").is_file()
+
+
+def test_every_module_has_a_docstring():
+    modules = [module.name for module in pkgutil.walk_packages(dnn.__path__, "cudnnlite.")]
+    assert len(modules) > 30
+    for name in modules:
+        if name.endswith("__main__"):
+            continue
+        module = importlib.import_module(name)
+        assert isinstance(module, types.ModuleType)
+        assert module.__doc__, name
+
+
+def test_every_name_is_on_one_page_of_the_reference():
+    found = Counter()
+    for page in sorted(REFERENCE.glob("*.md")):
+        found.update(
+            re.findall(
+                r"^\.\. auto(?:class|function|exception):: cudnnlite\.(\w+)$",
+                page.read_text(),
+                re.M,
+            )
+        )
+        found.update(re.findall(r"^\.\. automodule:: cudnnlite\.(raw)$", page.read_text(), re.M))
+        found.update(re.findall(r"^`cudnnlite\.(\w+)` is ", page.read_text(), re.M))
+        found.update(re.findall(r" and `cudnnlite\.(TRUE_FLOAT32)` is ", page.read_text()))
+    assert {name for name in NAMES if found[name] != 1} == set()
+    assert set(found) == set(NAMES)
+
+
+def test_the_reports_functions_are_in_the_reference():
+    page = (REFERENCE / "tuning.md").read_text()
+    named = set(re.findall(r"^\.\. autofunction:: cudnnlite\.report\.(\w+)$", page, re.M))
+    assert named == {name for name in report.__all__ if not name.isupper()}
+
+
+def test_what_a_cache_holds_is_in_the_reference():
+    """Though nobody makes it by hand, and it has no name of its own in the package."""
+    page, module = (
+        (REFERENCE / "tuning.md").read_text(),
+        importlib.import_module("cudnnlite.autotune.entries"),
+    )
+    shown = {
+        name
+        for method in ("get", "put", "entries")
+        for name in annotated(getattr(dnn.TuningCache, method), module)
+    }
+    shown |= set(annotated(module.TuningEntry, module)) | set(
+        annotated(module.TuningKey.device.fget, module)
+    )
+    assert shown >= {"TuningEntry", "TuningKey", "DeviceIdentity"}
+    assert {
+        name for name in shown if f".. autoclass:: cudnnlite.autotune.entries.{name}\n" not in page
+    } == set()

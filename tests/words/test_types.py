@@ -1,0 +1,89 @@
+"""What a type checker sees: user code that it passes, errors that it finds, and the code in README, docs, notebooks."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+from markdown_pages import PAGES
+
+ROOT = Path(__file__).parents[2]
+TYPES = ROOT / "tests" / "types"
+api = pytest.importorskip("mypy.api")
+
+# Of pages less is asked; and what other libraries' names are takes longer to find out than all that is ours.
+CONFIGURATION = """
+[mypy]
+strict = true
+ignore_missing_imports = true
+[mypy-pages.*]
+allow_untyped_defs = true
+disallow_untyped_defs = false
+disallow_incomplete_defs = false
+disallow_untyped_calls = false
+disallow_subclassing_any = false
+implicit_reexport = true
+strict_optional = false
+allow_redefinition = true
+disable_error_code = var-annotated, no-redef, operator, index
+[mypy-torch.*,matplotlib.*,IPython.*,onnx.*,PIL.*,sklearn.*,scipy.*,cupy.*]
+follow_imports = skip
+"""
+# What pages show because it is wrong, and what NumPy's, Python's and a notebook's own names are to a type checker.
+KNOWN = re.compile(
+    r'"cudnnGetTensorSizeInByte"|cudnnGetTensorSizeInBytes.*cudnnFilterDescriptor_t|"(abs|assert_allclose|append|savez)"'
+    r'|"ArgumentError" has no attribute "function"|\*list\[DeviceArray\]'
+)
+
+
+def test_user_code_and_code_in_readme_docs_and_notebooks(tmp_path):
+    sources = {page.name: [block.text for block in page.in_language("python")] for page in PAGES}
+    for path in sorted((ROOT / "examples").glob("*.ipynb")):
+        cells = [
+            cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"
+        ]
+        sources[path.name] = [
+            re.sub(r"(?m)^( *)[%!].*", r"\1pass", "".join(cell["source"])) for cell in cells
+        ]
+    assert len(sources) > 30
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "__init__.py").touch()
+    for number, texts in enumerate(sources.values()):
+        (tmp_path / "pages" / f"page{number}.py").write_text("\n".join(texts))
+    (tmp_path / "mypy.ini").write_text(CONFIGURATION)
+
+    users, pages = (
+        (TYPES / "accepted.py", TYPES / "refused.py"),
+        sorted(tmp_path.glob("pages/*.py")),
+    )
+    settings = (f"--config-file={tmp_path / 'mypy.ini'}", f"--cache-dir={tmp_path}")
+    out, errors, _ = api.run(
+        [*settings, "--no-error-summary", "--hide-error-context", *map(str, (*users, *pages))]
+    )
+    assert not errors  # mypy's own
+    found = {}
+    for line in out.splitlines():
+        name, number, kind, text = re.match(r".*?(\w+)\.py:(\d+): (\w+): (.*)", line).groups()
+        if kind == "error" or "Revealed" in text:
+            found.setdefault((name, int(number)), []).append(text)
+    for path in users:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            text = found.pop((path.stem, number), [""])[0]
+            if "# error: " in line:
+                assert text.endswith(f"[{line.split('# error: ')[1]}]"), (line, text)
+            elif "reveal_type" in line:
+                told = re.sub(r"tuple\[.*?fallback=([\w.]+)\]", r"\1", text.split('"')[1])
+                plain = re.sub(r"\w+\.|\[Any, Any\]", "", told)
+                assert plain == line.split("  # ")[1], (line, text)
+            else:
+                assert not text, (line, text)
+    names = {f"page{number}": name for number, name in enumerate(sources)}
+    unknown = {
+        place: [text for text in texts if not KNOWN.search(text)] for place, texts in found.items()
+    }
+    assert [
+        (names.get(name, name), line, texts) for (name, line), texts in unknown.items() if texts
+    ] == []

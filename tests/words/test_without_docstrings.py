@@ -1,0 +1,116 @@
+"""`python -OO`, which removes docstrings and assertions: everything is imported, calls and commands run."""
+
+import pytest
+from helpers.harness import run_python
+
+pytestmark = pytest.mark.processes
+
+
+def test_every_module_an_operation_and_the_help_of_every_command():
+    done = run_python(
+        """
+        import importlib
+        import pkgutil
+
+        import numpy as np
+        from typer.main import get_command
+
+        import cudnnlite as dnn
+        from cudnnlite.cli import app
+
+        assert False, "assertions are removed"
+        # the generator and its parser need libclang, the tuning with Dask needs Dask
+        optional = ("clang", "dask", "distributed")
+        for module in pkgutil.walk_packages(dnn.__path__, "cudnnlite."):
+            if module.name != "cudnnlite.__main__":  # which runs the command line
+                try:
+                    importlib.import_module(module.name)
+                except ModuleNotFoundError as error:
+                    if not error.name.startswith(optional):
+                        raise
+
+        with dnn.Handle(device="emulated") as handle:
+            x, w = (handle.array(np.ones(shape, np.float32)) for shape in ((1, 2, 6, 5), (3, 2, 3, 3)))
+            print(dnn.convolution_forward(handle, x, w).numpy().sum())
+            print(handle.api.cudnnGetStream.__doc__)
+
+        def show_help(command, *names):
+            app([*names, "--help"], standalone_mode=False)
+            for name, inner in getattr(command, "commands", {}).items():
+                show_help(inner, *names, name)
+
+        show_help(get_command(app))
+        """,
+        PYTHONOPTIMIZE=2,
+    )
+    assert done.stdout.startswith("648.0\ncudnnStatus_t cudnnGetStream(")
+    assert "None" not in done.stdout.partition("Usage")[0]
+    assert "--workspace-limit" in done.stdout
+
+
+def test_the_doctor():
+    done = run_python(
+        """
+        import sys
+
+        from cudnnlite.cli import main
+
+        sys.argv = ["cudnnlite", "doctor"]
+        main()
+        """,
+        PYTHONOPTIMIZE=2,
+        CUDNNLITE_DEVICE="emulated",
+    )
+    assert "nothing broken" in done.stdout
+
+
+def test_every_command_runs(tmp_path):
+    done = run_python(
+        """
+        import os
+        import sys
+        from pathlib import Path
+
+        from typer.main import get_command
+        from typer.testing import CliRunner
+
+        from cudnnlite.cli import app
+
+        os.chdir(sys.argv[1])
+        Path("script.py").write_text("import cudnnlite as dnn; dnn.Handle().close()")
+        Path("cache").mkdir()
+        Path("other").mkdir()
+        arguments = {
+            "autotune": "--input 1x2x5x5 --filter 3x2x3x3 --cache cache --html tuning.html",
+            "doctor": "",
+            "trace": "script.py --c program",
+            "demo": "--output edges.png",
+            "info": "--json",
+            "cache show": "--cache cache",
+            "cache compare": "cache other",
+            "cache export": "exported --cache cache",
+            "cache merge": "other --cache cache",
+            "cache clear": "--cache cache --yes",
+        }
+
+        def leaves(command, *names):
+            if not hasattr(command, "commands"):
+                return [" ".join(names)]
+            inner = command.commands.items()
+            return [leaf for name, each in inner for leaf in leaves(each, *names, name)]
+
+        commands = set(leaves(get_command(app)))
+        if commands != arguments.keys():
+            raise SystemExit(f"commands here or there alone: {commands ^ arguments.keys()}")
+        caches_are_empty = {"cache compare": 1, "cache export": 1}
+        for name, options in arguments.items():
+            ended = CliRunner().invoke(app, f"{name} {options}".split())
+            if ended.exit_code != caches_are_empty.get(name, 0):
+                raise SystemExit(f"{name}: {ended.exit_code}, {ended.exception!r}, {ended.output}")
+        """,
+        tmp_path,
+        PYTHONOPTIMIZE=2,
+        CUDNNLITE_DEVICE="emulated",
+        PYTHONWARNINGS="ignore",
+    )
+    assert done.stderr == ""
