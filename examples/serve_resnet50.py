@@ -48,22 +48,14 @@ def resnet(blocks=(3, 4, 6, 3), width=64, image=224, classes=1000, seed=0):
         return output
 
     def convolution(name, x, channels, filters, taps, stride=1, gain=1.0):
-        values = rng.standard_normal((filters, channels, taps, taps)) * np.sqrt(
-            2 / (channels * taps * taps)
-        )
+        values = rng.standard_normal((filters, channels, taps, taps)) * np.sqrt(2 / (channels * taps * taps))
         how = {"kernel_shape": [taps] * 2, "strides": [stride] * 2, "pads": [taps // 2] * 4}
         x = add("Conv", [x, constant(f"{name}.weight", values)], name, **how)
         moments = {
-            "scale": gain * rng.uniform(0.8, 1.2, filters),
-            "shift": 0.1 * rng.standard_normal(filters),
-            "mean": 0.1 * rng.standard_normal(filters),
-            "variance": rng.uniform(0.8, 1.2, filters),
-        }
-        return add(
-            "BatchNormalization",
-            [x, *(constant(f"{name}.{n}", a) for n, a in moments.items())],
-            f"{name}.norm",
-        )
+            "scale": gain * rng.uniform(0.8, 1.2, filters), "shift": 0.1 * rng.standard_normal(filters),
+            "mean": 0.1 * rng.standard_normal(filters), "variance": rng.uniform(0.8, 1.2, filters),
+        }  # fmt: skip
+        return add("BatchNormalization", [x, *(constant(f"{name}.{n}", a) for n, a in moments.items())], f"{name}.norm")
 
     def relu(x):
         return add("Relu", [x], f"{x}.relu")
@@ -80,19 +72,11 @@ def resnet(blocks=(3, 4, 6, 3), width=64, image=224, classes=1000, seed=0):
                 f"{name}.conv3", y, inner, 4 * inner, 1, gain=0.3
             )  # so that sums do not grow from block to block
             if not block:
-                x, channels = (
-                    convolution(f"{name}.downsample", x, channels, 4 * inner, 1, stride),
-                    4 * inner,
-                )
+                x, channels = convolution(f"{name}.downsample", x, channels, 4 * inner, 1, stride), 4 * inner
             x = relu(add("Add", [y, x], f"{name}.sum"))
     x = add("Flatten", [add("GlobalAveragePool", [x], "features")], "flat")
     last = constant("fc.weight", rng.standard_normal((classes, channels)) / np.sqrt(channels))
-    add(
-        "Gemm",
-        [x, last, constant("fc.bias", 0.1 * rng.standard_normal(classes))],
-        "logits",
-        transB=1,
-    )
+    add("Gemm", [x, last, constant("fc.bias", 0.1 * rng.standard_normal(classes))], "logits", transB=1)
     given = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, image, image])
     made = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classes])
     graph = helper.make_graph(nodes, "resnet", [given], [made], weights)
@@ -114,18 +98,12 @@ class Server:
         self.network.run()  # now all plans and the workspace are there
         with dnn.capture(handle) as self.graph:
             self.network.run()
-        self.handle, self.input, self.output = (
-            handle,
-            self.network.inputs["image"],
-            self.network.outputs["logits"],
-        )
+        self.handle, self.input, self.output = handle, self.network.inputs["image"], self.network.outputs["logits"]
         self.images, self.logits = handle.pinned(self.input.spec), handle.pinned(self.output.spec)
 
     def fill(self, images):
         """Bring images, float32 (N, 3, H, W), into the input's data type and layout, in pinned memory."""
-        if (
-            np.shape(images) != self.images.shape
-        ):  # NumPy would repeat one image for the whole batch
+        if np.shape(images) != self.images.shape:  # NumPy would repeat one image for the whole batch
             needed = f"needed: {self.images.shape}; fill up a smaller batch, and split a larger one"
             raise ValueError(f"images have shape {np.shape(images)}; {needed}")
         self.images[...] = images
@@ -173,16 +151,10 @@ def layer_table(server, peaks, arithmetic, repeats=20):
         with dnn.capture(handle) as graph:
             for _ in range(repeats):
                 step.run()
-        taken = (
-            min(handle.device.elapsed_ms(graph.launch, handle.stream) for _ in range(4))
-            * 1e3
-            / repeats
-        )
+        taken = min(handle.device.elapsed_ms(graph.launch, handle.stream) for _ in range(4)) * 1e3 / repeats
         graph.close()
         moved = step.elements * server.network.dtype.itemsize
-        rows.append(
-            (step.name, step.kind, taken, step.flops / tflops / 1e6, moved / bandwidth / 1e6)
-        )
+        rows.append((step.name, step.kind, taken, step.flops / tflops / 1e6, moved / bandwidth / 1e6))
     return rows
 
 
@@ -191,16 +163,8 @@ def show_layers(rows, tell):
     tell(f"{'layer':24}{'kind':20}{'us':>8}{'products':>10}{'memory':>8}{'of roof':>9}")
     columns = [[*column] for column in zip(*rows, strict=True)]
     total = [*map(sum, columns[2:]), sum(max(row[3:]) for row in rows)]
-    for name, kind, taken, products, moved, roof in [
-        *((*row, max(row[3:])) for row in rows),
-        ("all", "", *total),
-    ]:
-        figures = {
-            "us": taken,
-            "products_us": products,
-            "memory_us": moved,
-            "of_roof": roof / taken,
-        }
+    for name, kind, taken, products, moved, roof in [*((*row, max(row[3:])) for row in rows), ("all", "", *total)]:
+        figures = {"us": taken, "products_us": products, "memory_us": moved, "of_roof": roof / taken}
         line = f"{name:24}{kind:20}{taken:8.1f}{products:10.1f}{moved:8.1f}{roof / taken:9.0%}"
         tell(line, what="layer", name=name, kind=kind, **figures)
 
@@ -210,19 +174,9 @@ def torch_model(model):
     import torch
     from torch.nn import functional as f
 
-    constants = {
-        one.name: torch.from_numpy(numpy_helper.to_array(one).copy())
-        for one in model.graph.initializer
-    }
-    nodes = [
-        (
-            one.op_type,
-            [*one.input],
-            one.output[0],
-            {a.name: helper.get_attribute_value(a) for a in one.attribute},
-        )
-        for one in model.graph.node
-    ]
+    constants = {one.name: torch.from_numpy(numpy_helper.to_array(one).copy()) for one in model.graph.initializer}
+    nodes = [(one.op_type, [*one.input], one.output[0], {a.name: helper.get_attribute_value(a) for a in one.attribute})
+             for one in model.graph.node]  # fmt: skip
 
     class ResNet(torch.nn.Module):
         def __init__(self):
@@ -231,9 +185,7 @@ def torch_model(model):
                 self.register_buffer(name.replace(".", "_"), array)
 
         def forward(self, image):
-            v = {"image": image} | {
-                name: getattr(self, name.replace(".", "_")) for name in constants
-            }
+            v = {"image": image} | {name: getattr(self, name.replace(".", "_")) for name in constants}
             for kind, names, out, how in nodes:
                 x, *others = (v[name] for name in names)
                 if kind == "Conv":
@@ -244,13 +196,8 @@ def torch_model(model):
                 elif kind == "MaxPool":
                     v[out] = f.max_pool2d(x, how["kernel_shape"], how["strides"], how["pads"][:2])
                 else:
-                    v[out] = {
-                        "Relu": f.relu,
-                        "Add": torch.add,
-                        "GlobalAveragePool": lambda x: f.adaptive_avg_pool2d(x, 1),
-                        "Flatten": lambda x: x.flatten(1),
-                        "Gemm": f.linear,
-                    }[kind](x, *others)
+                    v[out] = {"Relu": f.relu, "Add": torch.add, "GlobalAveragePool": lambda x: f.adaptive_avg_pool2d(x, 1),
+                              "Flatten": lambda x: x.flatten(1), "Gemm": f.linear}[kind](x, *others)  # fmt: skip
             return v["logits"]
 
     return ResNet().eval()
@@ -261,9 +208,7 @@ def show_peer(model, images, logits, arithmetic, ours, repeats, tell):
     import torch
 
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = (
-        arithmetic != "float32"
-    )
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = arithmetic != "float32"
     dtype = torch.float16 if arithmetic == "float16" else torch.float32
     network = torch_model(model).cuda().to(dtype).to(memory_format=torch.channels_last)
     x = torch.from_numpy(images).cuda().to(dtype).to(memory_format=torch.channels_last)
@@ -300,10 +245,7 @@ class Latencies:
 
     def figures(self):
         total = np.cumsum(self.counts)
-        return {
-            f"p{part}_ms": float(np.searchsorted(total, part / 100 * total[-1]) / 1e3)
-            for part in (50, 99)
-        }
+        return {f"p{part}_ms": float(np.searchsorted(total, part / 100 * total[-1]) / 1e3) for part in (50, 99)}
 
     def __str__(self):
         low, high = self.figures().values()
@@ -348,24 +290,12 @@ def serve(device, model, images, given, tell, start):
                 (resident, taken), (resident_now, taken_now) = last, after
                 tell(
                     f"    {device}, minute {minutes}: {minute}; resident {resident:.1f} to {resident_now:.1f} MiB, "
-                    f"device {taken:.1f} to {taken_now:.1f} MiB",
-                    what="minute",
-                    device=device,
-                    minute=minutes,
-                    **minute.figures(),
-                    resident_mib=[resident, resident_now],
-                    device_mib=[taken, taken_now],
-                )
+                    f"device {taken:.1f} to {taken_now:.1f} MiB", what="minute", device=device, minute=minutes,
+                    **minute.figures(), resident_mib=[resident, resident_now], device_mib=[taken, taken_now],
+                )  # fmt: skip
                 minute, last, mark = Latencies(), after, now
         busy.finish()
-        return (
-            device,
-            count * len(images) / (now - began),
-            all_of_it,
-            before,
-            memory(handle),
-            logits,
-        )
+        return device, count * len(images) / (now - began), all_of_it, before, memory(handle), logits
 
 
 def served(devices, *arguments):
@@ -390,14 +320,9 @@ def show_throughput(devices, model, images, given, tell):
         tell(
             f"    {device}: {rate:,.0f} images/s, two batches in flight: {times}; resident {resident:.1f} MiB, grew by "
             f"{grown[0]:.1f}; device {taken:.1f} MiB, grew by {grown[1]:.1f}; logits as on the others to {same:.0e}",
-            what="throughput",
-            device=device,
-            images_per_second=rate,
-            **times.figures(),
-            resident_mib=[before[0], after[0]],
-            device_mib=[before[1], after[1]],
-            logits_differ=same,
-        )
+            what="throughput", device=device, images_per_second=rate, **times.figures(), resident_mib=[before[0], after[0]],
+            device_mib=[before[1], after[1]], logits_differ=same,
+        )  # fmt: skip
     if alone:
         together, one = sum(result[1] for result in results), alone[0][1]
         line = f"    {len(devices)} GPUs: {together:,.0f} images/s, {together / one:.3f} of one"
@@ -420,26 +345,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--arithmetic", choices=ARITHMETICS, default="float16")
-    parser.add_argument(
-        "--tune", action="store_true", help="measure the engines for each convolution; remembered"
-    )
-    parser.add_argument(
-        "--layers", action="store_true", help="a table of layers against the device's roofline"
-    )
+    parser.add_argument("--tune", action="store_true", help="measure the engines for each convolution; remembered")
+    parser.add_argument("--layers", action="store_true", help="a table of layers against the device's roofline")
     parser.add_argument("--peer", action="store_true", help="PyTorch beside")
     parser.add_argument("--devices", default="0", help="numbers of GPUs, as 0,1")
-    parser.add_argument(
-        "--seconds", type=float, default=2.0, help="how long throughput is measured"
-    )
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long throughput is measured")
     parser.add_argument("--minutes", type=float, help="the same in minutes")
-    parser.add_argument(
-        "--json",
-        metavar="FILE",
-        help="append the figures there, a line of JSON for each line printed",
-    )
-    parser.add_argument(
-        "--small", action="store_true", help="a small network; so it is without a GPU in any case"
-    )
+    parser.add_argument("--json", metavar="FILE", help="append the figures there, a line of JSON for each line printed")
+    parser.add_argument("--small", action="store_true", help="a small network; so it is without a GPU in any case")
     given = parser.parse_args()
     os.environ.setdefault("CUDNNLITE_DEVICE", "auto")
     given.seconds = 60 * given.minutes if given.minutes else given.seconds
@@ -448,32 +361,22 @@ def main():
     for batch in given.batch:
         tell = teller(given.json)
         with dnn.Handle(devices[0]) as handle:
-            handle.stream = (
-                handle.device.create_stream()
-            )  # not CUDA's default stream, which waits for all others
+            handle.stream = handle.device.create_stream()  # not CUDA's default stream, which waits for all others
             small = given.small or handle.device.kind == "emulated"
             model = resnet((1, 1, 1, 1), 8, 32, 10) if small else resnet()
             begin = time.perf_counter()
             server = Server(handle, model, batch, given.arithmetic, given.tune)
             made, size = time.perf_counter() - begin, 32 if small else 224
-            tell(
-                f"ResNet-50, {given.arithmetic}, batch {batch}, {handle.device.name}{', small' if small else ''}: "
-                f"made in {made:.1f} s, {len(server.network.steps)} calls, "
-                f"results in {share(server.network):.0%} of the memory that they would take apart",
-                what="network",
-                arithmetic=given.arithmetic,
-                batch=batch,
-                device=handle.device.name,
-                small=small,
-            )
+            tell(f"ResNet-50, {given.arithmetic}, batch {batch}, {handle.device.name}{', small' if small else ''}: "
+                 f"made in {made:.1f} s, {len(server.network.steps)} calls, "
+                 f"results in {share(server.network):.0%} of the memory that they would take apart",
+                 what="network", arithmetic=given.arithmetic, batch=batch, device=handle.device.name, small=small)  # fmt: skip
             images = np.random.default_rng(1).standard_normal((batch, 3, size, size), np.float32)
             server.fill(images)
             server.start()
             logits = server.finish().astype(np.float64)
             repeats, wait = (2 if small else 50), handle.synchronize
-            low, high = np.percentile(
-                timed(server.start, server.finish, min(given.seconds, 1.0)), (50, 99)
-            )
+            low, high = np.percentile(timed(server.start, server.finish, min(given.seconds, 1.0)), (50, 99))
             calls = {"graph": server.graph.launch, "eager": server.network.run}
             ours = {name: back_to_back(call, wait, repeats) for name, call in calls.items()}
             line = f"    latency with both copies: p50 {low:.3f} ms, p99 {high:.3f} ms"

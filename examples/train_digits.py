@@ -23,11 +23,7 @@ import cudnnlite as dnn
 ARITHMETICS = {
     "float32": ("float32", dnn.TRUE_FLOAT32, 1.0),
     "tf32": ("float32", dnn.TF32, 1.0),
-    "mixed": (
-        "float16",
-        dnn.MathType.DEFAULT,
-        1024.0,
-    ),  # so that small gradients do not become zero
+    "mixed": ("float16", dnn.MathType.DEFAULT, 1024.0),  # so that small gradients do not become zero
     "float64": ("float64", dnn.MathType.DEFAULT, 1.0),
 }
 POOL = dnn.PoolingSpec(2)
@@ -63,33 +59,17 @@ class Network:
         self.handle, self.copies, self.kept = handle, copies, {}
         self.dtype, math_type, self.loss_scale = ARITHMETICS[arithmetic]
         self.master = "float64" if self.dtype == "float64" else "float32"
-        self.conv = dnn.ConvolutionSpec(
-            padding=1, math_type=math_type
-        )  # 3x3: as large behind as before
-        self.full = dnn.ConvolutionSpec(
-            math_type=math_type
-        )  # a filter as large as the image: a matrix product
+        self.conv = dnn.ConvolutionSpec(padding=1, math_type=math_type)  # 3x3: as large behind as before
+        self.full = dnn.ConvolutionSpec(math_type=math_type)  # a filter as large as the image: a matrix product
         a, b, c = widths
-        shapes = {
-            "w1": (a, 1, 3, 3),
-            "w2": (b, a, 3, 3),
-            "w3": (c, b, 2, 2),
-            "w4": (CLASSES, c, 1, 1),
-        }
+        shapes = {"w1": (a, 1, 3, 3), "w2": (b, a, 3, 3), "w3": (c, b, 2, 2), "w4": (CLASSES, c, 1, 1)}
         rng, values = np.random.default_rng(seed), {}
-        for (
-            name,
-            shape,
-        ) in shapes.items():  # as large as keeps the variance behind a relu (He et al., 2015)
+        for name, shape in shapes.items():  # as large as keeps the variance behind a relu (He et al., 2015)
             values[name] = rng.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))
             values[name.replace("w", "b")] = np.zeros((1, shape[0], 1, 1))
         self.weights = {name: self.master_array(array) for name, array in values.items()}
-        self.gradients = {
-            name: self.master_array(np.zeros_like(array)) for name, array in values.items()
-        }
-        self.momenta = {
-            name: self.master_array(np.zeros_like(array)) for name, array in values.items()
-        }
+        self.gradients = {name: self.master_array(np.zeros_like(array)) for name, array in values.items()}
+        self.momenta = {name: self.master_array(np.zeros_like(array)) for name, array in values.items()}
         self.loss_sum = self.master_array(np.zeros((1, 1, 1, 1)))
 
     def master_array(self, values):
@@ -111,43 +91,24 @@ class Network:
     def forward(self, x):
         """Return all layers' results for images on the device."""
         n = x.shape[0]  # each size of a batch has arrays of its own
-        w = SimpleNamespace(
-            **{
-                name: self.converted(f"{name} low", a, self.dtype)
-                for name, a in self.weights.items()
-            }
-        )
+        w = SimpleNamespace(**{name: self.converted(f"{name} low", a, self.dtype) for name, a in self.weights.items()})
         layer, pool = dnn.convolution_bias_activation_forward, dnn.pooling_forward
         s = SimpleNamespace(x=x, n=n, w=w)
-        s.h1 = self.into(
-            f"h1 {n}", layer, x, w.w1, w.b1, self.conv, "relu"
-        )  # h1 = relu(w1 * x + b1)
+        s.h1 = self.into(f"h1 {n}", layer, x, w.w1, w.b1, self.conv, "relu")  # h1 = relu(w1 * x + b1)
         s.p1 = self.into(f"p1 {n}", pool, s.h1, POOL)  # p1 = max over 2x2 of h1
-        s.h2 = self.into(
-            f"h2 {n}", layer, s.p1, w.w2, w.b2, self.conv, "relu"
-        )  # h2 = relu(w2 * p1 + b2)
+        s.h2 = self.into(f"h2 {n}", layer, s.p1, w.w2, w.b2, self.conv, "relu")  # h2 = relu(w2 * p1 + b2)
         s.p2 = self.into(f"p2 {n}", pool, s.h2, POOL)
-        s.h3 = self.into(
-            f"h3 {n}", layer, s.p2, w.w3, w.b3, self.full, "relu"
-        )  # h3 = relu(W3 p2 + b3)
-        z = self.into(
-            f"z {n}", dnn.convolution_forward, s.h3, w.w4, self.full, bias=w.b4
-        )  # z = W4 h3 + b4
-        s.z = self.converted(
-            f"z high {n}", z, self.master
-        )  # what follows is computed in float32 in any case
-        s.softmax = self.into(
-            f"softmax {n}", dnn.softmax_forward, s.z
-        )  # p = exp(z) / sum of exp(z)
+        s.h3 = self.into(f"h3 {n}", layer, s.p2, w.w3, w.b3, self.full, "relu")  # h3 = relu(W3 p2 + b3)
+        z = self.into(f"z {n}", dnn.convolution_forward, s.h3, w.w4, self.full, bias=w.b4)  # z = W4 h3 + b4
+        s.z = self.converted(f"z high {n}", z, self.master)  # what follows is computed in float32 in any case
+        s.softmax = self.into(f"softmax {n}", dnn.softmax_forward, s.z)  # p = exp(z) / sum of exp(z)
         return s
 
     def add_loss(self, s, target):
         """Add the loss of a batch, L = -1/N * sum of t * log p, to `loss_sum`, on the device; N is of all copies together."""
         log = self.into(f"log {s.n}", dnn.softmax_forward, s.z, algorithm="log")
         product = self.into(f"product {s.n}", dnn.op_tensor, log, target, "mul")
-        dnn.reduce_tensor(
-            self.handle, product, "add", alpha=-1 / (s.n * self.copies), beta=1.0, out=self.loss_sum
-        )
+        dnn.reduce_tensor(self.handle, product, "add", alpha=-1 / (s.n * self.copies), beta=1.0, out=self.loss_sum)
 
     def backward(self, s, target):
         """Compute the gradients of the loss, times `loss_scale`.  From behind: d stands for dL/d."""
@@ -160,61 +121,33 @@ class Network:
         relu, pool = dnn.activation_backward, dnn.pooling_backward
         scale = self.loss_scale / (n * self.copies)
         # L = -1/N sum t log softmax(z)   =>   dz = (softmax(z) - t) / N
-        dz = self.into(
-            f"dz {n}", dnn.op_tensor, s.softmax, target, "add", alpha1=scale, alpha2=-scale
-        )
+        dz = self.into(f"dz {n}", dnn.op_tensor, s.softmax, target, "add", alpha1=scale, alpha2=-scale)
         dz = self.converted(f"dz low {n}", dz, self.dtype)
         # z = W4 h3 + b4   =>   dW4 = dz h3^T, db4 = sum of dz, dh3 = W4^T dz
-        dw4, db4 = (
-            self.into("dw4", weights, s.h3, dz, self.full, w=w.w4),
-            self.into("db4", bias, dz),
-        )
+        dw4, db4 = self.into("dw4", weights, s.h3, dz, self.full, w=w.w4), self.into("db4", bias, dz)
         dh3 = self.into(f"dh3 {n}", data, w.w4, dz, self.full, x=s.h3)
         # h3 = relu(a3)   =>   da3 = dh3 where h3 > 0, else 0
         da3 = self.into(f"da3 {n}", relu, s.h3, dh3, s.h3, "relu")
         # a3 = W3 p2 + b3
-        dw3, db3 = (
-            self.into("dw3", weights, s.p2, da3, self.full, w=w.w3),
-            self.into("db3", bias, da3),
-        )
+        dw3, db3 = self.into("dw3", weights, s.p2, da3, self.full, w=w.w3), self.into("db3", bias, da3)
         dp2 = self.into(f"dp2 {n}", data, w.w3, da3, self.full, x=s.p2)
         # p2 = max over 2x2 of h2   =>   dh2 = dp2 where the maximum was, else 0
         dh2 = self.into(f"dh2 {n}", pool, s.p2, dp2, s.h2, POOL)
         da2 = self.into(f"da2 {n}", relu, s.h2, dh2, s.h2, "relu")
         # a2 = w2 * p1 + b2   =>   dw2 = p1 * da2 (a convolution of the images with their gradients), dp1 = da2 * w2 rotated
-        dw2, db2 = (
-            self.into("dw2", weights, s.p1, da2, self.conv, w=w.w2),
-            self.into("db2", bias, da2),
-        )
+        dw2, db2 = self.into("dw2", weights, s.p1, da2, self.conv, w=w.w2), self.into("db2", bias, da2)
         dp1 = self.into(f"dp1 {n}", data, w.w2, da2, self.conv, x=s.p1)
         dh1 = self.into(f"dh1 {n}", pool, s.p1, dp1, s.h1, POOL)
         da1 = self.into(f"da1 {n}", relu, s.h1, dh1, s.h1, "relu")
         # a1 = w1 * x + b1; nobody asks for dx
-        dw1, db1 = (
-            self.into("dw1", weights, s.x, da1, self.conv, w=w.w1),
-            self.into("db1", bias, da1),
-        )
-        found = {
-            "w1": dw1,
-            "b1": db1,
-            "w2": dw2,
-            "b2": db2,
-            "w3": dw3,
-            "b3": db3,
-            "w4": dw4,
-            "b4": db4,
-        }
-        self.gradients = {
-            name: self.converted(f"d{name} high", array, self.master)
-            for name, array in found.items()
-        }
+        dw1, db1 = self.into("dw1", weights, s.x, da1, self.conv, w=w.w1), self.into("db1", bias, da1)
+        found = {"w1": dw1, "b1": db1, "w2": dw2, "b2": db2, "w3": dw3, "b3": db3, "w4": dw4, "b4": db4}
+        self.gradients = {name: self.converted(f"d{name} high", array, self.master) for name, array in found.items()}
 
     def update(self, rate, momentum):
         """Stochastic gradient descent: v = momentum * v + dw / loss_scale, w = w - rate * v."""
         for name, gradient in self.gradients.items():
-            dnn.add_tensor(
-                self.handle, gradient, self.momenta[name], alpha=1 / self.loss_scale, beta=momentum
-            )
+            dnn.add_tensor(self.handle, gradient, self.momenta[name], alpha=1 / self.loss_scale, beta=momentum)
             dnn.add_tensor(self.handle, self.momenta[name], self.weights[name], alpha=-rate)
 
     def images(self, values):
@@ -247,9 +180,7 @@ def adder(handles):
         for rank, handle, arrays in zip(ranks, handles, lists, strict=True):
             for array in arrays:
                 count, stream = int(np.prod(array.shape)), int(handle.stream.handle)
-                rank.allReduce(
-                    array.ptr, array.ptr, count, types[array.dtype.name], nccl.NCCL_SUM, stream
-                )
+                rank.allReduce(array.ptr, array.ptr, count, types[array.dtype.name], nccl.NCCL_SUM, stream)
         nccl.groupEnd()
 
     try:
@@ -267,19 +198,7 @@ def add_on_the_host(handles, *lists):
             handle.device.copy_in(array.ptr, total, handle.stream)
 
 
-def train(
-    networks,
-    data,
-    *,
-    epochs=20,
-    batch=64,
-    rate=0.05,
-    momentum=0.9,
-    seed=0,
-    graph=True,
-    add=None,
-    report=None,
-):
+def train(networks, data, *, epochs=20, batch=64, rate=0.05, momentum=0.9, seed=0, graph=True, add=None, report=None):
     """Train a network, given in a list; return loss and both accuracies after each epoch, and the seconds of all.
 
     Copies of one on several GPUs take equal parts of each batch; `add` sums their gradients, so that all make the same step.
@@ -288,9 +207,7 @@ def train(
     """
     images, labels, held_images, held_labels = data
     rng, several, part = np.random.default_rng(seed), len(networks) > 1, batch // len(networks)
-    operands = [
-        (one.images(images[:part]), one.master_array(one_hot(labels[:part]))) for one in networks
-    ]
+    operands = [(one.images(images[:part]), one.master_array(one_hot(labels[:part]))) for one in networks]
     history, captured = {"loss": [], "train": [], "held_out": []}, {}
 
     def step(network, x, target, rate, momentum):
@@ -320,9 +237,7 @@ def train(
         for index in range(steps):
             chosen = order[index * batch : (index + 1) * batch].reshape(len(networks), part)
             for network, arrays, which in zip(networks, operands, chosen, strict=True):
-                for array, values in zip(
-                    arrays, (images[which], one_hot(labels[which])), strict=True
-                ):
+                for array, values in zip(arrays, (images[which], one_hot(labels[which])), strict=True):
                     host = np.ascontiguousarray(values.astype(array.dtype))
                     network.handle.device.copy_in(array.ptr, host, network.handle.stream)
                 run(step, network, *arrays, now, momentum)
@@ -330,12 +245,8 @@ def train(
                 add(*([*network.gradients.values()] for network in networks))
                 for network in networks:
                     run(Network.update, network, now, momentum)
-        history["loss"].append(
-            sum(float(network.loss_sum.numpy().item()) for network in networks) / steps
-        )
-        history["train"].append(
-            accuracy(networks[0], images[: len(held_labels)], labels[: len(held_labels)])
-        )
+        history["loss"].append(sum(float(network.loss_sum.numpy().item()) for network in networks) / steps)
+        history["train"].append(accuracy(networks[0], images[: len(held_labels)], labels[: len(held_labels)]))
         history["held_out"].append(accuracy(networks[0], held_images, held_labels))
         if report is not None:
             report(epoch, history)
@@ -364,9 +275,7 @@ def show_filters(plt, network, image):
     columns = min(8, len(filters))
     figure, axes = plt.subplots(2, columns, figsize=(columns, 2.4), layout="constrained")
     for index in range(columns):
-        axes[0, index].imshow(
-            filters[index], cmap="RdBu", vmin=-abs(filters).max(), vmax=abs(filters).max()
-        )
+        axes[0, index].imshow(filters[index], cmap="RdBu", vmin=-abs(filters).max(), vmax=abs(filters).max())
         axes[1, index].imshow(maps[index], cmap="gray")
     for axis in axes.flat:
         axis.set_axis_off()
@@ -379,17 +288,11 @@ def main():
     parser.add_argument("--arithmetic", choices=(*ARITHMETICS, "all"), default="float32")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--devices", default="0", help="numbers of GPUs, as 0,1; each takes its part of every batch")
     parser.add_argument(
-        "--devices", default="0", help="numbers of GPUs, as 0,1; each takes its part of every batch"
+        "--no-graph", action="store_true", help="call each operation, instead of launching a CUDA graph"
     )
-    parser.add_argument(
-        "--no-graph",
-        action="store_true",
-        help="call each operation, instead of launching a CUDA graph",
-    )
-    parser.add_argument(
-        "--pictures", metavar="FOLDER", help="write curves.png and filters.png there"
-    )
+    parser.add_argument("--pictures", metavar="FOLDER", help="write curves.png and filters.png there")
     given = parser.parse_args()
     numbers = given.devices.split(",")
     if given.batch % len(numbers):
@@ -398,12 +301,7 @@ def main():
 
     os.environ.setdefault("CUDNNLITE_DEVICE", "auto")
     data, histories = load_digits(), {}
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[found]}"),
-    )
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[found]}")
     with ExitStack() as stack, Progress(*columns) as progress:
         kind = stack.enter_context(dnn.Handle()).device.kind
         handles = [stack.enter_context(dnn.Handle(f"{kind}:{number}")) for number in numbers]
@@ -413,9 +311,7 @@ def main():
             progress.console.print(f"device: {handle.device} {handle.device.name}")
         options = {"epochs": given.epochs, "batch": given.batch, "graph": not given.no_graph}
         add = stack.enter_context(adder(handles)) if len(handles) > 1 else None
-        for name in (
-            ("float32", "tf32", "mixed") if given.arithmetic == "all" else (given.arithmetic,)
-        ):
+        for name in ("float32", "tf32", "mixed") if given.arithmetic == "all" else (given.arithmetic,):
             task = progress.add_task(name, total=given.epochs, found="")
             networks = [Network(handle, name, copies=len(handles)) for handle in handles]
 
@@ -425,9 +321,7 @@ def main():
 
             history = histories[name] = train(networks, data, **options, add=add, report=report)
             best = f"{history['held_out'][-1]:.2%} of the held-out digits read rightly"
-            progress.console.print(
-                f"{name}: {best}, loss {history['loss'][-1]:.4f}, {history['seconds']:.2f} s"
-            )
+            progress.console.print(f"{name}: {best}, loss {history['loss'][-1]:.4f}, {history['seconds']:.2f} s")
         if given.pictures:
             import matplotlib
 
@@ -435,9 +329,7 @@ def main():
             from matplotlib import pyplot as plt
 
             show_curves(plt, histories).savefig(os.path.join(given.pictures, "curves.png"), dpi=120)
-            show_filters(plt, networks[0], data[2][0]).savefig(
-                os.path.join(given.pictures, "filters.png"), dpi=120
-            )
+            show_filters(plt, networks[0], data[2][0]).savefig(os.path.join(given.pictures, "filters.png"), dpi=120)
 
 
 if __name__ == "__main__":

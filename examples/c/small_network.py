@@ -18,14 +18,9 @@ with dnn.Handle() as handle:
     print("cuDNN", handle.version)
     x = handle.array(ramp((4, 3, 16, 16), 3))
     w, bias = handle.array(ramp((8, 3, 3, 3), 5)), handle.array(ramp((1, 8, 1, 1), 1))
-    connected, shift = (
-        handle.array(ramp((10, 8, 8, 8), 2, 1 / 64)),
-        handle.array(ramp((1, 10, 1, 1), 4)),
-    )
+    connected, shift = handle.array(ramp((10, 8, 8, 8), 2, 1 / 64)), handle.array(ramp((1, 10, 1, 1), 4))
     fma = dnn.TRUE_FLOAT32  # the default would allow TF32
-    y = dnn.convolution_forward(
-        handle, x, w, dnn.ConvolutionSpec(1, math_type=fma), algorithm="implicit_gemm"
-    )
+    y = dnn.convolution_forward(handle, x, w, dnn.ConvolutionSpec(1, math_type=fma), algorithm="implicit_gemm")
     dnn.add_tensor(handle, bias, y)
     dnn.activation_forward(handle, y, "relu", out=y)
     pooled = dnn.pooling_forward(handle, y, dnn.PoolingSpec(2))

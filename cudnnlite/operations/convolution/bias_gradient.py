@@ -2,44 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from cudnnlite.devices.foreign import AnyArray
-from cudnnlite.dtypes import itemsize
-from cudnnlite.enums import DataType
-from cudnnlite.errors import ArgumentError
-from cudnnlite.plans.family import DeviceArray, Handle, Operation, call, documented
-from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST
-
-
-def _bias(dy: TensorSpec) -> TensorSpec:
-    if dy.rank not in CHANNELS_FIRST:
-        raise ArgumentError(f"dy={dy}: it must be (N, C, *spatial), of rank 3, 4 or 5")
-    return dy.packed((1, dy.shape[1], *[1] * (dy.rank - 2)))
-
-
-def _hint(problem: Any) -> str:
-    how = "transform_tensor(handle, dy, dtype='float32') converts it where it lies with the channels first"
-    return f"bfloat16 is not summed: {how}" if problem.dy.dtype == DataType.BFLOAT16 else ""
-
-
-def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return what vector loads of four values, of 16 bytes at most, need: without it an H200's context ends."""
-    return {name: min(16, 4 * itemsize(spec.dtype)) for name, spec in specs.items()}
-
-
-BACKWARD = Operation(
-    "convolution_backward_bias",
-    "cudnnConvolutionBackwardBias",
-    ("dy",),
-    ("db",),
-    _bias,
-    hint=_hint,
-    sums_images=True,
-    alignments=_alignments,
-)
+from cudnnlite.plans.family import DeviceArray, Handle, call, documented
+from cudnnlite.problems.convolution_bias import BACKWARD
 
 
 @documented(BACKWARD, "``(1, C, 1, ...)``")

@@ -48,7 +48,7 @@ alpha, alpha2 : float
 """
 _PARAMETERS = {
     "call": "{scalars}"
-     """\
+    """\
 out : device array, optional
     {written}, written in place, any strides without overlap; a new array if not given.
 """
@@ -60,7 +60,7 @@ workspace : device array, optional
     The caller's own scratch memory, instead of the handle's.
 """,
     "plan": "{scalars}"
-     """\
+    """\
 out : spec or device array, optional
     What the result should look like.
 """

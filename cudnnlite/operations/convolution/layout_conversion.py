@@ -11,9 +11,9 @@ from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.convolution.algorithms import prepare
 from cudnnlite.plans.native_problem import Described
-from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.transform import TRANSFORM
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, parse_layout
@@ -102,11 +102,6 @@ class ConvertedConvolution:
         except CudnnError as error:
             error.involving(layout=self._layout)
             raise
-
-
-TRANSFORM = Operation(
-    "transform_tensor", "cudnnTransformTensor", ("x",), ("y",), lambda x: x, dtypes=(), mixed=True
-)
 
 
 def _conversion(

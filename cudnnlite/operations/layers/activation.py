@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.enums import ActivationMode
-from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.family import (
     DeviceArray,
     Handle,
-    Operation,
     call,
-    check_alike,
     documented,
-    gradient_of,
 )
+from cudnnlite.problems.activation import BACKWARD, FORWARD
 from cudnnlite.specs.layers import ActivationSpec
-
-
-def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    if options["activation"].mode == ActivationMode.IDENTITY:
-        raise ArgumentError("activation=IDENTITY; cuDNN has it in fused convolutions only")
-
-
-def _check_backward(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    check_alike(specs)
-    _check(specs, options)
-
-
-FORWARD = Operation(
-    "activation_forward",
-    "cudnnActivationForward",
-    ("x",),
-    ("y",),
-    lambda x, **_: x,
-    {"activation": ActivationSpec},
-    in_place=frozenset({"x"}),
-    check=_check,
-)
-BACKWARD = gradient_of(
-    FORWARD,
-    "cudnnActivationBackward",
-    ("y", "dy", "x"),
-    in_place=frozenset({"dy"}),
-    check=_check_backward,
-)
 
 
 @documented(FORWARD, "shaped as `x`")

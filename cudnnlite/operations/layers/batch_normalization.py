@@ -2,233 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from cudnnlite._raw.enums import BatchNormOps
 from cudnnlite.arguments import one_of, real_number, shown
 from cudnnlite.devices.foreign import AnyArray
-from cudnnlite.dtypes import dtype_name
-from cudnnlite.enums import ActivationMode, BatchNormMode, DataType, parse_enum
+from cudnnlite.enums import ActivationMode, BatchNormMode, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.plans.family import DeviceArray, Handle, Operation, call, documented
+from cudnnlite.plans.family import DeviceArray, Handle, call, documented
 from cudnnlite.plans.operands import on_device, use
-from cudnnlite.specs import TensorSpec
+from cudnnlite.problems.batch_normalization import (
+    BACKWARD,
+    BACKWARD_ADD_RELU,
+    BACKWARD_RELU,
+    INFERENCE,
+    TRAINING,
+    TRAINING_ADD_RELU,
+    TRAINING_RELU,
+)
 from cudnnlite.specs.layers import ActivationSpec
-from cudnnlite.specs.layout import CHANNELS_LAST, if_channels_last
+from cudnnlite.specs.layout import CHANNELS_LAST
 
 _AUTO = {"auto": BatchNormMode.SPATIAL}  # what it is where it makes no difference
-_SAVED = ("saved_mean", "saved_inv_variance")
-_BOTH = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
-
-
-def _parameters(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
-    """Return what scale, bias and statistics look like: one value for each channel, or for each value of an image."""
-    each = (
-        x.shape[1:]
-        if mode == BatchNormMode.PER_ACTIVATION
-        else (*x.shape[1:2], *[1] * (x.rank - 2))
-    )
-    return x.packed((1, *each), DataType.DOUBLE if x.dtype == DataType.DOUBLE else DataType.FLOAT)
-
-
-def _parameter(name: str, spec: TensorSpec, x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
-    """Return the spec of a parameter; ArgumentError unless it is one for x."""
-    expected = _parameters(x, mode)
-    if (spec.shape, spec.dtype) != (expected.shape, expected.dtype):
-        needed = f"{expected.shape} in {dtype_name(expected.dtype)}, for mode={mode.name}"
-        is_last = mode != BatchNormMode.PER_ACTIVATION and spec.size == x.shape[-1] != x.shape[1]
-        raise ArgumentError(
-            f"{name} is {spec}; needed: {needed}{if_channels_last(x.rank) * is_last}"
-        )
-    return spec
-
-
-def _check(specs: Any, options: Any) -> None:
-    x = specs["x"]
-    if x.size == 0:
-        raise ArgumentError(
-            f"x is {x}; training takes mean and variance over it and needs one image at least"
-        )
-    _check_inference(specs, options)
-
-
-def _check_inference(specs: Any, options: Any) -> None:
-    if not 0 <= options["epsilon"] < float("inf"):
-        raise ArgumentError(f"epsilon={options['epsilon']}; needed: a number from 0 on")
-    if not 0 <= options.get("momentum", 0) <= 1:
-        raise ArgumentError(f"momentum={options['momentum']}; needed: a number from 0 to 1")
-    x = specs["x"]
-    for name, spec in specs.items():
-        if options["mode"] == BatchNormMode.PER_ACTIVATION and spec.is_channels_last:
-            raise ArgumentError(
-                f"{name} is {spec}; with mode=PER_ACTIVATION the channels must come first"
-            )
-        if name in ("y", "dy", "dx", "z", "dz"):
-            if (spec.shape, spec.dtype) != (x.shape, x.dtype):
-                raise ArgumentError(f"{name} is {spec}; it must have the shape and dtype of x, {x}")
-        elif name != "x" and (
-            not _parameter(name, spec, x, options["mode"]).fits(spec.layout)
-            or spec != specs["scale"]
-        ):
-            raise ArgumentError(
-                f"{name} is {spec}; it must be packed, and lie as scale does, {specs['scale']}"
-            )
-
-
-def _check_fused(specs: Any, options: Any) -> None:
-    """Refuse by name what an H200 refuses, or computes wrongly (swish)."""
-    _check(specs, options)
-    x, activation, added = specs["x"], options["activation"], {"z", "dz"} & specs.keys()
-    if activation.mode != ActivationMode.RELU:
-        raise ArgumentError(
-            f"activation={activation.mode.name}; batch normalisation is fused with RELU alone"
-        )
-    if options["mode"] != BatchNormMode.SPATIAL_PERSISTENT:
-        raise ArgumentError(
-            f"mode={options['mode'].name} with an activation; allowed: SPATIAL_PERSISTENT"
-        )
-    if x.dtype == DataType.DOUBLE:
-        raise ArgumentError("x is float64; with an activation allowed: float32, float16, bfloat16")
-    if added and x.shape[1] % 4:
-        raise ArgumentError(
-            f"x has {x.shape[1]} channels; with an addition they must be a multiple of 4"
-        )
-    for name in specs.keys() & {"x", "y", "dy", "dx", "z", "dz"}:
-        if not specs[name].fits(CHANNELS_LAST.get(x.rank, "")):
-            raise ArgumentError(
-                f"{name} is {specs[name]}; with an activation the channels must be last, without gaps"
-            )
-
-
-def _trained(
-    x: TensorSpec, scale: TensorSpec, mode: BatchNormMode, **_: Any
-) -> tuple[TensorSpec, ...]:
-    """Return the specs of the result and of the statistics, which are as scale: first of all that has to fit."""
-    if scale.shape != _parameters(x, mode).shape:
-        _parameter("scale", scale, x, mode)
-    return x, scale, scale, scale, scale
-
-
-_IMAGES = frozenset({"x", "y", "z", "dx", "dy", "dz"})
-
-
-def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return what training on an H200 needs; where an operand has less, the CUDA context ends.
-
-    The persistent kernels for channels that are last load 8 bytes of the images and 16 of everything else.  The other kernels
-    of the spatial modes load pairs of 16-bit values.
-    """
-    x, mode = specs["x"], options["mode"]
-    if mode == BatchNormMode.PER_ACTIVATION or x.dtype == DataType.DOUBLE:
-        return {}
-    if mode == BatchNormMode.SPATIAL_PERSISTENT and x.is_channels_last:
-        return {name: 8 if name in _IMAGES else 16 for name in specs}
-    if x.dtype == DataType.FLOAT:
-        return {}
-    return dict.fromkeys(_IMAGES & specs.keys(), 4)
-
-
-INFERENCE = Operation(
-    "batch_normalization_inference",
-    "cudnnBatchNormalizationForwardInference",
-    ("x", "scale", "bias", "mean", "variance"),
-    ("y",),
-    lambda x, **_: x,
-    {"mode": BatchNormMode, "epsilon": float},
-    {**_BOTH, "estimatedMean": "mean", "estimatedVariance": "variance"},
-    shared=dict.fromkeys(("bias", "mean", "variance"), "scale"),
-    mixed=True,
-    check=_check_inference,
-)
-
-
-def _training(
-    name: str, ops: BatchNormOps, extra: tuple[str, ...] = (), **absent: None
-) -> Operation:
-    """Return the training of one of three kinds: alone, with a relu, or with an addition before that."""
-    activation = {} if ops == BatchNormOps.BN else {"activation": ActivationSpec}
-    return Operation(
-        f"batch_normalization_training{name}",
-        "cudnnBatchNormalizationForwardTrainingEx",
-        ("x", "scale", "bias", *extra),
-        ("y", *_SAVED, "running_mean", "running_var"),
-        _trained,
-        {"mode": BatchNormMode, "momentum": float, "epsilon": float, **activation},
-        {
-            **_BOTH,
-            "exponentialAverageFactor": "momentum",
-            "resultRunningMean": "running_mean",
-            "xData": "x",
-            "yData": "y",
-            "resultRunningVariance": "running_var",
-            "resultSaveMean": _SAVED[0],
-            "resultSaveInvVariance": _SAVED[1],
-            "zData": "z",
-            "workspace": "workSpace",
-        },
-        given={"running_mean": "running_mean", "running_var": "running_var"},
-        shared=dict.fromkeys(("bias", "running_mean", "running_var", *_SAVED), "scale"),
-        mixed=True,
-        check=_check_fused if activation else _check,
-        constants={"bnOps": ops, **absent},
-        alignments=_alignments,
-        workspace="cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
-        reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize" if activation else "",
-    )
-
-
-def _backward(
-    name: str, ops: BatchNormOps, extra: tuple[str, ...] = (), **absent: None
-) -> Operation:
-    """Return the gradients of the same."""
-    fused = ops != BatchNormOps.BN
-    data = {f"{operand}Data": operand for operand in ("x", "y", "dy", "dx", "dz")}
-    return Operation(
-        f"batch_normalization_backward{name}",
-        "cudnnBatchNormalizationBackwardEx",
-        ("x", "dy", "scale", *_SAVED, "y", "bias") if fused else ("x", "dy", "scale", *_SAVED),
-        ("dx", "dscale", "dbias", *extra),
-        lambda x, scale, **_: (x, scale, scale, *[x] * len(extra)),
-        {
-            "mode": BatchNormMode,
-            "epsilon": float,
-            **({"activation": ActivationSpec} if fused else {}),
-        },
-        {
-            "bnScaleData": "scale",
-            "bnBiasData": "bias",
-            "dBnScaleBiasDesc": "scaleDesc",
-            "dBnScaleData": "dscale",
-            "dBnBiasData": "dbias",
-            "savedMean": _SAVED[0],
-            "savedInvVariance": _SAVED[1],
-            "alphaDataDiff": "alpha",
-            "betaDataDiff": "beta",
-            "alphaParamDiff": "alpha",
-            "betaParamDiff": "beta",
-            **data,
-        },
-        shared=dict.fromkeys(("bias", "dscale", "dbias", *_SAVED), "scale"),
-        scaled=1 if fused else 3,
-        mixed=True,
-        check=_check_fused if fused else _check,
-        constants={"bnOps": ops, **absent},
-        alignments=_alignments,
-        workspace="cudnnGetBatchNormalizationBackwardExWorkspaceSize",
-        reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize" if fused else "",
-    )
-
-
-_RELU, _ADD_RELU = BatchNormOps.BN_ACTIVATION, BatchNormOps.BN_ADD_ACTIVATION
-TRAINING = _training("", BatchNormOps.BN, zDesc=None, z=None, activationDesc=None)
-TRAINING_RELU = _training("_relu", _RELU, zDesc=None, z=None)
-TRAINING_ADD_RELU = _training("_add_relu", _ADD_RELU, ("z",))
-BACKWARD = _backward(
-    "", BatchNormOps.BN, yDesc=None, y=None, dzDesc=None, dz=None, bias=None, activationDesc=None
-)
-BACKWARD_RELU = _backward("_relu", _RELU, dzDesc=None, dz=None)
-BACKWARD_ADD_RELU = _backward("_add_relu", _ADD_RELU, ("dz",))
 
 
 @documented(INFERENCE, "shaped as `x`")

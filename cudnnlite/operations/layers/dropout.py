@@ -12,41 +12,15 @@ from cudnnlite.arguments import instance_of, integer
 from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.devices import arrays
 from cudnnlite.devices.foreign import AnyArray
-from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.rnn.formats import host_array
-from cudnnlite.plans.family import DeviceArray, Handle, Operation, call, check_alike, documented
+from cudnnlite.plans.family import DeviceArray, Handle, call, documented
 from cudnnlite.plans.operands import use
+from cudnnlite.problems.dropout import BACKWARD, FORWARD
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import DropoutSpec
 
 _MAX_SEED = 2**64 - 1
-_HERE: dict[str, Any] = {
-    "options": {"dropout": DropoutSpec},
-    "dtypes": (DataType.FLOAT, DataType.DOUBLE, DataType.HALF),
-    "check": check_alike,
-    "reserve": "cudnnDropoutGetReserveSpaceSize",
-}
-FORWARD = Operation(
-    "dropout",
-    "cudnnDropoutForward",
-    ("x",),
-    ("y",),
-    lambda x, **_: x,
-    in_place=frozenset({"x"}),
-    names={"xdesc": "xDesc", "ydesc": "yDesc"},
-    **_HERE,
-)
-BACKWARD = Operation(
-    "dropout_gradient",
-    "cudnnDropoutBackward",
-    ("dy",),
-    ("dx",),
-    lambda dy, **_: dy,
-    in_place=frozenset({"dy"}),
-    names={"xdesc": "dxDesc", "dydesc": "dyDesc", "dxdesc": "dxDesc"},
-    **_HERE,
-)
 
 
 class DropoutState(NonCopyable):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from cudnnlite.devices.foreign import AnyArray
-from cudnnlite.plans.family import DeviceArray, Handle, Operation, call, documented, gradient_of
+from cudnnlite.plans.family import DeviceArray, Handle, call, documented
+from cudnnlite.problems.pooling import BACKWARD, FORWARD
 from cudnnlite.specs.layers import PoolingSpec
-
-_OUTPUT, _OPTIONS = (lambda x, pooling: pooling.output_spec(x)), {"pooling": PoolingSpec}
-FORWARD = Operation("pooling_forward", "cudnnPoolingForward", ("x",), ("y",), _OUTPUT, _OPTIONS)
-BACKWARD = gradient_of(FORWARD, "cudnnPoolingBackward", ("y", "dy", "x"))
 
 
 @documented(

@@ -8,65 +8,14 @@ from typing import Any
 from cudnnlite._raw.enums import FoldingDirection
 from cudnnlite.arguments import shown
 from cudnnlite.devices.foreign import AnyArray
-from cudnnlite.dtypes import AnyDtype, dtype_name, parse_dtype
-from cudnnlite.enums import DataType
+from cudnnlite.dtypes import AnyDtype, parse_dtype
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.convolution.layout_conversion import TRANSFORM
-from cudnnlite.plans.family import DeviceArray, Handle, Operation, call, documented
+from cudnnlite.plans.family import DeviceArray, Handle, call, documented
 from cudnnlite.plans.operands import on_device, use
-from cudnnlite.problems.operation import LAYER_DTYPES
+from cudnnlite.problems.transform import EXTENDED, FILTER, TRANSFORM
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layers import TensorTransformSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
-
-_NAMES = {
-    "transDesc": "transformDesc",
-    "srcDesc": "xDesc",
-    "srcData": "x",
-    "destDesc": "yDesc",
-    "destData": "y",
-}
-
-
-def _check(specs: Any, options: Any) -> None:
-    x, y = (spec.dtype for spec in specs.values())
-    halves = {DataType.HALF, DataType.BFLOAT16}
-    if x != y and (
-        y in (DataType.DOUBLE, DataType.INT8) or {x, y} == halves
-    ):  # refused, or wrong, on an H200
-        raise ArgumentError(
-            f"from {dtype_name(x)} to {dtype_name(y)} with padding or folding: cuDNN converts to float32, float16 and "
-            "bfloat16 alone, and not between the last two"
-        )
-    if options["beta"]:
-        raise ArgumentError(f"beta={options['beta']!r} with padding or folding; allowed: 0")
-
-
-EXTENDED = Operation(
-    "transform_tensor_ex",
-    "cudnnTransformTensorEx",
-    ("x",),
-    ("y",),
-    lambda x, transform: TensorSpec(transform.output_shape(x.shape), x.dtype, transform.layout),
-    {"transform": TensorTransformSpec},
-    _NAMES,
-    dtypes=LAYER_DTYPES,
-    mixed=True,
-    check=_check,
-)
-FILTER = Operation(
-    "transform_filter_ex",
-    "cudnnTransformFilter",
-    ("x",),
-    ("y",),
-    lambda x, target, **_: target.tensor,
-    {"source": FilterSpec, "target": FilterSpec, "transform": TensorTransformSpec},
-    {**_NAMES, "srcDesc": "sourceDesc", "destDesc": "targetDesc"},
-    dtypes=LAYER_DTYPES,
-    mixed=True,
-    check=_check,
-    bare={"x": lambda values: values["source"].tensor, "y": lambda values: values["target"].tensor},
-)
 
 
 def _transform(

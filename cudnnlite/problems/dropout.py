@@ -1,0 +1,40 @@
+"""Dropout, forward and backward, as declarations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnlite.enums import DataType
+from cudnnlite.problems.operation import Operation, check_alike
+from cudnnlite.specs.layers import DropoutSpec
+
+_HERE: dict[str, Any] = {
+    "options": {"dropout": DropoutSpec},
+    "dtypes": (DataType.FLOAT, DataType.DOUBLE, DataType.HALF),
+    "check": check_alike,
+    "reserve": "cudnnDropoutGetReserveSpaceSize",
+}
+
+
+FORWARD = Operation(
+    "dropout",
+    "cudnnDropoutForward",
+    ("x",),
+    ("y",),
+    lambda x, **_: x,
+    in_place=frozenset({"x"}),
+    names={"xdesc": "xDesc", "ydesc": "yDesc"},
+    **_HERE,
+)
+
+
+BACKWARD = Operation(
+    "dropout_gradient",
+    "cudnnDropoutBackward",
+    ("dy",),
+    ("dx",),
+    lambda dy, **_: dy,
+    in_place=frozenset({"dy"}),
+    names={"xdesc": "dxDesc", "dydesc": "dyDesc", "dxdesc": "dxDesc"},
+    **_HERE,
+)

@@ -1,0 +1,44 @@
+"""The matrix of a convolution as a declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from cudnnlite.errors import ArgumentError
+from cudnnlite.problems.convolution import FORWARD as CONVOLUTION
+from cudnnlite.problems.operation import FLOATS, Operation
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+
+
+def _columns(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec) -> TensorSpec:
+    if conv.groups != 1 or x.rank == 5 or not conv.is_symmetric:
+        raise ArgumentError(
+            f"conv={conv} of x={x}; cuDNN has columns of one group, in one or two dimensions, padded alike at both ends"
+        )
+    n, _, *positions = conv.output_shape(x.shape, w.shape)
+    if n == 0:
+        raise ArgumentError(f"x={x} is an empty batch, which has no columns")
+    return TensorSpec((prod(w.shape[1:]), n * prod(positions)), x.dtype)
+
+
+def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {
+        **CONVOLUTION.complete(specs, options),
+        "w": options["w"].replace(dtype=specs["x"].dtype),
+    }
+
+
+IM2COL = Operation(
+    "im2col",
+    "cudnnIm2Col",
+    ("x",),
+    ("columns",),
+    _columns,
+    {"w": FilterSpec, "conv": ConvolutionSpec},
+    {"colBuffer": "columns"},
+    bare={"columns": lambda values: _columns(*(values[name] for name in ("x", "w", "conv")))},
+    dtypes=FLOATS,
+    complete=_complete,
+)
