@@ -123,34 +123,16 @@ from cudnnlite.operations.attention.plan import (
 )
 from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.operations.convolution.backward import (
-    ConvolutionBackwardDataPlan,
-    ConvolutionBackwardFilterPlan,
     convolution_backward_data,
     convolution_backward_filter,
     convolution_transpose,
-    find_convolution_backward_data,
-    find_convolution_backward_filter,
-    get_convolution_backward_data,
-    get_convolution_backward_filter,
-    plan_convolution_backward_data,
-    plan_convolution_backward_filter,
 )
 from cudnnlite.operations.convolution.bias_gradient import convolution_backward_bias
 from cudnnlite.operations.convolution.folding import fold_batch_normalization
-from cudnnlite.operations.convolution.forward import (
-    ConvolutionForwardPlan,
-    convolution_forward,
-    find_convolution_forward,
-    get_convolution_forward,
-    plan_convolution_forward,
-)
-from cudnnlite.operations.convolution.fused import (
-    ConvolutionBiasActivationForwardPlan,
-    ConvolutionBiasActivationForwardProblem,
-    convolution_bias_activation_forward,
-    plan_convolution_bias_activation_forward,
-)
+from cudnnlite.operations.convolution.forward import convolution_forward
+from cudnnlite.operations.convolution.fused import convolution_bias_activation_forward
 from cudnnlite.operations.convolution.im2col import im2col
+from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.layers.activation import activation_backward, activation_forward
 from cudnnlite.operations.layers.batch_normalization import (
     batch_normalization_backward,
@@ -181,7 +163,6 @@ from cudnnlite.operations.layers.spatial_transformer import (
     spatial_transformer_sample_backward,
 )
 from cudnnlite.operations.layers.transform import transform_filter, transform_tensor
-from cudnnlite.operations.planning import plan_operation
 from cudnnlite.operations.rnn.functions import (
     plan_rnn,
     rnn_backward_data,
@@ -195,16 +176,12 @@ from cudnnlite.operations.rnn.search import find_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.capture import CapturedGraph, capture
 from cudnnlite.plans.named_weights import WeightLayout, WeightPlace
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import Replay, ReplayCosts
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
-from cudnnlite.problems.convolution_backward import (
-    ConvolutionBackwardDataProblem,
-    ConvolutionBackwardFilterProblem,
-)
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.problems.recording import record_problems
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
-from cudnnlite.problems.rnn import RNNForwardProblem
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.attention import AttentionSpec, SeqDataSpec
@@ -259,20 +236,13 @@ __all__ = [
     "CaptureError",
     "CapturedGraph",
     "ClosedError",
-    "ConvolutionBackwardDataPlan",
-    "ConvolutionBackwardDataProblem",
-    "ConvolutionBackwardFilterPlan",
-    "ConvolutionBackwardFilterProblem",
-    "ConvolutionBiasActivationForwardPlan",
-    "ConvolutionBiasActivationForwardProblem",
     "ConvolutionBwdDataAlgo",
     "ConvolutionBwdFilterAlgo",
     "ConvolutionDescriptor",
-    "ConvolutionForwardPlan",
-    "ConvolutionForwardProblem",
     "ConvolutionFwdAlgo",
     "ConvolutionMode",
     "ConvolutionResult",
+    "ConvolutionPlan",
     "ConvolutionSpec",
     "CudnnError",
     "CudnnliteError",
@@ -307,10 +277,12 @@ __all__ = [
     "OpTensorDescriptor",
     "OpTensorOp",
     "OpTensorSpec",
+    "OperationPlan",
     "PackedSequences",
     "PoolingDescriptor",
     "PoolingMode",
     "PoolingSpec",
+    "Problem",
     "ProblemList",
     "RNNAlgo",
     "RNNBiasMode",
@@ -318,7 +290,6 @@ __all__ = [
     "RNNDataLayout",
     "RNNDataSpec",
     "RNNDescriptor",
-    "RNNForwardProblem",
     "RNNGradients",
     "RNNInputMode",
     "RNNMode",
@@ -385,14 +356,8 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "errors",
-    "find_convolution_backward_data",
-    "find_convolution_backward_filter",
-    "find_convolution_forward",
     "find_rnn_forward",
     "fold_batch_normalization",
-    "get_convolution_backward_data",
-    "get_convolution_backward_filter",
-    "get_convolution_forward",
     "im2col",
     "lrn_backward",
     "lrn_forward",
@@ -401,11 +366,6 @@ __all__ = [
     "multi_head_attention_forward",
     "op_tensor",
     "pack_sequences",
-    "plan_convolution_backward_data",
-    "plan_convolution_backward_filter",
-    "plan_convolution_bias_activation_forward",
-    "plan_convolution_forward",
-    "plan_operation",
     "plan_rnn",
     "pooling_backward",
     "pooling_forward",

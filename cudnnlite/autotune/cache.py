@@ -25,7 +25,7 @@ from cudnnlite.arguments import (
 from cudnnlite.autotune.entries import TuningEntry, TuningKey
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
-from cudnnlite.problems.problem import KINDS
+from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.warn import warn_user
 
 CACHE_VARIABLE = "CUDNNLITE_TUNING_CACHE"
@@ -152,7 +152,7 @@ class TuningCache(Closable):
         filters = (
             ("device", "gpu", gpu if gpu is None else instance_of(gpu, str, "gpu")),
             ("device", "cudnn", cudnn if cudnn is None else integer(cudnn, "cudnn")),
-            ("problem", "kind", one_of(kind, "kind", None, *KINDS)),
+            ("problem", "kind", one_of(kind, "kind", None, *TUNABLE)),
         )
         self._require_open()
         read = filter(None, map(self._read, entry_files(self._folder)))

@@ -20,13 +20,14 @@ from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.operation_graph import Graph
-from cudnnlite.operations.convolution.algorithms import found, ranked, wants_tensor_cores
+from cudnnlite.operations.convolution.algorithms import ranked, search, wants_tensor_cores
 from cudnnlite.operations.convolution.engines import engine_rows, is_aligned, shared_graph
 from cudnnlite.operations.convolution.layout_conversion import conversion_layout
-from cudnnlite.plans.call import specs_of
+from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.plans.operands import on_device
-from cudnnlite.plans.operation_plan import OperationPlan, plan_class
 from cudnnlite.plans.replay import Replay, with_replay
+from cudnnlite.plans.request import Request
+from cudnnlite.problems.fused_convolution import BIAS, FUSED, FUSED_WITH_Z
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult
 from cudnnlite.problems.table import AlgorithmTable
@@ -74,9 +75,10 @@ def check_operands(
             f"operands={sorted(map(str, operands))}; needed: {sorted(wanted)}, allowed: {allowed}"
         )
     own = {name: on_device(handle, array, name) for name, array in operands.items()}
-    specs_of(
-        operation, [own[name] for name in operation.reads], None
-    )  # says it better where a filter is none at all
+    # The message of a filter that is none at all is better than that of another spec.
+    Request(
+        handle, operation, [own[name] for name in operation.reads], [*problem.options.values()]
+    )._specs()
     for name, array in own.items():
         known = problem.values[written if name == "out" else name]
         if not is_as(array.spec, known):
@@ -174,7 +176,7 @@ def candidates(
     algorithms = problem.operation.algorithms
     assert algorithms is not None
     for layout in (
-        policy.layouts if algorithms.build is None else ()
+        () if problem.operation in (FUSED, FUSED_WITH_Z, BIAS) else policy.layouts
     ):  # a convolution alone is converted
         name = layout_of_rank(layout, first.rank)
         if name and all(spec.vector == 1 for spec in specs):
@@ -270,14 +272,13 @@ class _Trial:
                 plan(*self._read.values(), out=out)
             return plan.replay
 
-    def _plan(self, row: AlgorithmResult, *, replay: bool = False) -> OperationPlan:
+    def _plan(self, row: AlgorithmResult, *, replay: bool = False) -> ConvolutionPlan:
         graph = self._graph if isinstance(row.algorithm, Engine) else None
-        return plan_class(self._problem.operation)(
-            self._handle, self._problem, row, replay=replay, graph=graph
-        )
+        plan = ConvolutionPlan(self._handle, self._problem, row, replay=replay, graph=graph)
+        return plan.prepare()
 
     def _check(
-        self, plan: OperationPlan, row: AlgorithmResult, policy: TuningPolicy
+        self, plan: ConvolutionPlan, row: AlgorithmResult, policy: TuningPolicy
     ) -> AlgorithmResult:
         """Run a plan over poisoned memory, and return the row with its errors."""
         device, stream, y = self._handle.device, self._handle.stream, self._y
@@ -304,7 +305,7 @@ def _reported(
         read = {name: operands[name] for name in problem.operation.reads}
         if wants_tensor_cores(problem):
             problem = problem.replace(conv=problem.conv.replace(math_type=MathType.TENSOR_OP))
-        rows = found(handle, problem, read, operands["out"], handle.workspace.limit_for(limit))
+        rows = search(handle, problem, read, operands["out"], handle.workspace.limit_for(limit))
     except (CudnnError, DeviceMemoryError):
         return {}
     return {

@@ -21,7 +21,8 @@ from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.kept import kept
-from cudnnlite.problems.problem import Problem, problem_from_plain
+from cudnnlite.problems.catalogue import problem_from_plain
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
 from cudnnlite.problems.table import AlgorithmTable
 

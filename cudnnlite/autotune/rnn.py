@@ -14,12 +14,12 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.rnn.search import candidates, search_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import on_device
-from cudnnlite.problems.rnn import RNNForwardProblem
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.table import AlgorithmTable
 
 
 def operands_of(
-    handle: Handle, problem: RNNForwardProblem, alignments: Mapping[str, int] | None = None
+    handle: Handle, problem: Problem, alignments: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
     """Make up an input, and weights whose products with it are of the order of 1."""
     spec = problem.spec
@@ -32,9 +32,7 @@ def operands_of(
     }
 
 
-def check_operands(
-    handle: Handle, problem: RNNForwardProblem, operands: Mapping[str, Any]
-) -> dict[str, Any]:
+def check_operands(handle: Handle, problem: Problem, operands: Mapping[str, Any]) -> dict[str, Any]:
     """Return the user's operands; ArgumentError if they are not the problem's (the search checks the rest)."""
     if not {"x", "weights"} <= set(operands) <= {"x", "weights", "hx", "cx"}:
         raise ArgumentError(
@@ -48,7 +46,7 @@ def check_operands(
 
 def search_rnn(
     handle: Handle,
-    problem: RNNForwardProblem,
+    problem: Problem,
     policy: TuningPolicy,
     operands: Mapping[str, Any],
     progress: bool = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
@@ -20,20 +20,19 @@ from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
 from cudnnlite.kept import kept
-from cudnnlite.operations.convolution.fused import BIAS, FUSED, FUSED_WITH_Z
-from cudnnlite.plans.choosing import alignment_of
+from cudnnlite.plans.operands import alignment_of
 from cudnnlite.problems import rnn as rnn_problem
 from cudnnlite.problems.convolution import FORWARD
 from cudnnlite.problems.convolution_backward import DATA, FILTER
+from cudnnlite.problems.fused_convolution import BIAS, FUSED, FUSED_WITH_Z
 from cudnnlite.problems.operation import Operation
-from cudnnlite.problems.problem import KINDS, Problem
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.contest import refuse_search
 from cudnnlite.version import __version__
 from cudnnlite.warn import log, warn_user
 
-_MOST_REMEMBERED = 4096
 SLOW_SECONDS = 1.0  # of measuring inside a call, which are told
 
 
@@ -90,6 +89,8 @@ class Tuner(Closable):
         Whether operations may measure.
     owns_cache : bool
         Whether the cache was opened here.
+    revision : int
+        How often `tune` measured: plans of choices that are older are not used any more.
 
     Raises
     ------
@@ -127,6 +128,7 @@ class Tuner(Closable):
         self.owns_cache = not isinstance(cache, TuningCache)
         self.cache = cache if isinstance(cache, TuningCache) else TuningCache(cache)
         self.measured = 0
+        self.revision = 0
         self._memory = handle.device.memory_info()[
             1
         ]  # asked here: while a graph is recorded CUDA may not be asked
@@ -134,7 +136,6 @@ class Tuner(Closable):
         # what goes nowhere else: times that mean nothing, tables from which something is missing that may be there later, and
         # those in which nothing can be chosen: operations need not measure again
         self._own: dict[TuningKey, AlgorithmTable] = {}
-        self._choices: dict[Hashable, AlgorithmResult] = {}
         self._told: set[Problem] = set()
         self._told_slow = False
 
@@ -179,15 +180,18 @@ class Tuner(Closable):
         self.handle.use()
         policy = self._policy_within(None)
         if operands is None:
-            return self._look_up(self._key(problem, {}, policy)) or self._measure(
-                problem, {}, policy
-            )
+            known = self._look_up(self._key(problem, {}, policy))
+            if known is not None:
+                return known
+            self.revision += 1
+            return self._measure(problem, {}, policy)
         if not isinstance(operands, Mapping):
             raise ArgumentError(f"operands={shown(operands)} is not a mapping of names to arrays")
         checked = search.check(self.handle, problem, operands)
         aligned = {
             name: alignment_of(array) for name, array in checked.items() if name in search.aligned
         }
+        self.revision += 1
         return self._measure(problem, aligned, policy, checked)
 
     def choose(
@@ -195,7 +199,8 @@ class Tuner(Closable):
         problem: Problem,
         alignments: Mapping[str, int] | None = None,
         limit: int | None = None,
-        key: Hashable = None,
+        *,
+        for_call: bool = False,
     ) -> AlgorithmResult | None:
         """Return the best candidate for a problem, remembered or measured now.
 
@@ -208,15 +213,15 @@ class Tuner(Closable):
             What each operand's address is a multiple of, in bytes: powers of two up to 256, which is assumed otherwise.
         limit : int, optional
             Bytes of workspace, beside the policy's own limit; the handle's limit if not given.
-        key : hashable, optional
-            Under which `recall` finds this choice.
+        for_call : bool
+            Whether an operation asks: where there is no memory for measuring, its heuristic chooses.
 
         Returns
         -------
         AlgorithmResult or None
             To be passed to an operation as `algorithm`.  None, with a warning, where it would have to be measured, but may
-            not: while a CUDA graph is recorded on the handle's stream, or without `measure`; or, where an operation asks (with
-            a key), if there is no memory for measuring.
+            not: while a CUDA graph is recorded on the handle's stream, or without `measure`; or, `for_call`, if there is no
+            memory for measuring.
 
         Raises
         ------
@@ -229,7 +234,7 @@ class Tuner(Closable):
         self.handle.use()
         policy, aligned = self._policy_within(limit), dict(alignments or {})
         for posed in dict.fromkeys((problem, typical(problem))):
-            table = self._look_up(self._key(posed, aligned, policy), hopeless=key is not None)
+            table = self._look_up(self._key(posed, aligned, policy), hopeless=for_call)
             if table is not None:
                 break
         else:
@@ -245,7 +250,7 @@ class Tuner(Closable):
                 DeviceMemoryError,
                 CaptureError,
             ) as error:  # the latter: another thread's capture
-                if key is None:
+                if not for_call:
                     raise
                 why = (
                     "for want of memory"
@@ -260,7 +265,7 @@ class Tuner(Closable):
                     warn_user(told, TuningWarning)
                 return None
             if (
-                key is not None
+                for_call
                 and not self._told_slow
                 and (seconds := time.perf_counter() - start) > SLOW_SECONDS
             ):
@@ -269,16 +274,7 @@ class Tuner(Closable):
                 if self.handle.device.times_mean_nothing:
                     why += "; times of the emulated device are not saved"
                 log.warning("measuring %s took %.1f s; %s", posed, seconds, why)
-        choice = table.best()
-        if key is not None:
-            if len(self._choices) >= _MOST_REMEMBERED:
-                self._choices.clear()
-            self._choices[key] = choice
-        return choice
-
-    def recall(self, key: Hashable) -> AlgorithmResult | None:
-        """Return the choice that was made under a key of the caller's; None if there is none."""
-        return self._choices.get(key)
+        return table.best()
 
     def is_remembered(self, problem: Problem) -> bool:
         """Tell whether `tune` would measure nothing for a problem."""
@@ -326,7 +322,6 @@ class Tuner(Closable):
             )
             log.info("tuned %s in %.1f s: %s", problem, seconds, best)
             self.measured += 1
-            self._choices.clear()
             untried = [row for row in table if row.transient]
             if untried:
                 names, why = (
@@ -407,9 +402,7 @@ def search_of(problem: Any) -> Search:
     """Return how a problem is searched; ArgumentError if problems of its kind cannot be tuned."""
     if isinstance(problem, Problem) and problem.operation in SEARCHES:
         return SEARCHES[problem.operation]
-    names = ", ".join(
-        dict.fromkeys(KINDS[each.name].__name__ for each in SEARCHES if each.name in KINDS)
-    )
+    names = ", ".join(operation.name for operation in SEARCHES)
     raise ArgumentError(f"problem={shown(problem)} cannot be tuned; allowed: {names}")
 
 

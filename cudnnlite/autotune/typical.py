@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
 from math import floor, log2
 
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.rnn import RNNForwardProblem
+from cudnnlite.problems.rnn import FORWARD, forward_problem
 from cudnnlite.specs import RNNDataSpec
 
 
-@singledispatch
 def typical(problem: Problem) -> Problem:
     """Return the problem that is measured when a call poses this one.
 
     A convolution stands for itself.  Sequences come in all lengths, and each would be measured anew: their number of steps is
     rounded to 1, 2, 3, 4, 6, 8, 12, 16, ..., and lengths that differ become evenly spread ones.
     """
-    return problem
-
-
-@typical.register
-def _(problem: RNNForwardProblem) -> RNNForwardProblem:
+    if problem.operation is not FORWARD:
+        return problem
     data = problem.data
     steps = rounded(data.max_length)
     if data.is_full:
@@ -33,7 +28,7 @@ def _(problem: RNNForwardProblem) -> RNNForwardProblem:
             max(1, steps - number * steps // data.batch) for number in range(data.batch)
         )
     values = data.values() | {"max_length": steps, "lengths": lengths}
-    return RNNForwardProblem(problem.spec, RNNDataSpec.from_values(values), problem.training)
+    return forward_problem(problem.spec, RNNDataSpec.from_values(values), problem.training)
 
 
 def rounded(number: int) -> int:

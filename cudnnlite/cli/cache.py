@@ -35,7 +35,7 @@ from cudnnlite.cli.common import (
 )
 from cudnnlite.cli.comparison import Comparison, wanted, what
 from cudnnlite.errors import CudnnliteError
-from cudnnlite.problems.problem import KINDS
+from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.results import named
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
@@ -52,7 +52,8 @@ CudnnOption = Annotated[
     str | None, typer.Option("--cudnn", help="Only those of a version of cuDNN: 9.28.0.")
 ]
 KindOption = Annotated[
-    str | None, typer.Option("--kind", help=f"Only those of a kind of problem: {', '.join(KINDS)}.")
+    str | None,
+    typer.Option("--kind", help=f"Only those of a kind of problem: {', '.join(TUNABLE)}."),
 ]
 
 
@@ -217,8 +218,8 @@ def _agreed(question: str) -> bool:
 
 
 def _filters(gpu: str | None, cudnn: str | None, kind: str | None) -> dict[str, Any]:
-    if kind is not None and kind not in KINDS:
-        raise misuse(f"--kind {kind}: allowed: {', '.join(KINDS)}")
+    if kind is not None and kind not in TUNABLE:
+        raise misuse(f"--kind {kind}: allowed: {', '.join(TUNABLE)}")
     return {"gpu": gpu, "cudnn": None if cudnn is None else _parse_version(cudnn), "kind": kind}
 
 

@@ -15,14 +15,14 @@ from cudnnlite.cli.common import misuse, misuse_told
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import parse_math_type
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
-from cudnnlite.problems.convolution_backward import (
-    ConvolutionBackwardDataProblem,
-    ConvolutionBackwardFilterProblem,
+from cudnnlite.operations.convolution.backward import (
+    convolution_backward_data,
+    convolution_backward_filter,
 )
+from cudnnlite.operations.convolution.forward import convolution_forward
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ProblemList
-from cudnnlite.problems.rnn import RNNForwardProblem
+from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.layout import layout_of_rank
 from cudnnlite.specs.steps import NAMED_PADDING
@@ -131,11 +131,11 @@ def _convolution(flags: SimpleNamespace) -> Problem:
         conv = ConvolutionSpec(
             **{name: value for name, value in given.items() if value is not None}
         )
-        forward = ConvolutionForwardProblem(x, w, conv)
+        forward = convolution_forward.problem(x, w, conv)
         if flags.operation == "backward_data":
-            return ConvolutionBackwardDataProblem(w, forward.y, conv, x)
+            return convolution_backward_data.problem(w, forward.y, conv, x=x)
         if flags.operation == "backward_filter":
-            return ConvolutionBackwardFilterProblem(x, forward.y, conv, w)
+            return convolution_backward_filter.problem(x, forward.y, conv, w=w)
         return forward
 
 
@@ -177,7 +177,7 @@ def _model(path: Path, flags: SimpleNamespace, batch: int | None) -> ProblemList
     return changed
 
 
-def _rnn(text: str, dtype: str | None, math_type: str | None) -> RNNForwardProblem:
+def _rnn(text: str, dtype: str | None, math_type: str | None) -> Problem:
     """Read the value of --rnn, "lstm:steps=100,batch=64,input=256,hidden=256"."""
     cell, _, rest = text.partition(":")
     values: dict[str, Any] = {} if math_type is None else {"math_type": math_type}
@@ -207,7 +207,7 @@ def _rnn(text: str, dtype: str | None, math_type: str | None) -> RNNForwardProbl
         data = RNNDataSpec(
             shape, dtype=spec.dtype, layout="batch_major" if batch_major else "sequence_major"
         )
-        return RNNForwardProblem(spec, data, training)
+        return forward_problem(spec, data, training)
 
 
 def _sizes(option: str, text: str) -> tuple[int, ...]:

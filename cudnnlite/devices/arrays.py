@@ -77,7 +77,17 @@ class DeviceArray(NonCopyable):
     [[0.0, 0.0, 0.0, 0.0], [16.0, 17.0, 18.0, 19.0], [0.0, 0.0, 0.0, 0.0]]
     """
 
-    __slots__ = ("__weakref__", "_owner", "device", "nbytes", "ptr", "readonly", "spec", "stream")
+    __slots__ = (
+        "__weakref__",
+        "_owner",
+        "device",
+        "nbytes",
+        "ptr",
+        "readonly",
+        "spec",
+        "stream",
+        "traits",
+    )
     _instead_of_copy = "pickle its numpy(), and copy it by its copy()"
 
     def __init__(
@@ -97,6 +107,8 @@ class DeviceArray(NonCopyable):
         self.readonly = readonly
         self._owner: object | None = owner
         self.stream = stream
+        # All that a call looks at: plans compare it at once with that of the last call.
+        self.traits = (ptr, spec, device, stream, readonly)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -373,6 +385,10 @@ class _ClosedArray(DeviceArray):
 
     @property
     def ptr(self) -> int:  # type: ignore[override]
+        raise ClosedError("this DeviceArray was closed")
+
+    @property
+    def traits(self) -> Any:
         raise ClosedError("this DeviceArray was closed")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from threading import current_thread, get_ident
 from typing import Any, Protocol, TypeAlias
@@ -33,17 +33,19 @@ Shape: TypeAlias = int | Iterable[int] | TensorSpec
 class Chooser(Protocol):
     """Who chooses the algorithm of a call that names none, instead of a heuristic."""
 
-    def recall(self, key: Hashable) -> Any:
-        """Return the choice that was made under a key; None if there is none."""
+    @property
+    def revision(self) -> int:
+        """How often a choice that was made may have changed since: plans of older choices are not used any more."""
 
     def choose(
         self,
         problem: Problem,
         alignments: Mapping[str, int],
         limit: int | None,
-        key: Hashable = None,
+        *,
+        for_call: bool = False,
     ) -> Any:
-        """Return a search's result for a problem, to be recalled under the key; None: let the heuristic choose."""
+        """Return a search's result for a problem; None: let the heuristic choose, `for_call` alone."""
 
 
 class Handle(NativeObject[cudnnHandle_t]):

@@ -28,7 +28,7 @@ from cudnnlite.emulated.registry import (
 from cudnnlite.emulated.support import is_deterministic, rounds_to_tf32, why_refused
 from cudnnlite.emulated.workspaces import needs_workspace
 from cudnnlite.enums import ActivationMode, DataType, Determinism, NanPropagation, Status
-from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.specs import ConvolutionSpec, TensorSpec
 
 _WORKSPACE_ALIGNMENT = 16

@@ -29,7 +29,8 @@ from cudnnlite.emulated.registry import (
 )
 from cudnnlite.emulated.remembered import remembered
 from cudnnlite.enums import DataType, Status
-from cudnnlite.problems.operation import OPERATIONS, RESERVE_ALIGNMENT
+from cudnnlite.problems.catalogue import OPERATIONS
+from cudnnlite.problems.operation import RESERVE_ALIGNMENT
 from cudnnlite.problems.problem import SCALARS
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
@@ -66,11 +67,13 @@ class Call:
             for name in (*own.reads, *own.writes)
         }
         self.specs: dict[str, Any] = {
-            n: self._described(n, kind) for n, kind in kinds.items() if n not in own.bare
+            n: self._described(n, kind)
+            for n, kind in kinds.items()
+            if n not in own.without_descriptor
         }
         self.options = {name: self._option(name, kind) for name, kind in own.options.items()}
         found = self.specs | {
-            n: needed(self.specs | self.options) for n, needed in own.bare.items()
+            n: needed(self.specs | self.options) for n, needed in own.without_descriptor.items()
         }
         self.specs = {name: found[name] for name in kinds}
         self.alignments = own.alignments(self.specs, self.options)
@@ -232,7 +235,7 @@ def computes(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function, NumPy in, NumPy out, as what an operation computes.
 
-    It receives the operands in the order of `Operation.reads`, then those of `Operation.given`, float32 or float64, and the
+    It receives the operands in the order of `Operation.reads`, then those of `Operation.caller_provided`, float32 or float64, and the
     options by name; where there is a reserve space, `call` besides.  It returns the result before alpha, beta and rounding,
     or what has its shape by broadcasting; a tuple where more than one operand is written.  Descriptors, addresses, alignment
     and what is refused are seen to here.
@@ -279,7 +282,7 @@ def computes(
             call.api.ran.add(own.function)
             values = [
                 read_values(views[n], specs[n]).astype(call.compute)
-                for n in (*own.reads, *own.given)
+                for n in (*own.reads, *own.caller_provided)
             ]
             given = {**call.options, "call": call} if own.reserve else call.options
             with np.errstate(all="ignore"):
@@ -287,7 +290,7 @@ def computes(
             for name, result in zip(
                 own.writes, results if isinstance(results, tuple) else (results,), strict=True
             ):
-                how = (alpha, beta) if name in own.writes[: own.scaled] else (1.0, 0.0)
+                how = (alpha, beta) if name in own.writes[: own.blended_outputs] else (1.0, 0.0)
                 spec, old = specs[name], read_values(views[name], specs[name]) if how[1] else None
                 whole = np.broadcast_to(result, spec.shape)
                 write_values(

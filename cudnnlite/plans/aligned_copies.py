@@ -10,7 +10,7 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import AlignmentWarning, CaptureError
-from cudnnlite.operations.convolution.layout_conversion import same_type_conversion
+from cudnnlite.plans.conversion import conversion
 from cudnnlite.plans.operands import wait_for_streams
 from cudnnlite.specs import TensorSpec
 from cudnnlite.warn import warn_user
@@ -65,14 +65,14 @@ class AlignedCopies:
             arrays.move_values(array, copy, stream)
             return
         if array.spec not in self._conversions:
-            self._conversions[array.spec] = same_type_conversion(
-                self._handle, array.spec, self._stack
+            self._conversions[array.spec] = conversion(
+                self._handle, array.spec, array.spec, 0.0, self._stack
             )
-        conversion = self._conversions[array.spec]
-        conversion.replace(x=copy.ptr, y=array.ptr)
+        bring_back = self._conversions[array.spec]
+        bring_back.replace(x=copy.ptr, y=array.ptr)
         other_streams = wait_for_streams(stream, array)
         try:
-            conversion()
+            bring_back()
         finally:
             for other in other_streams:
                 other.wait(stream)

@@ -1,9 +1,10 @@
-"""`Described`: a problem told to cuDNN: its descriptors, and calls with their arguments found by the header's names."""
+"""`NativeProblem`: a problem's descriptors, and C calls with their arguments found by the header's names."""
 
 from __future__ import annotations
 
 import ctypes
 from contextlib import ExitStack
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,130 +15,113 @@ from cudnnlite.descriptors import DESCRIPTORS, check_describable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType
 from cudnnlite.errors import BadParamError, CudnnError, NotSupportedError
-from cudnnlite.graph.operation_graph import Graph, convolution_graph
-from cudnnlite.kept import kept
 from cudnnlite.problems.problem import Problem
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.frozen import FrozenSpec
 
 
-class Described:
-    """The descriptors of a problem on one handle, and its scalars, owned by `stack`.
+class NativeProblem:
+    """The descriptors of a problem on one handle, and its scalars.
 
-    `partly`: a convolution that no descriptor can describe is left out; a graph describes it.  `graph` is the problem's, where
-    somebody has it, and keeps it for as long as this is used.
+    Parameters
+    ----------
+    handle : Handle
+        What the calls are made with.
+    problem : Problem
+        What is described.
+    stack : ExitStack
+        Owns the descriptors.
     """
 
-    def __init__(
-        self,
-        handle: Handle,
-        problem: Problem,
-        stack: ExitStack,
-        *,
-        partly: bool = False,
-        graph: Graph | None = None,
-    ) -> None:
-        self.handle, self.problem, self._stack, self._partly, self._graph = (
-            handle,
-            problem,
-            stack,
-            partly,
-            graph,
-        )
+    def __init__(self, handle: Handle, problem: Problem, stack: ExitStack) -> None:
+        self.handle = handle
+        self.problem = problem
+        self._stack = stack
         for name, spec in problem.specs.items():
-            if name not in problem.operation.bare:
+            if name not in problem.operation.without_descriptor:
                 check_describable(spec, problem.operation.argument(name))
 
-    @property
-    def graph(self) -> Graph:
-        """The problem's operation graph; NotSupportedError if cuDNN has none."""
-        if self._graph is None:
-            self._graph = graph_of(self.handle, self.problem, self._stack)
-        return self._graph
+    def described_values(self) -> dict[str, Any]:
+        """Return the specs that have descriptors, by the names of operands and options."""
+        operation = self.problem.operation
+        without_own = {*operation.without_descriptor, *operation.shared}
+        operands = {
+            name: spec for name, spec in self.problem.specs.items() if name not in without_own
+        }
+        options = {
+            name: value
+            for name, value in self.problem.options.items()
+            if isinstance(value, FrozenSpec)
+        }
+        return operands | options
 
-    @kept
+    @cached_property
     def descriptors(self) -> dict[str, Any]:
         """The descriptors of operands and options, by name, made when they are first asked for."""
-        problem, operation = self.problem, self.problem.operation
-        left_out = {*operation.bare, *operation.shared}
-        described = {name: spec for name, spec in problem.specs.items() if name not in left_out} | {
-            name: value
-            for name, value in problem.options.items()
-            if isinstance(value, FrozenSpec)
-            and (getattr(value, "is_symmetric", True) or not self._partly)
-        }
-        rank = next(iter(problem.specs.values())).rank - 2
+        first_spec = next(iter(self.problem.specs.values()))
         return {
-            name: self._stack.enter_context(_descriptor_of(self.handle, spec, rank))
-            for name, spec in described.items()
+            name: self._stack.enter_context(_describe(self.handle, spec, first_spec.rank - 2))
+            for name, spec in self.described_values().items()
         }
 
-    @kept
-    def _values(self) -> dict[str, Any]:
-        """What the arguments of its C functions are, by the header's names."""
+    @cached_property
+    def _arguments_by_name(self) -> dict[str, Any]:
+        """What the arguments of the problem's C functions are, by the header's names."""
         problem, operation, specs = self.problem, self.problem.operation, self.problem.specs
-        # in the host type that cuDNN wants for them: double beside double tensors, float otherwise
-        kind = np.float64 if next(iter(specs.values())).dtype == DataType.DOUBLE else np.float32
+        first_spec = next(iter(specs.values()))
+        # cuDNN reads host scalars as double beside double tensors, as float otherwise.
+        scalar_type = np.float64 if first_spec.dtype == DataType.DOUBLE else np.float32
         scalars = {
-            name: np.array(problem.values[name], kind)
+            name: np.array(problem.values[name], scalar_type)
             for name in (*operation.scalars, *operation.by_address)
         }
         self._stack.callback(scalars.clear)  # C has their addresses until then
-        values: dict[str, Any] = {name: value.ctypes.data for name, value in scalars.items()}
-        values |= {f"{name}Desc": descriptor.ptr for name, descriptor in self.descriptors.items()}
-        values |= {f"{name}SizeInBytes": specs[name].nbytes for name in operation.bare}
-        values |= dict.fromkeys([*specs, "workSpace", "reserveSpace"], 0) | {
-            "handle": self.handle.ptr
-        }
-        plain = {
+        plain_options = {
             name: value for name, value in problem.options.items() if name not in self.descriptors
         }
-        return {**operation.constants, **plain, **values}
+        return {
+            **operation.constants,
+            **plain_options,
+            **{name: value.ctypes.data for name, value in scalars.items()},
+            **{f"{name}Desc": descriptor.ptr for name, descriptor in self.descriptors.items()},
+            **{f"{name}SizeInBytes": specs[name].nbytes for name in operation.without_descriptor},
+            **dict.fromkeys([*specs, "workSpace", "reserveSpace"], 0),
+            "handle": self.handle.ptr,
+        }
 
-    def _arguments(self, function: str, given: dict[str, Any]) -> list[Any]:
-        values, names = self._values | given, self.problem.operation.names
-        return [values[names.get(name, name)] for name in FUNCTIONS[function].argnames]
+    def _arguments(self, function: str, others: dict[str, Any]) -> list[Any]:
+        arguments = self._arguments_by_name | others
+        names = self.problem.operation.names
+        return [arguments[names.get(name, name)] for name in FUNCTIONS[function].argnames]
 
     def workspace(self) -> int:
         """Return the bytes of workspace that an operation without a choice of algorithms needs."""
         operation = self.problem.operation
-        return (
-            self._size(operation.workspace)
-            if operation.workspace
-            else operation.scratch(self.problem.specs)
-        )
+        if operation.workspace:
+            return self._size(operation.workspace)
+        return operation.scratch(self.problem.specs)
 
     def reserve(self) -> int:
-        """Return the bytes of reserve space that an operation keeps for its backward call, or needs of its forward call."""
-        return self._size(self.problem.operation.reserve) if self.problem.operation.reserve else 0
+        """Return the bytes of reserve space between a forward call and its backward call."""
+        operation = self.problem.operation
+        return self._size(operation.reserve) if operation.reserve else 0
 
     def _size(self, function: str) -> int:
         size = ctypes.c_size_t()
         self.ask(function, sizeInBytes=size)
         return size.value
 
-    def ask(self, function: str, **given: Any) -> None:
-        """Call a C function now; what the problem does not say is given by the header's names."""
-        getattr(self.handle.api, function)(*self._arguments(function, given))
+    def ask(self, function: str, **others: Any) -> None:
+        """Call a C function now; `others` are arguments that the problem does not say, by the header's names."""
+        getattr(self.handle.api, function)(*self._arguments(function, others))
 
-    def prepare(self, function: str = "", **given: Any) -> PreparedCall:
+    def prepare(self, function: str = "", **others: Any) -> PreparedCall:
         """Return the operation's call, or another that takes what it takes, addresses missing."""
         function = function or self.problem.operation.function
-        return self.handle.api.prepare(function, *self._arguments(function, given))
+        return self.handle.api.prepare(function, *self._arguments(function, others))
 
 
-def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> Graph:
-    """Return a problem's operation graph; NotSupportedError if cuDNN has none."""
-    algorithms = problem.operation.algorithms
-    assert algorithms is not None
-    if algorithms.build is not None:
-        return algorithms.build(handle, stack, problem)  # type: ignore[no-any-return]
-    return convolution_graph(
-        handle, stack, algorithms.graph, problem.specs, problem.conv, problem.alpha, problem.beta
-    )
-
-
-def _descriptor_of(handle: Handle, spec: Any, spatial_rank: int) -> Any:
+def _describe(handle: Handle, spec: Any, spatial_rank: int) -> Any:
     """Return a descriptor of a spec, whose class may be derived from one of ours."""
     kind = next(DESCRIPTORS[base] for base in type(spec).__mro__ if base in DESCRIPTORS)
     if isinstance(spec, TensorSpec):
@@ -145,20 +129,20 @@ def _descriptor_of(handle: Handle, spec: Any, spatial_rank: int) -> Any:
     return kind.describing(spec, spatial_rank, handle)
 
 
-def involve(error: CudnnError, problem: Problem) -> CudnnError:
+def add_context(error: CudnnError, problem: Problem) -> CudnnError:
     """Add the specs to an error's message, and what is known to be refused; returns the error."""
+    is_refusal = isinstance(error, (NotSupportedError, BadParamError))
     hint = problem.operation.hint(problem) if isinstance(error, NotSupportedError) else ""
-    gaps = [
+    if hint:
+        error.notes += (hint,)
+    strided = [
         name
         for name in problem.operation.reads
         if getattr(problem.specs.get(name), "layout", "") == "strided"
     ]
-    packs = (
-        f"{', '.join(gaps)}: with gaps, or axes in an order of their own; .copy() is without gaps"
-        if gaps
-        else ""
-    )
-    error.notes += tuple(
-        filter(None, (hint, packs * isinstance(error, (NotSupportedError, BadParamError))))
-    )
+    if strided and is_refusal:
+        error.notes += (
+            f"{', '.join(strided)}: with gaps, or axes in an order of their own; "
+            ".copy() is without gaps",
+        )
     return error.involving(**problem.specs, **problem.options)

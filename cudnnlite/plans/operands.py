@@ -9,6 +9,7 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.device import check_recorded_together
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.sizes import format_size
@@ -42,6 +43,18 @@ def tensor_spec(operand: Any, argument: str) -> TensorSpec:
             f"{argument} of type {type(operand).__name__} is neither a TensorSpec nor a device array: {made}"
         )
     return spec
+
+
+def operand_spec(handle: Handle | None, operand: Any, argument: str) -> TensorSpec:
+    """Return the spec of an operand, which may be a spec itself.
+
+    An array of another library is viewed on the handle's device; without a handle it is refused.
+    """
+    is_described = isinstance(operand, TensorSpec) or hasattr(operand, "spec")
+    if handle is not None and not is_described:
+        use(handle)
+        return on_device(handle, operand, argument).spec
+    return tensor_spec(operand, argument)
 
 
 def check_writable(
@@ -123,6 +136,11 @@ def check_workspace(handle: Handle, workspace: Any, needed: int) -> DeviceArray:
     if not skipped:
         return buffer
     return arrays.part_of(buffer, TensorSpec((buffer.nbytes - skipped,), "uint8"), skipped)
+
+
+def alignment_of(array: DeviceArray) -> int:
+    """Return the largest power of two that divides an array's address, 256 at most."""
+    return min(array.ptr & -array.ptr, ALLOCATION_ALIGNMENT) or ALLOCATION_ALIGNMENT
 
 
 def usable_workspace(workspace: DeviceArray) -> int:

@@ -2,55 +2,36 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from operator import attrgetter
+from threading import get_ident
+from typing import Any, Protocol
 
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.dtypes import itemsize
-from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
-from cudnnlite.graph.engines import Engine
-from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
-from cudnnlite.operations.convolution.algorithms import UNALIGNED, check_asked, choose, prepare
-from cudnnlite.operations.convolution.layout_conversion import (
-    ConvertedConvolution,
-    conversion_layout,
-)
+from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.plans.aligned_copies import AlignedCopies, misaligned
 from cudnnlite.plans.empty_batch import SumOfNothing
-from cudnnlite.plans.native_problem import Described, involve
-from cudnnlite.plans.operands import check_overlap, check_workspace, check_writable, on_device
+from cudnnlite.plans.native_problem import NativeProblem, add_context
+from cudnnlite.plans.operands import (
+    check_overlap,
+    check_workspace,
+    check_writable,
+    on_device,
+    wait_for_streams,
+)
 from cudnnlite.plans.plan import Plan
-from cudnnlite.plans.replay import Operand, Replay, ReplayedCall, parse_replay
-from cudnnlite.plans.unrolled import unrolled
-from cudnnlite.problems.operation import RESERVE_ALIGNMENT, Operation
+from cudnnlite.problems import recording
+from cudnnlite.problems.operation import RESERVE_ALIGNMENT, STRICTEST_ALIGNMENT, all_of
 from cudnnlite.problems.problem import Problem, check_shape
-from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.filter import as_tensor, is_as
+from cudnnlite.specs.layers import DropoutSpec
 from cudnnlite.warn import log
 
-# of the docstring of a class that makes a choice
-_ATTRIBUTES = """
-
-    Attributes
-    ----------
-    {specs} : specs
-        What it was made for.
-    choice : AlgorithmResult or None
-        Algorithm, math type and layout that each call uses, with what was passed over; None for an empty batch.
-    workspace : int
-        Bytes that each call needs; converted operands are among them.
-
-    Notes
-    -----
-    C functions of a call: `cudnnBackendExecute`, or `{function}` and what converts operands for it.
-    """
-_plans: dict[Operation, type[OperationPlan]] = {}
+_traits = attrgetter("traits")
 
 
 class Prepared(Protocol):
@@ -73,221 +54,111 @@ class Prepared(Protocol):
 
 
 class OperationPlan(Plan):
-    """A problem on one handle, with everything decided and marshalled: ``plan(*operands, out=..., workspace=...)``.
+    """A problem on one handle, with everything decided and marshalled: ``plan(*operands, out=...)``.
+
+    The operands are those of the public function, in its order.
 
     Attributes
     ----------
     problem : Problem
         What it was made for; its specs and options are attributes of the plan too.
-    choice : AlgorithmResult or None
-        Algorithm, math type and layout that each call uses, with what was passed over; None where there is no choice, or
-        for an empty batch.
     workspace : int
-        Bytes that each call needs; converted operands are among them.
+        Bytes that each call needs.
     reserve : int
         Bytes of reserve space that a call keeps for the backward call, or needs of it; 0 for most operations.
     descriptors : dict
         Of operands and options, by name; empty where an engine runs, and for an empty batch.
     """
 
-    _run: ClassVar[Callable[..., DeviceArray]]  # as `__call__`, with `out` by position
+    choice: Any = None
 
-    def __init__(
-        self,
-        handle: Handle,
-        problem: Problem,
-        algorithm: Any = None,
-        limit: int | None = None,
-        interface: str | None = None,
-        replay: bool = False,
-        graph: Graph | None = None,
-    ) -> None:
-        super().__init__(handle, f"{type(self).__name__} of {problem.terms}")
+    def __init__(self, handle: Handle, problem: Problem, limit: int | None = None) -> None:
+        super().__init__(handle, f"plan of {problem}")
         self.problem = problem
-        operation = problem.operation
-        # by setattr: a look at __dict__, or a __getattr__, would make the plan's attributes slower
+        self.workspace = 0
+        self.reserve = 0
+        self.descriptors: dict[str, Any] = {}
         for name, value in problem.values.items():
             setattr(self, name, value)
-        for (
-            name,
-            spec,
-        ) in problem.specs.items():  # compared last: the same objects need not be compared again
-            setattr(self, f"_seen_{name}", None if name in operation.filters else spec)
-        self._new: dict[str, TensorSpec] = {}  # what may be new at each call
-        # what the last call was given, all that was found to be in order, and the address of its workspace
-        self._last: tuple[Any, ...] | None = None
-        self._scratch = 0
+        operation = problem.operation
+        self._reads = len(operation.reads)
+        self._writes_one = len(operation.writes) == 1
+        self._names = (*operation.reads, *operation.writes)
+        self._seen_specs: dict[str, TensorSpec] = {}  # specs that were compared and found right
+        self._new_specs: dict[str, TensorSpec] = {}  # of results that a call may allocate
+        # What the arrays of the last call were, if all of it was in order, and its workspace.
+        self._last_traits: list[Any] | None = None
+        self._last_scratch = 0
+        self._last_stream: Any = None
         self._prepared: Prepared | None = None
-        self._replayed: ReplayedCall | None = None
-        self.choice: AlgorithmResult | None = None
-        self.workspace = self.reserve = 0
-        self.descriptors: dict[str, Any] = {}
         self._alignments: Mapping[str, int] = operation.alignments(problem.specs, problem.values)
         self._copies: AlignedCopies | None = None
         self._limit = limit
         self._lease = handle.workspace.reserve
+        self._random_states = [
+            value.state for value in problem.options.values() if isinstance(value, DropoutSpec)
+        ]
+        # Whether a call has more arrays than operands and one output.
+        self._has_extras = bool(not self._writes_one or operation.reserve or self._random_states)
+        self._arrays = len(self._names) + bool(operation.reserve) + len(self._random_states)
+
+    def prepare(self) -> OperationPlan:
+        """Decide and marshal, and return the plan itself, which is closed if that fails."""
         try:
-            replays = parse_replay(replay)
-            if operation.algorithms is not None:
-                check_asked(problem, algorithm, interface)
-            if all(
-                problem.values[name].size == 0 for name in operation.writes
-            ):  # an empty batch: nothing to call
-                return
-            if operation.sums_images and any(
-                problem.values[name].size == 0 for name in operation.reads
-            ):
-                self._prepared = SumOfNothing(handle, problem, self._resources)
-                return
-            self._prepare(algorithm, limit, interface, graph)
-            log.debug("%s%s", self._description, f": {self.choice}" if self.choice else "")
-            if replays or getattr(self.choice, "replay", False):
-                self._replayed = ReplayedCall(handle, self._prepared, self._staged_operands())
-                self._prepared = self._replayed
-                self._resources.callback(self._replayed.close)
+            if self._sums_nothing():
+                self._prepared = SumOfNothing(self._handle, self.problem, self._resources)
+            elif not self._results_are_empty():
+                self._prepared = self._prepare_call()
+                log.debug("%s%s", self._description, f": {self.choice}" if self.choice else "")
         except BaseException as error:
             if isinstance(error, CudnnError):
-                involve(error, problem)
+                add_context(error, self.problem)
             self.close()
             raise
+        return self
 
-    def _prepare(
-        self, algorithm: Any, limit: int | None, interface: str | None, graph: Graph | None
-    ) -> None:
+    def _results_are_empty(self) -> bool:
         problem = self.problem
-        described = Described(self._handle, problem, self._resources, partly=True, graph=graph)
-        if problem.operation.algorithms is None:
-            self.descriptors = described.descriptors
-            self.workspace, self.reserve = described.workspace(), described.reserve()
-            self._prepared = described.prepare(
-                workSpaceSizeInBytes=self.workspace, reserveSpaceSizeInBytes=self.reserve
-            )
-            return
-        choice = choose(described, algorithm, limit, interface)
-        layout = conversion_layout(problem, choice.layout)
-        if layout:
-            self._prepared = converted = ConvertedConvolution(
-                self._handle, problem, choice, layout, self._resources
-            )
-            self.workspace = converted.workspace
-        else:
-            choice, self._prepared, self.workspace = prepare(described, choice, self._resources)
-            if isinstance(choice.algorithm, Engine):
-                # an engine's plan refuses what is not aligned; nothing else serves what is known not to be
-                copied = problem.specs if interface == UNALIGNED else ()
-                self._alignments = dict.fromkeys(copied, ALIGNMENT)
-            else:
-                self.descriptors = described.descriptors
-        if limit is not None and self.workspace > limit:
-            inside = f" in {layout}, converted operands included," if layout else ""
-            raise WorkspaceLimitError(
-                f"{choice.algorithm}{inside} needs a workspace of {format_size(self.workspace)}; the limit is "
-                f"{format_size(limit)}"
-            )
-        self.choice = replace(choice, workspace=self.workspace)
+        return all(problem.values[name].size == 0 for name in problem.operation.writes)
 
-    def _misaligned(self, **operands: DeviceArray) -> dict[str, int]:
-        """Return the operands that the kernels cannot load where they are, and the alignments that they need."""
-        return misaligned(self._alignments, operands)
-
-    def _call_on_copies(
-        self, alignments: Mapping[str, int], operands: dict[str, DeviceArray], **others: Any
-    ) -> Any:
-        """Make the call with aligned copies of some operands, and bring back what it writes.
-
-        Two operands in the same memory, as those of a call in place are, have the same copy.
-        """
-        operation = self.problem.operation
-        function = operation.function if self.descriptors else "cudnnBackendExecute"
-        if (workspace := others.get("workspace")) is not None:
-            self._own_workspace(
-                workspace, **operands
-            )  # which must not overlap what the copies are of
-        if self._copies is None:
-            self._copies = AlignedCopies(self._handle, function, self._resources)
-        copies: dict[tuple[int, TensorSpec], DeviceArray] = {}
-        stand_ins = dict(operands)
-        for name, alignment in alignments.items():
-            array = operands[name]
-            place = (array.ptr, array.spec)
-            if place not in copies:
-                argument, is_read = operation.argument(name), self._is_read(name)
-                copies[place] = self._copies.copy(argument, array, alignment, is_read=is_read)
-            stand_ins[name] = copies[place]
-        reads = [stand_ins[name] for name in operation.reads]
-        writes = tuple(stand_ins[name] for name in operation.writes)
-        returned: Any = self(*reads, out=writes if len(writes) > 1 else writes[0], **others)
-        originals = {}
-        for name in operation.writes:
-            if stand_ins[name] is not operands[name]:
-                self._copies.bring_back(stand_ins[name], operands[name])
-                originals[id(stand_ins[name])] = operands[name]
-        if isinstance(returned, tuple):
-            return tuple(originals.get(id(array), array) for array in returned)
-        return originals.get(id(returned), returned)
-
-    def _is_read(self, name: str) -> bool:
-        """Whether a call reads what an operand holds."""
-        operation = self.problem.operation
-        scaled = operation.writes[: operation.scaled] if self.problem.values.get("beta") else ()
-        return name not in operation.writes or name in scaled or name in operation.given
-
-    def _staged_operands(self) -> dict[str, Operand]:
-        """Return what can be copied to buffers and back, by the header's names.
-
-        Nothing if a result has gaps, to be kept, or is two arguments, which one buffer would have to be.
-        """
+    def _sums_nothing(self) -> bool:
+        """Whether the results are sums over the images of an empty batch."""
         problem, operation = self.problem, self.problem.operation
-        staged: dict[str, Operand] = {}
-        for name, spec in problem.specs.items():
-            written = name in operation.writes
-            packed = (
-                name in operation.filters
-                or spec.nbytes == spec.size * itemsize(spec.dtype) // spec.vector
-            )
-            if written and not packed:
-                return {}
-            if len(operation.header(name)) > 1:
-                return {}
-            if written or name not in operation.filters:  # weights seldom change
-                read = self._is_read(name)
-                staged |= {
-                    there: Operand(spec.nbytes, read, written) for there in operation.header(name)
-                }
-        return staged
+        return operation.sums_images and any(
+            problem.values[name].size == 0 for name in operation.reads
+        )
 
-    @property
-    def replay(self) -> Replay | None:
-        """What a plan made with ``replay=True`` did so far; None for any other."""
-        return None if self._replayed is None else self._replayed.state
+    def _prepare_call(self) -> Prepared:
+        """Describe the problem, note what memory a call needs, and return the call, addresses missing."""
+        native = NativeProblem(self._handle, self.problem, self._resources)
+        self.descriptors = native.descriptors
+        self.workspace = native.workspace()
+        self.reserve = native.reserve()
+        return native.prepare(
+            workSpaceSizeInBytes=self.workspace, reserveSpaceSizeInBytes=self.reserve
+        )
 
-    def __init_subclass__(cls, operation: Operation | None = None) -> None:
-        if operation is None:
-            return
-        if operation.algorithms is not None:
-            specs = ", ".join((*operation.reads, *operation.options, *operation.writes))
-            cls.__doc__ = (cls.__doc__ or "").rstrip() + _ATTRIBUTES.format(
-                specs=specs, function=operation.function
-            )
-        function, cls._run = unrolled(operation)
-        function.__doc__ = OperationPlan.__call__.__doc__
-        cls.__call__ = function  # type: ignore[method-assign]
-        _plans[operation] = cls
-
-    def __call__(self, *operands: Any, out: Any = None, workspace: Any = None) -> DeviceArray:
+    def __call__(
+        self,
+        *operands: Any,
+        out: Any = None,
+        workspace: Any = None,
+        reserve: Any = None,
+        **named_operands: Any,
+    ) -> Any:
         """Enqueue the operation on the handle's stream.
 
         Parameters
         ----------
-        *operands : device arrays
-            Of the specs that the plan was made for.
+        *operands, **named_operands : device arrays
+            Of the specs that the plan was made for, in the order of the public function, or by name.
         out : device array, or a tuple of them, optional
-            Written in place; read too where beta is not 0.  A new one if not given.  A tuple where more than one operand is
-            written; those of them that the operation updates must be given.
+            Written in place; read too where beta is not 0.  A new one if not given.  A tuple where more than one operand
+            is written; those of them that the operation updates must be given.
         workspace : device array, optional
             The caller's own scratch memory, instead of the handle's.
-        reserve : device array
-            Of an operation that has one alone: what a forward call keeps for the backward call, of `reserve` bytes.
+        reserve : device array, optional
+            What a forward call keeps for the backward call, of `reserve` bytes; of an operation that has one alone.
 
         Returns
         -------
@@ -301,64 +172,333 @@ class OperationPlan(Plan):
         CudnnError
             The C function failed.
         """
-        raise NotImplementedError  # of a plan for one operation it is unrolled
+        if named_operands:
+            operands = self._in_order(operands, named_operands)
+        return self.run(operands, out, workspace, reserve)
 
-    def _check(self, name: str, array: DeviceArray) -> None:
-        operation, wanted, spec = self.problem.operation, self.problem.values[name], array.spec
-        if name in operation.writes:
-            check_shape(operation.argument(name), spec, wanted)
-        if not is_as(spec, wanted):
-            raise ArgumentError(
-                f"{operation.argument(name)} is {spec}; the plan was made for {wanted}"
+    def _in_order(
+        self, operands: tuple[Any, ...], named_operands: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
+        """Return operands of which some were given by name."""
+        names = self.problem.operation.reads
+        by_name = dict(zip(names, operands))  # noqa: B905  (too many are refused later)
+        for name, array in named_operands.items():
+            if name not in names:
+                raise TypeError(
+                    f"a {self._description} got an unexpected keyword argument {name!r}"
+                )
+            if name in by_name:
+                raise TypeError(f"a {self._description} got multiple values for argument {name!r}")
+            by_name[name] = array
+        missing = [name for name in names if name not in by_name]
+        if missing:
+            raise TypeError(f"a {self._description} is missing {', '.join(missing)}")
+        return tuple(by_name[name] for name in names)
+
+    def run(
+        self, operands: Sequence[Any], out: Any, workspace: Any = None, reserve: Any = None
+    ) -> Any:
+        """Do what a call does, with the operands as one sequence."""
+        is_recorded = recording.active
+        if is_recorded or self._closed or get_ident() != self._thread:
+            self.use()
+        if out is None or self._has_extras:
+            arrays_ = self._with_outputs(operands, out, reserve)
+        else:
+            arrays_ = (*operands, out)
+        stream = self._handle._stream
+        try:
+            is_repeated = (
+                [*map(_traits, arrays_)] == self._last_traits
+                and stream is self._last_stream
+                and workspace is None
+                and not is_recorded
+                and (
+                    not self.workspace or self._lease(self.workspace, stream) == self._last_scratch
+                )
             )
-        setattr(self, f"_seen_{name}", spec)
+        except AttributeError:  # an array of another library, or none at all
+            is_repeated = False
+        if not is_repeated:
+            return self._run_checked(arrays_, reserve, workspace)
+        prepared: Any = self._prepared
+        try:
+            status = prepared.function(*prepared.arguments)
+            if status:
+                prepared.check(status)
+        except CudnnError as error:
+            add_context(error, self.problem)
+            raise
+        if self._has_extras:
+            return self._result(arrays_)
+        return arrays_[self._reads]
+
+    def _run_checked(self, arrays_: tuple[Any, ...], reserve: Any, workspace: Any) -> Any:
+        """Check all arrays, point the call to them, and make it."""
+        # An interrupt below must not leave addresses that nobody knows of.
+        self._last_traits = None
+        arrays_ = self._checked(arrays_, reserve)
+        alignments = self._misaligned(arrays_) if self._alignments else None
+        if alignments:
+            return self._run_on_copies(alignments, arrays_, workspace)
+        prepared: Any = self._prepared
+        if prepared is None:  # an empty batch: there is nothing to call
+            return self._result(arrays_)
+        stream = self._handle._stream
+        crossed: Sequence[Any] = ()
+        try:
+            for array in arrays_:
+                if array.stream is not stream:
+                    crossed = wait_for_streams(stream, *arrays_)
+                    break
+            if workspace is None and not self.workspace:
+                scratch = 0
+            else:
+                scratch = self._scratch_for(workspace, arrays_, stream)
+            addresses = {name: arrays_[index].ptr for name, index in self._header_names}
+            for name, offset in self._scratch_offsets:
+                addresses[name] = scratch + offset
+            prepared.replace(**addresses)
+            if not crossed and workspace is None:
+                self._last_scratch = scratch
+                self._last_stream = stream
+                self._last_traits = [*map(_traits, arrays_)]
+            status = prepared.function(*prepared.arguments)
+            if status:
+                prepared.check(status)
+        except CudnnError as error:
+            add_context(error, self.problem)
+            raise
+        finally:
+            for other in crossed:
+                other.wait(stream)
+        if recording.active:
+            recording.record(self.problem)
+            self.keep_for_graph((*arrays_, workspace))
+        return self._result(arrays_)
+
+    def _with_outputs(self, operands: Sequence[Any], out: Any, reserve: Any) -> tuple[Any, ...]:
+        """Return operands, outputs, reserve space and random states; what is not given is new."""
+        if len(operands) != self._reads:
+            raise TypeError(
+                f"a {self._description} takes {', '.join(self.problem.operation.reads)}; "
+                f"{len(operands)} arrays were given"
+            )
+        if self._writes_one:
+            outputs: tuple[Any, ...] = (self._new_output(self._names[-1]) if out is None else out,)
+        else:
+            names = self.problem.operation.writes
+            outputs = tuple(
+                self._new_output(name) if array is None else array
+                for name, array in zip(names, all_of(out, names), strict=True)
+            )
+        if self.problem.operation.reserve:
+            outputs = (*outputs, self._new_reserve() if reserve is None else reserve)
+        elif reserve is not None:
+            raise TypeError(f"a {self._description} has no reserve space")
+        if self._random_states:
+            outputs = (*outputs, *(state.array for state in self._random_states))
+        return (*operands, *outputs)
 
     def _new_output(self, name: str) -> DeviceArray:
-        spec = self._new.get(name)
+        spec = self._new_specs.get(name)
         if spec is None:
             operation, beta = self.problem.operation, self.problem.values.get("beta")
-            if name in operation.given:
+            if name in operation.caller_provided and not operation.shape_from_out:
                 raise ArgumentError(f"{operation.argument(name)} has to be given")
-            if beta and name in operation.writes[: operation.scaled]:
+            if beta and name in operation.writes[: operation.blended_outputs]:
                 raise ArgumentError(
                     f"beta={beta} needs {operation.argument(name)}, which it scales"
                 )
-            spec = self._new[name] = as_tensor(self.problem.values[name])
+            spec = self._new_specs[name] = as_tensor(self.problem.values[name])
         return arrays.empty(self._device, self._handle._stream, spec)
 
-    def _reserve_space(self, reserve: Any, *operands: DeviceArray) -> DeviceArray:
-        operation = self.problem.operation
-        if reserve is None and operation.by_reserve:
+    def _new_reserve(self) -> DeviceArray:
+        if self.problem.operation.needs_reserve:
             raise ArgumentError("reserve has to be given: what the forward call returned")
-        if reserve is None:
-            return arrays.empty(
-                self._device, self._handle.stream, TensorSpec((self.reserve,), "uint8")
+        spec = TensorSpec((self.reserve,), "uint8")
+        return arrays.empty(self._device, self._handle.stream, spec)
+
+    def _checked(self, arrays_: tuple[Any, ...], reserve: Any) -> tuple[DeviceArray, ...]:
+        """Return the arrays on this device; ArgumentError or ArrayTypeError where one may not be used."""
+        operation = self.problem.operation
+        if len(arrays_) != self._arrays:
+            raise TypeError(
+                f"a {self._description} takes the operands {', '.join(operation.reads)}"
             )
+        if reserve is not None and not operation.reserve:
+            raise TypeError(f"a {self._description} has no reserve space")
+        device, seen_specs = self._device, self._seen_specs
+        for name, array in zip(self._names, arrays_):  # noqa: B905  (extras have no specs)
+            if type(array) is not DeviceArray or array.device is not device:
+                return self._checked(self._viewed(arrays_), reserve)
+            if array.spec is not seen_specs.get(name):
+                self._check_spec(name, array.spec)
+        if operation.reserve:
+            index = len(self._names)
+            space = self._checked_reserve(arrays_[index], arrays_[:index])
+            arrays_ = (*arrays_[:index], space, *arrays_[index + 1 :])
+        for index in range(self._reads, len(self._names)):
+            self._check_output(index, arrays_)
+        return arrays_
+
+    def _viewed(self, arrays_: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return operands and outputs as arrays on this device; ArrayTypeError if one is not there."""
+        operation = self.problem.operation
+        views = [
+            on_device(self._handle, array, operation.argument(name))
+            for name, array in zip(self._names, arrays_)  # noqa: B905  (extras are ours)
+        ]
+        return (*views, *arrays_[len(views) :])
+
+    def _check_spec(self, name: str, spec: TensorSpec) -> None:
+        operation, expected = self.problem.operation, self.problem.values[name]
+        if name in operation.writes:
+            check_shape(operation.argument(name), spec, expected)
+        if not is_as(spec, expected):
+            raise ArgumentError(
+                f"{operation.argument(name)} is {spec}; the plan was made for {expected}"
+            )
+        self._seen_specs[name] = spec
+
+    def _check_output(self, index: int, operands: Sequence[DeviceArray]) -> None:
+        """Check that an output may be written, beside what is read and what is written before it."""
+        written = operands[index]
+        start, end = written.ptr, written.ptr + written.nbytes
+        is_alone = not written.readonly
+        for other in operands[:index]:
+            if other.ptr < end and start < other.ptr + other.nbytes:
+                is_alone = False
+        if is_alone:  # the usual case, seen in a tenth of the time that the full check takes
+            return
+        operation = self.problem.operation
+        is_first = index == self._reads
+        others = dict(zip(self._names[:index], operands[:index], strict=True))
+        check_writable(
+            written,
+            operation.argument(self._names[index]),
+            operation.in_place if is_first else frozenset(),
+            **others,
+        )
+
+    def _checked_reserve(self, reserve: Any, operands: Sequence[DeviceArray]) -> DeviceArray:
+        operation = self.problem.operation
         reserve = on_device(self._handle, reserve, "reserve")
         if reserve.nbytes != self.reserve or not reserve.spec.fits(reserve.spec.layout):
             raise ArgumentError(
                 f"reserve is {reserve.spec}; needed: {self.reserve} bytes without gaps"
             )
         if reserve.ptr % RESERVE_ALIGNMENT:
-            needed = f"an address that is aligned to {RESERVE_ALIGNMENT} bytes"
-            raise ArgumentError(f"reserve begins at {reserve.ptr:#x}; needed: {needed}")
-        names = dict(zip((*operation.reads, *operation.writes), operands, strict=True))
-        if operation.by_reserve:
-            for name in operation.writes:
-                check_overlap(names[name], operation.argument(name), frozenset(), reserve=reserve)
-        else:
-            check_writable(reserve, "reserve", frozenset(), **names)
-        return reserve  # type: ignore[no-any-return]
+            raise ArgumentError(
+                f"reserve begins at {reserve.ptr:#x}; needed: an address that is aligned to "
+                f"{RESERVE_ALIGNMENT} bytes"
+            )
+        by_name = dict(zip(self._names, operands, strict=True))
+        if not operation.needs_reserve:
+            check_writable(reserve, "reserve", frozenset(), **by_name)
+            return reserve
+        for name in operation.writes:
+            check_overlap(by_name[name], operation.argument(name), frozenset(), reserve=reserve)
+        return reserve
 
-    def _own_workspace(self, workspace: Any, **operands: DeviceArray) -> int:
-        own = check_workspace(self._handle, workspace, self.workspace)
-        check_overlap(own, "workspace", frozenset(), **operands)
-        return own.ptr
+    def _misaligned(self, arrays_: Sequence[DeviceArray]) -> dict[str, int]:
+        """Return the operands that the kernels cannot load where they are, and the alignments that they need."""
+        addresses = 0
+        for array in arrays_[: len(self._names)]:
+            addresses |= array.ptr
+        if addresses % STRICTEST_ALIGNMENT == 0:
+            return {}
+        return misaligned(self._alignments, dict(zip(self._names, arrays_)))  # noqa: B905
 
+    def _scratch_for(self, workspace: Any, arrays_: Sequence[DeviceArray], stream: Any) -> int:
+        """Return the address of the workspace: the caller's own, or the handle's; 0 if none is needed."""
+        if workspace is not None:
+            return self._checked_workspace(workspace, arrays_)
+        if self.workspace:
+            return self._lease(self.workspace, stream, self._limit)
+        return 0
 
-def plan_class(operation: Operation) -> type[OperationPlan]:
-    """Return the class of plans of an operation; made when it is first asked for, unless a family has one of its own."""
-    if operation not in _plans:
-        name = "".join(word.capitalize() for word in operation.name.split("_")) + "Plan"
-        types.new_class(name, (OperationPlan,), {"operation": operation})  # enters itself
-    return _plans[operation]
+    def _checked_workspace(self, workspace: Any, arrays_: Sequence[DeviceArray]) -> int:
+        aligned = check_workspace(self._handle, workspace, self.workspace)
+        operation = self.problem.operation
+        by_name = {
+            operation.argument(name) if name in operation.writes else name: array
+            for name, array in zip(self._names, arrays_)  # noqa: B905
+        }
+        check_overlap(aligned, "workspace", frozenset(), **by_name)
+        return aligned.ptr
+
+    @cached_property
+    def _header_names(self) -> list[tuple[str, int]]:
+        """The header's names of operands, with their places among the arrays; some stand twice."""
+        operation = self.problem.operation
+        names = [
+            (header_name, index)
+            for index, name in enumerate(self._names)
+            for header_name in operation.header(name)
+        ]
+        if operation.reserve:
+            names.append(("reserveSpace", len(self._names)))
+        return names
+
+    @cached_property
+    def _scratch_offsets(self) -> list[tuple[str, int]]:
+        """The header's names of scratch memory, which divide the workspace evenly, with their offsets."""
+        names = self.problem.operation.header("workSpace")
+        return [(name, index * (self.workspace // len(names))) for index, name in enumerate(names)]
+
+    def _result(self, arrays_: Sequence[DeviceArray]) -> Any:
+        """Return what a call returns: the outputs that are not updated in place, and a new reserve space."""
+        if not self._has_extras:
+            return arrays_[self._reads]
+        operation = self.problem.operation
+        by_name = dict(zip(self._names, arrays_))  # noqa: B905
+        results = [by_name[name] for name in operation.outputs or operation.writes]
+        if operation.reserve and not operation.needs_reserve:
+            results.append(arrays_[len(self._names)])
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _run_on_copies(
+        self, alignments: Mapping[str, int], arrays_: Sequence[DeviceArray], workspace: Any
+    ) -> Any:
+        """Make the call with aligned copies of some operands, and bring back what it writes.
+
+        Two operands in the same memory, as those of a call in place are, have the same copy.
+        """
+        operation = self.problem.operation
+        if workspace is not None:
+            self._checked_workspace(workspace, arrays_)  # must not overlap what is copied
+        if self._copies is None:
+            function = operation.function if self.descriptors else "cudnnBackendExecute"
+            self._copies = AlignedCopies(self._handle, function, self._resources)
+        copies: dict[tuple[int, TensorSpec], DeviceArray] = {}
+        stand_ins = list(arrays_)
+        for name, alignment in alignments.items():
+            index = self._names.index(name)
+            array = arrays_[index]
+            place = (array.ptr, array.spec)
+            if place not in copies:
+                copies[place] = self._copies.copy(
+                    operation.argument(name), array, alignment, is_read=self._is_read(name)
+                )
+            stand_ins[index] = copies[place]
+        outputs = tuple(stand_ins[self._reads : len(self._names)])
+        reserve = stand_ins[len(self._names)] if operation.reserve else None
+        self.run(
+            stand_ins[: self._reads],
+            outputs[0] if self._writes_one else outputs,
+            workspace,
+            reserve,
+        )
+        for index in range(self._reads, len(self._names)):
+            if stand_ins[index] is not arrays_[index]:
+                self._copies.bring_back(stand_ins[index], arrays_[index])
+        return self._result(arrays_)
+
+    def _is_read(self, name: str) -> bool:
+        """Whether a call reads what an operand holds."""
+        operation = self.problem.operation
+        if name not in operation.writes or name in operation.caller_provided:
+            return True
+        is_blended = name in operation.writes[: operation.blended_outputs]
+        return bool(is_blended and self.problem.values.get("beta"))

@@ -7,11 +7,7 @@ from typing import Any
 
 from cudnnlite.enums import ActivationMode
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.operation import (
-    Operation,
-    check_alike,
-    gradient_of,
-)
+from cudnnlite.problems.operation import Operation, check_alike, gradient_of
 from cudnnlite.specs.layers import ActivationSpec
 
 

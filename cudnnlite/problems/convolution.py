@@ -1,4 +1,4 @@
-"""Forward convolution as data, and `ConvolutionForwardProblem`."""
+"""Forward convolution as a declaration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from cudnnlite._raw.types import cudnnConvolutionFwdAlgoPerf_t
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import ConvolutionFwdAlgo, DataType, TensorFormat
 from cudnnlite.problems.operation import Algorithms, Operation
-from cudnnlite.problems.problem import Problem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 
 DEFAULT_CONV = ConvolutionSpec()
@@ -102,39 +101,3 @@ FORWARD = Operation(
     words=words,
     **COMMON,
 )
-
-
-class ConvolutionForwardProblem(Problem, operation=FORWARD):
-    """A forward convolution: y = alpha * conv(x, w) + beta * y.
-
-    Parameters
-    ----------
-    x : TensorSpec
-        The images.
-    w : FilterSpec
-        The filter.
-    conv : ConvolutionSpec
-        Padding, stride, dilation, groups, mode, compute type, math type.
-    y : TensorSpec, optional
-        The output; packed, in the dtype and layout of `x`, if not given.
-    alpha, beta : float
-        The scalars.
-
-    Examples
-    --------
-    >>> x, w = dnn.TensorSpec((32, 64, 56, 56), "float16", "NHWC"), dnn.FilterSpec((64, 64, 3, 3), "float16", "NHWC")
-    >>> problem = dnn.ConvolutionForwardProblem(x, w, dnn.ConvolutionSpec(padding=1))
-    >>> problem.y.shape, problem.flops
-    ((32, 64, 56, 56), 7398752256)
-    """
-
-    def __init__(
-        self,
-        x: TensorSpec,
-        w: FilterSpec,
-        conv: ConvolutionSpec = DEFAULT_CONV,
-        y: TensorSpec | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> None:
-        super().__init__(FORWARD, x=x, w=w, conv=conv, y=y, alpha=alpha, beta=beta)

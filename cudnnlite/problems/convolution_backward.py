@@ -1,4 +1,4 @@
-"""The gradients of a convolution as data, `ConvolutionBackwardDataProblem` and `ConvolutionBackwardFilterProblem`."""
+"""The gradients of a convolution as declarations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from cudnnlite._raw.types import (
 )
 from cudnnlite.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.convolution import COMMON, DEFAULT_CONV, flops, words
+from cudnnlite.problems.convolution import COMMON, flops, words
 from cudnnlite.problems.operation import FLOATS, Algorithms, Operation
-from cudnnlite.problems.problem import Problem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
@@ -105,7 +104,7 @@ DATA = Operation(
     names={"filterDesc": "wDesc", "diffDesc": "dyDesc", "gradDesc": "dxDesc"},
     dtypes=FLOATS,
     filters=frozenset({"w"}),
-    inverse=True,
+    shape_from_out=True,
     algorithms=Algorithms(
         ConvolutionBwdDataAlgo,
         cudnnConvolutionBwdDataAlgoPerf_t,
@@ -133,7 +132,7 @@ FILTER = Operation(
     },  # y in the search alone
     dtypes=FLOATS,
     filters=frozenset({"dw"}),
-    inverse=True,
+    shape_from_out=True,
     sums_images=True,
     algorithms=Algorithms(
         ConvolutionBwdFilterAlgo,
@@ -148,75 +147,3 @@ FILTER = Operation(
     words=lambda problem: f"gradient of w: {words(problem)}",
     **COMMON,
 )
-
-
-class ConvolutionBackwardDataProblem(Problem, operation=DATA):
-    """The gradient of a convolution's input: dx = alpha * conv'(w, dy) + beta * dx.
-
-    Parameters
-    ----------
-    w : FilterSpec
-        The filter.
-    dy : TensorSpec
-        The gradient of the convolution's result.
-    conv : ConvolutionSpec
-        Of the convolution: padding, stride, dilation, groups, mode, compute type, math type.
-    dx : TensorSpec, optional
-        What is computed, shaped as the input; with stride 1 it may be left out: packed, in the dtype and layout of `dy`.
-    alpha, beta : float
-        The scalars.
-
-    Examples
-    --------
-    >>> w, dy = dnn.FilterSpec((64, 32, 3, 3), "float16", "NHWC"), dnn.TensorSpec((8, 64, 28, 28), "float16", "NHWC")
-    >>> problem = dnn.ConvolutionBackwardDataProblem(w, dy, dnn.ConvolutionSpec(padding=1))
-    >>> problem.dx.shape, problem.flops
-    ((8, 32, 28, 28), 231211008)
-    """
-
-    def __init__(
-        self,
-        w: FilterSpec,
-        dy: TensorSpec,
-        conv: ConvolutionSpec = DEFAULT_CONV,
-        dx: TensorSpec | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> None:
-        super().__init__(DATA, w=w, dy=dy, conv=conv, dx=dx, alpha=alpha, beta=beta)
-
-
-class ConvolutionBackwardFilterProblem(Problem, operation=FILTER):
-    """The gradient of a convolution's filter: dw = alpha * conv'(x, dy) + beta * dw.
-
-    Parameters
-    ----------
-    x : TensorSpec
-        The images.
-    dy : TensorSpec
-        The gradient of the convolution's result.
-    conv : ConvolutionSpec
-        Of the convolution: padding, stride, dilation, groups, mode, compute type, math type.
-    dw : FilterSpec, optional
-        What is computed, shaped as the filter; with stride 1 it may be left out: in the dtype and layout of `x`.
-    alpha, beta : float
-        The scalars.
-
-    Examples
-    --------
-    >>> x, dy = dnn.TensorSpec((8, 32, 28, 28), "float16", "NHWC"), dnn.TensorSpec((8, 64, 28, 28), "float16", "NHWC")
-    >>> problem = dnn.ConvolutionBackwardFilterProblem(x, dy, dnn.ConvolutionSpec(padding=1))
-    >>> problem.dw.shape, problem.flops
-    ((64, 32, 3, 3), 231211008)
-    """
-
-    def __init__(
-        self,
-        x: TensorSpec,
-        dy: TensorSpec,
-        conv: ConvolutionSpec = DEFAULT_CONV,
-        dw: FilterSpec | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> None:
-        super().__init__(FILTER, x=x, dy=dy, conv=conv, dw=dw, alpha=alpha, beta=beta)

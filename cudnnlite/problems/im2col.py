@@ -38,7 +38,9 @@ IM2COL = Operation(
     _columns,
     {"w": FilterSpec, "conv": ConvolutionSpec},
     {"colBuffer": "columns"},
-    bare={"columns": lambda values: _columns(*(values[name] for name in ("x", "w", "conv")))},
+    without_descriptor={
+        "columns": lambda values: _columns(*(values[name] for name in ("x", "w", "conv")))
+    },
     dtypes=FLOATS,
     complete=_complete,
 )

@@ -7,11 +7,7 @@ from typing import Any
 from cudnnlite._raw.enums import DivNormMode, LRNMode
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.operation import (
-    Operation,
-    check_alike,
-    gradient_of,
-)
+from cudnnlite.problems.operation import Operation, check_alike, gradient_of
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import LRNSpec
 
@@ -66,7 +62,7 @@ def _divisive(
         {"norm": LRNSpec},
         {"temp": "workSpace", "temp2": "workSpace", "dXdMeansDesc": "dxDesc", "dMeans": "dmeans"},
         shared={"means": "x", "dy": "x", "dmeans": "dx"},
-        scaled=len(writes),
+        blended_outputs=len(writes),
         scratch=lambda specs: (
             2 * -(-specs["x"].nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
         ),

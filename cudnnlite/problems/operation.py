@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from cudnnlite._raw.functions import FUNCTIONS
@@ -52,16 +53,10 @@ class Algorithms:
     graph: (
         str  # the kind of operation in cuDNN's graph API; its attributes have the operands' names
     )
-    # (handle, stack, problem) -> its operation graph, where that has more operations than one
-    build: Callable[[Any, Any, Any], Any] | None = None
-    # (problem, algorithm) -> why the C function does not do it with that algorithm; empty if it does
-    fits: Callable[[Any, Any], str] = lambda problem, algorithm: ""
-    # (described, algorithm, bytes of workspace) -> several calls that do it then; None where the operation has none
-    apart: Callable[[Any, Any, int], Any] | None = None
-    # (problem) -> why no engine computes it, nor a part of it; empty if one may
-    why_no_graph: Callable[[Any], str] = lambda problem: ""
-    # (described, execution plan) -> what computes all of the problem, where its graph is a part of it
-    completed: Callable[[Any, Any], Any] = lambda described, plan: plan
+    # (problem, algorithm) -> why the C function has no such call, or None if it has one
+    why_unsupported: Callable[[Any, Any], str | None] = lambda problem, algorithm: None
+    # (problem) -> why no engine computes it, nor a part of it, or None if one may
+    why_no_graph: Callable[[Any], str | None] = lambda problem: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +79,13 @@ class Operation:
         default_factory=dict
     )  # where a header is irregular: its argument -> the name here
     # what of `writes` the caller has to give, because it is updated or says the shape -> its name as a Python argument
-    given: Mapping[str, str] = field(default_factory=dict)
+    caller_provided: Mapping[str, str] = field(default_factory=dict)
     # operands without a descriptor of their own -> the one whose descriptor is theirs too
     shared: Mapping[str, str] = field(default_factory=dict)
     # operands of which cuDNN is told the address alone -> (specs and options, by name) -> what they have to be
-    bare: Mapping[str, Callable[[Mapping[str, Any]], TensorSpec]] = field(default_factory=dict)
+    without_descriptor: Mapping[str, Callable[[Mapping[str, Any]], TensorSpec]] = field(
+        default_factory=dict
+    )
     # which operands may be what is written first: the same memory, described in the same way
     in_place: frozenset[str] = frozenset()
     # (specs, options and scalars) -> bytes that the addresses of operands have to be multiples of.  Operands that are
@@ -97,7 +94,9 @@ class Operation:
     alignments: Alignments = natural_alignments
     # whether what is written is a sum over the images of what is read, and so zero where there are none
     sums_images: bool = False
-    scaled: int = 1  # how many of what is written, from the first, `alpha` and `beta` apply to
+    blended_outputs: int = (
+        1  # how many of what is written, from the first, `alpha` and `beta` apply to
+    )
     # what operands may be, as far as that can be said beforehand; empty where `infer` sees to it
     dtypes: tuple[DataType, ...] = LAYER_DTYPES
     mixed: bool = False  # whether operands may differ in their data types; `check` says how
@@ -106,7 +105,7 @@ class Operation:
     )  # C arguments that are always the same
     filters: frozenset[str] = frozenset()  # which operands are filters
     # whether `infer` is told too what is written, None where nobody said: what is read may not tell its shape
-    inverse: bool = False
+    shape_from_out: bool = False
     workspace: str = (
         ""  # the C function that tells how much workspace is needed, but where there are algorithms
     )
@@ -129,11 +128,10 @@ class Operation:
         ""
     )  # (problem) -> what is known of a refusal, for its message
     words: Callable[[Any], str] = str  # (problem) -> it in a few words, for tables
-
-    def __post_init__(self) -> None:
-        if self.name in OPERATIONS:
-            raise ValueError(f"there is an operation {self.name} already")
-        OPERATIONS[self.name] = self
+    # (problem) -> it in a sentence, for titles and messages
+    title: Callable[[Any], str] = lambda problem: (
+        f"{problem.kind.replace('_', ' ')} of {problem.terms}"
+    )
 
     def __repr__(self) -> str:
         return f"<Operation {self.name}>"
@@ -159,10 +157,10 @@ class Operation:
     @kept
     def outputs(self) -> tuple[str, ...]:
         """What `out` is of what is written, or a tuple of; the rest has arguments of its own."""
-        return tuple(name for name in self.writes if name not in self.given)
+        return tuple(name for name in self.writes if name not in self.caller_provided)
 
     @property
-    def by_reserve(self) -> bool:
+    def needs_reserve(self) -> bool:
         """Whether it needs the reserve space that another operation wrote."""
         return bool(self.reserve) and "dy" in self.reads
 
@@ -196,7 +194,7 @@ class Operation:
     def argument(self, name: str) -> str:
         """Return how the Python function calls an operand."""
         if name not in self.outputs:
-            return self.given.get(name, name)
+            return self.caller_provided.get(name, name)
         return "out" if len(self.outputs) == 1 else f"out[{self.outputs.index(name)}]"
 
     def all_written(self, out: Any) -> Sequence[Any]:
@@ -212,19 +210,21 @@ class Operation:
 
         ArgumentError where they do not fit together, or something that has to be given is not.
         """
-        missing = [argument for name, argument in self.given.items() if values.get(name) is None]
+        missing = [
+            argument for name, argument in self.caller_provided.items() if values.get(name) is None
+        ]
         if missing:
             raise ArgumentError(
                 f"{missing[0]} has to be given: {self.function} updates it, or takes its shape from it"
             )
-        told = {name: values[name] for name in (*self.reads, *self.given, *self.options)}
-        told |= {name: values.get(name) for name in self.writes if self.inverse}
+        told = {name: values[name] for name in (*self.reads, *self.caller_provided, *self.options)}
+        told |= {name: values.get(name) for name in self.writes if self.shape_from_out}
         found = self.infer(**told)
         return dict(zip(self.writes, found if isinstance(found, tuple) else (found,), strict=True))
 
-    def check_bare(self, values: Mapping[str, Any]) -> None:
+    def check_without_descriptor(self, values: Mapping[str, Any]) -> None:
         """Raise ArgumentError where an operand without a descriptor is not what it has to be."""
-        for name, needed in self.bare.items():
+        for name, needed in self.without_descriptor.items():
             spec, wanted = values[name], needed(values)
             alike = (spec.shape, spec.dtype) == (wanted.shape, wanted.dtype)
             if not alike or not same_strides(spec.shape, spec.strides, wanted.strides):
@@ -241,9 +241,6 @@ class Operation:
                 raise ArgumentError(
                     f"{self.argument(name)} is {dtype_name(spec.dtype)}; {verb}: {listed}"
                 )
-
-
-OPERATIONS: dict[str, Operation] = {}  # by name; each enters itself
 
 
 def check_alike(specs: Mapping[str, TensorSpec], options: Mapping[str, Any] | None = None) -> None:
@@ -299,5 +296,11 @@ def all_of(out: Any, names: Sequence[str], listed: str = "") -> Sequence[Any]:
 
 
 def find_operation(name: str) -> Operation:
-    """Return the operation of that name; KeyError if there is none."""
-    return OPERATIONS[name]
+    """Return the declaration of that name; KeyError if there is none.
+
+    Unpickling calls this.  As pickle itself does it imports the module by name: the catalogue,
+    which imports every declaration.
+    """
+    catalogue = import_module("cudnnlite.problems.catalogue")
+    declaration: Operation = catalogue.OPERATIONS[name]
+    return declaration

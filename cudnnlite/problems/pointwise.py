@@ -62,11 +62,13 @@ ADD = Operation(
     ("c",),
     lambda a, c: _spread("a", a, "c", c),
     names={"A": "a", "C": "c"},
-    given={"c": "c"},
+    caller_provided={"c": "c"},
 )
 
 
-SCALE = Operation("scale_tensor", "cudnnScaleTensor", (), ("y",), lambda y: y, given={"y": "y"})
+SCALE = Operation(
+    "scale_tensor", "cudnnScaleTensor", (), ("y",), lambda y: y, caller_provided={"y": "y"}
+)
 
 
 SET = Operation(
@@ -77,7 +79,7 @@ SET = Operation(
     lambda y, value: y,
     {"value": float},
     {"valuePtr": "value"},
-    given={"y": "y"},
+    caller_provided={"y": "y"},
     dtypes=FLOATS,  # in which type cuDNN reads the value of integers is not known
 )
 
@@ -111,7 +113,8 @@ REDUCE = Operation(
         "workspace": "workSpace",
         "workspaceSizeInBytes": "workSpaceSizeInBytes",
     },
-    given={"c": "out"},
+    caller_provided={"c": "out"},
+    shape_from_out=True,
     constants={"indices": None, "indicesSizeInBytes": 0},
     complete=_in_its_type,
     mixed=True,
@@ -136,8 +139,9 @@ REDUCE_WITH_INDICES = replace(
     writes=("c", "indices"),
     constants={},
     infer=lambda a, c, **_: (_onto(a, c), TensorSpec(c.shape, DataType.INT32)),
-    given={"c": "out", "indices": "indices"},
-    bare={"indices": lambda values: TensorSpec(values["c"].shape, DataType.INT32)},
+    caller_provided={"c": "out", "indices": "indices"},
+    shape_from_out=True,
+    without_descriptor={"indices": lambda values: TensorSpec(values["c"].shape, DataType.INT32)},
     mixed=True,
     dtypes=(*FLOATS, DataType.INT32),
     check=_has_places,

@@ -8,30 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
 from functools import lru_cache
-from inspect import cleandoc, signature
+from inspect import signature
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
-from cudnnlite.arguments import instance_of, real_number, shown
+from cudnnlite.arguments import instance_of, real_number
 from cudnnlite.dtypes import refuse_overflow
 from cudnnlite.enums import DataType, MathType, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.kept import kept
-from cudnnlite.problems.operation import OPERATIONS, Operation
+from cudnnlite.problems.operation import Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
-from cudnnlite.specs.frozen import FrozenSpec, from_plain, to_plain
+from cudnnlite.specs.frozen import FrozenSpec, to_plain
 
 SCALARS = {"alpha": 1.0, "beta": 0.0}
-_RAISES = """\
-Raises
-------
-ArgumentError
-    Specs that do not fit together; the message names the argument.
-
-"""
-KINDS: dict[
-    str, type[Problem]
-] = {}  # of operations whose problems users make: a class with a signature of its own
 
 
 class Problem:
@@ -50,16 +40,9 @@ class Problem:
         A value of a wrong type, or values that do not fit together; the message names the argument.
     """
 
-    kind: ClassVar[str]
+    kind: str
     operation: Operation
     values: Mapping[str, Any]
-
-    def __init_subclass__(cls, operation: Operation | None = None) -> None:
-        if operation is not None:
-            cls.kind = operation.name
-            KINDS[operation.name] = cls
-            own, heading, examples = cleandoc(cls.__doc__ or "").partition("Examples\n--------\n")
-            cls.__doc__ = own + _RAISES + heading + examples
 
     def __init__(self, operation: Operation, **values: Any) -> None:
         unknown = set(values) - set(operation.fields)
@@ -97,7 +80,7 @@ class Problem:
                     refuse_overflow(value, scalar_dtype, name)
         options = dict(operation.complete(specs | written, options))
         if operation.writes:
-            operation.check_bare(specs | written | options)
+            operation.check_without_descriptor(specs | written | options)
         everything = specs | options | written | scalars
         self._thaw(operation, {name: everything[name] for name in operation.fields})
 
@@ -134,10 +117,10 @@ class Problem:
     def replace(self, **changes: Any) -> Any:
         """Return a problem with some fields changed."""
         values = {**self.values, **changes}
-        return Problem(self.operation, **values) if type(self) is Problem else type(self)(**values)
+        return Problem(self.operation, **values)
 
     def __getattr__(self, name: str) -> Any:  # for type checkers; the values are attributes
-        raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
+        raise AttributeError(f"a {self.__class__.__name__} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise FrozenInstanceError(
@@ -155,10 +138,11 @@ class Problem:
         return int(vars(self)["_hash"])
 
     def __reduce__(self) -> Any:
-        return _thawed, (type(self), self.operation, dict(self.values))
+        return _thawed, (self.operation, dict(self.values))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.values.items())})"
+        values = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
+        return f"<problem {self.kind}({values})>"
 
     @kept
     def terms(self) -> str:
@@ -171,18 +155,11 @@ class Problem:
         return " to ".join(" by ".join(names) for names in ends) + options
 
     def __str__(self) -> str:
-        return f"{self.kind.replace('_', ' ')} of {self.terms}"
+        return self.operation.title(self)
 
 
-def make_problem(operation: Operation, values: Mapping[str, Any]) -> Problem:
-    """Return the problem of an operation; of the class that users make, where there is one."""
-    return (
-        KINDS[operation.name](**values) if operation.name in KINDS else Problem(operation, **values)
-    )
-
-
-def _thawed(kind: type[Problem], operation: Operation, values: Mapping[str, Any]) -> Problem:
-    problem = kind.__new__(kind)
+def _thawed(operation: Operation, values: Mapping[str, Any]) -> Problem:
+    problem = Problem.__new__(Problem)
     problem._thaw(operation, values)
     return problem
 
@@ -212,22 +189,3 @@ def check_shape(argument: str, out: TensorSpec, expected: TensorSpec) -> None:
     """Raise ArgumentError unless what is written has the shape of the result."""
     if out.shape != expected.shape:
         raise ArgumentError(f"{argument} has shape {out.shape}; the result has {expected.shape}")
-
-
-def problem_from_plain(plain: Any) -> Problem:
-    """Return the problem that `Problem.to_plain` was called on; ArgumentError if it is none, or not a whole one."""
-    name = plain.get("kind") if isinstance(plain, Mapping) else None
-    operation = OPERATIONS.get(name) if isinstance(name, str) else None
-    if operation is None:
-        raise ArgumentError(
-            f"{shown(plain)} is not a problem; allowed: an object with 'kind', one of {[*OPERATIONS]}"
-        )
-    values = {
-        name: from_plain(value, name) if isinstance(value, Mapping) else value
-        for name, value in plain.items()
-        if name != "kind"
-    }
-    try:
-        return make_problem(operation, values)
-    except TypeError as error:
-        raise ArgumentError(f"{shown(plain)} is not a {operation.name} problem: {error}") from error

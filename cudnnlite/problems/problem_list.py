@@ -18,7 +18,8 @@ from cudnnlite.arguments import (
     shown,
 )
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.problem import Problem, problem_from_plain
+from cudnnlite.problems.catalogue import problem_from_plain
+from cudnnlite.problems.problem import Problem
 from cudnnlite.texts import aligned, counted
 
 FORMAT = "cudnnlite problems"

@@ -1,4 +1,4 @@
-"""The forward pass of a recurrent network as data, so far as it goes, and `RNNForwardProblem`.
+"""The forward pass of a recurrent network as data, so far as it goes.
 
 Its specs are options and its operands are none: what a call reads and writes depends on the cell, the lengths and the direction
 of the pass, which `plan.RNNPlan` does by hand.
@@ -45,6 +45,11 @@ def _words(problem: Any) -> str:
     return f"{cell} {sizes}, {steps}, {dtype_name(spec.dtype)}{', training' if problem.training else ''}{math}"
 
 
+def _title(problem: Any) -> str:
+    training = " in training" if problem.training else ""
+    return f"RNN forward of {problem.data} through {problem.spec}{training}"
+
+
 def _infer(**_: Any) -> TensorSpec:
     raise NotImplementedError("what a recurrent network writes is the plan's affair")
 
@@ -60,31 +65,10 @@ FORWARD = Operation(
     flops=_flops,
     math_type=lambda problem: problem.spec.math_type,
     words=_words,
+    title=_title,
 )
 
 
-class RNNForwardProblem(Problem, operation=FORWARD):
-    """A forward pass of a recurrent network.
-
-    Parameters
-    ----------
-    spec : RNNSpec
-        The network.
-    data : RNNDataSpec
-        The sequences: shape, lengths, layout.
-    training : bool
-        Whether the backward passes will follow.
-
-    Examples
-    --------
-    >>> lstm = dnn.RNNSpec("lstm", input_size=256, hidden_size=256, num_layers=2)
-    >>> problem = dnn.RNNForwardProblem(lstm, dnn.RNNDataSpec((100, 64, 256)), training=True)
-    >>> problem.flops
-    13421772800
-    """
-
-    def __init__(self, spec: RNNSpec, data: RNNDataSpec, training: bool = False) -> None:
-        super().__init__(FORWARD, spec=spec, data=data, training=training)
-
-    def __str__(self) -> str:
-        return f"RNN forward of {self.data} through {self.spec}{' in training' if self.training else ''}"
+def forward_problem(spec: RNNSpec, data: RNNDataSpec, training: bool = False) -> Problem:
+    """Return the problem of a forward pass: a network, its sequences, and whether backward passes follow."""
+    return Problem(FORWARD, spec=spec, data=data, training=training)

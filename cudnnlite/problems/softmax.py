@@ -8,11 +8,7 @@ from typing import Any
 
 from cudnnlite.enums import DataType, SoftmaxAlgorithm, SoftmaxMode
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.operation import (
-    Operation,
-    check_alike,
-    gradient_of,
-)
+from cudnnlite.problems.operation import Operation, check_alike, gradient_of
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST
 

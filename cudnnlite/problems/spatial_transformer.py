@@ -67,7 +67,9 @@ def _operation(
         infer,
         {"transformer": SpatialTransformerSpec},
         {"stDesc": "transformerDesc", "alphaDgrid": "alpha", "betaDgrid": "beta"},
-        bare={operand: kinds[operand] for operand in (*reads, *writes) if operand in kinds},
+        without_descriptor={
+            operand: kinds[operand] for operand in (*reads, *writes) if operand in kinds
+        },
         dtypes=FLOATS[:3],
         complete=_in_its_type,
         **fields,
@@ -103,5 +105,5 @@ SAMPLE_BACKWARD = _operation(
     ("x", "grid", "dy"),
     ("dx", "dgrid"),
     _gradients,
-    scaled=2,
+    blended_outputs=2,
 )

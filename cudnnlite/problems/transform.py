@@ -62,5 +62,8 @@ FILTER = Operation(
     dtypes=LAYER_DTYPES,
     mixed=True,
     check=_check,
-    bare={"x": lambda values: values["source"].tensor, "y": lambda values: values["target"].tensor},
+    without_descriptor={
+        "x": lambda values: values["source"].tensor,
+        "y": lambda values: values["target"].tensor,
+    },
 )

@@ -21,7 +21,7 @@ from cudnnlite._raw.library import Library
 from cudnnlite.descriptors import DESCRIPTORS
 from cudnnlite.doctor import probe
 from cudnnlite.emulated.registry import IMPLEMENTATIONS
-from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS
 
 PAGE = Path(__file__).parents[1] / "reference" / "coverage.md"
 PACKAGE = Path(cudnnlite.__file__).parent

@@ -35,7 +35,7 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, RNNAlgo, Status
 from cudnnlite.graph.engines import Engine
 from cudnnlite.problems.convolution import ConvolutionForwardProblem
-from cudnnlite.problems.problem import KINDS, problem_from_plain
+from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
 from cudnnlite.problems.rnn import RNNForwardProblem
 

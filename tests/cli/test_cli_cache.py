@@ -23,7 +23,6 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cli import app
 from cudnnlite.enums import MathType
 from cudnnlite.errors import LibraryNotFoundError
-from cudnnlite.problems.problem import KINDS
 from cudnnlite.problems.problem_list import summary
 
 OLD = replace(H200, cudnn=90100)

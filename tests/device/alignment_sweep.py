@@ -43,7 +43,8 @@ from cudnnlite.devices.arrays import part_of
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.plans import operands, operation_plan
 from cudnnlite.plans.call import call, make_plan
-from cudnnlite.problems.operation import OPERATIONS, natural_alignments
+from cudnnlite.problems.catalogue import OPERATIONS
+from cudnnlite.problems.operation import natural_alignments
 from device.operation_samples import spec_of
 from device.problems import random_values, steps_of
 
@@ -159,7 +160,7 @@ def _sample_trial(
         operands = [place.put(n, hosts[n].astype(stored(n)), layout) for n in operation.reads]
         outs = {}
         for written in operation.writes:
-            if written in operation.given:
+            if written in operation.caller_provided:
                 outs[written] = place.put(written, hosts[written].astype(stored(written)), layout)
             else:
                 outs[written] = place.poisoned(

@@ -12,7 +12,7 @@ from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
 from cudnnlite.plans.call import make_plan, problem_of
-from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.problem import SCALARS, Problem
 
 from .problems import LAST, poisoned, random_values, upload, with_gaps
@@ -34,7 +34,7 @@ def compute(name: str, dtype: str, shapes: Any, options: Any) -> tuple[dict[str,
     given = hosts_of(name, shapes, options, lambda shape: random_values(rng, shape, dtype))
     results = reference_of(name)(*(host.astype(np.float64) for host in given.values()), **options)
     found = dict(zip(operation.writes, results, strict=True))
-    for operand in operation.given:
+    for operand in operation.caller_provided:
         found[operand] = np.broadcast_to(found[operand], given[operand].shape)
     olds = {n: given.get(n, random_values(rng, result.shape, dtype)) for n, result in found.items()}
     return {operand: given[operand] for operand in operation.reads}, found, olds
@@ -108,7 +108,7 @@ class Case:
     def fresh(self, operand: str | None = None, beta: float = 0.0) -> dnn.DeviceArray:
         """Return an output, the first if none is named: with its old values where they are read, otherwise poisoned."""
         operand = operand or self.first
-        if beta or operand in self.operation.given:
+        if beta or operand in self.operation.caller_provided:
             return upload(self.handle, self.out_specs[operand], self.olds[operand])
         return poisoned(self.handle, self.out_specs[operand])
 
@@ -119,7 +119,7 @@ class Case:
         packed = self.operation.filters | self.sample.packed
         return (
             "first"
-            if operand in self.operation.bare or (operand in packed and self.layout == "strided")
+            if operand in self.operation.without_descriptor or (operand in packed and self.layout == "strided")
             else self.layout
         )
 
@@ -136,7 +136,7 @@ class Case:
     @property
     def makes_new(self) -> bool:
         """Whether a call needs no output."""
-        return not self.operation.given
+        return not self.operation.caller_provided
 
     @property
     def ordered(self) -> list[Any]:
@@ -186,7 +186,7 @@ class Case:
             if n in ("alpha", "beta", *self.operation.options)
         }
         outputs = {operand: outs[operand] for operand in self.operation.outputs}
-        arrays |= {argument: outs[operand] for operand, argument in self.operation.given.items()}
+        arrays |= {argument: outs[operand] for operand, argument in self.operation.caller_provided.items()}
         if outputs:
             arrays["out"] = (
                 None if not any(a is not None for a in outputs.values()) else self._all(outputs)
@@ -211,7 +211,7 @@ class Case:
         )
         names = self.operation.outputs or self.operation.writes
         for name, array in zip(names, arrays, strict=True):
-            scaled = name in self.operation.writes[: self.operation.scaled]
+            scaled = name in self.operation.writes[: self.operation.blended_outputs]
             expected = alpha * self.results[name] if scaled else self.results[name]
             if self.sample.blended:
                 wide = {operand: host.astype(np.float64) for operand, host in self.hosts.items()}

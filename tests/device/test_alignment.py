@@ -10,7 +10,8 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
-from cudnnlite.problems.operation import OPERATIONS, natural_alignments
+from cudnnlite.problems.catalogue import OPERATIONS
+from cudnnlite.problems.operation import natural_alignments
 
 from .alignment_sweep import Placer, results_of, trials, verdict
 from .problems import gap_mask, memory_of, random_values, upload, with_gaps

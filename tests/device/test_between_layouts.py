@@ -10,7 +10,7 @@ from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
 from cudnnlite.plans.call import call
-from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS
 
 from .operation_samples import LAYOUTS, reference_of, spec_of
 from .problems import gap_mask, memory_of, poisoned, random_values, upload

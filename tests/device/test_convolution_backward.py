@@ -16,7 +16,7 @@ import cudnnlite as dnn
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.plans.call import make_plan, problem_of
-from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.search.accuracy import why_wrong
 
 from .problems import FLOATS, LAST, UNSUPPORTED, poisoned, random_values, upload, with_gaps

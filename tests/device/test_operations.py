@@ -27,8 +27,8 @@ from tolerances import assert_near
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.problems.operation import OPERATIONS
-from cudnnlite.problems.problem import problem_from_plain
+from cudnnlite.problems.catalogue import OPERATIONS
+from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.recording import record_problems
 from cudnnlite.specs.frozen import FrozenSpec
 
@@ -66,13 +66,13 @@ def test_the_options_can_be_drawn_and_the_function_is_as_declared(name: str) -> 
         assert drawn, f"`drawn` of the sample has to draw a {kind.__name__}, for {option}"
     parameters = inspect.signature(getattr(dnn, name)).parameters
     scalars = [name for name in operation.scalars if name not in operation.options]
-    updated = [] if operation.outputs else [n for n in operation.given.values() if n != "out"]
+    updated = [] if operation.outputs else [n for n in operation.caller_provided.values() if n != "out"]
     positional = ["handle", *operation.reads, *updated]
     positional += [name for name, kind in operation.options.items() if issubclass(kind, FrozenSpec)]
     assert [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD][
         : len(positional)
     ] == positional
-    outputs = ["out"] if operation.outputs or "out" in operation.given.values() else []
+    outputs = ["out"] if operation.outputs or "out" in operation.caller_provided.values() else []
     assert {*positional, *operation.options, *scalars, *outputs} <= parameters.keys()
     assert list(parameters).index("handle") == 0
 
@@ -121,7 +121,7 @@ def test_host_arrays_and_no_arrays(case: Case) -> None:
             refused(case, ARRAY, named(argument), **{argument: wrong})
     for operand in case.operation.reads:
         refused(case, ARRAY, named(operand), **{operand: None})
-    for argument in {*case.operation.given.values()} - {"out"}:
+    for argument in {*case.operation.caller_provided.values()} - {"out"}:
         refused(case, ARGUMENT, rf"{named(argument)} has to be given", **{argument: None})
 
 
@@ -173,7 +173,7 @@ def test_operands_of_another_rank_shape_or_dtype(case: Case) -> None:
 def test_out_of_another_rank_shape_or_dtype(case: Case) -> None:
     for argument in map(case.operation.argument, case.operation.writes):
         shape = case.array(argument).shape
-        told = "|".join(map(named, case.arguments)) if case.operation.given else named(argument)
+        told = "|".join(map(named, case.arguments)) if case.operation.caller_provided else named(argument)
         for wrong in (
             (*shape, 1),
             shape[:-1],
@@ -182,7 +182,7 @@ def test_out_of_another_rank_shape_or_dtype(case: Case) -> None:
         ):
             other = {argument: case.handle.empty(wrong)}
             if case.operation.reads and not (
-                case.sample.loose and case.operation.given and len(wrong) == len(shape)
+                case.sample.loose and case.operation.caller_provided and len(wrong) == len(shape)
             ):
                 refused(case, ARGUMENT, told, named(argument), **other)
             refused_by_a_plan(case, ARGUMENT, named(argument), **other)
@@ -365,7 +365,7 @@ def test_layouts_and_scalars(handle: dnn.Handle, name: str, layout: str) -> None
     """Into poisoned memory, or over what was there; the gaps keep what they held."""
     case = Case(handle, name, layout=layout)
     gaps = gap_mask(case.out_spec)
-    packed = case.operation.filters | case.operation.bare.keys()
+    packed = case.operation.filters | case.operation.without_descriptor.keys()
     assert gaps.any() == (layout == "strided" and case.first not in packed)
     old = -2.0 if case.sample.subtracts else 2.0
     pairs = ((1.0, 0.0), (-0.5, 0.0), (1.0, 1.0), (1.0, old), (0.25, old))
@@ -383,11 +383,11 @@ def test_layouts_and_scalars(handle: dnn.Handle, name: str, layout: str) -> None
                     case.operation.argument(operand): case.fresh(operand, beta)
                     for operand in case.outs
                 }
-                if not (beta or case.first in case.operation.given):
+                if not (beta or case.first in case.operation.caller_provided):
                     fresh[case.target] = upload(
                         handle, case.out_spec, np.full_like(case.old, np.nan)
                     )
-                elif case.first not in case.operation.given:
+                elif case.first not in case.operation.caller_provided:
                     fresh[case.target] = upload(handle, case.out_spec, case.old)
                 case.assert_right(call(**fresh), alpha, beta)
                 out = fresh[case.target]
@@ -425,7 +425,7 @@ def test_an_empty_batch_calls_nothing(
     if case.operation.sums_images:
         assert (case.call(**empty).numpy() == 0).all()
         return
-    told = case.operation.given or case.operation.bare  # what says the shape of the result
+    told = case.operation.caller_provided or case.operation.without_descriptor  # what says the shape of the result
     if told or len(case.outs) > 1 or case.out.shape[0] != next(iter(case.arrays.values())).shape[0]:
         # what it writes would not be empty: a gradient of parameters, say
         refuses(ARGUMENT, "|".join(map(named, case.arguments)), lambda: case.call(**empty))
@@ -554,7 +554,7 @@ def test_a_gradient_is_the_slope_of_the_forward_oracle(handle: dnn.Handle, name:
         for operand in forward.reads
     }
     hosts = {operand: case.hosts.get(operand, np.zeros(shape)) for operand, shape in shapes.items()}
-    hosts |= {operand: np.zeros(1) for operand in forward.given}
+    hosts |= {operand: np.zeros(1) for operand in forward.caller_provided}
 
     def loss() -> float:
         return float(

@@ -15,7 +15,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.operations.planning import _OTHERS
-from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS
 
 from .test_bad_input import ARGUMENT, ARRAY, refuses
 

@@ -11,7 +11,7 @@ import cudnnlite as dnn
 from cudnnlite._raw import types
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.devices.choice import get_device
-from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS
 
 table = load("coverage_table")
 ROWS = {row.name: row for row in table.rows()}

@@ -17,7 +17,7 @@ from scipy.special import softmax
 
 import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
-from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.raw import types
 
 FROM_C = Page(ROOT / "docs/howto/migrate_from_c.md")

@@ -10,7 +10,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.emulated.support import rounds_to_tf32, why_no_engine, why_refused
-from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.specs.layout import as_four
 from tools.record import support as record_support
 from tools.record.support import CASES, combinations, further

@@ -19,7 +19,6 @@ from device.operation_samples import SAMPLES, Case
 
 import cudnnlite as dnn
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.problems.problem import KINDS
 from cudnnlite.search.timing_policy import TimingPolicy
 from cudnnlite.specs.frozen import FrozenSpec
 
@@ -649,7 +648,7 @@ def subject(things: Things, name: str) -> Subject:
     others = {
         case.operation.argument(operand): array
         for operand, array in case.outs.items()
-        if operand in case.operation.given
+        if operand in case.operation.caller_provided
     }
     return Subject(
         function, {"handle": things.handle, **options, **case.options, **case.arrays, **others}

@@ -19,14 +19,10 @@ from cudnnlite.descriptors import DESCRIPTORS
 from cudnnlite.descriptors.declared import DeclaredDescriptor
 from cudnnlite.plans.call import make_plan
 from cudnnlite.plans.operation_plan import OperationPlan, plan_class
-from cudnnlite.problems.operation import (
-    OPERATIONS,
-    Operation,
-    check_alike,
-    find_operation,
-    gradient_of,
-)
-from cudnnlite.problems.problem import Problem, make_problem, problem_from_plain
+from cudnnlite.problems.catalogue import OPERATIONS
+from cudnnlite.problems.operation import Operation, check_alike, find_operation, gradient_of
+from cudnnlite.problems.catalogue import problem_from_plain
+from cudnnlite.problems.problem import Problem
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layers import DropoutSpec
 

@@ -30,7 +30,7 @@ from cudnnlite import (
 )
 from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnliteError
-from cudnnlite.problems.problem import KINDS, problem_from_plain
+from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.specs.frozen import from_plain, to_plain
 
 X, W = TensorSpec((2, 4, 7, 6), "float16", "NHWC"), FilterSpec((6, 2, 3, 2), "float16", "NHWC")

@@ -21,7 +21,7 @@ from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.emulated.memory import EmulatedMemory, IllegalAddressError
 from cudnnlite.emulated.registry import IMPLEMENTATIONS
 from cudnnlite.errors import NotSupportedError, SymbolNotFoundError
-from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS
 
 # Of each operation its C function and what asks for its workspace, its reserve space and its algorithms; and what is by hand.
 OF_OPERATIONS = {

@@ -39,7 +39,7 @@ from helpers.tunings import (
 import cudnnlite as dnn
 from cudnnlite.autotune.entries import row_from_plain, row_to_plain
 from cudnnlite.errors import MissingPackageError
-from cudnnlite.problems.problem import problem_from_plain
+from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.problem_list import SkippedNode
 from cudnnlite.report import SCHEMA, to_json, write_html
 from cudnnlite.report import page as report_page

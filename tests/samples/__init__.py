@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudnnlite.emulated.operation import COMPUTES
-from cudnnlite.problems.operation import OPERATIONS, Operation
+from cudnnlite.problems.catalogue import OPERATIONS
+from cudnnlite.problems.operation import Operation
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -197,7 +198,7 @@ def hosts_of(
             hosts[operand] = make(hosts["y" if "y" in hosts else "x"].shape)
     return {
         operand: hosts[operand]
-        for operand in (*operation.reads, *operation.given)
+        for operand in (*operation.reads, *operation.caller_provided)
         if operand in hosts
     }
 

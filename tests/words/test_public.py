@@ -18,7 +18,7 @@ from in_one import in_one_test
 
 import cudnnlite as dnn
 from cudnnlite import report
-from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.specs.frozen import FrozenSpec
 
 REFERENCE = pathlib.Path(__file__).parents[2] / "docs" / "reference"
@@ -109,7 +109,7 @@ def operands(name):
     specs = [option for option, kind in operation.options.items() if issubclass(kind, FrozenSpec)]
     updated = [
         argument
-        for argument in operation.given.values()
+        for argument in operation.caller_provided.values()
         if argument != "out" and not operation.outputs
     ]
     signature = inspect.signature(getattr(dnn, name)).parameters

@@ -23,7 +23,7 @@ from samples import DTYPES, FLOATS, IMAGES, SAMPLES, combinations, hosts_of, ref
 import cudnnlite as dnn
 from cudnnlite.errors import CudnnError
 from cudnnlite.plans.call import call
-from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS
 
 COLUMNS = ["operation", "options", "rank", "dtype", "x", "y", "y_dtype", "beta", "status", "error"]
 
@@ -57,7 +57,7 @@ def record(handle, name, plain, rank, dtype, x_layout, y_layout, y_dtype, beta):
 
     def layout_of(operand, usual):
         packed = operand in sample.packed and usual == "strided"
-        return "first" if packed or operand in operation.bare else usual
+        return "first" if packed or operand in operation.without_descriptor else usual
 
     options = dict(sample.make(plain))
     hosts = {
@@ -84,7 +84,7 @@ def record(handle, name, plain, rank, dtype, x_layout, y_layout, y_dtype, beta):
         if in_place:
             outs[written] = next(arrays[operand] for operand in operation.in_place)
         wanted[written] = np.broadcast_to(result, before.shape)
-        if number < operation.scaled:
+        if number < operation.blended_outputs:
             wanted[written] = scalars["alpha"] * wanted[written] + scalars["beta"] * before
         if (
             outs[written].dtype.name in DTYPES[len(FLOATS) :]

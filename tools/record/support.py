@@ -20,7 +20,7 @@ import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
 from cudnnlite.errors import CudnnError
 from cudnnlite.plans.call import make_plan
-from cudnnlite.problems.operation import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS
 
 # name: (x shape, w shape, ConvolutionSpec options)
 CASES = {

@@ -13,10 +13,10 @@ from cudnnlite.arguments import refused_as
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
-from cudnnlite.problems.convolution_backward import ConvolutionBackwardDataProblem
+from cudnnlite.operations.convolution.backward import convolution_backward_data
+from cudnnlite.operations.convolution.forward import convolution_forward
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.rnn import RNNForwardProblem
+from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 
 FLOATS = {
@@ -122,7 +122,7 @@ def convolution(node: OnnxNode) -> Problem:
     # the same padding on both sides, which all of cuDNN takes, is as good where the filter gets to nothing that differs
     if np.all((size + before + behind - reach) // stride == (size + 2 * before - reach) // stride):
         behind = before
-    return ConvolutionForwardProblem(
+    return convolution_forward.problem(
         x, w, conv.replace(padding=[*zip(before, behind, strict=True)])
     )
 
@@ -148,7 +148,7 @@ def transposed(node: OnnxNode) -> Problem:
     is_inverse = min(shape) > 0 and conv.output_shape(shape, w.shape) == dy.shape
     so = f"its result is {image}, with {[*before]} cut off in front"
     require(is_inverse, f"{so}; cuDNN cuts off both sides of an axis alike")
-    return ConvolutionBackwardDataProblem(w, dy, conv, dy.packed(shape))
+    return convolution_backward_data.problem(w, dy, conv, x=dy.packed(shape))
 
 
 def _operands(
@@ -252,7 +252,7 @@ def recurrent(node: OnnxNode) -> Problem:
         node.notes.append(
             "direction=reverse, which cuDNN does as forward on sequences turned round"
         )
-    return RNNForwardProblem(spec, data)
+    return forward_problem(spec, data)
 
 
 _READERS: dict[str, Callable[[OnnxNode], Problem]] = {

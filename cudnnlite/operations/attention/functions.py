@@ -19,7 +19,6 @@ from cudnnlite.operations.attention.plan import (
 )
 from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.operations.layers.dropout import DropoutState, check_states
-from cudnnlite.plans.documented import calling
 from cudnnlite.plans.operands import on_device, use
 from cudnnlite.specs.attention import AttentionSpec
 
@@ -81,7 +80,6 @@ def multi_head_attention_forward(
     out: AnyArray | None = ...,
     reserve: AttentionReserve | None = ...,
 ) -> Any: ...
-@calling("cudnnMultiHeadAttnForward", "cudnnGetMultiHeadAttnBuffers")
 def multi_head_attention_forward(
     handle: Handle,
     spec: AttentionSpec,
@@ -104,6 +102,8 @@ def multi_head_attention_forward(
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     spec : AttentionSpec
         Heads, sizes, scale, dropout.
     weights : AttentionWeights
@@ -138,6 +138,17 @@ def multi_head_attention_forward(
     DeviceArray, or AttentionTrainingOutput in training
         Shaped as `q`, with vectors of `AttentionSpec.output_size`, in the same order in memory.  Beyond a query's end stands
         what the bias of the output says, or 0.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnMultiHeadAttnForward`, `cudnnGetMultiHeadAttnBuffers`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -174,7 +185,6 @@ def multi_head_attention_forward(
     return plan(weights, *given.values(), residual=residual, step=step, out=out, reserve=reserve)
 
 
-@calling("cudnnMultiHeadAttnBackwardData")
 def multi_head_attention_backward_data(
     handle: Handle,
     reserve: AttentionReserve,
@@ -204,6 +214,17 @@ def multi_head_attention_backward_data(
     AttentionGradients
         Laid out as q, k and v.
 
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnMultiHeadAttnBackwardData`, deprecated since cuDNN 9.0.0, still shipped and working.
+
     Examples
     --------
     >>> spec = dnn.AttentionSpec(1, 2, q_proj_size=2, o_proj_size=2)
@@ -222,7 +243,6 @@ def multi_head_attention_backward_data(
     return _plan_of(handle, reserve).backward_data(reserve, dy, out=out)
 
 
-@calling("cudnnMultiHeadAttnBackwardWeights")
 def multi_head_attention_backward_weights(
     handle: Handle,
     reserve: AttentionReserve,
@@ -247,6 +267,17 @@ def multi_head_attention_backward_weights(
     -------
     AttentionWeights
         The gradients by the weights' names.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnMultiHeadAttnBackwardWeights`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------

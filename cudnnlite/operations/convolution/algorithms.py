@@ -16,8 +16,14 @@ from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum,
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.operations.convolution.engines import given_engine, preferred_engine, tell_limit
-from cudnnlite.plans.native_problem import Described, involve
+from cudnnlite.operations.convolution.native import (
+    ConvolutionThenBias,
+    NativeConvolution,
+    convolution_then_bias,
+)
+from cudnnlite.plans.native_problem import add_context
 from cudnnlite.plans.operands import wait_for_streams
+from cudnnlite.problems.fused_convolution import BIAS, adds_bias_apart
 from cudnnlite.problems.operation import Algorithms, Operation
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, named
@@ -50,9 +56,6 @@ def parse_algorithm(operation: Operation, algorithm: Any) -> Any:
     )
 
 
-UNALIGNED = "unaligned"  # an interface that nobody asks for: what a call with such operands has
-
-
 def parse_interface(interface: Any) -> str | None:
     """Return which of cuDNN's interfaces may be used: "descriptor", "graph", or None for either."""
     return one_of(interface, "interface", "descriptor", "graph", None)  # type: ignore[no-any-return]
@@ -74,52 +77,57 @@ def check_asked(problem: Problem, algorithm: Any, interface: str | None) -> None
         raise ArgumentError(
             f"{given} with padding={padding}: only graphs pad the two ends of an axis differently"
         )
-    if interface not in (None, UNALIGNED, kind):
+    if interface not in (None, kind):
         raise ArgumentError(
             f"interface={interface!r} and algorithm={algorithm}, which is of {kind!r}"
         )
 
 
 def choose(
-    described: Described, algorithm: Any, limit: int | None, interface: str | None
+    native: NativeConvolution,
+    algorithm: Any,
+    limit: int | None,
+    interface: str | None,
+    *,
+    is_aligned: bool = True,
 ) -> AlgorithmResult:
     """Return what a plan runs with: what was asked for, or else the engine that cuDNN's heuristic prefers.
 
-    Where no engine serves it is the algorithm that the descriptor call's heuristic prefers, with the reason as its remark.
+    Where no engine serves it is the algorithm that the descriptor call's heuristic prefers, with
+    the reason as its remark.  Without `is_aligned` the descriptor call comes first, because engines
+    want operands that are aligned; if no algorithm of it serves either, an engine serves copies.
     """
-    problem = described.problem
-    if not problem.conv.is_symmetric:  # which graphs alone do
-        interface = "graph"
-    if algorithm is not None or interface == "descriptor":
-        return _choose(described, algorithm, limit)
-    if interface == UNALIGNED:
+    problem = native.problem
+    needs_graph = interface == "graph" or not problem.conv.is_symmetric
+    if algorithm is not None or (interface == "descriptor" and not needs_graph):
+        return _choose(native, algorithm, limit)
+    if not is_aligned and not needs_graph:
         with suppress(NotSupportedError):
-            choice = _choose(described, None, limit)
+            choice = _choose(native, None, limit)
             return replace(choice, remark="no engine serves: an operand is not aligned to 16 bytes")
-        # no algorithm of the descriptor call does either: an engine serves copies of the operands
-    found = preferred_engine(described, limit)
-    if isinstance(found, AlgorithmResult):
-        return found
-    if interface == "graph" and found.larger:
-        raise WorkspaceLimitError(f"no engine serves: {found.why}")
-    if interface == "graph":
+    preferred = preferred_engine(native, limit)
+    if isinstance(preferred, AlgorithmResult):
+        return preferred
+    if needs_graph and preferred.larger:
+        raise WorkspaceLimitError(f"no engine serves: {preferred.why}")
+    if needs_graph:
         raise NotSupportedError(
-            "cudnnBackendExecute", Status.NOT_SUPPORTED, f"no engine serves: {found.why}"
+            "cudnnBackendExecute", Status.NOT_SUPPORTED, f"no engine serves: {preferred.why}"
         )
     try:
-        choice = _choose(described, None, limit)
+        choice = _choose(native, None, limit)
     except NotSupportedError as error:
-        error.notes += (f"no engine serves: {found.why}",)
+        error.notes += (f"no engine serves: {preferred.why}",)
         raise
-    tell_limit(found.larger, choice.algorithm, problem)
-    return replace(choice, remark=f"no engine serves: {found.why}")
+    tell_limit(preferred.larger, choice.algorithm, problem)
+    return replace(choice, remark=f"no engine serves: {preferred.why}")
 
 
-def _choose(described: Described, algorithm: Any, limit: int | None) -> AlgorithmResult:
+def _choose(native: NativeConvolution, algorithm: Any, limit: int | None) -> AlgorithmResult:
     """Return what was asked for, or the heuristic's first choice within the limit."""
-    math_type = described.problem.math_type
+    math_type = native.problem.math_type
     if algorithm is None:
-        choice = _heuristic_choice(described, limit)
+        choice = _heuristic_choice(native, limit)
     elif isinstance(algorithm, AlgorithmResult):
         choice = algorithm
     else:
@@ -131,20 +139,20 @@ def _choose(described: Described, algorithm: Any, limit: int | None) -> Algorith
     return choice
 
 
-def _heuristic_choice(described: Described, limit: int | None) -> AlgorithmResult:
-    problem = described.problem
+def _heuristic_choice(native: NativeConvolution, limit: int | None) -> AlgorithmResult:
+    problem = native.problem
     if wants_tensor_cores(problem):
-        described.descriptors["conv"].set_math_type(MathType.TENSOR_OP)
+        native.descriptors["conv"].set_math_type(MathType.TENSOR_OP)
     algorithms = _algorithms(problem.operation)
-    reasons = {algorithm: algorithms.fits(problem, algorithm) for algorithm in algorithms.kind}
+    reasons = {
+        algorithm: algorithms.why_unsupported(problem, algorithm) for algorithm in algorithms.kind
+    }
     if all(reasons.values()):
-        why = "; ".join(dict.fromkeys(reasons.values()))
+        why = "; ".join(dict.fromkeys(filter(None, reasons.values())))
         raise NotSupportedError(problem.operation.function, Status.NOT_SUPPORTED, why)
-    table = rank(described, [algorithm for algorithm, why in reasons.items() if not why])
-    if algorithms.apart is not None and not any(row.ok and _is_within(row, limit) for row in table):
-        table = rank(
-            described
-        )  # an algorithm that several calls are needed with is better than none
+    table = rank(native, [algorithm for algorithm, why in reasons.items() if not why])
+    if problem.operation is BIAS and not any(row.ok and _is_within(row, limit) for row in table):
+        table = rank(native)  # an algorithm that several calls are needed with is better than none
     if not any(row.ok for row in table):
         raise NotSupportedError(
             algorithms.heuristic, Status.NOT_SUPPORTED, "every algorithm refuses this combination"
@@ -164,56 +172,53 @@ def wants_tensor_cores(problem: Problem) -> bool:
     return narrow and problem.math_type == MathType.DEFAULT
 
 
-def workspace_of(described: Described, algorithm: Any) -> int:
+def workspace_of(native: NativeConvolution, algorithm: Any) -> int:
     """Return the bytes of workspace that the algorithm needs with the descriptor's present math type."""
     size = ctypes.c_size_t()
-    described.ask(
-        _algorithms(described.problem.operation).workspace, algo=algorithm, sizeInBytes=size
-    )
+    native.ask(_algorithms(native.problem.operation).workspace, algo=algorithm, sizeInBytes=size)
     return size.value
 
 
 def prepare(
-    described: Described, choice: AlgorithmResult, stack: ExitStack
+    native: NativeConvolution, choice: AlgorithmResult, stack: ExitStack
 ) -> tuple[AlgorithmResult, Any, int]:
     """Return a choice as it is here, its call, addresses missing, and the bytes of workspace that it needs."""
     if isinstance(choice.algorithm, Engine):
-        row, plan = given_engine(described, choice.algorithm, stack)
+        row, plan = given_engine(native, choice.algorithm, stack)
         # of an engine that somebody named nothing was known but that
         choice = replace(choice, math_type=row.math_type, deterministic=row.deterministic)
-        completed = _algorithms(described.problem.operation).completed(described, plan)
-        if completed is not plan:
-            choice = replace(
-                choice, remark="; ".join(filter(None, (choice.remark, completed.remark)))
-            )
-        return choice, completed, plan.workspace
+        if not adds_bias_apart(native.problem):
+            return choice, plan, plan.workspace
+        pair = ConvolutionThenBias(native, plan)
+        remark = "; ".join(filter(None, (choice.remark, pair.remark)))
+        return replace(choice, remark=remark), pair, plan.workspace
     # a result is applied as one: its math type first, then the workspace is asked again
-    described.descriptors["conv"].set_math_type(choice.math_type)
+    native.descriptors["conv"].set_math_type(choice.math_type)
     size, algorithms = (
-        workspace_of(described, choice.algorithm),
-        _algorithms(described.problem.operation),
+        workspace_of(native, choice.algorithm),
+        _algorithms(native.problem.operation),
     )
-    if why := algorithms.fits(described.problem, choice.algorithm):
-        if algorithms.apart is None:
-            raise NotSupportedError(described.problem.operation.function, Status.NOT_SUPPORTED, why)
-        apart = algorithms.apart(described, choice.algorithm, size)
-        remark = "; ".join(filter(None, (choice.remark, f"{apart.remark}: {why}")))
-        return replace(choice, remark=remark), apart, size
-    return choice, described.prepare(algo=choice.algorithm, workSpaceSizeInBytes=size), size
+    if why := algorithms.why_unsupported(native.problem, choice.algorithm):
+        if native.problem.operation is not BIAS:
+            raise NotSupportedError(native.problem.operation.function, Status.NOT_SUPPORTED, why)
+        pair = convolution_then_bias(native, choice.algorithm, size)
+        remark = "; ".join(filter(None, (choice.remark, f"{pair.remark}: {why}")))
+        return replace(choice, remark=remark), pair, size
+    return choice, native.prepare(algo=choice.algorithm, workSpaceSizeInBytes=size), size
 
 
-def rank(described: Described, only: Container[Any] | None = None) -> AlgorithmTable:
+def rank(native: NativeConvolution, only: Container[Any] | None = None) -> AlgorithmTable:
     """Ask cuDNN's heuristic, with the descriptor's present math type; nothing is run.  Of `only` some, if that is given."""
     return _filled(
-        described,
-        f"none, ranked by cuDNN's heuristic on {described.handle.device}",
+        native,
+        f"none, ranked by cuDNN's heuristic on {native.handle.device}",
         "heuristic",
         only=only,
     )
 
 
 def _filled(
-    described: Described,
+    native: NativeConvolution,
     timing: str,
     function: str,
     searched_with: int | None = None,
@@ -222,12 +227,12 @@ def _filled(
     **given: Any,
 ) -> AlgorithmTable:
     """Call a function that fills result structures, and turn them into a table."""
-    algorithms, device = _algorithms(described.problem.operation), described.handle.device
+    algorithms, device = _algorithms(native.problem.operation), native.handle.device
     room, count = ctypes.c_int(), ctypes.c_int()
-    described.ask(algorithms.count, count=room)
+    native.ask(algorithms.count, count=room)
     results = (algorithms.result * room.value)()
     told = {"requestedAlgoCount": room.value, "returnedAlgoCount": count, "perfResults": results}
-    described.ask(getattr(algorithms, function), **told, **given)
+    native.ask(getattr(algorithms, function), **told, **given)
     rows = [
         AlgorithmResult(
             algorithms.kind(result.algo),
@@ -249,7 +254,7 @@ def _filled(
     memory = device.memory_info()[1]
     return AlgorithmTable(
         rows,
-        title=str(described.problem),
+        title=str(native.problem),
         timing=timing,
         device_memory=memory,
         searched_with=searched_with,
@@ -260,13 +265,13 @@ def ranked(handle: Handle, problem: Problem) -> AlgorithmTable:
     """Return the ranking of cuDNN's heuristic for a problem."""
     with ExitStack() as stack:
         try:
-            return rank(Described(handle, problem, stack))
+            return rank(NativeConvolution(handle, problem, stack))
         except CudnnError as error:
-            involve(error, problem)
+            add_context(error, problem)
             raise
 
 
-def found(
+def search(
     handle: Handle,
     problem: Problem,
     operands: dict[str, DeviceArray],
@@ -284,9 +289,9 @@ def found(
         )
     with ExitStack() as stack:
         try:
-            described = Described(handle, problem, stack)
+            native = NativeConvolution(handle, problem, stack)
             y = arrays.empty(handle.device, stream, as_tensor(spec)) if out is None else out
-            size = _search_workspace(described, limit)
+            size = _search_workspace(native, limit)
             scratch = handle.device.allocate(size, stream)
             stack.callback(scratch.close, stream)
             for other in wait_for_streams(stream, *operands.values(), y):
@@ -295,7 +300,7 @@ def found(
                 written: y.ptr
             }
             return _filled(
-                described,
+                native,
                 f"cudnnFind on {handle.device}",
                 "find",
                 size,
@@ -304,19 +309,19 @@ def found(
                 **addresses,
             )
         except CudnnError as error:
-            involve(error, problem)
+            add_context(error, problem)
             raise
 
 
-def _search_workspace(described: Described, limit: int | None) -> int:
+def _search_workspace(native: NativeConvolution, limit: int | None) -> int:
     """Return the workspace that lets every algorithm run which fits the limit and, with a margin, the free memory."""
-    free = described.handle.device.memory_info()[0] // 2
+    free = native.handle.device.memory_info()[0] // 2
     most = free if limit is None else min(limit, free)
     sizes = [0]
-    for algorithm in _algorithms(described.problem.operation).kind:
+    for algorithm in _algorithms(native.problem.operation).kind:
         if algorithm.name != "COUNT":
             try:
-                sizes.append(workspace_of(described, algorithm))
+                sizes.append(workspace_of(native, algorithm))
             except NotSupportedError:  # the search will say so too
                 continue
     return max(size for size in sizes if size <= most)

@@ -1,54 +1,36 @@
-"""The gradients of a convolution, and the transposed convolution: one line, a plan for many calls, and cuDNN's two searches."""
+"""The gradients of a convolution, and the transposed convolution."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from cudnnlite.arguments import instance_of, shown
-from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Like, Operand
 from cudnnlite.devices.handle import Handle
-from cudnnlite.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo
+from cudnnlite.enums import (
+    ConvolutionBwdDataAlgo,
+    ConvolutionBwdFilterAlgo,
+)
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.engines import Engine
-from cudnnlite.operations.convolution.algorithms import ranked
-from cudnnlite.operations.convolution.documented_choice import documented_choice
-from cudnnlite.plans.call import call, find, make_plan, problem_of
-from cudnnlite.plans.operands import on_device, tensor_spec, use
-from cudnnlite.plans.operation_plan import OperationPlan
+from cudnnlite.operations.convolution.function import convolution_operation
+from cudnnlite.operations.convolution.plan import ConvolutionTransposePlan
+from cudnnlite.operations.convolution.request import ConvolutionRequest
+from cudnnlite.plans.operands import operand_spec
+from cudnnlite.problems import convolution_backward
 from cudnnlite.problems.convolution import DEFAULT_CONV
-from cudnnlite.problems.convolution_backward import DATA, FILTER
 from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import parse_shape
 from cudnnlite.specs.steps import parse_steps
-from cudnnlite.unknown import refuse_unknown
 
 
-class ConvolutionBackwardDataPlan(OperationPlan, operation=DATA):
-    """A convolution's gradient of its input, made once: `plan(w, dy, out=dx)`.  See `plan_convolution_backward_data`."""
-
-
-class ConvolutionTransposePlan(ConvolutionBackwardDataPlan):
-    """A transposed convolution, made once: `plan(x, w, out=y)`.  See `plan_operation`."""
-
-    def __call__(self, *operands: Any, out: Any = None, workspace: Any = None) -> DeviceArray:
-        """Enqueue the operation: its operands have the order of `convolution_transpose`, which is not that of the gradient."""
-        w_then_x = operands[::-1]
-        return super().__call__(*w_then_x, out=out, workspace=workspace)
-
-
-class ConvolutionBackwardFilterPlan(OperationPlan, operation=FILTER):
-    """A convolution's gradient of its filter, made once: `plan(x, dy, out=dw)`.  See `plan_convolution_backward_filter`."""
-
-
-@documented_choice(DATA, "plan")
-def plan_convolution_backward_data(
+@convolution_operation
+def convolution_backward_data(
     handle: Handle,
     w: Operand,
     dy: Operand,
@@ -61,61 +43,15 @@ def plan_convolution_backward_data(
     algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
     workspace_limit: int | str | None = None,
     interface: str | None = None,
-    replay: bool = False,
-) -> ConvolutionBackwardDataPlan:
-    """Decide and marshal the gradient of a convolution's input once, for many calls.
-
-    Examples
-    --------
-    >>> with dnn.Handle() as handle:
-    ...     w, dy = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.ones((1, 4, 4, 4), np.float32))
-    ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
-    ...     with dnn.plan_convolution_backward_data(handle, w, dy, conv, x=(1, 3, 8, 8), workspace_limit="64 MiB") as plan:
-    ...         dx = plan(w, dy)
-    ...         for _ in range(3):
-    ...             dx = plan(w, dy, out=dx)  # nothing is decided or allocated again
-    ...     with dnn.plan_convolution_backward_data(handle, w, dy, conv, x=dx, interface="descriptor") as old:
-    ...         same = (old(w, dy).numpy() == dx.numpy()).all()
-    ...     print(dx.shape, same)
-    (1, 3, 8, 8) True
-    """
-    out = _written(handle, x, "x", dy, "dy", out)
-    return make_plan(  # type: ignore[no-any-return]
-        handle,
-        DATA,
-        (w, dy),
-        (conv,),
-        alpha=alpha,
-        beta=beta,
-        out=out,
-        algorithm=algorithm,
-        workspace_limit=workspace_limit,
-        interface=interface,
-        replay=replay,
-    )
-
-
-@documented_choice(DATA, "call")
-def convolution_backward_data(
-    handle: Handle,
-    w: AnyArray,
-    dy: AnyArray,
-    conv: ConvolutionSpec = DEFAULT_CONV,
-    *,
-    x: Like = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    out: AnyArray | None = None,
-    algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
-    workspace_limit: int | str | None = None,
-    interface: str | None = None,
     workspace: AnyArray | None = None,
-    **unknown: NoReturn,
-) -> DeviceArray:
+    replay: bool = False,
+) -> ConvolutionRequest:
     """Compute the gradient of a convolution's input: how a change of x changes a loss whose gradient at y is dy.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the plan for the next one.
     w : device array
         The filter, ``(K, C / groups, *taps)``, packed; float32, float64, float16 or bfloat16.
     dy : device array
@@ -125,6 +61,47 @@ def convolution_backward_data(
     x : TensorSpec, shape or device array, optional
         What the convolution's input looked like, ``(N, C, *spatial)``; of a shape, in the dtype and layout of `dy`.  With
         stride 1 it may be left out, as it may where `out` says it.
+    alpha, beta : float
+        dx = alpha * gradient + beta * dx, passed to cuDNN as double for double tensors, as float otherwise.  With
+        beta = 0 `out` is not read.
+    out : device array, optional
+        dx, written in place, any strides without overlap; a new array if not given.
+    algorithm : AlgorithmResult, Engine, ConvolutionBwdDataAlgo or str, optional
+        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A result is applied with its math
+        type, its layout (where the operands lie in another, each call converts them, and the output back) and its way to make the
+        call.  If not given: the first engine that cuDNN's heuristic A names and that keeps the math type's promise; where there is
+        none (for integers, say) the algorithm that the v7 heuristic prefers.  ``plan.choice`` tells which, and why.
+    workspace_limit : int or str, optional
+        Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
+    interface : str, optional
+        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment where an engine
+        wants 16 bytes.
+    workspace : device array, optional
+        The caller's own scratch memory, instead of the handle's; a plan's calls take it themselves.
+    replay : bool
+        Record the call as a CUDA graph for the addresses that it was first made with, and launch that from
+        then on.  With others it is made as it is, or through copies to buffers of the plan, whichever was measured to
+        take less time, once, which waits for the stream; what comes again is recorded too, up to 8 graphs.
+        ``plan.replay`` tells.
+
+    Returns
+    -------
+    DeviceArray
+        dx.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`.  For the first call of a kind, those of a
+    `BackendDescriptor`, or `cudnnGetConvolutionBackwardDataWorkspaceSize`, `cudnnGetConvolutionBackwardDataAlgorithm_v7` and
+    `cudnnGetConvolutionBackwardDataAlgorithmMaxCount`; `cudnnTransformTensor` where operands are converted.
+    Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -135,89 +112,41 @@ def convolution_backward_data(
     ...     same = dnn.convolution_backward_data(handle, w, dy, conv, out=dx, algorithm="ALGO_1")
     ...     print(same.shape, same.numpy()[0, 0, :2, :2].tolist())
     (1, 3, 8, 8) [[4.0, 8.0], [8.0, 16.0]]
+
+    A plan for many calls, and what cuDNN's search finds:
+
+    >>> with dnn.Handle() as handle:
+    ...     w, dy = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.ones((1, 4, 4, 4), np.float32))
+    ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
+    ...     with dnn.convolution_backward_data.plan(handle, w, dy, conv, x=(1, 3, 8, 8)) as plan:
+    ...         dx = plan(w, dy)
+    ...         dx = plan(w, dy, out=dx)  # nothing is decided or allocated again
+    ...     found = dnn.convolution_backward_data.find(handle, w, dy, conv, x=dx)
+    ...     with dnn.convolution_backward_data.plan(handle, w, dy, conv, x=dx, interface="descriptor") as old:
+    ...         same = (old(w, dy).numpy() == dx.numpy()).all()
+    ...     print(dx.shape, found[0].time_ms > 0, same)
+    (1, 3, 8, 8) True True
     """
-    if unknown:
-        refuse_unknown(convolution_backward_data, unknown)
-    given, wanted = ((w, dy), (conv,)), _written(handle, x, "x", dy, "dy", out)
-    return call(
+    result = _result_spec(handle, x, "x", dy, "dy", out)
+    return ConvolutionRequest(
         handle,
-        DATA,
-        *given,
+        convolution_backward.DATA,
+        (w, dy),
+        (conv,),
         alpha,
         beta,
         out,
-        algorithm,
-        workspace_limit,
+        result,
         workspace,
-        interface,
-        wanted,
-    )
-
-
-@documented_choice(DATA, "get")
-def get_convolution_backward_data(
-    handle: Handle,
-    w: Operand,
-    dy: Operand,
-    conv: ConvolutionSpec = DEFAULT_CONV,
-    *,
-    x: Like = None,
-    out: AnyArray | None = None,
-) -> AlgorithmTable:
-    """Ask cuDNN's v7 heuristic for its ranking of the gradient of a convolution's input; nothing is run.
-
-    Examples
-    --------
-    >>> with dnn.Handle() as handle:
-    ...     w, dy = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.ones((1, 4, 6, 6), np.float32))
-    ...     ranked = dnn.get_convolution_backward_data(handle, w, dy)
-    ...     dx = dnn.convolution_backward_data(handle, w, dy, algorithm=ranked.best(workspace_limit="1 MiB"))
-    >>> print(ranked[0].status, ranked[0].time_ms, dx.shape)
-    SUCCESS None (1, 3, 8, 8)
-    """
-    use(handle)
-    return ranked(
-        handle, problem_of(DATA, (w, dy), (conv,), _written(handle, x, "x", dy, "dy", out))
-    )
-
-
-@documented_choice(DATA, "find")
-def find_convolution_backward_data(
-    handle: Handle,
-    w: AnyArray,
-    dy: AnyArray,
-    conv: ConvolutionSpec = DEFAULT_CONV,
-    *,
-    x: Like = None,
-    beta: float = 0.0,
-    out: AnyArray | None = None,
-    workspace_limit: int | str | None = None,
-) -> AlgorithmTable:
-    """Let cuDNN run and time every algorithm for the gradient of a convolution's input.
-
-    Examples
-    --------
-    >>> with dnn.Handle() as handle:
-    ...     w, dy = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.ones((1, 4, 6, 6), np.float32))
-    ...     found = dnn.find_convolution_backward_data(handle, w, dy)
-    ...     dx = dnn.convolution_backward_data(handle, w, dy, algorithm=found.best(deterministic=True))
-    >>> print(found[0].time_ms > 0, dx.shape)
-    True (1, 3, 8, 8)
-    """
-    return find(
-        handle,
-        DATA,
-        (w, dy),
-        (conv,),
-        beta,
-        out,
         workspace_limit,
-        _written(handle, x, "x", dy, "dy", out),
+        algorithm,
+        interface,
+        replay,
     )
 
 
-@documented_choice(FILTER, "plan")
-def plan_convolution_backward_filter(
+@convolution_operation
+def convolution_backward_filter(
     handle: Handle,
     x: Operand,
     dy: Operand,
@@ -230,63 +159,17 @@ def plan_convolution_backward_filter(
     algorithm: AlgorithmResult | Engine | ConvolutionBwdFilterAlgo | str | None = None,
     workspace_limit: int | str | None = None,
     interface: str | None = None,
-    replay: bool = False,
-) -> ConvolutionBackwardFilterPlan:
-    """Decide and marshal the gradient of a convolution's filter once, for many calls.
-
-    Examples
-    --------
-    >>> with dnn.Handle() as handle:
-    ...     x, dy = handle.array(np.ones((1, 3, 8, 8), np.float32)), handle.array(np.ones((1, 4, 4, 4), np.float32))
-    ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
-    ...     with dnn.plan_convolution_backward_filter(handle, x, dy, conv, w=(4, 3, 3, 3), workspace_limit="1 GiB") as plan:
-    ...         dw = plan(x, dy)
-    ...         for _ in range(3):
-    ...             dw = plan(x, dy, out=dw)  # nothing is decided or allocated again
-    ...     with dnn.plan_convolution_backward_filter(handle, x, dy, conv, w=dw, interface="descriptor") as old:
-    ...         same = (old(x, dy).numpy() == dw.numpy()).all()
-    ...     print(dw.shape, same)
-    (4, 3, 3, 3) True
-    """
-    out = _written(handle, w, "w", x, "x", out)
-    return make_plan(  # type: ignore[no-any-return]
-        handle,
-        FILTER,
-        (x, dy),
-        (conv,),
-        alpha=alpha,
-        beta=beta,
-        out=out,
-        algorithm=algorithm,
-        workspace_limit=workspace_limit,
-        interface=interface,
-        replay=replay,
-    )
-
-
-@documented_choice(FILTER, "call")
-def convolution_backward_filter(
-    handle: Handle,
-    x: AnyArray,
-    dy: AnyArray,
-    conv: ConvolutionSpec = DEFAULT_CONV,
-    *,
-    w: Like = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    out: AnyArray | None = None,
-    algorithm: AlgorithmResult | Engine | ConvolutionBwdFilterAlgo | str | None = None,
-    workspace_limit: int | str | None = None,
-    interface: str | None = None,
     workspace: AnyArray | None = None,
-    **unknown: NoReturn,
-) -> DeviceArray:
+    replay: bool = False,
+) -> ConvolutionRequest:
     """Compute the gradient of a convolution's filter: how a change of w changes a loss whose gradient at y is dy.
 
     That of an empty batch is zero.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the plan for the next one.
     x : device array
         The images, ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     dy : device array
@@ -296,6 +179,47 @@ def convolution_backward_filter(
     w : FilterSpec, shape or device array, optional
         What the filter looked like, ``(K, C / groups, *taps)``; of a shape, in the dtype and layout of `x`.  With stride 1 it
         may be left out, as it may where `out` says it.
+    alpha, beta : float
+        dw = alpha * gradient + beta * dw, passed to cuDNN as double for double tensors, as float otherwise.  With
+        beta = 0 `out` is not read.
+    out : device array, optional
+        dw, written in place, any strides without overlap; a new array if not given.
+    algorithm : AlgorithmResult, Engine, ConvolutionBwdFilterAlgo or str, optional
+        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A result is applied with its math
+        type, its layout (where the operands lie in another, each call converts them, and the output back) and its way to make the
+        call.  If not given: the first engine that cuDNN's heuristic A names and that keeps the math type's promise; where there is
+        none (for integers, say) the algorithm that the v7 heuristic prefers.  ``plan.choice`` tells which, and why.
+    workspace_limit : int or str, optional
+        Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
+    interface : str, optional
+        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment where an engine
+        wants 16 bytes.
+    workspace : device array, optional
+        The caller's own scratch memory, instead of the handle's; a plan's calls take it themselves.
+    replay : bool
+        Record the call as a CUDA graph for the addresses that it was first made with, and launch that from
+        then on.  With others it is made as it is, or through copies to buffers of the plan, whichever was measured to
+        take less time, once, which waits for the stream; what comes again is recorded too, up to 8 graphs.
+        ``plan.replay`` tells.
+
+    Returns
+    -------
+    DeviceArray
+        dw.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardFilter`.  For the first call of a kind, those of a
+    `BackendDescriptor`, or `cudnnGetConvolutionBackwardFilterWorkspaceSize`, `cudnnGetConvolutionBackwardFilterAlgorithm_v7` and
+    `cudnnGetConvolutionBackwardFilterAlgorithmMaxCount`; `cudnnTransformTensor` where operands are converted.
+    Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -306,92 +230,42 @@ def convolution_backward_filter(
     ...     total = dnn.convolution_backward_filter(handle, x, dy, conv, beta=1.0, out=dw)  # of two batches
     ...     print(total.shape, total.numpy()[0, 0].tolist())
     (4, 3, 3, 3) [[18.0, 24.0, 24.0], [24.0, 32.0, 32.0], [24.0, 32.0, 32.0]]
+
+    A plan for many calls, and what cuDNN's search finds:
+
+    >>> with dnn.Handle() as handle:
+    ...     x, dy = handle.array(np.ones((1, 3, 8, 8), np.float32)), handle.array(np.ones((1, 4, 4, 4), np.float32))
+    ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
+    ...     with dnn.convolution_backward_filter.plan(handle, x, dy, conv, w=(4, 3, 3, 3)) as plan:
+    ...         dw = plan(x, dy)
+    ...         dw = plan(x, dy, out=dw)  # nothing is decided or allocated again
+    ...     found = dnn.convolution_backward_filter.find(handle, x, dy, conv, w=dw)
+    ...     print(dw.shape, found[0].time_ms > 0)
+    (4, 3, 3, 3) True
     """
-    if unknown:
-        refuse_unknown(convolution_backward_filter, unknown)
-    given, wanted = ((x, dy), (conv,)), _written(handle, w, "w", x, "x", out)
-    return call(
+    result = _result_spec(handle, w, "w", x, "x", out)
+    return ConvolutionRequest(
         handle,
-        FILTER,
-        *given,
+        convolution_backward.FILTER,
+        (x, dy),
+        (conv,),
         alpha,
         beta,
         out,
-        algorithm,
-        workspace_limit,
+        result,
         workspace,
-        interface,
-        wanted,
-    )
-
-
-@documented_choice(FILTER, "get")
-def get_convolution_backward_filter(
-    handle: Handle,
-    x: Operand,
-    dy: Operand,
-    conv: ConvolutionSpec = DEFAULT_CONV,
-    *,
-    w: Like = None,
-    out: AnyArray | None = None,
-) -> AlgorithmTable:
-    """Ask cuDNN's v7 heuristic for its ranking of the gradient of a convolution's filter; nothing is run.
-
-    Examples
-    --------
-    >>> with dnn.Handle() as handle:
-    ...     x, dy = handle.array(np.ones((1, 3, 8, 8), np.float32)), handle.array(np.ones((1, 4, 6, 6), np.float32))
-    ...     ranked = dnn.get_convolution_backward_filter(handle, x, dy)
-    ...     dw = dnn.convolution_backward_filter(handle, x, dy, algorithm=ranked.best(workspace_limit="1 MiB"))
-    >>> print(ranked[0].status, ranked[0].time_ms, dw.shape)
-    SUCCESS None (4, 3, 3, 3)
-    """
-    use(handle)
-    return ranked(
-        handle, problem_of(FILTER, (x, dy), (conv,), _written(handle, w, "w", x, "x", out))
-    )
-
-
-@documented_choice(FILTER, "find")
-def find_convolution_backward_filter(
-    handle: Handle,
-    x: AnyArray,
-    dy: AnyArray,
-    conv: ConvolutionSpec = DEFAULT_CONV,
-    *,
-    w: Like = None,
-    beta: float = 0.0,
-    out: AnyArray | None = None,
-    workspace_limit: int | str | None = None,
-) -> AlgorithmTable:
-    """Let cuDNN run and time every algorithm for the gradient of a convolution's filter.
-
-    Examples
-    --------
-    >>> with dnn.Handle() as handle:
-    ...     x, dy = handle.array(np.ones((1, 3, 8, 8), np.float32)), handle.array(np.ones((1, 4, 6, 6), np.float32))
-    ...     found = dnn.find_convolution_backward_filter(handle, x, dy)
-    ...     dw = dnn.convolution_backward_filter(handle, x, dy, algorithm=found.best(deterministic=True))
-    >>> print(found[0].time_ms > 0, dw.shape)
-    True (4, 3, 3, 3)
-    """
-    return find(
-        handle,
-        FILTER,
-        (x, dy),
-        (conv,),
-        beta,
-        out,
         workspace_limit,
-        _written(handle, w, "w", x, "x", out),
+        algorithm,
+        interface,
+        replay,
     )
 
 
-@documented_choice(DATA, "call", "result", "y")
+@convolution_operation
 def convolution_transpose(
     handle: Handle,
-    x: AnyArray,
-    w: AnyArray,
+    x: Operand,
+    w: Operand,
     conv: ConvolutionSpec = DEFAULT_CONV,
     *,
     output_padding: int | Iterable[int] = 0,
@@ -402,8 +276,8 @@ def convolution_transpose(
     workspace_limit: int | str | None = None,
     interface: str | None = None,
     workspace: AnyArray | None = None,
-    **unknown: NoReturn,
-) -> DeviceArray:
+    replay: bool = False,
+) -> ConvolutionRequest:
     """Convolve transposed, as PyTorch's `conv_transpose1d` to `conv_transpose3d`: from the shape of a result to that of images.
 
     It is `convolution_backward_data` with `x` as dy, and is recorded and tuned as that.  The result is ``(N, C, *spatial)``,
@@ -411,6 +285,8 @@ def convolution_transpose(
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the plan for the next one.
     x : device array
         ``(N, K, *spatial)``; float32, float64, float16 or bfloat16.
     w : device array
@@ -421,6 +297,47 @@ def convolution_transpose(
     output_padding : int or iterable of int
         What is added to the result at the end of each axis, below the stride: of the images that a convolution with this
         stride brings to the size of `x` the smallest has 0.
+    alpha, beta : float
+        y = alpha * result + beta * y, passed to cuDNN as double for double tensors, as float otherwise.  With
+        beta = 0 `out` is not read.
+    out : device array, optional
+        y, written in place, any strides without overlap; a new array if not given.
+    algorithm : AlgorithmResult, Engine, ConvolutionBwdDataAlgo or str, optional
+        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A result is applied with its math
+        type, its layout (where the operands lie in another, each call converts them, and the output back) and its way to make the
+        call.  If not given: the first engine that cuDNN's heuristic A names and that keeps the math type's promise; where there is
+        none (for integers, say) the algorithm that the v7 heuristic prefers.  ``plan.choice`` tells which, and why.
+    workspace_limit : int or str, optional
+        Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
+    interface : str, optional
+        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment where an engine
+        wants 16 bytes.
+    workspace : device array, optional
+        The caller's own scratch memory, instead of the handle's; a plan's calls take it themselves.
+    replay : bool
+        Record the call as a CUDA graph for the addresses that it was first made with, and launch that from
+        then on.  With others it is made as it is, or through copies to buffers of the plan, whichever was measured to
+        take less time, once, which waits for the stream; what comes again is recorded too, up to 8 graphs.
+        ``plan.replay`` tells.
+
+    Returns
+    -------
+    DeviceArray
+        y.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`.  For the first call of a kind, those of a
+    `BackendDescriptor`, or `cudnnGetConvolutionBackwardDataWorkspaceSize`, `cudnnGetConvolutionBackwardDataAlgorithm_v7` and
+    `cudnnGetConvolutionBackwardDataAlgorithmMaxCount`; `cudnnTransformTensor` where operands are converted.
+    Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -431,25 +348,30 @@ def convolution_transpose(
     ...     print(y.shape, y.numpy()[0, 0, :2, :2].tolist())
     (1, 3, 8, 8) [[4.0, 8.0], [8.0, 16.0]]
     """
-    if unknown:
-        refuse_unknown(convolution_transpose, unknown)
-    use(handle)
-    x, w = on_device(handle, x, "x"), on_device(handle, w, "w")
-    shape = _transposed_shape(x.spec, w.spec, conv, output_padding)
-    given, wanted = ((w, x), (conv,)), _written(handle, shape, "conv", x, "x", out)
-    return call(
+    x_spec, w_spec = operand_spec(handle, x, "x"), _filter_tensor(handle, w)
+    shape = _transposed_shape(x_spec, w_spec, conv, output_padding)
+    result = _result_spec(handle, shape, "conv", x, "x", out)
+    return ConvolutionRequest(
         handle,
-        DATA,
-        *given,
+        convolution_backward.DATA,
+        (w, x),
+        (conv,),
         alpha,
         beta,
         out,
-        algorithm,
-        workspace_limit,
+        result,
         workspace,
+        workspace_limit,
+        algorithm,
         interface,
-        wanted,
+        replay,
+        ConvolutionTransposePlan,
     )
+
+
+def _filter_tensor(handle: Handle, w: Any) -> TensorSpec:
+    """Return the spec of a filter's memory."""
+    return as_tensor(w) if isinstance(w, FilterSpec) else operand_spec(handle, w, "w")
 
 
 def _transposed_shape(
@@ -481,39 +403,35 @@ def _transposed_shape(
     return (x.shape[0], w.shape[1] * conv.groups, *image)
 
 
-def _written(handle: Any, like: Any, argument: str, beside: Any, name: str, out: Any) -> Any:
-    """Return what is written: `out`, or the spec that `like` says; None where nobody said anything."""
+def _result_spec(
+    handle: Handle, like: Any, argument: str, beside: Any, name: str, out: Any
+) -> TensorSpec | FilterSpec | None:
+    """Return what the result looks like: as `like` says, an array, a spec, or a shape beside `beside`.
+
+    None where nobody says anything.  ArgumentError where `out` is something else.
+    """
     if like is None:
-        return out
-    use(handle)
-    if hasattr(like, "__dlpack__") and not isinstance(like, np.ndarray):
-        like = on_device(handle, like, argument)
-    spec, made = getattr(like, "spec", like), None
-    if not isinstance(spec, (TensorSpec, FilterSpec)):
+        return None
+    is_array = hasattr(like, "__dlpack__") and not isinstance(like, np.ndarray)
+    spec = operand_spec(handle, like, argument) if is_array else getattr(like, "spec", like)
+    is_shape = not isinstance(spec, (TensorSpec, FilterSpec))
+    if is_shape:
         shape = parse_shape(like, argument)
-        known = (
-            beside
-            if isinstance(beside, TensorSpec)
-            else tensor_spec(on_device(handle, beside, name), name)
-        )
-        if len(shape) != known.rank:
-            raise ArgumentError(f"{argument}={shape} is not of the rank of {name}, {known}")
-        spec = made = known.packed(
-            shape
-        )  # of a shape alone, `out` may have another dtype and layout
+        model = operand_spec(handle, beside, name)
+        if len(shape) != model.rank:
+            raise ArgumentError(f"{argument}={shape} is not of the rank of {name}, {model}")
+        spec = model.packed(shape)
     if argument == "x" and isinstance(spec, FilterSpec):
         raise ArgumentError(
             f"x={spec} is a filter; needed: a TensorSpec, a shape or a device array"
         )
-    if out is None:
-        return spec
-    given = getattr(out, "spec", out)
-    if isinstance(given, (TensorSpec, FilterSpec)):
-        wanted, fits = (
-            (spec.shape, given.shape == spec.shape)
-            if made
-            else (spec, is_as(as_tensor(given), spec))
-        )
-        if not fits:
-            raise ArgumentError(f"out is {given}; the result is as {argument} says, {wanted}")
-    return out
+    out_spec = getattr(out, "spec", out)
+    if not isinstance(out_spec, (TensorSpec, FilterSpec)):
+        return spec  # type: ignore[no-any-return]
+    if is_shape:  # `out` may have another data type and layout
+        needed, fits = spec.shape, out_spec.shape == spec.shape
+    else:
+        needed, fits = spec, is_as(as_tensor(out_spec), spec)
+    if not fits:
+        raise ArgumentError(f"out is {out_spec}; the result is as {argument} says, {needed}")
+    return spec  # type: ignore[no-any-return]

@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
-from cudnnlite.devices.foreign import AnyArray
-from cudnnlite.plans.family import DeviceArray, Handle, call, documented
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
+from cudnnlite.devices.handle import Handle
+from cudnnlite.plans.function import operation
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.convolution_bias import BACKWARD
 
 
-@documented(BACKWARD, "``(1, C, 1, ...)``")
+@operation
 def convolution_backward_bias(
     handle: Handle,
-    dy: AnyArray,
+    dy: Operand,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Compute the gradient of a bias, which is the sum over images and positions, and zero for an empty batch.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     dy : device array
         The gradient of what the bias was added to, ``(N, C, *spatial)``; float32, float64 or float16; cuDNN
         refuses bfloat16 (seen on an H200), which `transform_tensor` converts.
+    alpha, beta : float
+        Host scalars: db = alpha * result + beta * db.  With beta = 0 `out` is not read.
+    out : device array, optional
+        db, written in place; a new array if not given.
+
+    Returns
+    -------
+    DeviceArray
+        db, ``(1, C, 1, ...)``.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnConvolutionBackwardBias`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -31,4 +56,4 @@ def convolution_backward_bias(
     ...     print(dnn.convolution_backward_bias(handle, dy).numpy().ravel())
     [40. 40. 40.]
     """
-    return call(handle, BACKWARD, (dy,), (), alpha, beta, out)
+    return Request(handle, BACKWARD, (dy,), (), alpha, beta, out)

@@ -24,7 +24,8 @@ from cudnnlite.graph.engines import (
 )
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
-from cudnnlite.plans.native_problem import Described, graph_of
+from cudnnlite.operations.convolution.graphs import graph_of
+from cudnnlite.operations.convolution.native import NativeConvolution
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import over_limit
@@ -40,7 +41,7 @@ def why_no_engine(problem: Problem) -> str:
         numpy_dtype(spec.dtype).kind in "iu" or spec.vector > 1 for spec in problem.specs.values()
     ):
         return "integers stay with the descriptor call"
-    return algorithms.why_no_graph(problem)
+    return algorithms.why_no_graph(problem) or ""
 
 
 def is_aligned(*operands: DeviceArray | None) -> bool:
@@ -57,19 +58,19 @@ class NoEngine(NamedTuple):
     ] = ()  # those that only the workspace limit excludes, and why
 
 
-def preferred_engine(described: Described, limit: int | None) -> AlgorithmResult | NoEngine:
+def preferred_engine(native: NativeConvolution, limit: int | None) -> AlgorithmResult | NoEngine:
     """Return the first engine that heuristic A, or the fallback, names, that keeps the promises, and that fits the limit.
 
     What was made to find it is closed, but for the graph.
     """
-    problem = described.problem
+    problem = native.problem
     if why := why_no_engine(problem):
         return NoEngine(why)
     passed: list[tuple[AlgorithmResult, str]] = []
     larger: list[tuple[AlgorithmResult, str]] = []
     with ExitStack() as search:
         try:
-            graph = described.graph
+            graph = native.graph
         except REFUSALS as error:
             return NoEngine(f"cuDNN makes no graph of it ({error.status})")
         for configuration in _named(graph, (BackendHeurMode.A, BackendHeurMode.FALLBACK), search):
@@ -96,16 +97,16 @@ def preferred_engine(described: Described, limit: int | None) -> AlgorithmResult
 
 
 def given_engine(
-    described: Described, engine: Engine, stack: ExitStack
+    native: NativeConvolution, engine: Engine, stack: ExitStack
 ) -> tuple[AlgorithmResult, ExecutionPlan]:
     """Return an engine that was chosen, with its workspace and its notes, and what runs it; `stack` owns what is made.
 
     ArgumentError where it would break a promise of the problem's; CudnnError where it is none for this problem, or this cuDNN.
     """
-    problem = described.problem
+    problem = native.problem
     if why := why_no_engine(problem):
         raise ArgumentError(f"algorithm={engine}: {why}")
-    graph = described.graph
+    graph = native.graph
     try:
         configuration = configure(graph, engine, stack)
     except CudnnError as error:

@@ -1,96 +1,30 @@
-"""Forward convolution: one line, a plan for many calls, and cuDNN's two searches."""
+"""Forward convolution."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
-
-from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
-from cudnnlite.enums import ConvolutionFwdAlgo
+from cudnnlite.enums import (
+    ConvolutionFwdAlgo,
+)
 from cudnnlite.graph.engines import Engine
-from cudnnlite.operations.convolution.algorithms import ranked
-from cudnnlite.operations.convolution.documented_choice import documented_choice
-from cudnnlite.operations.convolution.fused import BIAS, IDENTITY
-from cudnnlite.plans.call import call, find, make_plan, problem_of
-from cudnnlite.plans.operands import use
-from cudnnlite.plans.operation_plan import OperationPlan
-from cudnnlite.problems.convolution import DEFAULT_CONV, FORWARD
+from cudnnlite.operations.convolution.function import convolution_operation
+from cudnnlite.operations.convolution.request import ConvolutionRequest
+from cudnnlite.problems import convolution, fused_convolution
+from cudnnlite.problems.convolution import DEFAULT_CONV
+from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec
-from cudnnlite.unknown import refuse_unknown
 
 
-class ConvolutionForwardPlan(OperationPlan, operation=FORWARD):
-    """A forward convolution made once and called many times: `plan(x, w, out=y)`.  See `plan_convolution_forward`."""
-
-
-@documented_choice(FORWARD, "plan", "conv(x, w)")
-def plan_convolution_forward(
+@convolution_operation
+def convolution_forward(
     handle: Handle,
     x: Operand,
     w: Operand,
     conv: ConvolutionSpec = DEFAULT_CONV,
     *,
-    bias: AnyArray | None = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    out: AnyArray | None = None,
-    algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
-    workspace_limit: int | str | None = None,
-    interface: str | None = None,
-    replay: bool = False,
-) -> OperationPlan:
-    """Make descriptors, choose an algorithm and marshal the arguments once, for many calls.
-
-    Parameters
-    ----------
-    x, w : specs or device arrays
-        As in `convolution_forward`.
-    conv : ConvolutionSpec
-        As there.
-    bias : TensorSpec or device array, optional
-        As in `convolution_forward`; the plan is then another, called as `plan(x, w, bias, out=y)`.
-
-    Examples
-    --------
-    >>> with dnn.Handle() as handle:
-    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
-    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
-    ...     with dnn.plan_convolution_forward(handle, x, w, workspace_limit="64 MiB") as plan:
-    ...         y = plan(x, w)
-    ...         for _ in range(3):
-    ...             y = plan(x, w, out=y)  # nothing is decided or allocated again
-    ...     with dnn.plan_convolution_forward(handle, x, w, interface="descriptor") as old:
-    ...         same = (old(x, w).numpy() == y.numpy()).all()
-    ...     print(y.shape, plan.closed, plan.choice.algorithm, same)
-    (1, 4, 6, 6) True engine 2 (TILE_SIZE=0) True
-    """
-    posed: tuple[Any, ...] = (
-        (FORWARD, (x, w), (conv,)) if bias is None else (BIAS, (x, w, bias), (conv, IDENTITY))
-    )
-    return make_plan(  # type: ignore[no-any-return]
-        handle,
-        *posed,
-        alpha=alpha,
-        beta=beta,
-        out=out,
-        algorithm=algorithm,
-        workspace_limit=workspace_limit,
-        interface=interface,
-        replay=replay,
-    )
-
-
-@documented_choice(FORWARD, "call", "conv(x, w)")
-def convolution_forward(
-    handle: Handle,
-    x: AnyArray,
-    w: AnyArray,
-    conv: ConvolutionSpec = DEFAULT_CONV,
-    *,
-    bias: AnyArray | None = None,
+    bias: Operand | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
@@ -98,8 +32,8 @@ def convolution_forward(
     workspace_limit: int | str | None = None,
     interface: str | None = None,
     workspace: AnyArray | None = None,
-    **unknown: NoReturn,
-) -> DeviceArray:
+    replay: bool = False,
+) -> ConvolutionRequest:
     """Convolve images with a filter: y = alpha * conv(x, w) + beta * y, asynchronously.
 
     float32 tensors are multiplied in TF32 on Ampere and later unless ``conv.math_type`` is `MathType.FMA`.  Without
@@ -108,6 +42,8 @@ def convolution_forward(
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the plan for the next one.
     x : device array
         The images, ``(N, C, *spatial)`` with 1 to 3 spatial axes; float32, float64, float16, bfloat16, or int8 where cuDNN
         supports it.  Any object with `__cuda_array_interface__` or `__dlpack__` is taken without a copy.
@@ -117,8 +53,48 @@ def convolution_forward(
         Padding, stride, dilation, groups, mode, compute type, math type.
     bias : device array, optional
         ``(1, K, 1, ...)``, added to the result: in the same kernel where cuDNN has one (an engine, or
-        `cudnnConvolutionBiasActivationForward` with IMPLICIT_PRECOMP_GEMM), otherwise by `cudnnAddTensor`; ``plan.choice`` of
-        `plan_convolution_forward` tells.  Of the result's data type; float32 beside integers.
+        `cudnnConvolutionBiasActivationForward` with IMPLICIT_PRECOMP_GEMM), otherwise by `cudnnAddTensor`; ``plan.choice`` tells.  Of the result's data type; float32 beside integers.
+    alpha, beta : float
+        y = alpha * conv(x, w) + beta * y, passed to cuDNN as double for double tensors, as float otherwise.  With
+        beta = 0 `out` is not read.
+    out : device array, optional
+        y, written in place, any strides without overlap; a new array if not given.
+    algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
+        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A result is applied with its math
+        type, its layout (where the operands lie in another, each call converts them, and the output back) and its way to make the
+        call.  If not given: the first engine that cuDNN's heuristic A names and that keeps the math type's promise; where there is
+        none (for integers, say) the algorithm that the v7 heuristic prefers.  ``plan.choice`` tells which, and why.
+    workspace_limit : int or str, optional
+        Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
+    interface : str, optional
+        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment where an engine
+        wants 16 bytes.
+    workspace : device array, optional
+        The caller's own scratch memory, instead of the handle's; a plan's calls take it themselves.
+    replay : bool
+        Record the call as a CUDA graph for the addresses that it was first made with, and launch that from
+        then on.  With others it is made as it is, or through copies to buffers of the plan, whichever was measured to
+        take less time, once, which waits for the stream; what comes again is recorded too, up to 8 graphs.
+        ``plan.replay`` tells.
+
+    Returns
+    -------
+    DeviceArray
+        y.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionForward`.  For the first call of a kind, those of a
+    `BackendDescriptor`, or `cudnnGetConvolutionForwardWorkspaceSize`, `cudnnGetConvolutionForwardAlgorithm_v7` and
+    `cudnnGetConvolutionForwardAlgorithmMaxCount`; `cudnnTransformTensor` where operands are converted.
+    Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -130,76 +106,43 @@ def convolution_forward(
     ...     same = dnn.convolution_forward(handle, x, w, conv, algorithm="IMPLICIT_GEMM")
     ...     print(y.shape, y.numpy()[0, 0, 1, 1], same.numpy()[0, 0, 1, 1])
     (1, 4, 4, 4) 27.0 27.0
+
+    What cuDNN's search finds, and a plan for many calls:
+
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     found = dnn.convolution_forward.find(handle, x, w)
+    ...     best = found.best(workspace_limit="1 MiB", deterministic=True)
+    ...     ranked = dnn.convolution_forward.heuristic(handle, x, w)
+    ...     with dnn.convolution_forward.plan(handle, x, w, algorithm=best) as plan:
+    ...         y = plan(x, w)
+    ...         for _ in range(3):
+    ...             y = plan(x, w, out=y)  # nothing is decided or allocated again
+    ...     with dnn.convolution_forward.plan(handle, x, w) as engine:
+    ...         same = (engine(x, w).numpy() == y.numpy()).all()
+    ...     print(best.time_ms > 0, ranked[0].time_ms, engine.choice.algorithm, same)
+    True None engine 2 (TILE_SIZE=0) True
     """
-    if unknown:
-        refuse_unknown(convolution_forward, unknown)
+    declaration: Operation = convolution.FORWARD
+    operands: tuple[Operand, ...] = (x, w)
+    options: tuple[object, ...] = (conv,)
     if bias is not None:
-        given = (x, w, bias), (conv, IDENTITY)
-        return call(
-            handle, BIAS, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface
-        )
-    return call(
+        declaration = fused_convolution.BIAS
+        operands = (x, w, bias)
+        options = (conv, fused_convolution.IDENTITY)
+    return ConvolutionRequest(
         handle,
-        FORWARD,
-        (x, w),
-        (conv,),
+        declaration,
+        operands,
+        options,
         alpha,
         beta,
         out,
-        algorithm,
-        workspace_limit,
+        None,
         workspace,
+        workspace_limit,
+        algorithm,
         interface,
+        replay,
     )
-
-
-@documented_choice(FORWARD, "get")
-def get_convolution_forward(
-    handle: Handle,
-    x: Operand,
-    w: Operand,
-    conv: ConvolutionSpec = DEFAULT_CONV,
-    *,
-    out: AnyArray | None = None,
-) -> AlgorithmTable:
-    """Ask cuDNN's v7 heuristic for its ranking; nothing is run.
-
-    Examples
-    --------
-    >>> with dnn.Handle() as handle:
-    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
-    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
-    ...     ranked = dnn.get_convolution_forward(handle, x, w)
-    ...     y = dnn.convolution_forward(handle, x, w, algorithm=ranked.best(workspace_limit=0))
-    >>> print(ranked[0].status, ranked[0].time_ms)
-    SUCCESS None
-    """
-    use(handle)
-    return ranked(handle, problem_of(FORWARD, (x, w), (conv,), out))
-
-
-@documented_choice(FORWARD, "find")
-def find_convolution_forward(
-    handle: Handle,
-    x: AnyArray,
-    w: AnyArray,
-    conv: ConvolutionSpec = DEFAULT_CONV,
-    *,
-    beta: float = 0.0,
-    out: AnyArray | None = None,
-    workspace_limit: int | str | None = None,
-) -> AlgorithmTable:
-    """Let cuDNN run and time every algorithm on these arrays.
-
-    Examples
-    --------
-    >>> with dnn.Handle() as handle:
-    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
-    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
-    ...     found = dnn.find_convolution_forward(handle, x, w)
-    ...     best = found.best(workspace_limit="1 MiB", deterministic=True)
-    ...     y = dnn.convolution_forward(handle, x, w, algorithm=best)
-    >>> print(best.time_ms > 0, best.deterministic, best.workspace <= 2**20)
-    True True True
-    """
-    return find(handle, FORWARD, (x, w), (conv,), beta, out, workspace_limit)

@@ -3,37 +3,57 @@
 from __future__ import annotations
 
 from cudnnlite.arguments import shown
-from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
+from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.plans.family import DeviceArray, Handle, call, documented
-from cudnnlite.plans.operands import on_device, use
+from cudnnlite.plans.function import operation
+from cudnnlite.plans.operands import operand_spec
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.convolution import DEFAULT_CONV
 from cudnnlite.problems.im2col import IM2COL
 from cudnnlite.specs import ConvolutionSpec, FilterSpec
 
 
-@documented(
-    IM2COL,
-    "of shape ``(C * taps, N * positions)``, so that ``w.reshape(K, -1) @ columns`` is the convolution",
-)
+@operation
 def im2col(
     handle: Handle,
-    x: AnyArray,
+    x: Operand,
     w: FilterSpec | tuple[int, ...],
     conv: ConvolutionSpec = DEFAULT_CONV,
     *,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Copy what each tap of a filter meets into a matrix: a row for each tap, a column for each position.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x : device array
         ``(N, C, *spatial)``, one or two spatial axes; float32, float64, float16 or bfloat16.
     w : FilterSpec, array or tuple of int
         What the filter looks like, ``(K, C, *taps)``; its values are not read, and its dtype is that of `x`.
     conv : ConvolutionSpec
         Padding, stride and dilation, of one group; with mode="convolution" the taps come in reverse order.
+    out : device array, optional
+        columns, written in place; a new array if not given.
+
+    Returns
+    -------
+    DeviceArray
+        columns, of shape ``(C * taps, N * positions)``, so that ``w.reshape(K, -1) @ columns`` is the convolution.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnIm2Col`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -46,12 +66,11 @@ def im2col(
      [4. 5. 7. 8.]]
     """
     if not isinstance(w, FilterSpec):
-        use(handle)
-        x = on_device(handle, x, "x")
+        dtype = operand_spec(handle, x, "x").dtype
         try:
-            w = FilterSpec(getattr(w, "shape", w), x.spec.dtype)
+            w = FilterSpec(getattr(w, "shape", w), dtype)
         except ArgumentError as error:
             raise ArgumentError(
                 f"w={shown(w)} is neither a FilterSpec nor a filter's shape: {error}"
             ) from error
-    return call(handle, IM2COL, (x,), (w, conv), out=out)
+    return Request(handle, IM2COL, (x,), (w, conv), out=out)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from cudnnlite._raw.calls import PreparedCall
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.convolution.algorithms import prepare
-from cudnnlite.plans.native_problem import Described
+from cudnnlite.operations.convolution.native import NativeConvolution
+from cudnnlite.plans.conversion import conversion
+from cudnnlite.problems.fused_convolution import BIAS, FUSED, FUSED_WITH_Z
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.problems.transform import TRANSFORM
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, parse_layout
@@ -56,14 +56,16 @@ class ConvertedConvolution:
         # alpha before the result is rounded, beta where the old values are
         there = problem.replace(**inside | filters, beta=0.0 if written in moved else beta)
         try:
-            _, self._convolution, own = prepare(Described(handle, there, stack), choice, stack)
+            _, self._convolution, own = prepare(
+                NativeConvolution(handle, there, stack), choice, stack
+            )
             self._there = {
-                name: _conversion(handle, specs[name], inside[name], 0.0, stack)
+                name: conversion(handle, specs[name], inside[name], 0.0, stack)
                 for name in moved
                 if name != written
             }
             self._back = {
-                name: _conversion(handle, inside[name], specs[name], beta, stack)
+                name: conversion(handle, inside[name], specs[name], beta, stack)
                 for name in moved
                 if name == written
             }
@@ -88,10 +90,10 @@ class ConvertedConvolution:
                 f"it, it must be aligned to {ALLOCATION_ALIGNMENT} bytes"
             )
         places = {name: workspace + offset for name, offset in self._places.items()}
-        for name, conversion in self._there.items():
-            conversion.replace(x=addresses[name], y=places[name])
-        for name, conversion in self._back.items():
-            conversion.replace(x=places[name], y=addresses[name])
+        for name, call in self._there.items():
+            call.replace(x=addresses[name], y=places[name])
+        for name, call in self._back.items():
+            call.replace(x=places[name], y=addresses[name])
         self._convolution.replace(**addresses | places)
 
     def function(self) -> None:
@@ -104,18 +106,6 @@ class ConvertedConvolution:
             raise
 
 
-def _conversion(
-    handle: Handle, source: TensorSpec, target: TensorSpec, beta: float, stack: ExitStack
-) -> PreparedCall:
-    """Return a `cudnnTransformTensor` from one layout to another: target = source + beta * target."""
-    return Described(handle, Problem(TRANSFORM, x=source, y=target, beta=beta), stack).prepare()
-
-
-def same_type_conversion(handle: Handle, spec: TensorSpec, stack: ExitStack) -> PreparedCall:
-    """Return a `cudnnTransformTensor` between two arrays of one spec, which leaves gaps as they are."""
-    return _conversion(handle, spec, spec, 0.0, stack)
-
-
 def conversion_layout(problem: Problem, wanted: str) -> str:
     """Return the layout to convert to for a result's `layout`; empty where every operand is in it, or none is wanted.
 
@@ -123,7 +113,7 @@ def conversion_layout(problem: Problem, wanted: str) -> str:
     """
     if not wanted:
         return ""
-    if problem.operation.algorithms is None or problem.operation.algorithms.build is not None:
+    if problem.operation in (FUSED, FUSED_WITH_Z, BIAS):
         raise ArgumentError(f"algorithm.layout={wanted!r}; allowed: '', no bias is converted")
     specs = _memory_of(problem)
     images, out = (

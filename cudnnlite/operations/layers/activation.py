@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
-from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
+from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ActivationMode
-from cudnnlite.plans.family import (
-    DeviceArray,
-    Handle,
-    call,
-    documented,
-)
+from cudnnlite.plans.function import operation
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.activation import BACKWARD, FORWARD
 from cudnnlite.specs.layers import ActivationSpec
 
 
-@documented(FORWARD, "shaped as `x`")
+@operation
 def activation_forward(
     handle: Handle,
-    x: AnyArray,
+    x: Operand,
     activation: ActivationSpec | ActivationMode | str,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Apply a function to each value: sigmoid, relu, tanh, clipped relu, elu or swish.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     activation : ActivationSpec, ActivationMode or str
         Which one; a name stands for the spec with its usual coefficient.
+    alpha, beta : float
+        Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
+    out : device array, optional
+        y, written in place; a new array if not given.  It may be `x` itself.
+
+    Returns
+    -------
+    DeviceArray
+        y, shaped as `x`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnActivationForward`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -42,22 +62,51 @@ def activation_forward(
     [[0. 0. 2. 9.]]
     [[0. 0. 2. 6.]]
     """
-    return call(handle, FORWARD, (x,), (activation,), alpha, beta, out)
+    return Request(handle, FORWARD, (x,), (activation,), alpha, beta, out)
 
 
-@documented(BACKWARD, "shaped as `x`")
+@operation
 def activation_backward(
     handle: Handle,
-    y: AnyArray,
-    dy: AnyArray,
-    x: AnyArray,
+    y: Operand,
+    dy: Operand,
+    x: Operand,
     activation: ActivationSpec | ActivationMode | str,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Compute the gradient of an activation's input.
+
+    Parameters
+    ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+    y, dy, x : device arrays
+        Of the forward call: its result, the gradient of its result, its input.
+    activation : ActivationSpec or ActivationMode or str
+        As in `activation_forward`.
+    alpha, beta : float
+        Host scalars: dx = alpha * result + beta * dx.  With beta = 0 `out` is not read.
+    out : device array, optional
+        dx, written in place; a new array if not given.  It may be `dy` itself.
+
+    Returns
+    -------
+    DeviceArray
+        dx, shaped as `x`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnActivationBackward`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -67,4 +116,4 @@ def activation_backward(
     ...     print(dnn.activation_backward(handle, y, handle.array(x.numpy() + 4), x, "relu").numpy())
     [[0.  4.5]]
     """
-    return call(handle, BACKWARD, (y, dy, x), (activation,), alpha, beta, out)
+    return Request(handle, BACKWARD, (y, dy, x), (activation,), alpha, beta, out)

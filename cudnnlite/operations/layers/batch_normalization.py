@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnlite.arguments import one_of, real_number, shown
-from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
+from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ActivationMode, BatchNormMode, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.plans.family import DeviceArray, Handle, call, documented
-from cudnnlite.plans.operands import on_device, use
+from cudnnlite.plans.function import operation
+from cudnnlite.plans.operands import operand_spec
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.batch_normalization import (
     BACKWARD,
     BACKWARD_ADD_RELU,
@@ -25,25 +28,27 @@ from cudnnlite.specs.layout import CHANNELS_LAST
 _AUTO = {"auto": BatchNormMode.SPATIAL}  # what it is where it makes no difference
 
 
-@documented(INFERENCE, "shaped as `x`")
+@operation
 def batch_normalization_inference(
     handle: Handle,
-    x: AnyArray,
-    scale: AnyArray,
-    bias: AnyArray,
-    mean: AnyArray,
-    variance: AnyArray,
+    x: Operand,
+    scale: Operand,
+    bias: Operand,
+    mean: Operand,
+    variance: Operand,
     *,
     mode: BatchNormMode | str = BatchNormMode.SPATIAL,
     epsilon: float = 1e-5,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Normalise by statistics that are given: ``scale * (x - mean) / sqrt(variance + epsilon) + bias``.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     scale, bias, mean, variance : device arrays
@@ -53,6 +58,26 @@ def batch_normalization_inference(
         channels first; "spatial_persistent".
     epsilon : float
         Added to the variance.
+    alpha, beta : float
+        Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
+    out : device array, optional
+        y, written in place; a new array if not given.
+
+    Returns
+    -------
+    DeviceArray
+        y, shaped as `x`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnBatchNormalizationForwardInference`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -63,38 +88,35 @@ def batch_normalization_inference(
     [3. 5.]
     """
     kind = parse_enum(BatchNormMode, mode, "mode", _AUTO)
-    return call(
+    return Request(
         handle, INFERENCE, (x, scale, bias, mean, variance), (kind, epsilon), alpha, beta, out
     )
 
 
-@documented(
-    TRAINING,
-    "y shaped as `x`, the others as `scale`; what the backward call wants",
-    TRAINING_RELU,
-    TRAINING_ADD_RELU,
-)
+@operation
 def batch_normalization_training(
     handle: Handle,
-    x: AnyArray,
-    scale: AnyArray,
-    bias: AnyArray,
+    x: Operand,
+    scale: Operand,
+    bias: Operand,
     *,
-    running_mean: AnyArray,
-    running_var: AnyArray,
+    running_mean: Operand,
+    running_var: Operand,
     momentum: float = 0.1,
     epsilon: float = 1e-5,
     mode: BatchNormMode | str = "auto",
     activation: ActivationSpec | ActivationMode | str | None = None,
-    z: AnyArray | None = None,
+    z: Operand | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: Any = None,
-) -> tuple[DeviceArray, ...]:
+) -> Request[tuple[DeviceArray, ...]]:
     """Normalise by the batch's own statistics, and follow them with running ones.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x, scale, bias
         As in `batch_normalization_inference`.
     running_mean, running_var : device arrays
@@ -111,6 +133,26 @@ def batch_normalization_training(
         does it of float32, float16 and bfloat16 with the channels last and without gaps, and has no other function.
     z : device array, optional
         Shaped as `x`: added before the activation, a residual for instance; the channels are a multiple of 4.
+    alpha, beta : float
+        Host scalars: y = alpha * result + beta * y.  With beta = 0 `out[0]` is not read.
+    out : tuple of device arrays, optional
+        y, saved_mean, saved_inv_variance, written in place; new arrays if not given, or where one is None.
+
+    Returns
+    -------
+    tuple of DeviceArray
+        y, saved_mean, saved_inv_variance, y shaped as `x`, the others as `scale`; what the backward call wants.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnBatchNormalizationForwardTrainingEx`, `cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize`, `cudnnGetBatchNormalizationTrainingExReserveSpaceSize`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -123,61 +165,67 @@ def batch_normalization_training(
     [0. 2.] [2.] [1.] [1.]
     """
     written = TRAINING.gathered(out, running_mean, running_var)
-    operands: tuple[Any, ...] = (x, scale, bias)
-    operation, options = (
-        TRAINING,
-        (_mode(mode, handle, x, activation, "z" * (z is not None)), momentum, epsilon),
+    if z is not None and activation is None:
+        raise _addition_without_activation("z")
+    options = (_mode(mode, handle, x, activation), momentum, epsilon)
+    operands = (x, scale, bias)
+    if activation is None:
+        return Request(handle, TRAINING, operands, options, alpha, beta, written)
+    options_with_activation = (*options, activation)
+    if z is None:
+        return Request(
+            handle, TRAINING_RELU, operands, options_with_activation, alpha, beta, written
+        )
+    return Request(
+        handle, TRAINING_ADD_RELU, (*operands, z), options_with_activation, alpha, beta, written
     )
-    if activation is not None:
-        operation, operands = (
-            (TRAINING_RELU, operands) if z is None else (TRAINING_ADD_RELU, (*operands, z))
-        )
-        options = (*options, activation)  # type: ignore[assignment]
-    return call(handle, operation, operands, options, alpha, beta, written)  # type: ignore[return-value]
 
 
-def _mode(mode: Any, handle: Handle, x: Any, activation: Any, addition: str) -> Any:
-    """Return the mode that "auto" stands for, or what was given; `addition` is the argument that asks for one, if any does."""
-    if addition and activation is None:
-        raise ArgumentError(
-            f"{addition} is given without an activation; cuDNN adds z before a relu alone: activation='relu'"
-        )
+def _addition_without_activation(argument: str) -> ArgumentError:
+    return ArgumentError(
+        f"{argument} is given without an activation; cuDNN adds z before a relu alone: "
+        "activation='relu'"
+    )
+
+
+def _mode(mode: Any, handle: Handle, x: Any, activation: Any) -> Any:
+    """Return the mode that "auto" stands for, or the mode itself."""
     if not (isinstance(mode, str) and mode.lower() == "auto"):
         return parse_enum(BatchNormMode, mode, "mode", _AUTO)
-    use(handle)
-    spec = on_device(handle, x, "x").spec
-    last = spec.is_channels_last and spec.fits(CHANNELS_LAST.get(spec.rank, ""))
-    return (
-        BatchNormMode.SPATIAL_PERSISTENT
-        if last or activation is not None
-        else BatchNormMode.SPATIAL
-    )
+    if activation is not None:  # which needs it
+        return BatchNormMode.SPATIAL_PERSISTENT
+    spec = operand_spec(handle, x, "x")
+    if spec.is_channels_last and spec.fits(CHANNELS_LAST.get(spec.rank, "")):
+        return BatchNormMode.SPATIAL_PERSISTENT
+    return BatchNormMode.SPATIAL
 
 
-@documented(BACKWARD, "dx shaped as `x`, the others as `scale`", BACKWARD_RELU, BACKWARD_ADD_RELU)
+@operation
 def batch_normalization_backward(
     handle: Handle,
-    x: AnyArray,
-    dy: AnyArray,
-    scale: AnyArray,
-    saved_mean: AnyArray,
-    saved_inv_variance: AnyArray,
+    x: Operand,
+    dy: Operand,
+    scale: Operand,
+    saved_mean: Operand,
+    saved_inv_variance: Operand,
     *,
     mode: BatchNormMode | str = "auto",
     epsilon: float = 1e-5,
     activation: ActivationSpec | ActivationMode | str | None = None,
-    y: AnyArray | None = None,
-    bias: AnyArray | None = None,
+    y: Operand | None = None,
+    bias: Operand | None = None,
     reserve: AnyArray | None = None,
     added: bool = False,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: Any = None,
-) -> tuple[DeviceArray, ...]:
+) -> Request[tuple[DeviceArray, ...]]:
     """Compute the gradients of a batch normalisation's input, scale and bias.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x, dy, scale : device arrays
         What the training call was given, and the gradient of its y.
     saved_mean, saved_inv_variance : device arrays
@@ -189,6 +237,26 @@ def batch_normalization_backward(
     added : bool
         Whether that was given a `z`: then its gradient is returned last, ``(dx, dscale, dbias, dz)``.  With an activation
         `alpha` and `beta` are 1 and 0.
+    alpha, beta : float
+        Host scalars: each = alpha * result + beta * each.  With beta = 0 `out[0]` is not read.
+    out : tuple of device arrays, optional
+        dx, dscale, dbias, written in place; new arrays if not given, or where one is None.
+
+    Returns
+    -------
+    tuple of DeviceArray
+        dx, dscale, dbias, dx shaped as `x`, the others as `scale`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnBatchNormalizationBackwardEx`, `cudnnGetBatchNormalizationBackwardExWorkspaceSize`, `cudnnGetBatchNormalizationTrainingExReserveSpaceSize`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -199,17 +267,24 @@ def batch_normalization_backward(
     ...     print(dx.numpy().ravel(), dscale.numpy().ravel(), dbias.numpy().ravel())
     [0. 0.] [2.] [4.]
     """
-    addition = "added" * one_of(added, "added", True, False)
-    options: tuple[Any, ...] = (_mode(mode, handle, x, activation, addition), epsilon)
+    if one_of(added, "added", True, False) and activation is None:
+        raise _addition_without_activation("added")
+    options = (_mode(mode, handle, x, activation), epsilon)
     if activation is None:
         for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
             if array is not None:
                 raise ArgumentError(
                     f"{name} is given without the activation of the training call; there it has no use"
                 )
-        operands: tuple[Any, ...] = (x, dy, scale, saved_mean, saved_inv_variance)
-        written = BACKWARD.gathered(out)
-        return call(handle, BACKWARD, operands, options, alpha, beta, written)  # type: ignore[return-value]
+        return Request(
+            handle,
+            BACKWARD,
+            (x, dy, scale, saved_mean, saved_inv_variance),
+            options,
+            alpha,
+            beta,
+            BACKWARD.gathered(out),
+        )
     if (real_number(alpha, "alpha"), real_number(beta, "beta")) != (1, 0):
         raise ArgumentError(
             f"alpha={shown(alpha)}, beta={shown(beta)} with an activation; allowed: 1 and 0"
@@ -219,10 +294,12 @@ def batch_normalization_backward(
             raise ArgumentError(
                 f"{name} has to be given with an activation: as the training call had it"
             )
-    operation = BACKWARD_ADD_RELU if added else BACKWARD_RELU
-    operands, written = (
+    declaration = BACKWARD_ADD_RELU if added else BACKWARD_RELU
+    return Request(
+        handle,
+        declaration,
         (x, dy, scale, saved_mean, saved_inv_variance, y, bias),
-        operation.gathered(out),
+        (*options, activation),
+        out=declaration.gathered(out),
+        reserve=reserve,
     )
-    options = (*options, activation)
-    return call(handle, operation, operands, options, out=written, reserve=reserve)  # type: ignore[return-value]

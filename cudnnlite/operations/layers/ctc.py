@@ -23,7 +23,6 @@ from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import CTCGradMode, CTCLossAlgo, DataType, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.plans.documented import calling
 from cudnnlite.plans.operands import on_device, use
 from cudnnlite.plans.stateful_plan import PlanByHand, check_outputs
 from cudnnlite.problems.operation import all_of
@@ -34,12 +33,6 @@ _NAMES = ("labels", "label_lengths", "input_lengths")
 _WHOLE = CTCLossSpec()
 
 
-@calling(
-    "cudnnCTCLoss",
-    "cudnnGetCTCLossWorkspaceSize",
-    "cudnnCTCLoss_v8",
-    "cudnnGetCTCLossWorkspaceSize_v8",
-)
 def ctc_loss(
     handle: Handle,
     x: AnyArray,
@@ -56,6 +49,8 @@ def ctc_loss(
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x : device array
         ``(T, N, A)``, float32 or float64: for each step of each sequence the logits of A labels, or their probabilities with
         ``CTCLossSpec("none")``.  Packed as ``(T, N, A)`` or, seen through a transposed view, as ``(N, T, A)``.
@@ -82,6 +77,17 @@ def ctc_loss(
     gradients : DeviceArray or None
         Laid out as `x`: the slopes of the costs by the logits.  By probabilities that are given (``CTCLossSpec("none")``)
         they are the slopes where a path of the label passes; where none does, and the slope is 0, cuDNN 9.19 leaves `x`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnCTCLoss`, `cudnnGetCTCLossWorkspaceSize`, `cudnnCTCLoss_v8`, `cudnnGetCTCLossWorkspaceSize_v8`.
 
     Examples
     --------

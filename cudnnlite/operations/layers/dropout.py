@@ -11,11 +11,14 @@ from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import instance_of, integer
 from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.devices import arrays
-from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
+from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.rnn.formats import host_array
-from cudnnlite.plans.family import DeviceArray, Handle, call, documented
+from cudnnlite.plans.function import operation
 from cudnnlite.plans.operands import use
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.dropout import BACKWARD, FORWARD
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import DropoutSpec
@@ -97,22 +100,22 @@ class DropoutState(NonCopyable):
         return f"<DropoutState of seed {self.seed} on {self.array.device}>"
 
 
-@documented(
-    FORWARD, "shaped as `x`; and the reserve space, which the backward call needs: a tuple of both"
-)
+@operation
 def dropout_forward(
     handle: Handle,
-    x: AnyArray,
+    x: Operand,
     dropout: float,
     *,
     dropout_state: DropoutState,
     out: AnyArray | None = None,
     reserve: AnyArray | None = None,
-) -> tuple[DeviceArray, DeviceArray]:
+) -> Request[tuple[DeviceArray, DeviceArray]]:
     """Set values to 0 at random, and divide the others by 1 - dropout: what a layer does in training.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x : device array
         Of any shape; float32, float64 or float16.
     dropout : float
@@ -121,6 +124,24 @@ def dropout_forward(
         Where the random numbers come from; advanced by the call.
     reserve : device array, optional
         Bytes to write which values were kept into, a bit for each; new memory if not given.
+    out : device array, optional
+        y, written in place; a new array if not given.  It may be `x` itself.
+
+    Returns
+    -------
+    DeviceArray
+        y, shaped as `x`; and the reserve space, which the backward call needs: a tuple of both.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnDropoutForward`, `cudnnDropoutGetReserveSpaceSize`.
 
     Examples
     --------
@@ -132,29 +153,49 @@ def dropout_forward(
     [0. 2.] True True
     """
     options = (_spec(handle, dropout, dropout_state),)
-    return call(handle, FORWARD, (x,), options, out=out, reserve=reserve)  # type: ignore[return-value]
+    return Request(handle, FORWARD, (x,), options, out=out, reserve=reserve)
 
 
-@documented(BACKWARD, "shaped as `dy`")
+@operation
 def dropout_backward(
     handle: Handle,
-    dy: AnyArray,
+    dy: Operand,
     dropout: float,
     reserve: AnyArray,
     *,
     dropout_state: DropoutState,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Compute the gradient of what dropout was given: 0 where a value was dropped.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     dy : device array
         The gradient of what the forward call returned.
     dropout, dropout_state
         As in the forward call; the state is not advanced.
     reserve : device array
         What the forward call returned; it is not changed.
+    out : device array, optional
+        dx, written in place; a new array if not given.  It may be `dy` itself.
+
+    Returns
+    -------
+    DeviceArray
+        dx, shaped as `dy`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnDropoutBackward`, `cudnnDropoutGetReserveSpaceSize`.
 
     Examples
     --------
@@ -166,15 +207,14 @@ def dropout_backward(
     """
     if reserve is None:
         raise ArgumentError("reserve=None; needed: what dropout_forward returned")
-    return call(
-        handle, BACKWARD, (dy,), (_spec(handle, dropout, dropout_state),), out=out, reserve=reserve
-    )
+    options = (_spec(handle, dropout, dropout_state),)
+    return Request(handle, BACKWARD, (dy,), options, out=out, reserve=reserve)
 
 
-def check_states(handle: Handle, state: Any) -> None:
+def check_states(handle: Handle | None, state: Any) -> None:
     """Refuse what are no random states, or another device's, or were closed."""
     instance_of(state, DropoutState, "dropout_state", ": dnn.DropoutState(handle, seed)")
-    if state.array.device is not handle.device:
+    if handle is not None and state.array.device is not handle.device:
         raise ArgumentError(
             f"dropout_state={state} is on {state.array.device}, the handle on {handle.device}"
         )
@@ -183,6 +223,7 @@ def check_states(handle: Handle, state: Any) -> None:
 
 def _spec(handle: Handle, dropout: Any, state: Any) -> DropoutSpec:
     """Return the probability with the states."""
-    use(handle)
+    if handle is not None:
+        use(handle)
     check_states(handle, state)
     return DropoutSpec(dropout, state)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cudnnlite.devices.foreign import AnyArray
-from cudnnlite.plans.family import (
-    DeviceArray,
-    Handle,
-    call,
-    documented,
-)
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
+from cudnnlite.devices.handle import Handle
+from cudnnlite.plans.function import operation
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.lrn import (
     BACKWARD,
     DIVISIVE,
@@ -23,24 +21,46 @@ from cudnnlite.problems.lrn import (
 from cudnnlite.specs.layers import LRNSpec
 
 
-@documented(FORWARD, "shaped as `x`")
+@operation
 def lrn_forward(
     handle: Handle,
-    x: AnyArray,
+    x: Operand,
     norm: LRNSpec,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Divide each value by those of the channels around it.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64 or float16; cuDNN refuses bfloat16 (seen on an H200).
     norm : LRNSpec
         How many channels, and the numbers of the formula.
+    alpha, beta : float
+        Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
+    out : device array, optional
+        y, written in place; a new array if not given.  It may be `x` itself.
+
+    Returns
+    -------
+    DeviceArray
+        y, shaped as `x`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnLRNCrossChannelForward`.
 
     Examples
     --------
@@ -49,22 +69,51 @@ def lrn_forward(
     ...     print(dnn.lrn_forward(handle, x, dnn.LRNSpec(3, alpha=3, beta=1, k=1)).numpy().ravel().round(4))
     [0.1667 0.1333 0.2143]
     """
-    return call(handle, FORWARD, (x,), (norm,), alpha, beta, out)
+    return Request(handle, FORWARD, (x,), (norm,), alpha, beta, out)
 
 
-@documented(BACKWARD, "shaped as `x`")
+@operation
 def lrn_backward(
     handle: Handle,
-    y: AnyArray,
-    dy: AnyArray,
-    x: AnyArray,
+    y: Operand,
+    dy: Operand,
+    x: Operand,
     norm: LRNSpec,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Compute the gradient of a normalisation's input.
+
+    Parameters
+    ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+    y, dy, x : device arrays
+        Of the forward call: its result, the gradient of its result, its input.
+    norm : LRNSpec
+        As in `lrn_forward`.
+    alpha, beta : float
+        Host scalars: dx = alpha * result + beta * dx.  With beta = 0 `out` is not read.
+    out : device array, optional
+        dx, written in place; a new array if not given.  It may be `dy` itself.
+
+    Returns
+    -------
+    DeviceArray
+        dx, shaped as `x`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnLRNCrossChannelBackward`.
 
     Examples
     --------
@@ -74,20 +123,20 @@ def lrn_backward(
     ...     print(dnn.lrn_backward(handle, y, x, x, norm).numpy().ravel())
     [0.]
     """
-    return call(handle, BACKWARD, (y, dy, x), (norm,), alpha, beta, out)
+    return Request(handle, BACKWARD, (y, dy, x), (norm,), alpha, beta, out)
 
 
-@documented(DIVISIVE, "shaped as `x`")
+@operation
 def divisive_normalization_forward(
     handle: Handle,
-    x: AnyArray,
+    x: Operand,
     norm: LRNSpec,
     *,
-    means: AnyArray | None = None,
+    means: Operand | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Divide each value by those of the positions around it, in its own channel.
 
     ``y = x / (k + alpha / n ** d * sum((x' - mean) ** 2)) ** beta``, the sum over the values x' of a window of `n` along each
@@ -95,12 +144,34 @@ def divisive_normalization_forward(
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64 or float16.
     norm : LRNSpec
         The window, and the numbers of the formula.
     means : device array, optional
         Shaped as `x`: what is subtracted in each value's own window, a local mean that you computed; 0 if not given.
+    alpha, beta : float
+        Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
+    out : device array, optional
+        y, written in place; a new array if not given.
+
+    Returns
+    -------
+    DeviceArray
+        y, shaped as `x`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnDivisiveNormalizationForward`.
 
     Examples
     --------
@@ -111,35 +182,54 @@ def divisive_normalization_forward(
     [3. 3. 3.]
     """
     if means is None:
-        return call(handle, DIVISIVE, (x,), (norm,), alpha, beta, out)
-    return call(handle, DIVISIVE_AROUND, (x, means), (norm,), alpha, beta, out)
+        return Request(handle, DIVISIVE, (x,), (norm,), alpha, beta, out)
+    return Request(handle, DIVISIVE_AROUND, (x, means), (norm,), alpha, beta, out)
 
 
-@documented(
-    DIVISIVE_BACKWARD,
-    "shaped as `x`; with `means` given a tuple of dx and dmeans, as `out` is then",
-)
+@operation
 def divisive_normalization_backward(
     handle: Handle,
-    x: AnyArray,
-    dy: AnyArray,
+    x: Operand,
+    dy: Operand,
     norm: LRNSpec,
     *,
-    means: AnyArray | None = None,
+    means: Operand | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | Sequence[AnyArray] | None = None,
-) -> Any:
+) -> Request[Any]:
     """Compute the gradients of a divisive normalisation's input, and of its means.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x, dy : device arrays
         What the forward call was given, and the gradient of what it returned.
     norm : LRNSpec
         As in `divisive_normalization_forward`, but with an odd `n`: where it is even cuDNN 9.19 computes a wrong gradient.
     means : device array, optional
         As in the forward call.
+    alpha, beta : float
+        Host scalars: dx = alpha * result + beta * dx.  With beta = 0 `out` is not read.
+    out : device array, optional
+        dx, written in place; a new array if not given.
+
+    Returns
+    -------
+    DeviceArray
+        dx, shaped as `x`; with `means` given a tuple of dx and dmeans, as `out` is then.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnDivisiveNormalizationBackward`.
 
     Examples
     --------
@@ -149,5 +239,5 @@ def divisive_normalization_backward(
     [0.]
     """
     if means is None:
-        return call(handle, DIVISIVE_BACKWARD, (x, dy), (norm,), alpha, beta, out)
-    return call(handle, DIVISIVE_AROUND_BACKWARD, (x, dy, means), (norm,), alpha, beta, out)
+        return Request(handle, DIVISIVE_BACKWARD, (x, dy), (norm,), alpha, beta, out)
+    return Request(handle, DIVISIVE_AROUND_BACKWARD, (x, dy, means), (norm,), alpha, beta, out)

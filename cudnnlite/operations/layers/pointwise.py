@@ -7,29 +7,51 @@ from functools import lru_cache
 from typing import Any
 
 from cudnnlite.arguments import integer, integers, real_number, shown
-from cudnnlite.devices import arrays
-from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
+from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, OpTensorOp, ReduceTensorOp
 from cudnnlite.errors import ArgumentError
-from cudnnlite.plans.family import DeviceArray, Handle, call, documented
-from cudnnlite.plans.operands import on_device, use
+from cudnnlite.plans.function import operation
+from cudnnlite.plans.operands import operand_spec
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.pointwise import ADD, OP, REDUCE, REDUCE_WITH_INDICES, SCALE, SET
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec
 
 
-@documented(ADD, "which was given")
+@operation
 def add_tensor(
-    handle: Handle, a: AnyArray, c: AnyArray, *, alpha: float = 1.0, beta: float = 1.0
-) -> DeviceArray:
+    handle: Handle, a: Operand, c: AnyArray, *, alpha: float = 1.0, beta: float = 1.0
+) -> Request[DeviceArray]:
     """Add a tensor to another in place, a bias for instance.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     a : device array
         What is added; each of its sizes is that of `c`, or 1: it is repeated along that axis.
     c : device array
         What it is added to, and where the sum goes.
+    alpha, beta : float
+        Host scalars: c = alpha * result + beta * c.  With beta = 0 `c` is not read.
+
+    Returns
+    -------
+    DeviceArray
+        c, which was given.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnAddTensor`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -39,19 +61,37 @@ def add_tensor(
     ...     print(dnn.add_tensor(handle, bias, y).numpy().ravel())
     [1. 1. 1. 2. 2. 2.]
     """
-    return call(handle, ADD, (a,), (), alpha, beta, c)
+    return Request(handle, ADD, (a,), (), alpha, beta, c)
 
 
-@documented(SCALE, "which was given")
-def scale_tensor(handle: Handle, y: AnyArray, alpha: float) -> DeviceArray:
+@operation
+def scale_tensor(handle: Handle, y: AnyArray, alpha: float) -> Request[DeviceArray]:
     """Multiply all values of a tensor by a number, in place.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     y : device array
         What is scaled, and where it goes.
     alpha : float
         The number.
+
+    Returns
+    -------
+    DeviceArray
+        y, which was given.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnScaleTensor`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -59,19 +99,37 @@ def scale_tensor(handle: Handle, y: AnyArray, alpha: float) -> DeviceArray:
     ...     print(dnn.scale_tensor(handle, handle.array([[1.0, 2.0]], dtype="float32"), 0.5).numpy())
     [[0.5 1. ]]
     """
-    return call(handle, SCALE, (), (), alpha, 0.0, y)
+    return Request(handle, SCALE, (), (), alpha, 0.0, y)
 
 
-@documented(SET, "which was given")
-def set_tensor(handle: Handle, y: AnyArray, value: float) -> DeviceArray:
+@operation
+def set_tensor(handle: Handle, y: AnyArray, value: float) -> Request[DeviceArray]:
     """Set all values of a tensor; gaps between its strides keep what they hold.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     y : device array
         What is written: float32, float64, float16 or bfloat16.
     value : float
         The number.
+
+    Returns
+    -------
+    DeviceArray
+        y, which was given.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnSetTensor`.
 
     Examples
     --------
@@ -79,25 +137,27 @@ def set_tensor(handle: Handle, y: AnyArray, value: float) -> DeviceArray:
     ...     print(dnn.set_tensor(handle, handle.empty((1, 3)), 7).numpy())
     [[7. 7. 7.]]
     """
-    return call(handle, SET, (), (value,), 1.0, 0.0, y)
+    return Request(handle, SET, (), (value,), 1.0, 0.0, y)
 
 
-@documented(OP, "shaped as `a`")
+@operation
 def op_tensor(
     handle: Handle,
-    a: AnyArray,
-    b: AnyArray,
+    a: Operand,
+    b: Operand,
     op: OpTensorSpec | OpTensorOp | str,
     *,
     alpha1: float = 1.0,
     alpha2: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Add, multiply, or take the smaller or larger of two tensors, value by value: c = op(alpha1 * a, alpha2 * b) + beta * c.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     a, b : device arrays
         Each size of `b` is that of `a`, or 1: it is repeated along that axis.  "sqrt" and "not" are of `a` alone: give it
         twice.
@@ -105,6 +165,24 @@ def op_tensor(
         "add", "mul", "min", "max", "sqrt" or "not".
     alpha1, alpha2, beta : float
         Host scalars, of `a`, of `b`, and of what `out` holds; with beta = 0 it is not read.
+    out : device array, optional
+        c, written in place; a new array if not given.  It may be `a` itself.
+
+    Returns
+    -------
+    DeviceArray
+        c, shaped as `a`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnOpTensor`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -116,13 +194,13 @@ def op_tensor(
     [10. 11. 12. 23. 24. 25.]
     [0. 1. 2. 3. 4. 4.]
     """
-    return call(handle, OP, (a, b), (op, alpha1, alpha2), 1.0, beta, out)
+    return Request(handle, OP, (a, b), (op, alpha1, alpha2), 1.0, beta, out)
 
 
-@documented(REDUCE, "with a size of 1 along each axis that was reduced")
+@operation
 def reduce_tensor(
     handle: Handle,
-    a: AnyArray,
+    a: Operand,
     op: ReduceTensorSpec | ReduceTensorOp | str,
     *,
     axes: int | Iterable[int] | None = None,
@@ -130,11 +208,13 @@ def reduce_tensor(
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> Any:
+) -> Request[Any]:
     """Reduce a tensor along some axes: sum, product, smallest, largest, mean, norms.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     a : device array
         What is reduced.
     op : ReduceTensorSpec, ReduceTensorOp or str
@@ -145,6 +225,26 @@ def reduce_tensor(
     indices : bool or device array
         True: return ``(c, indices)``, where each minimum or maximum ("min", "max", "amax") was found, as int32, shaped as c:
         counted over the axes that are reduced, the last one first.  Or the int32 array to write them into.
+    alpha, beta : float
+        Host scalars: c = alpha * result + beta * c.  With beta = 0 `out` is not read.
+    out : device array, optional
+        c, written in place; a new array if not given.
+
+    Returns
+    -------
+    DeviceArray
+        c, with a size of 1 along each axis that was reduced.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnReduceTensor`, `cudnnGetReductionWorkspaceSize`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -155,20 +255,19 @@ def reduce_tensor(
     [ 3. 12.]
     [5.]
     """
-    use(handle)
     if out is None:
         if real_number(beta, "beta"):
             raise ArgumentError(f"beta={shown(beta)} needs out, which it scales")
-        a = on_device(handle, a, "a")
-        out = arrays.empty(handle.device, handle.stream, _reduced(a.spec, axes))
+        result = _reduced(operand_spec(handle, a, "a"), axes)
     elif axes is not None:
         raise ArgumentError(f"axes={shown(axes)} is given beside out, whose shape says it")
+    else:
+        result = operand_spec(handle, out, "out")
     if indices is False:
-        return call(handle, REDUCE, (a,), (op,), alpha, beta, out)
-    out = on_device(handle, out, "out")
-    if indices is True:
-        indices = arrays.empty(handle.device, handle.stream, TensorSpec(out.shape, DataType.INT32))
-    return call(handle, REDUCE_WITH_INDICES, (a,), (op,), alpha, beta, (out, indices))
+        return Request(handle, REDUCE, (a,), (op,), alpha, beta, out, result)
+    results = (result, TensorSpec(result.shape, DataType.INT32))
+    outputs = (out, None if indices is True else indices)
+    return Request(handle, REDUCE_WITH_INDICES, (a,), (op,), alpha, beta, outputs, results)
 
 
 def _reduced(a: TensorSpec, axes: Any) -> TensorSpec:

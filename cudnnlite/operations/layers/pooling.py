@@ -2,32 +2,55 @@
 
 from __future__ import annotations
 
-from cudnnlite.devices.foreign import AnyArray
-from cudnnlite.plans.family import DeviceArray, Handle, call, documented
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
+from cudnnlite.devices.handle import Handle
+from cudnnlite.plans.function import operation
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.pooling import BACKWARD, FORWARD
 from cudnnlite.specs.layers import PoolingSpec
 
 
-@documented(
-    FORWARD, "``(N, C, *pooled)``, of the dtype and layout of `x`, channels first if that has gaps"
-)
+@operation
 def pooling_forward(
     handle: Handle,
-    x: AnyArray,
+    x: Operand,
     pooling: PoolingSpec,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Pool images: the maximum or the average of each window.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x : device array
         The images, ``(N, C, *spatial)`` with 1 to 3 spatial axes; float32, float64, float16 or bfloat16.
     pooling : PoolingSpec
         Window, padding, stride, mode.
+    alpha, beta : float
+        Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
+    out : device array, optional
+        y, written in place; a new array if not given.
+
+    Returns
+    -------
+    DeviceArray
+        y, ``(N, C, *pooled)``, of the dtype and layout of `x`, channels first if that has gaps.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnPoolingForward`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -36,22 +59,51 @@ def pooling_forward(
     ...     print(dnn.pooling_forward(handle, x, dnn.PoolingSpec(2)).numpy().ravel())
     [ 5.  7. 13. 15.]
     """
-    return call(handle, FORWARD, (x,), (pooling,), alpha, beta, out)
+    return Request(handle, FORWARD, (x,), (pooling,), alpha, beta, out)
 
 
-@documented(BACKWARD, "shaped as `x`")
+@operation
 def pooling_backward(
     handle: Handle,
-    y: AnyArray,
-    dy: AnyArray,
-    x: AnyArray,
+    y: Operand,
+    dy: Operand,
+    x: Operand,
     pooling: PoolingSpec,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Compute the gradient of a pooling's input; of equal maxima in a window the first has it.
+
+    Parameters
+    ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+    y, dy, x : device arrays
+        Of the forward call: its result, the gradient of its result, its input.
+    pooling : PoolingSpec
+        As in `pooling_forward`.
+    alpha, beta : float
+        Host scalars: dx = alpha * result + beta * dx.  With beta = 0 `out` is not read.
+    out : device array, optional
+        dx, written in place; a new array if not given.
+
+    Returns
+    -------
+    DeviceArray
+        dx, shaped as `x`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnPoolingBackward`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -61,4 +113,4 @@ def pooling_backward(
     ...     print(dnn.pooling_backward(handle, y, y, x, pooling).numpy().ravel())
     [0. 0. 0. 3.]
     """
-    return call(handle, BACKWARD, (y, dy, x), (pooling,), alpha, beta, out)
+    return Request(handle, BACKWARD, (y, dy, x), (pooling,), alpha, beta, out)

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
+from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import SoftmaxAlgorithm, SoftmaxMode
-from cudnnlite.plans.family import (
-    DeviceArray,
-    Handle,
-    call,
-    documented,
-)
+from cudnnlite.plans.function import operation
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.softmax import BACKWARD, FORWARD
 
 
-@documented(FORWARD, "shaped as `x`")
+@operation
 def softmax_forward(
     handle: Handle,
-    x: AnyArray,
+    x: Operand,
     *,
     algorithm: SoftmaxAlgorithm | str = SoftmaxAlgorithm.ACCURATE,
     mode: SoftmaxMode | str = SoftmaxMode.CHANNEL,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Compute the softmax, or its logarithm.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     algorithm : SoftmaxAlgorithm or str
@@ -35,6 +35,26 @@ def softmax_forward(
         logarithm of the softmax).
     mode : SoftmaxMode or str
         "channel": over C, at each position of each image; "instance": over C and all positions of an image.
+    alpha, beta : float
+        Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
+    out : device array, optional
+        y, written in place; a new array if not given.  It may be `x` itself.
+
+    Returns
+    -------
+    DeviceArray
+        y, shaped as `x`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnSoftmaxForward`.
 
     Examples
     --------
@@ -43,22 +63,53 @@ def softmax_forward(
     ...     print(dnn.softmax_forward(handle, x).numpy().round(3))
     [[0.125 0.25  0.625]]
     """
-    return call(handle, FORWARD, (x,), (algorithm, mode), alpha, beta, out)
+    return Request(handle, FORWARD, (x,), (algorithm, mode), alpha, beta, out)
 
 
-@documented(BACKWARD, "shaped as `y`")
+@operation
 def softmax_backward(
     handle: Handle,
-    y: AnyArray,
-    dy: AnyArray,
+    y: Operand,
+    dy: Operand,
     *,
     algorithm: SoftmaxAlgorithm | str = SoftmaxAlgorithm.ACCURATE,
     mode: SoftmaxMode | str = SoftmaxMode.CHANNEL,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Compute the gradient of a softmax's input from its output.
+
+    Parameters
+    ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+    y, dy : device arrays
+        Of the forward call: its result, the gradient of its result.
+    algorithm : SoftmaxAlgorithm or str
+        As in `softmax_forward`.
+    mode : SoftmaxMode or str
+        As in `softmax_forward`.
+    alpha, beta : float
+        Host scalars: dx = alpha * result + beta * dx.  With beta = 0 `out` is not read.
+    out : device array, optional
+        dx, written in place; a new array if not given.  It may be `dy` itself.
+
+    Returns
+    -------
+    DeviceArray
+        dx, shaped as `y`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnSoftmaxBackward`.
 
     Examples
     --------
@@ -68,4 +119,4 @@ def softmax_backward(
     ...     print(dnn.softmax_backward(handle, y, dy).numpy())
     [[ 0.1875 -0.1875]]
     """
-    return call(handle, BACKWARD, (y, dy), (algorithm, mode), alpha, beta, out)
+    return Request(handle, BACKWARD, (y, dy), (algorithm, mode), alpha, beta, out)

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from cudnnlite.arguments import shown
-from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
+from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.plans.family import DeviceArray, Handle, call, documented
-from cudnnlite.plans.operands import on_device, use
+from cudnnlite.plans.function import operation
+from cudnnlite.plans.operands import operand_spec
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.spatial_transformer import GRID, GRID_BACKWARD, SAMPLE, SAMPLE_BACKWARD
 from cudnnlite.specs.layers import SpatialTransformerSpec
 
@@ -21,10 +24,9 @@ def _spec(handle: Handle, transformer: Any, array: Any, argument: str, grid: Any
     if not isinstance(transformer, (tuple, list)):
         what = "is neither a SpatialTransformerSpec nor a shape (N, C, H, W)"
         raise ArgumentError(f"transformer={shown(transformer)} {what}")
-    use(handle)
-    spec = on_device(handle, array, argument).spec
+    spec = operand_spec(handle, array, argument)
     if transformer == () and grid is not None:
-        points = on_device(handle, grid, "grid").spec
+        points = operand_spec(handle, grid, "grid")
         if points.rank != 4 or spec.rank != 4:
             needed = "(N, C, H, W) and (N, H', W', 2)"
             raise ArgumentError(f"x has shape {spec.shape}, grid {points.shape}; needed: {needed}")
@@ -32,25 +34,42 @@ def _spec(handle: Handle, transformer: Any, array: Any, argument: str, grid: Any
     return SpatialTransformerSpec(transformer, spec.dtype)
 
 
-@documented(
-    GRID,
-    "of shape ``(N, H, W, 2)``: points (x, y), of which -1 and 1 are the centres of the outermost pixels",
-)
+@operation
 def spatial_transformer_grid(
     handle: Handle,
-    theta: AnyArray,
+    theta: Operand,
     transformer: SpatialTransformerSpec | tuple[int, ...],
     *,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Make a grid of points from a matrix for each image; as PyTorch's `affine_grid` with align_corners.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     theta : device array
         ``(N, 2, 3)`` without gaps: what (x, y, 1) of each point is multiplied with; float32, float64 or float16.
     transformer : SpatialTransformerSpec or tuple of int
         ``(N, C, H, W)`` of what will be sampled.  Along an axis of one point that lies at -1 (in PyTorch at 0).
+    out : device array, optional
+        grid, written in place; a new array if not given.
+
+    Returns
+    -------
+    DeviceArray
+        grid, of shape ``(N, H, W, 2)``: points (x, y), of which -1 and 1 are the centres of the outermost pixels.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnSpatialTfGridGeneratorForward`.
 
     Examples
     --------
@@ -61,25 +80,45 @@ def spatial_transformer_grid(
      [ 0.  -0.5]
      [ 1.  -0.5]]
     """
-    return call(handle, GRID, (theta,), (_spec(handle, transformer, theta, "theta"),), out=out)
+    return Request(handle, GRID, (theta,), (_spec(handle, transformer, theta, "theta"),), out=out)
 
 
-@documented(GRID_BACKWARD, "of shape ``(N, 2, 3)``")
+@operation
 def spatial_transformer_grid_backward(
     handle: Handle,
-    dgrid: AnyArray,
+    dgrid: Operand,
     transformer: SpatialTransformerSpec | tuple[int, ...],
     *,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Compute the gradient of the matrices that a grid was made from.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     dgrid : device array
         The gradient of what `spatial_transformer_grid` returned, without gaps.
     transformer : SpatialTransformerSpec or tuple of int
         As there.
+    out : device array, optional
+        dtheta, written in place; a new array if not given.
+
+    Returns
+    -------
+    DeviceArray
+        dtheta, of shape ``(N, 2, 3)``.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnSpatialTfGridGeneratorBackward`.
 
     Examples
     --------
@@ -89,32 +128,54 @@ def spatial_transformer_grid_backward(
     [[0. 0. 6.]
      [0. 0. 6.]]
     """
-    return call(
+    return Request(
         handle, GRID_BACKWARD, (dgrid,), (_spec(handle, transformer, dgrid, "dgrid"),), out=out
     )
 
 
-@documented(SAMPLE, "of shape ``(N, C, H', W')``")
+@operation
 def spatial_transformer_sample(
     handle: Handle,
-    x: AnyArray,
-    grid: AnyArray,
+    x: Operand,
+    grid: Operand,
     transformer: SpatialTransformerSpec | tuple[int, ...] = (),
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Sample images at the points of a grid, bilinearly; as PyTorch's `grid_sample` with align_corners.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x : device array
         ``(N, C, H, W)``; float32, float64 or float16.  It is 0 outside.
     grid : device array
         ``(N, H', W', 2)`` without gaps, what `spatial_transformer_grid` returns.
     transformer : SpatialTransformerSpec or tuple of int, optional
         ``(N, C, H', W')``; if not given, what `x` and `grid` say.
+    alpha, beta : float
+        Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
+    out : device array, optional
+        y, written in place; a new array if not given.
+
+    Returns
+    -------
+    DeviceArray
+        y, of shape ``(N, C, H', W')``.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnSpatialTfSamplerForward`.
 
     Examples
     --------
@@ -125,24 +186,53 @@ def spatial_transformer_sample(
     [[2. 1. 0.]
      [5. 4. 3.]]
     """
-    return call(
+    return Request(
         handle, SAMPLE, (x, grid), (_spec(handle, transformer, x, "x", grid),), alpha, beta, out
     )
 
 
-@documented(SAMPLE_BACKWARD, "shaped as `x` and as `grid`")
+@operation
 def spatial_transformer_sample_backward(
     handle: Handle,
-    x: AnyArray,
-    grid: AnyArray,
-    dy: AnyArray,
+    x: Operand,
+    grid: Operand,
+    dy: Operand,
     transformer: SpatialTransformerSpec | tuple[int, ...] = (),
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: Sequence[AnyArray] | None = None,
-) -> tuple[DeviceArray, ...]:
+) -> Request[tuple[DeviceArray, ...]]:
     """Compute the gradients of the images that were sampled, and of the grid.
+
+    Parameters
+    ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+    x, grid, dy : device arrays
+        Of the forward call: its input, its grid, the gradient of its result.
+    transformer : SpatialTransformerSpec or tuple[int, ...]
+        As in `spatial_transformer_sample`.
+    alpha, beta : float
+        Host scalars: each = alpha * result + beta * each.  With beta = 0 `out[0]` is not read.
+    out : tuple of device arrays, optional
+        dx, dgrid, written in place; new arrays if not given, or where one is None.
+
+    Returns
+    -------
+    tuple of DeviceArray
+        dx, dgrid, shaped as `x` and as `grid`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnSpatialTfSamplerBackward`.
 
     Examples
     --------
@@ -156,4 +246,4 @@ def spatial_transformer_sample_backward(
      [0. 2. 0.]] [1.  1.5]
     """
     options = (_spec(handle, transformer, x, "x", grid),)
-    return call(handle, SAMPLE_BACKWARD, (x, grid, dy), options, alpha, beta, out)  # type: ignore[return-value]
+    return Request(handle, SAMPLE_BACKWARD, (x, grid, dy), options, alpha, beta, out)

@@ -7,11 +7,14 @@ from typing import Any
 
 from cudnnlite._raw.enums import FoldingDirection
 from cudnnlite.arguments import shown
-from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
+from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import AnyDtype, parse_dtype
 from cudnnlite.errors import ArgumentError
-from cudnnlite.plans.family import DeviceArray, Handle, call, documented
-from cudnnlite.plans.operands import on_device, use
+from cudnnlite.plans.function import operation
+from cudnnlite.plans.operands import operand_spec
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.transform import EXTENDED, FILTER, TRANSFORM
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layers import TensorTransformSpec
@@ -29,10 +32,10 @@ def _transform(
     return TensorTransformSpec(ends, () if blocks is None else blocks, way, layout)
 
 
-@documented(TRANSFORM, "shaped as `x`, or as padding and folding make it", EXTENDED)
+@operation
 def transform_tensor(
     handle: Handle,
-    x: AnyArray,
+    x: Operand,
     *,
     layout: str | None = None,
     dtype: AnyDtype | None = None,
@@ -42,11 +45,13 @@ def transform_tensor(
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Copy a tensor into another layout, strides or data type; pad it, and fold blocks of pixels into channels.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x : device array
         ``(N, C, *spatial)``, of any strides; float32, float64, float16, bfloat16 or int8.
     layout : str, optional
@@ -58,6 +63,26 @@ def transform_tensor(
     fold, unfold : sequence of int, optional
         The blocks along each spatial axis; see `TensorTransformSpec`.  With these or a padding x has rank 4 or 5, `beta` is 0,
         and cuDNN converts to float32, float16 and bfloat16 alone.
+    alpha, beta : float
+        Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
+    out : device array, optional
+        y, written in place; a new array if not given.
+
+    Returns
+    -------
+    DeviceArray
+        y, shaped as `x`, or as padding and folding make it.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnTransformTensor`, `cudnnTransformTensorEx`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -75,30 +100,27 @@ def transform_tensor(
     for name, value in (("layout", layout), ("dtype", dtype)):
         if value is not None and out is not None:
             raise ArgumentError(f"{name}={shown(value)} is given beside out, which has its own")
-    use(handle)
-    x = on_device(handle, x, "x")
-    kind = x.spec.dtype if dtype is None else parse_dtype(dtype)
+    source = operand_spec(handle, x, "x")
+    result_dtype = source.dtype if dtype is None else parse_dtype(dtype)
     if padding is None and fold is None and unfold is None:
-        wanted = None
-        if layout is not None or dtype is not None:
-            wanted = (
-                x.spec.packed(x.shape, kind)
-                if layout is None
-                else TensorSpec(x.shape, kind, layout)
-            )
-        return call(handle, TRANSFORM, (x,), (), alpha, beta, out, wanted=wanted)
+        result = None
+        if layout is not None:
+            result = TensorSpec(source.shape, result_dtype, layout)
+        elif dtype is not None:
+            result = source.packed(source.shape, result_dtype)
+        return Request(handle, TRANSFORM, (x,), (), alpha, beta, out, result)
     if layout is None:
-        lies = x.spec if out is None else on_device(handle, out, "out").spec
-        layout = CHANNELS_LAST.get(x.spec.rank) if lies.is_channels_last else None
-    transform = _transform(x.shape, layout, padding, fold, unfold)
-    wanted = TensorSpec(transform.output_shape(x.shape), kind, transform.layout)
-    return call(handle, EXTENDED, (x,), (transform,), alpha, beta, out, wanted=wanted)
+        model = source if out is None else operand_spec(handle, out, "out")
+        layout = CHANNELS_LAST.get(source.rank) if model.is_channels_last else None
+    transform = _transform(source.shape, layout, padding, fold, unfold)
+    result = TensorSpec(transform.output_shape(source.shape), result_dtype, transform.layout)
+    return Request(handle, EXTENDED, (x,), (transform,), alpha, beta, out, result)
 
 
-@documented(FILTER, "shaped as `w`, or as padding and folding make it")
+@operation
 def transform_filter(
     handle: Handle,
-    w: AnyArray,
+    w: Operand,
     *,
     layout: str | None = None,
     dtype: AnyDtype | None = None,
@@ -108,15 +130,37 @@ def transform_filter(
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
-) -> DeviceArray:
+) -> Request[DeviceArray]:
     """Copy a filter into another layout or data type; pad it, and fold blocks of taps into channels.
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     w : device array
         ``(K, C, *taps)`` without gaps, two or three axes of taps; float32, float64, float16, bfloat16 or int8.
     layout, dtype, padding, fold, unfold
         As in `transform_tensor`; a dtype other than that of `w` is float32, float16 or bfloat16.  `beta` is 0.
+    alpha, beta : float
+        Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
+    out : device array, optional
+        y, written in place; a new array if not given.
+
+    Returns
+    -------
+    DeviceArray
+        y, shaped as `w`, or as padding and folding make it.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnTransformFilter`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -126,16 +170,15 @@ def transform_filter(
     [[0. 1. 0.]
      [2. 3. 0.]]
     """
-    use(handle)
-    w = on_device(handle, w, "w")
-    source = FilterSpec.from_tensor(w.spec)
+    spec = operand_spec(handle, w, "w")
+    source = FilterSpec.from_tensor(spec)
     if out is None:
         transform = _transform(
-            w.shape, source.layout if layout is None else layout, padding, fold, unfold
+            spec.shape, source.layout if layout is None else layout, padding, fold, unfold
         )
         target = FilterSpec(
-            transform.output_shape(w.shape, "w"),
-            w.spec.dtype if dtype is None else dtype,
+            transform.output_shape(spec.shape, "w"),
+            spec.dtype if dtype is None else dtype,
             transform.layout,
         )
     else:
@@ -143,10 +186,10 @@ def transform_filter(
             raise ArgumentError(
                 f"layout={shown(layout)}, dtype={shown(dtype)} beside out, which has its own"
             )
-        target = FilterSpec.from_tensor(on_device(handle, out, "out").spec, argument="out")
-        transform = _transform(w.shape, target.layout, padding, fold, unfold)
-        if target.shape != transform.output_shape(w.shape, "w"):
+        target = FilterSpec.from_tensor(operand_spec(handle, out, "out"), argument="out")
+        transform = _transform(spec.shape, target.layout, padding, fold, unfold)
+        if target.shape != transform.output_shape(spec.shape, "w"):
             raise ArgumentError(
-                f"out has shape {target.shape}; needed: {transform.output_shape(w.shape)}"
+                f"out has shape {target.shape}; needed: {transform.output_shape(spec.shape)}"
             )
-    return call(handle, FILTER, (w,), (source, target, transform), alpha, beta, out)
+    return Request(handle, FILTER, (w,), (source, target, transform), alpha, beta, out)

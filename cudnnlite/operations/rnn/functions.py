@@ -21,11 +21,9 @@ from cudnnlite.operations.rnn.outputs import (
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.plans.choosing import tuned_choice
-from cudnnlite.plans.documented import calling
 from cudnnlite.plans.operands import on_device, use
 from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.problems.rnn import RNNForwardProblem
+from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_data import parse_data_layout
 from cudnnlite.unknown import tells_unknown
@@ -392,7 +390,6 @@ def rnn_forward(
     return plan(weights, x, hx, cx, **arguments)
 
 
-@calling("cudnnRNNBackwardData_v8")
 def rnn_backward_data(
     handle: Handle,
     reserve: RNNReserve,
@@ -406,6 +403,8 @@ def rnn_backward_data(
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     reserve : RNNReserve
         That of what the training call returned.  It holds that call's operands, which must be unchanged.  It is overwritten, so
         that this can be done once for each training call.
@@ -420,6 +419,17 @@ def rnn_backward_data(
     -------
     RNNGradients
         dx, 0 beyond a sequence's end; dhx; dcx, None if not an LSTM.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnRNNBackwardData_v8`.
 
     Examples
     --------
@@ -436,7 +446,6 @@ def rnn_backward_data(
     return _plan_of(handle, reserve).backward_data(reserve, dy, dhy, dcy, out=out)
 
 
-@calling("cudnnRNNBackwardWeights_v8")
 def rnn_backward_weights(
     handle: Handle, reserve: RNNReserve, *, out: RNNWeights | None = None, accumulate: bool = False
 ) -> RNNWeights:
@@ -444,6 +453,8 @@ def rnn_backward_weights(
 
     Parameters
     ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     reserve : RNNReserve
         That of what the training call returned, with which `rnn_backward_data` was called.
     out : RNNWeights, optional
@@ -455,6 +466,17 @@ def rnn_backward_weights(
     -------
     RNNWeights
         The gradient of each matrix and bias under its name.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError, BadParamError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnRNNBackwardWeights_v8`.
 
     Examples
     --------
@@ -490,8 +512,7 @@ def _tuned(
         steps = max(2, data.max_length)
         unequal = {"max_length": steps, "lengths": (*(steps,) * (data.batch - 1), steps - 1)}
         data = RNNDataSpec.from_values(data.values() | unequal)
-    posed = (spec, data, training)
-    return tuned_choice(handle, posed, lambda: RNNForwardProblem(*posed), limit)
+    return handle.chooser.choose(forward_problem(spec, data, training), {}, limit, for_call=True)
 
 
 def _plan_of(handle: Handle, reserve: Any) -> RNNPlan[Any]:

@@ -40,7 +40,7 @@ from cudnnlite.plans.replay import Operand, Replay, ReplayedCall, parse_replay
 from cudnnlite.plans.stateful_plan import PlanByHand, check_outputs
 from cudnnlite.problems import recording
 from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.problems.rnn import RNNForwardProblem
+from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.warn import log
 
@@ -199,7 +199,7 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         self._call(self._forward, (), [*inputs.values(), *outputs.values()])
         assert problem.data is not None
         if recording.active:
-            recording.record(RNNForwardProblem(self.spec, problem.data, self._request.training))
+            recording.record(forward_problem(self.spec, problem.data, self._request.training))
         if space is None:
             return RNNOutput(y, hy, cy)  # type: ignore[return-value]
         space.finish(ForwardCall(self._request, problem.data, weights, x, hx, cx, y))

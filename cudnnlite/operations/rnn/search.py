@@ -25,8 +25,9 @@ from cudnnlite.operations.rnn.problem import RNNRequest, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import on_device, use
 from cudnnlite.plans.replay import Replay, parse_replay, with_replay
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, RNNResult, deciding_ms
-from cudnnlite.problems.rnn import RNNForwardProblem
+from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.accuracy import why_inexact
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
@@ -122,7 +123,7 @@ def find_rnn_forward(
     x = on_device(handle, x, "x")
     data = data_spec(spec, x.spec, lengths, parse_data_layout(layout))
     one_of(training, "training", True, False)
-    problem = RNNForwardProblem(spec.replace(dropout=0.0), data, training)
+    problem = forward_problem(spec.replace(dropout=0.0), data, training)
     operands = {"weights": weights, "x": x, "hx": hx, "cx": cx}
     rows = candidates(problem, _parse_algorithms(algorithms))
     return search_rnn_forward(
@@ -137,9 +138,7 @@ def find_rnn_forward(
     )
 
 
-def candidates(
-    problem: RNNForwardProblem, algorithms: Iterable[RNNAlgo] = ALGORITHMS
-) -> list[RNNResult]:
+def candidates(problem: Problem, algorithms: Iterable[RNNAlgo] = ALGORITHMS) -> list[RNNResult]:
     """Return every algorithm with every math type that the network allows."""
     math_types = allowed_math_types(problem.spec.math_type, problem.spec.dtype)
     return [RNNResult(*pair, deterministic=None) for pair in product(algorithms, math_types)]
@@ -147,7 +146,7 @@ def candidates(
 
 def search_rnn_forward(
     handle: Handle,
-    problem: RNNForwardProblem,
+    problem: Problem,
     operands: Mapping[str, Any],
     rows: Iterable[RNNResult],
     limit: int | None,

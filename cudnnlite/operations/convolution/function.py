@@ -1,0 +1,115 @@
+"""`ConvolutionFunction`: a public operation whose algorithms cuDNN ranks and searches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
+
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.operations.convolution.request import ConvolutionRequest
+from cudnnlite.plans.function import OperationFunction
+from cudnnlite.problems.table import AlgorithmTable
+
+P = ParamSpec("P")
+
+_HEURISTIC_DOC = """\
+Ask cuDNN's v7 heuristic for its ranking of the algorithms of `{name}`; nothing is run.
+
+Parameters
+----------
+handle : Handle
+    The device that it ranks for.
+others
+    As in `{name}`, but that specs may stand for arrays, and nothing chooses an algorithm.
+
+Returns
+-------
+AlgorithmTable
+    All algorithms, the preferred first, those that cuDNN refuses with their status last.
+
+Raises
+------
+ArgumentError, ClosedError
+    The message names the argument.
+NotSupportedError
+    cuDNN does not support the combination.
+
+Notes
+-----
+C functions: `cudnnGet...Algorithm_v7`, `cudnnGet...AlgorithmMaxCount`.
+"""
+_FIND_DOC = """\
+Let cuDNN run and time every algorithm of `{name}` on these arrays.
+
+Parameters
+----------
+handle : Handle
+    Waited for: the search synchronises.
+beta : float
+    With beta = 0, `out` serves as the search's output and is overwritten.  Otherwise it is left alone.
+out : device array, optional
+    What the result should look like; scratch memory if not given.
+workspace_limit : int or str, optional
+    The most workspace that the search itself may use; the handle's limit if not given.  To see what a limit costs, search
+    without one and give the limit to `AlgorithmTable.best`.
+others
+    As in `{name}`, but that nothing chooses an algorithm.
+
+Returns
+-------
+AlgorithmTable
+    Every algorithm that cuDNN returned, the fastest first, the failed ones with their status last.  cuDNN's times contain
+    tens to hundreds of microseconds of host overhead, so small problems are often misranked: the tuner measures better.
+    A row is applied with its math type: in float16 and bfloat16 a best row with DEFAULT math runs without tensor cores,
+    which a call without `algorithm` would use; ``conv.math_type="tensor_op"`` searches among those.
+
+Raises
+------
+ArgumentError, ArrayTypeError, DeviceMemoryError
+    Before anything is written; the message names the argument.
+NotSupportedError
+    cuDNN does not support the combination.
+
+Notes
+-----
+C functions: `cudnnFind...AlgorithmEx`, `cudnnGet...AlgorithmMaxCount`, and, for the size of the search's own workspace,
+`cudnnGet...WorkspaceSize`.  Plain `cudnnFind...`, which allocates behind the caller's back, is never used.
+"""
+
+
+class ConvolutionFunction(OperationFunction[P, DeviceArray]):
+    """A public operation whose algorithms cuDNN ranks and searches.
+
+    Attributes
+    ----------
+    plan, problem : callables
+        As those of `OperationFunction`.
+    heuristic : callable
+        (handle, arguments) -> the ranking of cuDNN's heuristic.
+    find : callable
+        (handle, arguments) -> what cuDNN's search measured.
+    """
+
+    plan: Callable[Concatenate[Handle, P], ConvolutionPlan]  # type: ignore[assignment]
+    heuristic: Callable[Concatenate[Handle, P], AlgorithmTable]
+    find: Callable[Concatenate[Handle, P], AlgorithmTable]
+
+    def __init__(self, bind: Callable[Concatenate[Handle, P], ConvolutionRequest]) -> None:
+        super().__init__(bind)
+        self.heuristic = self._verb("heuristic", self._heuristic, _HEURISTIC_DOC, "AlgorithmTable")
+        self.find = self._verb("find", self._find, _FIND_DOC, "AlgorithmTable")
+
+    def _heuristic(self, *args: Any, **kwargs: Any) -> Any:
+        return self._bound(*args, **kwargs).heuristic()
+
+    def _find(self, *args: Any, **kwargs: Any) -> Any:
+        return self._bound(*args, **kwargs).find()
+
+
+def convolution_operation(
+    bind: Callable[Concatenate[Handle, P], ConvolutionRequest],
+) -> ConvolutionFunction[P]:
+    """Make a public operation of the function that binds its arguments."""
+    return ConvolutionFunction(bind)

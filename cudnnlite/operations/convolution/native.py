@@ -1,0 +1,94 @@
+"""`NativeConvolution`: a convolution's descriptors and its graph; and the bias that some calls add."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cudnnlite._raw.calls import PreparedCall
+from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import DataType
+from cudnnlite.graph.execution_plan import ExecutionPlan
+from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.operations.convolution.graphs import graph_of
+from cudnnlite.plans.native_problem import NativeProblem
+from cudnnlite.problems.problem import Problem
+
+
+class NativeConvolution(NativeProblem):
+    """The descriptors of a convolution, and its operation graph.
+
+    Parameters
+    ----------
+    handle, problem, stack
+        As in `NativeProblem`.
+    graph : Graph, optional
+        The problem's, where somebody has it, and keeps it for as long as this is used.
+    """
+
+    def __init__(
+        self, handle: Handle, problem: Problem, stack: ExitStack, graph: Graph | None = None
+    ) -> None:
+        super().__init__(handle, problem, stack)
+        self._given_graph = graph
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The operation graph; NotSupportedError if cuDNN has none."""
+        if self._given_graph is not None:
+            return self._given_graph
+        return graph_of(self.handle, self.problem, self._stack)
+
+    def described_values(self) -> dict[str, Any]:
+        """Return the specs that have descriptors; a padding that differs at the two ends has none."""
+        values = super().described_values()
+        if not self.problem.conv.is_symmetric:
+            del values["conv"]
+        return values
+
+
+class ConvolutionThenBias:
+    """A convolution, and `cudnnAddTensor` behind it: a plan calls it as it calls a `PreparedCall`."""
+
+    arguments: tuple[()] = ()
+    check = None  # each of the two calls raises its own errors
+    remark = "cudnnAddTensor adds the bias"
+
+    def __init__(
+        self, native: NativeConvolution, convolution: PreparedCall | ExecutionPlan
+    ) -> None:
+        is_double = native.problem.x.dtype == DataType.DOUBLE
+        self._one = np.ones((), np.float64 if is_double else np.float32)
+        self._convolution: Any = convolution
+        self._addition = native.prepare(
+            "cudnnAddTensor",
+            alpha=self._one.ctypes.data,
+            beta=self._one.ctypes.data,
+            aDesc=native.descriptors["bias"].ptr,
+            A=0,
+            cDesc=native.descriptors["y"].ptr,
+            C=0,
+        )
+
+    def replace(self, bias: int, y: int, z: int = 0, **addresses: int) -> None:
+        """Change the addresses."""
+        self._convolution.replace(y=y, **addresses)
+        self._addition.replace(A=bias, C=y)
+
+    def function(self) -> None:
+        """Enqueue both."""
+        self._convolution()
+        self._addition()
+
+
+def convolution_then_bias(
+    native: NativeConvolution, algorithm: Any, size: int
+) -> ConvolutionThenBias:
+    """Return the two descriptor calls that stand for a call with an unsupported algorithm."""
+    convolution = native.prepare(
+        "cudnnConvolutionForward", algo=algorithm, workSpaceSizeInBytes=size
+    )
+    return ConvolutionThenBias(native, convolution)

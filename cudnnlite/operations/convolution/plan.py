@@ -1,0 +1,165 @@
+"""`ConvolutionPlan`: a convolution with its algorithm or engine chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import itemsize
+from cudnnlite.errors import WorkspaceLimitError
+from cudnnlite.graph.engines import Engine
+from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
+from cudnnlite.operations.convolution.algorithms import choose, prepare
+from cudnnlite.operations.convolution.layout_conversion import (
+    ConvertedConvolution,
+    conversion_layout,
+)
+from cudnnlite.operations.convolution.native import NativeConvolution
+from cudnnlite.plans.operation_plan import OperationPlan, Prepared
+from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.sizes import format_size
+
+
+class ConvolutionPlan(OperationPlan):
+    """A convolution, or a gradient of one, made once and called many times.
+
+    Parameters
+    ----------
+    handle : Handle
+        The plan belongs to it and is closed with it.
+    problem : Problem
+        What is computed.
+    algorithm : AlgorithmResult, Engine, enum member or None
+        What computes it; None for the heuristic's choice.
+    limit : int or None
+        The most workspace in bytes.
+    interface : str or None
+        "graph", "descriptor", or None for either.
+    replay : bool
+        Whether calls are recorded as CUDA graphs and launched.
+    is_aligned : bool
+        Whether operands are known to be aligned as engines want them.
+    graph : Graph, optional
+        The problem's, where somebody keeps it for as long as this plan is used.
+
+    Attributes
+    ----------
+    problem : Problem
+        What it was made for; its specs and options are attributes of the plan too.
+    choice : AlgorithmResult or None
+        Algorithm, math type and layout that each call uses, with what was passed over; None for an empty batch.
+    workspace : int
+        Bytes that each call needs; converted operands are among them.
+    descriptors : dict
+        Of operands and options, by name; empty where an engine runs, and for an empty batch.
+
+    Notes
+    -----
+    C functions of a call: `cudnnBackendExecute`, or the descriptor call and what converts operands for it.
+    """
+
+    choice: AlgorithmResult | None
+
+    def __init__(
+        self,
+        handle: Handle,
+        problem: Problem,
+        algorithm: Any = None,
+        limit: int | None = None,
+        interface: str | None = None,
+        *,
+        replay: bool = False,
+        is_aligned: bool = True,
+        graph: Graph | None = None,
+    ) -> None:
+        super().__init__(handle, problem, limit)
+        self.choice = None
+        self._algorithm = algorithm
+        self._interface = interface
+        self._replays = replay
+        self._is_aligned = is_aligned
+        self._graph = graph
+        self._replayed: ReplayedCall | None = None
+
+    @property
+    def replay(self) -> Replay | None:
+        """What a plan made with ``replay=True`` did so far; None for any other."""
+        return None if self._replayed is None else self._replayed.state
+
+    def _prepare_call(self) -> Prepared:
+        native = NativeConvolution(self._handle, self.problem, self._resources, self._graph)
+        choice = choose(
+            native, self._algorithm, self._limit, self._interface, is_aligned=self._is_aligned
+        )
+        layout = conversion_layout(self.problem, choice.layout)
+        call: Any
+        if layout:
+            call = ConvertedConvolution(self._handle, self.problem, choice, layout, self._resources)
+            self.workspace = call.workspace
+        else:
+            choice, call, self.workspace = prepare(native, choice, self._resources)
+            self._note_interface(native, choice)
+        self._check_limit(choice, layout)
+        self.choice = replace(choice, workspace=self.workspace)
+        if self._replays or getattr(choice, "replay", False):
+            call = self._replayed = ReplayedCall(self._handle, call, self._staged_operands())
+            self._resources.callback(self._replayed.close)
+        return call  # type: ignore[no-any-return]
+
+    def _note_interface(self, native: NativeConvolution, choice: AlgorithmResult) -> None:
+        """Note the descriptors of the descriptor call, or the alignment that an engine wants."""
+        if not isinstance(choice.algorithm, Engine):
+            self.descriptors = native.descriptors
+        elif self._is_aligned:  # its plan refuses operands that are not
+            self._alignments = {}
+        else:  # nothing but an engine serves: it gets copies
+            self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
+
+    def _check_limit(self, choice: AlgorithmResult, layout: str) -> None:
+        if self._limit is None or self.workspace <= self._limit:
+            return
+        conversions = f" in {layout}, converted operands included," if layout else ""
+        raise WorkspaceLimitError(
+            f"{choice.algorithm}{conversions} needs a workspace of "
+            f"{format_size(self.workspace)}; the limit is {format_size(self._limit)}"
+        )
+
+    def _staged_operands(self) -> dict[str, Operand]:
+        """Return what can be copied to buffers and back, by the header's names.
+
+        Nothing if a result has gaps, which have to stay as they are, or is two arguments of the C
+        function, which one buffer would have to be.  Weights are not staged: they seldom change.
+        """
+        operation = self.problem.operation
+        staged: dict[str, Operand] = {}
+        for name, spec in self.problem.specs.items():
+            is_written = name in operation.writes
+            is_filter = name in operation.filters
+            if is_written and not (is_filter or _is_packed(spec)):
+                return {}
+            header_names = operation.header(name)
+            if len(header_names) > 1:
+                return {}
+            if is_written or not is_filter:
+                operand = Operand(spec.nbytes, self._is_read(name), is_written)
+                staged |= dict.fromkeys(header_names, operand)
+        return staged
+
+
+class ConvolutionTransposePlan(ConvolutionPlan):
+    """A transposed convolution, which cuDNN has as the gradient of a convolution's input."""
+
+    def run(
+        self, operands: Sequence[Any], out: Any, workspace: Any = None, reserve: Any = None
+    ) -> Any:
+        """Do what a call does; the operands (x, w) are (dy, w) of the gradient, whose order is the other."""
+        w_then_dy = operands[::-1]
+        return super().run(w_then_dy, out, workspace, reserve)
+
+
+def _is_packed(spec: Any) -> bool:
+    return bool(spec.nbytes == spec.size * itemsize(spec.dtype) // spec.vector)

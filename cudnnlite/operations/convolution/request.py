@@ -1,0 +1,210 @@
+"""`ConvolutionRequest`: a call of a convolution, with what it says of algorithms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnlite.arguments import real_number
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
+from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.operation_graph import ALIGNMENT
+from cudnnlite.operations.convolution.algorithms import (
+    check_asked,
+    parse_algorithm,
+    parse_interface,
+    ranked,
+    search,
+)
+from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.plans.operands import alignment_of, check_writable, use
+from cudnnlite.plans.replay import parse_replay
+from cudnnlite.plans.request import Request
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.table import AlgorithmTable
+
+
+class ConvolutionRequest(Request[DeviceArray]):
+    """The arguments of one call of a convolution or a gradient of one.
+
+    Parameters
+    ----------
+    handle, operation, operands, options, alpha, beta, out, result, workspace, workspace_limit
+        As in `Request`.
+    algorithm : AlgorithmResult, Engine, enum member, str or None
+        What computes it; None for the tuner's choice, or the heuristic's.
+    interface : str or None
+        "graph", "descriptor", or None for either.
+    replay : bool
+        Whether the plan records its call as a CUDA graph.
+    plan_type : type
+        The class of plans.
+    """
+
+    __slots__ = ("algorithm", "interface", "plan_type", "replay")
+
+    def __init__(
+        self,
+        handle: Any,
+        operation: Any,
+        operands: Any,
+        options: Any,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        out: Any = None,
+        result: Any = None,
+        workspace: Any = None,
+        workspace_limit: int | str | None = None,
+        algorithm: Any = None,
+        interface: str | None = None,
+        replay: bool = False,
+        plan_type: type[ConvolutionPlan] = ConvolutionPlan,
+    ) -> None:
+        # Not by super().__init__, which would make each one-line call 0.3 us slower.
+        self.handle = handle
+        self.operation = operation
+        self.operands = operands
+        self.options = options
+        self.alpha = alpha
+        self.beta = beta
+        self.out = out
+        self.result = result
+        self.workspace = workspace
+        self.workspace_limit = workspace_limit
+        self.reserve = None
+        self.algorithm = algorithm
+        self.interface = interface
+        self.replay = replay
+        self.plan_type = plan_type
+
+    def key(self) -> tuple[Any, ...]:
+        """Return what tells this kind of call from others.
+
+        Where a tuner chooses, it and the alignments of the operands are part of the key: the plan
+        of its choice is found without asking it.
+        """
+        key = Request.key(self)
+        if self.algorithm is not None or self.interface is not None or self.replay:
+            algorithm = parse_algorithm(self.operation, self.algorithm)
+            return (*key, algorithm, self.interface, self.replay)
+        chooser = self.handle.chooser
+        if chooser is not None:
+            return (*key, *self._offsets(), chooser, chooser.revision)
+        first, second, *others = self.operands
+        addresses = first.ptr | second.ptr
+        for array in others:
+            addresses |= array.ptr
+        if self.out is not None:
+            addresses |= self.out.ptr
+        return (*key, addresses % ALIGNMENT == 0)
+
+    def _offsets(self) -> list[int]:
+        """Return how far operands are behind the addresses that an allocation has."""
+        return [array.ptr % ALLOCATION_ALIGNMENT for array in self._arrays().values()]
+
+    def _arrays(self) -> dict[str, DeviceArray]:
+        """Return the operands that are arrays, by name; an output that does not exist yet is aligned."""
+        named = dict(zip((*self.operation.reads, "out"), (*self.operands, self.out), strict=True))
+        return {name: array for name, array in named.items() if isinstance(array, DeviceArray)}
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether the caller leaves algorithm and interface to us."""
+        return self.algorithm is None and self.interface is None
+
+    def make_and_keep_plan(self, key: tuple[Any, ...]) -> ConvolutionPlan:
+        """Return a new plan, which the handle keeps for calls of this kind.
+
+        Where the tuner has no choice (it may not measure now) the heuristic's plan is used, and the
+        tuner is asked again at the next call.
+        """
+        if not self._is_free or self.handle.chooser is None:
+            return super().make_and_keep_plan(key)  # type: ignore[return-value]
+        problem = self.problem()
+        limit = self.limit()
+        choice = self._tuned_choice(problem, limit)
+        plan = None
+        if choice is None:
+            is_aligned = not any(offset % ALIGNMENT for offset in self._offsets())
+            key = (*Request.key(self), is_aligned)
+            plan = self.handle.plans.find(key)
+        if plan is None:
+            plan = self._planned(problem, choice, limit)
+            self.handle.plans.keep(key, plan)
+        return plan  # type: ignore[no-any-return]
+
+    def _tuned_choice(self, problem: Problem, limit: int | None) -> Any:
+        """Return what the handle's tuner chooses; None without one, or where it has no choice."""
+        chooser = self.handle.chooser
+        if chooser is None or not all(spec.size for spec in problem.specs.values()):
+            return None
+        alignments = {name: alignment_of(array) for name, array in self._arrays().items()}
+        return chooser.choose(problem, alignments, limit, for_call=True)
+
+    def make_plan(self) -> ConvolutionPlan:
+        """Return a new plan, of the tuner's choice where there is one."""
+        problem = self.problem()
+        limit = self.limit()
+        algorithm = parse_algorithm(self.operation, self.algorithm)
+        if self._is_free:
+            algorithm = self._tuned_choice(problem, limit)
+        return self._planned(problem, algorithm, limit)
+
+    def plan(self) -> ConvolutionPlan:
+        """Decide and marshal the call once, for many of its kind."""
+        if self.workspace is not None:
+            raise ArgumentError("workspace is given for a plan; give it to the plan's calls")
+        return super().plan()  # type: ignore[return-value]
+
+    def _planned(self, problem: Problem, algorithm: Any, limit: int | None) -> ConvolutionPlan:
+        interface = parse_interface(self.interface)
+        check_asked(problem, algorithm, interface)
+        is_aligned = not any(array.ptr % ALIGNMENT for array in self._arrays().values())
+        plan = self.plan_type(
+            self.handle,
+            problem,
+            algorithm,
+            limit,
+            interface,
+            replay=parse_replay(self.replay),
+            is_aligned=is_aligned or algorithm is not None or interface is not None,
+        )
+        return plan.prepare()  # type: ignore[return-value]
+
+    def heuristic(self) -> AlgorithmTable:
+        """Return the ranking of cuDNN's v7 heuristic; nothing is run."""
+        use(self.handle)
+        self._refuse_choice("heuristic")
+        return ranked(self.handle, self.problem())
+
+    def find(self) -> AlgorithmTable:
+        """Let cuDNN run and time every algorithm on the operands.
+
+        The output is overwritten, unless beta * out is wanted: then scratch memory is.
+        """
+        use(self.handle)
+        self._refuse_choice("find")
+        self._view_arrays()
+        problem = self.problem().replace(alpha=1.0, beta=0.0)
+        operands = dict(zip(self.operation.reads, self.operands, strict=True))
+        if self.out is not None:
+            check_writable(self.out, "out", frozenset(), **operands)
+        scratch_is_wanted = self.out is None or real_number(self.beta, "beta") != 0
+        out = None if scratch_is_wanted else self.out
+        return search(self.handle, problem, operands, out, self.limit())
+
+    def _refuse_choice(self, verb: str) -> None:
+        """Raise ArgumentError where an argument chooses what is asked for here."""
+        for name in ("algorithm", "interface", "workspace"):
+            if getattr(self, name) is not None:
+                raise ArgumentError(
+                    f"{name} is given to {verb}, which ranks the algorithms of the descriptor call"
+                )
+        if self.replay:
+            raise ArgumentError(f"replay is given to {verb}, which makes no plan")
+        algorithms = self.operation.algorithms
+        assert algorithms is not None
+        if verb == "find" and not algorithms.find:
+            raise ArgumentError(
+                f"cuDNN has no search for {self.operation.function}; a Tuner measures it"
+            )

@@ -1,0 +1,248 @@
+"""`Request`: what one call of an operation asks for; it is run, planned, or taken as a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+from cudnnlite.arguments import real_number
+from cudnnlite.devices.handle import Handle
+from cudnnlite.plans.operands import on_device, tensor_spec, usable_workspace, use
+from cudnnlite.plans.operation_plan import OperationPlan
+from cudnnlite.problems.operation import Operation
+from cudnnlite.problems.problem import Problem, parse_option
+from cudnnlite.specs import FilterSpec, TensorSpec
+
+ResultT = TypeVar("ResultT")
+_spec_hash = attrgetter("spec._hash")
+
+
+class Request(Generic[ResultT]):
+    """The arguments of one call of an operation, bound to their meaning.
+
+    Parameters
+    ----------
+    handle : Handle or None
+        What runs it; None where only the problem is asked for.
+    operation : Operation
+        The declaration.
+    operands : sequence
+        Arrays, or specs where a plan or a problem is asked for, in the order of `Operation.reads`.
+    options : sequence
+        In the order of `Operation.options`.
+    alpha, beta : float
+        Host scalars.
+    out : array, tuple of arrays, spec or None
+        What is written, in the order of `Operation.writes`; None for a new array.
+    result : TensorSpec, FilterSpec, tuple of them, or None
+        The specs of new results, where the operands do not say them.
+    workspace : array or None
+        The caller's own scratch memory.
+    workspace_limit : int, str or None
+        The most workspace that a call may use.
+    reserve : array or None
+        What a forward call keeps for the backward call.
+    """
+
+    __slots__ = (
+        "alpha",
+        "beta",
+        "handle",
+        "operands",
+        "operation",
+        "options",
+        "out",
+        "reserve",
+        "result",
+        "workspace",
+        "workspace_limit",
+    )
+
+    def __init__(
+        self,
+        handle: Handle | None,
+        operation: Operation,
+        operands: Sequence[Any],
+        options: Sequence[Any] = (),
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        out: Any = None,
+        result: Any = None,
+        workspace: Any = None,
+        workspace_limit: int | str | None = None,
+        reserve: Any = None,
+    ) -> None:
+        self.handle: Any = handle
+        self.operation = operation
+        self.operands = operands
+        self.options = options
+        self.alpha = alpha
+        self.beta = beta
+        self.out = out
+        self.result = result
+        self.workspace = workspace
+        self.workspace_limit = workspace_limit
+        self.reserve = reserve
+
+    def run(self) -> ResultT:
+        """Compute, by the plan that the handle keeps for calls of this kind."""
+        if type(self.handle) is not Handle:
+            use(self.handle)
+        try:
+            key = self.key()
+            plan = self.handle.plans.find(key)
+        except TypeError:  # an argument of a wrong type cannot be hashed; the problem names it
+            self.problem()
+            raise
+        if plan is None:
+            use(self.handle)
+            plan = self.make_and_keep_plan(key)
+        result: ResultT = plan.run(self.operands, self.out, self.workspace, self.reserve)
+        return result
+
+    def make_and_keep_plan(self, key: tuple[Any, ...]) -> OperationPlan:
+        """Return a new plan, which the handle keeps for calls of this kind."""
+        plan = self.make_plan()
+        self.handle.plans.keep(key, plan)
+        return plan
+
+    def plan(self) -> OperationPlan:
+        """Decide and marshal the call once, for many of its kind."""
+        use(self.handle)
+        return self.make_plan()
+
+    def make_plan(self) -> OperationPlan:
+        """Return a new plan, on a handle that may be used."""
+        return OperationPlan(self.handle, self.problem(), self.limit()).prepare()
+
+    def key(self) -> tuple[Any, ...]:
+        """Return what tells this kind of call from others.
+
+        Specs are told apart by their hashes, which are worked out once a spec and cost less to
+        compare; a plan looks at the specs themselves, and refuses others than its own.
+        """
+        if (*map(type, self.options),) != self.operation.option_types:
+            self._parse_options()
+        if type(self.alpha) is not float or type(self.beta) is not float:
+            self.alpha = real_number(self.alpha, "alpha")
+            self.beta = real_number(self.beta, "beta")
+        try:
+            hashes = [*map(_spec_hash, self.operands)]
+            output_hashes = self._output_hashes()
+        except AttributeError:  # arrays of other libraries, which have no spec yet
+            self._view_arrays()
+            hashes = [*map(_spec_hash, self.operands)]
+            output_hashes = self._output_hashes()
+        limit = self.handle.workspace.limit
+        if self.workspace_limit is not None or self.workspace is not None:
+            limit = self.limit()
+        return (
+            self.operation,
+            *hashes,
+            output_hashes,
+            *self.options,
+            self.alpha,
+            self.beta,
+            limit,
+        )
+
+    def _output_hashes(self) -> Any:
+        """Return the hashes of the specs of outputs, None for what nobody described."""
+        if len(self.operation.writes) == 1:
+            if self.out is not None:
+                return self.out.spec._hash
+            return None if self.result is None else self.result._hash
+        specs = [getattr(described, "spec", described) for described in self._outputs()]
+        return tuple(None if spec is None else spec._hash for spec in specs)
+
+    def limit(self) -> int | None:
+        """Return the most workspace in bytes that a call may use; all of the caller's own, where there is one."""
+        if self.workspace is not None and self.workspace_limit is None:
+            self.workspace = on_device(self.handle, self.workspace, "workspace")
+            return usable_workspace(self.workspace)
+        limit: int | None = self.handle.workspace.limit_for(self.workspace_limit)
+        return limit
+
+    def _parse_options(self) -> None:
+        """Bring options to the types that C takes, so that equal calls have equal keys."""
+        self.options = [
+            parse_option(value, name, kind)
+            for value, (name, kind) in zip(
+                self.options, self.operation.options.items(), strict=True
+            )
+        ]
+
+    def _view_arrays(self) -> None:
+        """View operands and outputs as arrays on the handle's device."""
+        use(self.handle)
+        operation, handle = self.operation, self.handle
+        self.operands = [
+            on_device(handle, array, operation.argument(name))
+            for array, name in zip(self.operands, operation.reads, strict=True)
+        ]
+        if self.out is None:
+            return
+        if len(operation.writes) == 1:
+            self.out = on_device(handle, self.out, operation.argument(operation.writes[0]))
+            return
+        self.out = tuple(
+            None if array is None else on_device(handle, array, operation.argument(name))
+            for array, name in zip(operation.all_written(self.out), operation.writes, strict=True)
+        )
+
+    def problem(self) -> Problem:
+        """Return what is asked, as data: the specs of operands and outputs, options and scalars."""
+        operation = self.operation
+        options = dict(zip(operation.options, self.options, strict=True))
+        scalars = {"alpha": self.alpha, "beta": self.beta}
+        return Problem(
+            operation,
+            **self._specs(),
+            **options,
+            **{name: scalars[name] for name in operation.scalars},
+        )
+
+    def _specs(self) -> dict[str, Any]:
+        """Return the specs of operands and outputs by name; None for an output that nobody described.
+
+        A filter is read in the layout of the first tensor that is read, where it fits both.
+        """
+        operation = self.operation
+        specs: dict[str, Any] = {}
+        for name, operand in zip(operation.reads, self.operands, strict=True):
+            specs[name] = self._spec_of(operand, name)
+        for name, operand in zip(operation.writes, self._outputs(), strict=True):
+            specs[name] = None if operand is None else self._spec_of(operand, name)
+        for name in operation.filters:
+            if isinstance(specs[name], TensorSpec):
+                tensor = next(
+                    specs[other] for other in operation.reads if other not in operation.filters
+                )
+                specs[name] = FilterSpec.from_tensor(
+                    specs[name],
+                    channels_last=tensor.is_channels_last,
+                    argument=operation.argument(name),
+                )
+        return specs
+
+    def _outputs(self) -> Sequence[Any]:
+        """Return what is known of each output: an array, a spec, or None."""
+        if len(self.operation.writes) == 1:
+            return (self.result if self.out is None else self.out,)
+        arrays = self.operation.all_written(self.out)
+        if self.result is None:
+            return arrays
+        return [
+            spec if array is None else array
+            for array, spec in zip(arrays, self.result, strict=True)
+        ]
+
+    def _spec_of(self, operand: Any, name: str) -> TensorSpec | FilterSpec:
+        if isinstance(operand, FilterSpec) and name in self.operation.filters:
+            return operand
+        argument = self.operation.argument(name)
+        is_described = hasattr(operand, "spec") or isinstance(operand, TensorSpec)
+        if not is_described and self.handle is not None:
+            operand = on_device(self.handle, operand, argument)
+        return tensor_spec(operand, argument)

@@ -1,0 +1,105 @@
+"""All declarations by name, and the problems that files hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from cudnnlite.arguments import shown
+from cudnnlite.errors import ArgumentError
+from cudnnlite.problems import (
+    activation,
+    batch_normalization,
+    convolution,
+    convolution_backward,
+    convolution_bias,
+    dropout,
+    fused_convolution,
+    im2col,
+    lrn,
+    pointwise,
+    pooling,
+    rnn,
+    softmax,
+    spatial_transformer,
+    transform,
+)
+from cudnnlite.problems.operation import Operation
+from cudnnlite.problems.problem import Problem
+from cudnnlite.specs.frozen import from_plain
+
+_DECLARATIONS = (
+    activation.FORWARD,
+    activation.BACKWARD,
+    batch_normalization.INFERENCE,
+    batch_normalization.TRAINING,
+    batch_normalization.TRAINING_RELU,
+    batch_normalization.TRAINING_ADD_RELU,
+    batch_normalization.BACKWARD,
+    batch_normalization.BACKWARD_RELU,
+    batch_normalization.BACKWARD_ADD_RELU,
+    convolution.FORWARD,
+    convolution_backward.DATA,
+    convolution_backward.FILTER,
+    convolution_bias.BACKWARD,
+    dropout.FORWARD,
+    dropout.BACKWARD,
+    fused_convolution.FUSED,
+    fused_convolution.BIAS,
+    fused_convolution.FUSED_WITH_Z,
+    im2col.IM2COL,
+    lrn.FORWARD,
+    lrn.BACKWARD,
+    lrn.DIVISIVE,
+    lrn.DIVISIVE_AROUND,
+    lrn.DIVISIVE_BACKWARD,
+    lrn.DIVISIVE_AROUND_BACKWARD,
+    pointwise.ADD,
+    pointwise.SCALE,
+    pointwise.SET,
+    pointwise.OP,
+    pointwise.REDUCE,
+    pointwise.REDUCE_WITH_INDICES,
+    pooling.FORWARD,
+    pooling.BACKWARD,
+    rnn.FORWARD,
+    softmax.FORWARD,
+    softmax.BACKWARD,
+    spatial_transformer.GRID,
+    spatial_transformer.GRID_BACKWARD,
+    spatial_transformer.SAMPLE,
+    spatial_transformer.SAMPLE_BACKWARD,
+    transform.TRANSFORM,
+    transform.EXTENDED,
+    transform.FILTER,
+)
+OPERATIONS: Mapping[str, Operation] = MappingProxyType(
+    {declaration.name: declaration for declaration in _DECLARATIONS}
+)
+
+# The names of what a tuner can search for.
+TUNABLE = tuple(
+    name
+    for name, declaration in OPERATIONS.items()
+    if declaration.algorithms is not None or declaration is rnn.FORWARD
+)
+
+
+def problem_from_plain(plain: Any) -> Problem:
+    """Return the problem that `Problem.to_plain` was called on; ArgumentError if it is none, or not a whole one."""
+    name = plain.get("kind") if isinstance(plain, Mapping) else None
+    operation = OPERATIONS.get(name) if isinstance(name, str) else None
+    if operation is None:
+        raise ArgumentError(
+            f"{shown(plain)} is not a problem; allowed: an object with 'kind', one of {[*OPERATIONS]}"
+        )
+    values = {
+        name: from_plain(value, name) if isinstance(value, Mapping) else value
+        for name, value in plain.items()
+        if name != "kind"
+    }
+    try:
+        return Problem(operation, **values)
+    except TypeError as error:
+        raise ArgumentError(f"{shown(plain)} is not a {operation.name} problem: {error}") from error

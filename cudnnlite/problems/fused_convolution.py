@@ -1,0 +1,151 @@
+"""Forward convolution with a bias, an addition and an activation behind it, as declarations."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cudnnlite.dtypes import dtype_name, itemsize, numpy_dtype
+from cudnnlite.enums import ActivationMode, ConvolutionFwdAlgo, DataType
+from cudnnlite.errors import ArgumentError
+from cudnnlite.problems import convolution
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+from cudnnlite.specs.layers import ActivationSpec
+from cudnnlite.specs.layout import same_strides
+
+IDENTITY = ActivationSpec("identity")
+RELU = ActivationSpec("relu")
+_ZERO = ctypes.c_double(0.0)  # alpha2 where nothing is added; its bytes are 0 as a float too
+
+
+def _infer(
+    x: TensorSpec, w: FilterSpec, bias: TensorSpec, conv: ConvolutionSpec, **others: Any
+) -> TensorSpec:
+    y = conv.output_spec(x, w)
+    bias_shape = (1, y.shape[1], *[1] * (y.rank - 2))
+    if bias.shape != bias_shape:
+        raise ArgumentError(
+            f"bias has shape {bias.shape}; needed: {bias_shape}, a value for each filter of w"
+        )
+    if "z" in others and others["z"].shape != y.shape:
+        raise ArgumentError(f"z has shape {others['z'].shape}; the result has {y.shape}")
+    return y
+
+
+def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    x, y = specs["x"], specs["y"]
+    if numpy_dtype(x.dtype).kind in "iu":
+        needed_dtypes = {"bias": DataType.FLOAT, "z": y.dtype}
+    else:
+        needed_dtypes = {"y": x.dtype, "bias": x.dtype, "z": y.dtype}
+    for name, dtype in needed_dtypes.items():
+        if name in specs and specs[name].dtype != dtype:
+            argument = "out" if name == "y" else name
+            raise ArgumentError(
+                f"{argument} is {dtype_name(specs[name].dtype)}; needed: {dtype_name(dtype)}"
+            )
+    if "z" in specs and not same_strides(y.shape, y.strides, specs["z"].strides):
+        raise ArgumentError(f"z is {specs['z']}; it must lie in memory as the result does, {y}")
+
+
+def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**options, **convolution.FORWARD.complete(specs, options)}
+
+
+def _hint(problem: Any) -> str:
+    """Return what no engine of an H200 does together, and a way out."""
+    if problem.alpha == 1 or "z" in problem.specs:
+        return convolution.FORWARD.hint(problem)
+    scaled = f"no engine scales a convolution (alpha={problem.alpha}) and adds a bias"
+    if problem.operation is BIAS:
+        return f"{scaled}; without interface='graph' the descriptor call does"
+    if not problem.conv.is_symmetric:
+        scaled = f"padding={problem.conv.padding} needs an engine, and {scaled}"
+    return (
+        f"{scaled}; dnn.convolution_forward(..., bias=bias, alpha={problem.alpha}) does, "
+        "dnn.activation_forward behind it the rest"
+    )
+
+
+def _why_unsupported(problem: Any, algorithm: Any) -> str | None:
+    mode = problem.activation.mode
+    if mode not in (ActivationMode.IDENTITY, ActivationMode.RELU):
+        return f"cudnnConvolutionBiasActivationForward has no {mode.name}; allowed: RELU, IDENTITY"
+    if mode == ActivationMode.IDENTITY and algorithm != ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM:
+        return "cudnnConvolutionBiasActivationForward has IDENTITY with IMPLICIT_PRECOMP_GEMM only"
+    return None
+
+
+def adds_bias_apart(problem: Any) -> bool:
+    """Whether an engine convolves and `cudnnAddTensor` adds the bias behind it.
+
+    Only graphs pad the ends of an axis differently.  No engine of an H200 adds a bias to a
+    convolution that is scaled, or that is added to what the output held.
+    """
+    is_scaled = problem.alpha != 1 or problem.beta != 0
+    return problem.operation is BIAS and not problem.conv.is_symmetric and is_scaled
+
+
+def _why_no_graph_with_bias(problem: Any) -> str | None:
+    if problem.beta and not adds_bias_apart(problem):
+        return (
+            f"none adds a bias and beta * out (beta={problem.beta}), which "
+            "interface='descriptor' does, or a call for each"
+        )
+    return None
+
+
+def _words(problem: Any) -> str:
+    added = [name for name in ("bias", "z") if name in problem.operation.reads]
+    return f"{convolution.words(problem)}, {', '.join((*added, problem.activation.mode.name))}"
+
+
+def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, int]:
+    """Return what the descriptor call needs: an H200 adds 16-bit values by vectors of 16 bytes."""
+    if itemsize(specs["x"].dtype) != 2:
+        return {}
+    added = {"bias", "z"} & specs.keys()
+    if options.get("beta"):  # the old values of y are added
+        added.add("y")
+    return dict.fromkeys(added, 16)
+
+
+_NAMES = {**convolution.FORWARD.names, "alpha1": "alpha"}
+# cuDNN wants an address for z in any case; where nothing is added it gets that of y.
+_Z_IS_Y = {**_NAMES, "z": "y", "zDesc": "yDesc"}
+_ALGORITHMS = replace(convolution.ALGORITHMS, find="", why_unsupported=_why_unsupported)
+FUSED = replace(
+    convolution.FORWARD,
+    name="convolution_bias_activation_forward",
+    function="cudnnConvolutionBiasActivationForward",
+    reads=("x", "w", "bias"),
+    infer=_infer,
+    options={"conv": ConvolutionSpec, "activation": ActivationSpec},
+    names=_Z_IS_Y,
+    constants={"alpha2": ctypes.addressof(_ZERO)},
+    check=_check,
+    complete=_complete,
+    words=_words,
+    alignments=_alignments,
+    hint=_hint,
+    algorithms=_ALGORITHMS,
+)
+# `convolution_forward` with a bias: the activation is IDENTITY, and what is added is the old y.
+BIAS = replace(
+    FUSED,
+    name="convolution_bias_forward",
+    names={**_Z_IS_Y, "alpha2": "beta"},
+    constants={},
+    algorithms=replace(_ALGORITHMS, why_no_graph=_why_no_graph_with_bias),
+)
+FUSED_WITH_Z = replace(
+    FUSED,
+    name="convolution_bias_addition_activation_forward",
+    reads=("x", "w", "bias", "z"),
+    options={**FUSED.options, "alpha2": float},
+    names=_NAMES,
+    constants={},
+    in_place=frozenset({"z"}),
+)
