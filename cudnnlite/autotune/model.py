@@ -97,7 +97,7 @@ def tune_model(
     --------
     In this process, or with a process more for each further GPU:
 
-    >>> problem = dnn.ConvolutionForwardProblem(dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3)))
+    >>> problem = dnn.convolution_forward.problem(dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3)))
     >>> tuning = dnn.tune_model([problem, problem], cache=":memory:")  # or problems_from_onnx(...)
     >>> print(tuning.measured, tuning.tunings[0].count, tuning.tunings[0].chosen.ok)
     1 2 True

@@ -1,4 +1,4 @@
-"""The search for recurrent networks: `find_rnn_forward`'s, within a policy."""
+"""The search for recurrent networks: `rnn_forward.find`'s, within a policy."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Tuner(Closable):
 
     Examples
     --------
-    >>> problem = dnn.ConvolutionForwardProblem(dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3)))
+    >>> problem = dnn.convolution_forward.problem(dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3)))
     >>> with dnn.Handle() as handle, dnn.Tuner(handle, cache=":memory:") as tuner:
     ...     table = tuner.tune(problem)  # print(table.explain()) says of each algorithm why it was not chosen
     ...     best = tuner.choose(problem)  # remembered: nothing is measured

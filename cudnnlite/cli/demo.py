@@ -65,7 +65,7 @@ def demo(
             handle.array(EDGE_KERNEL),
             dnn.ConvolutionSpec(padding=1, math_type=dnn.TRUE_FLOAT32),
         )
-        found = dnn.find_convolution_forward(handle, x, w, conv)
+        found = dnn.convolution_forward.find(handle, x, w, conv)
         choice = found.best(workspace_limit="256 MiB")
         edges = dnn.convolution_forward(handle, x, w, conv, algorithm=choice).numpy()[0, 0]
         say(f"{found}\n\nchosen     {choice}")

@@ -88,7 +88,7 @@ class ProblemList(Sequence[ListedProblem]):
     Examples
     --------
     >>> x, w = dnn.TensorSpec((1, 8, 14, 14), "float16", "NHWC"), dnn.FilterSpec((8, 8, 3, 3), "float16", "NHWC")
-    >>> problem = dnn.ConvolutionForwardProblem(x, w, dnn.ConvolutionSpec(padding=1))
+    >>> problem = dnn.convolution_forward.problem(x, w, dnn.ConvolutionSpec(padding=1))
     >>> problems = dnn.ProblemList([problem, problem])
     >>> problems.add(problem, name="layer3", count=2)
     >>> problems.save("problems.json")

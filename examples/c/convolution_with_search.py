@@ -20,7 +20,7 @@ with dnn.Handle() as handle:
     print("cuDNN", handle.version)
     x, w = handle.array(ramp((4, 8, 28, 28), 3)), handle.array(ramp((16, 8, 3, 3), 5))
     conv = dnn.ConvolutionSpec(padding=1, math_type=dnn.TRUE_FLOAT32)  # the default would allow TF32
-    found = dnn.find_convolution_forward(handle, x, w, conv, workspace_limit=WORKSPACE_LIMIT)
+    found = dnn.convolution_forward.find(handle, x, w, conv, workspace_limit=WORKSPACE_LIMIT)
     best = found.best(workspace_limit=WORKSPACE_LIMIT, deterministic=True)
     print(f"algorithm {best.algorithm:d}, workspace {best.workspace}")
     y = dnn.convolution_forward(handle, x, w, conv, algorithm=best).numpy()

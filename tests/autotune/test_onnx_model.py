@@ -28,9 +28,9 @@ from onnx_models import (
 )
 
 import cudnnlite as dnn
+from cudnnlite import convolution_forward
 from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.errors import MissingPackageError
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
 from cudnnlite.problems.problem_list import SkippedNode
 
 DATA = Path(__file__).parent.parent / "data"
@@ -46,7 +46,7 @@ def test_resnet50():
     assert (found.skipped, found.notes) == ([], [])
     counts = {listed.problem: listed.count for listed in found}
     assert counts == {
-        ConvolutionForwardProblem(
+        convolution_forward.problem(
             dnn.TensorSpec((32, layer["c"], layer["h"], layer["w"])),
             dnn.FilterSpec((layer["k"], layer["c"], layer["r"], layer["s"])),
             dnn.ConvolutionSpec(layer["pad"], layer["stride"]),
@@ -438,7 +438,7 @@ def calls() -> onnx.ModelProto:
 def test_functions_of_the_model_are_inlined():
     found = problems_from_onnx(calls(), batch=2)
     (listed,) = found
-    assert listed.problem == ConvolutionForwardProblem(
+    assert listed.problem == convolution_forward.problem(
         dnn.TensorSpec(IMAGE), dnn.FilterSpec(FILTER), dnn.ConvolutionSpec(1)
     )
     assert listed.count == 2

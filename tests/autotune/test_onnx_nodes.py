@@ -27,9 +27,8 @@ from onnx_models import (
 )
 
 import cudnnlite as dnn
+from cudnnlite import convolution_forward, rnn_forward
 from cudnnlite.autotune.onnx.model import problems_from_onnx
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
-from cudnnlite.problems.rnn import RNNForwardProblem
 
 # ---------------------------------------------------------------- convolutions
 
@@ -37,7 +36,7 @@ from cudnnlite.problems.rnn import RNNForwardProblem
 def test_a_convolution():
     given_model = one_conv(strides=[2, 1], pads=[1, 0, 1, 0], dilations=[1, 2], kernel_shape=[3, 3])
     found = problems_from_onnx(given_model)
-    assert only(found) == ConvolutionForwardProblem(
+    assert only(found) == convolution_forward.problem(
         dnn.TensorSpec(IMAGE), dnn.FilterSpec(FILTER), dnn.ConvolutionSpec((1, 0), (2, 1), (1, 2))
     )
     assert found[0].names == ("conv",)
@@ -49,10 +48,10 @@ def test_groups_and_ranks():
         x, w = (2, 6, *(7, 8, 9)[:rank]), (4, 3, *(3, 2, 1)[:rank])
         problem = only(problems_from_onnx(one_conv(x, w, group=2)))
         spec = dnn.ConvolutionSpec(0, 1, 1, 2)
-        assert problem == ConvolutionForwardProblem(dnn.TensorSpec(x), dnn.FilterSpec(w), spec)
+        assert problem == convolution_forward.problem(dnn.TensorSpec(x), dnn.FilterSpec(w), spec)
         last = only(problems_from_onnx(one_conv(x, w, group=2), layout="nhwc"))
         name = ("NWC", "NHWC", "NDHWC")[rank - 1]
-        assert last == ConvolutionForwardProblem(
+        assert last == convolution_forward.problem(
             dnn.TensorSpec(x, layout=name), dnn.FilterSpec(w, layout=name), spec
         )
         assert (last.x.layout, last.w.layout, last.y.layout) == (name, name, name)
@@ -324,7 +323,7 @@ def test_a_model_without_such_nodes_makes_an_empty_list(nodes):
 )
 def test_a_recurrent_layer(kind, options, cell):
     problem = only(problems_from_onnx(one_rnn(kind, **options)))
-    assert problem == RNNForwardProblem(dnn.RNNSpec(cell, 6, 4), dnn.RNNDataSpec((5, 3, 6)))
+    assert problem == rnn_forward.problem(dnn.RNNSpec(cell, 6, 4), None, dnn.RNNDataSpec((5, 3, 6)))
     without = only(problems_from_onnx(one_rnn(kind, bias=False, **options)))
     assert without.spec == dnn.RNNSpec(cell, 6, 4, bias="none")
     given = options.get("activations", []) * 2

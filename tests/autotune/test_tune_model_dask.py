@@ -9,10 +9,10 @@ import pytest
 from helpers.pretend import Pretence, problem, rows_of
 
 import cudnnlite as dnn
+from cudnnlite import rnn_forward
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.model import tune_model
 from cudnnlite.problems.problem_list import ProblemList
-from cudnnlite.problems.rnn import RNNForwardProblem
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what it warns of while it is imported is not ours
@@ -57,7 +57,9 @@ def processes(client):
 
 
 def test_two_workers_share_the_problems(client, pretend):
-    lstm = RNNForwardProblem(dnn.RNNSpec("lstm", 6, 8, math_type="fma"), dnn.RNNDataSpec((5, 4, 6)))
+    lstm = rnn_forward.problem(
+        dnn.RNNSpec("lstm", 6, 8, math_type="fma"), None, dnn.RNNDataSpec((5, 4, 6))
+    )
     listed = ProblemList([problem(k) for k in range(12, 20)])
     listed.add(problem(13), "again", count=4)
     listed.add(lstm, "lstm")

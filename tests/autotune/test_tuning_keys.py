@@ -13,14 +13,16 @@ from helpers.tunings import specs_of
 from cudnnlite import (
     ActivationSpec,
     ArgumentError,
-    ConvolutionBackwardDataProblem,
-    ConvolutionBackwardFilterProblem,
-    ConvolutionBiasActivationForwardProblem,
     ConvolutionSpec,
     FilterSpec,
     RNNDataSpec,
     RNNSpec,
     TensorSpec,
+    convolution_backward_data,
+    convolution_backward_filter,
+    convolution_bias_activation_forward,
+    convolution_forward,
+    rnn_forward,
 )
 from cudnnlite.autotune.entries import (
     LEFT_OUT,
@@ -34,33 +36,32 @@ from cudnnlite.autotune.entries import (
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, RNNAlgo, Status
 from cudnnlite.graph.engines import Engine
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
 from cudnnlite.problems.catalogue import problem_from_plain
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
-from cudnnlite.problems.rnn import RNNForwardProblem
 
 X, W = TensorSpec((2, 8, 16, 16), "float16"), FilterSpec((8, 8, 3, 3), "float16")
 
 CONV = ConvolutionSpec(padding=1)
 NETWORK, DATA = RNNSpec("lstm", 8, 8), RNNDataSpec((5, 2, 8))
 
-convolution = partial(ConvolutionForwardProblem, X, W, CONV)
-rnn = partial(RNNForwardProblem, NETWORK, DATA)
+convolution = partial(Problem, X, W, CONV)
+rnn = partial(Problem, NETWORK, DATA)
 
 
 def conv(**changes):
-    return ConvolutionForwardProblem(X, W, CONV.replace(**changes))
+    return convolution_forward.problem(X, W, CONV.replace(**changes))
 
 
 def network(**changes):
-    return RNNForwardProblem(NETWORK.replace(**changes), DATA)
+    return rnn_forward.problem(NETWORK.replace(**changes), None, DATA)
 
 
 def data(*shape, **options):
-    return RNNForwardProblem(NETWORK, RNNDataSpec(shape, **options))
+    return rnn_forward.problem(NETWORK, None, RNNDataSpec(shape, **options))
 
 
-VECTORS = ConvolutionForwardProblem(
+VECTORS = convolution_forward.problem(
     TensorSpec((2, 8, 16, 16), "int8x4"),
     FilterSpec((8, 8, 3, 3), "int8x4"),
     ConvolutionSpec(padding=1),
@@ -70,19 +71,21 @@ VECTORS = ConvolutionForwardProblem(
 BASE = {"convolution_forward": convolution(), "rnn_forward": rnn()}
 CHANGED = {
     "convolution_forward": {
-        "x.shape": ConvolutionForwardProblem(TensorSpec((3, 8, 16, 16), "float16"), W, CONV),
+        "x.shape": convolution_forward.problem(TensorSpec((3, 8, 16, 16), "float16"), W, CONV),
         "x.dtype": VECTORS,
-        "x.strides": ConvolutionForwardProblem(
+        "x.strides": convolution_forward.problem(
             TensorSpec((2, 8, 16, 16), "float16", "NHWC"), W, CONV
         ),
         "x.vector": VECTORS,
-        "w.shape": ConvolutionForwardProblem(X, FilterSpec((4, 8, 3, 3), "float16"), CONV),
+        "w.shape": convolution_forward.problem(X, FilterSpec((4, 8, 3, 3), "float16"), CONV),
         "w.dtype": VECTORS,
-        "w.format": ConvolutionForwardProblem(X, FilterSpec((8, 8, 3, 3), "float16", "NHWC"), CONV),
+        "w.format": convolution_forward.problem(
+            X, FilterSpec((8, 8, 3, 3), "float16", "NHWC"), CONV
+        ),
         "conv.padding": conv(padding=(1, 2)),
         "conv.stride": conv(stride=2),
         "conv.dilation": conv(dilation=(2, 1)),
-        "conv.groups": ConvolutionForwardProblem(
+        "conv.groups": convolution_forward.problem(
             X, FilterSpec((8, 4, 3, 3), "float16"), CONV.replace(groups=2)
         ),
         "conv.mode": conv(mode="convolution"),
@@ -98,7 +101,9 @@ CHANGED = {
     },
     "rnn_forward": {
         "spec.cell": network(cell="gru"),
-        "spec.input_size": RNNForwardProblem(NETWORK.replace(input_size=4), RNNDataSpec((5, 2, 4))),
+        "spec.input_size": rnn_forward.problem(
+            NETWORK.replace(input_size=4), None, RNNDataSpec((5, 2, 4))
+        ),
         "spec.hidden_size": network(hidden_size=16),
         "spec.num_layers": network(num_layers=2),
         "spec.bidirectional": network(bidirectional=True),
@@ -107,19 +112,19 @@ CHANGED = {
         "spec.input_mode": network(input_mode="skip"),
         "spec.dropout": network(dropout=0.25),
         "spec.clip": network(clip=(-1.0, float("inf"))),
-        "spec.dtype": RNNForwardProblem(
-            RNNSpec("lstm", 8, 8, dtype="float16"), RNNDataSpec((5, 2, 8), None, "float16")
+        "spec.dtype": rnn_forward.problem(
+            RNNSpec("lstm", 8, 8, dtype="float16"), None, RNNDataSpec((5, 2, 8), None, "float16")
         ),
         "spec.compute_type": network(compute_type="float16"),
         "spec.math_type": network(math_type="fma"),
         "data.max_length": data(6, 2, 8),
         "data.batch": data(5, 3, 8),
-        "data.vector_size": RNNForwardProblem(
-            NETWORK.replace(input_size=4), RNNDataSpec((5, 2, 4))
+        "data.vector_size": rnn_forward.problem(
+            NETWORK.replace(input_size=4), None, RNNDataSpec((5, 2, 4))
         ),
         "data.lengths": data(5, 2, 8, lengths=[5, 3]),
-        "data.dtype": RNNForwardProblem(
-            RNNSpec("lstm", 8, 8, dtype="float64"), RNNDataSpec((5, 2, 8), None, "float64")
+        "data.dtype": rnn_forward.problem(
+            RNNSpec("lstm", 8, 8, dtype="float64"), None, RNNDataSpec((5, 2, 8), None, "float64")
         ),
         "data.layout": data(2, 5, 8, layout="batch_major"),
         "data.padding_fill": data(5, 2, 8, padding_fill=-1.0),
@@ -130,14 +135,18 @@ CHANGED = {
 GRADIENTS = {
     "convolution_backward_data": (
         {"x": "dx", "w": "w", "y": "dy"},
-        lambda p: ConvolutionBackwardDataProblem(p.w, p.y, p.conv, p.x, p.alpha, p.beta),
+        lambda p: convolution_backward_data.problem(
+            p.w, p.y, p.conv, out=p.x, alpha=p.alpha, beta=p.beta
+        ),
     ),
     "convolution_backward_filter": (
         {"x": "x", "w": "dw", "y": "dy"},
-        lambda p: ConvolutionBackwardFilterProblem(p.x, p.y, p.conv, p.w, p.alpha, p.beta),
+        lambda p: convolution_backward_filter.problem(
+            p.x, p.y, p.conv, out=p.w, alpha=p.alpha, beta=p.beta
+        ),
     ),
 }
-FLOATS = ConvolutionForwardProblem(TensorSpec((2, 8, 16, 16)), FilterSpec((8, 8, 3, 3)), CONV)
+FLOATS = convolution_forward.problem(TensorSpec((2, 8, 16, 16)), FilterSpec((8, 8, 3, 3)), CONV)
 for _kind, (_names, _gradient) in GRADIENTS.items():
     BASE[_kind], CHANGED[_kind] = _gradient(BASE["convolution_forward"]), {}
     for _path, _problem in CHANGED["convolution_forward"].items():
@@ -150,14 +159,14 @@ for _kind, (_names, _gradient) in GRADIENTS.items():
 def fused(p, added, activation="relu", alpha2=0.5, layout=None):
     """The same with a bias and an activation, and an addition."""
     dtype = "float32" if p.x.vector > 1 else p.x.dtype
-    return ConvolutionBiasActivationForwardProblem(
+    return convolution_bias_activation_forward.problem(
         p.x,
         p.w,
         TensorSpec((1, p.w.shape[0], 1, 1), dtype, layout),
         p.conv,
         activation,
         z=p.y if added else None,
-        y=p.y,
+        out=p.y,
         alpha=p.alpha,
         alpha2=alpha2 if added else 0.0,
     )

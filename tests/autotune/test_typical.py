@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from cudnnlite import (
-    ConvolutionForwardProblem,
     FilterSpec,
     RNNAlgo,
     RNNDataSpec,
-    RNNForwardProblem,
     RNNSpec,
     TensorSpec,
+    convolution_forward,
+    rnn_forward,
 )
 from cudnnlite.autotune.typical import rounded, typical
 from cudnnlite.specs.rnn_rules import why_not
@@ -28,13 +28,13 @@ def posed(lengths, steps=None, layout="sequence_major", **options):
         "batch_major": (len(lengths), steps, 6),
         "sequence_major": (steps, len(lengths), 6),
     }[layout]
-    return RNNForwardProblem(
-        LSTM, RNNDataSpec(shape, lengths, layout=layout, **options), training=True
+    return rnn_forward.problem(
+        LSTM, None, RNNDataSpec(shape, lengths, layout=layout, **options), training=True
     )
 
 
 def test_a_convolution_stands_for_itself():
-    problem = ConvolutionForwardProblem(TensorSpec((2, 4, 7, 6)), FilterSpec((3, 4, 3, 3)))
+    problem = convolution_forward.problem(TensorSpec((2, 4, 7, 6)), FilterSpec((3, 4, 3, 3)))
     assert typical(problem) is problem
 
 

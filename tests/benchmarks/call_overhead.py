@@ -44,11 +44,11 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
     x = handle.array(rng.standard_normal(x_shape), dtype=dtype, layout=layout)
     w = handle.array(rng.standard_normal(w_shape), dtype=dtype, layout=layout)
     conv = dnn.ConvolutionSpec(padding=1)
-    engine = dnn.plan_convolution_forward(handle, x, w, conv)
-    plan = dnn.plan_convolution_forward(handle, x, w, conv, interface="descriptor")
+    engine = dnn.convolution_forward.plan(handle, x, w, conv)
+    plan = dnn.convolution_forward.plan(handle, x, w, conv, interface="descriptor")
     kind = plan.choice.algorithm  # for the bare call too: what cuDNN itself costs depends on it
     y = plan(x, w)
-    replaying = dnn.plan_convolution_forward(handle, x, w, conv, replay=True)
+    replaying = dnn.convolution_forward.plan(handle, x, w, conv, replay=True)
     replaying(x, w, out=y)
     engine(x, w, out=y)
     with dnn.trace() as trace:

@@ -117,11 +117,11 @@ def problem_of(shape, config, operation="forward"):
         dnn.TensorSpec((n, c, *image), dtype, layout),
         dnn.FilterSpec((k, depth, *taps), dtype, layout),
     )
-    forward = dnn.ConvolutionForwardProblem(x, w, conv)
+    forward = dnn.convolution_forward.problem(x, w, conv)
     if operation == "backward_data":
-        return dnn.ConvolutionBackwardDataProblem(w, forward.y, conv, x)
+        return dnn.convolution_backward_data.problem(w, forward.y, conv, out=x)
     return (
-        dnn.ConvolutionBackwardFilterProblem(x, forward.y, conv, w)
+        dnn.convolution_backward_filter.problem(x, forward.y, conv, out=w)
         if operation == "backward_filter"
         else forward
     )

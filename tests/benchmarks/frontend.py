@@ -94,7 +94,7 @@ def run(handle, problem):
         "eager": dnn.Tuner(handle, ":memory:").tune(problem),
     }
     plans = {
-        name: dnn.plan_convolution_forward(
+        name: dnn.convolution_forward.plan(
             handle, x, w, problem.conv, out=y, algorithm=table.best()
         )
         for name, table in tables.items()
@@ -162,7 +162,7 @@ def sequence(handle, config="f16-nhwc"):
             works["torch"].append(Peer(problem, operands, stream))
             works["frontend"].append(Frontend(problem, x, w, y, stream))
             for name, choice in (("ours, tuned", tuner.choose(problem)), ("ours, untuned", None)):
-                plan = dnn.plan_convolution_forward(
+                plan = dnn.convolution_forward.plan(
                     handle, x, w, problem.conv, out=y, algorithm=choice
                 )
                 works[name].append(lambda plan=plan, x=x, w=w, y=y: plan(x, w, out=y))

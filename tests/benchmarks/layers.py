@@ -83,7 +83,7 @@ Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
 def pooling(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     """Maxima of 3 by 3, stride 2."""
-    plan = dnn.plan_operation(handle, dnn.pooling_forward, x, dnn.PoolingSpec(3, 1, 2))
+    plan = dnn.pooling_forward.plan(handle, x, dnn.PoolingSpec(3, 1, 2))
     y = plan(x)
     return (lambda: plan(x, out=y)), (lambda: torch.nn.functional.max_pool2d(there, 3, 2, 1))
 
@@ -91,7 +91,7 @@ def pooling(handle: dnn.Handle, x: Any, there: Any) -> Pair:
 def activation(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     """A relu, into memory of its own."""
     plan, out = (
-        dnn.plan_operation(handle, dnn.activation_forward, x, "relu"),
+        dnn.activation_forward.plan(handle, x, "relu"),
         torch.empty_like(there),
     )
     y = plan(x)
@@ -100,7 +100,7 @@ def activation(handle: dnn.Handle, x: Any, there: Any) -> Pair:
 
 def softmax(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     """Over the channels."""
-    plan = dnn.plan_operation(handle, dnn.softmax_forward, x)
+    plan = dnn.softmax_forward.plan(handle, x)
     y, out = plan(x), torch.empty_like(there)
     return (lambda: plan(x, out=y)), (lambda: torch.softmax(there, 1, out=out))
 
@@ -114,7 +114,7 @@ def normalisation(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     ]
     theirs = [torch.full((x.shape[1],), float(value), device="cuda") for value in fill.values()]
     running = dict(zip(("running_mean", "running_var"), ours[2:], strict=True))
-    plan = dnn.plan_operation(handle, dnn.batch_normalization_training, x, *ours[:2], **running)
+    plan = dnn.batch_normalization_training.plan(handle, x, *ours[:2], **running)
     y = (*plan(x, *ours[:2], out=(None, None, None, *ours[2:])), *ours[2:])
     return (lambda: plan(x, *ours[:2], out=y)), (
         lambda: torch.native_batch_norm(there, *theirs, True, 0.1, 1e-5)
@@ -132,7 +132,7 @@ def normalisation_backward(handle: dnn.Handle, x: Any, there: Any) -> Pair:
         [torch.full((channels,), float(value), device="cuda") for value in (1, 0, 1)],
     )
     given = (x, handle.view(dy), scale, mean, inverse)
-    plan = dnn.plan_operation(handle, dnn.batch_normalization_backward, *given)
+    plan = dnn.batch_normalization_backward.plan(handle, *given)
     out, backward = plan(*given), torch.ops.aten.native_batch_norm_backward
     weights = (theirs[0], None, None, *theirs[1:])
     return (lambda: plan(*given, out=out)), (
@@ -142,9 +142,7 @@ def normalisation_backward(handle: dnn.Handle, x: Any, there: Any) -> Pair:
 
 def dropout(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     """Of half of the numbers, with what the backward call needs."""
-    plan = dnn.plan_operation(
-        handle, dnn.dropout_forward, x, 0.5, dropout_state=dnn.DropoutState(handle)
-    )
+    plan = dnn.dropout_forward.plan(handle, x, 0.5, dropout_state=dnn.DropoutState(handle))
     y, reserve = plan(x)
     return (lambda: plan(x, out=y, reserve=reserve)), (
         lambda: torch.native_dropout(there, 0.5, True)
@@ -155,7 +153,7 @@ def dropout_backward(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     """Its gradient."""
     state = dnn.DropoutState(handle)
     _, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state)
-    plan = dnn.plan_operation(handle, dnn.dropout_backward, x, 0.5, reserve, dropout_state=state)
+    plan = dnn.dropout_backward.plan(handle, x, 0.5, reserve, dropout_state=state)
     mask = torch.native_dropout(there, 0.5, True)[1]
     dx = plan(x, reserve=reserve)
     return (lambda: plan(x, out=dx, reserve=reserve)), (
@@ -203,7 +201,7 @@ def attention(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
         self.module.eval().requires_grad_(False),
         self.weights,
     )
-    plan = dnn.plan_operation(handle, dnn.multi_head_attention_forward, self.spec, weights, x, x, x)
+    plan = dnn.multi_head_attention_forward.plan(handle, self.spec, weights, x, x, x)
     y = plan(weights, x, x, x)
     self.near(y, module(there, there, there, need_weights=False)[0])
     return (lambda: plan(weights, x, x, x, out=y)), (
@@ -253,7 +251,7 @@ def ctc(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
     )
     numbers = [handle.view(each) for each in (labels.reshape(-1), lengths, ends)]
     x, spec = handle.view(logits), dnn.CTCLossSpec(max_label_length=longest)
-    plan = dnn.plan_operation(handle, dnn.ctc_loss, x, *numbers, spec)
+    plan = dnn.ctc_loss.plan(handle, x, *numbers, spec)
     out = plan(x, *numbers)
     loss, whole, ones = torch.ops.aten._ctc_loss, labels.long(), torch.ones(batch, device="cuda")
     counts = [n.tolist() for n in (ends, lengths)]

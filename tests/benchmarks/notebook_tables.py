@@ -123,8 +123,10 @@ def choosing(bench):
         table, operands = bench.tune(problem), operands_of(handle, problem)
         x, w, y = (operands[name] for name in ("x", "w", "out"))
         choices = {
-            "heuristic": dnn.get_convolution_forward(handle, x, w, problem.conv, out=y).best(),
-            "cudnnFind": dnn.find_convolution_forward(handle, x, w, problem.conv, out=y).best(),
+            "heuristic": dnn.convolution_forward.heuristic(
+                handle, x, w, problem.conv, out=y
+            ).best(),
+            "cudnnFind": dnn.convolution_forward.find(handle, x, w, problem.conv, out=y).best(),
             "tuner": table.best(),
         }
         for row in table:
@@ -222,7 +224,7 @@ def filter_sizes(bench):
     rows = []
     for taps in TAPS[:3] if bench.quick else TAPS:
         conv = dnn.ConvolutionSpec(padding=taps // 2, math_type=dnn.TRUE_FLOAT32)
-        problem = dnn.ConvolutionForwardProblem(
+        problem = dnn.convolution_forward.problem(
             dnn.TensorSpec((n, c, h, h)), dnn.FilterSpec((c, c, taps, taps)), conv
         )
         rows += [
@@ -253,7 +255,7 @@ def precision(bench):
         for layout in ("NCHW", "NHWC"):
             x, w = (handle.array(values, dtype=dtype, layout=layout) for values in (images, kernel))
             conv = dnn.ConvolutionSpec(1, math_type=math_type, compute_type=compute_type)
-            problem = dnn.ConvolutionForwardProblem(
+            problem = dnn.convolution_forward.problem(
                 x.spec, dnn.FilterSpec.from_tensor(w.spec), conv
             )
             found = [row for row in bench.tune(problem, math_type=math_type) if timed(row)]
@@ -295,7 +297,7 @@ def layouts(bench):
     ):
         for layout in ("NCHW", "NHWC"):
             for c in (7, 8, 9) if bench.quick else CHANNELS:
-                problem = dnn.ConvolutionForwardProblem(
+                problem = dnn.convolution_forward.problem(
                     dnn.TensorSpec((n, c, h, h), dtype, layout),
                     dnn.FilterSpec((c, c, 3, 3), dtype, layout),
                     dnn.ConvolutionSpec(1, math_type=math_type),
@@ -327,7 +329,7 @@ def views(bench):
             # a filter in NHWC wants an input that is packed in NHWC
             w = dnn.FilterSpec((c, c, 3, 3), dtype, layout if x == packed else "NCHW")
             conv = dnn.ConvolutionSpec(1, math_type=math_type)
-            table = bench.tune(dnn.ConvolutionForwardProblem(x, w, conv, packed))
+            table = bench.tune(dnn.convolution_forward.problem(x, w, conv, out=packed))
             found = [row for row in table if timed(row)]
             algorithms = sorted({str(each.algorithm) for each in found})
             first = (*name(found[0]), *times(found[0])) if found else ("", "", None, None)
@@ -373,7 +375,7 @@ def lstm(bench):
             steps, batch, inputs, hidden = bench.shape(*sizes, most=8)
             spec = dnn.RNNSpec("lstm", inputs, hidden, layers, directions == 2, dtype=dtype)
             data = dnn.RNNDataSpec((steps, batch, inputs), dtype=dtype)
-            table = bench.tune(dnn.RNNForwardProblem(spec, data))
+            table = bench.tune(dnn.rnn_forward.problem(spec, None, data))
             choices = {"heuristic": heuristic(spec, data), "tuner": table.best()}
             for row in table:
                 who = [chooser for chooser, choice in choices.items() if rnn.same(row, choice)]

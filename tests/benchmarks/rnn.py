@@ -151,7 +151,7 @@ def run(handle, problem, dtype, algorithms, quick=False):
     weights = dnn.RNNWeights.from_torch(handle, spec, peer.module.state_dict())
     x = handle.view(peer.x)
     start = time.perf_counter()
-    found = dnn.find_rnn_forward(handle, spec, weights, x, algorithms=algorithms)
+    found = dnn.rnn_forward.find(handle, spec, weights, x, algorithms=algorithms)
     search_s = time.perf_counter() - start
     guess = heuristic(spec, dnn.RNNDataSpec(x.shape, dtype=dtype))
     as_they_are = [row for row in found if row.ok and not row.replay]
@@ -163,7 +163,7 @@ def run(handle, problem, dtype, algorithms, quick=False):
     stream.sync()
     works, plans = {"torch": peer}, []
     for row in wanted:
-        plan = dnn.plan_rnn(handle, spec, x, algorithm=row)
+        plan = dnn.rnn_forward.plan(handle, spec, None, x, algorithm=row)
         plans.append(plan)
         out = plan(weights, x)
         works[name_of(row)] = lambda plan=plan, out=out: plan(
@@ -230,8 +230,10 @@ def new_inputs(handle, spec, weights, peer, found, calls):
     handle.device.synchronize()
     ours = [handle.view(x) for x in theirs]
     with (
-        dnn.plan_rnn(handle, spec, ours[0], algorithm=best) as plan,
-        dnn.plan_rnn(handle, spec, ours[0], algorithm=device, replay=True) as replaying,
+        dnn.rnn_forward.plan(handle, spec, None, ours[0], algorithm=best) as plan,
+        dnn.rnn_forward.plan(
+            handle, spec, None, ours[0], algorithm=device, replay=True
+        ) as replaying,
     ):
         of_torch, of_best, of_replay = (
             itertools.cycle(theirs),

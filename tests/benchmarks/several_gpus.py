@@ -38,9 +38,8 @@ def problems(config, which):
 
 def small():
     import cudnnlite as dnn
-    from cudnnlite.problems.convolution import ConvolutionForwardProblem
 
-    return ConvolutionForwardProblem(dnn.TensorSpec((1, 8, 16, 16)), dnn.FilterSpec((8, 8, 3, 3)))
+    return convolution_forward.problem(dnn.TensorSpec((1, 8, 16, 16)), dnn.FilterSpec((8, 8, 3, 3)))
 
 
 def warm_up(folder, count):

@@ -16,7 +16,7 @@ from helpers.tuning_entries import convolution, rows
 from typer.testing import CliRunner
 
 import cudnnlite as dnn
-from cudnnlite import report
+from cudnnlite import convolution_forward, report, rnn_forward
 from cudnnlite.autotune import model
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
 from cudnnlite.autotune.model_tuning import ModelTuning
@@ -29,15 +29,13 @@ from cudnnlite.cli import problems as cli_problems
 from cudnnlite.cli.tunings import csv_text, lines_of
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import NoDeviceError
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
 from cudnnlite.problems.problem_list import summary
-from cudnnlite.problems.rnn import RNNForwardProblem
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
 CONVOLUTION = ["--input", "2x2x4x4", "--filter", "2x2x1x1"]
 RNN = ["--rnn", "gru:steps=2,batch=2,input=3,hidden=4"]
-PROBLEM = ConvolutionForwardProblem(dnn.TensorSpec((2, 2, 4, 4)), dnn.FilterSpec((2, 2, 1, 1)))
+PROBLEM = convolution_forward.problem(dnn.TensorSpec((2, 2, 4, 4)), dnn.FilterSpec((2, 2, 1, 1)))
 
 
 @pytest.fixture(autouse=True)
@@ -285,7 +283,7 @@ def test_a_convolution_of_each_rank(tuner, spatial, layout):
         dnn.FilterSpec((4, 3, *taps), "float16", name),
     )
     conv = dnn.ConvolutionSpec(padding, stride, groups=2, math_type="fma")
-    assert tuner.problems == [ConvolutionForwardProblem(x, w, conv)]
+    assert tuner.problems == [convolution_forward.problem(x, w, conv)]
 
 
 @pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
@@ -296,10 +294,10 @@ def test_a_gradient_of_a_convolution(tuner, operation):
         dnn.FilterSpec((4, 6, 3, 2)),
         dnn.ConvolutionSpec(stride=2),
     )
-    forward = ConvolutionForwardProblem(x, w, conv)
+    forward = convolution_forward.problem(x, w, conv)
     gradients = {
-        "backward_data": dnn.ConvolutionBackwardDataProblem(w, forward.y, conv, x),
-        "backward_filter": dnn.ConvolutionBackwardFilterProblem(x, forward.y, conv, w),
+        "backward_data": dnn.convolution_backward_data.problem(w, forward.y, conv, out=x),
+        "backward_filter": dnn.convolution_backward_filter.problem(x, forward.y, conv, out=w),
     }
     assert tuner.problems == [gradients.get(operation, forward)]
     wrong = CliRunner().invoke(
@@ -326,8 +324,8 @@ def test_recurrent_networks(tuner):
     )
     other = dnn.RNNSpec("tanh", 4, 6, math_type="fma")
     assert tuner.problems == [
-        RNNForwardProblem(spec, dnn.RNNDataSpec((7, 3, 4)), training=True),
-        RNNForwardProblem(other, dnn.RNNDataSpec((3, 7, 4), layout="batch_major")),
+        rnn_forward.problem(spec, None, dnn.RNNDataSpec((7, 3, 4)), training=True),
+        rnn_forward.problem(other, None, dnn.RNNDataSpec((3, 7, 4), layout="batch_major")),
     ]
 
 
@@ -361,7 +359,7 @@ def test_a_model_and_a_list_together(tuner, save_model):
     shapes = ["--shape", "x=5x6x12x9"]
     more = ["--dtype", "bfloat16", "--layout", "NHWC", "--math-type", "tensor_op"]
     result = autotune("--onnx", "model.onnx", "--problems", "list.json", *shapes, *more)
-    stem = ConvolutionForwardProblem(
+    stem = convolution_forward.problem(
         dnn.TensorSpec((5, 6, 12, 9), "bfloat16", "NHWC"),
         dnn.FilterSpec((4, 6, 3, 3), "bfloat16", "NHWC"),
         dnn.ConvolutionSpec(math_type="tensor_op"),

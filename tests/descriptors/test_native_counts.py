@@ -87,7 +87,7 @@ def convolution_descriptor(run):
 def plan_and_call(run):
     with Handle(run.device) as h:
         x, w = run.operands(h)
-        with dnn.plan_convolution_forward(h, x, w, CONV, interface="descriptor") as plan:
+        with dnn.convolution_forward.plan(h, x, w, CONV, interface="descriptor") as plan:
             plan(x, w)
 
 
@@ -106,25 +106,25 @@ def forward_out(run):
 def find(run):
     with Handle(run.device) as h:
         x, w = run.operands(h)
-        dnn.find_convolution_forward(h, x, w, CONV)
+        dnn.convolution_forward.find(h, x, w, CONV)
 
 
 def find_out(run):
     with Handle(run.device) as h:
         x, w = run.operands(h)
-        dnn.find_convolution_forward(h, x, w, CONV, out=run.output(h))
+        dnn.convolution_forward.find(h, x, w, CONV, out=run.output(h))
 
 
 def find_beta(run):
     with Handle(run.device) as h:
         x, w = run.operands(h)
-        dnn.find_convolution_forward(h, x, w, CONV, out=run.output(h), beta=1)
+        dnn.convolution_forward.find(h, x, w, CONV, out=run.output(h), beta=1)
 
 
 def get(run):
     with Handle(run.device) as h:
         x, w = run.operands(h)
-        dnn.get_convolution_forward(h, x, w, CONV)
+        dnn.convolution_forward.heuristic(h, x, w, CONV)
 
 
 def rnn_descriptors(run):
@@ -179,7 +179,7 @@ def rnn_forward_out(run):
 def rnn_plan(run):
     with Handle(run.device) as h:
         weights, x = rnn_operands(h)
-        with dnn.plan_rnn(h, PLAIN, x, lengths=[3, 1], algorithm="standard") as plan:
+        with dnn.rnn_forward.plan(h, PLAIN, None, x, lengths=[3, 1], algorithm="standard") as plan:
             for lengths in ([3, 2], [3, 1]):
                 plan(weights, x, lengths=lengths)
 
@@ -428,7 +428,7 @@ def test_a_search_passes_over_what_cudnn_does_not_support(world):
     with Handle(world.device) as h:
         x, w = h.array(IMAGES), h.array(FILTERS)
         world.ledger.fail_next("cudnnGetConvolutionForwardWorkspaceSize", Status.NOT_SUPPORTED)
-        assert dnn.find_convolution_forward(h, x, w, CONV)[0].ok
+        assert dnn.convolution_forward.find(h, x, w, CONV)[0].ok
         assert world.ledger.failed is not None
 
 
@@ -518,7 +518,7 @@ class Network:
         return trained
 
     def planned(self):
-        with dnn.plan_rnn(self.handle, PLAIN, self.x, lengths=[3, 2]) as plan:
+        with dnn.rnn_forward.plan(self.handle, PLAIN, None, self.x, lengths=[3, 2]) as plan:
             return plan(self.weights, self.x, lengths=[3, 2])
 
     def made(self):

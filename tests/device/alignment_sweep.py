@@ -36,13 +36,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from cudnnlite.plans.call import call, make_plan
 from samples import DTYPES, FLOATS, SAMPLES, hosts_of, reference_of, shapes_of
 
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.plans import operands, operation_plan
-from cudnnlite.plans.call import call, make_plan
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.operation import natural_alignments
 from device.operation_samples import spec_of

@@ -34,7 +34,7 @@ def calls(handle: dnn.Handle) -> Iterator[tuple[str, Callable[[], Any]]]:
 
     x, w = random(2, 8, 14, 13), random(6, 8, 3, 3)
     for conv in (dnn.ConvolutionSpec(1), dnn.ConvolutionSpec(1, math_type="fma")):
-        for row in dnn.get_convolution_forward(handle, x, w, conv):
+        for row in dnn.convolution_forward.heuristic(handle, x, w, conv):
             if row.ok:
                 yield (
                     f"convolution_forward {row.algorithm}",

@@ -6,12 +6,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from cudnnlite.plans.call import make_plan, problem_of
 from hypothesis import strategies as st
 from samples import LAYOUTS, SAMPLES, forward_of, hosts_of, reference_of, shapes_of
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
-from cudnnlite.plans.call import make_plan, problem_of
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.problem import SCALARS, Problem
 
@@ -119,7 +119,8 @@ class Case:
         packed = self.operation.filters | self.sample.packed
         return (
             "first"
-            if operand in self.operation.without_descriptor or (operand in packed and self.layout == "strided")
+            if operand in self.operation.without_descriptor
+            or (operand in packed and self.layout == "strided")
             else self.layout
         )
 
@@ -186,7 +187,9 @@ class Case:
             if n in ("alpha", "beta", *self.operation.options)
         }
         outputs = {operand: outs[operand] for operand in self.operation.outputs}
-        arrays |= {argument: outs[operand] for operand, argument in self.operation.caller_provided.items()}
+        arrays |= {
+            argument: outs[operand] for operand, argument in self.operation.caller_provided.items()
+        }
         if outputs:
             arrays["out"] = (
                 None if not any(a is not None for a in outputs.values()) else self._all(outputs)

@@ -216,7 +216,7 @@ class Problem:
 
     def choice(self, **options: Any) -> dnn.ConvolutionFwdAlgo | dnn.Engine:
         """Return the algorithm that the descriptor call's heuristic prefers; an engine where only the graph API has one."""
-        found = dnn.get_convolution_forward(self.handle, self.x, self.w, self.conv, **options)
+        found = dnn.convolution_forward.heuristic(self.handle, self.x, self.w, self.conv, **options)
         return found.best().algorithm if any(row.ok for row in found) else dnn.Engine(0)
 
     def run(self, **options: Any) -> dnn.DeviceArray:

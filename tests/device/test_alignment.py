@@ -179,7 +179,7 @@ def test_of_a_workspace_the_aligned_part_is_used(
     """Kernels of FFTs and reductions end an H200's context where their workspace is not aligned to 8 bytes."""
     a, c = handle.array(dy_host), handle.empty((1, 16, 1, 1))
     buffer = handle.empty((1 << 20,), "uint8")
-    with dnn.plan_operation(handle, dnn.reduce_tensor, a, "add", out=c) as plan:
+    with dnn.reduce_tensor.plan(handle, a, "add", out=c) as plan:
         plan(
             a, out=c, workspace=part_of(buffer, dnn.TensorSpec(((1 << 20) - 64,), "uint8"), offset)
         )

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnlite.plans.choosing import alignment_of, tuned_choice
 
 import cudnnlite as dnn
+from cudnnlite import rnn_forward
 from cudnnlite.autotune import tuner as tuner_module
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.typical import rounded
-from cudnnlite.plans.choosing import alignment_of, tuned_choice
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.recording import record_problems
-from cudnnlite.problems.rnn import RNNForwardProblem
 
 from .problems import PATTERN, fill, memory_of, poisoned, upload, with_gaps
 from .problems import Problem as Case
@@ -128,7 +128,7 @@ def test_the_choice_is_what_runs(
     calls = forward_calls(monkeypatch, handle)
     case.run()
     assert [(call.algorithm, call.math_type) for call in calls] == [(A.IMPLICIT_GEMM, M.FMA)]
-    with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv) as plan:
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
         assert plan.choice == replace(FIRST, workspace=plan.workspace)
 
 
@@ -138,7 +138,7 @@ def test_a_given_algorithm_is_respected(
 ) -> None:
     calls = forward_calls(monkeypatch, handle)
     case.run(algorithm=given)
-    with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv, algorithm=given) as plan:
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv, algorithm=given) as plan:
         plan(case.x, case.w)
     assert {call.algorithm for call in calls} == {A.GEMM}
     assert chooser.recalled == chooser.asked == []
@@ -147,7 +147,7 @@ def test_a_given_algorithm_is_respected(
 def test_none_leaves_it_to_the_heuristic(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
     chooser.choice = None
     case.check()
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, case.x, case.w, case.conv, interface="descriptor"
     ) as plan:
         assert plan.choice.algorithm == case.choice()
@@ -162,7 +162,7 @@ def test_plan_and_call_pose_the_same(handle: dnn.Handle, case: Case, chooser: Ch
         "workspace_limit": "1 MiB",
     }
     case.run(**options)
-    with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv, **options) as plan:
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv, **options) as plan:
         assert plan.choice == replace(FIRST, workspace=plan.workspace)
     assert chooser.asked[0] == chooser.asked[1]
     posed, alignments, limit = chooser.asked[0]
@@ -175,9 +175,9 @@ def test_a_plan_of_specs_knows_no_alignment(
     handle: dnn.Handle, case: Case, chooser: Chooser
 ) -> None:
     w = dnn.FilterSpec(W)
-    with dnn.plan_convolution_forward(handle, case.x.spec, w, case.conv) as plan:
+    with dnn.convolution_forward.plan(handle, case.x.spec, w, case.conv) as plan:
         case.assert_right(plan(case.x, case.w), FIRST.algorithm)
-    with dnn.plan_convolution_forward(handle, case.x, w, case.conv):
+    with dnn.convolution_forward.plan(handle, case.x, w, case.conv):
         pass
     assert [alignments for _, alignments, _ in chooser.asked] == [{}, {"x": 256}]
 
@@ -222,7 +222,7 @@ def test_an_empty_batch_asks_nobody(handle: dnn.Handle, case: Case, chooser: Cho
     """There is nothing to choose."""
     x = handle.empty((0, *X[1:]))
     assert dnn.convolution_forward(handle, x, case.w, case.conv).shape == (0, *case.y_shape[1:])
-    with dnn.plan_convolution_forward(handle, x, case.w, case.conv) as plan:
+    with dnn.convolution_forward.plan(handle, x, case.w, case.conv) as plan:
         assert plan.choice is None
     assert chooser.asked == []
 
@@ -299,7 +299,7 @@ def test_an_rnn_asks(handle: dnn.Handle, chooser: Chooser) -> None:
         network.assert_right(out)
         posed, alignments, limit = chooser.asked[-1]
         data = dnn.RNNDataSpec(network.x.shape)
-        assert posed == RNNForwardProblem(network.spec, data, training)
+        assert posed == rnn_forward.problem(network.spec, None, data, training=training)
         assert alignments == {}
         assert limit == 1 << 30
     assert out.reserve.call.plan.choice.algorithm == R.PERSIST_STATIC
@@ -454,10 +454,12 @@ def test_every_call_inside_uses_the_tuned_choice(
         assert (
             len(calls) == 1 or best.replay
         )  # with new addresses a replaying plan measures, and records; or launches
-        with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv) as plan:
+        with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
             assert plan.choice == best
         with network.plan() as rnn_plan:
-            chosen = tuner.choose(RNNForwardProblem(network.spec, dnn.RNNDataSpec(network.x.shape)))
+            chosen = tuner.choose(
+                rnn_forward.problem(network.spec, None, dnn.RNNDataSpec(network.x.shape))
+            )
             assert rnn_plan.choice.algorithm == chosen.algorithm
         assert tuner.measured == 2
     assert handle.chooser is None
@@ -534,7 +536,7 @@ def test_policy_and_limit_bind_the_choice(handle: dnn.Handle, case: Case) -> Non
     ):
         with network.plan() as plan:
             assert plan.choice.math_type == M.FMA
-        with dnn.plan_convolution_forward(
+        with dnn.convolution_forward.plan(
             handle, case.x, case.w, case.conv, workspace_limit=0
         ) as tight:
             assert tight.workspace == 0
@@ -619,10 +621,10 @@ def test_only_the_users_calls_are_recorded(handle: dnn.Handle, case: Case) -> No
             case.run()
         network.run()
         tuner.tune(problem_of(case, alpha=2.0))
-    rnn = RNNForwardProblem(network.spec, dnn.RNNDataSpec(network.x.shape))
+    rnn = rnn_forward.problem(network.spec, None, dnn.RNNDataSpec(network.x.shape))
     posed = problem_of(case)
     assert {listed.problem: listed.count for listed in found} == {posed: 3, rnn: 1}
-    assert isinstance(posed, ConvolutionForwardProblem)
+    assert isinstance(posed, Problem)
     assert tuner.measured == 3
 
 
@@ -645,7 +647,9 @@ def test_sequences_of_many_lengths_are_measured_a_few_times(handle: dnn.Handle) 
 
 def test_what_was_tuned_exactly_counts_before_what_is_typical(handle: dnn.Handle) -> None:
     network = Network(handle, lengths=(5, 4, 4, 2))
-    problem = RNNForwardProblem(network.spec, dnn.RNNDataSpec(network.x.shape, network.lengths))
+    problem = rnn_forward.problem(
+        network.spec, None, dnn.RNNDataSpec(network.x.shape, network.lengths)
+    )
     with dnn.autotuned(handle, cache=":memory:") as tuner:
         tuner.tune(problem)
         network.assert_right(network.run())
@@ -716,7 +720,7 @@ def test_nothing_is_measured_while_a_graph_is_recorded(
                 warnings.simplefilter("error")
                 case.run(out=out)
                 network.run(out=outs)
-                with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv) as plan:
+                with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
                     assert isinstance(plan.choice.algorithm, dnn.Engine)
             assert tuner.measured == 0
         case.assert_right(out, plan.choice.algorithm)
@@ -861,7 +865,7 @@ def test_half_precision_prefers_tensor_cores(
     case = Case(handle, (2, 8, 9, 8), (8, 8, 3, 3), dtype, layout, padding=1, math_type=math_type)
     asked = asked_with(monkeypatch, handle)
     y = case.run(interface="descriptor")
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, case.x, case.w, case.conv, interface="descriptor"
     ) as plan:
         assert plan.conv.math_type.name == math_type, "the spec stays the user's"
@@ -878,7 +882,7 @@ def test_a_named_algorithm_keeps_the_math_type(
     case.run(algorithm="implicit_gemm")
     case.run(algorithm=dnn.AlgorithmResult(A.IMPLICIT_GEMM, M.FMA))
     assert [call.math_type for call in calls] == [M.DEFAULT, M.FMA]
-    found = dnn.get_convolution_forward(handle, case.x, case.w, case.conv)
+    found = dnn.convolution_forward.heuristic(handle, case.x, case.w, case.conv)
     assert found[0].ok
 
 

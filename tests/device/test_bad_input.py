@@ -126,14 +126,14 @@ SHAPES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
     "find_out_shape": (
         ARGUMENT,
         r"\bout\b",
-        lambda b: dnn.find_convolution_forward(
+        lambda b: dnn.convolution_forward.find(
             b.handle, b.x, b.w, b.conv, out=b.handle.empty((2, 6, 9, 11))
         ),
     ),
     "too_many_elements_x": (
         ARGUMENT,
         r"\bx\b.*2,147,483,647|2,147,483,647(?s:.)*\bx\b",
-        lambda b: dnn.plan_convolution_forward(
+        lambda b: dnn.convolution_forward.plan(
             b.handle,
             dnn.TensorSpec((2, 1 << 15, 1 << 8, 1 << 8)),
             dnn.FilterSpec((1, 1 << 15, 1, 1)),
@@ -142,7 +142,7 @@ SHAPES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
     "too_many_elements_out": (
         ARGUMENT,
         r"\bout\b|\by\b",
-        lambda b: dnn.plan_convolution_forward(
+        lambda b: dnn.convolution_forward.plan(
             b.handle, dnn.TensorSpec((2, 1, 1 << 15, 1 << 10)), dnn.FilterSpec((64, 1, 1, 1))
         ),
     ),
@@ -176,24 +176,28 @@ PLACES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
     "find_x_numpy": (
         ARRAY,
         r"\bx\b",
-        lambda b: dnn.find_convolution_forward(b.handle, b.problem.x_host, b.w),
+        lambda b: dnn.convolution_forward.find(b.handle, b.problem.x_host, b.w),
     ),
     "find_w_numpy": (
         ARRAY,
         r"\bw\b",
-        lambda b: dnn.find_convolution_forward(b.handle, b.x, b.problem.w_host),
+        lambda b: dnn.convolution_forward.find(b.handle, b.x, b.problem.w_host),
     ),
     "plan_x_numpy": (
         ARGUMENT,
         r"\bx\b",
-        lambda b: dnn.plan_convolution_forward(b.handle, b.problem.x_host, b.w),
+        lambda b: dnn.convolution_forward.plan(b.handle, b.problem.x_host, b.w),
     ),
     "plan_x_none": (
         ARGUMENT,
         r"\bx\b",
-        lambda b: dnn.plan_convolution_forward(b.handle, None, b.w),
+        lambda b: dnn.convolution_forward.plan(b.handle, None, b.w),
     ),
-    "get_w_number": (ARGUMENT, r"\bw\b", lambda b: dnn.get_convolution_forward(b.handle, b.x, 5)),
+    "get_w_number": (
+        ARGUMENT,
+        r"\bw\b",
+        lambda b: dnn.convolution_forward.heuristic(b.handle, b.x, 5),
+    ),
     "workspace_numpy": (
         ARRAY,
         r"workspace",
@@ -202,7 +206,7 @@ PLACES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
     "read_only_out_of_find": (
         ARRAY,
         r"\bout\b.*read-only",
-        lambda b: dnn.find_convolution_forward(
+        lambda b: dnn.convolution_forward.find(
             b.handle, b.x, b.w, b.conv, out=b.over(b.out, b.out.spec, readonly=True)
         ),
     ),
@@ -239,7 +243,7 @@ def test_a_search_may_not_write_over_its_input(bench: Bench) -> None:
     refuses(
         ARGUMENT,
         r"\bout\b.*\bx\b",
-        lambda: dnn.find_convolution_forward(bench.handle, bench.x, w, conv, out=bench.x),
+        lambda: dnn.convolution_forward.find(bench.handle, bench.x, w, conv, out=bench.x),
     )
 
 
@@ -306,7 +310,7 @@ def test_bad_stream(bench: Bench) -> None:
 def test_pickling(bench: Bench) -> None:
     import pickle
 
-    with dnn.plan_convolution_forward(bench.handle, bench.x, bench.w, bench.conv) as plan:
+    with dnn.convolution_forward.plan(bench.handle, bench.x, bench.w, bench.conv) as plan:
         for thing in (bench.handle, bench.x, plan):
             with pytest.raises(TypeError, match="pickle"):
                 pickle.dumps(thing)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnlite.plans.call import call
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
-from cudnnlite.plans.call import call
 from cudnnlite.problems.catalogue import OPERATIONS
 
 from .operation_samples import LAYOUTS, reference_of, spec_of

@@ -65,7 +65,7 @@ def test_a_graph_computes_what_the_calls_do(
 ) -> None:
     put_on_stream(handle, own_stream)
     problem = Problem(handle, X, W, padding=1, math_type="fma")
-    plan = dnn.plan_convolution_forward(
+    plan = dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, interface=interface
     )
     y, positive = plan(problem.x, problem.w), poisoned(handle, problem.output_spec)
@@ -137,7 +137,9 @@ def test_a_network_with_lengths_that_change_later(
     """The graph keeps the lengths that it was recorded with."""
     put_on_stream(handle, own_stream)
     network = network_of(handle)
-    with dnn.plan_rnn(handle, network.spec, network.x, lengths=network.lengths) as plan:
+    with dnn.rnn_forward.plan(
+        handle, network.spec, None, network.x, lengths=network.lengths
+    ) as plan:
         out = plan(network.weights, network.x, network.hx, network.cx, lengths=network.lengths)
         for array in out:
             fill(array, 0xFF)
@@ -264,7 +266,7 @@ class Scene:
     def tune(self) -> Any:
         p = self.problem
         return dnn.Tuner(self.handle, cache=":memory:").tune(
-            dnn.ConvolutionForwardProblem(p.x.spec, dnn.FilterSpec(p.w.shape), p.conv)
+            dnn.convolution_forward.problem(p.x.spec, dnn.FilterSpec(p.w.shape), p.conv)
         )
 
 
@@ -289,13 +291,13 @@ REFUSED: dict[str, tuple[Callable[[Scene], Any], str]] = {
         "nothing can be waited for .*: synchronize after a launch",
     ),
     "cudnnFind": (
-        lambda s: dnn.find_convolution_forward(
+        lambda s: dnn.convolution_forward.find(
             s.handle, s.problem.x, s.problem.w, s.problem.conv, out=s.y
         ),
         "a search waits, and cannot be made .*: search before the capture",
     ),
     "the search for networks": (
-        lambda s: dnn.find_rnn_forward(s.handle, s.network.spec, s.network.weights, s.network.x),
+        lambda s: dnn.rnn_forward.find(s.handle, s.network.spec, s.network.weights, s.network.x),
         "search before the capture",
     ),
     "tuning": (Scene.tune, "a search waits, and cannot be made .*: search before the capture"),
@@ -351,7 +353,7 @@ def test_no_other_handle_on_the_stream_is_used_meanwhile(
     y = problem.run()
     with (
         dnn.Handle(device, stream=handle.stream) as second,
-        dnn.plan_convolution_forward(second, problem.x, problem.w, problem.conv) as plan,
+        dnn.convolution_forward.plan(second, problem.x, problem.w, problem.conv) as plan,
     ):
         y2 = plan(problem.x, problem.w)
         with capture() as graph:
@@ -455,7 +457,7 @@ def test_the_chooser_asks_nothing_of_the_device(handle: dnn.Handle, capture: Cap
 def test_what_a_graph_needs_lives_as_long_as_it(handle: dnn.Handle, capture: Capture) -> None:
     put_on_stream(handle, True)
     problem = Problem(handle, X, W, padding=1, math_type="fma")
-    plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    plan = dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv)
     y = plan(problem.x, problem.w)
     handle.workspace.reserve(1 << 16, handle.stream)
     with capture() as graph:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnlite.plans.call import make_plan, problem_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracles import HAS_TORCH, onnx_convolution, onnx_gradient_of_w, onnx_gradient_of_x
@@ -15,7 +16,6 @@ from tolerances import assert_close
 import cudnnlite as dnn
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.plans.call import make_plan, problem_of
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.search.accuracy import why_wrong
 
@@ -369,7 +369,7 @@ def test_gradients_of_parameters_of_an_empty_batch_are_zero(
 def test_a_plan_and_a_graph_of_an_empty_batch(handle: dnn.Handle) -> None:
     x, dy = handle.empty((0, 3, 8, 8)), handle.empty((0, 4, 6, 6))
     dw = handle.full((4, 3, 3, 3), np.nan, "float32")
-    with dnn.plan_convolution_backward_filter(handle, x, dy, w=dw.spec) as plan:
+    with dnn.convolution_backward_filter.plan(handle, x, dy, w=dw.spec) as plan:
         assert (plan.choice, plan.workspace) == (None, 0)
         with dnn.capture(handle) as graph:
             plan(x, dy, out=dw)
@@ -383,7 +383,7 @@ def test_a_tuned_handle_measures_no_empty_batch(handle: dnn.Handle) -> None:
     with dnn.autotuned(handle, cache=":memory:"):
         x, dy = handle.empty((0, 3, 8, 8)), handle.empty((0, 4, 6, 6))
         assert (dnn.convolution_backward_filter(handle, x, dy).numpy() == 0).all()
-        with dnn.plan_convolution_backward_filter(handle, x, dy) as plan:
+        with dnn.convolution_backward_filter.plan(handle, x, dy) as plan:
             assert (plan(x, dy).numpy() == 0).all()
 
 

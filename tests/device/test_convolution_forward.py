@@ -109,7 +109,7 @@ def test_a_single_channel_keeps_one_layout(handle: dnn.Handle, rank: int, channe
     """With one channel both layouts fit; x, w and y must not be read in different ones, which cuDNN refuses."""
     x_shape, w_shape = (2, 1, 7, 8, 9)[:rank], (6, 1, 3, 2, 3)[:rank]
     problem = Problem(handle, x_shape, w_shape, "float32", layout_of(x_shape, channels))
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+    with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
         assert (plan.w.layout, plan.y.layout) == (problem.x.layout, problem.x.layout)
 
 

@@ -9,9 +9,9 @@ import pytest
 from oracles import HAS_TORCH, onnx_convolution, scipy_convolution, torch_convolution
 
 import cudnnlite as dnn
+from cudnnlite import convolution_forward
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
 from cudnnlite.search.accuracy import Errors, why_wrong
 
 from .problems import FLOATS, Array, moderate_values, poisoned, random_values, upload, with_gaps
@@ -63,7 +63,9 @@ class Case:
         self.x = upload(handle, x_spec, self.x_host)
         self.w = handle.array(self.w_host, layout=layout)
         w_spec = dnn.FilterSpec(w_shape, dtype, layout)
-        self.problem = ConvolutionForwardProblem(x_spec, w_spec, conv, y_spec, alpha, beta)
+        self.problem = convolution_forward.problem(
+            x_spec, w_spec, conv, out=y_spec, alpha=alpha, beta=beta
+        )
         self.old = random_values(rng, self.problem.y.shape, dtype)
         self.before = upload(handle, self.problem.y, self.old)
         flip = conv.mode == dnn.ConvolutionMode.CONVOLUTION
@@ -334,15 +336,17 @@ def test_operands_that_are_not_finite(handle: dnn.Handle, operand: str, value: f
 def test_what_can_be_measured(x: str, y: str | None, can: bool) -> None:
     layout = "NHWC" if x == "int8" else None
     output = None if y is None else dnn.TensorSpec((2, 4, 5, 5), y, layout)
-    problem = ConvolutionForwardProblem(
+    problem = convolution_forward.problem(
         dnn.TensorSpec((2, 4, 5, 5), x, layout),
         dnn.FilterSpec((4, 4, 3, 3), x, layout),
         dnn.ConvolutionSpec(1),
-        output,
+        out=output,
     )
     assert ConvolutionReference.can_measure(problem) == can
 
 
 def test_an_empty_batch_cannot_be_measured() -> None:
-    problem = ConvolutionForwardProblem(dnn.TensorSpec((0, 4, 5, 5)), dnn.FilterSpec((4, 4, 3, 3)))
+    problem = convolution_forward.problem(
+        dnn.TensorSpec((0, 4, 5, 5)), dnn.FilterSpec((4, 4, 3, 3))
+    )
     assert not ConvolutionReference.can_measure(problem)

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite import convolution_forward
 from cudnnlite._raw.enums import BackendHeurMode, BackendKnobType, PointwiseMode
 from cudnnlite.autotune.entries import row_from_plain, row_to_plain
 from cudnnlite.graph.engines import HEURISTICS, named_by
 from cudnnlite.graph.execution_plan import MOST_PACKS, ExecutionPlan
 from cudnnlite.graph.operation_graph import Graph, convolution_graph
 from cudnnlite.operations.convolution.engines import engine_rows
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.problem import Problem
 
 from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps
 from .test_tuner import hurry
@@ -32,9 +33,9 @@ def graph_of(handle: dnn.Handle, problem: Problem, stack: ExitStack) -> Graph:
     return convolution_graph(handle, stack, FORWARD, specs, posed.conv, 1.0, 0.0)
 
 
-def problem_of(problem: Problem) -> ConvolutionForwardProblem:
+def problem_of(problem: Problem) -> Problem:
     w = dnn.FilterSpec(problem.w.shape, problem.w.spec.dtype, problem.w.layout)
-    return ConvolutionForwardProblem(problem.x.spec, w, problem.conv)
+    return convolution_forward.problem(problem.x.spec, w, problem.conv)
 
 
 # ---------------------------------------------------------------- what runs
@@ -65,7 +66,7 @@ def test_every_engine_that_is_named_is_right(
     for engine in sorted(found, key=str)[:24]:
         out = handle.array(problem.old_host, dtype=dtype, layout=layout)
         try:
-            plan = dnn.plan_convolution_forward(
+            plan = dnn.convolution_forward.plan(
                 handle, problem.x, problem.w, problem.conv, out=out, algorithm=engine, **options
             )
         except (dnn.ArgumentError, dnn.CudnnError):  # a promise, or cuDNN after all
@@ -83,7 +84,7 @@ def test_every_engine_that_is_named_is_right(
 
 def test_the_choice_says_what_and_why(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+    with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
         assert isinstance(plan.choice.algorithm, dnn.Engine)
         assert plan.choice.math_type == dnn.MathType.FMA, "strict float32 is kept"
         for row, why in plan.choice.passed_over:
@@ -99,18 +100,18 @@ def test_integers_stay_with_the_descriptor_call_and_say_so(handle: dnn.Handle) -
         dnn.TensorSpec((1, 8, 9, 8), "int8", "NHWC"),
         dnn.FilterSpec((8, 8, 3, 3), "int8", "NHWC"),
     )
-    with dnn.plan_convolution_forward(handle, x, w) as plan:
+    with dnn.convolution_forward.plan(handle, x, w) as plan:
         assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
         assert plan.choice.remark == "no engine serves: integers stay with the descriptor call"
         assert plan.choice.remark in str(plan.choice)
     with pytest.raises(dnn.NotSupportedError, match="integers stay"):
-        dnn.plan_convolution_forward(handle, x, w, interface="graph")
+        dnn.convolution_forward.plan(handle, x, w, interface="graph")
 
 
 @pytest.mark.parametrize("wrong", ["engine", 1, True, ("graph",)])
 def test_an_interface_that_is_none(handle: dnn.Handle, wrong: Any) -> None:
     problem = Problem(handle, X, W, padding=1)
-    for call in (dnn.plan_convolution_forward, dnn.convolution_forward):
+    for call in (dnn.convolution_forward.plan, dnn.convolution_forward):
         with pytest.raises(dnn.ArgumentError, match=r"interface=.*'descriptor', 'graph'"):
             call(handle, problem.x, problem.w, problem.conv, interface=wrong)
 
@@ -119,7 +120,7 @@ def test_the_interface_narrows(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     kinds = {"descriptor": dnn.ConvolutionFwdAlgo, "graph": dnn.Engine, None: dnn.Engine}
     for interface, kind in kinds.items():
-        with dnn.plan_convolution_forward(
+        with dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, interface=interface
         ) as plan:
             assert isinstance(plan.choice.algorithm, kind)
@@ -129,7 +130,7 @@ def test_the_interface_narrows(handle: dnn.Handle) -> None:
 def test_an_interface_and_an_algorithm_of_the_other(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     for interface, algorithm in (("graph", "IMPLICIT_GEMM"), ("descriptor", dnn.Engine(1))):
-        for call in (dnn.plan_convolution_forward, dnn.convolution_forward):
+        for call in (dnn.convolution_forward.plan, dnn.convolution_forward):
             with pytest.raises(dnn.ArgumentError, match=f"interface='{interface}' and algorithm="):
                 call(
                     handle,
@@ -146,7 +147,7 @@ def test_an_interface_and_an_algorithm_of_the_other(handle: dnn.Handle) -> None:
 def test_a_named_engine_is_told_as_it_is(handle: dnn.Handle) -> None:
     """Its workspace, its notes and what it multiplies in, whatever was said of it."""
     problem = Problem(handle, (2, 16, 12, 14), (24, 16, 3, 3), padding=1)
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, interface="graph"
     ) as plan:
         chosen = plan.choice
@@ -154,7 +155,7 @@ def test_a_named_engine_is_told_as_it_is(handle: dnn.Handle) -> None:
         chosen.algorithm, dnn.MathType.FMA, workspace=7, deterministic=False, time_ms=1.5
     )
     for algorithm in (chosen.algorithm, said):
-        with dnn.plan_convolution_forward(
+        with dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, algorithm=algorithm
         ) as plan:
             told = plan.choice
@@ -190,7 +191,7 @@ def test_where_no_engine_fits_the_limit(
     ):
         problem.run(workspace_limit="64 MiB", interface="graph")
     with pytest.warns(dnn.WorkspaceLimitWarning, match=r"excluded engine .*needs 1 GiB"):
-        plan = dnn.plan_convolution_forward(
+        plan = dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, workspace_limit="64 MiB"
         )
     with plan:
@@ -211,7 +212,7 @@ def test_an_engine_that_fails_to_become_a_plan_is_told(
         real(plan, graph, configuration, stack)
 
     monkeypatch.setattr(ExecutionPlan, "__init__", refusing)
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+    with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
         assert (refused[0], "it cannot do this after all (NOT_SUPPORTED)") in [
             (row.algorithm, why) for row, why in plan.choice.passed_over
         ]
@@ -220,7 +221,7 @@ def test_an_engine_that_fails_to_become_a_plan_is_told(
 
 def test_a_limit_that_excludes_the_preferred_warns(handle: dnn.Handle) -> None:
     problem = Problem(handle, (2, 16, 12, 14), (24, 16, 3, 3), padding=1, math_type="fma")
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+    with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
         needed = plan.workspace
     if not needed:
         return  # nothing to exclude: this device's preferred engine wants none
@@ -247,7 +248,7 @@ def test_operands_that_are_not_aligned(handle: dnn.Handle, operand: str) -> None
         handle.device.copy_within(moved.ptr, array.ptr, array.spec.nbytes, handle.stream)
     given = {**arrays, operand: moved}
     before = memory_of(given["out"]).copy()
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+    with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
         plan(problem.x, problem.w, out=poisoned(handle, problem.output_spec))
         with pytest.raises(dnn.ArgumentError, match=f"^{operand} begins at .* aligned to 16 bytes"):
             plan(given["x"], given["w"], out=given["out"])
@@ -255,7 +256,7 @@ def test_operands_that_are_not_aligned(handle: dnn.Handle, operand: str) -> None
         problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
     out = dnn.convolution_forward(handle, given["x"], given["w"], problem.conv, out=given["out"])
     problem.assert_right(out, problem.choice())
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, given["x"], given["w"], problem.conv, out=given["out"]
     ) as plan:
         assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
@@ -266,7 +267,7 @@ def test_operands_that_are_not_aligned(handle: dnn.Handle, operand: str) -> None
 def test_addresses_come_and_go(handle: dnn.Handle) -> None:
     """A plan remembers some sets of addresses, and makes the oldest anew: each output gets its own values."""
     problem = Problem(handle, X, W, padding=1, math_type="fma")
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+    with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
         outs = [poisoned(handle, plan.y) for _ in range(3 * MOST_PACKS)]
         for out in itertools.chain(outs, reversed(outs), outs[::5] * 2):
             fill(out, 0xFF)
@@ -286,14 +287,14 @@ def test_strided_operands_are_right(handle: dnn.Handle) -> None:
 
 def test_an_engine_is_a_value(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+    with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
         engine, row = plan.choice.algorithm, plan.choice
     again = dnn.Engine.from_plain(json.loads(json.dumps(engine.to_plain())))
     assert again == engine
     assert hash(again) == hash(engine)
     assert row_from_plain(json.loads(json.dumps(row_to_plain(row)))) == row
     for algorithm in (again, row):
-        with dnn.plan_convolution_forward(
+        with dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, algorithm=algorithm
         ) as plan:
             assert plan.choice.algorithm == engine
@@ -329,7 +330,7 @@ def test_what_is_no_engine(arguments: Any, said: str) -> None:
 )
 def test_an_engine_that_is_none_here(handle: dnn.Handle, engine: dnn.Engine, message: str) -> None:
     problem = Problem(handle, X, W, padding=1)
-    for call in (dnn.plan_convolution_forward, dnn.convolution_forward):
+    for call in (dnn.convolution_forward.plan, dnn.convolution_forward):
         with pytest.raises(dnn.CudnnError, match=message) as told:
             call(handle, problem.x, problem.w, problem.conv, algorithm=engine)
         assert "TensorSpec" in str(told.value), "the specs are told"
@@ -349,7 +350,7 @@ def test_an_engine_may_not_break_a_promise(handle: dnn.Handle) -> None:
     refused = 0
     for engine in narrow:
         with pytest.raises((dnn.ArgumentError, dnn.CudnnError)) as told:
-            dnn.plan_convolution_forward(handle, strict.x, strict.w, strict.conv, algorithm=engine)
+            dnn.convolution_forward.plan(handle, strict.x, strict.w, strict.conv, algorithm=engine)
         refused += "fewer bits" in str(told.value)
     assert refused
 
@@ -360,7 +361,7 @@ def test_what_cannot_be_captured_is_never_chosen(handle: dnn.Handle) -> None:
         graph = graph_of(handle, problem, stack)
         for configuration in named_by(graph, BackendHeurMode.A, stack):
             assert configuration.capturable == (configuration.engine.knobs.get("USE_TEX") != 1)
-    plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    plan = dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv)
     assert dict(plan.choice.algorithm.choices).get(BackendKnobType.USE_TEX) != 1
     with plan:
         stream = handle.device.create_stream()
@@ -448,7 +449,7 @@ def test_autotuned_calls_run_the_tuned_engine(
     ) as tuner:
         for _ in range(2):
             y = problem.run()
-        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+        with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
             assert isinstance(plan.choice.algorithm, dnn.Engine)
             problem.assert_right(y, plan.choice.algorithm)
         assert tuner.measured == 1

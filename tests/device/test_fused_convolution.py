@@ -13,8 +13,8 @@ from scipy.special import expit
 from tolerances import assert_close
 
 import cudnnlite as dnn
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
 from cudnnlite.problems.catalogue import problem_from_plain
+from cudnnlite.problems.problem import Problem
 
 from .problems import Problem, fill, memory_of, poisoned, random_values, upload, with_gaps
 from .test_tuner import hurry
@@ -118,7 +118,7 @@ def test_every_activation(handle: dnn.Handle, dtype: str, layout: str, activatio
         )
         assert y is out
         fused.assert_right(y, activation, **scalars)
-        with dnn.plan_convolution_bias_activation_forward(
+        with dnn.convolution_bias_activation_forward.plan(
             handle, *fused.operands, fused.conv, spec, **given, **scalars
         ) as plan:
             assert isinstance(plan.choice.algorithm, dnn.Engine)
@@ -134,7 +134,7 @@ def test_the_descriptor_call(handle: dnn.Handle, dtype: str, layout: str, activa
     fused = Fused(handle, dtype, layout)
     for given, scalars in (({}, {"alpha": -1.5}), ({"z": fused.z}, {"alpha": 0.5, "alpha2": 2.0})):
         for options in ({"interface": "descriptor"}, {"algorithm": "IMPLICIT_PRECOMP_GEMM"}):
-            with dnn.plan_convolution_bias_activation_forward(
+            with dnn.convolution_bias_activation_forward.plan(
                 handle, *fused.operands, fused.conv, activation, **given, **scalars, **options
             ) as plan:
                 assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
@@ -149,7 +149,7 @@ def test_a_scalar_without_an_addition_goes_to_the_descriptor_call_and_says_so(
     handle: dnn.Handle,
 ) -> None:
     fused = Fused(handle)
-    with dnn.plan_convolution_bias_activation_forward(
+    with dnn.convolution_bias_activation_forward.plan(
         handle, *fused.operands, fused.conv, alpha=0.5
     ) as plan:
         assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
@@ -245,7 +245,7 @@ def test_the_result_may_take_the_place_of_what_is_added(
         assert y is z
         fused.assert_right(y, activation, alpha2=0.5)
         z = handle.array(fused.z_host, dtype=dtype, layout=layout)
-        with dnn.plan_convolution_bias_activation_forward(
+        with dnn.convolution_bias_activation_forward.plan(
             handle, *fused.operands, fused.conv, activation, z=z, alpha2=0.5, out=z, **options
         ) as plan:
             fused.assert_right(plan(*fused.operands, z, out=z), activation, alpha2=0.5)
@@ -315,7 +315,7 @@ def test_a_bias_scalars_and_uneven_padding(
     )
     conv = dnn.ConvolutionSpec(padding=uneven, math_type="fma")
     is_apart = (alpha, beta) != (1.0, 0.0)
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, x, w, conv, bias=bias, alpha=alpha, beta=beta, interface=interface
     ) as plan:
         assert isinstance(plan.choice.algorithm, dnn.Engine)
@@ -403,7 +403,7 @@ def test_a_convolution_with_a_bias(handle: dnn.Handle, dtype: str, layout: str) 
         )
         wanted = alpha * fused.problem.sums + fused.bias_host.astype(np.float64)
         wanted += beta * fused.problem.old_host.astype(np.float64) if beta else 0
-        with dnn.plan_convolution_forward(handle, x, w, fused.conv, bias=bias, **options) as plan:
+        with dnn.convolution_forward.plan(handle, x, w, fused.conv, bias=bias, **options) as plan:
             assert isinstance(plan.choice.algorithm, kind)
             assert remark in plan.choice.remark if remark else not plan.choice.remark
             calls = (
@@ -474,7 +474,7 @@ def test_asymmetric_padding(handle: dnn.Handle, case: str, dtype: str) -> None:
     for interface in (None, "graph"):
         y = problem.run(interface=interface)
         assert_close(y.numpy(), expected, 2 * BOUNDS[dtype])
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, fused.conv) as plan:
+    with dnn.convolution_forward.plan(handle, problem.x, problem.w, fused.conv) as plan:
         assert isinstance(plan.choice.algorithm, dnn.Engine)
         again = dnn.convolution_forward(
             handle, problem.x, problem.w, fused.conv, algorithm=plan.choice
@@ -495,12 +495,12 @@ def test_the_descriptor_call_refuses_asymmetric_padding_by_name(handle: dnn.Hand
     x, w, bias = fused.operands
     said = r"padding=\(\(0, 1\), 1\)"
     for options in ({"interface": "descriptor"}, {"algorithm": "IMPLICIT_GEMM"}):
-        for call in (dnn.convolution_forward, dnn.plan_convolution_forward):
+        for call in (dnn.convolution_forward, dnn.convolution_forward.plan):
             with pytest.raises(dnn.ArgumentError, match=said):
                 call(handle, x, w, fused.conv, **options)
         with pytest.raises(dnn.ArgumentError, match=said):
             dnn.convolution_bias_activation_forward(handle, x, w, bias, fused.conv, **options)
-    for call in (dnn.get_convolution_forward, dnn.find_convolution_forward):
+    for call in (dnn.convolution_forward.heuristic, dnn.convolution_forward.find):
         with pytest.raises(dnn.ArgumentError, match=said):
             call(handle, x, w, fused.conv)
     with pytest.raises(dnn.ArgumentError, match=said):
@@ -510,7 +510,7 @@ def test_the_descriptor_call_refuses_asymmetric_padding_by_name(handle: dnn.Hand
         dnn.FilterSpec((8, 8, 3, 3), "int8", "NHWC"),
     )
     with pytest.raises(dnn.NotSupportedError, match="integers stay"):
-        dnn.plan_convolution_forward(handle, *ints, fused.conv.replace(math_type="default"))
+        dnn.convolution_forward.plan(handle, *ints, fused.conv.replace(math_type="default"))
 
 
 def test_gradients_refuse_asymmetric_padding_by_name(handle: dnn.Handle) -> None:
@@ -535,7 +535,7 @@ def test_asymmetric_problems_are_saved_recorded_and_tuned(
     with dnn.record_problems() as found:
         problem.run()
     posed = found[0].problem
-    assert isinstance(posed, ConvolutionForwardProblem)
+    assert isinstance(posed, Problem)
     assert posed.conv.padding == ((0, 2), 1)
     assert problem_from_plain(json.loads(json.dumps(posed.to_plain()))) == posed
     found.save(tmp_path / "problems.json")
@@ -559,7 +559,7 @@ def test_a_plan_that_replays_itself(handle: dnn.Handle, options: dict[str, Any])
     given = {"z": fused.z, "alpha2": 0.5} if "z" in options else {}
     interface = options.get("interface")
     scalars = {"alpha2": 0.5} if given else {}
-    with dnn.plan_convolution_bias_activation_forward(
+    with dnn.convolution_bias_activation_forward.plan(
         handle, *fused.operands, fused.conv, **given, interface=interface, replay=True
     ) as plan:
         operands = (*fused.operands, *([fused.z] if given else []))
@@ -570,7 +570,7 @@ def test_a_plan_that_replays_itself(handle: dnn.Handle, options: dict[str, Any])
             fused.assert_right(out, "relu", **scalars)
         assert plan.replay is not None
     x, w, bias = fused.operands
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, x, w, fused.conv, bias=bias, algorithm="IMPLICIT_GEMM", replay=True
     ) as plan:
         for out in (outs[0], outs[0], outs[1], outs[0]):
@@ -594,7 +594,7 @@ def test_it_is_tuned(
         {"alpha2": 1.0} if added else {},
     )
     w, z = dnn.FilterSpec(fused.problem.w.shape, layout="NHWC"), fused.z if added else None
-    problem = dnn.ConvolutionBiasActivationForwardProblem(
+    problem = dnn.convolution_bias_activation_forward.problem(
         fused.problem.x.spec,
         w,
         fused.bias.spec,
@@ -632,6 +632,6 @@ def test_a_bias_alone_is_tuned(handle: dnn.Handle, monkeypatch: pytest.MonkeyPat
             fused.assert_right(
                 dnn.convolution_forward(handle, x, w, fused.conv, bias=bias), "identity"
             )
-        with dnn.plan_convolution_forward(handle, x, w, fused.conv, bias=bias) as plan:
+        with dnn.convolution_forward.plan(handle, x, w, fused.conv, bias=bias) as plan:
             fused.assert_right(plan(x, w, bias), "identity")
         assert tuner.measured == 1

@@ -23,7 +23,7 @@ from .problems import Problem
 from .test_memory import used
 from .test_tuner import hurry
 
-PROBLEM = dnn.ConvolutionForwardProblem(
+PROBLEM = dnn.convolution_forward.problem(
     dnn.TensorSpec((2, 8, 14, 13), "float32", "NHWC"),
     dnn.FilterSpec((6, 8, 3, 2), "float32", "NHWC"),
     dnn.ConvolutionSpec(padding=1, math_type="fma"),
@@ -69,7 +69,7 @@ def test_an_engine_tells_its_knobs(handle: dnn.Handle) -> None:
 
 
 def test_what_has_no_engines_says_that_it_has_no_knobs(handle: dnn.Handle) -> None:
-    lstm = dnn.RNNForwardProblem(dnn.RNNSpec("lstm", 4, 8), dnn.RNNDataSpec((3, 2, 4)))
+    lstm = dnn.rnn_forward.problem(dnn.RNNSpec("lstm", 4, 8), None, dnn.RNNDataSpec((3, 2, 4)))
     for search, told in (("knobs", True), ("heuristics", False)):
         with dnn.Tuner(handle, cache=":memory:", policy=policy(search=search)) as tuner:
             for problem in (lstm, PROBLEM):

@@ -73,7 +73,7 @@ def test_geometry(handle: dnn.Handle, geometry: str, dtype: str, channels: str) 
     y = problem.run(algorithm=row, out=out)
     assert y is out
     problem.assert_right(y, row.algorithm)
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, algorithm=row
     ) as plan:
         assert plan.choice == replace(row, workspace=plan.workspace)
@@ -194,7 +194,7 @@ def test_what_fits_is_not_converted(
     spec = dnn.TensorSpec(problem.y_shape, "float32", y_layout)
     out = poisoned(handle, spec)
     calls = count_calls(monkeypatch, handle.api, TRANSFORM, CONVOLVE)
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, out=spec, algorithm=result(wanted)
     ) as plan:
         assert calls == []
@@ -211,7 +211,7 @@ def test_what_fits_is_not_converted(
             ("out", dnn.TensorSpec, problem.y_shape),
         )
     }
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, specs["x"], specs["w"], problem.conv, out=specs["out"], algorithm=PRECOMP
     ) as plain:
         needed = plain.workspace
@@ -228,7 +228,7 @@ def test_the_workspace_limit_is_for_all_of_it(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     row = result("NHWC", "IMPLICIT_GEMM")
     operands = handle, problem.x, problem.w, problem.conv
-    with dnn.plan_convolution_forward(*operands, algorithm=row) as plan:
+    with dnn.convolution_forward.plan(*operands, algorithm=row) as plan:
         needed = plan.workspace
     assert needed >= problem.x.nbytes + problem.w.nbytes
     limited = dnn.convolution_forward(*operands, algorithm=row, workspace_limit=needed)
@@ -244,7 +244,7 @@ def test_the_workspace_limit_is_for_all_of_it(handle: dnn.Handle) -> None:
             dnn.convolution_forward(*operands, algorithm=row, out=out, **options)
     handle.workspace.limit = needed - 1
     with pytest.raises(dnn.WorkspaceLimitError, match="limit"):
-        dnn.plan_convolution_forward(*operands, algorithm=row)
+        dnn.convolution_forward.plan(*operands, algorithm=row)
     assert np.isnan(out.numpy()).all()
 
 
@@ -253,7 +253,7 @@ def test_a_workspace_of_ones_own(handle: dnn.Handle, dtype: str) -> None:
     """The call stays inside it; what it holds before does not matter; too small, in use or not aligned is an error."""
     problem = Problem(handle, X, W, dtype, padding=1, math_type="fma")
     row = result("NHWC")
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, algorithm=row, alpha=0.5, beta=0.25
     ) as plan:
         own = handle.empty((plan.workspace + 512,), "uint8")
@@ -302,7 +302,7 @@ def test_a_workspace_that_moves(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     larger = Problem(handle, (4, 16, 30, 31), (6, 16, 3, 2), math_type="fma")
     row = result("NHWC")
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, algorithm=row
     ) as plan:
         results = [plan(problem.x, problem.w)]
@@ -327,7 +327,7 @@ def test_recorded_into_a_graph(device: Any) -> None:
         )
         row = result("NHWC")
         out = poisoned(handle, problem.output_spec)
-        with dnn.plan_convolution_forward(
+        with dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, algorithm=row
         ) as plan:
 
@@ -354,7 +354,7 @@ def test_a_plan_that_fails_leaves_nothing(handle: dnn.Handle, way: str) -> None:
         way
     ]
     with pytest.raises((dnn.WorkspaceLimitError, dnn.NotSupportedError, dnn.ArgumentError)):
-        dnn.plan_convolution_forward(
+        dnn.convolution_forward.plan(
             handle,
             problem.x,
             problem.w,
@@ -385,7 +385,7 @@ def test_a_layout_that_makes_no_sense(
         dnn.FilterSpec((32, 64, 3, 3, 3)[:rank], dtype),
     )
     with pytest.raises(dnn.ArgumentError, match=r"algorithm\.layout=.*allowed: N"):
-        dnn.plan_convolution_forward(handle, x, w, algorithm=result(layout))
+        dnn.convolution_forward.plan(handle, x, w, algorithm=result(layout))
 
 
 def test_vectors_stay_as_they_are(handle: dnn.Handle) -> None:

@@ -19,7 +19,7 @@ handle = dnn.Handle("cuda")
 x, w = handle.array(np.ones((2, 3, 8, 8), np.float32)), handle.array(np.ones((4, 3, 3, 3), np.float32))
 lstm = dnn.RNNSpec("lstm", 4, 8)
 weights = dnn.RNNWeights(handle, lstm)
-plan = dnn.plan_convolution_forward(handle, x, w)
+plan = dnn.convolution_forward.plan(handle, x, w)
 y = plan(x, w)
 with dnn.capture(handle) as graph:
     plan(x, w, out=y)
@@ -32,7 +32,7 @@ calls = dict(
     fill=lambda: x.fill(1), copy_from=lambda: x.copy_from(np.zeros(x.shape)), copy=x.copy, plan=lambda: plan(x, w).numpy(),
     softmax=lambda: dnn.softmax_forward(handle, x).numpy(), launch=lambda: (graph.launch(), handle.synchronize()),
     rnn=lambda: dnn.rnn_forward(handle, lstm, weights, handle.empty((2, 2, 4))), stream=other,
-    find=lambda: dnn.find_convolution_forward(handle, x, w), handle=lambda: dnn.Handle("cuda").array([1.0]),
+    find=lambda: dnn.convolution_forward.find(handle, x, w), handle=lambda: dnn.Handle("cuda").array([1.0]),
     memory=handle.device.memory_info, dlpack=lambda: handle.view(y).__dlpack__(stream=5),
 )
 for name, call in calls.items():

@@ -86,7 +86,7 @@ def test_handles_made_and_closed(device: Any, ledger: Ledger) -> None:
 def test_the_workspace_is_kept(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first call nothing is allocated but the output, and not even that where there is an `out`."""
     problem = Problem(handle, (2, 16, 12, 14), (24, 16, 3, 3), "float16", padding=1)
-    rows = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    rows = dnn.convolution_forward.heuristic(handle, problem.x, problem.w, problem.conv)
     algorithm = max((row for row in rows if row.ok), key=lambda row: row.workspace)
     assert algorithm.workspace > 0
     first = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=algorithm)
@@ -121,7 +121,7 @@ def test_the_workspace_grows_and_is_released(handle: dnn.Handle) -> None:
     sizes = []
     for channels in (8, 16, 32):
         problem = Problem(handle, (2, channels, 20, 22), (24, channels, 5, 5), "float16", padding=2)
-        rows = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
+        rows = dnn.convolution_forward.heuristic(handle, problem.x, problem.w, problem.conv)
         algorithm = max((row for row in rows if row.ok), key=lambda row: row.workspace)
         problem.assert_right(problem.run(algorithm=algorithm), algorithm.algorithm)
         sizes.append(handle.workspace.size)

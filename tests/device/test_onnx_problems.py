@@ -83,7 +83,7 @@ def test_a_convolution_computes_what_the_node_does(
     problem, weights = listed.problem, handle.array(w, layout=listed.problem.w.layout)
     image, conv = handle.array(x, layout=problem.w.layout), problem.conv.replace(math_type="FMA")
     if kind == "Conv":
-        with dnn.plan_convolution_forward(
+        with dnn.convolution_forward.plan(
             handle, problem.x, problem.w, conv, out=problem.y
         ) as plan:
             y = plan(image, weights)

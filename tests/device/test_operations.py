@@ -27,8 +27,7 @@ from tolerances import assert_near
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.problems.catalogue import OPERATIONS
-from cudnnlite.problems.catalogue import problem_from_plain
+from cudnnlite.problems.catalogue import OPERATIONS, problem_from_plain
 from cudnnlite.problems.recording import record_problems
 from cudnnlite.specs.frozen import FrozenSpec
 
@@ -66,7 +65,9 @@ def test_the_options_can_be_drawn_and_the_function_is_as_declared(name: str) -> 
         assert drawn, f"`drawn` of the sample has to draw a {kind.__name__}, for {option}"
     parameters = inspect.signature(getattr(dnn, name)).parameters
     scalars = [name for name in operation.scalars if name not in operation.options]
-    updated = [] if operation.outputs else [n for n in operation.caller_provided.values() if n != "out"]
+    updated = (
+        [] if operation.outputs else [n for n in operation.caller_provided.values() if n != "out"]
+    )
     positional = ["handle", *operation.reads, *updated]
     positional += [name for name, kind in operation.options.items() if issubclass(kind, FrozenSpec)]
     assert [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD][
@@ -173,7 +174,11 @@ def test_operands_of_another_rank_shape_or_dtype(case: Case) -> None:
 def test_out_of_another_rank_shape_or_dtype(case: Case) -> None:
     for argument in map(case.operation.argument, case.operation.writes):
         shape = case.array(argument).shape
-        told = "|".join(map(named, case.arguments)) if case.operation.caller_provided else named(argument)
+        told = (
+            "|".join(map(named, case.arguments))
+            if case.operation.caller_provided
+            else named(argument)
+        )
         for wrong in (
             (*shape, 1),
             shape[:-1],
@@ -425,7 +430,9 @@ def test_an_empty_batch_calls_nothing(
     if case.operation.sums_images:
         assert (case.call(**empty).numpy() == 0).all()
         return
-    told = case.operation.caller_provided or case.operation.without_descriptor  # what says the shape of the result
+    told = (
+        case.operation.caller_provided or case.operation.without_descriptor
+    )  # what says the shape of the result
     if told or len(case.outs) > 1 or case.out.shape[0] != next(iter(case.arrays.values())).shape[0]:
         # what it writes would not be empty: a gradient of parameters, say
         refuses(ARGUMENT, "|".join(map(named, case.arguments)), lambda: case.call(**empty))

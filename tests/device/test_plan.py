@@ -42,7 +42,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, api: Any, *names: str) -> list[
 def test_made_from_specs(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, "float32", "NHWC", padding=1, math_type="fma")
     x, w = dnn.TensorSpec(X, "float32", "NHWC"), dnn.FilterSpec(W, "float32", "NHWC")
-    with dnn.plan_convolution_forward(handle, x, w, problem.conv) as plan:
+    with dnn.convolution_forward.plan(handle, x, w, problem.conv) as plan:
         assert (plan.x, plan.w, plan.y) == (
             x,
             w,
@@ -53,17 +53,17 @@ def test_made_from_specs(handle: dnn.Handle) -> None:
 
 def test_says_what_it_chose(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
-    table = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
-    with dnn.plan_convolution_forward(
+    table = dnn.convolution_forward.heuristic(handle, problem.x, problem.w, problem.conv)
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, interface="descriptor"
     ) as plan:
         assert plan.choice == table.best()
         assert plan.choice.math_type == dnn.MathType.FMA
         assert "ConvolutionForwardPlan" in repr(plan)
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+    with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
         assert isinstance(plan.choice.algorithm, dnn.Engine)
         assert plan.choice.math_type == dnn.MathType.FMA
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM"
     ) as plan:
         assert plan.choice.algorithm == dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM
@@ -71,7 +71,7 @@ def test_says_what_it_chose(handle: dnn.Handle) -> None:
 
 def test_scalars_belong_to_the_plan(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, alpha=-0.5, beta=2.0
     ) as plan:
         for _ in range(3):
@@ -85,7 +85,7 @@ def test_scalars_belong_to_the_plan(handle: dnn.Handle) -> None:
 def test_planned_for_an_output_with_gaps(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     spec = with_gaps(problem.y_shape, "float32")
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, out=spec) as plan:
+    with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv, out=spec) as plan:
         out = upload(handle, spec, np.full(problem.y_shape, np.nan, np.float32))
         problem.assert_right(plan(problem.x, problem.w, out=out), plan.choice.algorithm)
         assert plan(problem.x, problem.w).spec == spec
@@ -98,7 +98,7 @@ def test_a_workspace_of_ones_own(handle: dnn.Handle, algorithm: str) -> None:
     """The call stays inside it, the handle allocates none; one byte too few, or memory in use, is an error."""
     problem = Problem(handle, (2, 8, 12, 14), (6, 8, 5, 5), "float16", padding=2)
     try:
-        plan = dnn.plan_convolution_forward(
+        plan = dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, algorithm=algorithm
         )
     except dnn.NotSupportedError:
@@ -137,7 +137,7 @@ def test_a_call_is_one_c_call(
     calls = count_calls(monkeypatch, handle.api, *DEVICE_CALLS)
     out = handle.empty(problem.y_shape)
     given = {"out": out, "interface": interface}
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, **given) as plan:
+    with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv, **given) as plan:
         assert function not in calls
         plan(problem.x, problem.w, out=out)  # an engine's plan describes the addresses once
         calls.clear()
@@ -169,7 +169,7 @@ def test_the_same_call_again_sees_what_changed_meanwhile(
     problem = Problem(handle, X, W, padding=1)
     happens, error = CHANGES[change]
     x, out = handle.array(problem.x.numpy()), handle.empty(problem.y_shape)
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, x, problem.w, problem.conv, algorithm=algorithm
     ) as plan:
         for _ in range(2):
@@ -200,7 +200,7 @@ def test_an_interrupt_while_addresses_change_leaves_none_behind(
         real(call, **addresses)
         raise KeyboardInterrupt
 
-    with dnn.plan_convolution_forward(handle, x, w, algorithm="implicit_gemm") as plan:
+    with dnn.convolution_forward.plan(handle, x, w, algorithm="implicit_gemm") as plan:
         plan(x, w, out=ours)
         with monkeypatch.context() as patch:
             patch.setattr(PreparedCall, "replace", interrupted)

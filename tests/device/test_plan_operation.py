@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from cudnnlite.operations.planning import _OTHERS
 
 import cudnnlite as dnn
-from cudnnlite.operations.planning import _OTHERS
 from cudnnlite.problems.catalogue import OPERATIONS
 
 from .test_bad_input import ARGUMENT, ARRAY, refuses
@@ -60,7 +60,7 @@ def test_a_plan_does_what_the_call_does(handle: dnn.Handle, name: str) -> None:
     function, given, count, options = planned(handle, name)
     arrays = given[1 : 1 + count] if name == "attention" else given[:count]
     before = len(handle.plans)
-    with dnn.plan_operation(handle, function, *given, **options) as plan:
+    with function.plan(handle, *given, **options) as plan:
         assert len(handle.plans) == before  # nothing was kept, and nothing ran
         out = function(handle, *given, **options)
         expected = out.numpy()
@@ -81,9 +81,9 @@ def test_dropout(handle: dnn.Handle) -> None:
         dnn.dropout_forward(handle, x, 0.5, dropout_state=state)[0].numpy() for _ in range(4)
     ]
     state.restore(saved)
-    plan = dnn.plan_operation(handle, dnn.dropout_forward, x, 0.5, dropout_state=state)
+    plan = dnn.dropout_forward.plan(handle, x, 0.5, dropout_state=state)
     y, reserve = plan(x)
-    back = dnn.plan_operation(handle, dnn.dropout_backward, x, 0.5, reserve, dropout_state=state)
+    back = dnn.dropout_backward.plan(handle, x, 0.5, reserve, dropout_state=state)
     dx = back(x, reserve=reserve)
     np.testing.assert_array_equal(y.numpy(), expected[0])
     np.testing.assert_array_equal(dx.numpy(), expected[0])
@@ -111,9 +111,7 @@ def test_a_plan_of_attention_is_for_arrays_of_its_rank(handle: dnn.Handle) -> No
         handle.array(values),
         handle.array(values[:, None]),
     )
-    with dnn.plan_operation(
-        handle, dnn.multi_head_attention_forward, spec, weights, q, q, q
-    ) as plan:
+    with dnn.multi_head_attention_forward.plan(handle, spec, weights, q, q, q) as plan:
         assert plan(weights, q, q, q).shape == (3, 2, 8)
         with pytest.raises(dnn.ArgumentError, match=r"^q is .*; needed: TensorSpec\(\(3, 2, 4\)"):
             plan(weights, beams, beams, beams)
@@ -132,7 +130,7 @@ def test_dropout_on_another_stream(handle: dnn.Handle) -> None:
         expected = dnn.dropout_forward(other, x, 0.5, dropout_state=dnn.DropoutState(other, 3))[
             0
         ].numpy()
-        with dnn.plan_operation(handle, dnn.dropout_forward, x, 0.5, dropout_state=state) as plan:
+        with dnn.dropout_forward.plan(handle, x, 0.5, dropout_state=state) as plan:
             np.testing.assert_array_equal(plan(x)[0].numpy(), expected)
             state.close()
             with pytest.raises(dnn.ClosedError, match="closed"):
@@ -143,9 +141,9 @@ def test_dropout_on_another_stream(handle: dnn.Handle) -> None:
     "name",
     [
         "capture",
-        "find_convolution_forward",
-        "plan_convolution_forward",
-        "get_convolution_forward",
+        "convolution_forward.find",
+        "convolution_forward.plan",
+        "convolution_forward.heuristic",
         "fold_batch_normalization",
         "multi_head_attention_backward_data",
         "rnn_backward_weights",
@@ -159,7 +157,7 @@ def test_what_runs_no_plan_of_its_own_is_refused_unrun(handle: dnn.Handle, name:
         dnn.trace() as trace,
         pytest.raises(dnn.ArgumentError, match=f"^operation=.*{name}.*; needed: a function"),
     ):
-        dnn.plan_operation(handle, getattr(dnn, name), x, x, dnn.ConvolutionSpec())
+        getattr(dnn, name).plan(handle, x, x, dnn.ConvolutionSpec())
     assert not trace.calls
 
 
@@ -182,7 +180,7 @@ def test_a_plan_keeps_no_operand_and_its_error_tells_of_no_other(handle: dnn.Han
     gc.collect()
     gc.disable()
     try:
-        plan = dnn.plan_operation(handle, dnn.pooling_forward, x, dnn.PoolingSpec(2))
+        plan = dnn.pooling_forward.plan(handle, x, dnn.PoolingSpec(2))
         plan.close()
         del plan, x
         assert known() is None
@@ -190,7 +188,7 @@ def test_a_plan_keeps_no_operand_and_its_error_tells_of_no_other(handle: dnn.Han
         gc.enable()
     x = handle.array(np.ones((1, 1, 4, 4), np.int32))
     with pytest.raises(dnn.CudnnliteError) as caught:
-        dnn.plan_operation(handle, dnn.pooling_forward, x, dnn.PoolingSpec(2))
+        dnn.pooling_forward.plan(handle, x, dnn.PoolingSpec(2))
     assert caught.value.__context__ is None
 
 
@@ -198,7 +196,7 @@ def test_a_plan_of_attention_derives_no_spec_again(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     function, given, _, _ = planned(handle, "attention")
-    with dnn.plan_operation(handle, function, *given) as plan:
+    with function.plan(handle, *given) as plan:
         monkeypatch.setattr("cudnnlite.operations.attention.plan.TensorSpec", None)
         plan(*given[1:])
 
@@ -206,21 +204,21 @@ def test_a_plan_of_attention_derives_no_spec_again(
 def test_what_a_plan_refuses(handle: dnn.Handle) -> None:
     x, pooling = handle.array(np.ones((2, 1, 4), np.float32)), dnn.PoolingSpec(2)
     for wrong in (3, None, np.add, dnn.Handle, handle.array, "pooling_forward"):
-        refuses(ARGUMENT, "operation=", lambda wrong=wrong: dnn.plan_operation(handle, wrong, x))
+        refuses(ARGUMENT, "operation=", lambda wrong=wrong: wrong.plan(handle, x))
     for way, of in product(("data", "weights"), ("rnn", "multi_head_attention")):
         told = f"pooling_forward, or that of {of}_forward with training=True, whose plan has a backward_{way}$"
         function = getattr(dnn, f"{of}_backward_{way}")
-        refuses(ARGUMENT, told, lambda function=function: dnn.plan_operation(handle, function))
-    for wrong in (dnn.find_convolution_backward_data, dnn.plan_rnn, 3):
+        refuses(ARGUMENT, told, lambda function=function: function.plan(handle))
+    for wrong in (dnn.convolution_backward_data.find, dnn.plan_rnn, 3):
         refuses(
             ARGUMENT,
             "such as dnn.pooling_forward$",
-            lambda wrong=wrong: dnn.plan_operation(handle, wrong),
+            lambda wrong=wrong: wrong.plan(handle),
         )
     refuses(
         ARGUMENT,
         "operation=pooling_forward: missing",
-        lambda: dnn.plan_operation(handle, dnn.pooling_forward, x),
+        lambda: dnn.pooling_forward.plan(handle, x),
     )
     for wrong, hint in (
         ("alhpa", r"'alhpa'; did you mean alpha\?$"),
@@ -229,22 +227,18 @@ def test_what_a_plan_refuses(handle: dnn.Handle) -> None:
         refuses(
             ARGUMENT,
             hint,
-            lambda wrong=wrong: dnn.plan_operation(handle, dnn.pooling_forward, x, **{wrong: 2}),
+            lambda wrong=wrong: dnn.pooling_forward.plan(handle, x, **{wrong: 2}),
         )
-    refuses(
-        ARRAY, r"\bx\b", lambda: dnn.plan_operation(handle, dnn.pooling_forward, [1.0], pooling)
-    )
-    refuses(ARGUMENT, "pooling=", lambda: dnn.plan_operation(handle, dnn.pooling_forward, x, 2))
+    refuses(ARRAY, r"\bx\b", lambda: dnn.pooling_forward.plan(handle, [1.0], pooling))
+    refuses(ARGUMENT, "pooling=", lambda: dnn.pooling_forward.plan(handle, x, 2))
     assert type(handle.plans).__name__ == "PlanCache"
     attention, other = dnn.AttentionSpec(1, 4), handle.array(np.ones((2, 2, 4), np.float32))
     weights = dnn.AttentionWeights(handle, attention)
-    with dnn.plan_operation(
-        handle, dnn.multi_head_attention_forward, attention, weights, x, x, x
-    ) as plan:
+    with dnn.multi_head_attention_forward.plan(handle, attention, weights, x, x, x) as plan:
         refuses(ARGUMENT, "q is", lambda: plan(weights, other, x, x))
         refuses(ARGUMENT, "v is", lambda: plan(weights, x, x, other))
         refuses(ARRAY, r"\bq\b", lambda: plan(weights, None, x, x))
-    with dnn.plan_operation(handle, dnn.ctc_loss, x, [1], [1], [2]) as plan:
+    with dnn.ctc_loss.plan(handle, x, [1], [1], [2]) as plan:
         refuses(ARGUMENT, "x is", lambda: plan(other, [1], [1], [2]))
 
 
@@ -346,7 +340,7 @@ def test_a_plan_takes_operands_in_the_order_of_the_arguments(handle: dnn.Handle,
     function, operands, options = equal_shapes(handle)[name]
     assert sorted(operands, key=[*inspect.signature(function).parameters].index) == [*operands]
     expected = function(handle, **operands, **options)
-    with dnn.plan_operation(handle, function, **operands, **options) as plan:
+    with function.plan(handle, **operands, **options) as plan:
         reserve = {"reserve": options["reserve"]} if "reserve" in options else {}
         found = plan(*operands.values(), **reserve)
     pairs = (

@@ -71,7 +71,7 @@ def test_convolution_forward_is_what_onnx_says(device: Any, dtype: str) -> None:
         spec = problem.output_spec
         out = handle.array(problem.old_host, layout=spec.layout) if beta else poisoned(handle, spec)
         try:
-            with dnn.plan_convolution_forward(
+            with dnn.convolution_forward.plan(
                 handle, problem.x, problem.w, problem.conv, alpha=alpha, beta=beta, out=out
             ) as plan:
                 y = plan(problem.x, problem.w, out=out)

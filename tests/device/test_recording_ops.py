@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite import convolution_forward, rnn_forward
 from cudnnlite.operations.rnn import plan as rnn_plan
 from cudnnlite.problems import convolution as convolution_problem
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
 from cudnnlite.problems.recording import record_problems
-from cudnnlite.problems.rnn import RNNForwardProblem
 
 from .test_rnn_plan import Network
 
@@ -31,7 +30,7 @@ def operands(handle, batch=2, layout=None):
 
 
 def posed(x, w, conv=SPEC, **options):
-    return ConvolutionForwardProblem(
+    return convolution_forward.problem(
         x.spec, dnn.FilterSpec(w.shape, w.spec.dtype, w.layout), conv, **options
     )
 
@@ -44,7 +43,7 @@ def test_what_a_problem_says_can_be_asked_again(handle):
     with record_problems() as found:
         y = dnn.convolution_forward(handle, x, w, SPEC)
         problem = found[0].problem
-        with dnn.plan_convolution_forward(
+        with dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, out=problem.y
         ) as plan:
             again = plan(x, w)
@@ -70,9 +69,9 @@ def test_searches_do_not_count(handle):
     x, w = operands(handle)
     network = Network(handle)
     with record_problems() as found:
-        dnn.find_convolution_forward(handle, x, w, SPEC)
-        dnn.get_convolution_forward(handle, x, w, SPEC)
-        table = dnn.find_rnn_forward(
+        dnn.convolution_forward.find(handle, x, w, SPEC)
+        dnn.convolution_forward.heuristic(handle, x, w, SPEC)
+        table = dnn.rnn_forward.find(
             handle, network.spec, network.weights, network.x, algorithms=["STANDARD"]
         )
         assert table.best().time_ms is not None  # it has run
@@ -126,8 +125,11 @@ def test_nothing_is_made_while_nobody_records(handle, monkeypatch):
 def test_every_forward_call_of_a_network_counts(handle):
     network = Network(handle)
     spec, weights, x = network.spec, network.weights, network.x
-    with dnn.plan_rnn(handle, spec, x, lengths=(5, 5, 3, 1)) as plan, record_problems() as found:
-        with dnn.plan_rnn(handle, spec, x):  # made, but not called
+    with (
+        dnn.rnn_forward.plan(handle, spec, None, x, lengths=(5, 5, 3, 1)) as plan,
+        record_problems() as found,
+    ):
+        with dnn.rnn_forward.plan(handle, spec, None, x):  # made, but not called
             assert len(found) == 0
         dnn.rnn_forward(handle, spec, weights, x)
         dnn.rnn_forward(handle, spec, weights, x, algorithm="STANDARD")
@@ -144,10 +146,10 @@ def test_every_forward_call_of_a_network_counts(handle):
             plan(weights, x, lengths=(5, 6, 1, 1))
     full = dnn.RNNDataSpec(x.shape, None, x.spec.dtype)
     assert counts(found) == {
-        RNNForwardProblem(spec, full): 3,
-        RNNForwardProblem(spec, dnn.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)): 1,
-        RNNForwardProblem(spec, dnn.RNNDataSpec(x.shape, (5, 4, 3, 1), x.spec.dtype)): 2,
-        RNNForwardProblem(spec, full, training=True): 1,
+        rnn_forward.problem(spec, None, full): 3,
+        rnn_forward.problem(spec, None, dnn.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)): 1,
+        rnn_forward.problem(spec, None, dnn.RNNDataSpec(x.shape, (5, 4, 3, 1), x.spec.dtype)): 2,
+        rnn_forward.problem(spec, None, full, training=True): 1,
     }
 
 
@@ -166,5 +168,5 @@ def test_a_network_that_the_first_guess_does_not_do_counts_once(handle, monkeypa
         dnn.rnn_forward(handle, spec, network.weights, x, lengths=(5, 5, 3, 1))
     assert len(calls) == 1
     assert counts(found) == {
-        RNNForwardProblem(spec, dnn.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)): 1
+        rnn_forward.problem(spec, None, dnn.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)): 1
     }

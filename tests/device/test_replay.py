@@ -41,8 +41,8 @@ def call(plan: dnn.RNNPlan, network: Network, *, x: Any = None, **options: Any) 
 
 
 def plan_of(handle: dnn.Handle, network: Network, **options: Any) -> dnn.RNNPlan:
-    return dnn.plan_rnn(
-        handle, network.spec, network.x, lengths=network.lengths, replay=True, **options
+    return dnn.rnn_forward.plan(
+        handle, network.spec, None, network.x, lengths=network.lengths, replay=True, **options
     )
 
 
@@ -74,7 +74,7 @@ def test_the_same_addresses_are_launched(handle: dnn.Handle, cell: str, states: 
             assert (plan.replay.launched, plan.replay.eager, plan.replay.graphs) == (turn + 1, 1, 1)
         values = network.x.numpy()
         overwrite(network.x, values[::-1])  # another input in the same place
-        with dnn.plan_rnn(handle, network.spec, network.x) as eager:
+        with dnn.rnn_forward.plan(handle, network.spec, None, network.x) as eager:
             assert_same(call(plan, network, out=out), call(eager, network))
 
 
@@ -83,7 +83,10 @@ def test_the_same_addresses_are_launched(handle: dnn.Handle, cell: str, states: 
 def test_new_arrays_at_each_call(handle: dnn.Handle, cell: str, states: bool) -> None:
     network, rng = network_of(handle, cell, states=states), np.random.default_rng(0)
     kept = []
-    with plan_of(handle, network) as plan, dnn.plan_rnn(handle, network.spec, network.x) as eager:
+    with (
+        plan_of(handle, network) as plan,
+        dnn.rnn_forward.plan(handle, network.spec, None, network.x) as eager,
+    ):
         for _ in range(12):
             x = handle.array(rng.standard_normal(network.x.shape).astype(np.float32))
             got, expected = call(plan, network, x=x), call(eager, network, x=x)
@@ -144,7 +147,7 @@ def test_lengths_change(handle: dnn.Handle, again: int) -> None:
     others = [(3, 5, 1), (5, 5, 5), (1, 2, 5), (4, 4, 4), (2, 2, 2), (3, 1, 1)]
     with (
         plan_of(handle, network) as plan,
-        dnn.plan_rnn(handle, network.spec, network.x, lengths=[3, 5, 1]) as eager,
+        dnn.rnn_forward.plan(handle, network.spec, None, network.x, lengths=[3, 5, 1]) as eager,
     ):
         for _ in range(2):
             for lengths in others:
@@ -160,7 +163,10 @@ def test_weights_and_workspace_change(handle: dnn.Handle) -> None:
     other = dnn.RNNWeights.from_arrays(
         handle, network.spec, {n: 2 * v for n, v in network.case.values.weights.items()}
     )
-    with plan_of(handle, network) as plan, dnn.plan_rnn(handle, network.spec, network.x) as eager:
+    with (
+        plan_of(handle, network) as plan,
+        dnn.rnn_forward.plan(handle, network.spec, None, network.x) as eager,
+    ):
         for turn in range(8):
             weights = (network.weights, other)[turn % 2]
             given = weights, network.x, network.hx, network.cx
@@ -175,7 +181,10 @@ def test_weights_and_workspace_change(handle: dnn.Handle) -> None:
 
 def test_other_streams(handle: dnn.Handle) -> None:
     network, rng = network_of(handle), np.random.default_rng(1)
-    with plan_of(handle, network) as plan, dnn.plan_rnn(handle, network.spec, network.x) as eager:
+    with (
+        plan_of(handle, network) as plan,
+        dnn.rnn_forward.plan(handle, network.spec, None, network.x) as eager,
+    ):
         out = call(plan, network)
         for _ in range(3):
             handle.stream = handle.device.create_stream()
@@ -209,10 +218,10 @@ def test_a_convolution(handle: dnn.Handle, interface: str, beta: float) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     options: Any = {"beta": beta, "alpha": 0.5, "interface": interface}
     with (
-        dnn.plan_convolution_forward(
+        dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, replay=True, **options
         ) as plan,
-        dnn.plan_convolution_forward(
+        dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, **options
         ) as eager,
     ):
@@ -243,7 +252,7 @@ def test_a_convolution(handle: dnn.Handle, interface: str, beta: float) -> None:
 def test_what_lies_between_the_values_of_a_result_stays(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     spec = with_gaps(problem.y_shape, "float32")
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, out=spec, replay=True, interface="descriptor"
     ) as plan:
         outs = [upload(handle, spec, np.zeros(problem.y_shape, np.float32)) for _ in range(4)]
@@ -262,7 +271,7 @@ def test_what_is_not_aligned_is_refused_as_ever(handle: dnn.Handle) -> None:
     whole = handle.array(np.zeros(np.prod(X) + 1, np.float32))
     spec = problem.x.spec
     off = dnn.devices.arrays.part_of(whole, spec, 4)
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, spec, problem.w, problem.conv, interface="graph", replay=True
     ) as plan:
         kept = [plan(problem.x, problem.w) for _ in range(3)]
@@ -300,7 +309,7 @@ def test_a_gradient(handle: dnn.Handle, what: str) -> None:
 
 def test_an_empty_batch(handle: dnn.Handle) -> None:
     x, w = handle.empty((0, *X[1:])), handle.array(np.ones(W, np.float32))
-    with dnn.plan_convolution_forward(handle, x, w, replay=True) as plan:
+    with dnn.convolution_forward.plan(handle, x, w, replay=True) as plan:
         assert plan(x, w).shape == (0, 5, 7, 9)
 
 
@@ -313,7 +322,7 @@ def test_a_result_that_replays(handle: dnn.Handle) -> None:
     row = replace(dnn.AlgorithmResult(dnn.RNNAlgo.STANDARD, network.spec.math_type), replay=True)
     assert "replayed" in str(row)
     assert "replayed" in str(dnn.AlgorithmTable([row], title="", timing="").explain())
-    with dnn.plan_rnn(handle, network.spec, network.x, algorithm=row) as plan:
+    with dnn.rnn_forward.plan(handle, network.spec, None, network.x, algorithm=row) as plan:
         assert plan.choice.replay
         for _ in range(3):
             network.assert_forward(call(plan, network))
@@ -332,7 +341,7 @@ def test_a_tuned_convolution_that_replays(
 ) -> None:
     """One-line calls inside `autotuned`, and plans, take a choice as it is."""
     problem = Problem(handle, X, W, math_type="fma")
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, interface=interface
     ) as plan:
         row = replace(plan.choice, replay=True)
@@ -345,7 +354,7 @@ def test_a_tuned_convolution_that_replays(
                 handle, problem.x, problem.w, problem.conv, out=out if turn % 2 else None
             )
             np.testing.assert_allclose(y.numpy(), problem.expected(), rtol=1e-4, atol=1e-5)
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, algorithm=row
     ) as plan:
         for _ in range(3):
@@ -404,8 +413,8 @@ def test_the_search_counts_copies(handle: dnn.Handle) -> None:
     )
     algorithms = ["STANDARD", "PERSIST_STATIC"]
     given = handle, network.spec, network.weights, network.x
-    assert not any(row.replay for row in dnn.find_rnn_forward(*given, algorithms=algorithms))
-    found = dnn.find_rnn_forward(*given, algorithms=algorithms, replay=True)
+    assert not any(row.replay for row in dnn.rnn_forward.find(*given, algorithms=algorithms))
+    found = dnn.rnn_forward.find(*given, algorithms=algorithms, replay=True)
     replayed = [row for row in found if row.replay]
     for row in replayed:
         (eager,) = [
@@ -429,9 +438,9 @@ def test_the_search_counts_copies(handle: dnn.Handle) -> None:
 def test_replay_is_true_or_false(handle: dnn.Handle, replay: Any) -> None:
     problem, network = Problem(handle, X, W), network_of(handle)
     with pytest.raises(dnn.ArgumentError, match=r"replay=.*; allowed: True, False"):
-        dnn.plan_convolution_forward(handle, problem.x, problem.w, replay=replay)
+        dnn.convolution_forward.plan(handle, problem.x, problem.w, replay=replay)
     with pytest.raises(dnn.ArgumentError, match=r"replay=.*; allowed: True, False"):
-        dnn.plan_rnn(handle, network.spec, network.x, replay=replay)
+        dnn.rnn_forward.plan(handle, network.spec, None, network.x, replay=replay)
 
 
 def test_in_a_capture_it_records_its_call(handle: dnn.Handle) -> None:
@@ -453,7 +462,7 @@ def test_in_a_capture_it_records_its_call(handle: dnn.Handle) -> None:
 
 def test_closed_with_all_that_it_kept(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1)
-    plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, replay=True)
+    plan = dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv, replay=True)
     kept = [plan(problem.x, problem.w) for _ in range(4)]
     plan.close()
     plan.close()
@@ -479,7 +488,7 @@ def test_a_call_that_cannot_be_recorded_is_made_as_it_is(
         raise dnn.CaptureError("not today")
 
     monkeypatch.setattr(handle.device, "recorder", broken)
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, replay=True
     ) as plan:
         for _ in range(3):
@@ -489,7 +498,7 @@ def test_a_call_that_cannot_be_recorded_is_made_as_it_is(
 
 def test_poisoned_results_are_replaced_wholly(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, replay=True
     ) as plan:
         outs = [poisoned(handle, problem.output_spec) for _ in range(5)]

@@ -26,12 +26,12 @@ class Number:
 
 def test_a_result_does_not_undo_true_float32(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1)
-    loose = dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv)[0]
+    loose = dnn.convolution_forward.find(handle, problem.x, problem.w, problem.conv)[0]
     assert loose.math_type == dnn.TF32
     strict = problem.conv.replace(math_type=dnn.TRUE_FLOAT32)
     with pytest.raises(dnn.ArgumentError, match=r"algorithm.*DEFAULT.*FMA"):
         dnn.convolution_forward(handle, problem.x, problem.w, strict, algorithm=loose)
-    tight = dnn.find_convolution_forward(handle, problem.x, problem.w, strict)[0]
+    tight = dnn.convolution_forward.find(handle, problem.x, problem.w, strict)[0]
     dnn.convolution_forward(
         handle, problem.x, problem.w, problem.conv, algorithm=tight
     )  # more than was asked for
@@ -58,7 +58,7 @@ def test_one_plan_for_all_spellings(handle: dnn.Handle) -> None:
 
 def needy(problem: Problem) -> dnn.AlgorithmResult:
     """Return an algorithm that needs workspace."""
-    table = dnn.get_convolution_forward(problem.handle, problem.x, problem.w, problem.conv)
+    table = dnn.convolution_forward.heuristic(problem.handle, problem.x, problem.w, problem.conv)
     return next(row for row in table if row.ok and row.workspace > 0)
 
 
@@ -93,9 +93,9 @@ def test_what_a_searchs_limit_excluded_is_told(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     needed = {
         row.algorithm: row.workspace
-        for row in dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
+        for row in dnn.convolution_forward.heuristic(handle, problem.x, problem.w, problem.conv)
     }
-    found = dnn.find_convolution_forward(
+    found = dnn.convolution_forward.find(
         handle, problem.x, problem.w, problem.conv, workspace_limit=0
     )
     excluded = {row.algorithm for row in found if not row.ok and row.workspace > 0}

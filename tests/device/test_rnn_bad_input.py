@@ -375,7 +375,7 @@ SPEC_CASES: dict[str, Case] = {
     "no_handle_of_a_search": (
         ARGUMENT,
         r"handle=.*comes first",
-        lambda b: dnn.find_rnn_forward(None, b.spec, b.network.weights, b.network.x),
+        lambda b: dnn.rnn_forward.find(None, b.spec, b.network.weights, b.network.x),
     ),
     "no_handle_of_weights": (
         ARGUMENT,

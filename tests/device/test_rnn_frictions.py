@@ -152,11 +152,11 @@ def test_a_plan_takes_a_spec_of_the_sequences(handle):
     expected = dnn.rnn_forward(
         handle, LSTM, weights, x, lengths=[5, 3], layout="batch_major"
     ).y.numpy()
-    with dnn.plan_rnn(handle, LSTM, data) as plan:
+    with dnn.rnn_forward.plan(handle, LSTM, None, data) as plan:
         np.testing.assert_array_equal(plan(weights, x, lengths=[5, 3]).y.numpy(), expected)
     for beside in ({"lengths": [5, 3]}, {"layout": "packed"}):
         with pytest.raises(ArgumentError, match="beside a whole spec"):
-            dnn.plan_rnn(handle, LSTM, data, **beside)
+            dnn.rnn_forward.plan(handle, LSTM, None, data, **beside)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
@@ -296,8 +296,8 @@ def test_what_takes_no_batch_of_0_says_what_does(handle):
     told = r"none of them 0 \(rnn_forward alone takes N = 0, in inference, not packed; else leave the call out\)$"
     for call in (
         lambda: dnn.rnn_forward(handle, LSTM, weights, x, training=True),
-        lambda: dnn.plan_rnn(handle, LSTM, x),
-        lambda: dnn.find_rnn_forward(handle, LSTM, weights, x),
+        lambda: dnn.rnn_forward.plan(handle, LSTM, None, x),
+        lambda: dnn.rnn_forward.find(handle, LSTM, weights, x),
         lambda: dnn.rnn_forward(
             handle, LSTM, weights, handle.zeros((0, 3)), layout="packed", lengths=[]
         ),
@@ -323,8 +323,8 @@ def test_how_to_say_it_otherwise(handle):
             ArgumentError,
             match=r"^x=.*neither a spec nor a device array: dnn\.TensorSpec\(shape, dtype\)",
         ):
-            dnn.plan_rnn(handle, LSTM, shape)
-    for call in (dnn.rnn_forward, dnn.find_rnn_forward):
+            dnn.rnn_forward.plan(handle, LSTM, None, shape)
+    for call in (dnn.rnn_forward, dnn.rnn_forward.find):
         with pytest.raises(TypeError, match=r"'batch_first'; layout='batch_major' says that$"):
             call(handle, LSTM, weights, x, batch_first=True)
     with pytest.raises(ArgumentError, match=r"did you mean batch_major\?"):
@@ -334,7 +334,7 @@ def test_how_to_say_it_otherwise(handle):
 def test_a_plan_says_what_workspace_it_has(handle, caplog):
     with (
         caplog.at_level("DEBUG", "cudnnlite"),
-        dnn.plan_rnn(handle, LSTM, handle.zeros((5, 2, 3))) as plan,
+        dnn.rnn_forward.plan(handle, LSTM, None, handle.zeros((5, 2, 3))) as plan,
     ):
         assert plan.choice.workspace == plan.workspace
         assert plan.workspace > 0 or handle.device.kind != "emulated"

@@ -155,8 +155,8 @@ class Network:
         return dnn.rnn_forward(self.handle, **self.arguments() | options)
 
     def find(self, **options: Any) -> dnn.AlgorithmTable:
-        """Call `find_rnn_forward`, with some arguments replaced."""
-        return dnn.find_rnn_forward(self.handle, **self.arguments() | options)
+        """Call `rnn_forward.find`, with some arguments replaced."""
+        return dnn.rnn_forward.find(self.handle, **self.arguments() | options)
 
     def plan(self, **options: Any) -> dnn.RNNPlan:
         """Call `plan_rnn`, with some arguments replaced."""
@@ -166,7 +166,7 @@ class Network:
             "lengths": self.lengths,
             "layout": self.layout,
         } | options
-        return dnn.plan_rnn(self.handle, **given)
+        return dnn.rnn_forward.plan(self.handle, **given)
 
     def call(self, plan: dnn.RNNPlan, **options: Any) -> Any:
         """Call a plan with these operands."""

@@ -590,7 +590,7 @@ def test_operands_of_another_stream(handle: dnn.Handle) -> None:
     handle.synchronize()
     handle.stream = handle.device.create_stream()
     other = Network(handle, seed=1)
-    found = dnn.find_rnn_forward(
+    found = dnn.rnn_forward.find(
         handle, network.spec, network.weights, other.x, network.hx, other.cx, algorithms=QUICK
     )
     assert found[0].ok

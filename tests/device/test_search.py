@@ -13,7 +13,7 @@ import cudnnlite as dnn
 from .problems import ALGORITHMS, PATTERN, Problem, fill, memory_of, poisoned
 
 SHAPES = ((2, 16, 12, 14), (24, 16, 3, 3))
-SEARCHES = {"get": dnn.get_convolution_forward, "find": dnn.find_convolution_forward}
+SEARCHES = {"get": dnn.convolution_forward.heuristic, "find": dnn.convolution_forward.find}
 search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 KINDS = {
     "float32": ("float32", "NCHW", "DEFAULT"),
@@ -40,7 +40,7 @@ def demanding(handle: dnn.Handle) -> tuple[Problem, dnn.AlgorithmTable]:
     )
     for x_shape, w_shape, layout in candidates:
         problem = Problem(handle, x_shape, w_shape, "float32", layout, padding=1, math_type="fma")
-        table = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
+        table = dnn.convolution_forward.heuristic(handle, problem.x, problem.w, problem.conv)
         if any(row.ok and row.workspace < table[0].workspace for row in table):
             return problem, table
     pytest.fail("for none of the problems does the heuristic prefer an algorithm with workspace")
@@ -64,7 +64,7 @@ def test_keeps_every_algorithm_the_failed_ones_last(
 @kinds
 def test_find_times_what_ran_fastest_first(handle: dnn.Handle, kind: str) -> None:
     problem = problem_of(handle, kind)
-    table = dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    table = dnn.convolution_forward.find(handle, problem.x, problem.w, problem.conv)
     times = [row.time_ms for row in table if row.ok]
     assert all(time is not None and time > 0 for time in times)
     assert times == sorted(times)
@@ -77,9 +77,9 @@ def test_what_one_kernel_of_the_emulated_device_stands_for(handle: dnn.Handle) -
     problem = problem_of(handle)
     dy = handle.zeros(problem.y_shape)
     for table in (
-        dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv),
-        dnn.find_convolution_backward_data(handle, problem.w, dy, problem.conv, x=problem.x),
-        dnn.find_convolution_backward_filter(handle, problem.x, dy, problem.conv, w=problem.w),
+        dnn.convolution_forward.find(handle, problem.x, problem.w, problem.conv),
+        dnn.convolution_backward_data.find(handle, problem.w, dy, problem.conv, x=problem.x),
+        dnn.convolution_backward_filter.find(handle, problem.x, dy, problem.conv, w=problem.w),
     ):
         firsts: dict[float | None, Any] = {}
         for row in table:
@@ -93,7 +93,7 @@ def test_what_one_kernel_of_the_emulated_device_stands_for(handle: dnn.Handle) -
 
 def test_get_times_nothing(handle: dnn.Handle) -> None:
     problem = problem_of(handle)
-    table = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    table = dnn.convolution_forward.heuristic(handle, problem.x, problem.w, problem.conv)
     assert all(row.time_ms is None for row in table)
 
 
@@ -105,7 +105,7 @@ def test_every_row_that_is_ok_can_be_applied(handle: dnn.Handle, search: Any, ki
     rows = [row for row in search(handle, problem.x, problem.w, problem.conv) if row.ok]
     for row in rows:
         problem.assert_right(problem.run(algorithm=row), row.algorithm, math_type=row.math_type)
-        with dnn.plan_convolution_forward(
+        with dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, algorithm=row
         ) as plan:
             assert (plan.choice.algorithm, plan.choice.math_type) == (row.algorithm, row.math_type)
@@ -130,7 +130,7 @@ def test_fma_is_kept(handle: dnn.Handle, layout: str, search: Any) -> None:
 def test_find_leaves_the_inputs_alone(handle: dnn.Handle) -> None:
     problem = problem_of(handle)
     before = memory_of(problem.x), memory_of(problem.w)
-    dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    dnn.convolution_forward.find(handle, problem.x, problem.w, problem.conv)
     np.testing.assert_array_equal(memory_of(problem.x), before[0])
     np.testing.assert_array_equal(memory_of(problem.w), before[1])
 
@@ -140,7 +140,7 @@ def test_find_leaves_out_alone_where_beta_reads_it(handle: dnn.Handle, beta: flo
     problem = problem_of(handle)
     out = handle.array(problem.old_host)
     before = memory_of(out)
-    found = dnn.find_convolution_forward(
+    found = dnn.convolution_forward.find(
         handle, problem.x, problem.w, problem.conv, beta=beta, out=out
     )
     np.testing.assert_array_equal(memory_of(out), before)
@@ -151,16 +151,16 @@ def test_find_with_out_and_beta_0(handle: dnn.Handle) -> None:
     """`out` may be overwritten, and stays usable."""
     problem = problem_of(handle)
     out = poisoned(handle, problem.output_spec)
-    best = dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv, out=out).best()
+    best = dnn.convolution_forward.find(handle, problem.x, problem.w, problem.conv, out=out).best()
     problem.assert_right(problem.run(algorithm=best, out=out), best.algorithm)
 
 
 def test_find_leaves_no_memory_behind(handle: dnn.Handle) -> None:
     problem = problem_of(handle)
-    dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    dnn.convolution_forward.find(handle, problem.x, problem.w, problem.conv)
     handle.synchronize()
     before = handle.device.memory_used(), handle.workspace.size
-    dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    dnn.convolution_forward.find(handle, problem.x, problem.w, problem.conv)
     handle.synchronize()
     assert (handle.device.memory_used(), handle.workspace.size) == before
 
@@ -177,7 +177,7 @@ def test_searches_for_another_output(handle: dnn.Handle, search: Any) -> None:
 @pytest.mark.parametrize("limit", [0, "1 KiB"])
 def test_find_keeps_its_workspace_limit(handle: dnn.Handle, limit: Any) -> None:
     problem = problem_of(handle)
-    found = dnn.find_convolution_forward(
+    found = dnn.convolution_forward.find(
         handle, problem.x, problem.w, problem.conv, workspace_limit=limit
     )
     allowed = 0 if limit == 0 else 1024
@@ -186,7 +186,7 @@ def test_find_keeps_its_workspace_limit(handle: dnn.Handle, limit: Any) -> None:
     assert len(found) >= len(ALGORITHMS)
 
 
-@pytest.mark.parametrize("call", ["plan_convolution_forward", "convolution_forward"])
+@pytest.mark.parametrize("call", ["convolution_forward.plan", "convolution_forward"])
 def test_a_limit_that_costs_something_warns(handle: dnn.Handle, call: str) -> None:
     problem, table = demanding(handle)
     limit = table[0].workspace - 1
@@ -244,4 +244,4 @@ def test_a_forced_algorithm_over_the_limit_is_an_error(handle: dnn.Handle) -> No
 def test_find_wants_something_to_time(handle: dnn.Handle) -> None:
     x, w = handle.empty((0, 16, 12, 14)), handle.empty((24, 16, 3, 3))
     with pytest.raises(dnn.ArgumentError, match="empty batch"):
-        dnn.find_convolution_forward(handle, x, w)
+        dnn.convolution_forward.find(handle, x, w)

@@ -27,7 +27,7 @@ with dnn.Handle() as handle:
     y = dnn.convolution_forward(handle, x, w, conv)             # picks an algorithm, leases workspace
     print(y.shape, y.numpy().mean())
 
-    found = dnn.find_convolution_forward(handle, x, w, conv)    # cudnnFind...Ex
+    found = dnn.convolution_forward.find(handle, x, w, conv)    # cudnnFind...Ex
     print(found)                                                # a table: algorithm, ms, workspace, deterministic, math, status
     best = found.best(workspace_limit="64 MiB", deterministic=True)
     y = dnn.convolution_forward(handle, x, w, conv, algorithm=best)

@@ -35,7 +35,7 @@ def test_on_a_stream_of_its_own(device: Any) -> None:
     with dnn.Handle(device, stream=stream) as handle:
         assert handle.stream is stream
         problem = Problem(handle, X, W, padding=1, math_type="fma")
-        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+        with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
             y = plan(problem.x, problem.w)
             problem.assert_right(y, plan.choice.algorithm)
         problem.check()
@@ -62,13 +62,13 @@ def test_cudnn_is_told_the_stream(handle: dnn.Handle) -> None:
 def test_the_stream_changes_between_calls(handle: dnn.Handle) -> None:
     """What is made on one stream is used on another after a wait; each stream has a workspace of its own."""
     problem = Problem(handle, X, W, "float16", padding=1)
-    rows = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    rows = dnn.convolution_forward.heuristic(handle, problem.x, problem.w, problem.conv)
     algorithm = max((row for row in rows if row.ok), key=lambda row: row.workspace)
     assert algorithm.workspace > 0
     streams = [handle.stream, handle.device.create_stream(), handle.device.create_stream()]
     handle.synchronize()
     results, sizes = [], []
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, algorithm=algorithm
     ) as plan:
         for stream in streams * 2:
@@ -146,7 +146,7 @@ def test_a_handle_for_each_thread(device: Any, own_stream: bool) -> None:
         with dnn.Handle(device, stream=stream) as handle:
             problem = Problem(handle, X, W, seed=seed, padding=1, math_type="fma")
             algorithm = problem.choice()
-            with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+            with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
                 barrier.wait(timeout=60)
                 for _ in range(20):
                     results = [problem.run(), plan(problem.x, problem.w)]

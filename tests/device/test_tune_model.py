@@ -15,14 +15,13 @@ import pytest
 from helpers.harness import run_python
 
 import cudnnlite as dnn
+from cudnnlite import convolution_forward, rnn_forward
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.claims import claimed_device
 from cudnnlite.autotune.model import ModelTuning, tune_model
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuner import Tuner
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
-from cudnnlite.problems.rnn import RNNForwardProblem
 
 from .problems import Problem as Case
 from .test_plan import count_calls
@@ -32,9 +31,11 @@ FMA = dnn.ConvolutionSpec(1, math_type="fma")
 W = {channels: (channels, 4, 3, 3) for channels in (2, 3, 5, 6)}
 X = (2, 4, 9, 8)
 CONVOLUTIONS = [
-    ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(w), FMA) for w in W.values()
+    convolution_forward.problem(dnn.TensorSpec(X), dnn.FilterSpec(w), FMA) for w in W.values()
 ]
-LSTM = RNNForwardProblem(dnn.RNNSpec("lstm", 6, 8, math_type="fma"), dnn.RNNDataSpec((5, 4, 6)))
+LSTM = rnn_forward.problem(
+    dnn.RNNSpec("lstm", 6, 8, math_type="fma"), None, dnn.RNNDataSpec((5, 4, 6))
+)
 PROBLEMS = [*CONVOLUTIONS, LSTM, CONVOLUTIONS[0]]
 WAYS = ("here", "pool", "threads", "processes")
 
@@ -148,8 +149,8 @@ def test_a_forked_process_says_what_is_wrong(path: Path) -> None:
         from concurrent.futures import ProcessPoolExecutor
         import cudnnlite as dnn
         from cudnnlite.autotune.model import tune_model
-        from cudnnlite.problems.convolution import ConvolutionForwardProblem
-        problem = ConvolutionForwardProblem(dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((2, 4, 3, 3)))
+        from cudnnlite.problems.convolution import Problem
+        problem = Problem(dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((2, 4, 3, 3)))
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as executor:
             try:
                 tune_model([problem], executor=executor, cache=sys.argv[1])

@@ -14,12 +14,11 @@ from helpers.harness import World
 from tolerances import bound
 
 import cudnnlite as dnn
+from cudnnlite import convolution_forward, rnn_forward
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import deciding_ms
-from cudnnlite.problems.rnn import RNNForwardProblem
 from cudnnlite.search.timing_policy import TimingPolicy
 
 from .problems import ALGORITHMS, FIRST, LAST, PATTERN, Array, fill, memory_of, upload, with_gaps
@@ -38,8 +37,10 @@ HEURISTIC, WORKSPACE = (
 RUNNING = (FORWARD, FIND, RNN_FORWARD)
 X, W, Y = (2, 4, 9, 8), (6, 4, 3, 3), (2, 6, 9, 8)
 FMA = dnn.ConvolutionSpec(1, math_type="fma")
-SMALL = ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(W), FMA)
-LSTM = RNNForwardProblem(dnn.RNNSpec("lstm", 6, 8, math_type="fma"), dnn.RNNDataSpec((5, 4, 6)))
+SMALL = convolution_forward.problem(dnn.TensorSpec(X), dnn.FilterSpec(W), FMA)
+LSTM = rnn_forward.problem(
+    dnn.RNNSpec("lstm", 6, 8, math_type="fma"), None, dnn.RNNDataSpec((5, 4, 6))
+)
 PROBLEMS: dict[str, Problem] = {"convolution": SMALL, "rnn": LSTM}
 ALLOWED = {
     "FMA": {"FMA"},
@@ -73,10 +74,10 @@ def tuner_of(handle: dnn.Handle, cache: Any = ":memory:", **policy: Any) -> dnn.
     )
 
 
-def problem_of(case: Case, **options: Any) -> ConvolutionForwardProblem:
+def problem_of(case: Case, **options: Any) -> Problem:
     """Return the problem that a case's arrays pose."""
     w = dnn.FilterSpec(case.w.shape, case.w.spec.dtype, case.w.layout)
-    return ConvolutionForwardProblem(case.x.spec, w, case.conv, **options)
+    return convolution_forward.problem(case.x.spec, w, case.conv, **options)
 
 
 def names(rows: Any) -> list[str]:
@@ -291,8 +292,8 @@ class Steady(EmulatedDevice):
 @pytest.mark.parametrize("device", ["emulated"], indirect=True)
 def test_the_last_bits_tell_kernels_apart(device: Any) -> None:
     """Of sums that are rounded, and not of those that are exact, in which the kernels of all math types agree."""
-    one = ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(W), dnn.ConvolutionSpec(1))
-    half = ConvolutionForwardProblem(
+    one = convolution_forward.problem(dnn.TensorSpec(X), dnn.FilterSpec(W), dnn.ConvolutionSpec(1))
+    half = convolution_forward.problem(
         dnn.TensorSpec(X, "float16"), dnn.FilterSpec(W, "float16"), one.conv
     )
     whole = {
@@ -319,7 +320,7 @@ def test_the_last_bits_tell_kernels_apart(device: Any) -> None:
 def test_what_cudnn_says_of_each(handle: dnn.Handle) -> None:
     """Determinism is the heuristic's word, and cudnnFind's figure stays beside ours."""
     table = tuner_of(handle).tune(SMALL)
-    found = dnn.get_convolution_forward(handle, SMALL.x, SMALL.w, SMALL.conv)
+    found = dnn.convolution_forward.heuristic(handle, SMALL.x, SMALL.w, SMALL.conv)
     said = {row.algorithm: row.deterministic for row in found}
     for row in table:
         assert row.deterministic == said.get(row.algorithm)
@@ -330,12 +331,12 @@ def test_what_cudnn_says_of_each(handle: dnn.Handle) -> None:
 def test_cudnn_is_asked_for_tensor_cores_in_half_precision(handle: dnn.Handle) -> None:
     """As a call does that names nothing: without them its search is ten times slower, and beating it says nothing."""
     x, w = dnn.TensorSpec((2, 8, 9, 8), "float16"), dnn.FilterSpec((8, 8, 3, 3), "float16")
-    table = tuner_of(handle).tune(dnn.ConvolutionForwardProblem(x, w, dnn.ConvolutionSpec()))
+    table = tuner_of(handle).tune(dnn.convolution_forward.problem(x, w, dnn.ConvolutionSpec()))
     assert "TENSOR_OP" in {row.math_type.name for row in table if row.find_ms is not None}
 
 
 def test_what_cudnn_refuses_says_so(handle: dnn.Handle) -> None:
-    problem = ConvolutionForwardProblem(
+    problem = convolution_forward.problem(
         SMALL.x, SMALL.w, dnn.ConvolutionSpec(1, 2, math_type="fma")
     )
     table = tuner_of(handle).tune(problem)
@@ -816,9 +817,9 @@ def test_what_nothing_satisfies_says_what_excluded_each(
 # ---------------------------------------------------------------- RNNs
 
 
-def network_problem(network: Network, training: bool = False) -> RNNForwardProblem:
+def network_problem(network: Network, training: bool = False) -> Problem:
     data = dnn.RNNDataSpec(network.x.shape, network.lengths, network.spec.dtype, network.layout)
-    return RNNForwardProblem(network.spec, data, training)
+    return rnn_forward.problem(network.spec, None, data, training=training)
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
@@ -1001,8 +1002,8 @@ def test_after_each_failure_the_handle_is_as_before(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Each C call of a search fails once: it is a row, or an error; then the handle works on, and nothing is left."""
-    network = RNNForwardProblem(
-        dnn.RNNSpec("tanh", 3, 4, math_type="fma"), dnn.RNNDataSpec((2, 2, 3))
+    network = rnn_forward.problem(
+        dnn.RNNSpec("tanh", 3, 4, math_type="fma"), None, dnn.RNNDataSpec((2, 2, 3))
     )
     problem = SMALL if kind == "convolution" else network
     status, nth, rows, errors = S.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, 0, 0, 0

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite import convolution_forward, rnn_forward
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.devices.choice import get_device
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
-from cudnnlite.problems.rnn import RNNForwardProblem
+from cudnnlite.problems.problem import Problem
 
 from .problems import PATTERN, Problem, fill, memory_of
 from .test_plan import count_calls
@@ -38,7 +38,9 @@ class Bench:
         self.out = handle.empty(Y)
         fill(self.out, PATTERN)
         self.network = Network(handle)
-        self.rnn = RNNForwardProblem(self.network.spec, dnn.RNNDataSpec(self.network.x.shape))
+        self.rnn = rnn_forward.problem(
+            self.network.spec, None, dnn.RNNDataSpec(self.network.x.shape)
+        )
         self.rnn_operands = {"x": self.network.x, "weights": self.network.weights}
 
     def tune(self, **changes: Any) -> Any:
@@ -144,7 +146,7 @@ def test_a_handle_that_was_closed_later(
     device: Any, monkeypatch: pytest.MonkeyPatch, remembered: bool
 ) -> None:
     hurry(monkeypatch)
-    problem = ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(W))
+    problem = convolution_forward.problem(dnn.TensorSpec(X), dnn.FilterSpec(W))
     with dnn.Handle(device) as handle:
         tuner = dnn.Tuner(handle, ":memory:")
         if remembered:
@@ -185,7 +187,7 @@ def test_a_cache_that_was_closed(device: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(type(device), "kind", "cuda")
     with dnn.Handle(device) as handle:
         tuner = dnn.Tuner(handle, cache)
-        problem = ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(W))
+        problem = convolution_forward.problem(dnn.TensorSpec(X), dnn.FilterSpec(W))
         for call in (
             lambda: tuner.tune(problem),
             lambda: tuner.choose(problem),
@@ -202,22 +204,22 @@ PROBLEMS: dict[str, Any] = {
     "spec": dnn.TensorSpec(X),
     "convolution": dnn.ConvolutionSpec(),
     "network": SPEC,
-    "plain": ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(W)).to_plain(),
-    "class": ConvolutionForwardProblem,
-    "list": [ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(W))],
+    "plain": convolution_forward.problem(dnn.TensorSpec(X), dnn.FilterSpec(W)).to_plain(),
+    "class": Problem,
+    "list": [convolution_forward.problem(dnn.TensorSpec(X), dnn.FilterSpec(W))],
 }
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("method", ["tune", "choose", "is_remembered"])
 def test_what_is_no_problem(bench: Bench, method: str, name: str) -> None:
-    message = r"problem=.* cannot be tuned; allowed: ConvolutionForwardProblem, ConvolutionBackwardDataProblem"
+    message = r"problem=.* cannot be tuned; allowed: Problem, Problem"
     refuses(dnn.ArgumentError, message, lambda: getattr(bench.tuner, method)(PROBLEMS[name]))
 
 
 @pytest.mark.parametrize("method", ["tune", "choose"])
 def test_an_empty_batch(bench: Bench, method: str) -> None:
-    empty = ConvolutionForwardProblem(dnn.TensorSpec((0, *X[1:])), dnn.FilterSpec(W))
+    empty = convolution_forward.problem(dnn.TensorSpec((0, *X[1:])), dnn.FilterSpec(W))
     refuses(
         dnn.ArgumentError,
         r"x=TensorSpec\(\(0, .*is an empty batch",
@@ -392,7 +394,7 @@ def test_operands_that_are_not_the_problems(
 
 def test_cx_of_a_network_without_one(handle: dnn.Handle) -> None:
     network = Network(handle, "gru")
-    problem = RNNForwardProblem(network.spec, dnn.RNNDataSpec(network.x.shape))
+    problem = rnn_forward.problem(network.spec, None, dnn.RNNDataSpec(network.x.shape))
     operands = {"x": network.x, "weights": network.weights, "cx": network.hx}
     refuses(
         dnn.ArgumentError,
@@ -455,5 +457,5 @@ def test_what_lies_beyond_a_sequences_end_is_not_looked_at(
     host = network.x_host.copy()
     host[length:] = value
     x = bench.handle.array(host)
-    problem = RNNForwardProblem(network.spec, dnn.RNNDataSpec(x.shape, (length,) * 4))
+    problem = rnn_forward.problem(network.spec, None, dnn.RNNDataSpec(x.shape, (length,) * 4))
     assert dnn.Tuner(bench.handle, ":memory:").tune(problem, bench.rnn_operands | {"x": x})[0].ok

@@ -123,7 +123,7 @@ def test_a_trace_that_asks_all_devices_leaves_the_current_one(pair: Any) -> None
     second.array(np.zeros((1, 1, 2, 2), np.float32))
     problem = Problem(first, X, W, padding=1, math_type="fma")
     with dnn.trace() as traced:
-        found = dnn.find_convolution_forward(first, problem.x, problem.w, problem.conv)
+        found = dnn.convolution_forward.find(first, problem.x, problem.w, problem.conv)
         for handle in (first, second, first):
             other = Problem(handle, X, W, padding=1, math_type="fma")
             other.assert_right(other.run(), other.choice())

@@ -33,7 +33,7 @@ def test_a_recurrent_network(handle, cell):
     )
     dy = handle.array(random(2, 5, 3, 16))
     for byte in BYTES:
-        with dnn.plan_rnn(handle, spec, x, lengths=[5, 3, 2], training=True) as plan:
+        with dnn.rnn_forward.plan(handle, spec, None, x, lengths=[5, 3, 2], training=True) as plan:
             reserve, workspace = plan.new_reserve(), handle.empty((plan.workspace,), "uint8")
             for memory in (workspace, reserve.array):
                 memory.fill(byte)

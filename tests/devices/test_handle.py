@@ -308,9 +308,9 @@ USES = {
     "stream": lambda h, x, w: setattr(h, "stream", None),
     "synchronize": lambda h, x, w: h.synchronize(),
     "convolution_forward": lambda h, x, w: dnn.convolution_forward(h, x, w),
-    "find": lambda h, x, w: dnn.find_convolution_forward(h, x, w),
-    "get": lambda h, x, w: dnn.get_convolution_forward(h, x, w),
-    "plan": lambda h, x, w: dnn.plan_convolution_forward(h, x, w).close(),
+    "find": lambda h, x, w: dnn.convolution_forward.find(h, x, w),
+    "get": lambda h, x, w: dnn.convolution_forward.heuristic(h, x, w),
+    "plan": lambda h, x, w: dnn.convolution_forward.plan(h, x, w).close(),
 }
 
 
@@ -354,7 +354,7 @@ def test_another_thread_is_refused(own_handle, use):
 
 def test_a_plan_on_another_thread_is_refused(own_handle):
     x, w = own_handle.array(X), own_handle.array(W)
-    with dnn.plan_convolution_forward(own_handle, x, w) as plan:
+    with dnn.convolution_forward.plan(own_handle, x, w) as plan:
         plan(x, w)
         assert isinstance(on_another_thread(lambda: plan(x, w)), ThreadError)
 
@@ -364,7 +364,7 @@ def test_another_thread_is_allowed_if_asked(own_device):
         x, w = handle.array(X), handle.array(W)
         expected = dnn.convolution_forward(handle, x, w).numpy()
         results = []
-        with dnn.plan_convolution_forward(handle, x, w) as plan:
+        with dnn.convolution_forward.plan(handle, x, w) as plan:
             plan(x, w)
             assert on_another_thread(lambda: results.append(plan(x, w).numpy())) is None
         assert (
@@ -388,7 +388,7 @@ def test_a_handle_may_be_closed_on_another_thread(world):
 def test_close_closes_plans(world):
     handle = Handle(world.device)
     x, w = handle.array(X), handle.array(W)
-    plan = dnn.plan_convolution_forward(
+    plan = dnn.convolution_forward.plan(
         handle, x, w, dnn.ConvolutionSpec(1), interface="descriptor"
     )
     dnn.convolution_forward(handle, x, w)
@@ -409,7 +409,7 @@ def test_close_closes_plans(world):
 def test_a_plan_closed_by_itself(world):
     with Handle(world.device) as handle:
         x, w = handle.array(X), handle.array(W)
-        with dnn.plan_convolution_forward(handle, x, w) as plan:
+        with dnn.convolution_forward.plan(handle, x, w) as plan:
             assert repr(plan).startswith("<ConvolutionForwardPlan of TensorSpec((1, 2, 4, 4)")
         assert plan.closed
         assert repr(plan).startswith("<closed ConvolutionForwardPlan")
@@ -421,7 +421,7 @@ def test_a_plan_closed_by_itself(world):
 
 @pytest.mark.parametrize("duplicate", [copy.copy, pickle.dumps])
 def test_a_plan_has_no_second_owner(own_handle, duplicate):
-    plan = dnn.plan_convolution_forward(
+    plan = dnn.convolution_forward.plan(
         own_handle, dnn.TensorSpec(X.shape), dnn.FilterSpec(W.shape)
     )
     with plan, pytest.raises(TypeError, match="belongs to a handle"):
@@ -445,7 +445,7 @@ def test_a_leaked_handle_warns_and_is_destroyed(world):
 def test_a_leaked_plan_warns_and_is_destroyed(world):
     with Handle(world.device) as handle:
         leaked = [
-            dnn.plan_convolution_forward(handle, dnn.TensorSpec(X.shape), dnn.FilterSpec(W.shape))
+            dnn.convolution_forward.plan(handle, dnn.TensorSpec(X.shape), dnn.FilterSpec(W.shape))
         ]
         with pytest.warns(ResourceWarning, match=r"ConvolutionForwardPlan of .* was never closed"):
             drop(leaked)
@@ -459,7 +459,7 @@ def test_a_leaked_plan_is_destroyed_even_where_the_warning_is_an_error(world, mo
     monkeypatch.setattr(sys, "unraisablehook", lambda args: shown.append(type(args.exc_value)))
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: shown.append(kind))
     with Handle(world.device) as handle:
-        plan = dnn.plan_convolution_forward(
+        plan = dnn.convolution_forward.plan(
             handle, dnn.TensorSpec(X.shape), dnn.FilterSpec(W.shape)
         )
         with warnings.catch_warnings():
@@ -477,7 +477,7 @@ EVERYTHING_OPEN = """
     handle = dnn.Handle("emulated")
     x, w = handle.array(np.ones((1, 2, 5, 5), np.float32)), handle.array(np.ones((3, 2, 3, 3), np.float32))
     descriptors = [dnn.TensorDescriptor((1, 2, 3, 4)), dnn.FilterDescriptor((1, 2, 3, 4)), dnn.ConvolutionDescriptor(1)]
-    plan = dnn.plan_convolution_forward(handle, x, w)
+    plan = dnn.convolution_forward.plan(handle, x, w)
     y = dnn.convolution_forward(handle, x, w, dnn.ConvolutionSpec(1))
     exported = np.from_dlpack(y)
     cycle = [handle, plan]

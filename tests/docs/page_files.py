@@ -6,12 +6,13 @@ from pathlib import Path
 
 from markdown_pages import Page
 
+from cudnnlite import convolution_forward
 from cudnnlite._raw.library import load_library
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ProblemList
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
@@ -62,8 +63,8 @@ def write_cache(path: Path) -> None:
             )
 
 
-def _problem() -> ConvolutionForwardProblem:
-    return ConvolutionForwardProblem(
+def _problem() -> Problem:
+    return convolution_forward.problem(
         TensorSpec((1, 8, 16, 16)), FilterSpec((8, 8, 3, 3)), ConvolutionSpec(padding=1)
     )
 

@@ -69,16 +69,16 @@ HAVE_AN_EXAMPLE = (
     "convolution_backward_filter",
     "convolution_forward",
     "convolution_transpose",
-    "find_convolution_backward_data",
-    "find_convolution_backward_filter",
-    "find_convolution_forward",
-    "find_rnn_forward",
-    "get_convolution_backward_data",
-    "get_convolution_backward_filter",
-    "get_convolution_forward",
-    "plan_convolution_backward_data",
-    "plan_convolution_backward_filter",
-    "plan_convolution_forward",
+    "convolution_backward_data.find",
+    "convolution_backward_filter.find",
+    "convolution_forward.find",
+    "rnn_forward.find",
+    "convolution_backward_data.heuristic",
+    "convolution_backward_filter.heuristic",
+    "convolution_forward.heuristic",
+    "convolution_backward_data.plan",
+    "convolution_backward_filter.plan",
+    "convolution_forward.plan",
     "plan_rnn",
     "problems_from_onnx",
     "record_problems",
@@ -91,12 +91,12 @@ HAVE_AN_EXAMPLE = (
 NO_OCCASION = {
     "RNNDescriptor": {"cudnnRNNSetClip_v8", "cudnnRNNGetClip_v8"},  # of older libraries
     "TensorDescriptor": {"cudnnSetTensorNdDescriptorEx"},  # for NCHW_VECT_C
-    "find_rnn_forward": {"cudnnRNNBackwardData_v8"},  # in training
+    "rnn_forward.find": {"cudnnRNNBackwardData_v8"},  # in training
     "convolution_backward_filter": {"cudnnConvolutionBackwardFilter"},  # where no engine serves
     "convolution_transpose": {"cudnnConvolutionBackwardData"},
-    "plan_convolution_backward_data": {"cudnnTransformTensor"},  # for a choice in another layout
-    "plan_convolution_backward_filter": {"cudnnTransformTensor"},
-    "plan_convolution_forward": {"cudnnTransformTensor"},
+    "convolution_backward_data.plan": {"cudnnTransformTensor"},  # for a choice in another layout
+    "convolution_backward_filter.plan": {"cudnnTransformTensor"},
+    "convolution_forward.plan": {"cudnnTransformTensor"},
     "plan_rnn": {"cudnnBuildRNNDynamic"},  # for PERSIST_DYNAMIC
 }
 

@@ -395,7 +395,7 @@ def test_a_bad_pointer_becomes_an_execution_failure(own_handle, pointer):
 
     x = own_handle.array(np.ones((1, 2, 5, 5), np.float32))
     w = own_handle.array(np.ones((2, 2, 3, 3), np.float32))
-    with dnn.plan_convolution_forward(own_handle, x, w, algorithm="gemm") as plan:
+    with dnn.convolution_forward.plan(own_handle, x, w, algorithm="gemm") as plan:
         assert plan.workspace > 0
         y = plan(x, w)
         before = y.numpy()

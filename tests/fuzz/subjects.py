@@ -79,17 +79,17 @@ class Things:
         self.sequence = self.handle.array(rng.standard_normal((4, 2, 2), np.float32))
         out = dnn.rnn_forward(self.handle, self.lstm, self.weights, self.sequence, training=True)
         self.reserve, self.sequences = out.reserve, out.y
-        self.problem = dnn.ConvolutionForwardProblem(
+        self.problem = dnn.convolution_forward.problem(
             self.x.spec, dnn.FilterSpec(self.w.shape), self.conv
         )
-        self.table = dnn.find_convolution_forward(self.handle, self.x, self.w, self.conv)
+        self.table = dnn.convolution_forward.find(self.handle, self.x, self.w, self.conv)
         self.dropout = dnn.DropoutState(self.handle)
         with dnn.trace() as self.trace:
             dnn.pooling_forward(self.handle, self.x, dnn.PoolingSpec(2)).numpy()
         self.model = onnx.parser.parse_model(MODEL)
         self.tuner = dnn.Tuner(self.handle, cache=None)
-        self.plan = dnn.plan_convolution_forward(self.handle, self.x, self.w, self.conv)
-        self.rnn_plan = dnn.plan_rnn(self.handle, self.lstm, self.sequence)
+        self.plan = dnn.convolution_forward.plan(self.handle, self.x, self.w, self.conv)
+        self.rnn_plan = dnn.rnn_forward.plan(self.handle, self.lstm, None, self.sequence)
         self.rnn_out = out
         self.attention = dnn.AttentionSpec(1, 2, q_proj_size=2, o_proj_size=2, bias=True)
         self.projections = dnn.AttentionWeights(self.handle, self.attention)
@@ -448,10 +448,10 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         **{name: np.ones((1, 3, 1, 1), np.float32) for name in ("scale", "shift", "mean", "var")},
         "epsilon": 1e-5,
     },
-    "find_convolution_forward": lambda t: _convolving(t, **_FIND),
-    "find_rnn_forward": lambda t: _recurrent(t, weights=t.weights, algorithms=["standard"]),
-    "get_convolution_forward": lambda t: _convolving(t, out=t.y),
-    "plan_convolution_forward": lambda t: _convolving(t, **_PLAN),
+    "convolution_forward.find": lambda t: _convolving(t, **_FIND),
+    "rnn_forward.find": lambda t: _recurrent(t, weights=t.weights, algorithms=["standard"]),
+    "convolution_forward.heuristic": lambda t: _convolving(t, out=t.y),
+    "convolution_forward.plan": lambda t: _convolving(t, **_PLAN),
     "plan_operation": lambda t: {
         "handle": t.handle,
         "operation": dnn.scale_tensor,
@@ -526,7 +526,9 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.PoolingSpec: lambda t: dnn.PoolingSpec(2),
     dnn.ProblemList: lambda t: dnn.ProblemList([t.problem]),
     dnn.RNNDataSpec: lambda t: dnn.RNNDataSpec((4, 2, 3)),
-    dnn.RNNForwardProblem: lambda t: dnn.RNNForwardProblem(t.lstm, dnn.RNNDataSpec((4, 2, 2))),
+    dnn.RNNForwardProblem: lambda t: dnn.rnn_forward.problem(
+        t.lstm, None, dnn.RNNDataSpec((4, 2, 2))
+    ),
     dnn.RNNPlan: lambda t: t.rnn_plan,
     dnn.RNNSpec: lambda t: t.lstm,
     dnn.RNNWeights: lambda t: t.weights,

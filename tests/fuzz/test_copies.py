@@ -51,7 +51,7 @@ def captured(things: Things) -> Any:
 
 def replayed(things: Things) -> Any:
     """Return the prepared call of a plan that replays."""
-    things.replaying = dnn.plan_convolution_forward(
+    things.replaying = dnn.convolution_forward.plan(
         things.handle, things.x, things.w, things.conv, replay=True
     )
     return things.replaying._prepared
@@ -59,19 +59,19 @@ def replayed(things: Things) -> Any:
 
 def backward_data_plan(things: Things) -> Any:
     """Return a plan of a convolution's gradient of its input."""
-    return dnn.plan_convolution_backward_data(things.handle, things.w, things.y, things.conv)
+    return dnn.convolution_backward_data.plan(things.handle, things.w, things.y, things.conv)
 
 
 def backward_filter_plan(things: Things) -> Any:
     """Return a plan of a convolution's gradient of its filter."""
     w = dnn.FilterSpec(things.w.shape)
-    return dnn.plan_convolution_backward_filter(things.handle, things.x, things.y, things.conv, w=w)
+    return dnn.convolution_backward_filter.plan(things.handle, things.x, things.y, things.conv, w=w)
 
 
 def fused_plan(things: Things) -> Any:
     """Return a plan of a convolution with bias and activation."""
     bias = dnn.TensorSpec((1, 3, 1, 1))
-    return dnn.plan_convolution_bias_activation_forward(
+    return dnn.convolution_bias_activation_forward.plan(
         things.handle,
         things.x.spec,
         dnn.FilterSpec(things.w.shape),
@@ -100,7 +100,7 @@ RETURNED: dict[str, Callable[[Things], Any]] = {
     "RNNGradients": rnn_gradients,
     "RNNOutput": lambda t: dnn.rnn_forward(t.handle, t.lstm, t.weights, t.sequence),
     "RNNReserve": lambda t: t.reserve,
-    "RNNResult": lambda t: dnn.find_rnn_forward(t.handle, t.lstm, t.weights, t.sequence)[0],
+    "RNNResult": lambda t: dnn.rnn_forward.find(t.handle, t.lstm, t.weights, t.sequence)[0],
     "RNNTrainingOutput": lambda t: t.rnn_out,
     "Replay": lambda t: dnn.Replay(1, 2, 3, 4),
     "ReplayCosts": lambda t: dnn.ReplayCosts(1.0, 2.0, 3.0, 4.0),
@@ -116,7 +116,7 @@ OTHERS: dict[str, Callable[[Things], Any]] = {
     "handle.device": lambda t: t.handle.device,
     "handle.plans": lambda t: t.handle.plans,
     "handle.stream": lambda t: t.handle.stream,
-    "a plan of scale_tensor": lambda t: dnn.plan_operation(t.handle, dnn.scale_tensor, t.y, 1.0),
+    "a plan of scale_tensor": lambda t: dnn.scale_tensor.plan(t.handle, t.y, 1.0),
     "a plan's replayed call": replayed,
     "a plan's execution plan": lambda t: t.plan._prepared,
     "the memory of an array": lambda t: t.x._owner,

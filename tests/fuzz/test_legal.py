@@ -37,7 +37,7 @@ def test_convolutions(dtype: str, own: Any, drawing: Any) -> None:
         spec = problem.output_spec
         out = own.array(problem.old_host, layout=spec.layout) if beta else poisoned(own, spec)
         try:
-            with dnn.plan_convolution_forward(
+            with dnn.convolution_forward.plan(
                 own, problem.x, problem.w, problem.conv, alpha=alpha, beta=beta, out=out
             ) as plan:
                 y, algorithm = plan(problem.x, problem.w, out=out), plan.choice.algorithm

@@ -22,11 +22,13 @@ from typing import Any
 
 import cudnnlite as dnn
 import cudnnlite.devices.cuda_facts
+from cudnnlite import convolution_forward
 from cudnnlite.autotune import tuner
 from cudnnlite.devices import choice
 from cudnnlite.devices.device import DeviceFacts
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.problems.convolution import FORWARD, ConvolutionForwardProblem
+from cudnnlite.problems.convolution import FORWARD
+from cudnnlite.problems.problem import Problem
 
 FOLDER, GPUS = "PRETEND_FOLDER", "PRETEND_GPUS"
 A, M = dnn.ConvolutionFwdAlgo, dnn.MathType
@@ -179,8 +181,8 @@ class Pretence:
         )
 
 
-def problem(k: int = 4, **conv: Any) -> ConvolutionForwardProblem:
+def problem(k: int = 4, **conv: Any) -> Problem:
     """Return a small convolution with k filters."""
-    return ConvolutionForwardProblem(
+    return convolution_forward.problem(
         dnn.TensorSpec((2, 3, 8, 9)), dnn.FilterSpec((k, 3, 3, 3)), dnn.ConvolutionSpec(**conv)
     )

@@ -6,13 +6,19 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from cudnnlite import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite import (
+    ConvolutionSpec,
+    FilterSpec,
+    RNNDataSpec,
+    RNNSpec,
+    TensorSpec,
+    convolution_forward,
+    rnn_forward,
+)
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType, RNNAlgo, Status
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
 from cudnnlite.problems.results import ConvolutionResult, RNNResult
-from cudnnlite.problems.rnn import RNNForwardProblem
 
 H200 = DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", 92800)
 H100 = replace(H200, gpu="NVIDIA H100 80GB HBM3")
@@ -22,11 +28,11 @@ EARLY, LATE = "2026-01-31T10:00:00+00:00", "2026-01-31T11:00:00+00:00"
 
 def convolution(number=0):
     x, w = TensorSpec((1 + number, 8, 16, 16), "float16"), FilterSpec((16, 4, 3, 3), "float16")
-    return ConvolutionForwardProblem(x, w, ConvolutionSpec(padding=1, groups=2))
+    return convolution_forward.problem(x, w, ConvolutionSpec(padding=1, groups=2))
 
 
 def rnn(number=0):
-    return RNNForwardProblem(RNNSpec("lstm", 8, 16), RNNDataSpec((5, 2 + number, 8)))
+    return rnn_forward.problem(RNNSpec("lstm", 8, 16), None, RNNDataSpec((5, 2 + number, 8)))
 
 
 def rows(problem, time_ms=0.5):

@@ -3,10 +3,9 @@
 import random
 
 import cudnnlite as dnn
+from cudnnlite import convolution_forward, rnn_forward
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import TunedProblem
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
-from cudnnlite.problems.rnn import RNNForwardProblem
 from cudnnlite.specs.frozen import FrozenSpec
 
 A, R, M, S = dnn.ConvolutionFwdAlgo, dnn.RNNAlgo, dnn.MathType, dnn.Status
@@ -112,14 +111,14 @@ def convolution(channels=64, size=56, **conv):
     """A forward convolution, NHWC in float16."""
     x = dnn.TensorSpec((32, channels, size, size), "float16", "NHWC")
     w = dnn.FilterSpec((64, channels, 3, 3), "float16", "NHWC")
-    return ConvolutionForwardProblem(x, w, dnn.ConvolutionSpec(**{"padding": 1, **conv}))
+    return convolution_forward.problem(x, w, dnn.ConvolutionSpec(**{"padding": 1, **conv}))
 
 
 def lstm():
     spec = dnn.RNNSpec(
         "lstm", input_size=256, hidden_size=128, num_layers=2, bidirectional=True, math_type="fma"
     )
-    return RNNForwardProblem(spec, dnn.RNNDataSpec((100, 64, 256)), training=True)
+    return rnn_forward.problem(spec, None, dnn.RNNDataSpec((100, 64, 256)), training=True)
 
 
 def table(rows=ROWS, problem=None, timing=TIMING):

@@ -91,7 +91,7 @@ def test_refused_in_torchs_capture(handle: dnn.Handle, what: str, words: str) ->
         "numpy": y.numpy,
         "waiting": handle.synchronize,
         "capture": dnn.capture(handle).__enter__,
-        "search": lambda: dnn.find_convolution_forward(handle, x, w, out=y),
+        "search": lambda: dnn.convolution_forward.find(handle, x, w, out=y),
     }
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side):

@@ -29,7 +29,7 @@ def convolution_with_search(handle: dnn.Handle) -> None:
         upload(handle, (16, 8, 3, 5)),
         dnn.ConvolutionSpec((1, 2), (1, 2), math_type="fma"),
     )
-    found = dnn.find_convolution_forward(handle, x, w, conv, workspace_limit="64 MiB")
+    found = dnn.convolution_forward.find(handle, x, w, conv, workspace_limit="64 MiB")
     dnn.convolution_forward(
         handle, x, w, conv, algorithm=found.best(workspace_limit="64 MiB", deterministic=True)
     ).numpy()
@@ -42,7 +42,7 @@ def execution_plan(handle: dnn.Handle) -> None:
         upload(handle, (32, 16, 3, 3), "float16", "NHWC"),
     )
     bias, conv = upload(handle, (1, 32, 1, 1), "float16", "NHWC"), dnn.ConvolutionSpec(1)
-    with dnn.plan_convolution_bias_activation_forward(
+    with dnn.convolution_bias_activation_forward.plan(
         handle, x, w, bias, conv, "relu", interface="graph"
     ) as plan:
         y = plan(x, w, bias)
@@ -54,7 +54,7 @@ def execution_plan(handle: dnn.Handle) -> None:
 def new_results(handle: dnn.Handle) -> None:
     """A plan's results in new memory, of which some was another result's."""
     x, w = upload(handle, (2, 4, 9, 8)), upload(handle, (4, 4, 3, 3))
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, x, w, dnn.ConvolutionSpec(1, math_type="fma"), interface="graph"
     ) as plan:
         for _ in range(7):
@@ -102,7 +102,7 @@ def dropout(handle: dnn.Handle) -> None:
 def captured(handle: dnn.Handle) -> None:
     """A CUDA graph that is recorded in the trace, and launched."""
     x, w = upload(handle, (2, 4, 9, 8)), upload(handle, (4, 4, 3, 3))
-    plan = dnn.plan_convolution_forward(
+    plan = dnn.convolution_forward.plan(
         handle, x, w, dnn.ConvolutionSpec(1, math_type="fma"), interface="graph"
     )
     y = plan(x, w)

@@ -12,15 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cudnnlite as dnn
+from cudnnlite import convolution_forward, rnn_forward
 from cudnnlite.operations.convolution.layout_conversion import TRANSFORM
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import FORMAT, VERSION, ListedProblem, ProblemList, SkippedNode
-from cudnnlite.problems.rnn import RNNForwardProblem
 
 
-def convolution(channels: int = 3, **options: Any) -> ConvolutionForwardProblem:
-    return ConvolutionForwardProblem(
+def convolution(channels: int = 3, **options: Any) -> Problem:
+    return convolution_forward.problem(
         dnn.TensorSpec((32, channels, 224, 224)),
         dnn.FilterSpec((64, channels, 7, 7)),
         dnn.ConvolutionSpec(padding=3, stride=2),
@@ -28,16 +27,18 @@ def convolution(channels: int = 3, **options: Any) -> ConvolutionForwardProblem:
     )
 
 
-def recurrent(lengths: tuple[int, ...] | None = None, **options: Any) -> RNNForwardProblem:
+def recurrent(lengths: tuple[int, ...] | None = None, **options: Any) -> Problem:
     spec = dnn.RNNSpec("lstm", 8, 16, 2, True, clip=(-1.0, float("inf")), dtype="float16")
-    return RNNForwardProblem(spec, dnn.RNNDataSpec((5, 3, 8), lengths, "float16"), **options)
+    return rnn_forward.problem(
+        spec, None, dnn.RNNDataSpec((5, 3, 8), lengths, "float16"), **options
+    )
 
 
-STRIDED = ConvolutionForwardProblem(
+STRIDED = convolution_forward.problem(
     dnn.TensorSpec((2, 3, 4, 5), "bfloat16", strides=(100, 30, 6, 1)),
     dnn.FilterSpec((6, 1, 3, 3), "bfloat16", "NHWC"),
     dnn.ConvolutionSpec((1, 0), 1, 1, 3, math_type="FMA"),
-    dnn.TensorSpec((2, 6, 4, 3), "float32", "NHWC"),
+    out=dnn.TensorSpec((2, 6, 4, 3), "float32", "NHWC"),
     alpha=0.1,
     beta=-2.5,
 )
@@ -120,7 +121,7 @@ def test_an_empty_list():
     [
         (("conv",), "problem='conv'"),
         ((dnn.TensorSpec((1, 2)),), "problem="),
-        ((ConvolutionForwardProblem,), "problem="),
+        ((Problem,), "problem="),
         ((convolution(), 7), "name=7"),
         ((convolution(), None), "name=None"),
         ((convolution(), "", 0), "count=0"),

@@ -16,17 +16,17 @@ from rnn_oracles import random_weights
 
 from cudnnlite import (
     ArgumentError,
-    ConvolutionBackwardDataProblem,
-    ConvolutionBackwardFilterProblem,
-    ConvolutionBiasActivationForwardProblem,
-    ConvolutionForwardProblem,
     ConvolutionSpec,
     FilterSpec,
     MathType,
     RNNDataSpec,
-    RNNForwardProblem,
     RNNSpec,
     TensorSpec,
+    convolution_backward_data,
+    convolution_backward_filter,
+    convolution_bias_activation_forward,
+    convolution_forward,
+    rnn_forward,
 )
 from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnliteError
@@ -36,7 +36,7 @@ from cudnnlite.specs.frozen import from_plain, to_plain
 X, W = TensorSpec((2, 4, 7, 6), "float16", "NHWC"), FilterSpec((6, 2, 3, 2), "float16", "NHWC")
 
 CONV = ConvolutionSpec((1, 2), (2, 1), 1, 2, mode="convolution", math_type="tensor_op")
-CONVOLUTION = ConvolutionForwardProblem(X, W, CONV, alpha=0.5, beta=2)
+CONVOLUTION = convolution_forward.problem(X, W, CONV, alpha=0.5, beta=2)
 FUSED, FUSED_RESULT = (
     (X, W, TensorSpec((1, 6, 1, 1), "float16", "NHWC"), CONV, "identity"),
     CONVOLUTION.y,
@@ -44,19 +44,21 @@ FUSED, FUSED_RESULT = (
 LSTM = RNNSpec(
     "lstm", 6, 8, 2, True, projection_size=5, dropout=0.25, clip=(-1, 1), dtype="bfloat16"
 )
-RNN = RNNForwardProblem(
-    LSTM, RNNDataSpec((5, 3, 6), (5, 2, 1), "bfloat16", padding_fill=-1), training=True
+RNN = rnn_forward.problem(
+    LSTM, None, RNNDataSpec((5, 3, 6), (5, 2, 1), "bfloat16", padding_fill=-1), training=True
 )
 PROBLEMS = {
     "convolution_forward": CONVOLUTION,
-    "convolution_backward_data": ConvolutionBackwardDataProblem(W, CONVOLUTION.y, CONV, X, 0.5, 2),
-    "convolution_backward_filter": ConvolutionBackwardFilterProblem(
-        X, CONVOLUTION.y, CONV, W, 0.5, 2
+    "convolution_backward_data": convolution_backward_data.problem(
+        W, CONVOLUTION.y, CONV, out=X, alpha=0.5, beta=2
     ),
-    "convolution_bias_activation_forward": ConvolutionBiasActivationForwardProblem(
+    "convolution_backward_filter": convolution_backward_filter.problem(
+        X, CONVOLUTION.y, CONV, out=W, alpha=0.5, beta=2
+    ),
+    "convolution_bias_activation_forward": convolution_bias_activation_forward.problem(
         *FUSED, alpha=0.5
     ),
-    "convolution_bias_addition_activation_forward": ConvolutionBiasActivationForwardProblem(
+    "convolution_bias_addition_activation_forward": convolution_bias_activation_forward.problem(
         *FUSED, z=FUSED_RESULT, y=FUSED_RESULT, alpha2=0.5
     ),
     "rnn_forward": RNN,
@@ -64,7 +66,7 @@ PROBLEMS = {
 
 
 def test_what_is_added_is_scaled_by_1_as_by_the_call():
-    assert ConvolutionBiasActivationForwardProblem(*FUSED, z=FUSED_RESULT).alpha2 == 1.0
+    assert convolution_bias_activation_forward.problem(*FUSED, z=FUSED_RESULT).alpha2 == 1.0
 
 
 def through_json(problem):
@@ -77,9 +79,11 @@ def through_json(problem):
 def test_the_output_is_inferred():
     assert CONVOLUTION.y == TensorSpec((2, 6, 4, 9), "float16", "NHWC")
     assert CONVOLUTION.conv.compute_type == DataType.FLOAT
-    assert ConvolutionForwardProblem(X, W, CONV, CONVOLUTION.y, 0.5, 2) == CONVOLUTION
+    assert (
+        convolution_forward.problem(X, W, CONV, out=CONVOLUTION.y, alpha=0.5, beta=2) == CONVOLUTION
+    )
     other = TensorSpec((2, 6, 4, 9), "float32", strides=(400, 60, 12, 1))
-    assert ConvolutionForwardProblem(X, W, CONV, other).y == other
+    assert convolution_forward.problem(X, W, CONV, out=other).y == other
 
 
 WRONG = {
@@ -116,7 +120,7 @@ WRONG = {
 def test_convolutions_that_are_none(name):
     changes, message = WRONG[name]
     with pytest.raises(ArgumentError, match=message):
-        ConvolutionForwardProblem(**{"x": X, "w": W, "conv": CONV} | changes)
+        convolution_forward.problem(**{"x": X, "w": W, "conv": CONV} | changes)
 
 
 WRONG_RNN = {
@@ -136,7 +140,7 @@ WRONG_RNN = {
 def test_networks_that_are_none(name):
     changes, message = WRONG_RNN[name]
     with pytest.raises(ArgumentError, match=message):
-        RNNForwardProblem(**{"spec": LSTM, "data": RNN.data} | changes)
+        rnn_forward.problem(weights=None, **{"spec": LSTM, "data": RNN.data} | changes)
 
 
 # ---------------------------------------------------------------- what is the same problem
@@ -154,7 +158,7 @@ def test_networks_that_are_none(name):
 )
 def test_what_can_be_written_in_two_ways_is_one_problem(one, other):
     w = FilterSpec((6, 4, 3, 2), "float16", "NHWC")
-    first, second = (ConvolutionForwardProblem(X, w, conv) for conv in (one, other))
+    first, second = (convolution_forward.problem(X, w, conv) for conv in (one, other))
     assert first == second
     assert hash(first) == hash(second)
     assert first.to_plain() == second.to_plain()
@@ -165,9 +169,9 @@ def test_what_can_be_written_in_two_ways_is_one_problem(one, other):
     "scalar", [2, 2.0, np.float32(2), np.float64(2), np.int64(2), np.array(2.0)], ids=repr
 )
 def test_scalars_are_floats(scalar):
-    problem = ConvolutionForwardProblem(X, W, CONV, alpha=scalar, beta=scalar)
+    problem = convolution_forward.problem(X, W, CONV, alpha=scalar, beta=scalar)
     assert type(problem.alpha) is type(problem.beta) is float
-    assert problem == ConvolutionForwardProblem(X, W, CONV, alpha=2.0, beta=2.0)
+    assert problem == convolution_forward.problem(X, W, CONV, alpha=2.0, beta=2.0)
     assert through_json(problem) == problem
 
 
@@ -196,7 +200,9 @@ def test_the_specs_of_a_problem():
 
 @pytest.mark.parametrize("math_type", MathType, ids=str)
 def test_the_math_type_is_the_users(math_type):
-    assert ConvolutionForwardProblem(X, W, CONV.replace(math_type=math_type)).math_type == math_type
+    assert (
+        convolution_forward.problem(X, W, CONV.replace(math_type=math_type)).math_type == math_type
+    )
     assert RNN.replace(spec=LSTM.replace(math_type=math_type)).math_type == math_type
 
 
@@ -215,7 +221,7 @@ def test_the_math_type_is_the_users(math_type):
 )
 def test_flops_of_a_convolution_are_those_of_its_loops(x, w, conv):
     """Every multiplication and every addition of the direct sum, counted."""
-    problem = ConvolutionForwardProblem(TensorSpec(x), FilterSpec(w), conv)
+    problem = convolution_forward.problem(TensorSpec(x), FilterSpec(w), conv)
     counted = 0
     for _ in itertools.product(*map(range, problem.y.shape)):
         for _ in itertools.product(*map(range, w[1:])):
@@ -254,7 +260,9 @@ def test_flops_of_a_network_are_those_of_its_matrices(cell, options, lengths, tr
     )
     values = sum(array.size for name, array in weights.items() if not name.endswith(".bias"))
     steps = 15 if lengths is None else sum(lengths)
-    problem = RNNForwardProblem(spec, RNNDataSpec((5, 3, inputs), lengths), training)
+    problem = rnn_forward.problem(
+        spec, None, RNNDataSpec((5, 3, inputs), lengths), training=training
+    )
     assert problem.flops == 2 * values * steps
 
 
@@ -306,7 +314,7 @@ def convolutions(draw):
             draw(st.sampled_from(DTYPES)),
             draw(st.sampled_from(layouts)),
         )
-    return ConvolutionForwardProblem(x, w, conv, y, draw(scalars), draw(scalars))
+    return convolution_forward.problem(x, w, conv, out=y, alpha=draw(scalars), beta=draw(scalars))
 
 
 @st.composite
@@ -342,10 +350,11 @@ def networks(draw):
     }[layout]
     given_lengths = None if layout != "packed" and draw(st.booleans()) else lengths
     fill = draw(st.floats(width=16))  # NaN among them
-    return RNNForwardProblem(
+    return rnn_forward.problem(
         spec,
+        None,
         RNNDataSpec(shape, given_lengths, dtype, layout, padding_fill=fill),
-        draw(st.booleans()),
+        training=draw(st.booleans()),
     )
 
 

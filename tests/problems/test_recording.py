@@ -9,14 +9,14 @@ from contextlib import suppress
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite import convolution_forward
 from cudnnlite.problems import recording
-from cudnnlite.problems.convolution import ConvolutionForwardProblem
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.recording import paused, record, record_problems
 
 
 def problem(channels: int = 1) -> Problem:
-    return ConvolutionForwardProblem(
+    return convolution_forward.problem(
         dnn.TensorSpec((1, channels, 5, 5)), dnn.FilterSpec((1, channels, 3, 3))
     )
 

@@ -676,7 +676,7 @@ def test_the_front_of_each_objective():
 
 
 def test_columns_as_plain_values(monkeypatch, own_handle):
-    table = dnn.find_convolution_forward(
+    table = dnn.convolution_forward.find(
         own_handle, own_handle.zeros((1, 3, 6, 6)), own_handle.zeros((2, 3, 3, 3))
     )
     columns = table.to_dict()

@@ -67,7 +67,7 @@ def legal_calls(device: Any) -> tuple[Any, dict[str, list[Any]]]:
     calls.convert, calls.PreparedCall.replace = noted, replaced  # type: ignore[method-assign]
     native.release = lambda *_: None  # their descriptors are used again
     things: Any = Things(Path(tempfile.mkdtemp()), device)
-    dnn.plan_convolution_forward(
+    dnn.convolution_forward.plan(
         things.handle, things.x, things.w, things.conv, interface="descriptor"
     )(things.x, things.w)
     dnn.rnn_backward_data(things.handle, things.reserve, things.sequences)

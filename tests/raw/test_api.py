@@ -395,8 +395,8 @@ def test_no_emulated_handle_ever_reaches_the_real_library():
         x = handle.array(np.ones((1, 2, 5, 5), np.float32))
         w = handle.array(np.ones((2, 2, 3, 3), np.float32))
         assert (dnn.convolution_forward(handle, x, w).numpy() == 18).all()
-        assert dnn.find_convolution_forward(handle, x, w)[0].ok
-        assert dnn.get_convolution_forward(handle, x, w)[0].ok
+        assert dnn.convolution_forward.find(handle, x, w)[0].ok
+        assert dnn.convolution_forward.heuristic(handle, x, w)[0].ok
         for name in UNIMPLEMENTED:
             if device.api.has(name):
                 with pytest.raises(

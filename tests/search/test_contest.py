@@ -120,12 +120,12 @@ def test_the_emulated_device_ranks_no_algorithms_that_run_the_same_kernel():
             handle.array(np.ones((1, 4, 9, 8), np.float32)),
             handle.array(np.ones((4, 4, 3, 3), np.float32)),
         )
-        found = dnn.find_convolution_forward(handle, x, w)
+        found = dnn.convolution_forward.find(handle, x, w)
         tuned = tuner.tune(
-            dnn.ConvolutionForwardProblem(x.spec, dnn.FilterSpec.from_tensor(w.spec))
+            dnn.convolution_forward.problem(x.spec, dnn.FilterSpec.from_tensor(w.spec))
         )
         weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", 4, 4))
-        networks = dnn.find_rnn_forward(
+        networks = dnn.rnn_forward.find(
             handle, weights.spec, weights, handle.array(np.ones((3, 2, 4), np.float32))
         )
     times = [

@@ -56,7 +56,7 @@ def functions(handle: dnn.Handle) -> list[Any]:
 
 
 def test_outside_of_a_trace_every_function_is_its_own(handle: dnn.Handle) -> None:
-    with dnn.plan_convolution_forward(
+    with dnn.convolution_forward.plan(
         handle, x := handle.array(X), handle.array(X[:, :, :2, :2])
     ) as plan:
         plan(x, handle.array(X[:, :, :2, :2]))
@@ -102,7 +102,7 @@ def test_plans_that_are_evicted_during_the_trace(
 
 def test_a_call_of_a_plan_made_before_is_recorded(handle: dnn.Handle) -> None:
     x, w = handle.array(X), handle.array(X[:, :, :2, :2])
-    with dnn.plan_convolution_forward(handle, x, w) as plan:
+    with dnn.convolution_forward.plan(handle, x, w) as plan:
         y = plan(x, w)
         with dnn.trace() as trace:
             plan(x, w, out=y)
@@ -122,7 +122,7 @@ def test_a_call_of_a_plan_made_before_is_recorded(handle: dnn.Handle) -> None:
 
 def test_what_a_plan_writes_is_no_affair_of_others(handle: dnn.Handle) -> None:
     x, w = handle.array(X), handle.array(X[:, :, :2, :2])
-    with dnn.plan_convolution_forward(handle, x, w, interface="graph") as plan:
+    with dnn.convolution_forward.plan(handle, x, w, interface="graph") as plan:
         y = plan(x, w)
         y.fill(0)
         with dnn.trace() as trace:
@@ -331,7 +331,7 @@ def test_results_in_memory_that_was_freed_are_a_loop_too(
     monkeypatch.setattr("cudnnlite.emulated.memory.QUARANTINE", 0)
     x, w = handle.array(X), handle.array(X[:, :, :2, :2])
     with (
-        dnn.plan_convolution_forward(handle, x, w, interface=interface) as plan,
+        dnn.convolution_forward.plan(handle, x, w, interface=interface) as plan,
         dnn.trace() as trace,
     ):
         monkeypatch.setattr(np, "empty", in_turn)
@@ -521,7 +521,7 @@ def test_a_capture_that_began_before_is_told(handle: dnn.Handle) -> None:
 
 def test_a_replaying_plan_is_its_calls(handle: dnn.Handle) -> None:
     x, w = handle.array(X), handle.array(X[:, :, :2, :2])
-    with dnn.plan_convolution_forward(handle, x, w, replay=True) as plan:
+    with dnn.convolution_forward.plan(handle, x, w, replay=True) as plan:
         y = plan(x, w)
         assert plan.replay.graphs == 1
         with dnn.trace() as trace:

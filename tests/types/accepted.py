@@ -41,11 +41,11 @@ def arrays(handle: dnn.Handle) -> None:
 
 
 def convolution(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.DeviceArray:
-    found = dnn.find_convolution_forward(handle, x, w, dnn.ConvolutionSpec(padding=1))
+    found = dnn.convolution_forward.find(handle, x, w, dnn.ConvolutionSpec(padding=1))
     best = found.best(workspace_limit="64 MiB", deterministic=True)
     reveal_type(best)  # AlgorithmResult
     y = dnn.convolution_forward(handle, x, w, algorithm=best, bias=w)
-    dnn.plan_convolution_forward(handle, y.spec, dnn.FilterSpec((4, 3, 1, 1)), out=y).close()
+    dnn.convolution_forward.plan(handle, y.spec, dnn.FilterSpec((4, 3, 1, 1)), out=y).close()
     dnn.batch_normalization_inference(handle, y, w, w, w, w, out=y)
     reveal_type(
         dnn.dropout_forward(handle, w, 0.5, dropout_state=dnn.DropoutState(handle))[1]
@@ -67,9 +67,11 @@ def recurrent(handle: dnn.Handle, x: Foreign | Numba, training: bool) -> None:
     )  # DeviceArray
     either = dnn.rnn_forward(handle, lstm, weights, x, training=training)
     reveal_type(either)  # Any
-    with dnn.plan_rnn(handle, lstm, dnn.RNNDataSpec((4, 2, 3)), training=True) as plan:
+    with dnn.rnn_forward.plan(
+        handle, lstm, None, dnn.RNNDataSpec((4, 2, 3)), training=True
+    ) as plan:
         reveal_type(plan(weights, y).reserve)  # RNNReserve
-    with dnn.plan_rnn(handle, lstm, x) as plan_of_inference:
+    with dnn.rnn_forward.plan(handle, lstm, None, x) as plan_of_inference:
         reveal_type(plan_of_inference(weights, dx))  # RNNOutput
 
 

@@ -390,10 +390,10 @@ def test_a_search_leaves_no_stream(own_handle):
     del stream
     before = len(own_handle.device._streams)
     for _ in range(2):
-        dnn.find_convolution_forward(own_handle, x, w)
-        dnn.find_rnn_forward(own_handle, lstm, weights, sequence)
+        dnn.convolution_forward.find(own_handle, x, w)
+        dnn.rnn_forward.find(own_handle, lstm, weights, sequence)
         dnn.Tuner(own_handle, cache=None).tune(
-            dnn.ConvolutionForwardProblem(x.spec, dnn.FilterSpec(w.shape))
+            dnn.convolution_forward.problem(x.spec, dnn.FilterSpec(w.shape))
         )
     assert len(own_handle.device._streams) == before
     with pytest.raises(dnn.ArgumentError, match="is not a stream"):
@@ -748,7 +748,7 @@ FOREIGN = {
     "an endless sequence as axes": lambda h: dnn.reduce_tensor(
         h, h.empty((2, 3)), "add", axes=itertools.repeat(1)
     ),
-    "endless algorithms": lambda h: dnn.find_rnn_forward(
+    "endless algorithms": lambda h: dnn.rnn_forward.find(
         h, LSTM, None, h.empty((4, 2, 2)), algorithms=itertools.repeat(1)
     ),
     "a bare list as x of a normalisation": lambda h: dnn.batch_normalization_inference(
@@ -781,7 +781,7 @@ def again(h, operation, *operands):
 
 
 def plan(h, padding=1, **options):
-    return dnn.plan_convolution_forward(h, X, W, dnn.ConvolutionSpec(padding), **options)
+    return dnn.convolution_forward.plan(h, X, W, dnn.ConvolutionSpec(padding), **options)
 
 
 def gradient(h, x, out):
@@ -1025,7 +1025,7 @@ def test_a_field_of_a_spec_as_an_argument_is_told_where_it_belongs(own_handle):
         (dnn.activation_backward, "alhpa"): r"'alhpa'; did you mean alpha\?",
         (dnn.convolution_transpose, "algoritm"): r"'algoritm'; did you mean algorithm\?",
         (dnn.rnn_forward, "lenghts"): r"'lenghts'; did you mean lengths\?",
-        (dnn.get_convolution_forward, "bias"): r"unexpected keyword argument 'bias'$",
+        (dnn.convolution_forward.heuristic, "bias"): r"unexpected keyword argument 'bias'$",
         (
             dnn.multi_head_attention_forward,
             "heads",

@@ -51,7 +51,7 @@ def first_convolution(handle):
     x, w = handle.array(IMAGE), handle.array(FILTER)
 
     def work():
-        with dnn.plan_convolution_forward(handle, x, w, CONV) as plan:
+        with dnn.convolution_forward.plan(handle, x, w, CONV) as plan:
             assert plan(x, w).shape == (1, 3, 6, 5)
 
     return work
@@ -59,7 +59,7 @@ def first_convolution(handle):
 
 def search(handle):
     x, w = handle.array(IMAGE), handle.array(FILTER)
-    return lambda: dnn.find_convolution_forward(handle, x, w, CONV)
+    return lambda: dnn.convolution_forward.find(handle, x, w, CONV)
 
 
 def recurrent(handle):
@@ -77,7 +77,7 @@ def recurrent(handle):
 
 
 def tuning(handle):
-    problem = dnn.ConvolutionForwardProblem(
+    problem = dnn.convolution_forward.problem(
         dnn.TensorSpec(IMAGE.shape), dnn.FilterSpec(FILTER.shape), CONV
     )
     tuner = dnn.Tuner(handle, cache=None)
@@ -107,7 +107,7 @@ def raw_calls(handle):
 
 def store(handle):
     """Tuning that is remembered in files, and a list of problems in one."""
-    problem = dnn.ConvolutionForwardProblem(
+    problem = dnn.convolution_forward.problem(
         dnn.TensorSpec(IMAGE.shape), dnn.FilterSpec(FILTER.shape), CONV
     )
     folder = Path.cwd()  # the test's own

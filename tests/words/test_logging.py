@@ -35,7 +35,7 @@ def test_the_algorithm_of_each_plan(own_handle, caplog):
     first, second = caplog.messages
     assert "ConvolutionForwardPlan of" in first
     assert "GEMM" in first
-    with dnn.plan_convolution_forward(own_handle, x, w, algorithm="GEMM") as plan:
+    with dnn.convolution_forward.plan(own_handle, x, w, algorithm="GEMM") as plan:
         assert first.endswith(f": {plan.choice}")
         assert f"workspace {format_size(plan.workspace)}" in first
     assert "STANDARD" in second or "PERSIST" in second
@@ -51,7 +51,7 @@ def test_a_plan_without_a_choice(own_handle, caplog):
 
 
 def test_tuning_begun_and_done(own_handle, caplog):
-    problem = dnn.ConvolutionForwardProblem(
+    problem = dnn.convolution_forward.problem(
         dnn.TensorSpec((1, 3, 6, 6)), dnn.FilterSpec((4, 3, 3, 3))
     )
     with dnn.Tuner(own_handle, ":memory:") as tuner, caplog.at_level(logging.INFO, "cudnnlite"):
@@ -69,7 +69,7 @@ def test_a_slow_measurement_inside_a_call_is_told_once(own_handle, caplog, monke
     x, w = operands(own_handle)
     with dnn.autotuned(own_handle, cache=":memory:") as tuner:
         tuner.choose(
-            dnn.ConvolutionForwardProblem(x.spec, dnn.FilterSpec((2, 3, 3, 3)))
+            dnn.convolution_forward.problem(x.spec, dnn.FilterSpec((2, 3, 3, 3)))
         )  # asked for: no surprise
         for size in (6, 5):
             dnn.convolution_forward(

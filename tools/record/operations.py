@@ -18,11 +18,11 @@ from tools.record import support as record_support
 from tools.record.support import LAST
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from cudnnlite.plans.call import call
 from samples import DTYPES, FLOATS, IMAGES, SAMPLES, combinations, hosts_of, reference_of, shapes_of
 
 import cudnnlite as dnn
 from cudnnlite.errors import CudnnError
-from cudnnlite.plans.call import call
 from cudnnlite.problems.catalogue import OPERATIONS
 
 COLUMNS = ["operation", "options", "rank", "dtype", "x", "y", "y_dtype", "beta", "status", "error"]

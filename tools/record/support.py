@@ -15,11 +15,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from cudnnlite.plans.call import make_plan
 
 import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
 from cudnnlite.errors import CudnnError
-from cudnnlite.plans.call import make_plan
 from cudnnlite.problems.catalogue import OPERATIONS
 
 # name: (x shape, w shape, ConvolutionSpec options)

@@ -39,9 +39,9 @@ RUN = {
     "backward_filter": dnn.convolution_backward_filter,
 }
 RANKED = {
-    "forward": dnn.get_convolution_forward,
-    "backward_data": dnn.get_convolution_backward_data,
-    "backward_filter": dnn.get_convolution_backward_filter,
+    "forward": dnn.convolution_forward.heuristic,
+    "backward_data": dnn.convolution_backward_data.heuristic,
+    "backward_filter": dnn.convolution_backward_filter.heuristic,
 }
 
 

@@ -323,7 +323,7 @@ def rnn_forward(
 
     Notes
     -----
-    C functions: `cudnnRNNForward`; for the first call of a kind, also those of `plan_rnn`.
+    C functions: `cudnnRNNForward`; for the first call of a kind, also those of `rnn_forward.plan`.
 
     float32 data is multiplied in TF32 on Ampere and later unless ``spec.math_type`` is `MathType.FMA`.
 
@@ -334,7 +334,7 @@ def rnn_forward(
     of up to 64, a GRU of hidden size up to 1024 and a batch of up to 32, other cells and a batch of up to 32 (64 up to
     hidden size 2048); STANDARD.  In half precision DEFAULT math means TENSOR_OP, but for PERSIST_STATIC_SMALL_H with a
     hidden size below 128 and a batch below 256; a search's result is applied as it is.
-    That is what was fastest on an H200; `find_rnn_forward` measures it on yours.
+    That is what was fastest on an H200; `rnn_forward.find` measures it on yours.
 
     Examples
     --------

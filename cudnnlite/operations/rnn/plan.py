@@ -49,7 +49,7 @@ _MOST_REPLAYED = 4  # kinds of sequences that graphs are kept for
 
 
 class RNNPlan(PlanByHand, Generic[OutputT]):
-    """A recurrent network on one handle, for one batch size and layout: `plan(weights, x, hx, cx)`.  See `plan_rnn`.
+    """A recurrent network on one handle, for one batch size and layout: `plan(weights, x, hx, cx)`.  See `rnn_forward.plan`.
 
     The sequences' lengths, and how many steps there is room for, may change from call to call; what depends on them is
     asked again only where they do.

@@ -82,7 +82,7 @@ def find_rnn_forward(
     workspace_limit : int or str, optional
         What needs more is not tried; the handle's limit if not given.
     replay : bool
-        Try too what calls take that a plan launches as CUDA graphs (`plan_rnn`'s ``replay=True``): of what may win by that the
+        Try too what calls take that a plan launches as CUDA graphs (`rnn_forward.plan`'s ``replay=True``): of what may win by that the
         two that take the device the least have a second row, with `replay`, and the time of a call whose addresses are new,
         copies counted.  Not in training.
 
@@ -101,7 +101,7 @@ def find_rnn_forward(
     Notes
     -----
     C functions: `cudnnRNNForward`, which is timed; in training, `cudnnRNNBackwardData_v8`, which is tried; and those of
-    `plan_rnn`.  cuDNN 9 has no search for RNNs.
+    `rnn_forward.plan`.  cuDNN 9 has no search for RNNs.
 
     Which math types a spec allows: FMA (true float32) only itself; others any but TENSOR_OP_ALLOW_CONVERSION, which rounds
     float32 to float16, unless that is the spec's own.
@@ -112,7 +112,7 @@ def find_rnn_forward(
     >>> with dnn.Handle() as handle:
     ...     weights = dnn.RNNWeights(handle, lstm)  # load the real ones first: with zeros everything is right
     ...     x = handle.array(np.ones((5, 2, 4), np.float32))
-    ...     found = dnn.find_rnn_forward(handle, lstm, weights, x, algorithms=["STANDARD", "PERSIST_STATIC_SMALL_H"])
+    ...     found = dnn.rnn_forward.find(handle, lstm, weights, x, algorithms=["STANDARD", "PERSIST_STATIC_SMALL_H"])
     ...     best = found.best(workspace_limit="64 MiB")
     ...     y, hy, cy = dnn.rnn_forward(handle, lstm, weights, x, algorithm=best)
     >>> print(best.ok, best.time_ms > 0)
@@ -158,7 +158,7 @@ def search_rnn_forward(
     replay: bool = False,
     note: str = "",
 ) -> AlgorithmTable:
-    """Do what `find_rnn_forward` does, for these candidates; the operands are "weights", "x" and perhaps "hx" and "cx".
+    """Do what `rnn_forward.find` does, for these candidates; the operands are "weights", "x" and perhaps "hx" and "cx".
 
     `rows`: the candidates; one with a `why_not` is not run.  `max_error`: what has a larger relative L2 error is not timed.
     `compile_all`: compile PERSIST_DYNAMIC for matrices of any size.  `latency`, `flush_l2`: see `Contest`.  `note`: what else
