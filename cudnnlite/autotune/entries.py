@@ -16,11 +16,11 @@ from typing import Any, get_args, get_type_hints
 from cudnnlite._raw import enums
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.graph.engines import Engine
-from cudnnlite.kept import kept
 from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
@@ -73,12 +73,12 @@ class TuningKey:
 
     text: str
 
-    @kept
+    @cached_property
     def digest(self) -> str:
         """The SHA-256 of the text, in hexadecimal."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
-    @kept
+    @cached_property
     def plain(self) -> dict[str, Any]:
         """The parts by name."""
         return dict(json.loads(self.text))

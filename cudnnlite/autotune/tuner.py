@@ -16,10 +16,10 @@ from cudnnlite.autotune.claims import measuring_alone
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.typical import typical
+from cudnnlite.cached_property import cached_property
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
-from cudnnlite.kept import kept
 from cudnnlite.plans.operands import alignment_of
 from cudnnlite.problems import rnn as rnn_problem
 from cudnnlite.problems.convolution import FORWARD
@@ -139,7 +139,7 @@ class Tuner(Closable):
         self._told: set[Problem] = set()
         self._told_slow = False
 
-    @kept
+    @cached_property
     def device(self) -> DeviceIdentity:
         """What times are measured on and with: part of every key."""
         return DeviceIdentity.of(self.handle.device)

@@ -388,7 +388,7 @@ class _ClosedArray(DeviceArray):
         raise ClosedError("this DeviceArray was closed")
 
     @property
-    def traits(self) -> Any:
+    def traits(self) -> Any:  # type: ignore[override]
         raise ClosedError("this DeviceArray was closed")
 
 

@@ -12,6 +12,7 @@ from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import shown
+from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.cuda_facts import facts_of
 from cudnnlite.devices.cuda_graph import CudaRecorder, LateBuffer
 from cudnnlite.devices.cuda_loss import Loss, telling_loss
@@ -33,7 +34,6 @@ from cudnnlite.errors import (
     DeviceMemoryError,
     NoDeviceError,
 )
-from cudnnlite.kept import kept
 from cudnnlite.sizes import format_size
 from cudnnlite.specs.layout import packed_strides
 
@@ -103,7 +103,7 @@ class CudaDevice(NonCopyable):
     def __repr__(self) -> str:
         return f"<cuda:{self.index} {self.name}>"
 
-    @kept
+    @cached_property
     def api(self) -> CudnnApi:
         """The function table; the first look at it loads libcudnn."""
         return CudnnApi(load_library(), memory=self.memory_info)

@@ -20,8 +20,8 @@ from cudnnlite.problems import recording
 class CapturedGraph(Plan):
     """What `capture` recorded: `launch()` enqueues all of it at once, on the addresses that it was recorded with.
 
-    Until it is closed, by itself or with its handle, it keeps alive what its launches need: the memory of the operands, the
-    plans, the workspace; also where their owners close them.
+    Until it is closed, by itself or with its handle, it keeps alive what its launches need: the
+    memory of the operands, the plans, the workspace; also where their owners close them.
 
     Attributes
     ----------
@@ -69,7 +69,8 @@ class CapturedGraph(Plan):
     def launch(self) -> None:
         """Enqueue all that was recorded, on the stream that it was recorded on, asynchronously.
 
-        What it reads and writes is the memory that the recorded calls were given: copy new inputs there.
+        What it reads and writes is the memory that the recorded calls were given: copy new inputs
+        there.
 
         Raises
         ------
@@ -102,27 +103,31 @@ def refuse_launch(device: Device, stream: Any) -> None:
 def capture(handle: Handle) -> Iterator[CapturedGraph]:
     """Record the operations on a handle as a CUDA graph instead of running them, until the block ends.
 
-    The graph then does with one launch what the calls did one by one, in the same memory.  Nothing is computed in the block.
+    The graph then does with one launch what the calls did one by one, in the same memory.  Nothing
+    is computed in the block.
 
-    What would search, allocate or wait in the block is refused: make each call once before, so that its plan and its
-    workspace are there, and give it `out` (and `reserve` where a call returns one: in the training of an RNN, in dropout).
+    What would search, allocate or wait in the block is refused: make each call once before, so that
+    its plan and its workspace are there, and give it `out` (and `reserve` where a call returns one:
+    in the training of an RNN, in dropout).
 
     Parameters
     ----------
     handle : Handle
-        Its calls are recorded, whichever stream it is on; what other libraries enqueue on that stream runs at once.  In the
-        block no other handle on that stream is used on this thread, nor this one on another thread, nor is it closed.
+        Its calls are recorded, whichever stream it is on; what other libraries enqueue on that
+        stream runs at once.  In the block no other handle on that stream is used on this thread,
+        nor this one on another thread, nor is it closed.
 
     Yields
     ------
     CapturedGraph
-        To be launched after the block, as often as wanted, and closed: by itself, or with the handle.
+        To be launched after the block, as often as wanted, and closed: by itself, or with the
+        handle.
 
     Raises
     ------
     CaptureError
-        The stream is being recorded already; inside the block, what cannot be recorded; at its end, where CUDA gave the
-        recording up, because another library waited for the whole device.
+        The stream is being recorded already; inside the block, what cannot be recorded; at its end,
+        where CUDA gave the recording up, because another library waited for the whole device.
     ClosedError, ThreadError
         As every operation.
 
@@ -130,11 +135,13 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     -----
     C function: `cudnnSetStream`, which puts the handle on a stream that is recorded, and back.
 
-    An exception in the block ends the recording; the graph is closed then, and handle and stream are as they were.
+    An exception in the block ends the recording; the graph is closed then, and handle and stream
+    are as they were.
 
-    A plan with ``replay=True`` records its calls here as any other does.  Under `torch.cuda.graph`, with the handle on
-    PyTorch's stream, operations are recorded as PyTorch's are, and refused likewise; there PyTorch owns the graph, and the
-    program has to keep operands, plans and the handle's workspace.
+    A plan with ``replay=True`` records its calls here as any other does.  Under `torch.cuda.graph`,
+    with the handle on PyTorch's stream, operations are recorded as PyTorch's are, and refused
+    likewise; there PyTorch owns the graph, and the program has to keep operands, plans and the
+    handle's workspace.
 
     Examples
     --------

@@ -63,7 +63,8 @@ class OperationFunction(Generic[P, ResultT]):
     Parameters
     ----------
     bind : callable
-        (handle, arguments) -> the request.  Signature, types and docstring are those of the operation.
+        (handle, arguments) -> the request.  Signature, types and docstring are those of the
+        operation.
 
     Attributes
     ----------
@@ -73,6 +74,8 @@ class OperationFunction(Generic[P, ResultT]):
         (arguments) -> what is asked, as data.
     """
 
+    __name__: str
+    __qualname__: str
     plan: Callable[Concatenate[Handle, P], OperationPlan]
     problem: Callable[P, Problem]
 

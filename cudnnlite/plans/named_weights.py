@@ -36,7 +36,8 @@ class WeightPlace(NamedTuple):
     offset : int
         In bytes from the beginning of the buffer.
     shape : tuple of int
-        Of an RNN: (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size, hidden_size) of a projection.
+        Of an RNN: (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size,
+        hidden_size) of a projection.
     """
 
     name: str
@@ -93,7 +94,8 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
     def view(self: WeightsT, handle: Handle) -> WeightsT:
         """Return the same weights as belonging to `handle`'s stream, which waits once, here, for the stream they belong to.
 
-        So two streams can share weights, as long as nobody writes to them; and calls can be recorded into a graph.
+        So two streams can share weights, as long as nobody writes to them; and calls can be
+        recorded into a graph.
         """
         instance_of(handle, Handle, "handle").use()
         array = arrays.view(handle.device, handle.stream, self.array, "weights")
@@ -174,7 +176,8 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         Raises
         ------
         ArgumentError
-            A name is not known, a shape is wrong, or a value is too large for the dtype; nothing is written then.
+            A name is not known, a shape is wrong, or a value is too large for the dtype; nothing is
+            written then.
         """
         check_names("values", values, self._places, all_of_them=False)
         hosts = {name: self._host(each, f"values[{name!r}]") for name, each in values.items()}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import ExitStack
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite.cached_property import cached_property
 from cudnnlite.descriptors import DESCRIPTORS, check_describable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType
@@ -141,8 +141,6 @@ def add_context(error: CudnnError, problem: Problem) -> CudnnError:
         if getattr(problem.specs.get(name), "layout", "") == "strided"
     ]
     if strided and is_refusal:
-        error.notes += (
-            f"{', '.join(strided)}: with gaps, or axes in an order of their own; "
-            ".copy() is without gaps",
-        )
+        strides = "with gaps, or axes in an order of their own; .copy() is without gaps"
+        error.notes += (f"{', '.join(strided)}: {strides}",)
     return error.involving(**problem.specs, **problem.options)

@@ -65,7 +65,8 @@ def check_writable(
 ) -> None:
     """Check that an output may be written and overlaps no other operand, which might be read after it was overwritten.
 
-    Those that are named in `in_place` may be the output itself.  ArrayTypeError if its owner forbids writing; or ArgumentError.
+    Those that are named in `in_place` may be the output itself.  ArrayTypeError if its owner
+    forbids writing; or ArgumentError.
     """
     if written.readonly:
         raise ArrayTypeError(f"{argument} is read-only: its owner forbids writing to it")
@@ -80,7 +81,8 @@ def check_overlap(
 ) -> None:
     """Raise ArgumentError if memory that is written overlaps that of another operand.
 
-    It may be that of one of `in_place`, described in the same way, and then of every other operand that is the same array.
+    It may be that of one of `in_place`, described in the same way, and then of every other operand
+    that is the same array.
     """
     start, end = written.ptr, written.ptr + written.nbytes
     is_in_place = any(
@@ -103,7 +105,8 @@ def _is_same(one: DeviceArray, other: DeviceArray) -> bool:
 def wait_for_streams(stream: Any, *operands: DeviceArray) -> list[Any]:
     """Let `stream` wait for the other streams that operands belong to, and return those.
 
-    After the call they must wait for it in turn: what they do next with an operand (copy, free, overwrite) comes after it.
+    After the call they must wait for it in turn: what they do next with an operand (copy, free,
+    overwrite) comes after it.
     """
     mine = int(stream.handle)
     others = {
@@ -151,6 +154,7 @@ def usable_workspace(workspace: DeviceArray) -> int:
 def _bytes_to_aligned(buffer: DeviceArray) -> int:
     """Return how far an address that every kernel takes for its workspace lies behind the beginning of a buffer.
 
-    On an H200 FFT kernels and reductions end the CUDA context where their workspace is not aligned to 8 bytes.
+    On an H200 FFT kernels and reductions end the CUDA context where their workspace is not aligned
+    to 8 bytes.
     """
     return -buffer.ptr % WORKSPACE_ALIGNMENT

@@ -56,7 +56,8 @@ class ReplayCosts(NamedTuple):
     recorded_us: float
 
 
-# where times mean nothing: staged at first, recorded when the same addresses come for the second time
+# where times mean nothing: staged at first, recorded when the same addresses come for the second
+# time
 _NOT_MEASURED = ReplayCosts(3.0, 2.0, 1.0, 2.0)
 
 
@@ -66,12 +67,13 @@ class Replay(NamedTuple):
     Attributes
     ----------
     launched, staged, eager : int
-        How many calls were made each way: a graph over the operands themselves; one over the plan's buffers, with copies;
-        the C function.
+        How many calls were made each way: a graph over the operands themselves; one over the plan's
+        buffers, with copies; the C function.
     graphs : int
         How many graphs are kept.
     costs : ReplayCosts or None
-        What was measured when other addresses than the first came; None before, and on the emulated device.
+        What was measured when other addresses than the first came; None before, and on the emulated
+        device.
     why_not : str
         Why nothing is recorded; empty if it is.
     """
@@ -87,12 +89,14 @@ class Replay(NamedTuple):
 class ReplayedCall(NonCopyable):
     """A call that is launched as a graph; a plan makes it as it makes a `PreparedCall`.
 
-    The first call is made as it is, and then recorded for its addresses.  With other addresses it is made in the way that is
-    cheapest for addresses that never come again (measured once, on buffers of its own: as it is, or staged), until what that
-    cost more than a launch would have paid for recording them too.
+    The first call is made as it is, and then recorded for its addresses.  With other addresses it
+    is made in the way that is cheapest for addresses that never come again (measured once, on
+    buffers of its own: as it is, or staged), until what that cost more than a launch would have
+    paid for recording them too.
 
-    `operands` is what can be staged, by the header's names, if anything; other addresses belong to what seldom changes.
-    `waits`: already the first addresses have to come twice before they are recorded.
+    `operands` is what can be staged, by the header's names, if anything; other addresses belong to
+    what seldom changes. `waits`: already the first addresses have to come twice before they are
+    recorded.
     """
 
     _instead_of_copy = "it belongs to a plan"
@@ -314,7 +318,8 @@ class ReplayedCall(NonCopyable):
             stopwatch = Stopwatch(self._device, stream, self._handle.timing)
             calls = stopwatch.calls(ways, [stopwatch.first(way) for way in ways])
         eager, staged, launched = calls
-        # what lies close together is decided by the host's time, to which the plan's own checks are added
+        # what lies close together is decided by the host's time, to which the plan's own checks are
+        # added
         near = self._handle.timing.close
         if near * staged.call_us >= eager.call_us:
             self._stages = staged.call_us < near * eager.call_us and staged.host_us < eager.host_us
@@ -327,8 +332,9 @@ def with_replay(
 ) -> list[AlgorithmResult]:
     """Return rows, and of two that may win by it a second one, of calls that are launched as graphs; ranked.
 
-    Those two take the device the least; of rows that were timed together one is tried.  `rows` are what eager calls take;
-    `measure` makes a plan with ``replay=True`` for a row, calls it twice with other results, and returns its `replay`.
+    Those two take the device the least; of rows that were timed together one is tried.  `rows` are
+    what eager calls take; `measure` makes a plan with ``replay=True`` for a row, calls it twice
+    with other results, and returns its `replay`.
     """
     best = min((row.call_us for row in rows if row.ok and row.call_us is not None), default=0.0)
     timed = [

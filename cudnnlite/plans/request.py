@@ -127,32 +127,29 @@ class Request(Generic[ResultT]):
         if type(self.alpha) is not float or type(self.beta) is not float:
             self.alpha = real_number(self.alpha, "alpha")
             self.beta = real_number(self.beta, "beta")
-        try:
-            hashes = [*map(_spec_hash, self.operands)]
-            output_hashes = self._output_hashes()
-        except AttributeError:  # arrays of other libraries, which have no spec yet
-            self._view_arrays()
-            hashes = [*map(_spec_hash, self.operands)]
-            output_hashes = self._output_hashes()
         limit = self.handle.workspace.limit
         if self.workspace_limit is not None or self.workspace is not None:
             limit = self.limit()
-        return (
-            self.operation,
-            *hashes,
-            output_hashes,
-            *self.options,
-            self.alpha,
-            self.beta,
-            limit,
-        )
+        try:
+            specs = map(_spec_hash, self.operands)
+            return (
+                self.operation,
+                *specs,
+                self._output_hashes(),
+                *self.options,
+                self.alpha,
+                self.beta,
+                limit,
+            )
+        except AttributeError:  # arrays of other libraries, which have no spec yet
+            self._view_arrays()
+            return self.key()
 
     def _output_hashes(self) -> Any:
         """Return the hashes of the specs of outputs, None for what nobody described."""
-        if len(self.operation.writes) == 1:
-            if self.out is not None:
-                return self.out.spec._hash
-            return None if self.result is None else self.result._hash
+        if self.operation.writes_one:
+            described = self.result if self.out is None else self.out.spec
+            return None if described is None else described._hash
         specs = [getattr(described, "spec", described) for described in self._outputs()]
         return tuple(None if spec is None else spec._hash for spec in specs)
 

@@ -1,6 +1,7 @@
 """`PlanByHand`: what the plans of recurrent networks, attention and CTC losses have in common; and `TrainingReserve`.
 
-By hand because only cuDNN knows how weights lie, a reserve space goes from one pass to the next, or labels are on the host.
+By hand because only cuDNN knows how weights lie, a reserve space goes from one pass to the next, or
+labels are on the host.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ _IMAGES = frozenset({"x", "y", "z", "dx", "dy", "dz"})
 def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, int]:
     """Return what training on an H200 needs; where an operand has less, the CUDA context ends.
 
-    The persistent kernels for channels that are last load 8 bytes of the images and 16 of everything else.  The other kernels
-    of the spatial modes load pairs of 16-bit values.
+    The persistent kernels for channels that are last load 8 bytes of the images and 16 of
+    everything else.  The other kernels of the spatial modes load pairs of 16-bit values.
     """
     x, mode = specs["x"], options["mode"]
     if mode == BatchNormMode.PER_ACTIVATION or x.dtype == DataType.DOUBLE:

@@ -1,8 +1,8 @@
 """`Operation`: a C function as data, from which one plan marshals it and the emulated device unmarshals it.
 
-cuDNN's headers name their arguments regularly: an operand ``x`` comes with its ``xDesc``, scalars are ``alpha`` and ``beta``, a
-workspace is ``workSpace`` and ``workSpaceSizeInBytes``.  So the names of operands and options are enough; the generated table
-knows the order.
+cuDNN's headers name their arguments regularly: an operand ``x`` comes with its ``xDesc``, scalars
+are ``alpha`` and ``beta``, a workspace is ``workSpace`` and ``workSpaceSizeInBytes``.  So the names
+of operands and options are enough; the generated table knows the order.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.record import Function
 from cudnnlite.arguments import shown
+from cudnnlite.cached_property import cached_property
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.kept import kept
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import same_strides
 
@@ -44,8 +44,8 @@ class Algorithms:
 
     kind: Any  # their enum
     result: Any  # the C structure that a search fills
-    # C functions: how many results there may be, the ranking without a run, the search (empty: cuDNN has none), the size of
-    # the workspace
+    # C functions: how many results there may be, the ranking without a run, the search (empty:
+    # cuDNN has none), the size of the workspace
     count: str
     heuristic: str
     find: str
@@ -69,30 +69,34 @@ class Operation:
         str, ...
     ]  # the operands, by their names in the header, and in the order of the Python function
     writes: tuple[str, ...]
-    # (specs read and given, options, by name) -> the spec of what is written, or of all that is, as a tuple.  ArgumentError
-    # where they do not fit together
+    # (specs read and given, options, by name) -> the spec of what is written, or of all that is, as
+    # a tuple.  ArgumentError where they do not fit together
     infer: Callable[..., Any]
-    # name -> type.  A spec becomes a descriptor, ``<name>Desc`` in the header; enums and numbers go as they are, or by
-    # address where the header wants a pointer
+    # name -> type.  A spec becomes a descriptor, ``<name>Desc`` in the header; enums and numbers go
+    # as they are, or by address where the header wants a pointer
     options: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(
         default_factory=dict
     )  # where a header is irregular: its argument -> the name here
-    # what of `writes` the caller has to give, because it is updated or says the shape -> its name as a Python argument
+    # what of `writes` the caller has to give, because it is updated or says the shape -> its name
+    # as a Python argument
     caller_provided: Mapping[str, str] = field(default_factory=dict)
     # operands without a descriptor of their own -> the one whose descriptor is theirs too
     shared: Mapping[str, str] = field(default_factory=dict)
-    # operands of which cuDNN is told the address alone -> (specs and options, by name) -> what they have to be
+    # operands of which cuDNN is told the address alone -> (specs and options, by name) -> what they
+    # have to be
     without_descriptor: Mapping[str, Callable[[Mapping[str, Any]], TensorSpec]] = field(
         default_factory=dict
     )
     # which operands may be what is written first: the same memory, described in the same way
     in_place: frozenset[str] = frozenset()
-    # (specs, options and scalars) -> bytes that the addresses of operands have to be multiples of.  Operands that are
-    # not listed need the size of their data type.  A kernel that loads several values at once ends the CUDA context of
-    # the process where its operand has less; tests/device/alignment_sweep.py shows which ones do on a GPU.
+    # (specs, options and scalars) -> bytes that the addresses of operands have to be multiples of.
+    # Operands that are not listed need the size of their data type.  A kernel that loads several
+    # values at once ends the CUDA context of the process where its operand has less;
+    # tests/device/alignment_sweep.py shows which ones do on a GPU.
     alignments: Alignments = natural_alignments
-    # whether what is written is a sum over the images of what is read, and so zero where there are none
+    # whether what is written is a sum over the images of what is read, and so zero where there are
+    # none
     sums_images: bool = False
     blended_outputs: int = (
         1  # how many of what is written, from the first, `alpha` and `beta` apply to
@@ -104,18 +108,22 @@ class Operation:
         default_factory=dict
     )  # C arguments that are always the same
     filters: frozenset[str] = frozenset()  # which operands are filters
-    # whether `infer` is told too what is written, None where nobody said: what is read may not tell its shape
+    # whether `infer` is told too what is written, None where nobody said: what is read may not tell
+    # its shape
     shape_from_out: bool = False
     workspace: str = (
         ""  # the C function that tells how much workspace is needed, but where there are algorithms
     )
-    # (specs) -> bytes of workspace, where no C function tells them; all arguments that are one divide them evenly
+    # (specs) -> bytes of workspace, where no C function tells them; all arguments that are one
+    # divide them evenly
     scratch: Callable[[Mapping[str, Any]], int] = lambda specs: 0
     reserve: str = ""  # the C function that tells how large the reserve space between a forward and a backward call is
     algorithms: Algorithms | None = None  # where there is a choice
-    # (all specs, options and scalars) -> nothing; ArgumentError where cuDNN answers SUCCESS and computes another thing
+    # (all specs, options and scalars) -> nothing; ArgumentError where cuDNN answers SUCCESS and
+    # computes another thing
     check: Callable[[Mapping[str, Any], Mapping[str, Any]], None] = lambda specs, options: None
-    # (specs, options) -> options with what was left open filled in, and written in one way: equal problems are equal
+    # (specs, options) -> options with what was left open filled in, and written in one way: equal
+    # problems are equal
     complete: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = (
         lambda specs, options: options
     )
@@ -144,37 +152,42 @@ class Operation:
         """What the generated table knows of the C function."""
         return FUNCTIONS[self.function]
 
-    @kept
+    @cached_property
     def fields(self) -> tuple[str, ...]:
         """What a problem of this operation consists of."""
         return (*self.reads, *self.options, *self.writes, *self.scalars)
 
-    @kept
+    @cached_property
     def scalars(self) -> tuple[str, ...]:
         """Which of `alpha` and `beta` it has."""
         return tuple(name for name in ("alpha", "beta") if self.writes and self.header(name))
 
-    @kept
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """What `out` is of what is written, or a tuple of; the rest has arguments of its own."""
         return tuple(name for name in self.writes if name not in self.caller_provided)
+
+    @cached_property
+    def writes_one(self) -> bool:
+        """Whether exactly one operand is written."""
+        return len(self.writes) == 1
 
     @property
     def needs_reserve(self) -> bool:
         """Whether it needs the reserve space that another operation wrote."""
         return bool(self.reserve) and "dy" in self.reads
 
-    @kept
+    @cached_property
     def option_types(self) -> tuple[type, ...]:
         """The types of the options, in their order."""
         return tuple(self.options.values())
 
-    @kept
+    @cached_property
     def nulls(self) -> frozenset[str]:
         """Which C arguments are always null pointers: what tells the operations of one C function apart."""
         return frozenset(name for name, value in self.constants.items() if value is None)
 
-    @kept
+    @cached_property
     def by_address(self) -> tuple[str, ...]:
         """The numbers among the options to which the header wants pointers."""
         numbers = [name for name, kind in self.options.items() if kind is float]

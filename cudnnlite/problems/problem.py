@@ -1,6 +1,7 @@
 """`Problem`: what an operation is asked to do, as a value that can be listed, saved, sent and looked up.
 
-A problem holds specs and no arrays.  It is what a plan is made for, what a search is for, and what a choice is remembered for.
+A problem holds specs and no arrays.  It is what a plan is made for, what a search is for, and what
+a choice is remembered for.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from types import MappingProxyType
 from typing import Any
 
 from cudnnlite.arguments import instance_of, real_number
+from cudnnlite.cached_property import cached_property
 from cudnnlite.dtypes import refuse_overflow
 from cudnnlite.enums import DataType, MathType, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.kept import kept
 from cudnnlite.problems.operation import Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.frozen import FrozenSpec, to_plain
@@ -32,7 +33,8 @@ class Problem:
     operation : Operation
         What is done.
     **values
-        What `Operation.fields` names; each is an attribute too.  What is written may be left out, as the scalars may.
+        What `Operation.fields` names; each is an attribute too.  What is written may be left out,
+        as the scalars may.
 
     Raises
     ------
@@ -144,7 +146,7 @@ class Problem:
         values = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
         return f"<problem {self.kind}({values})>"
 
-    @kept
+    @cached_property
     def terms(self) -> str:
         """The specs and options in words: 'x by w to y, conv'."""
         specs, options = self.specs, "".join(f", {option}" for option in self.options.values())

@@ -198,7 +198,8 @@ class ProblemList(Sequence[ListedProblem]):
         Raises
         ------
         ArgumentError
-            The file cannot be read, is no such list, or is of a later version; the message names the file, and the entry.
+            The file cannot be read, is no such list, or is of a later version; the message names
+            the file, and the entry.
         """
         file = path_of(path)
         where = f"path={str(file)!r}"

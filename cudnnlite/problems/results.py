@@ -16,8 +16,8 @@ from cudnnlite.sizes import format_size, over_limit
 class AlgorithmResult:
     """One candidate of a search.  Algorithm, math type and workspace belong together and are applied as one.
 
-    What only one kind of candidate has, its class adds: `ConvolutionResult`, `RNNResult`.  It can be read of the others too:
-    there it is empty.
+    What only one kind of candidate has, its class adds: `ConvolutionResult`, `RNNResult`.  It can
+    be read of the others too: there it is empty.
 
     Attributes
     ----------
@@ -32,8 +32,9 @@ class AlgorithmResult:
     spread_ms : float or None
         The distance between the quartiles of the samples that `time_ms` is the median of.
     call_us : float or None
-        Microseconds of wall time that a call takes among many, made one after the other: the device's time or the host's,
-        whichever is longer; None where they were not timed, and `time_ms` decides.
+        Microseconds of wall time that a call takes among many, made one after the other: the
+        device's time or the host's, whichever is longer; None where they were not timed, and
+        `time_ms` decides.
     host_us : float or None
         Microseconds until such a call returns; None with `replay`.
     call_spread_us : float or None
@@ -51,13 +52,16 @@ class AlgorithmResult:
     remark : str
         What else is to be known of the row.
     replay : bool
-        Whether calls are launched as a CUDA graph: `call_us` is that of a call with addresses that are new, copies and all.
+        Whether calls are launched as a CUDA graph: `call_us` is that of a call with addresses that
+        are new, copies and all.
     transient : bool
         Whether the reason why it cannot be used may be gone another time: memory that others held.
     heuristic : int or None
-        Its place in the ranking by which cuDNN's heuristic chooses where nothing was tuned, the first is 0; None outside of it.
+        Its place in the ranking by which cuDNN's heuristic chooses where nothing was tuned, the
+        first is 0; None outside of it.
     passed_over : tuple of (AlgorithmResult, str)
-        On what `AlgorithmTable.best` returns: the candidates before this one, each with the reason why it was not taken.
+        On what `AlgorithmTable.best` returns: the candidates before this one, each with the reason
+        why it was not taken.
     """
 
     algorithm: Any
@@ -117,8 +121,8 @@ class ConvolutionResult(AlgorithmResult):
     Attributes
     ----------
     layout : str
-        The layout that the operands are converted to, and the result from, which `time_ms` and `workspace` contain; empty:
-        they stay as they lie.
+        The layout that the operands are converted to, and the result from, which `time_ms` and
+        `workspace` contain; empty: they stay as they lie.
     find_ms : float or None
         The time that cudnnFind reported.
     """
@@ -187,8 +191,8 @@ def why_not(
 def deciding_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
     """Return the milliseconds that decide between rows: on the device, or of a call with `latency`; None if not measured.
 
-    For calls that were not timed the device's time stands in: a search leaves out those where it is long, and they take it at
-    least.
+    For calls that were not timed the device's time stands in: a search leaves out those where it is
+    long, and they take it at least.
     """
     return row.call_us / 1000 if latency and row.call_us is not None else row.time_ms
 
@@ -196,7 +200,8 @@ def deciding_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
 def within_noise(row: AlgorithmResult, other: AlgorithmResult, *, latency: bool = False) -> bool:
     """Tell whether two medians differ by no more than half the distance between the quartiles of either.
 
-    They are those of the device's time, or of a call's with `latency`; what was not measured, or cannot be used, is no match.
+    They are those of the device's time, or of a call's with `latency`; what was not measured, or
+    cannot be used, is no match.
     """
     if not (row.ok and other.ok):
         return False

@@ -1,7 +1,7 @@
 """The forward pass of a recurrent network as data, so far as it goes.
 
-Its specs are options and its operands are none: what a call reads and writes depends on the cell, the lengths and the direction
-of the pass, which `plan.RNNPlan` does by hand.
+Its specs are options and its operands are none: what a call reads and writes depends on the cell,
+the lengths and the direction of the pass, which `plan.RNNPlan` does by hand.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def split(a: Array, count: int) -> list[Array]:
 def _sigmoid(a: Array) -> Array:
     """Where ``exp(-a)`` overflows, 1 / infinity is the right answer all the same.
 
-    Not in place: of a strided view, such as the gates of a cell of hidden size 1, NumPy negates the wrong values
-    (docs/contributing/numpy_negative.md).
+    Not in place: of a strided view, such as the gates of a cell of hidden size 1, NumPy negates the
+    wrong values (docs/contributing/numpy_negative.md).
     """
     return np.asarray(1 / (1 + np.exp(-a)))
 

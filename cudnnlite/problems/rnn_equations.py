@@ -1,6 +1,7 @@
 """The equations of stacked RNN, LSTM and GRU layers as cuDNN defines them, forward and backward, in plain NumPy.
 
-They are the numerics of the emulated device, and in float64 what results of a GPU are compared with. Throughout,
+They are the numerics of the emulated device, and in float64 what results of a GPU are compared
+with. Throughout,
 
 - sequences are ``(T, N, features)``; states are ``(layers * directions, N, features)``, at ``layer * directions +
   direction``; all have the dtype of the weights, float32 or float64;
@@ -90,8 +91,8 @@ def steps_of(values: Array, data: RNNDataSpec) -> Array:
 def tape_shapes(spec: RNNSpec, steps: int, batch: int) -> dict[TapeKey, tuple[int, ...]]:
     """Arrays that backward needs besides the weights, hx and cx, by layer, direction and name.
 
-    The directions of a layer share its input, at direction 0. :func:`forward` writes all arrays but the gradients;
-    :func:`backward_data` writes these for :func:`backward_weights`.
+    The directions of a layer share its input, at direction 0. :func:`forward` writes all arrays but
+    the gradients; :func:`backward_data` writes these for :func:`backward_weights`.
     """
     cell, hidden = CELLS[spec.cell], spec.hidden_size
     features = {"kept": cell.kept * hidden, "gate_gradients": len(spec.gates) * hidden}
@@ -121,10 +122,10 @@ def forward(
 ) -> tuple[Array, Array, Array | None]:
     """Run all layers over a batch of sequences: x is ``(T, N, input size)``, `active` ``(T, N)``.
 
-    `hx`, `cx` are what every direction starts from, at its own end of the sequence; zeros without them.  Of dropout,
-    ``masks[k - 1]``, ``(T, N, directions * output size)``, multiplies the input of layer k.  For a backward pass `tape` has
-    arrays of :func:`tape_shapes`, overwritten.  Returns y, ``(T, N, directions * output size)``; hy; cy, None if the cell has
-    no such state.
+    `hx`, `cx` are what every direction starts from, at its own end of the sequence; zeros without
+    them.  Of dropout, ``masks[k - 1]``, ``(T, N, directions * output size)``, multiplies the input
+    of layer k.  For a backward pass `tape` has arrays of :func:`tape_shapes`, overwritten.  Returns
+    y, ``(T, N, directions * output size)``; hy; cy, None if the cell has no such state.
     """
     spec, off, y = network.spec, _inactive(active), x
     initial = _states(spec, x, hx, cx)

@@ -87,7 +87,8 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         math_type : MathType or str, optional
             Only candidates of that math type.
         max_error : float, optional
-            The largest relative L2 error; a candidate whose error was not measured does not satisfy it.
+            The largest relative L2 error; a candidate whose error was not measured does not satisfy
+            it.
 
         Raises
         ------
@@ -162,13 +163,14 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
     def pareto(self, objective: str | None = None) -> tuple[AlgorithmResult, ...]:
         """Return the candidates that no other beats in both time and workspace, the fastest first.
 
-        What a workspace limit costs is read from it: the choice under a limit is the first that fits.
+        What a workspace limit costs is read from it: the choice under a limit is the first that
+        fits.
 
         Parameters
         ----------
         objective : str, optional
-            Which time: "device" (`time_ms`) or "latency" (`call_us`; `time_ms` where calls were not timed); the one that the
-            table is ordered by, if not given.
+            Which time: "device" (`time_ms`) or "latency" (`call_us`; `time_ms` where calls were not
+            timed); the one that the table is ordered by, if not given.
 
         Raises
         ------

@@ -9,10 +9,10 @@ from numbers import Integral
 from typing import Any
 
 from cudnnlite.arguments import MAX_INT, integers, shown
+from cudnnlite.cached_property import cached_property
 from cudnnlite.dtypes import AnyDtype, dtype_name, itemsize, parse_dtype, vector_length
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.kept import kept
 from cudnnlite.specs.frozen import FrozenSpec, whole_or_made
 from cudnnlite.specs.layout import (
     CHANNELS_FIRST,
@@ -131,7 +131,7 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
         """The number of axes."""
         return len(self.shape)
 
-    @kept
+    @cached_property
     def layout(self) -> str:
         """'NCHW', 'NHWC', ...; 'packed' in C order at other ranks; 'strided' for anything else."""
         if self.vector > 1:
@@ -142,7 +142,7 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
                 return name
         return "strided"
 
-    @kept
+    @cached_property
     def canonical(self) -> TensorSpec:
         """The same memory as cuDNN is told of it: packed values have the strides of their layout along axes of size 1 too.
 
@@ -156,7 +156,7 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
                 return TensorSpec(self.shape, self.dtype, name)
         return self
 
-    @kept
+    @cached_property
     def is_channels_last(self) -> bool:
         """Whether the memory is channels last; where both layouts fit (one channel), whether it is written so."""
         first, last = CHANNELS_FIRST.get(self.rank, ""), CHANNELS_LAST.get(self.rank, "")
@@ -177,19 +177,19 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
             return False
         return same_strides(self.shape, self.strides, packed_strides(self.shape, layout))
 
-    @kept
+    @cached_property
     def size(self) -> int:
         """The number of values."""
         return prod(self.shape)
 
-    @kept
+    @cached_property
     def nbytes(self) -> int:
         """The bytes from the first value to the last, gaps included: what a buffer must hold."""
         return span(_in_vectors(self.shape, self.dtype, self.vector), self.strides) * itemsize(
             self.dtype
         )
 
-    @kept
+    @cached_property
     def overlaps_itself(self) -> bool:
         """Whether two values may share memory (a stride smaller than what lies inside it): not allowed in an output."""
         reach = 1

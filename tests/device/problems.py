@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from oracles import onnx_convolution
 from tolerances import SCALED_INTEGER, TWICE_ROUNDED, assert_close, bound
 
 import cudnnlite as dnn
+from cudnnlite.cached_property import cached_property
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
 
 Array = np.ndarray[Any, Any]

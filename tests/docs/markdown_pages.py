@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
+
+from cudnnlite.cached_property import cached_property
 
 ROOT = Path(__file__).parents[2]
 # what docs/conf.py and its extensions write there; in no repository

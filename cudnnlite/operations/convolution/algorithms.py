@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Container
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from cudnnlite.arguments import one_of
 from cudnnlite.devices import arrays
@@ -15,7 +15,13 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
-from cudnnlite.operations.convolution.engines import given_engine, preferred_engine, tell_limit
+from cudnnlite.graph.execution_plan import ExecutionPlan
+from cudnnlite.operations.convolution.engines import (
+    PreferredEngine,
+    given_engine,
+    preferred_engine,
+    tell_limit,
+)
 from cudnnlite.operations.convolution.native import (
     ConvolutionThenBias,
     NativeConvolution,
@@ -83,18 +89,28 @@ def check_asked(problem: Problem, algorithm: Any, interface: str | None) -> None
         )
 
 
+class PreparedChoice(NamedTuple):
+    """What a plan runs: the choice as it is here, its call, addresses missing, and its workspace in bytes."""
+
+    choice: AlgorithmResult
+    call: Any
+    workspace: int
+
+
 def choose(
     native: NativeConvolution,
     algorithm: Any,
     limit: int | None,
     interface: str | None,
+    stack: ExitStack,
     *,
     is_aligned: bool = True,
-) -> AlgorithmResult:
+) -> AlgorithmResult | PreparedChoice:
     """Return what a plan runs with: what was asked for, or else the engine that cuDNN's heuristic prefers.
 
-    Where no engine serves it is the algorithm that the descriptor call's heuristic prefers, with
-    the reason as its remark.  Without `is_aligned` the descriptor call comes first, because engines
+    That engine had to be prepared to know that it runs, and is returned so; `stack` owns it.  Where
+    no engine serves it is the algorithm that the descriptor call's heuristic prefers, with the
+    reason as its remark.  Without `is_aligned` the descriptor call comes first, because engines
     want operands that are aligned; if no algorithm of it serves either, an engine serves copies.
     """
     problem = native.problem
@@ -105,9 +121,9 @@ def choose(
         with suppress(NotSupportedError):
             choice = _choose(native, None, limit)
             return replace(choice, remark="no engine serves: an operand is not aligned to 16 bytes")
-    preferred = preferred_engine(native, limit)
-    if isinstance(preferred, AlgorithmResult):
-        return preferred
+    preferred = preferred_engine(native, limit, stack)
+    if isinstance(preferred, PreferredEngine):
+        return _completed(native, preferred.row, preferred.plan)
     if needs_graph and preferred.larger:
         raise WorkspaceLimitError(f"no engine serves: {preferred.why}")
     if needs_graph:
@@ -179,32 +195,40 @@ def workspace_of(native: NativeConvolution, algorithm: Any) -> int:
     return size.value
 
 
-def prepare(
-    native: NativeConvolution, choice: AlgorithmResult, stack: ExitStack
-) -> tuple[AlgorithmResult, Any, int]:
-    """Return a choice as it is here, its call, addresses missing, and the bytes of workspace that it needs."""
+def prepare(native: NativeConvolution, choice: AlgorithmResult, stack: ExitStack) -> PreparedChoice:
+    """Prepare the call of a choice; `stack` owns what is made."""
+    problem = native.problem
     if isinstance(choice.algorithm, Engine):
         row, plan = given_engine(native, choice.algorithm, stack)
-        # of an engine that somebody named nothing was known but that
+        # Of an engine that somebody named, the math type and determinism are known only now.
         choice = replace(choice, math_type=row.math_type, deterministic=row.deterministic)
-        if not adds_bias_apart(native.problem):
-            return choice, plan, plan.workspace
-        pair = ConvolutionThenBias(native, plan)
-        remark = "; ".join(filter(None, (choice.remark, pair.remark)))
-        return replace(choice, remark=remark), pair, plan.workspace
-    # a result is applied as one: its math type first, then the workspace is asked again
+        return _completed(native, choice, plan)
+    # A result is applied as one: its math type first, then the workspace is asked for again.
     native.descriptors["conv"].set_math_type(choice.math_type)
-    size, algorithms = (
-        workspace_of(native, choice.algorithm),
-        _algorithms(native.problem.operation),
-    )
-    if why := algorithms.why_unsupported(native.problem, choice.algorithm):
-        if native.problem.operation is not BIAS:
-            raise NotSupportedError(native.problem.operation.function, Status.NOT_SUPPORTED, why)
-        pair = convolution_then_bias(native, choice.algorithm, size)
-        remark = "; ".join(filter(None, (choice.remark, f"{pair.remark}: {why}")))
-        return replace(choice, remark=remark), pair, size
-    return choice, native.prepare(algo=choice.algorithm, workSpaceSizeInBytes=size), size
+    size = workspace_of(native, choice.algorithm)
+    why = _algorithms(problem.operation).why_unsupported(problem, choice.algorithm)
+    if why is None:
+        call = native.prepare(algo=choice.algorithm, workSpaceSizeInBytes=size)
+        return PreparedChoice(choice, call, size)
+    if problem.operation is not BIAS:
+        raise NotSupportedError(problem.operation.function, Status.NOT_SUPPORTED, why)
+    pair = convolution_then_bias(native, choice.algorithm, size)
+    return PreparedChoice(_with_remark(choice, f"{pair.remark}: {why}"), pair, size)
+
+
+def _completed(
+    native: NativeConvolution, choice: AlgorithmResult, plan: ExecutionPlan
+) -> PreparedChoice:
+    """Return an engine's plan, with the addition of the bias behind it where the engine leaves that out."""
+    if not adds_bias_apart(native.problem):
+        return PreparedChoice(choice, plan, plan.workspace)
+    pair = ConvolutionThenBias(native, plan)
+    return PreparedChoice(_with_remark(choice, pair.remark), pair, plan.workspace)
+
+
+def _with_remark(choice: AlgorithmResult, remark: str) -> AlgorithmResult:
+    """Return a choice with a remark behind the one that it has."""
+    return replace(choice, remark="; ".join(filter(None, (choice.remark, remark))))
 
 
 def rank(native: NativeConvolution, only: Container[Any] | None = None) -> AlgorithmTable:

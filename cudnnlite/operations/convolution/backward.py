@@ -51,7 +51,8 @@ def convolution_backward_data(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the plan for the next one.
+        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the
+        plan for the next one.
     w : device array
         The filter, ``(K, C / groups, *taps)``, packed; float32, float64, float16 or bfloat16.
     dy : device array
@@ -59,30 +60,32 @@ def convolution_backward_data(
     conv : ConvolutionSpec
         Of the convolution: padding, stride, dilation, groups, mode, compute type, math type.
     x : TensorSpec, shape or device array, optional
-        What the convolution's input looked like, ``(N, C, *spatial)``; of a shape, in the dtype and layout of `dy`.  With
-        stride 1 it may be left out, as it may where `out` says it.
+        What the convolution's input looked like, ``(N, C, *spatial)``; of a shape, in the dtype and
+        layout of `dy`.  With stride 1 it may be left out, as it may where `out` says it.
     alpha, beta : float
-        dx = alpha * gradient + beta * dx, passed to cuDNN as double for double tensors, as float otherwise.  With
-        beta = 0 `out` is not read.
+        dx = alpha * gradient + beta * dx, passed to cuDNN as double for double tensors, as float
+        otherwise.  With beta = 0 `out` is not read.
     out : device array, optional
         dx, written in place, any strides without overlap; a new array if not given.
     algorithm : AlgorithmResult, Engine, ConvolutionBwdDataAlgo or str, optional
-        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A result is applied with its math
-        type, its layout (where the operands lie in another, each call converts them, and the output back) and its way to make the
-        call.  If not given: the first engine that cuDNN's heuristic A names and that keeps the math type's promise; where there is
-        none (for integers, say) the algorithm that the v7 heuristic prefers.  ``plan.choice`` tells which, and why.
+        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A
+        result is applied with its math type, its layout (where the operands lie in another, each
+        call converts them, and the output back) and its way to make the call.  If not given: the
+        first engine that cuDNN's heuristic A names and that keeps the math type's promise; where
+        there is none (for integers, say) the algorithm that the v7 heuristic prefers.
+        ``plan.choice`` tells which, and why.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     interface : str, optional
-        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment where an engine
-        wants 16 bytes.
+        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of
+        any alignment where an engine wants 16 bytes.
     workspace : device array, optional
         The caller's own scratch memory, instead of the handle's; a plan's calls take it themselves.
     replay : bool
-        Record the call as a CUDA graph for the addresses that it was first made with, and launch that from
-        then on.  With others it is made as it is, or through copies to buffers of the plan, whichever was measured to
-        take less time, once, which waits for the stream; what comes again is recorded too, up to 8 graphs.
-        ``plan.replay`` tells.
+        Record the call as a CUDA graph for the addresses that it was first made with, and launch
+        that from then on.  With others it is made as it is, or through copies to buffers of the
+        plan, whichever was measured to take less time, once, which waits for the stream; what comes
+        again is recorded too, up to 8 graphs. ``plan.replay`` tells.
 
     Returns
     -------
@@ -98,10 +101,12 @@ def convolution_backward_data(
 
     Notes
     -----
-    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`.  For the first call of a kind, those of a
-    `BackendDescriptor`, or `cudnnGetConvolutionBackwardDataWorkspaceSize`, `cudnnGetConvolutionBackwardDataAlgorithm_v7` and
-    `cudnnGetConvolutionBackwardDataAlgorithmMaxCount`; `cudnnTransformTensor` where operands are converted.
-    Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`.  For the first call of a
+    kind, those of a `BackendDescriptor`, or `cudnnGetConvolutionBackwardDataWorkspaceSize`,
+    `cudnnGetConvolutionBackwardDataAlgorithm_v7` and
+    `cudnnGetConvolutionBackwardDataAlgorithmMaxCount`; `cudnnTransformTensor` where operands are
+    converted. Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and
+    working.
 
     Examples
     --------
@@ -169,7 +174,8 @@ def convolution_backward_filter(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the plan for the next one.
+        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the
+        plan for the next one.
     x : device array
         The images, ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     dy : device array
@@ -177,30 +183,32 @@ def convolution_backward_filter(
     conv : ConvolutionSpec
         Of the convolution: padding, stride, dilation, groups, mode, compute type, math type.
     w : FilterSpec, shape or device array, optional
-        What the filter looked like, ``(K, C / groups, *taps)``; of a shape, in the dtype and layout of `x`.  With stride 1 it
-        may be left out, as it may where `out` says it.
+        What the filter looked like, ``(K, C / groups, *taps)``; of a shape, in the dtype and layout
+        of `x`.  With stride 1 it may be left out, as it may where `out` says it.
     alpha, beta : float
-        dw = alpha * gradient + beta * dw, passed to cuDNN as double for double tensors, as float otherwise.  With
-        beta = 0 `out` is not read.
+        dw = alpha * gradient + beta * dw, passed to cuDNN as double for double tensors, as float
+        otherwise.  With beta = 0 `out` is not read.
     out : device array, optional
         dw, written in place, any strides without overlap; a new array if not given.
     algorithm : AlgorithmResult, Engine, ConvolutionBwdFilterAlgo or str, optional
-        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A result is applied with its math
-        type, its layout (where the operands lie in another, each call converts them, and the output back) and its way to make the
-        call.  If not given: the first engine that cuDNN's heuristic A names and that keeps the math type's promise; where there is
-        none (for integers, say) the algorithm that the v7 heuristic prefers.  ``plan.choice`` tells which, and why.
+        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A
+        result is applied with its math type, its layout (where the operands lie in another, each
+        call converts them, and the output back) and its way to make the call.  If not given: the
+        first engine that cuDNN's heuristic A names and that keeps the math type's promise; where
+        there is none (for integers, say) the algorithm that the v7 heuristic prefers.
+        ``plan.choice`` tells which, and why.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     interface : str, optional
-        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment where an engine
-        wants 16 bytes.
+        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of
+        any alignment where an engine wants 16 bytes.
     workspace : device array, optional
         The caller's own scratch memory, instead of the handle's; a plan's calls take it themselves.
     replay : bool
-        Record the call as a CUDA graph for the addresses that it was first made with, and launch that from
-        then on.  With others it is made as it is, or through copies to buffers of the plan, whichever was measured to
-        take less time, once, which waits for the stream; what comes again is recorded too, up to 8 graphs.
-        ``plan.replay`` tells.
+        Record the call as a CUDA graph for the addresses that it was first made with, and launch
+        that from then on.  With others it is made as it is, or through copies to buffers of the
+        plan, whichever was measured to take less time, once, which waits for the stream; what comes
+        again is recorded too, up to 8 graphs. ``plan.replay`` tells.
 
     Returns
     -------
@@ -216,10 +224,12 @@ def convolution_backward_filter(
 
     Notes
     -----
-    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardFilter`.  For the first call of a kind, those of a
-    `BackendDescriptor`, or `cudnnGetConvolutionBackwardFilterWorkspaceSize`, `cudnnGetConvolutionBackwardFilterAlgorithm_v7` and
-    `cudnnGetConvolutionBackwardFilterAlgorithmMaxCount`; `cudnnTransformTensor` where operands are converted.
-    Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardFilter`.  For the first call of
+    a kind, those of a `BackendDescriptor`, or `cudnnGetConvolutionBackwardFilterWorkspaceSize`,
+    `cudnnGetConvolutionBackwardFilterAlgorithm_v7` and
+    `cudnnGetConvolutionBackwardFilterAlgorithmMaxCount`; `cudnnTransformTensor` where operands are
+    converted. Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and
+    working.
 
     Examples
     --------
@@ -280,45 +290,49 @@ def convolution_transpose(
 ) -> ConvolutionRequest:
     """Convolve transposed, as PyTorch's `conv_transpose1d` to `conv_transpose3d`: from the shape of a result to that of images.
 
-    It is `convolution_backward_data` with `x` as dy, and is recorded and tuned as that.  The result is ``(N, C, *spatial)``,
-    along an axis (size - 1) * stride - 2 * padding + dilation * (taps - 1) + output_padding + 1.
+    It is `convolution_backward_data` with `x` as dy, and is recorded and tuned as that.  The result
+    is ``(N, C, *spatial)``, along an axis (size - 1) * stride - 2 * padding + dilation * (taps - 1)
+    + output_padding + 1.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the plan for the next one.
+        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the
+        plan for the next one.
     x : device array
         ``(N, K, *spatial)``; float32, float64, float16 or bfloat16.
     w : device array
         The filter, ``(K, C / groups, *taps)``, packed, of the dtype of `x`.
     conv : ConvolutionSpec
-        Padding (what is cut off at both ends), stride (how far the results of neighbouring values lie apart), dilation,
-        groups, mode, compute type, math type.
+        Padding (what is cut off at both ends), stride (how far the results of neighbouring values
+        lie apart), dilation, groups, mode, compute type, math type.
     output_padding : int or iterable of int
-        What is added to the result at the end of each axis, below the stride: of the images that a convolution with this
-        stride brings to the size of `x` the smallest has 0.
+        What is added to the result at the end of each axis, below the stride: of the images that a
+        convolution with this stride brings to the size of `x` the smallest has 0.
     alpha, beta : float
-        y = alpha * result + beta * y, passed to cuDNN as double for double tensors, as float otherwise.  With
-        beta = 0 `out` is not read.
+        y = alpha * result + beta * y, passed to cuDNN as double for double tensors, as float
+        otherwise.  With beta = 0 `out` is not read.
     out : device array, optional
         y, written in place, any strides without overlap; a new array if not given.
     algorithm : AlgorithmResult, Engine, ConvolutionBwdDataAlgo or str, optional
-        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A result is applied with its math
-        type, its layout (where the operands lie in another, each call converts them, and the output back) and its way to make the
-        call.  If not given: the first engine that cuDNN's heuristic A names and that keeps the math type's promise; where there is
-        none (for integers, say) the algorithm that the v7 heuristic prefers.  ``plan.choice`` tells which, and why.
+        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A
+        result is applied with its math type, its layout (where the operands lie in another, each
+        call converts them, and the output back) and its way to make the call.  If not given: the
+        first engine that cuDNN's heuristic A names and that keeps the math type's promise; where
+        there is none (for integers, say) the algorithm that the v7 heuristic prefers.
+        ``plan.choice`` tells which, and why.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     interface : str, optional
-        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment where an engine
-        wants 16 bytes.
+        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of
+        any alignment where an engine wants 16 bytes.
     workspace : device array, optional
         The caller's own scratch memory, instead of the handle's; a plan's calls take it themselves.
     replay : bool
-        Record the call as a CUDA graph for the addresses that it was first made with, and launch that from
-        then on.  With others it is made as it is, or through copies to buffers of the plan, whichever was measured to
-        take less time, once, which waits for the stream; what comes again is recorded too, up to 8 graphs.
-        ``plan.replay`` tells.
+        Record the call as a CUDA graph for the addresses that it was first made with, and launch
+        that from then on.  With others it is made as it is, or through copies to buffers of the
+        plan, whichever was measured to take less time, once, which waits for the stream; what comes
+        again is recorded too, up to 8 graphs. ``plan.replay`` tells.
 
     Returns
     -------
@@ -334,10 +348,12 @@ def convolution_transpose(
 
     Notes
     -----
-    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`.  For the first call of a kind, those of a
-    `BackendDescriptor`, or `cudnnGetConvolutionBackwardDataWorkspaceSize`, `cudnnGetConvolutionBackwardDataAlgorithm_v7` and
-    `cudnnGetConvolutionBackwardDataAlgorithmMaxCount`; `cudnnTransformTensor` where operands are converted.
-    Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`.  For the first call of a
+    kind, those of a `BackendDescriptor`, or `cudnnGetConvolutionBackwardDataWorkspaceSize`,
+    `cudnnGetConvolutionBackwardDataAlgorithm_v7` and
+    `cudnnGetConvolutionBackwardDataAlgorithmMaxCount`; `cudnnTransformTensor` where operands are
+    converted. Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and
+    working.
 
     Examples
     --------
@@ -427,11 +443,11 @@ def _result_spec(
         )
     out_spec = getattr(out, "spec", out)
     if not isinstance(out_spec, (TensorSpec, FilterSpec)):
-        return spec  # type: ignore[no-any-return]
+        return spec
     if is_shape:  # `out` may have another data type and layout
         needed, fits = spec.shape, out_spec.shape == spec.shape
     else:
         needed, fits = spec, is_as(as_tensor(out_spec), spec)
     if not fits:
         raise ArgumentError(f"out is {out_spec}; the result is as {argument} says, {needed}")
-    return spec  # type: ignore[no-any-return]
+    return spec

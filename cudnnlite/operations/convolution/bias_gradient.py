@@ -24,10 +24,11 @@ def convolution_backward_bias(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     dy : device array
-        The gradient of what the bias was added to, ``(N, C, *spatial)``; float32, float64 or float16; cuDNN
-        refuses bfloat16 (seen on an H200), which `transform_tensor` converts.
+        The gradient of what the bias was added to, ``(N, C, *spatial)``; float32, float64 or
+        float16; cuDNN refuses bfloat16 (seen on an H200), which `transform_tensor` converts.
     alpha, beta : float
         Host scalars: db = alpha * result + beta * db.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -47,7 +48,8 @@ def convolution_backward_bias(
 
     Notes
     -----
-    C functions: `cudnnConvolutionBackwardBias`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnConvolutionBackwardBias`, deprecated since cuDNN 9.0.0, still shipped and
+    working.
 
     Examples
     --------

@@ -58,42 +58,53 @@ class NoEngine(NamedTuple):
     ] = ()  # those that only the workspace limit excludes, and why
 
 
-def preferred_engine(native: NativeConvolution, limit: int | None) -> AlgorithmResult | NoEngine:
+class PreferredEngine(NamedTuple):
+    """The engine that runs a problem unless something else is asked for."""
+
+    row: AlgorithmResult
+    plan: ExecutionPlan
+
+
+def preferred_engine(
+    native: NativeConvolution, limit: int | None, stack: ExitStack
+) -> PreferredEngine | NoEngine:
     """Return the first engine that heuristic A, or the fallback, names, that keeps the promises, and that fits the limit.
 
-    What was made to find it is closed, but for the graph.
+    `stack` owns its plan.  Where there is none, what was made to find that out is closed, but for
+    the graph.
     """
     problem = native.problem
     if why := why_no_engine(problem):
         return NoEngine(why)
-    passed: list[tuple[AlgorithmResult, str]] = []
-    larger: list[tuple[AlgorithmResult, str]] = []
+    passed_over: list[tuple[AlgorithmResult, str]] = []
+    too_large: list[tuple[AlgorithmResult, str]] = []
     with ExitStack() as search:
         try:
             graph = native.graph
         except REFUSALS as error:
             return NoEngine(f"cuDNN makes no graph of it ({error.status})")
-        for configuration in _named(graph, (BackendHeurMode.A, BackendHeurMode.FALLBACK), search):
-            row, why = row_of(configuration, problem), excluded(configuration, problem)
+        modes = (BackendHeurMode.A, BackendHeurMode.FALLBACK)
+        for configuration in _named(graph, modes, search):
+            row = row_of(configuration, problem)
+            why = excluded(configuration, problem)
+            trial = search.enter_context(ExitStack())
             if not why:
                 try:
-                    with ExitStack() as trial:
-                        row = replace(
-                            row, workspace=ExecutionPlan(graph, configuration, trial).workspace
-                        )
+                    plan = ExecutionPlan(graph, configuration, trial)
+                    row = replace(row, workspace=plan.workspace)
                 except REFUSALS as error:
                     why = f"it cannot do this after all ({error.status})"
             if not why and limit is not None and row.workspace > limit:
                 why = over_limit(row.workspace, limit)
-                larger.append((row, why))
+                too_large.append((row, why))
             if not why:
-                break
-            passed.append((row, why))
-        else:
-            reasons = "; ".join(dict.fromkeys(why for _, why in passed))
-            return NoEngine(reasons or "cuDNN's heuristics name none", tuple(larger))
-    tell_limit(larger, row.algorithm, problem)
-    return replace(row, passed_over=tuple(passed))
+                tell_limit(too_large, row.algorithm, problem)
+                stack.enter_context(search.pop_all())
+                return PreferredEngine(replace(row, passed_over=tuple(passed_over)), plan)
+            trial.close()
+            passed_over.append((row, why))
+    reasons = "; ".join(dict.fromkeys(why for _, why in passed_over))
+    return NoEngine(reasons or "cuDNN's heuristics name none", tuple(too_large))
 
 
 def given_engine(
@@ -101,7 +112,8 @@ def given_engine(
 ) -> tuple[AlgorithmResult, ExecutionPlan]:
     """Return an engine that was chosen, with its workspace and its notes, and what runs it; `stack` owns what is made.
 
-    ArgumentError where it would break a promise of the problem's; CudnnError where it is none for this problem, or this cuDNN.
+    ArgumentError where it would break a promise of the problem's; CudnnError where it is none for
+    this problem, or this cuDNN.
     """
     problem = native.problem
     if why := why_no_engine(problem):
@@ -132,7 +144,8 @@ def _what_is_wrong(engine: Engine, graph: Graph) -> str:
 def engine_rows(graph: Graph, problem: Problem, *, compiled: bool = False) -> list[AlgorithmResult]:
     """Return every configuration that cuDNN's heuristics name, the preferred first, then each engine that none of them names.
 
-    With what excludes it; nothing is run.  Those of the second kind that cuDNN compiles first are left out, unless `compiled`.
+    With what excludes it; nothing is run.  Those of the second kind that cuDNN compiles first are
+    left out, unless `compiled`.
     """
     with ExitStack() as stack:
         named = list(_named(graph, HEURISTICS, stack))

@@ -21,19 +21,21 @@ def fold_batch_normalization(
     Parameters
     ----------
     w : array
-        The filter, ``(K, C / groups, *taps)``, of NumPy, CuPy, PyTorch, or another library with such arrays.
+        The filter, ``(K, C / groups, *taps)``, of NumPy, CuPy, PyTorch, or another library with
+        such arrays.
     bias : array or None
         The convolution's own, of K values in any shape; None where it has none.
     scale, shift, mean, var : arrays
-        Of the normalisation, K values each, of the same library: y = scale * (x - mean) / sqrt(var + epsilon) + shift.
+        Of the normalisation, K values each, of the same library: y = scale * (x - mean) / sqrt(var
+        + epsilon) + shift.
     epsilon : float
         As the normalisation has it.
 
     Returns
     -------
     w, bias : arrays
-        Of the same library; `w` in its own data type, `bias` in that of `w`, shaped ``(1, K, 1, ...)`` as
-        `convolution_bias_activation_forward` takes it.
+        Of the same library; `w` in its own data type, `bias` in that of `w`, shaped ``(1, K, 1,
+        ...)`` as `convolution_bias_activation_forward` takes it.
 
     Raises
     ------

@@ -92,7 +92,7 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
         (handle, arguments) -> what cuDNN's search measured.
     """
 
-    plan: Callable[Concatenate[Handle, P], ConvolutionPlan]  # type: ignore[assignment]
+    plan: Callable[Concatenate[Handle, P], ConvolutionPlan]
     heuristic: Callable[Concatenate[Handle, P], AlgorithmTable]
     find: Callable[Concatenate[Handle, P], AlgorithmTable]
 

@@ -45,14 +45,15 @@ def convolution_bias_activation_forward(
 ) -> ConvolutionRequest:
     """Convolve, add, and apply a function, asynchronously: y = activation(alpha * conv(x, w) + alpha2 * z + bias).
 
-    One kernel does it, without results in between.  With "identity" the descriptor call has IMPLICIT_PRECOMP_GEMM only; some
-    combinations neither it nor an engine does: an alpha with an activation that engines alone have, for instance, which they do
-    not scale without z.
+    One kernel does it, without results in between.  With "identity" the descriptor call has
+    IMPLICIT_PRECOMP_GEMM only; some combinations neither it nor an engine does: an alpha with an
+    activation that engines alone have, for instance, which they do not scale without z.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the plan for the next one.
+        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the
+        plan for the next one.
     x, w : device arrays
         The images and the filter, as in `convolution_forward`.
     bias : device array
@@ -60,30 +61,34 @@ def convolution_bias_activation_forward(
     conv : ConvolutionSpec
         Padding, stride, dilation, groups, mode, compute type, math type.
     activation : ActivationSpec, ActivationMode or str
-        "relu", "identity"; as engines also "sigmoid", "tanh", "clipped_relu", "elu", and in NHWC "swish".  "relu" if not given.
+        "relu", "identity"; as engines also "sigmoid", "tanh", "clipped_relu", "elu", and in NHWC
+        "swish".  "relu" if not given.
     z : device array, optional
-        What is added: of the result's shape and data type, and with its layout.  It may be `out` itself.
+        What is added: of the result's shape and data type, and with its layout.  It may be `out`
+        itself.
     alpha, alpha2 : float
         Host scalars.
     out : device array, optional
         y, written in place, any strides without overlap; a new array if not given.
     algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
-        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A result is applied with its math
-        type, its layout (where the operands lie in another, each call converts them, and the output back) and its way to make the
-        call.  If not given: the first engine that cuDNN's heuristic A names and that keeps the math type's promise; where there is
-        none (for integers, say) the algorithm that the v7 heuristic prefers.  ``plan.choice`` tells which, and why.
+        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A
+        result is applied with its math type, its layout (where the operands lie in another, each
+        call converts them, and the output back) and its way to make the call.  If not given: the
+        first engine that cuDNN's heuristic A names and that keeps the math type's promise; where
+        there is none (for integers, say) the algorithm that the v7 heuristic prefers.
+        ``plan.choice`` tells which, and why.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     interface : str, optional
-        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment where an engine
-        wants 16 bytes.
+        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of
+        any alignment where an engine wants 16 bytes.
     workspace : device array, optional
         The caller's own scratch memory, instead of the handle's; a plan's calls take it themselves.
     replay : bool
-        Record the call as a CUDA graph for the addresses that it was first made with, and launch that from
-        then on.  With others it is made as it is, or through copies to buffers of the plan, whichever was measured to
-        take less time, once, which waits for the stream; what comes again is recorded too, up to 8 graphs.
-        ``plan.replay`` tells.
+        Record the call as a CUDA graph for the addresses that it was first made with, and launch
+        that from then on.  With others it is made as it is, or through copies to buffers of the
+        plan, whichever was measured to take less time, once, which waits for the stream; what comes
+        again is recorded too, up to 8 graphs. ``plan.replay`` tells.
 
     Returns
     -------
@@ -99,10 +104,11 @@ def convolution_bias_activation_forward(
 
     Notes
     -----
-    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBiasActivationForward`.  For the first call of a kind, those of a
-    `BackendDescriptor`, or `cudnnGetConvolutionForwardWorkspaceSize`, `cudnnGetConvolutionForwardAlgorithm_v7` and
-    `cudnnGetConvolutionForwardAlgorithmMaxCount`; `cudnnTransformTensor` where operands are converted.
-    Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBiasActivationForward`.  For the first
+    call of a kind, those of a `BackendDescriptor`, or `cudnnGetConvolutionForwardWorkspaceSize`,
+    `cudnnGetConvolutionForwardAlgorithm_v7` and `cudnnGetConvolutionForwardAlgorithmMaxCount`;
+    `cudnnTransformTensor` where operands are converted. Those of the descriptor call are deprecated
+    since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------

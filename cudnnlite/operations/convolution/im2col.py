@@ -29,20 +29,24 @@ def im2col(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x : device array
         ``(N, C, *spatial)``, one or two spatial axes; float32, float64, float16 or bfloat16.
     w : FilterSpec, array or tuple of int
-        What the filter looks like, ``(K, C, *taps)``; its values are not read, and its dtype is that of `x`.
+        What the filter looks like, ``(K, C, *taps)``; its values are not read, and its dtype is
+        that of `x`.
     conv : ConvolutionSpec
-        Padding, stride and dilation, of one group; with mode="convolution" the taps come in reverse order.
+        Padding, stride and dilation, of one group; with mode="convolution" the taps come in reverse
+        order.
     out : device array, optional
         columns, written in place; a new array if not given.
 
     Returns
     -------
     DeviceArray
-        columns, of shape ``(C * taps, N * positions)``, so that ``w.reshape(K, -1) @ columns`` is the convolution.
+        columns, of shape ``(C * taps, N * positions)``, so that ``w.reshape(K, -1) @ columns`` is
+        the convolution.
 
     Raises
     ------

@@ -22,9 +22,10 @@ from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, parse_
 class ConvertedConvolution:
     """Bring what is read to a layout, convolve there, bring the result back: a plan calls it as it calls a `PreparedCall`.
 
-    An operand that fits the layout already is used where it is.  Every other one has a place in the workspace, and the
-    workspace of the algorithm lies behind them.  A result that is converted back is rounded before beta * y is added to
-    it, and once more after: ArgumentError for an integer one with beta.
+    An operand that fits the layout already is used where it is.  Every other one has a place in the
+    workspace, and the workspace of the algorithm lies behind them.  A result that is converted back
+    is rounded before beta * y is added to it, and once more after: ArgumentError for an integer one
+    with beta.
     """
 
     arguments: tuple[()] = ()
@@ -56,9 +57,9 @@ class ConvertedConvolution:
         # alpha before the result is rounded, beta where the old values are
         there = problem.replace(**inside | filters, beta=0.0 if written in moved else beta)
         try:
-            _, self._convolution, own = prepare(
-                NativeConvolution(handle, there, stack), choice, stack
-            )
+            inside_call = prepare(NativeConvolution(handle, there, stack), choice, stack)
+            self._convolution = inside_call.call
+            own = inside_call.workspace
             self._there = {
                 name: conversion(handle, specs[name], inside[name], 0.0, stack)
                 for name in moved
@@ -109,7 +110,8 @@ class ConvertedConvolution:
 def conversion_layout(problem: Problem, wanted: str) -> str:
     """Return the layout to convert to for a result's `layout`; empty where every operand is in it, or none is wanted.
 
-    ArgumentError where there is no such layout at this rank, or operands are vectors of channels, which stay as they are.
+    ArgumentError where there is no such layout at this rank, or operands are vectors of channels,
+    which stay as they are.
     """
     if not wanted:
         return ""

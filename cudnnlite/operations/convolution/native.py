@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from cudnnlite._raw.calls import PreparedCall
+from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType
 from cudnnlite.graph.execution_plan import ExecutionPlan

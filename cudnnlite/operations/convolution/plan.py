@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import WorkspaceLimitError
@@ -51,7 +52,8 @@ class ConvolutionPlan(OperationPlan):
     problem : Problem
         What it was made for; its specs and options are attributes of the plan too.
     choice : AlgorithmResult or None
-        Algorithm, math type and layout that each call uses, with what was passed over; None for an empty batch.
+        Algorithm, math type and layout that each call uses, with what was passed over; None for an
+        empty batch.
     workspace : int
         Bytes that each call needs; converted operands are among them.
     descriptors : dict
@@ -59,7 +61,8 @@ class ConvolutionPlan(OperationPlan):
 
     Notes
     -----
-    C functions of a call: `cudnnBackendExecute`, or the descriptor call and what converts operands for it.
+    C functions of a call: `cudnnBackendExecute`, or the descriptor call and what converts operands
+    for it.
     """
 
     choice: AlgorithmResult | None
@@ -84,6 +87,7 @@ class ConvolutionPlan(OperationPlan):
         self._is_aligned = is_aligned
         self._graph = graph
         self._replayed: ReplayedCall | None = None
+        self._misaligned_plan: OperationPlan | None = None
 
     @property
     def replay(self) -> Replay | None:
@@ -92,32 +96,63 @@ class ConvolutionPlan(OperationPlan):
 
     def _prepare_call(self) -> Prepared:
         native = NativeConvolution(self._handle, self.problem, self._resources, self._graph)
-        choice = choose(
-            native, self._algorithm, self._limit, self._interface, is_aligned=self._is_aligned
+        chosen = choose(
+            native,
+            self._algorithm,
+            self._limit,
+            self._interface,
+            self._resources,
+            is_aligned=self._is_aligned,
         )
-        layout = conversion_layout(self.problem, choice.layout)
-        call: Any
-        if layout:
-            call = ConvertedConvolution(self._handle, self.problem, choice, layout, self._resources)
-            self.workspace = call.workspace
-        else:
-            choice, call, self.workspace = prepare(native, choice, self._resources)
-            self._note_interface(native, choice)
+        if isinstance(chosen, AlgorithmResult):
+            layout = conversion_layout(self.problem, chosen.layout)
+            if layout:
+                return self._converted_call(chosen, layout)
+            chosen = prepare(native, chosen, self._resources)
+        self._note_interface(native, chosen.choice)
+        return self._finish(chosen.choice, chosen.call, chosen.workspace)
+
+    def _converted_call(self, choice: AlgorithmResult, layout: str) -> Prepared:
+        """Return the call in another layout, with the conversions of operands around it."""
+        call = ConvertedConvolution(self._handle, self.problem, choice, layout, self._resources)
+        return self._finish(choice, call, call.workspace, layout)
+
+    def _finish(
+        self, choice: AlgorithmResult, call: Any, workspace: int, layout: str = ""
+    ) -> Prepared:
+        """Note choice and workspace, and return the call, recorded as a CUDA graph where that is wanted."""
+        self.workspace = workspace
         self._check_limit(choice, layout)
-        self.choice = replace(choice, workspace=self.workspace)
-        if self._replays or getattr(choice, "replay", False):
-            call = self._replayed = ReplayedCall(self._handle, call, self._staged_operands())
-            self._resources.callback(self._replayed.close)
-        return call  # type: ignore[no-any-return]
+        self.choice = replace(choice, workspace=workspace)
+        if not (self._replays or getattr(choice, "replay", False)):
+            return call  # type: ignore[no-any-return]
+        self._replayed = ReplayedCall(self._handle, call, self._staged_operands())
+        self._resources.callback(self._replayed.close)
+        return self._replayed
 
     def _note_interface(self, native: NativeConvolution, choice: AlgorithmResult) -> None:
         """Note the descriptors of the descriptor call, or the alignment that an engine wants."""
         if not isinstance(choice.algorithm, Engine):
             self.descriptors = native.descriptors
-        elif self._is_aligned:  # its plan refuses operands that are not
-            self._alignments = {}
-        else:  # nothing but an engine serves: it gets copies
+        elif self._algorithm is None and self._interface is None:
             self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
+        else:  # the engine that was asked for: it refuses operands that are not aligned
+            self._alignments = {}
+
+    def _run_misaligned(
+        self, alignments: Mapping[str, int], arrays_: tuple[DeviceArray, ...], workspace: Any
+    ) -> Any:
+        """Make the call by what takes operands of any alignment: the descriptor call, if it serves."""
+        if not self.descriptors and self._is_aligned:
+            if self._misaligned_plan is None:
+                plan = ConvolutionPlan(
+                    self._handle, self.problem, limit=self._limit, is_aligned=False
+                )
+                self._misaligned_plan = plan.prepare()
+            return OperationPlan.run(
+                self._misaligned_plan, arrays_[: self._reads], arrays_[-1], workspace
+            )
+        return super()._run_misaligned(alignments, arrays_, workspace)
 
     def _check_limit(self, choice: AlgorithmResult, layout: str) -> None:
         if self._limit is None or self.workspace <= self._limit:

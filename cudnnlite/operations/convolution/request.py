@@ -88,15 +88,9 @@ class ConvolutionRequest(Request[DeviceArray]):
             algorithm = parse_algorithm(self.operation, self.algorithm)
             return (*key, algorithm, self.interface, self.replay)
         chooser = self.handle.chooser
-        if chooser is not None:
-            return (*key, *self._offsets(), chooser, chooser.revision)
-        first, second, *others = self.operands
-        addresses = first.ptr | second.ptr
-        for array in others:
-            addresses |= array.ptr
-        if self.out is not None:
-            addresses |= self.out.ptr
-        return (*key, addresses % ALIGNMENT == 0)
+        if chooser is None:
+            return key
+        return (*key, *self._offsets(), chooser, chooser.revision)
 
     def _offsets(self) -> list[int]:
         """Return how far operands are behind the addresses that an allocation has."""
@@ -125,13 +119,12 @@ class ConvolutionRequest(Request[DeviceArray]):
         choice = self._tuned_choice(problem, limit)
         plan = None
         if choice is None:
-            is_aligned = not any(offset % ALIGNMENT for offset in self._offsets())
-            key = (*Request.key(self), is_aligned)
+            key = Request.key(self)
             plan = self.handle.plans.find(key)
         if plan is None:
             plan = self._planned(problem, choice, limit)
             self.handle.plans.keep(key, plan)
-        return plan  # type: ignore[no-any-return]
+        return plan
 
     def _tuned_choice(self, problem: Problem, limit: int | None) -> Any:
         """Return what the handle's tuner chooses; None without one, or where it has no choice."""
@@ -169,7 +162,7 @@ class ConvolutionRequest(Request[DeviceArray]):
             replay=parse_replay(self.replay),
             is_aligned=is_aligned or algorithm is not None or interface is not None,
         )
-        return plan.prepare()  # type: ignore[return-value]
+        return plan.prepare()
 
     def heuristic(self) -> AlgorithmTable:
         """Return the ranking of cuDNN's v7 heuristic; nothing is run."""

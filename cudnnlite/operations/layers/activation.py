@@ -27,7 +27,8 @@ def activation_forward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     activation : ActivationSpec, ActivationMode or str
@@ -82,7 +83,8 @@ def activation_backward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     y, dy, x : device arrays
         Of the forward call: its result, the gradient of its result, its input.
     activation : ActivationSpec or ActivationMode or str

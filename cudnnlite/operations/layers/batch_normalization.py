@@ -48,14 +48,16 @@ def batch_normalization_inference(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     scale, bias, mean, variance : device arrays
-        ``(1, C, 1, ...)``, or ``(1, C, *spatial)`` per activation; float64 beside float64, float32 otherwise.
+        ``(1, C, 1, ...)``, or ``(1, C, *spatial)`` per activation; float64 beside float64, float32
+        otherwise.
     mode : BatchNormMode or str
-        "spatial", or "auto" as in training: statistics for each channel; "per_activation": for each value of an image,
-        channels first; "spatial_persistent".
+        "spatial", or "auto" as in training: statistics for each channel; "per_activation": for each
+        value of an image, channels first; "spatial_persistent".
     epsilon : float
         Added to the variance.
     alpha, beta : float
@@ -77,7 +79,8 @@ def batch_normalization_inference(
 
     Notes
     -----
-    C functions: `cudnnBatchNormalizationForwardInference`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnBatchNormalizationForwardInference`, deprecated since cuDNN 9.0.0, still
+    shipped and working.
 
     Examples
     --------
@@ -116,32 +119,38 @@ def batch_normalization_training(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x, scale, bias
         As in `batch_normalization_inference`.
     running_mean, running_var : device arrays
-        Shaped as `scale`; updated in place: ``running = (1 - momentum) * running + momentum * batch``.  The variance is the
-        unbiased one.
+        Shaped as `scale`; updated in place: ``running = (1 - momentum) * running + momentum *
+        batch``.  The variance is the unbiased one.
     momentum : float
         How fast, from 0 to 1; 1 / (calls so far) gives the mean over all calls.
     epsilon, mode
-        As in `batch_normalization_inference`.  "auto" is "spatial" with the channels first, and "spatial_persistent" with
-        the channels last, where the other took 7 to 67 times as long on an H200, or with an activation, which needs it.  That
-        took as little as a third with the channels first too, but NVIDIA warns of overflows.
+        As in `batch_normalization_inference`.  "auto" is "spatial" with the channels first, and
+        "spatial_persistent" with the channels last, where the other took 7 to 67 times as long on
+        an H200, or with an activation, which needs it.  That took as little as a third with the
+        channels first too, but NVIDIA warns of overflows.
     activation : ActivationSpec, ActivationMode or str, optional
-        "relu": of the result, in the same call, which then returns ``(y, saved_mean, saved_inv_variance, reserve)``.  cuDNN
-        does it of float32, float16 and bfloat16 with the channels last and without gaps, and has no other function.
+        "relu": of the result, in the same call, which then returns ``(y, saved_mean,
+        saved_inv_variance, reserve)``.  cuDNN does it of float32, float16 and bfloat16 with the
+        channels last and without gaps, and has no other function.
     z : device array, optional
-        Shaped as `x`: added before the activation, a residual for instance; the channels are a multiple of 4.
+        Shaped as `x`: added before the activation, a residual for instance; the channels are a
+        multiple of 4.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out[0]` is not read.
     out : tuple of device arrays, optional
-        y, saved_mean, saved_inv_variance, written in place; new arrays if not given, or where one is None.
+        y, saved_mean, saved_inv_variance, written in place; new arrays if not given, or where one
+        is None.
 
     Returns
     -------
     tuple of DeviceArray
-        y, saved_mean, saved_inv_variance, y shaped as `x`, the others as `scale`; what the backward call wants.
+        y, saved_mean, saved_inv_variance, y shaped as `x`, the others as `scale`; what the backward
+        call wants.
 
     Raises
     ------
@@ -152,7 +161,10 @@ def batch_normalization_training(
 
     Notes
     -----
-    C functions: `cudnnBatchNormalizationForwardTrainingEx`, `cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize`, `cudnnGetBatchNormalizationTrainingExReserveSpaceSize`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnBatchNormalizationForwardTrainingEx`,
+    `cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize`,
+    `cudnnGetBatchNormalizationTrainingExReserveSpaceSize`, deprecated since cuDNN 9.0.0, still
+    shipped and working.
 
     Examples
     --------
@@ -225,7 +237,8 @@ def batch_normalization_backward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x, dy, scale : device arrays
         What the training call was given, and the gradient of its y.
     saved_mean, saved_inv_variance : device arrays
@@ -235,8 +248,8 @@ def batch_normalization_backward(
     y, bias, reserve : device arrays
         With an activation: what the training call returned, and what it was given.
     added : bool
-        Whether that was given a `z`: then its gradient is returned last, ``(dx, dscale, dbias, dz)``.  With an activation
-        `alpha` and `beta` are 1 and 0.
+        Whether that was given a `z`: then its gradient is returned last, ``(dx, dscale, dbias,
+        dz)``.  With an activation `alpha` and `beta` are 1 and 0.
     alpha, beta : float
         Host scalars: each = alpha * result + beta * each.  With beta = 0 `out[0]` is not read.
     out : tuple of device arrays, optional
@@ -256,7 +269,10 @@ def batch_normalization_backward(
 
     Notes
     -----
-    C functions: `cudnnBatchNormalizationBackwardEx`, `cudnnGetBatchNormalizationBackwardExWorkspaceSize`, `cudnnGetBatchNormalizationTrainingExReserveSpaceSize`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnBatchNormalizationBackwardEx`,
+    `cudnnGetBatchNormalizationBackwardExWorkspaceSize`,
+    `cudnnGetBatchNormalizationTrainingExReserveSpaceSize`, deprecated since cuDNN 9.0.0, still
+    shipped and working.
 
     Examples
     --------

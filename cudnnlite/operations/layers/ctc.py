@@ -1,6 +1,7 @@
 """Connectionist temporal classification: `ctc_loss`.
 
-By hand, and not an operation as data: of its two C functions one wants labels and lengths on the host, the other on the device.
+By hand, and not an operation as data: of its two C functions one wants labels and lengths on the
+host, the other on the device.
 """
 
 from __future__ import annotations
@@ -50,16 +51,19 @@ def ctc_loss(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x : device array
-        ``(T, N, A)``, float32 or float64: for each step of each sequence the logits of A labels, or their probabilities with
-        ``CTCLossSpec("none")``.  Packed as ``(T, N, A)`` or, seen through a transposed view, as ``(N, T, A)``.
+        ``(T, N, A)``, float32 or float64: for each step of each sequence the logits of A labels, or
+        their probabilities with ``CTCLossSpec("none")``.  Packed as ``(T, N, A)`` or, seen through
+        a transposed view, as ``(N, T, A)``.
     labels : array_like or device array of int32
         ``(sum of label_lengths,)``, the sequences' labels one after the other, 1 to A - 1.
     label_lengths, input_lengths : array_like or device array of int32
-        ``(N,)``: of each label, from 1 on; of each input, 1 to T.  The three are all on the host, where they are checked
-        before the call, or all on the device, where cuDNN (`cudnnCTCLoss_v8`) takes them as they are: then `ctc` has to say
-        `max_label_length`, and a longer label ends in an illegal memory access.
+        ``(N,)``: of each label, from 1 on; of each input, 1 to T.  The three are all on the host,
+        where they are checked before the call, or all on the device, where cuDNN
+        (`cudnnCTCLoss_v8`) takes them as they are: then `ctc` has to say `max_label_length`, and a
+        longer label ends in an illegal memory access.
     ctc : CTCLossSpec
         Normalisation, gradients beyond the end, the longest label.
     algorithm : CTCLossAlgo or str
@@ -67,16 +71,19 @@ def ctc_loss(
     gradients : bool
         Whether they are wanted; False computes the costs alone.
     out : tuple of device arrays, optional
-        The costs and the gradients, written in place; new arrays if not given, or where one is None.
+        The costs and the gradients, written in place; new arrays if not given, or where one is
+        None.
 
     Returns
     -------
     costs : DeviceArray
-        ``(N,)``: minus the logarithm of the label's probability.  0, as the gradients are, where the input is too short for its
-        label (it needs a step for each label, and one for each pair of equal ones).
+        ``(N,)``: minus the logarithm of the label's probability.  0, as the gradients are, where
+        the input is too short for its label (it needs a step for each label, and one for each pair
+        of equal ones).
     gradients : DeviceArray or None
-        Laid out as `x`: the slopes of the costs by the logits.  By probabilities that are given (``CTCLossSpec("none")``)
-        they are the slopes where a path of the label passes; where none does, and the slope is 0, cuDNN 9.19 leaves `x`.
+        Laid out as `x`: the slopes of the costs by the logits.  By probabilities that are given
+        (``CTCLossSpec("none")``) they are the slopes where a path of the label passes; where none
+        does, and the slope is 0, cuDNN 9.19 leaves `x`.
 
     Raises
     ------
@@ -87,7 +94,8 @@ def ctc_loss(
 
     Notes
     -----
-    C functions: `cudnnCTCLoss`, `cudnnGetCTCLossWorkspaceSize`, `cudnnCTCLoss_v8`, `cudnnGetCTCLossWorkspaceSize_v8`.
+    C functions: `cudnnCTCLoss`, `cudnnGetCTCLossWorkspaceSize`, `cudnnCTCLoss_v8`,
+    `cudnnGetCTCLossWorkspaceSize_v8`.
 
     Examples
     --------

@@ -115,7 +115,8 @@ def dropout_forward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x : device array
         Of any shape; float32, float64 or float16.
     dropout : float
@@ -171,7 +172,8 @@ def dropout_backward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     dy : device array
         The gradient of what the forward call returned.
     dropout, dropout_state

@@ -36,7 +36,8 @@ def lrn_forward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64 or float16; cuDNN refuses bfloat16 (seen on an H200).
     norm : LRNSpec
@@ -89,7 +90,8 @@ def lrn_backward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     y, dy, x : device arrays
         Of the forward call: its result, the gradient of its result, its input.
     norm : LRNSpec
@@ -139,19 +141,22 @@ def divisive_normalization_forward(
 ) -> Request[DeviceArray]:
     """Divide each value by those of the positions around it, in its own channel.
 
-    ``y = x / (k + alpha / n ** d * sum((x' - mean) ** 2)) ** beta``, the sum over the values x' of a window of `n` along each
-    of the d spatial axes, ``(n - 1) // 2`` of them before, what lies outside left out; d is 2 where there is one axis.
+    ``y = x / (k + alpha / n ** d * sum((x' - mean) ** 2)) ** beta``, the sum over the values x' of
+    a window of `n` along each of the d spatial axes, ``(n - 1) // 2`` of them before, what lies
+    outside left out; d is 2 where there is one axis.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64 or float16.
     norm : LRNSpec
         The window, and the numbers of the formula.
     means : device array, optional
-        Shaped as `x`: what is subtracted in each value's own window, a local mean that you computed; 0 if not given.
+        Shaped as `x`: what is subtracted in each value's own window, a local mean that you
+        computed; 0 if not given.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -203,11 +208,13 @@ def divisive_normalization_backward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x, dy : device arrays
         What the forward call was given, and the gradient of what it returned.
     norm : LRNSpec
-        As in `divisive_normalization_forward`, but with an odd `n`: where it is even cuDNN 9.19 computes a wrong gradient.
+        As in `divisive_normalization_forward`, but with an odd `n`: where it is even cuDNN 9.19
+        computes a wrong gradient.
     means : device array, optional
         As in the forward call.
     alpha, beta : float

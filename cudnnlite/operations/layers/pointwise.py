@@ -29,7 +29,8 @@ def add_tensor(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     a : device array
         What is added; each of its sizes is that of `c`, or 1: it is repeated along that axis.
     c : device array
@@ -71,7 +72,8 @@ def scale_tensor(handle: Handle, y: AnyArray, alpha: float) -> Request[DeviceArr
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     y : device array
         What is scaled, and where it goes.
     alpha : float
@@ -109,7 +111,8 @@ def set_tensor(handle: Handle, y: AnyArray, value: float) -> Request[DeviceArray
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     y : device array
         What is written: float32, float64, float16 or bfloat16.
     value : float
@@ -157,10 +160,11 @@ def op_tensor(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     a, b : device arrays
-        Each size of `b` is that of `a`, or 1: it is repeated along that axis.  "sqrt" and "not" are of `a` alone: give it
-        twice.
+        Each size of `b` is that of `a`, or 1: it is repeated along that axis.  "sqrt" and "not" are
+        of `a` alone: give it twice.
     op : OpTensorSpec, OpTensorOp or str
         "add", "mul", "min", "max", "sqrt" or "not".
     alpha1, alpha2, beta : float
@@ -214,17 +218,21 @@ def reduce_tensor(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     a : device array
         What is reduced.
     op : ReduceTensorSpec, ReduceTensorOp or str
-        "add", "mul", "min", "max", "amax" (of absolute values), "avg", "norm1", "norm2" or "mul_no_zeros".
+        "add", "mul", "min", "max", "amax" (of absolute values), "avg", "norm1", "norm2" or
+        "mul_no_zeros".
     axes : int or iterable of int, optional
-        Along which; negative ones count from the end.  All if not given; where `out` is given its shape says it: each size is
-        that of `a`, or 1 along the axes that are reduced.  One of them at least has another size than 1.
+        Along which; negative ones count from the end.  All if not given; where `out` is given its
+        shape says it: each size is that of `a`, or 1 along the axes that are reduced.  One of them
+        at least has another size than 1.
     indices : bool or device array
-        True: return ``(c, indices)``, where each minimum or maximum ("min", "max", "amax") was found, as int32, shaped as c:
-        counted over the axes that are reduced, the last one first.  Or the int32 array to write them into.
+        True: return ``(c, indices)``, where each minimum or maximum ("min", "max", "amax") was
+        found, as int32, shaped as c: counted over the axes that are reduced, the last one first.
+        Or the int32 array to write them into.
     alpha, beta : float
         Host scalars: c = alpha * result + beta * c.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -244,7 +252,8 @@ def reduce_tensor(
 
     Notes
     -----
-    C functions: `cudnnReduceTensor`, `cudnnGetReductionWorkspaceSize`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnReduceTensor`, `cudnnGetReductionWorkspaceSize`, deprecated since cuDNN
+    9.0.0, still shipped and working.
 
     Examples
     --------

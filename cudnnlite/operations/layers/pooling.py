@@ -26,9 +26,11 @@ def pooling_forward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x : device array
-        The images, ``(N, C, *spatial)`` with 1 to 3 spatial axes; float32, float64, float16 or bfloat16.
+        The images, ``(N, C, *spatial)`` with 1 to 3 spatial axes; float32, float64, float16 or
+        bfloat16.
     pooling : PoolingSpec
         Window, padding, stride, mode.
     alpha, beta : float
@@ -79,7 +81,8 @@ def pooling_backward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     y, dy, x : device arrays
         Of the forward call: its result, the gradient of its result, its input.
     pooling : PoolingSpec

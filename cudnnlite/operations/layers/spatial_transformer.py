@@ -47,18 +47,22 @@ def spatial_transformer_grid(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     theta : device array
-        ``(N, 2, 3)`` without gaps: what (x, y, 1) of each point is multiplied with; float32, float64 or float16.
+        ``(N, 2, 3)`` without gaps: what (x, y, 1) of each point is multiplied with; float32,
+        float64 or float16.
     transformer : SpatialTransformerSpec or tuple of int
-        ``(N, C, H, W)`` of what will be sampled.  Along an axis of one point that lies at -1 (in PyTorch at 0).
+        ``(N, C, H, W)`` of what will be sampled.  Along an axis of one point that lies at -1 (in
+        PyTorch at 0).
     out : device array, optional
         grid, written in place; a new array if not given.
 
     Returns
     -------
     DeviceArray
-        grid, of shape ``(N, H, W, 2)``: points (x, y), of which -1 and 1 are the centres of the outermost pixels.
+        grid, of shape ``(N, H, W, 2)``: points (x, y), of which -1 and 1 are the centres of the
+        outermost pixels.
 
     Raises
     ------
@@ -96,7 +100,8 @@ def spatial_transformer_grid_backward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     dgrid : device array
         The gradient of what `spatial_transformer_grid` returned, without gaps.
     transformer : SpatialTransformerSpec or tuple of int
@@ -149,7 +154,8 @@ def spatial_transformer_sample(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x : device array
         ``(N, C, H, W)``; float32, float64 or float16.  It is 0 outside.
     grid : device array
@@ -208,7 +214,8 @@ def spatial_transformer_sample_backward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x, grid, dy : device arrays
         Of the forward call: its input, its grid, the gradient of its result.
     transformer : SpatialTransformerSpec or tuple[int, ...]

@@ -51,18 +51,20 @@ def transform_tensor(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     x : device array
         ``(N, C, *spatial)``, of any strides; float32, float64, float16, bfloat16 or int8.
     layout : str, optional
         Of the new array: "NCHW", "NHWC", ...; as `x` lies if not given.
     dtype : str, optional
-        Of the new array; that of `x` if not given.  From float16 to bfloat16, or back, cuDNN does not convert.
+        Of the new array; that of `x` if not given.  From float16 to bfloat16, or back, cuDNN does
+        not convert.
     padding : sequence, optional
         For each axis how many zeros to add: a number, or a pair of them, before and behind.
     fold, unfold : sequence of int, optional
-        The blocks along each spatial axis; see `TensorTransformSpec`.  With these or a padding x has rank 4 or 5, `beta` is 0,
-        and cuDNN converts to float32, float16 and bfloat16 alone.
+        The blocks along each spatial axis; see `TensorTransformSpec`.  With these or a padding x
+        has rank 4 or 5, `beta` is 0, and cuDNN converts to float32, float16 and bfloat16 alone.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -82,7 +84,8 @@ def transform_tensor(
 
     Notes
     -----
-    C functions: `cudnnTransformTensor`, `cudnnTransformTensorEx`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnTransformTensor`, `cudnnTransformTensorEx`, deprecated since cuDNN 9.0.0,
+    still shipped and working.
 
     Examples
     --------
@@ -136,11 +139,14 @@ def transform_filter(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     w : device array
-        ``(K, C, *taps)`` without gaps, two or three axes of taps; float32, float64, float16, bfloat16 or int8.
+        ``(K, C, *taps)`` without gaps, two or three axes of taps; float32, float64, float16,
+        bfloat16 or int8.
     layout, dtype, padding, fold, unfold
-        As in `transform_tensor`; a dtype other than that of `w` is float32, float16 or bfloat16.  `beta` is 0.
+        As in `transform_tensor`; a dtype other than that of `w` is float32, float16 or bfloat16.
+        `beta` is 0.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
     out : device array, optional
