@@ -94,7 +94,7 @@ class CapturedGraph(Plan):
         return f"<{state}{self._description}: {self.calls} call{'s' * (self.calls != 1)}>"
 
 
-def refuse_launch(device: Device, stream: Any) -> None:
+def refuse_launch(device: Device, stream: object) -> None:
     """Raise CaptureError if a graph is being recorded on `stream`."""
     refuse_in_capture(device, stream, "no graph can be launched", "launch it after the capture")
 

@@ -111,17 +111,17 @@ class NativeProblem:
         self.ask(function, sizeInBytes=size)
         return size.value
 
-    def ask(self, function: str, **others: Any) -> None:
+    def ask(self, function: str, **others: object) -> None:
         """Call a C function now; `others` are arguments that the problem does not say, by the header's names."""
         getattr(self.handle.api, function)(*self._arguments(function, others))
 
-    def prepare(self, function: str = "", **others: Any) -> PreparedCall:
+    def prepare(self, function: str = "", **others: object) -> PreparedCall:
         """Return the operation's call, or another that takes what it takes, addresses missing."""
         function = function or self.problem.operation.function
         return self.handle.api.prepare(function, *self._arguments(function, others))
 
 
-def _describe(handle: Handle, spec: Any, spatial_rank: int) -> Any:
+def _describe(handle: Handle, spec: object, spatial_rank: int) -> Any:
     """Return a descriptor of a spec, whose class may be derived from one of ours."""
     kind = next(DESCRIPTORS[base] for base in type(spec).__mro__ if base in DESCRIPTORS)
     if isinstance(spec, TensorSpec):

@@ -18,19 +18,19 @@ from cudnnlite.specs import TensorSpec
 WORKSPACE_ALIGNMENT = 16  # bytes
 
 
-def use(handle: Any) -> None:
+def use(handle: object) -> None:
     """Check that `handle` is a Handle that may be used here and now (see `Handle.use`)."""
     instance_of(handle, Handle, "handle", "; it comes first").use()
 
 
-def on_device(handle: Handle, array: Any, argument: str) -> DeviceArray:
+def on_device(handle: Handle, array: object, argument: str) -> DeviceArray:
     """Return `array` as a DeviceArray on the handle's device, without a copy; ArrayTypeError if it is not there."""
     if type(array) is DeviceArray and array.device is handle.device:
         return array
     return arrays.view(handle.device, handle.stream, array, argument)
 
 
-def tensor_spec(operand: Any, argument: str) -> TensorSpec:
+def tensor_spec(operand: object, argument: str) -> TensorSpec:
     """Return the spec of an array, or the spec itself."""
     spec = getattr(operand, "spec", operand)
     if not isinstance(spec, TensorSpec):
@@ -45,7 +45,7 @@ def tensor_spec(operand: Any, argument: str) -> TensorSpec:
     return spec
 
 
-def operand_spec(handle: Handle | None, operand: Any, argument: str) -> TensorSpec:
+def operand_spec(handle: Handle | None, operand: object, argument: str) -> TensorSpec:
     """Return the spec of an operand, which may be a spec itself.
 
     An array of another library is viewed on the handle's device; without a handle it is refused.
@@ -119,7 +119,7 @@ def wait_for_streams(stream: Any, *operands: DeviceArray) -> list[Any]:
     return list(others.values())
 
 
-def check_workspace(handle: Handle, workspace: Any, needed: int) -> DeviceArray:
+def check_workspace(handle: Handle, workspace: object, needed: int) -> DeviceArray:
     """Return the aligned part of the caller's own workspace buffer.
 
     ArgumentError or ArrayTypeError if it is too small, or may not be written.

@@ -147,11 +147,11 @@ class OperationPlan(Plan):
 
     def __call__(
         self,
-        *operands: Any,
-        out: Any = None,
-        workspace: Any = None,
-        reserve: Any = None,
-        **named_operands: Any,
+        *operands: object,
+        out: object = None,
+        workspace: object = None,
+        reserve: object = None,
+        **named_operands: object,
     ) -> Any:
         """Enqueue the operation on the handle's stream.
 
@@ -206,7 +206,7 @@ class OperationPlan(Plan):
         return tuple(by_name[name] for name in names)
 
     def run(
-        self, operands: Sequence[Any], out: Any, workspace: Any = None, reserve: Any = None
+        self, operands: Sequence[Any], out: object, workspace: object = None, reserve: object = None
     ) -> Any:
         """Do what a call does, with the operands as one sequence."""
         is_recorded = recording.active
@@ -243,7 +243,7 @@ class OperationPlan(Plan):
             return self._result(arrays_)
         return arrays_[self._reads]
 
-    def _run_checked(self, arrays_: tuple[Any, ...], reserve: Any, workspace: Any) -> Any:
+    def _run_checked(self, arrays_: tuple[Any, ...], reserve: object, workspace: object) -> Any:
         """Check all arrays, point the call to them, and make it."""
         # An interrupt below must not leave addresses that nobody knows of.
         self._last_traits = None
@@ -287,7 +287,7 @@ class OperationPlan(Plan):
             self.keep_for_graph((*arrays_, workspace))
         return self._result(arrays_)
 
-    def _with_outputs(self, operands: Sequence[Any], out: Any, reserve: Any) -> tuple[Any, ...]:
+    def _with_outputs(self, operands: Sequence[Any], out: object, reserve: object) -> tuple[Any, ...]:
         """Return operands, outputs, reserve space and random states; what is not given is new."""
         if len(operands) != self._reads:
             raise TypeError(
@@ -329,7 +329,7 @@ class OperationPlan(Plan):
         spec = TensorSpec((self.reserve,), "uint8")
         return arrays.empty(self._device, self._handle.stream, spec)
 
-    def _checked(self, arrays_: tuple[Any, ...], reserve: Any) -> tuple[DeviceArray, ...]:
+    def _checked(self, arrays_: tuple[Any, ...], reserve: object) -> tuple[DeviceArray, ...]:
         """Return the arrays on this device; ArgumentError or ArrayTypeError where one may not be used."""
         operation = self.problem.operation
         if len(arrays_) != self._arrays:
@@ -391,7 +391,7 @@ class OperationPlan(Plan):
             **others,
         )
 
-    def _checked_reserve(self, reserve: Any, operands: Sequence[DeviceArray]) -> DeviceArray:
+    def _checked_reserve(self, reserve: object, operands: Sequence[DeviceArray]) -> DeviceArray:
         operation = self.problem.operation
         space = on_device(self._handle, reserve, "reserve")
         if space.nbytes != self.reserve or not space.spec.fits(space.spec.layout):
@@ -420,7 +420,7 @@ class OperationPlan(Plan):
             return {}
         return misaligned(self._alignments, dict(zip(self._names, arrays_)))  # noqa: B905
 
-    def _scratch_for(self, workspace: Any, arrays_: Sequence[DeviceArray], stream: Any) -> int:
+    def _scratch_for(self, workspace: object, arrays_: Sequence[DeviceArray], stream: object) -> int:
         """Return the address of the workspace: the caller's own, or the handle's; 0 if none is needed."""
         if workspace is not None:
             return self._checked_workspace(workspace, arrays_)
@@ -428,7 +428,7 @@ class OperationPlan(Plan):
             return self._lease(self.workspace, stream, self._limit)
         return 0
 
-    def _checked_workspace(self, workspace: Any, arrays_: Sequence[DeviceArray]) -> int:
+    def _checked_workspace(self, workspace: object, arrays_: Sequence[DeviceArray]) -> int:
         aligned = check_workspace(self._handle, workspace, self.workspace)
         operation = self.problem.operation
         by_name = {
@@ -469,7 +469,7 @@ class OperationPlan(Plan):
         return results[0] if len(results) == 1 else tuple(results)
 
     def _run_misaligned(
-        self, alignments: Mapping[str, int], arrays_: tuple[DeviceArray, ...], workspace: Any
+        self, alignments: Mapping[str, int], arrays_: tuple[DeviceArray, ...], workspace: object
     ) -> Any:
         """Make the call with aligned copies of some operands, and bring back what it writes.
 

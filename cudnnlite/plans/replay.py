@@ -197,7 +197,7 @@ class ReplayedCall(NonCopyable):
         self._prepared.replace(**addresses)
         self._told = addresses
 
-    def _call_with_new_addresses(self, stream: Any) -> None:
+    def _call_with_new_addresses(self, stream: object) -> None:
         if not self._graphs or self._why_not:
             self._call_as_it_is(self._addresses)
             self._eager += 1
@@ -249,7 +249,7 @@ class ReplayedCall(NonCopyable):
         self._recorded_us = self._recorded_us or (time.perf_counter() - start) * 1e6
         return recorder.graph
 
-    def _graph_over_buffers(self, stream: Any) -> Any:
+    def _graph_over_buffers(self, stream: object) -> Any:
         """Return the graph over the plan's buffers and whatever is not staged; None where there is none."""
         costs = self._costs
         key = tuple(
@@ -280,7 +280,7 @@ class ReplayedCall(NonCopyable):
         self._operands = {}
         return None
 
-    def _allocate(self, nbytes: int, stream: Any, stack: ExitStack) -> int:
+    def _allocate(self, nbytes: int, stream: object, stack: ExitStack) -> int:
         buffer = self._device.allocate(nbytes, stream)
         stack.callback(lambda: buffer.close(self._last_stream))  # behind the call that used it last
         return int(buffer.handle)
@@ -370,7 +370,7 @@ def with_replay(
     return ranked(found, latency=True)
 
 
-def parse_replay(replay: Any) -> bool:
+def parse_replay(replay: object) -> bool:
     """Return whether a plan should replay; ArgumentError if that is not what is said."""
     chosen: bool = one_of(replay, "replay", True, False)
     return chosen

@@ -67,11 +67,11 @@ class Request(Generic[ResultT]):
         options: Sequence[Any] = (),
         alpha: float = 1.0,
         beta: float = 0.0,
-        out: Any = None,
-        result: Any = None,
-        workspace: Any = None,
+        out: object = None,
+        result: object = None,
+        workspace: object = None,
         workspace_limit: int | str | None = None,
-        reserve: Any = None,
+        reserve: object = None,
     ) -> None:
         self.handle: Any = handle
         self.operation = operation
@@ -79,8 +79,8 @@ class Request(Generic[ResultT]):
         self.options = options
         self.alpha = alpha
         self.beta = beta
-        self.out = out
-        self.result = result
+        self.out: Any = out
+        self.result: Any = result
         self.workspace = workspace
         self.workspace_limit = workspace_limit
         self.reserve = reserve
@@ -235,7 +235,7 @@ class Request(Generic[ResultT]):
             for array, spec in zip(arrays, self.result, strict=True)
         ]
 
-    def _spec_of(self, operand: Any, name: str) -> TensorSpec | FilterSpec:
+    def _spec_of(self, operand: object, name: str) -> TensorSpec | FilterSpec:
         if isinstance(operand, FilterSpec) and name in self.operation.filters:
             return operand
         argument = self.operation.argument(name)

@@ -38,7 +38,7 @@ from cudnnlite.search.contest import refuse_search
 from cudnnlite.specs.filter import as_tensor
 
 
-def parse_algorithm(operation: Operation, algorithm: Any) -> Any:
+def parse_algorithm(operation: Operation, algorithm: object) -> Any:
     """Return what the user asked for: a result of a search, a member of the operation's enum, or None."""
     if algorithm is None:
         return None
@@ -62,7 +62,7 @@ def parse_algorithm(operation: Operation, algorithm: Any) -> Any:
     )
 
 
-def parse_interface(interface: Any) -> str | None:
+def parse_interface(interface: object) -> str | None:
     """Return which of cuDNN's interfaces may be used: "descriptor", "graph", or None for either."""
     return one_of(interface, "interface", "descriptor", "graph", None)  # type: ignore[no-any-return]
 
@@ -73,7 +73,7 @@ def _algorithms(operation: Operation) -> Algorithms:
     return operation.algorithms
 
 
-def check_asked(problem: Problem, algorithm: Any, interface: str | None) -> None:
+def check_asked(problem: Problem, algorithm: object, interface: str | None) -> None:
     """Raise ArgumentError where algorithm, interface and padding contradict each other."""
     engine = isinstance(getattr(algorithm, "algorithm", algorithm), Engine)
     kind = interface if algorithm is None else "graph" if engine else "descriptor"
@@ -99,7 +99,7 @@ class PreparedChoice(NamedTuple):
 
 def choose(
     native: NativeConvolution,
-    algorithm: Any,
+    algorithm: object,
     limit: int | None,
     interface: str | None,
     stack: ExitStack,
@@ -139,7 +139,7 @@ def choose(
     return replace(choice, remark=f"no engine serves: {preferred.why}")
 
 
-def _choose(native: NativeConvolution, algorithm: Any, limit: int | None) -> AlgorithmResult:
+def _choose(native: NativeConvolution, algorithm: object, limit: int | None) -> AlgorithmResult:
     """Return what was asked for, or the heuristic's first choice within the limit."""
     math_type = native.problem.math_type
     if algorithm is None:
@@ -188,7 +188,7 @@ def wants_tensor_cores(problem: Problem) -> bool:
     return narrow and problem.math_type == MathType.DEFAULT
 
 
-def workspace_of(native: NativeConvolution, algorithm: Any) -> int:
+def workspace_of(native: NativeConvolution, algorithm: object) -> int:
     """Return the bytes of workspace that the algorithm needs with the descriptor's present math type."""
     size = ctypes.c_size_t()
     native.ask(_algorithms(native.problem.operation).workspace, algo=algorithm, sizeInBytes=size)
@@ -248,7 +248,7 @@ def _filled(
     searched_with: int | None = None,
     *,
     only: Container[Any] | None = None,
-    **given: Any,
+    **given: object,
 ) -> AlgorithmTable:
     """Call a function that fills result structures, and turn them into a table."""
     algorithms, device = _algorithms(native.problem.operation), native.handle.device

@@ -385,7 +385,7 @@ def convolution_transpose(
     )
 
 
-def _filter_tensor(handle: Handle, w: Any) -> TensorSpec:
+def _filter_tensor(handle: Handle, w: object) -> TensorSpec:
     """Return the spec of a filter's memory."""
     return as_tensor(w) if isinstance(w, FilterSpec) else operand_spec(handle, w, "w")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cudnnlite._raw.enums import BackendHeurMode, BackendNumericalNote
 from cudnnlite.devices.arrays import DeviceArray
@@ -209,7 +209,7 @@ def _named(
 
 
 def tell_limit(
-    larger: Iterable[tuple[AlgorithmResult, str]], chosen: Any, problem: Problem
+    larger: Iterable[tuple[AlgorithmResult, str]], chosen: object, problem: Problem
 ) -> None:
     """Warn where the limit excluded what the heuristic prefers."""
     told = [f"{row.algorithm} ({why})" for row, why in larger]

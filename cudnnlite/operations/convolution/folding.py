@@ -75,7 +75,7 @@ def fold_batch_normalization(
         return tuple(a.astype(w.dtype) if hasattr(a, "astype") else a.to(w.dtype) for a in folded)
 
 
-def _shape(array: Any) -> tuple[int, ...]:
+def _shape(array: object) -> tuple[int, ...]:
     """Return the shape of an array; that of anything else is empty."""
     shape = getattr(array, "shape", ())
     return tuple(shape) if isinstance(shape, tuple) and hasattr(array, "reshape") else ()

@@ -151,7 +151,7 @@ def convolution_bias_activation_forward(
 
 
 def _select_operation(
-    x: Any, w: Any, bias: Any, conv: Any, activation: Any, z: Any, alpha2: Any
+    x: object, w: object, bias: object, conv: object, activation: object, z: object, alpha2: object
 ) -> tuple[Operation, tuple[Any, ...], tuple[Any, ...]]:
     """Return the operation, its operands and its options."""
     if z is not None:

@@ -85,7 +85,7 @@ class ConvolutionThenBias:
 
 
 def convolution_then_bias(
-    native: NativeConvolution, algorithm: Any, size: int
+    native: NativeConvolution, algorithm: object, size: int
 ) -> ConvolutionThenBias:
     """Return the two descriptor calls that stand for a call with an unsupported algorithm."""
     convolution = native.prepare(

@@ -71,7 +71,7 @@ class ConvolutionPlan(OperationPlan):
         self,
         handle: Handle,
         problem: Problem,
-        algorithm: Any = None,
+        algorithm: object = None,
         limit: int | None = None,
         interface: str | None = None,
         *,
@@ -140,7 +140,7 @@ class ConvolutionPlan(OperationPlan):
             self._alignments = {}
 
     def _run_misaligned(
-        self, alignments: Mapping[str, int], arrays_: tuple[DeviceArray, ...], workspace: Any
+        self, alignments: Mapping[str, int], arrays_: tuple[DeviceArray, ...], workspace: object
     ) -> Any:
         """Make the call by what takes operands of any alignment: the descriptor call, if it serves."""
         if not self.descriptors and self._is_aligned:
@@ -189,7 +189,7 @@ class ConvolutionTransposePlan(ConvolutionPlan):
     """A transposed convolution, which cuDNN has as the gradient of a convolution's input."""
 
     def run(
-        self, operands: Sequence[Any], out: Any, workspace: Any = None, reserve: Any = None
+        self, operands: Sequence[Any], out: object, workspace: object = None, reserve: object = None
     ) -> Any:
         """Do what a call does; the operands (x, w) are (dy, w) of the gradient, whose order is the other."""
         w_then_dy = operands[::-1]

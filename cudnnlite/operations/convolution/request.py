@@ -149,7 +149,7 @@ class ConvolutionRequest(Request[DeviceArray]):
             raise ArgumentError("workspace is given for a plan; give it to the plan's calls")
         return super().plan()  # type: ignore[return-value]
 
-    def _planned(self, problem: Problem, algorithm: Any, limit: int | None) -> ConvolutionPlan:
+    def _planned(self, problem: Problem, algorithm: object, limit: int | None) -> ConvolutionPlan:
         interface = parse_interface(self.interface)
         check_asked(problem, algorithm, interface)
         is_aligned = not any(array.ptr % ALIGNMENT for array in self._arrays().values())

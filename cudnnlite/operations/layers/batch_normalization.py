@@ -112,7 +112,7 @@ def batch_normalization_training(
     z: Operand | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
-    out: Any = None,
+    out: object = None,
 ) -> Request[tuple[DeviceArray, ...]]:
     """Normalise by the batch's own statistics, and follow them with running ones.
 
@@ -200,7 +200,7 @@ def _addition_without_activation(argument: str) -> ArgumentError:
     )
 
 
-def _mode(mode: Any, handle: Handle, x: Any, activation: Any) -> Any:
+def _mode(mode: object, handle: Handle, x: object, activation: object) -> Any:
     """Return the mode that "auto" stands for, or the mode itself."""
     if not (isinstance(mode, str) and mode.lower() == "auto"):
         return parse_enum(BatchNormMode, mode, "mode", _AUTO)
@@ -230,7 +230,7 @@ def batch_normalization_backward(
     added: bool = False,
     alpha: float = 1.0,
     beta: float = 0.0,
-    out: Any = None,
+    out: object = None,
 ) -> Request[tuple[DeviceArray, ...]]:
     """Compute the gradients of a batch normalisation's input, scale and bias.
 

@@ -77,7 +77,7 @@ class DropoutState(NonCopyable):
         """Return the states as they are now, on the host; waits for the calls that advance them."""
         return self.array.numpy()
 
-    def restore(self, saved: Any) -> None:
+    def restore(self, saved: object) -> None:
         """Go back to states that `save` returned; the calls after it draw the same numbers again.
 
         Raises

@@ -279,7 +279,7 @@ def reduce_tensor(
     return Request(handle, REDUCE_WITH_INDICES, (a,), (op,), alpha, beta, outputs, results)
 
 
-def _reduced(a: TensorSpec, axes: Any) -> TensorSpec:
+def _reduced(a: TensorSpec, axes: object) -> TensorSpec:
     axes = range(a.rank) if axes is None else (axes,) if hasattr(axes, "__index__") else axes
     listed = integers(
         tuple(axes) if isinstance(axes, (set, frozenset)) else axes, "axes", a.rank
