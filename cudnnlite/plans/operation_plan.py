@@ -8,8 +8,7 @@ from threading import get_ident
 from typing import Any, Protocol, TypeVar
 
 from cudnnlite.cached_property import cached_property
-from cudnnlite.devices import arrays
-from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.arrays import DeviceArray, empty
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.plans.aligned_copies import AlignedCopies, misaligned
@@ -107,7 +106,7 @@ class OperationPlan(Plan):
         ]
         # Whether a call has more arrays than operands and one output.
         self._has_extras = bool(not self._writes_one or operation.reserve or self._random_states)
-        self._arrays = len(self._names) + bool(operation.reserve) + len(self._random_states)
+        self._array_count = len(self._names) + bool(operation.reserve) + len(self._random_states)
 
     def prepare(self: PlanT) -> PlanT:
         """Decide and marshal, and return the plan itself, which is closed if that fails."""
@@ -212,14 +211,14 @@ class OperationPlan(Plan):
         is_recorded = recording.active
         if is_recorded or self._closed or get_ident() != self._thread:
             self.use()
-        if out is None or self._has_extras:
-            arrays_ = self._with_outputs(operands, out, reserve)
+        if out is None or reserve is not None or self._has_extras:
+            arrays = self._with_outputs(operands, out, reserve)
         else:
-            arrays_ = (*operands, out)
+            arrays = (*operands, out)
         stream = self._handle._stream
         try:
             is_repeated = (
-                [*map(_traits, arrays_)] == self._last_traits
+                [*map(_traits, arrays)] == self._last_traits
                 and stream is self._last_stream
                 and workspace is None
                 and not is_recorded
@@ -230,7 +229,7 @@ class OperationPlan(Plan):
         except AttributeError:  # an array of another library, or none at all
             is_repeated = False
         if not is_repeated:
-            return self._run_checked(arrays_, reserve, workspace)
+            return self._run_checked(arrays, workspace)
         prepared: Any = self._prepared
         try:
             status = prepared.function(*prepared.arguments)
@@ -240,39 +239,39 @@ class OperationPlan(Plan):
             add_context(error, self.problem)
             raise
         if self._has_extras:
-            return self._result(arrays_)
-        return arrays_[self._reads]
+            return self._result(arrays)
+        return arrays[self._reads]
 
-    def _run_checked(self, arrays_: tuple[Any, ...], reserve: object, workspace: object) -> Any:
+    def _run_checked(self, arrays: tuple[Any, ...], workspace: object) -> Any:
         """Check all arrays, point the call to them, and make it."""
         # An interrupt below must not leave addresses that nobody knows of.
         self._last_traits = None
-        arrays_ = self._checked(arrays_, reserve)
-        alignments = self._misaligned(arrays_) if self._alignments else None
+        arrays = self._checked(arrays)
+        alignments = self._misaligned(arrays) if self._alignments else None
         if alignments:
-            return self._run_misaligned(alignments, arrays_, workspace)
+            return self._run_misaligned(alignments, arrays, workspace)
         prepared: Any = self._prepared
         if prepared is None:  # an empty batch: there is nothing to call
-            return self._result(arrays_)
+            return self._result(arrays)
         stream = self._handle._stream
         crossed: Sequence[Any] = ()
         try:
-            for array in arrays_:
+            for array in arrays:
                 if array.stream is not stream:
-                    crossed = wait_for_streams(stream, *arrays_)
+                    crossed = wait_for_streams(stream, *arrays)
                     break
             if workspace is None and not self.workspace:
                 scratch = 0
             else:
-                scratch = self._scratch_for(workspace, arrays_, stream)
-            addresses = {name: arrays_[index].ptr for name, index in self._header_names}
+                scratch = self._scratch_for(workspace, arrays, stream)
+            addresses = {name: arrays[index].ptr for name, index in self._header_names}
             for name, offset in self._scratch_offsets:
                 addresses[name] = scratch + offset
             prepared.replace(**addresses)
             if not crossed and workspace is None:
                 self._last_scratch = scratch
                 self._last_stream = stream
-                self._last_traits = [*map(_traits, arrays_)]
+                self._last_traits = [*map(_traits, arrays)]
             status = prepared.function(*prepared.arguments)
             if status:
                 prepared.check(status)
@@ -284,30 +283,30 @@ class OperationPlan(Plan):
                 other.wait(stream)
         if recording.active:
             recording.record(self.problem)
-            self.keep_for_graph((*arrays_, workspace))
-        return self._result(arrays_)
+            self.keep_for_graph((*arrays, workspace))
+        return self._result(arrays)
 
-    def _with_outputs(self, operands: Sequence[Any], out: object, reserve: object) -> tuple[Any, ...]:
+    def _with_outputs(
+        self, operands: Sequence[Any], out: object, reserve: object
+    ) -> tuple[Any, ...]:
         """Return operands, outputs, reserve space and random states; what is not given is new."""
+        operation = self.problem.operation
         if len(operands) != self._reads:
             raise TypeError(
-                f"a {self._description} takes {', '.join(self.problem.operation.reads)}; "
+                f"a {self._description} takes {', '.join(operation.reads)}; "
                 f"{len(operands)} arrays were given"
             )
-        if self._writes_one:
-            outputs: tuple[Any, ...] = (self._new_output(self._names[-1]) if out is None else out,)
-        else:
-            names = self.problem.operation.writes
-            outputs = tuple(
-                self._new_output(name) if array is None else array
-                for name, array in zip(names, all_of(out, names), strict=True)
-            )
-        if self.problem.operation.reserve:
-            outputs = (*outputs, self._new_reserve() if reserve is None else reserve)
-        elif reserve is not None:
+        if reserve is not None and not operation.reserve:
             raise TypeError(f"a {self._description} has no reserve space")
-        if self._random_states:
-            outputs = (*outputs, *(state.array for state in self._random_states))
+        if not self._has_extras:
+            return (*operands, self._new_output(self._names[-1]) if out is None else out)
+        outputs = [out] if self._writes_one else [*all_of(out, operation.writes)]
+        for index, name in enumerate(operation.writes):
+            if outputs[index] is None:
+                outputs[index] = self._new_output(name)
+        if operation.reserve:
+            outputs.append(self._new_reserve() if reserve is None else reserve)
+        outputs.extend(state.array for state in self._random_states)
         return (*operands, *outputs)
 
     def _new_output(self, name: str) -> DeviceArray:
@@ -321,45 +320,43 @@ class OperationPlan(Plan):
                     f"beta={beta} needs {operation.argument(name)}, which it scales"
                 )
             spec = self._new_specs[name] = as_tensor(self.problem.values[name])
-        return arrays.empty(self._device, self._handle._stream, spec)
+        return empty(self._device, self._handle._stream, spec)
 
     def _new_reserve(self) -> DeviceArray:
         if self.problem.operation.needs_reserve:
             raise ArgumentError("reserve has to be given: what the forward call returned")
         spec = TensorSpec((self.reserve,), "uint8")
-        return arrays.empty(self._device, self._handle.stream, spec)
+        return empty(self._device, self._handle.stream, spec)
 
-    def _checked(self, arrays_: tuple[Any, ...], reserve: object) -> tuple[DeviceArray, ...]:
+    def _checked(self, arrays: tuple[Any, ...]) -> tuple[DeviceArray, ...]:
         """Return the arrays on this device; ArgumentError or ArrayTypeError where one may not be used."""
         operation = self.problem.operation
-        if len(arrays_) != self._arrays:
+        if len(arrays) != self._array_count:
             raise TypeError(
                 f"a {self._description} takes the operands {', '.join(operation.reads)}"
             )
-        if reserve is not None and not operation.reserve:
-            raise TypeError(f"a {self._description} has no reserve space")
         device, seen_specs = self._device, self._seen_specs
-        for name, array in zip(self._names, arrays_):  # noqa: B905  (extras have no specs)
+        for name, array in zip(self._names, arrays):  # noqa: B905  (extras have no specs)
             if type(array) is not DeviceArray or array.device is not device:
-                return self._checked(self._viewed(arrays_), reserve)
+                return self._checked(self._viewed(arrays))
             if array.spec is not seen_specs.get(name):
                 self._check_spec(name, array.spec)
         if operation.reserve:
             index = len(self._names)
-            space = self._checked_reserve(arrays_[index], arrays_[:index])
-            arrays_ = (*arrays_[:index], space, *arrays_[index + 1 :])
+            space = self._checked_reserve(arrays[index], arrays[:index])
+            arrays = (*arrays[:index], space, *arrays[index + 1 :])
         for index in range(self._reads, len(self._names)):
-            self._check_output(index, arrays_)
-        return arrays_
+            self._check_output(index, arrays)
+        return arrays
 
-    def _viewed(self, arrays_: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _viewed(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return operands and outputs as arrays on this device; ArrayTypeError if one is not there."""
         operation = self.problem.operation
         views = [
             on_device(self._handle, array, operation.argument(name))
-            for name, array in zip(self._names, arrays_)  # noqa: B905  (extras are ours)
+            for name, array in zip(self._names, arrays)  # noqa: B905  (extras are ours)
         ]
-        return (*views, *arrays_[len(views) :])
+        return (*views, *arrays[len(views) :])
 
     def _check_spec(self, name: str, spec: TensorSpec) -> None:
         operation, expected = self.problem.operation, self.problem.values[name]
@@ -411,29 +408,29 @@ class OperationPlan(Plan):
             check_overlap(by_name[name], operation.argument(name), frozenset(), reserve=space)
         return space
 
-    def _misaligned(self, arrays_: Sequence[DeviceArray]) -> dict[str, int]:
+    def _misaligned(self, arrays: Sequence[DeviceArray]) -> dict[str, int]:
         """Return the operands that the kernels cannot load where they are, and the alignments that they need."""
         addresses = 0
-        for array in arrays_[: len(self._names)]:
+        for array in arrays[: len(self._names)]:
             addresses |= array.ptr
         if addresses % STRICTEST_ALIGNMENT == 0:
             return {}
-        return misaligned(self._alignments, dict(zip(self._names, arrays_)))  # noqa: B905
+        return misaligned(self._alignments, dict(zip(self._names, arrays)))  # noqa: B905
 
-    def _scratch_for(self, workspace: object, arrays_: Sequence[DeviceArray], stream: object) -> int:
+    def _scratch_for(self, workspace: object, arrays: Sequence[DeviceArray], stream: object) -> int:
         """Return the address of the workspace: the caller's own, or the handle's; 0 if none is needed."""
         if workspace is not None:
-            return self._checked_workspace(workspace, arrays_)
+            return self._checked_workspace(workspace, arrays)
         if self.workspace:
             return self._lease(self.workspace, stream, self._limit)
         return 0
 
-    def _checked_workspace(self, workspace: object, arrays_: Sequence[DeviceArray]) -> int:
+    def _checked_workspace(self, workspace: object, arrays: Sequence[DeviceArray]) -> int:
         aligned = check_workspace(self._handle, workspace, self.workspace)
         operation = self.problem.operation
         by_name = {
             operation.argument(name) if name in operation.writes else name: array
-            for name, array in zip(self._names, arrays_)  # noqa: B905
+            for name, array in zip(self._names, arrays)  # noqa: B905
         }
         check_overlap(aligned, "workspace", frozenset(), **by_name)
         return aligned.ptr
@@ -457,19 +454,19 @@ class OperationPlan(Plan):
         names = self.problem.operation.header("workSpace")
         return [(name, index * (self.workspace // len(names))) for index, name in enumerate(names)]
 
-    def _result(self, arrays_: Sequence[DeviceArray]) -> Any:
+    def _result(self, arrays: Sequence[DeviceArray]) -> Any:
         """Return what a call returns: the outputs that are not updated in place, and a new reserve space."""
         if not self._has_extras:
-            return arrays_[self._reads]
+            return arrays[self._reads]
         operation = self.problem.operation
-        by_name = dict(zip(self._names, arrays_))  # noqa: B905
+        by_name = dict(zip(self._names, arrays))  # noqa: B905
         results = [by_name[name] for name in operation.outputs or operation.writes]
         if operation.reserve and not operation.needs_reserve:
-            results.append(arrays_[len(self._names)])
+            results.append(arrays[len(self._names)])
         return results[0] if len(results) == 1 else tuple(results)
 
     def _run_misaligned(
-        self, alignments: Mapping[str, int], arrays_: tuple[DeviceArray, ...], workspace: object
+        self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object
     ) -> Any:
         """Make the call with aligned copies of some operands, and bring back what it writes.
 
@@ -477,15 +474,15 @@ class OperationPlan(Plan):
         """
         operation = self.problem.operation
         if workspace is not None:
-            self._checked_workspace(workspace, arrays_)  # must not overlap what is copied
+            self._checked_workspace(workspace, arrays)  # must not overlap what is copied
         if self._copies is None:
             function = operation.function if self.descriptors else "cudnnBackendExecute"
             self._copies = AlignedCopies(self._handle, function, self._resources)
         copies: dict[tuple[int, TensorSpec], DeviceArray] = {}
-        stand_ins = list(arrays_)
+        stand_ins = list(arrays)
         for name, alignment in alignments.items():
             index = self._names.index(name)
-            array = arrays_[index]
+            array = arrays[index]
             place = (array.ptr, array.spec)
             if place not in copies:
                 copies[place] = self._copies.copy(
@@ -501,9 +498,9 @@ class OperationPlan(Plan):
             reserve,
         )
         for index in range(self._reads, len(self._names)):
-            if stand_ins[index] is not arrays_[index]:
-                self._copies.bring_back(stand_ins[index], arrays_[index])
-        return self._result(arrays_)
+            if stand_ins[index] is not arrays[index]:
+                self._copies.bring_back(stand_ins[index], arrays[index])
+        return self._result(arrays)
 
     def _is_read(self, name: str) -> bool:
         """Whether a call reads what an operand holds."""

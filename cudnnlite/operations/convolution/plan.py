@@ -140,7 +140,7 @@ class ConvolutionPlan(OperationPlan):
             self._alignments = {}
 
     def _run_misaligned(
-        self, alignments: Mapping[str, int], arrays_: tuple[DeviceArray, ...], workspace: object
+        self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object
     ) -> Any:
         """Make the call by what takes operands of any alignment: the descriptor call, if it serves."""
         if not self.descriptors and self._is_aligned:
@@ -150,9 +150,9 @@ class ConvolutionPlan(OperationPlan):
                 )
                 self._misaligned_plan = plan.prepare()
             return OperationPlan.run(
-                self._misaligned_plan, arrays_[: self._reads], arrays_[-1], workspace
+                self._misaligned_plan, arrays[: self._reads], arrays[-1], workspace
             )
-        return super()._run_misaligned(alignments, arrays_, workspace)
+        return super()._run_misaligned(alignments, arrays, workspace)
 
     def _check_limit(self, choice: AlgorithmResult, layout: str) -> None:
         if self._limit is None or self.workspace <= self._limit:
