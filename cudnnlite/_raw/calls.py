@@ -27,7 +27,9 @@ from cudnnlite.enums import __all__ as public_enums
 from cudnnlite.errors import ArgumentError
 
 Call = Callable[..., Any]
-Wrap = Callable[[Call, Function], Call]
+CallObserver = Callable[
+    ..., Any
+]  # (function, record, *converted arguments) -> what the function returns
 
 _UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
 _REAL_TYPES = (ctypes.c_float, ctypes.c_double)
@@ -154,7 +156,7 @@ class CallArgumentError(ArgumentError, ctypes.ArgumentError):
     """An argument of a C function is of a wrong type, or has a value with which C is known to crash."""
 
 
-_wrap: Wrap | None = None  # what a trace puts around each function
+_call_observer: CallObserver | None = None  # makes all calls, if there is one
 
 
 class Alive:
@@ -175,18 +177,26 @@ class Alive:
 _functions, PREPARED = Alive(), Alive()
 
 
-def watch(wrap: Wrap | None) -> None:
-    """Put `wrap(call, record)` in the place of every function, bound or to be bound; None: put C's own there again.
+def observe_calls(observer: CallObserver | None) -> None:
+    """Let an observer make every call of every table from now on; None: let C be called directly again.
 
-    Nothing is asked at a call, so that one costs what it does where nobody watches.
+    Every `CFunction.call` and `PreparedCall.function` is set here, once.  So a call does not ask whether somebody
+    observes, and costs nothing where nobody does.
     """
-    global _wrap  # noqa: PLW0603  (functions of every table are watched, or none is)
+    global _call_observer  # noqa: PLW0603  (functions of every table are observed, or none is)
     with unforked:
-        _wrap = wrap
+        _call_observer = observer
         for function in _functions:
-            function.call = function.own if wrap is None else wrap(function.own, function.record)
+            function.call = _observable(function.own, function.record)
         for prepared in PREPARED:
             prepared.function = prepared.bound.call
+
+
+def _observable(call: Call, record: Function) -> Call:
+    """Return a function as it is called now: directly, or by the observer."""
+    if _call_observer is None:
+        return call
+    return partial(_call_observer, call, record)
 
 
 def through_c(record: Function, enter: Call) -> Any:
@@ -246,7 +256,7 @@ class CFunction:
             "cudnnBackendInitialize",
         )
         self.own = call if direct else partial(self._first, call)
-        self.call = self.own if _wrap is None else _wrap(self.own, record)
+        self.call = _observable(self.own, record)
         self.record = record
         self.check = check
         _functions.add(self)
@@ -258,7 +268,7 @@ class CFunction:
         try:
             result = call(*arguments)
             self.own = call
-            self.call = call if _wrap is None else _wrap(call, self.record)
+            self.call = _observable(call, self.record)
             for prepared in PREPARED:
                 if prepared.bound is self:
                     prepared.function = self.call

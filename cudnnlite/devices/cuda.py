@@ -12,6 +12,7 @@ from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import shown
+from cudnnlite.devices import observer
 from cudnnlite.devices.cuda_facts import facts_of
 from cudnnlite.devices.cuda_graph import CudaRecorder, LateBuffer
 from cudnnlite.devices.cuda_loss import Loss, telling_loss
@@ -178,9 +179,7 @@ class CudaDevice(NonCopyable):
         try:
             if self._unfreed:
                 self._free_now()
-            buffer = self._device.memory_resource.allocate(nbytes, stream=stream)
-            late = self._borrowed and int(stream.handle) in self._borrowed
-            return LateBuffer(self, buffer, stream) if late else buffer
+            buffer: Any = self._device.memory_resource.allocate(nbytes, stream=stream)
         except Exception as error:
             refuse_allocation(self, nbytes, stream)
             if "OUT_OF_MEMORY" not in str(error):
@@ -191,6 +190,10 @@ class CudaDevice(NonCopyable):
                 f"{format_size(nbytes)} of device memory could not be allocated on {self}: {format_size(free)} of "
                 f"{format_size(total)} were free"
             ) from error
+        if self._borrowed and int(stream.handle) in self._borrowed:
+            buffer = LateBuffer(self, buffer, stream)
+        observer.current.memory_allocated(self, buffer, nbytes)
+        return buffer
 
     def free(self, buffer: Any, stream: Any) -> None:
         """Free memory in the order of a stream; later, where that is being recorded."""
@@ -230,9 +233,10 @@ class CudaDevice(NonCopyable):
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device, in stream order; the array may be changed after the return."""
-        self.copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
-        if self._is_pinned(source):  # it is read later unless we wait
-            self.wait(stream)
+        with observer.current.copying_in(self, ptr, source):
+            self._copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
+            if self._is_pinned(source):  # it is read later unless we wait
+                self.wait(stream)
 
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array, and wait for it."""
@@ -254,11 +258,17 @@ class CudaDevice(NonCopyable):
         except Exception as error:
             raise DeviceMemoryError(f"{format_size(nbytes)} of pinned memory: {error}") from error
 
-    @telling_loss
     def copy_rows(
         self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
     ) -> None:
         """Copy between contiguous host memory and rows on the device (`cuMemcpy2DAsync`)."""
+        with observer.current.copying_rows(self, ptr, pitch, host, stream, out=out):
+            self._copy_rows(ptr, pitch, host, stream, out=out)
+
+    @telling_loss
+    def _copy_rows(
+        self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
+    ) -> None:
         self.activate()
         refuse_host_copy(self, stream, out=out)
         rows, width = host.shape
@@ -296,11 +306,17 @@ class CudaDevice(NonCopyable):
         if out and not self._is_pinned(host):
             stream.sync()
 
-    @telling_loss
     def fill_rows(
         self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
     ) -> None:
         """Set rows to a repeated pattern (`cuMemsetD2D8Async`, `...D16Async`, `...D32Async`; without gaps those of one row)."""
+        with observer.current.filling_rows(self, ptr, pitch, width, rows, pattern, stream):
+            self._fill_rows(ptr, pitch, width, rows, pattern, stream)
+
+    @telling_loss
+    def _fill_rows(
+        self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
+    ) -> None:
         self.activate()
         on = self.stand_ins.of(stream)
         if rows == 1:
@@ -316,9 +332,13 @@ class CudaDevice(NonCopyable):
         if result[0]:
             raise RuntimeError(f"{function}: {result[0]}")
 
-    @telling_loss
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy device memory to device memory, in stream order."""
+        with observer.current.copying_within(self, target, source, nbytes, stream):
+            self._copy_within(target, source, nbytes, stream)
+
+    @telling_loss
+    def _copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         self.activate()
         buffer = self._core.Buffer.from_handle
         buffer(source, nbytes).copy_to(buffer(target, nbytes), stream=self.stand_ins.of(stream))
@@ -345,7 +365,7 @@ class CudaDevice(NonCopyable):
             return None  # CUDA does not capture the legacy default stream
         recorder = CudaRecorder(stream)
         try:
-            with recorder:
+            with observer.current.capturing_for_timing(self), recorder:
                 work()
         except (CudnnError, CaptureError):
             return None
@@ -401,7 +421,9 @@ class CudaDevice(NonCopyable):
             strides = packed_strides(tuple(shape), "packed")
         # JAX's arrays never change, but neither protocol lets them say so
         immutable = view.readonly or type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
-        return ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, immutable, view)
+        adopted = ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, immutable, view)
+        observer.current.memory_adopted(self, adopted)
+        return adopted
 
     def _holds(self, view: Any, told: bool) -> bool:
         """Tell whether an array is on this device: DLPack says it; and of a pool's memory CUDA always says device 0."""
@@ -418,11 +440,17 @@ class CudaDevice(NonCopyable):
                 return not failed and bool(access)
         return bool(view.device_id == self.index)
 
-    @telling_loss
     def export_dlpack(
         self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any
     ) -> Any:
         """Return a DLPack capsule of the array."""
+        observer.current.memory_exported(self, array)
+        return self._export_dlpack(array, stream, consumer, options)
+
+    @telling_loss
+    def _export_dlpack(
+        self, array: ForeignArray, stream: Any, consumer: int | None, options: dict[str, Any]
+    ) -> Any:
         self.activate()
         if consumer != -1:  # -1: the consumer wants no ordering
             address = _LEGACY_STREAM if consumer is None else int(consumer)
@@ -440,6 +468,7 @@ class CudaDevice(NonCopyable):
 
     def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
         """Return version 3 of the CUDA array interface, with the stream that readers must wait for."""
+        observer.current.memory_exported(self, array)
         return array.cuda_array_interface(int(stream.handle))
 
 

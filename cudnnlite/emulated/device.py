@@ -16,6 +16,7 @@ from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite._raw.library import load_library
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import shown
+from cudnnlite.devices import observer
 from cudnnlite.devices.device import (
     DeviceFacts,
     StandIns,
@@ -171,7 +172,9 @@ class EmulatedDevice(NonCopyable):
     def allocate(self, nbytes: int, stream: Any) -> EmulatedBuffer:
         """Return poisoned memory."""
         refuse_allocation(self, nbytes, stream)
-        return self.memory.allocate(nbytes)
+        buffer = self.memory.allocate(nbytes)
+        observer.current.memory_allocated(self, buffer, nbytes)
+        return buffer
 
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes."""
@@ -187,7 +190,8 @@ class EmulatedDevice(NonCopyable):
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device."""
-        self.copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
+        with observer.current.copying_in(self, ptr, source):
+            self._copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
 
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array."""
@@ -199,7 +203,8 @@ class EmulatedDevice(NonCopyable):
         def work() -> None:
             self.memory.view(target, nbytes)[:] = self.memory.view(source, nbytes)
 
-        self._enqueue(stream, "cudaMemcpyAsync", work)
+        with observer.current.copying_within(self, target, source, nbytes, stream):
+            self._enqueue(stream, "cudaMemcpyAsync", work)
 
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
         """Return ordinary memory: nothing here is asynchronous."""
@@ -213,9 +218,18 @@ class EmulatedDevice(NonCopyable):
         self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
     ) -> None:
         """Copy between contiguous host memory and rows on the device."""
+        with observer.current.copying_rows(self, ptr, pitch, host, stream, out=out):
+            self._copy_rows(ptr, pitch, host, stream, out=out)
+
+    def _copy_rows(
+        self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
+    ) -> None:
         refuse_host_copy(self, stream, out=out)
         rows = self._rows(ptr, pitch, host.shape[1], host.shape[0])
-        (host if out else rows)[...] = rows if out else host
+        if out:
+            host[...] = rows
+        else:
+            rows[...] = host
 
     def fill_rows(
         self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
@@ -227,7 +241,9 @@ class EmulatedDevice(NonCopyable):
             # not np.resize, which makes a list of all the repetitions
             whole[...] = np.frombuffer(pattern * (width // len(pattern) + 1), np.uint8, width)
 
-        self._enqueue(stream, "cudaMemsetAsync" if rows == 1 else "cudaMemset2DAsync", work)
+        name = "cudaMemsetAsync" if rows == 1 else "cudaMemset2DAsync"
+        with observer.current.filling_rows(self, ptr, pitch, width, rows, pattern, stream):
+            self._enqueue(stream, name, work)
 
     def _rows(self, ptr: int, pitch: int, width: int, rows: int) -> np.ndarray[Any, Any]:
         memory = self.memory.view(ptr, (rows - 1) * pitch + width)
@@ -278,12 +294,14 @@ class EmulatedDevice(NonCopyable):
         )
         if isinstance(array, np.ndarray) or not self.memory.contains(foreign.ptr, foreign.nbytes):
             raise host_array_error(array, argument)
+        observer.current.memory_adopted(self, foreign)
         return foreign
 
     def export_dlpack(
         self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any
     ) -> Any:
         """Return a DLPack capsule; NumPy makes it, so the memory is the host's, as it really is."""
+        observer.current.memory_exported(self, array)
         owner = array.owner
         memory = (
             owner.bytes()

@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import Any
 
 from cudnnlite._raw.types import cudaStream_t
-from cudnnlite.devices import arrays
+from cudnnlite.devices import arrays, observer
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.device import Device, Recorder, refuse_in_capture
 from cudnnlite.devices.handle import Handle
@@ -83,7 +83,8 @@ class CapturedGraph(Plan):
         if self._graph is None or recording.active:
             refuse_launch(self._device, self._stream)
         try:
-            self._graph.launch(self._stream)
+            with observer.current.launching(self._device, self._graph, self._stream):
+                self._graph.launch(self._stream)
         except Exception:
             refuse_launch(self._device, self._stream)  # another library's capture
             raise
@@ -193,7 +194,8 @@ def recorded(handle: Handle) -> Iterator[Recorder]:
         with recorder:
             stand_ins[key], handle.recorded_by = recorder.stream, thread
             try:
-                yield recorder
+                with observer.current.capturing(handle.device, recorder):
+                    yield recorder
             finally:
                 del stand_ins[key]
                 handle.recorded_by = 0
@@ -205,3 +207,4 @@ def recorded(handle: Handle) -> Iterator[Recorder]:
                 stream
             )  # a handle that is left there would go on with a stream that is no more
             raise
+    observer.current.graph_captured(handle.device, recorder)

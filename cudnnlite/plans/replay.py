@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import one_of
+from cudnnlite.devices import observer
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import CaptureError, CudnnError, DeviceMemoryError
 from cudnnlite.plans.capture import recorded, refuse_launch
@@ -145,6 +146,9 @@ class ReplayedCall(NonCopyable):
 
     def function(self) -> None:
         """Make the call on the handle's stream, in one way or another."""
+        if observer.current.needs_each_call:
+            self._call_as_it_is(self._addresses)
+            return
         stream, device = self._handle.stream, self._device
         asks = (
             stream is not device.unrecordable or device.stand_ins

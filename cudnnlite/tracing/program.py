@@ -27,7 +27,7 @@ Item: TypeAlias = tuple[Any, Any]
 
 
 @dataclass(eq=False)
-class Thing:
+class Variable:
     """What a variable stands for: a handle, a descriptor, a stream, memory, an answer of cuDNN's."""
 
     c_type: str  # of an array with its length behind: ``int[8]``
@@ -47,24 +47,24 @@ class Thing:
 class Contents(NamedTuple):
     """The name of a file with what is copied into memory; `width` bytes are a floating-point number, 0 if it is none."""
 
-    memory: Thing
+    memory: Variable
     content: bytes
     width: int
 
 
-Part: TypeAlias = "str | int | Thing | Contents | list[Any] | Callable[[], Any]"  # the last are lists, and known later
+Expression: TypeAlias = "str | int | Variable | Contents | list[Any] | Callable[[], Any]"  # the last are lists, and known later
 
 
 @dataclass(eq=False)
-class Step:
+class Statement:
     """One statement of the program; variables get their names when it is written."""
 
     function: str
-    arguments: list[Part]
-    of: Iterable[Thing] | None = None  # it is of use where one of these is; None: always
+    arguments: list[Expression]
+    of: Iterable[Variable] | None = None  # it is of use where one of these is; None: always
     where: tuple[str, int] = ("", 0)  # the file and line of Python that it was made for
     early: bool = False  # whether it makes what was there before
-    ends: Thing | None = None  # what is not there any more
+    ends: Variable | None = None  # what is not there any more
     failed: bool = False
     note: str = ""
     checksum: int | None = None  # of what it reads, as Python had it
@@ -77,9 +77,9 @@ class Step:
         return self.on or next((thing.device for thing in self.things if thing.device), None)
 
     @property
-    def things(self) -> list[Thing]:
+    def things(self) -> list[Variable]:
         """What it names."""
-        return [part for part in _flat(self.arguments) if isinstance(part, Thing)]
+        return [part for part in _flat(self.arguments) if isinstance(part, Variable)]
 
 
 class Program:
@@ -88,12 +88,14 @@ class Program:
     With a seed, floating-point inputs are generated from that.
     """
 
-    def __init__(self, steps: Iterable[Step], head: Iterable[str], seed: int | None = None) -> None:
+    def __init__(
+        self, steps: Iterable[Statement], head: Iterable[str], seed: int | None = None
+    ) -> None:
         self.files: dict[str, bytes] = {}
         self.checksums: list[tuple[str, int]] = []
         self._seed = seed
         self._inputs: dict[tuple[bytes, int], str] = {}
-        self._names: dict[Thing, str] = {}
+        self._names: dict[Variable, str] = {}
         self._types: dict[str, str] = {}  # of the variables that are declared
         prelude = packaged_file("prelude.c").decode()
         self._busy = {*"ijkl", *re.findall(r"(\w+)\(", prelude)}  # names that are taken
@@ -105,7 +107,7 @@ class Program:
             [*start, *self._declared(), *body, "    return EXIT_SUCCESS;", "}", ""]
         )
 
-    def _lines(self, steps: list[Step]) -> list[Item]:
+    def _lines(self, steps: list[Statement]) -> list[Item]:
         ended = {step.ends for step in steps}
         alive = {
             thing: None
@@ -113,7 +115,7 @@ class Program:
             for thing in step.things
             if thing.destroy and thing not in ended
         }
-        steps = steps + [Step(thing.destroy, [thing]) for thing in reversed(alive)]
+        steps = steps + [Statement(thing.destroy, [thing]) for thing in reversed(alive)]
         last = {thing: step for step in steps for thing in step.things}
         for step in steps:
             for thing in step.things:
@@ -133,7 +135,7 @@ class Program:
             self._busy -= {self._names[thing] for thing in step.things if last[thing] is step}
         return lines
 
-    def _statement(self, step: Step) -> str:
+    def _statement(self, step: Statement) -> str:
         function, arguments = step.function, [*map(self._text, step.arguments)]
         if function == "load" and not arguments[2].startswith('"'):
             function = "generate"
@@ -143,16 +145,16 @@ class Program:
             f" {comment(step.note)}" if step.note else ""
         )
 
-    def _text(self, part: Part) -> str:
+    def _text(self, part: Expression) -> str:
         if isinstance(part, Contents):
             return self._input(part)
-        if isinstance(part, Thing):
+        if isinstance(part, Variable):
             return self._name(part)
         return (
             str(part) if isinstance(part, (str, int)) else "".join(map(self._text, _flat([part])))
         )
 
-    def _name(self, thing: Thing) -> str:
+    def _name(self, thing: Variable) -> str:
         if thing not in self._names:
             taken = {
                 name for name, c_type in self._types.items() if c_type != thing.c_type
@@ -185,13 +187,13 @@ class Program:
             yield _wrapped(f"{kind} {', '.join(names)};", "    ")
 
 
-def useful(steps: list[Step]) -> list[Step]:
+def useful(steps: list[Statement]) -> list[Statement]:
     """Return what does something, and what that needs; queries whose answers nobody uses are none of it."""
-    by_thing: dict[Thing, list[Step]] = defaultdict(list)
+    by_thing: dict[Variable, list[Statement]] = defaultdict(list)
     for step in steps:
         for thing in step.of or ():
             by_thing[thing].append(step)
-    todo, kept = [step for step in steps if step.of is None], set[Step]()
+    todo, kept = [step for step in steps if step.of is None], set[Statement]()
     while todo:
         step = todo.pop()
         if step not in kept:
@@ -252,13 +254,13 @@ def number(value: Any, c_type: str) -> str:
     return f"{value}u" if "unsigned" in c_type or "uint" in c_type else str(value)
 
 
-def array(c_type: str, parts: list[Any]) -> Part:
+def array(c_type: str, parts: list[Any]) -> Expression:
     """Return an array in C; its spaces are such that no line ends in it."""
     start = f"({c_type}[]){{".replace(" ", "\xa0")
     return [start, *[piece for part in parts for piece in (",\xa0", part)][1:], "}"]
 
 
-def scalar(address: int, argname: str, dtype: DataType | None) -> Part:
+def scalar(address: int, argname: str, dtype: DataType | None) -> Expression:
     """Return a host scalar: in double beside float64, in float otherwise; what fills a tensor in the tensor's own type."""
     if dtype == DataType.DOUBLE:
         return f"&(double){{{number(ctypes.c_double.from_address(address).value, 'double')}}}"
@@ -317,7 +319,7 @@ def _wrapped(text: str, space: str) -> str:
     return textwrap.fill(text, 116, break_on_hyphens=False, **options).replace("\xa0", " ")
 
 
-def _source(step: Step) -> str:
+def _source(step: Statement) -> str:
     """Return the line of Python that a statement is for, with where it stands."""
     (file, line), name = (
         step.where,

@@ -34,7 +34,16 @@ from cudnnlite.graph.attributes import ENUMS_OF_ATTRIBUTES
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.tracing.memory import Buffer, Memory, where
-from cudnnlite.tracing.program import Part, Step, Thing, answer_name, array, number, scalar, snake
+from cudnnlite.tracing.program import (
+    Expression,
+    Statement,
+    Variable,
+    answer_name,
+    array,
+    number,
+    scalar,
+    snake,
+)
 
 _ON_HOST = re.compile(
     "(alpha|beta).*|valuePtr|paddingFill|message"
@@ -106,38 +115,34 @@ class Recorder(Memory):
 
     def __init__(self) -> None:
         super().__init__()
-        self.failed: Step | None = None
+        self.failed: Statement | None = None
         self._stream_of: dict[int, int] = {}  # by handle
         self._dtypes: dict[int, DataType] = {}  # by descriptor
         self._uids: dict[
-            int, tuple[Thing, Any]
+            int, tuple[Variable, Any]
         ] = {}  # tensors of graphs by their numbers, and what they were set to
         # by graph's descriptor: what it was set to, and what memory is in it by address, with the number of a tensor
         self._set: dict[int, dict[str, tuple[int, int, Any]]] = defaultdict(dict)
         self._held: dict[int, dict[int, tuple[Buffer, Any]]] = defaultdict(dict)
 
-    def wrap(self, call: Call, record: Function) -> Call:
-        """Return a function that records itself and calls another."""
+    def call(self, function: Call, record: Function, *arguments: Any) -> Any:
+        """Make a C call, and record it."""
+        if self.is_busy:
+            return function(*arguments)
+        with self.as_one_statement():
+            return self._record_call(function, record, arguments)
 
-        def traced(*given: Any) -> Any:
-            if self.over or getattr(self._mine, "busy", False):
-                return call(*given)
-            with self.aside():
-                return self._call(call, record, given)
-
-        return traced
-
-    def _call(self, call: Call, record: Function, given: Any) -> Any:
-        seen = _arguments(record, given)
+    def _record_call(self, function: Call, record: Function, passed: tuple[Any, ...]) -> Any:
+        seen = _arguments(record, passed)
         owner: Any = _owner(seen[0].value.value) if seen and seen[0].kind is cudnnHandle_t else None
         lost = not self._capturing and owner is not None and owner.device.is_capturing(owner.stream)
         if lost:
-            self.tell(_LOST)
+            self.warn(_LOST)
             self._capturing = True  # nothing may be waited for
         step, outputs, memory = self._statement(record, seen)
         status, start = 0, time.perf_counter_ns()
         try:
-            result = call(*given)
+            result = function(*passed)
             status = int(result or 0) if record.returns_status else 0
         except CudnnError as error:  # the emulated device's
             status = int(error.status)
@@ -164,7 +169,7 @@ class Recorder(Memory):
 
     def _statement(
         self, record: Function, seen: list[Argument], *, early: bool = False
-    ) -> tuple[Step, Any, Any]:
+    ) -> tuple[Statement, Any, Any]:
         """Return a call as a statement, the variables that it writes with C's pointers to them, and the memory it is given.
 
         Of that memory it is told whether the call writes what somebody may want to read.
@@ -173,14 +178,14 @@ class Recorder(Memory):
             record.name,
             [each.value.value for each in seen if each.kind is cudnnHandle_t],
         )
-        step = Step(
+        step = Statement(
             name,
             [],
             where=where(),
             early=early,
             on=getattr(next(map(_owner, handles), None), "device", None),
         )
-        outputs, memory = list[tuple[Thing, Any]](), dict[Buffer, bool]()
+        outputs, memory = list[tuple[Variable, Any]](), dict[Buffer, bool]()
         for each in seen:
             if each.name == "arrayOfElements":
                 part = self._elements(*(one.value for one in seen), filled="Get" in name)
@@ -191,7 +196,7 @@ class Recorder(Memory):
                     if is_stream
                     else self._thing(each.value, name, each.name)
                 )
-                if isinstance(part, Thing) and seen[0].kind is cudnnHandle_t:
+                if isinstance(part, Variable) and seen[0].kind is cudnnHandle_t:
                     part.used_as(each.name)
             elif each.kind is ctypes.c_void_p or isinstance(each.value, ctypes._Pointer):
                 part = self._pointer(name, each, outputs, memory, seen)
@@ -232,15 +237,15 @@ class Recorder(Memory):
         for buffer in memory:
             if step.on and buffer.alive is None:  # as in `_on`
                 buffer.device = step.on
-            self._look(buffer)
-        self.steps.append(step)
+            self._load_if_changed(buffer)
+        self.statements.append(step)
         return step, outputs, memory
 
     def _look_into(self, pack: Opaque, memory: dict[Buffer, bool]) -> None:
         """Tell what memory is in a variant pack; it is set again where other memory is at an address than when it was set."""
         address, held = pack.value or 0, self._held[pack.value or 0]
         if any(
-            (place := self._place(at)) is None or place[0] is not buffer
+            (place := self._find(at)) is None or place[0] is not buffer
             for at, (buffer, _) in held.items()
         ):
             values = [
@@ -258,7 +263,7 @@ class Recorder(Memory):
 
     def _pointer(
         self, function: str, argument: Argument, outputs: Any, memory: Any, seen: list[Argument]
-    ) -> Part:
+    ) -> Expression:
         """Return an argument that points somewhere: to a device, to what C reads on the host, or to what it writes there."""
         name, c_type, kind, value, _ = argument
         is_untyped, const = kind is ctypes.c_void_p, c_type.startswith("const")
@@ -267,9 +272,9 @@ class Recorder(Memory):
             return "NULL"
         if is_untyped and _ON_HOST.fullmatch(name):
             return scalar(address, name, self._dtype(seen))
-        place = self._place(address)
+        place = self._find(address)
         if place and place[0].alive is None:  # it may be but a part of what the call uses
-            place = self._place(address, _described(seen, value))
+            place = self._find(address, _described(seen, value))
         if place:
             buffer, offset = place
             buffer.used_as(name)
@@ -285,25 +290,25 @@ class Recorder(Memory):
         values, base = _pointed(argument), c_type.removesuffix("[]").removesuffix("*").strip()
         if const:
             return array(base, [number(each, base) for each in values])
-        variable = Thing(
+        variable = Variable(
             base + (f"[{len(values)}]" if len(values) > 1 else ""), answer_name(function, name)
         )
         outputs.append((variable, value))
         return variable if len(values) > 1 else ["&", variable]
 
     def _unknown(self, function: str, argname: str, what: str) -> str:
-        self.tell(f"{function}: {argname} is {what}; the program has NULL")
+        self.warn(f"{function}: {argname} is {what}; the program has NULL")
         return "NULL"
 
     def _done(
-        self, step: Step, outputs: Any, memory: dict[Buffer, bool], seen: list[Argument]
+        self, step: Statement, outputs: Any, memory: dict[Buffer, bool], seen: list[Argument]
     ) -> None:
         """Note what a call did that ended well."""
         name, first = step.function, getattr(seen[0].value, "value", None) or 0 if seen else 0
         for thing, pointer in outputs:
             if "Create" in name:
                 thing.destroy = name.replace("Create", "Destroy")
-                self._things[pointer[0].value] = thing
+                self._variables[pointer[0].value] = thing
             elif thing.c_type == "size_t":
                 self._answers = {
                     size: other for size, other in self._answers.items() if other.name != thing.name
@@ -314,18 +319,18 @@ class Recorder(Memory):
                 thing.c_type == "void *" and pointer[0]
             ):  # where a part lies, that the descriptor before it describes
                 described = _described(seen, pointer)
-                if described and (place := self._place(pointer[0])) is not None:
+                if described and (place := self._find(pointer[0])) is not None:
                     place[0].parts[place[1]] = described, thing
         for buffer, written in memory.items():
             buffer.unread |= written
-            self._note(buffer)
+            self._update_digest(buffer)
         if name == "cudnnSetStream":
             self._stream_of[first] = seen[1].value.value or 0
         elif step.ends is not None or name == "cudnnBackendInitialize":
             self._set.pop(first, None)
             self._held.pop(first, None)
             if step.ends is not None:
-                del self._things[first]
+                del self._variables[first]
         elif name.startswith("cudnnSet") and first and (dtype := self._dtype(seen)) is not None:
             self._dtypes[first] = dtype
 
@@ -345,14 +350,14 @@ class Recorder(Memory):
         if not isinstance(value, ctypes._Pointer):
             return _simple(value, c_type)
         address = ctypes.addressof(value.contents) if value else None
-        if address is None or self._place(address) is not None:
+        if address is None or self._find(address) is not None:
             return address
         plain = tuple(_simple(each, c_type.rstrip("[] *")) for each in _pointed(argument))
         return plain if isinstance(passed, ctypes.Array) else plain[0]
 
     def _elements(
         self, native: Any, attribute: int, kind: int, count: int, *rest: Any, filled: bool
-    ) -> Part:
+    ) -> Expression:
         """Return what an attribute of a backend descriptor is set to, and note what tensors and memory are called."""
         name, type_name, at = (
             BackendAttributeName(attribute).name,
@@ -369,14 +374,14 @@ class Recorder(Memory):
         )
         pack[name] = attribute, kind, values
         if name == "TENSOR_UNIQUE_ID":
-            self._uids[values[0]] = self._things[native.value], pack
+            self._uids[values[0]] = self._variables[native.value], pack
         c_type = opaque.__name__ if opaque else C_NAMES[enum] if enum else _C_NAMES[element]
         if opaque:
             parts = [
                 self._thing(opaque(value), "cudnnBackendSetAttribute", name) for value in values
             ]
             for part in parts:
-                if isinstance(part, Thing) and part.name == "tensor":
+                if isinstance(part, Variable) and part.name == "tensor":
                     part.used_as(name.split("_")[-1].removesuffix("DESC") + "_tensor")
         elif element is ctypes.c_void_p:
             uids = (
@@ -390,9 +395,9 @@ class Recorder(Memory):
             parts = [number(value, c_type) for value in values]
         return array(c_type, parts)
 
-    def _hold(self, pack: int, address: int | None, uid: int | None) -> Part:
+    def _hold(self, pack: int, address: int | None, uid: int | None) -> Expression:
         """Note what memory is in a variant pack."""
-        if not address or (place := self._place(address, self._extent(uid))) is None:
+        if not address or (place := self._find(address, self._extent(uid))) is None:
             what = _NOWHERE.format(address)
             return (
                 self._unknown("cudnnBackendSetAttribute", "arrayOfElements", what)
@@ -418,11 +423,11 @@ class Recorder(Memory):
             return int(one * (1 + sum((size - 1) * stride for size, stride in pairs)))
         return 1
 
-    def _thing(self, native: Opaque, function: str, argname: str) -> Part:
+    def _thing(self, native: Opaque, function: str, argname: str) -> Expression:
         """Return a handle or descriptor; how one was made before the block is written down before the program."""
         address = native.value
-        if not address or address in self._things:
-            return self._things[address] if address else "NULL"
+        if not address or address in self._variables:
+            return self._variables[address] if address else "NULL"
         if "Destroy" in function:
             # The block did not use it: the program neither makes it nor destroys it.  A plan that the handle's cache evicts
             # during the block has such descriptors.
@@ -447,7 +452,7 @@ class Recorder(Memory):
                 twin.set(name, value)
             if owner.finalized or not owner.values:
                 twin.finalize()
-        return self._things[address]
+        return self._variables[address]
 
 
 def _owner(address: int | None) -> Any:

@@ -6,23 +6,18 @@ import html
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from threading import get_ident
 from typing import Any
 
 from cudnnlite._raw.api import library_api
-from cudnnlite._raw.calls import watch
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import integer, path_of
-from cudnnlite.devices.choice import device_classes
+from cudnnlite.devices import observer
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.plans import capture as captures
-from cudnnlite.plans.replay import ReplayedCall
 from cudnnlite.texts import counted
 from cudnnlite.tracing.folder import PROGRAM, ProgramFolder, packaged_file
-from cudnnlite.tracing.memory import used_devices
 from cudnnlite.tracing.program import Program, useful
 from cudnnlite.tracing.recorder import Recorder, TracedCall
 from cudnnlite.version import __version__
@@ -43,13 +38,13 @@ class Trace(NonCopyable):
 
     def __init__(self) -> None:
         self._recorder = Recorder()
-        self.warnings = self._recorder.told
+        self.warnings = self._recorder.warnings
         self._program: tuple[Any, Program | None] = None, None  # the last one that was asked for
 
     @property
     def calls(self) -> tuple[TracedCall, ...]:
         """Every call, in order: `function`, `arguments`, `status`, `microseconds`, `file`, `line`."""
-        return tuple(step.call for step in self._recorder.steps if step.call)
+        return tuple(step.call for step in self._recorder.statements if step.call)
 
     @property
     def checksums(self) -> list[tuple[str, str]]:
@@ -109,7 +104,7 @@ class Trace(NonCopyable):
             self._recorder,
             None if seed is None else integer(seed, "seed", 0, 2**24 - 1),
         )
-        key = recorder.over, len(recorder.steps), len(recorder.told), seed
+        key = recorder.over, len(recorder.statements), len(recorder.warnings), seed
         if self._program[1] is not None and self._program[0] == key:
             return self._program[1]
         version, calls = library_api().library.version_text, counted(len(self), "call")
@@ -118,11 +113,11 @@ class Trace(NonCopyable):
         head = [f"Written by cudnnlite {__version__} from {calls} of cuDNN {version} on {names}."]
         if any(device.kind == "emulated" for device in recorder.devices):
             head.append("It was traced on the emulated device and was never run on a GPU.")
-        head += [f"Not written out: {told}" for told in recorder.told]
+        head += [f"Not written out: {told}" for told in recorder.warnings]
         head.append(
             "Build and run: make run (see the Makefile); it prints a checksum of each result."
         )
-        program = Program(recorder.steps, head, seed)
+        program = Program(recorder.statements, head, seed)
         self._program = key, program
         return program
 
@@ -131,8 +126,8 @@ class Trace(NonCopyable):
 
     def __str__(self) -> str:
         """One line a call, with the host's microseconds in it; many in a row that the program does not need share one."""
-        steps = [step for step in self._recorder.steps if step.call]
-        needed, lines = {*useful(self._recorder.steps)}, list[str]()
+        steps = [step for step in self._recorder.statements if step.call]
+        needed, lines = {*useful(self._recorder.statements)}, list[str]()
         for is_needed, group in groupby(steps, needed.__contains__):
             calls = [step.call for step in group]
             if is_needed or len(calls) <= _FEW:
@@ -164,7 +159,7 @@ _active: Trace | None = None
 def _after_fork() -> None:
     """Go on without the threads that are not in a forked process: with no lock of theirs, and no block."""
     if _active is not None:
-        _active._recorder.renew()
+        _active._recorder.renew_locks()
         if _active._recorder.thread != get_ident():
             _end(_active._recorder)
 
@@ -211,14 +206,7 @@ def trace() -> Iterator[Trace]:
     made = _active = Trace()
     recorder = made._recorder
     try:
-        for of in (*device_classes(), *used_devices(), captures.CapturedGraph):
-            recorder.stand_in(of)
-        recorder.replace(captures, "recorded", partial(recorder.recorded, captures.recorded))
-        for name in ("function", "__call__"):
-            recorder.replace(
-                ReplayedCall, name, lambda replayed: replayed._call_as_it_is(replayed._addresses)
-            )
-        watch(recorder.wrap)
+        observer.attach(recorder)
         yield made
         recorder.finish()
     except CudnnError:
@@ -237,5 +225,4 @@ def trace() -> Iterator[Trace]:
 def _end(recorder: Recorder) -> None:
     global _active
     recorder.over, _active = True, None
-    watch(None)
-    recorder.put_back()
+    observer.detach()

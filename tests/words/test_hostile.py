@@ -225,7 +225,7 @@ WITHOUT_DESCRIPTORS = {
     "handle": ("", "dnn.Handle('emulated')", "NoDeviceError emulated:0 cannot be used"),
     "descriptor": ("", "dnn.TensorDescriptor((1, 2))", "LibraryError libcudnn cannot be loaded"),
     "tuner": ("", "dnn.Tuner", "CudnnliteError cudnnlite.Tuner cannot be imported"),
-    "trace": ("dnn.trace", "dnn.trace().__enter__()", "CudnnliteError the devices' modules"),
+    "trace": ("dnn.trace", "type(dnn.trace().__enter__())", "type <class 'cudnnlite.tracing"),
     "cache": ("dnn.TuningCache", "dnn.TuningCache()", "TuningCacheError the user's cache folder"),
     "onnx": ("dnn.problems_from_onnx", "dnn.problems_from_onnx('x')", "ArgumentError model cannot"),
     "call": (HANDLE, "dnn.activation_forward(handle, x, 'relu').shape", "tuple (1, 2, 3, 4)"),
