@@ -14,7 +14,7 @@ from cudnnlite.devices.device import Device, Recorder, refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.plan import Plan
-from cudnnlite.problems import recording
+from cudnnlite.problems import call_watch
 
 
 class CapturedGraph(Plan):
@@ -80,7 +80,7 @@ class CapturedGraph(Plan):
         """
         if self._closed or get_ident() != self._thread:
             self.use()
-        if self._graph is None or recording.active:
+        if self._graph is None or call_watch.active:
             refuse_launch(self._device, self._stream)
         try:
             with observer.current.launching(self._device, self._graph, self._stream):
@@ -154,10 +154,7 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     use(handle)
     graph = CapturedGraph(handle)
     try:
-        with (
-            recorded(handle) as recorder,
-            recording.record_problems(),
-        ):  # where plans look closer at each call
+        with recorded(handle) as recorder, call_watch.watching(graph):
             handle.graph = graph
             try:
                 yield graph

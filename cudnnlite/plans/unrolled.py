@@ -11,7 +11,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.errors import CudnnError
 from cudnnlite.plans.native_problem import involve
 from cudnnlite.plans.operands import check_writable, on_device, wait_for_streams
-from cudnnlite.problems import recording
+from cudnnlite.problems import call_watch, recording
 from cudnnlite.problems.operation import STRICTEST_ALIGNMENT, Operation, all_of, natural_alignments
 from cudnnlite.specs.layers import DropoutSpec
 
@@ -24,8 +24,8 @@ _OPERAND = """\
 # what a call is given, where that is what the last one was given, need not be looked at again
 _CALL = """\
 def {head}, workspace=None{reserve}):
-    recorded, handle, device = recording.active, self._handle, self._device
-    if recorded or self._closed or get_ident() != self._thread:
+    watched, handle, device = call_watch.active, self._handle, self._device
+    if watched or self._closed or get_ident() != self._thread:
         self.use()
     {written} = {unpacked}
 {new}\
@@ -62,7 +62,7 @@ def {head}, workspace=None{reserve}):
         if crossed:
             for other in crossed:
                 other.wait(stream)
-    if recorded:
+    if watched:
         recording.record(self.problem)
         self.keep_for_graph(({all}, workspace))
     return {result}
@@ -136,6 +136,7 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
         "CudnnError": CudnnError,
         "DeviceArray": DeviceArray,
         "all_of": all_of,
+        "call_watch": call_watch,
         "check_writable": check_writable,
         "get_ident": get_ident,
         "in_place": operation.in_place,
