@@ -208,11 +208,15 @@ class EmulatedDevice(NonCopyable):
 
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
         """Return ordinary memory: nothing here is asynchronous."""
+        too_much = DeviceMemoryError(
+            f"{format_size(nbytes)} of pinned memory are more than the host has left"
+        )
         if nbytes > host_memory():
-            raise DeviceMemoryError(
-                f"{format_size(nbytes)} of pinned memory are more than the host has left"
-            )
-        return np.empty(nbytes, np.uint8)
+            raise too_much
+        try:
+            return np.empty(nbytes, np.uint8)
+        except MemoryError:
+            raise too_much from None
 
     def copy_rows(
         self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
