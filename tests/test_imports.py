@@ -24,7 +24,6 @@ LAYERS = (
     (
         "version",
         "errors",
-        "ctrl_c",
         "kept",
         "warn",
         "arguments",

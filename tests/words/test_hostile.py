@@ -17,7 +17,6 @@ from helpers.harness import run_python
 from typer.testing import CliRunner
 
 import cudnnlite as dnn
-from cudnnlite import ctrl_c
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.library import load_library
 from cudnnlite.cli.app import app
@@ -1057,18 +1056,14 @@ def test_a_small_integer_is_no_address_of_a_scalar(own_handle):
             )
 
 
-@pytest.mark.parametrize(
-    ("argv", "called", "own"),
-    [
-        (["/usr/bin/cudnnlite", "info"], ["python", "/usr/bin/cudnnlite", "info"], True),
-        (["-m", "info"], ["python", "-m", "cudnnlite", "info"], True),
-        (["-m"], ["python", "-m", "somebody"], False),
-        (["script.py", "-m", "cudnnlite"], ["python", "script.py", "-m", "cudnnlite"], False),
-        ([], ["python"], False),
-    ],
-)
-def test_ctrl_c_is_taken_over_in_our_own_command_alone(monkeypatch, argv, called, own):
-    """Whoever imports this package keeps his KeyboardInterrupt."""
-    monkeypatch.setattr("sys.argv", argv)
-    monkeypatch.setattr("sys.orig_argv", called)
-    assert ctrl_c.is_own_command() is own
+@pytest.mark.processes
+def test_importing_changes_no_signal_handler_and_no_hook():
+    """Whoever imports this package keeps his KeyboardInterrupt, whatever his program is called."""
+    done = run_python("""
+        import signal, sys
+        before = signal.getsignal(signal.SIGINT), sys.excepthook
+        sys.argv = ["/usr/bin/cudnnlite", "info"]
+        import cudnnlite.cli
+        print((signal.getsignal(signal.SIGINT), sys.excepthook) == before)
+    """)
+    assert done.stdout == "True\n"
