@@ -1,4 +1,4 @@
-"""Ctrl-C outside of a command's own work: while the commands are imported, and while Python ends."""
+"""Ctrl-C outside of a command's own work: while commands are imported, and while Python ends."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def end_quietly(*_: object) -> None:
 
 
 def replace(handler: object, by: object) -> None:
-    """Set the handler of Ctrl-C where it is another one; what ignores it, or handles it otherwise, stays."""
+    """Set the handler of Ctrl-C where it is another one; any third one stays."""
     if signal.getsignal(signal.SIGINT) is handler:
         signal.signal(signal.SIGINT, by)  # type: ignore[arg-type]

@@ -24,8 +24,9 @@ _HOW_TO_EMULATE = (
 def get_device(device: Any = None) -> Device:
     """Return the device that the user asked for, as `Handle` takes it, or one that this function returned.
 
-    Only 'auto' falls back to the emulated device, and says so once.  ArgumentError for what is no device; NoDeviceError, which
-    says how to choose the emulated one, where there is no such CUDA device.
+    Only 'auto' falls back to the emulated device, and says so once.  ArgumentError for what is no
+    device; NoDeviceError, which says how to choose the emulated one, where there is no such CUDA
+    device.
     """
     argument = "device"
     if device is None:

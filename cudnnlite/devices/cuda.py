@@ -49,7 +49,7 @@ _LEGACY_STREAM = (
 
 
 def stream_address(stream: Any) -> int:
-    """Return the address of a stream object of PyTorch's or CuPy's, or that address itself; ArgumentError if it is none."""
+    """Return the address of another library's stream; ArgumentError if it is none."""
     address = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
     is_address = isinstance(address, int) and not isinstance(address, bool) and 0 <= address < 2**64
     if not is_address or _PER_THREAD_STREAM < address < _FIRST_ADDRESS:
@@ -72,7 +72,8 @@ class CudaDevice(NonCopyable):
             from cuda.bindings import driver
         except ImportError as error:
             raise NoDeviceError(
-                f"no CUDA device: cuda-python cannot be imported ({error}); install it with cudnnlite's extra cu12 or cu13"
+                f"no CUDA device: cuda-python cannot be imported ({error}); "
+                "install it with cudnnlite's extra cu12 or cu13"
             ) from error
         self._core, self._driver = core, driver
         self._not_recorded = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
@@ -86,7 +87,8 @@ class CudaDevice(NonCopyable):
             why = str(error).rstrip(".")
             if type(error).__name__ == "DynamicLibNotFoundError":  # which speaks of how it searched
                 why = "no NVIDIA driver is installed (libcuda.so.1 was not found)"
-            # the text says it all; the traceback, of another package, would come first and hide that
+            # the text says it all; the traceback, of another package, would come first and hide
+            # that
             raise NoDeviceError(f"no CUDA device {index}: {why}") from None
         self.index = index
         self.loss = Loss(f"cuda:{index}", driver)
@@ -125,7 +127,7 @@ class CudaDevice(NonCopyable):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make it this thread's current device in the block, and at its end the one that was before."""
+        """Make it this thread's current device in the block, and then the one that was before."""
         failed, before = self._driver.cuCtxGetCurrent()
         self.activate()
         try:
@@ -151,7 +153,7 @@ class CudaDevice(NonCopyable):
         return self.loss.closing()
 
     def stream(self, stream: Any) -> Any:
-        """Return a `cuda.core.Stream` for None, an address, or an object with `__cuda_stream__` or `cuda_stream`."""
+        """Return a `cuda.core.Stream` for None, an address, or another library's stream object."""
         if stream is None:
             return self.default_stream
         if isinstance(stream, self._core.Stream):
@@ -187,8 +189,8 @@ class CudaDevice(NonCopyable):
                 raise
             free, total = self.memory_info()
             raise DeviceMemoryError(
-                f"{format_size(nbytes)} of device memory could not be allocated on {self}: {format_size(free)} of "
-                f"{format_size(total)} were free"
+                f"{format_size(nbytes)} of device memory could not be allocated on {self}: "
+                f"{format_size(free)} of {format_size(total)} were free"
             ) from error
         if self._borrowed and int(stream.handle) in self._borrowed:
             buffer = LateBuffer(self, buffer, stream)
@@ -209,7 +211,7 @@ class CudaDevice(NonCopyable):
 
     @telling_loss
     def memory_info(self) -> tuple[int, int]:
-        """Return (free, total) bytes: what the driver has, and what the pool holds but nobody uses."""
+        """Return (free, total) bytes; free is also what the pool holds but nobody uses."""
         self.activate()
         result, free, total = self._driver.cuMemGetInfo()
         self._check("cuMemGetInfo", (result,))
@@ -226,13 +228,13 @@ class CudaDevice(NonCopyable):
         return int(pool.used_mem_current) if pool is not None else 0
 
     def allocation_of(self, ptr: int) -> tuple[int, int] | None:
-        """Return the first address and the bytes of the allocation that an address lies in; None if it is the host's."""
+        """Return base and bytes of the allocation that an address is in; None if it is the host's."""
         self.activate()
         unknown, base, nbytes = self._driver.cuMemGetAddressRange(ptr)
         return None if unknown else (int(base), int(nbytes))
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
-        """Copy a contiguous host array to the device, in stream order; the array may be changed after the return."""
+        """Copy a contiguous host array, which may be changed after the return, in stream order."""
         with observer.current.copying_in(self, ptr, source):
             self._copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
             if self._is_pinned(source):  # it is read later unless we wait
@@ -244,7 +246,8 @@ class CudaDevice(NonCopyable):
         self.wait(stream)
 
     def _is_pinned(self, host: np.ndarray[Any, Any]) -> bool:
-        # the plural takes memory that CUDA does not know for no error, which compute-sanitizer would report
+        # the plural takes memory that CUDA does not know for no error, which compute-sanitizer
+        # would report
         buffer_id = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID
         result, found = self._driver.cuPointerGetAttributes(1, [buffer_id], host.ctypes.data)
         return bool(result) or bool(found[0])
@@ -309,7 +312,7 @@ class CudaDevice(NonCopyable):
     def fill_rows(
         self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
     ) -> None:
-        """Set rows to a repeated pattern (`cuMemsetD2D8Async`, `...D16Async`, `...D32Async`; without gaps those of one row)."""
+        """Set rows to a repeated pattern (`cuMemsetD2D8Async`, `...D16Async`, `...D32Async`)."""
         with observer.current.filling_rows(self, ptr, pitch, width, rows, pattern, stream):
             self._fill_rows(ptr, pitch, width, rows, pattern, stream)
 
@@ -359,7 +362,7 @@ class CudaDevice(NonCopyable):
         return float(end - start)
 
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
-        """Record what `work` enqueues into a CUDA graph; None where cuDNN, or CUDA on this stream, refuses."""
+        """Record what `work` enqueues into a CUDA graph; None where cuDNN or CUDA refuses."""
         self.activate()
         if int(stream.handle) in (0, _LEGACY_STREAM):
             return None  # CUDA does not capture the legacy default stream
@@ -388,11 +391,12 @@ class CudaDevice(NonCopyable):
         result, status = self._driver.cuStreamIsCapturing(stream.handle)
         if result:
             self.loss.tell()
-        # asking the legacy stream while another one is captured is an error of its own: waiting would be one too
+        # asking the legacy stream while another one is captured is an error of its own: waiting
+        # would be one too
         return bool(result) or status != self._not_recorded
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
-        """View an array with `__dlpack__` or `__cuda_array_interface__`; its producer's stream is waited for."""
+        """View another library's array; its producer's stream is waited for."""
         self.activate()
         try:
             if (
@@ -426,7 +430,7 @@ class CudaDevice(NonCopyable):
         return adopted
 
     def _holds(self, view: Any, told: bool) -> bool:
-        """Tell whether an array is on this device: DLPack says it; and of a pool's memory CUDA always says device 0."""
+        """Tell whether an array is on this device; of a pool's memory CUDA always says device 0."""
         if not told and view.ptr:
             driver, location = self._driver, self._driver.CUmemLocation()
             attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
@@ -467,13 +471,13 @@ class CudaDevice(NonCopyable):
         return _DLPACK_CUDA, self.index
 
     def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
-        """Return version 3 of the CUDA array interface, with the stream that readers must wait for."""
+        """Return version 3 of the CUDA array interface, with the stream to wait for."""
         observer.current.memory_exported(self, array)
         return array.cuda_array_interface(int(stream.handle))
 
 
 class _BorrowedStream:
-    """A foreign stream as cuda.core takes it: by a protocol that not all speak, and with its owner kept alive."""
+    """A foreign stream as cuda.core takes it: by a protocol that not all have; keeps its owner."""
 
     def __init__(self, address: int, owner: object) -> None:
         self._address = address

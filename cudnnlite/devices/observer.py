@@ -1,7 +1,8 @@
 """`Observer`: who is told what happens on devices, while it happens; a trace is one.
 
-Devices, the function table, captured graphs and plans that replay tell the one `current` observer.  While nobody
-observes, that is an `Observer` itself, whose methods do nothing, so that no caller has to ask whether there is one.
+Devices, the function table, captured graphs and plans that replay tell the one `current` observer.
+While nobody observes, that is an `Observer` itself, whose methods do nothing, so that no caller has
+to ask whether there is one.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 class Observer:
     """Is told what happens on devices; a subclass overrides the methods for what it wants to know.
 
-    A method whose name is a participle (`copying_in`) returns a context manager, which is entered before the work that
-    it is about and left after it.  The other methods are called once.
+    A method whose name is a participle (`copying_in`) returns a context manager, which is entered
+    before the work that it is about and left after it.  The other methods are called once.
 
     Attributes
     ----------
     needs_each_call : bool
-        Whether plans that replay have to make their C calls one by one, because a launched graph hides them.
+        Whether plans that replay have to make their C calls one by one, because a launched graph
+        hides them.
     """
 
     needs_each_call: ClassVar[bool] = False
@@ -36,18 +38,19 @@ class Observer:
     def call(self, function: Call, record: Function, *arguments: Any) -> Any:
         """Make a C call with converted arguments, and return what it returns.
 
-        Libcudnn's functions that the emulated device calls for its own come here too, within the call that they serve.
+        Libcudnn's functions that the emulated device calls for its own come here too, within the
+        call that they serve.
         """
         return function(*arguments)
 
     def memory_allocated(self, device: Device, buffer: Any, nbytes: int) -> None:
-        """Take note of an allocation, of `nbytes` from `buffer.handle` on, which lives as long as `buffer`."""
+        """Take note of `nbytes` from `buffer.handle` on, which live as long as `buffer`."""
 
     def memory_adopted(self, device: Device, array: ForeignArray) -> None:
         """Take note of another library's array, which is used from now on."""
 
     def memory_exported(self, device: Device, array: ForeignArray) -> None:
-        """Take note of an array that is handed to another library, which may write to it from now on."""
+        """Take note of an array that another library may write to from now on."""
 
     def copying_in(
         self, device: Device, ptr: int, source: np.ndarray[Any, Any]
@@ -65,7 +68,7 @@ class Observer:
         *,
         out: bool,
     ) -> AbstractContextManager[None]:
-        """Surround a copy between host memory, ``(rows, bytes)``, and rows on the device; `out`: to the host."""
+        """Surround a copy from host memory, ``(rows, bytes)``, to rows on the device; `out`: back."""
         return _NOTHING
 
     def copying_within(
@@ -108,7 +111,7 @@ current: Observer = _NOBODY  # read as `observer.current`: a name that is import
 
 
 def attach(new: Observer) -> None:
-    """Let an observer be told of everything from now on, in whichever thread, instead of the one before."""
+    """Let an observer be told of every device, on every thread, instead of the one before."""
     global current  # noqa: PLW0603  (whoever observes is told of every device)
     current = new
     observe_calls(new.call)

@@ -1,7 +1,8 @@
 """`EmulatedApi`: the function table whose device functions are NumPy.
 
-Functions that need no device are libcudnn's own.  The arguments of those that do pass through a C function pointer of the
-generated argument types, so that they are marshalled exactly as for the real library.
+Functions that need no device are libcudnn's own.  The arguments of those that do pass through a C
+function pointer of the generated argument types, so that they are marshalled exactly as for the
+real library.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class EmulatedApi(CudnnApi):
         return lambda *arguments: self.run(record.name, marshal(*arguments))
 
     def run(self, name: str, work: Callable[[], object]) -> None:
-        """Do a function's work; what it raises becomes the status, and the error, of that function."""
+        """Do a function's work; what it raises becomes that function's status and error."""
         try:
             work()
             return
@@ -81,7 +82,7 @@ class EmulatedApi(CudnnApi):
         raise status_error(name, status, words, self._memory)
 
     def _marshal(self, record: Function) -> Call:
-        """Return what takes converted arguments and returns a Python call with what C saw of them."""
+        """Return what takes converted arguments and returns a Python call of what C saw."""
         # of two threads that bind at once, both take the first one's, which the table keeps alive
         return untyped(
             self._callbacks.setdefault(record.name, through_c(record, partial(self._enter, record)))
@@ -102,7 +103,7 @@ class EmulatedApi(CudnnApi):
             self.enqueue(self.handles[named["handle"].value].stream, record.name, work)
 
     def enqueue(self, stream: int, name: str, work: Callable[[], object]) -> None:
-        """Do work on a stream: now, or at each launch of the graph where the stream is being recorded."""
+        """Do work on a stream: now, or where it is recorded at each launch of the graph."""
         tape = self.tapes.get(stream)
         if tape is None:
             work()

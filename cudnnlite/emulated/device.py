@@ -1,4 +1,4 @@
-"""`EmulatedDevice`: the emulated half of `cudnnlite.devices.choice`, with NumPy behind the function table."""
+"""`EmulatedDevice`: a device with NumPy behind the function table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _addresses = itertools.count(0x1000, 0x10)
 
 
 class EmulatedStream:
-    """A stream whose work is always done: calls on the emulated device return when they have finished."""
+    """A stream whose work is always done: calls on it return when they have finished."""
 
     def __init__(self, device: EmulatedDevice, handle: int) -> None:
         self.device = device
@@ -55,7 +55,7 @@ class EmulatedStream:
 
 
 class EmulatedRecorder:
-    """Records a stream, whose work is not done meanwhile; see `cudnnlite.devices.device.Recorder`."""
+    """Records a stream, whose work is not done meanwhile; see `devices.device.Recorder`."""
 
     def __init__(self, api: EmulatedApi, stream: EmulatedStream) -> None:
         self._api, self.stream = api, stream
@@ -78,7 +78,7 @@ class EmulatedGraph(NonCopyable):
         self._api, self._tape = api, tape
 
     def launch(self, stream: Any) -> None:
-        """Do all of it, on the addresses that it was recorded with; each must still lie inside a live allocation."""
+        """Do all of it, on the recorded addresses, which must be inside live allocations still."""
         for name, work in self._tape:
             self._api.run(name, work)
 
@@ -137,7 +137,7 @@ class EmulatedDevice(NonCopyable):
         return nullcontext()
 
     def synchronize(self) -> None:
-        """Return: there is nothing to wait for; CaptureError while a graph is recorded, as a GPU would refuse."""
+        """Return: there is nothing to wait for; CaptureError while a graph is recorded."""
         refuse_wait(self)
 
     def wait(self, stream: Any) -> None:
@@ -165,7 +165,8 @@ class EmulatedDevice(NonCopyable):
     def create_stream(self) -> EmulatedStream:
         """Make a stream."""
         stream = EmulatedStream(self, next(_addresses))
-        # not a WeakValueDictionary, whose callback is Python, which would lose what a signal handler raises in it
+        # not a WeakValueDictionary, whose callback is Python, which would lose what a signal
+        # handler raises in it
         self._streams[stream.handle] = ref(stream, partial(self._streams.pop, stream.handle))
         return stream
 
@@ -185,7 +186,7 @@ class EmulatedDevice(NonCopyable):
         return self.memory.used
 
     def allocation_of(self, ptr: int) -> tuple[int, int] | None:
-        """Return the first address and the bytes of the allocation that an address lies in; None if there is none."""
+        """Return base and bytes of the allocation that an address is in; None if there is none."""
         return self.memory.allocation_of(ptr)
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
@@ -280,7 +281,7 @@ class EmulatedDevice(NonCopyable):
         self.api.enqueue(self.stand_ins.of(stream).handle, name, work) if self.stand_ins else work()
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
-        """View an array that another library made over this device's memory (from a DeviceArray's `__dlpack__`).
+        """View another library's array over this device's memory (of a DeviceArray's `__dlpack__`).
 
         Any other host memory is refused, as a GPU would refuse it.
         """
@@ -329,7 +330,8 @@ class EmulatedDevice(NonCopyable):
     def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
         """Refuse: the memory is the host's, and a reader would crash."""
         raise AttributeError(
-            "arrays on the emulated device have no __cuda_array_interface__: their memory is the host's"
+            "arrays on the emulated device have no __cuda_array_interface__: "
+            "their memory is the host's"
         )
 
 

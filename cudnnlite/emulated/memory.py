@@ -1,7 +1,8 @@
 """The emulated device's memory: host memory behind addresses that are checked at every use.
 
-Stricter than hardware: a pointer must lie inside one live allocation, new memory is all NaN, freed memory all garbage.
-A large allocation becomes so part by part, where it is looked at: what nobody uses takes no memory of the host's.
+Stricter than hardware: a pointer must lie inside one live allocation, new memory is all NaN, freed
+memory all garbage. A large allocation becomes so part by part, where it is looked at: what nobody
+uses takes no memory of the host's.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class IllegalAddressError(Exception):
-    """A pointer does not lie inside a live allocation: what a GPU reports as an illegal memory access, if at all."""
+    """A pointer is not inside a live allocation: on a GPU an illegal memory access, if reported."""
 
 
 _memories = Alive()
@@ -46,7 +47,8 @@ class EmulatedMemory(NonCopyable):
     Parameters
     ----------
     capacity : int
-        Bytes of memory that the device says it has; as many may be allocated, as far as the host has them.
+        Bytes of memory that the device says it has; as many may be allocated, as far as the host
+        has them.
     large : int
         Bytes from which an allocation is poisoned part by part.
     """
@@ -58,13 +60,14 @@ class EmulatedMemory(NonCopyable):
         self.peak = 0
         self._used = 0
         self._blocks: dict[int, Bytes] = {}
-        # Of each large block: whether nobody has looked at a part, so that the host gave no memory for it.
+        # Of each large block: whether nobody has looked at a part, so that the host gave no memory
+        # for it.
         self._untouched: dict[int, npt.NDArray[np.bool_]] = {}
         self._addresses: list[int] = []
         self._quarantine: deque[Bytes] = deque()
         self._quarantined = 0
-        # Buffers that are gone, to be freed by the next use of this memory.  They are put there by `append`, which is C: a
-        # finalizer in Python would lose what a signal handler raises in it.
+        # Buffers that are gone, to be freed by the next use of this memory.  They are put there by
+        # `append`, which is C: a finalizer in Python would lose what a signal handler raises in it.
         self._owners: dict[int, _Owner] = {}
         self._dropped: deque[_Owner] = deque()
         self._lock = threading.RLock()
@@ -103,7 +106,8 @@ class EmulatedMemory(NonCopyable):
                 raw = np.empty(nbytes + ALIGNMENT, np.uint8)
             except MemoryError as error:
                 raise DeviceMemoryError(
-                    f"{format_size(nbytes)} of emulated device memory are not there: the host gives this process no more"
+                    f"{format_size(nbytes)} of emulated device memory are not there: "
+                    "the host gives this process no more"
                 ) from error
             offset = -raw.ctypes.data % ALIGNMENT
             block = raw[offset : offset + nbytes]
@@ -130,8 +134,8 @@ class EmulatedMemory(NonCopyable):
 
     def _too_much(self, nbytes: int) -> DeviceMemoryError:
         text = (
-            f"{format_size(nbytes)} of emulated device memory are not there: {format_size(self.left)} of "
-            f"{format_size(self.capacity)} are free"
+            f"{format_size(nbytes)} of emulated device memory are not there: "
+            f"{format_size(self.left)} of {format_size(self.capacity)} are free"
         )
         if self._limit < self.capacity:
             text += ", which is what the host has left for this process"
@@ -156,7 +160,7 @@ class EmulatedMemory(NonCopyable):
                 self._quarantined -= self._quarantine.popleft().nbytes + _OVERHEAD
 
     def _repair(self) -> None:
-        """Rebuild `_addresses` and `_used` from `_blocks` after an interrupt between two of them."""
+        """Rebuild `_addresses` and `_used` from `_blocks` after an interrupt."""
         self._addresses[:] = sorted(self._blocks)
         self._used = sum(block.nbytes for block in self._blocks.values())
 
@@ -207,7 +211,8 @@ class EmulatedMemory(NonCopyable):
             start = self._find(address, nbytes)
             if start is None:
                 raise IllegalAddressError(
-                    f"{nbytes} bytes at {address:#x} do not lie inside one live allocation of the emulated device"
+                    f"{nbytes} bytes at {address:#x} do not lie inside one live allocation "
+                    "of the emulated device"
                 )
             self._poison(start, address - start, nbytes)
             return self._blocks[start][address - start : address - start + nbytes]
@@ -217,7 +222,7 @@ class EmulatedMemory(NonCopyable):
         return self.view(ctypes.addressof(pointer.contents), 4 * count).view(np.int32)
 
     def allocation_of(self, address: int) -> tuple[int, int] | None:
-        """Return the first address and the bytes of the live allocation that an address lies in; None if there is none."""
+        """Return base and bytes of the allocation that an address is in; None if there is none."""
         with self._lock:
             self._free_dropped()
             start = self._find(address, 1)
@@ -271,7 +276,7 @@ class EmulatedBuffer(NonCopyable):
 
 
 def host_memory() -> int:
-    """Return the bytes that this process may have: all of the host's, or what `ulimit -v` allows."""
+    """Return the bytes that this process may have: the host's, or what `ulimit -v` allows."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return total if limit == resource.RLIM_INFINITY else min(total, limit)

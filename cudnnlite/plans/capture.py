@@ -15,13 +15,14 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.plan import Plan
 from cudnnlite.problems import call_watch
+from cudnnlite.texts import counted
 
 
 class CapturedGraph(Plan):
-    """What `capture` recorded: `launch()` enqueues all of it at once, on the addresses that it was recorded with.
+    """What `capture` recorded: `launch()` enqueues all of it at once, on the recorded addresses.
 
-    Until it is closed, by itself or with its handle, it keeps alive what its launches need: the memory of the operands, the
-    plans, the workspace; also where their owners close them.
+    Until it is closed, by itself or with its handle, it keeps alive what its launches need: the
+    memory of the operands, the plans, the workspace; also where their owners close them.
 
     Attributes
     ----------
@@ -36,9 +37,9 @@ class CapturedGraph(Plan):
         super().__init__(handle, f"CapturedGraph on {handle.device}")
         self._stream = handle.stream
         self._graph: Any = None
-        self._kept: list[Any] = [handle.workspace.keep(self._stream)]
+        self._memory: list[Any] = [handle.workspace.keep(self._stream)]
         self._plans: set[Plan] = set()
-        self._resources.callback(self._kept.clear)
+        self._resources.callback(self._memory.clear)
         self.calls = 0
 
     def keep(self, plan: Plan, operands: Iterable[Any]) -> None:
@@ -52,11 +53,12 @@ class CapturedGraph(Plan):
 
     def keep_memory(self, operands: Iterable[Any]) -> None:
         """Keep the memory of arrays until this graph is closed."""
-        # another array in the same memory: its owner may close the one that was given
-        self._kept += [
-            arrays.part_of(each, each.spec) if isinstance(each, DeviceArray) else each
-            for each in operands
-        ]
+        for operand in operands:
+            if isinstance(operand, DeviceArray):
+                # Another array in the same memory: the owner of this one may close it.
+                self._memory.append(arrays.part_of(operand, operand.spec))
+            else:
+                self._memory.append(operand)
 
     def own(self, graph: Any) -> None:
         """Take over what a device recorded."""
@@ -69,7 +71,8 @@ class CapturedGraph(Plan):
     def launch(self) -> None:
         """Enqueue all that was recorded, on the stream that it was recorded on, asynchronously.
 
-        What it reads and writes is the memory that the recorded calls were given: copy new inputs there.
+        What it reads and writes is the memory that the recorded calls were given: copy new inputs
+        there.
 
         Raises
         ------
@@ -90,8 +93,12 @@ class CapturedGraph(Plan):
             raise
 
     def __repr__(self) -> str:
-        state = "closed " if self._closed else "" if self._graph is not None else "recording "
-        return f"<{state}{self._description}: {self.calls} call{'s' * (self.calls != 1)}>"
+        state = ""
+        if self._closed:
+            state = "closed "
+        elif self._graph is None:
+            state = "recording "
+        return f"<{state}{self._description}: {counted(self.calls, 'call')}>"
 
 
 def refuse_launch(device: Device, stream: Any) -> None:
@@ -101,29 +108,33 @@ def refuse_launch(device: Device, stream: Any) -> None:
 
 @contextmanager
 def capture(handle: Handle) -> Iterator[CapturedGraph]:
-    """Record the operations on a handle as a CUDA graph instead of running them, until the block ends.
+    """Record the operations on a handle as a CUDA graph in the block, instead of running them.
 
-    The graph then does with one launch what the calls did one by one, in the same memory.  Nothing is computed in the block.
+    The graph then does with one launch what the calls did one by one, in the same memory.  Nothing
+    is computed in the block.
 
-    What would search, allocate or wait in the block is refused: make each call once before, so that its plan and its
-    workspace are there, and give it `out` (and `reserve` where a call returns one: in the training of an RNN, in dropout).
+    What would search, allocate or wait in the block is refused: make each call once before, so that
+    its plan and its workspace are there, and give it `out` (and `reserve` where a call returns one:
+    in the training of an RNN, in dropout).
 
     Parameters
     ----------
     handle : Handle
-        Its calls are recorded, whichever stream it is on; what other libraries enqueue on that stream runs at once.  In the
-        block no other handle on that stream is used on this thread, nor this one on another thread, nor is it closed.
+        Its calls are recorded, whichever stream it is on; what other libraries enqueue on that
+        stream runs at once.  In the block no other handle on that stream is used on this thread,
+        nor this one on another thread, nor is it closed.
 
     Yields
     ------
     CapturedGraph
-        To be launched after the block, as often as wanted, and closed: by itself, or with the handle.
+        To be launched after the block, as often as wanted, and closed: by itself, or with the
+        handle.
 
     Raises
     ------
     CaptureError
-        The stream is being recorded already; inside the block, what cannot be recorded; at its end, where CUDA gave the
-        recording up, because another library waited for the whole device.
+        The stream is being recorded already; inside the block, what cannot be recorded; at its end,
+        where CUDA gave the recording up, because another library waited for the whole device.
     ClosedError, ThreadError
         As every operation.
 
@@ -131,11 +142,13 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     -----
     C function: `cudnnSetStream`, which puts the handle on a stream that is recorded, and back.
 
-    An exception in the block ends the recording; the graph is closed then, and handle and stream are as they were.
+    An exception in the block ends the recording; the graph is closed then, and handle and stream
+    are as they were.
 
-    A plan with ``replay=True`` records its calls here as any other does.  Under `torch.cuda.graph`, with the handle on
-    PyTorch's stream, operations are recorded as PyTorch's are, and refused likewise; there PyTorch owns the graph, and the
-    program has to keep operands, plans and the handle's workspace.
+    A plan with ``replay=True`` records its calls here as any other does.  Under `torch.cuda.graph`,
+    with the handle on PyTorch's stream, operations are recorded as PyTorch's are, and refused
+    likewise; there PyTorch owns the graph, and the program has to keep operands, plans and the
+    handle's workspace.
 
     Examples
     --------
@@ -168,7 +181,7 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
 
 @contextmanager
 def recorded(handle: Handle) -> Iterator[Recorder]:
-    """Record what is enqueued on a handle's stream in the block; after it, the recorder has the graph.
+    """Record what is enqueued on a handle's stream in the block; then the recorder has the graph.
 
     Raises
     ------
@@ -177,17 +190,10 @@ def recorded(handle: Handle) -> Iterator[Recorder]:
     """
     stream, thread = handle.stream, get_ident()
     refuse_in_capture(handle.device, stream, "no other can be", "end that capture first")
-    recorder, stand_ins, key = (
-        handle.device.recorder(),
-        handle.device.stand_ins,
-        (thread, int(stream.handle)),
-    )
-
-    def use_stream(its: Any) -> None:
-        handle.api.cudnnSetStream(handle.ptr, cudaStream_t(int(its.handle)))
-
+    recorder = handle.device.recorder()
+    stand_ins, key = handle.device.stand_ins, (thread, int(stream.handle))
     try:
-        use_stream(recorder.stream)
+        _set_stream(handle, recorder.stream)
         with recorder:
             stand_ins[key], handle.recorded_by = recorder.stream, thread
             try:
@@ -198,10 +204,14 @@ def recorded(handle: Handle) -> Iterator[Recorder]:
                 handle.recorded_by = 0
     finally:
         try:
-            use_stream(stream)
-        except BaseException:  # a signal handler's
-            use_stream(
-                stream
-            )  # a handle that is left there would go on with a stream that is no more
+            _set_stream(handle, stream)
+        except BaseException:
+            # A signal handler's: a handle that is left there would go on with a stream that is
+            # no more.
+            _set_stream(handle, stream)
             raise
     observer.current.graph_captured(handle.device, recorder)
+
+
+def _set_stream(handle: Handle, stream: Any) -> None:
+    handle.api.cudnnSetStream(handle.ptr, cudaStream_t(int(stream.handle)))

@@ -1,4 +1,4 @@
-"""`ReplayedCall`: a prepared call that is recorded as a CUDA graph and then launched, for plans with ``replay=True``."""
+"""`ReplayedCall`: a prepared call that is recorded as a CUDA graph, and launched from then on."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class ReplayCosts(NamedTuple):
     recorded_us: float
 
 
-# where times mean nothing: staged at first, recorded when the same addresses come for the second time
+# where times mean nothing: staged at first, recorded when the same addresses come for the second
+# time
 _NOT_MEASURED = ReplayCosts(3.0, 2.0, 1.0, 2.0)
 
 
@@ -67,12 +68,13 @@ class Replay(NamedTuple):
     Attributes
     ----------
     launched, staged, eager : int
-        How many calls were made each way: a graph over the operands themselves; one over the plan's buffers, with copies;
-        the C function.
+        How many calls were made each way: a graph over the operands themselves; one over the plan's
+        buffers, with copies; the C function.
     graphs : int
         How many graphs are kept.
     costs : ReplayCosts or None
-        What was measured when other addresses than the first came; None before, and on the emulated device.
+        What was measured when other addresses than the first came; None before, and on the emulated
+        device.
     why_not : str
         Why nothing is recorded; empty if it is.
     """
@@ -88,12 +90,14 @@ class Replay(NamedTuple):
 class ReplayedCall(NonCopyable):
     """A call that is launched as a graph; a plan makes it as it makes a `PreparedCall`.
 
-    The first call is made as it is, and then recorded for its addresses.  With other addresses it is made in the way that is
-    cheapest for addresses that never come again (measured once, on buffers of its own: as it is, or staged), until what that
-    cost more than a launch would have paid for recording them too.
+    The first call is made as it is, and then recorded for its addresses.  With other addresses it
+    is made in the way that is cheapest for addresses that never come again (measured once, on
+    buffers of its own: as it is, or staged), until what that cost more than a launch would have
+    paid for recording them too.
 
-    `operands` is what can be staged, by the header's names, if anything; other addresses belong to what seldom changes.
-    `waits`: already the first addresses have to come twice before they are recorded.
+    `operands` is what can be staged, by the header's names, if anything; other addresses belong to
+    what seldom changes. `waits`: already the first addresses have to come twice before they are
+    recorded.
     """
 
     _instead_of_copy = "it belongs to a plan"
@@ -220,7 +224,7 @@ class ReplayedCall(NonCopyable):
             self._graph = self._keep(self._graphs, self._key, self._addresses, MOST_GRAPHS)
 
     def _is_worth(self, key: tuple[int, ...], lost: float) -> bool:
-        """Note which part of a recording's cost a call lost because there was none; tell whether all of it is lost now."""
+        """Add the part of a recording's cost that a call lost; tell whether all is lost now."""
         lost += self._worth.pop(key, 0.0)
         if lost < 1:
             self._worth[key] = lost
@@ -235,7 +239,7 @@ class ReplayedCall(NonCopyable):
         addresses: Mapping[str, int],
         most: int,
     ) -> Any:
-        """Record the call with these addresses and keep the graph; None where that cannot be done, now and ever."""
+        """Record the call with these addresses and keep the graph; None where that is refused."""
         start = time.perf_counter()
         try:
             with recorded(self._handle) as recorder:
@@ -250,7 +254,7 @@ class ReplayedCall(NonCopyable):
         return recorder.graph
 
     def _graph_over_buffers(self, stream: Any) -> Any:
-        """Return the graph over the plan's buffers and whatever is not staged; None where there is none."""
+        """Return the graph over the plan's buffers and what is not staged; None if none is."""
         costs = self._costs
         key = tuple(
             bool(value) if name in self._operands else value
@@ -301,7 +305,7 @@ class ReplayedCall(NonCopyable):
                 self._device.copy_within(own, buffer, operand.nbytes, stream)
 
     def _measure(self, stream: Any, graph: Any, over_buffers: dict[str, int]) -> None:
-        """Measure the ways to make a call, on the plan's buffers and one more: no operand is touched.  Waits for the stream."""
+        """Measure the ways to make a call, on buffers of the plan; waits for the stream."""
         with ExitStack() as stack:
             try:
                 elsewhere = self._allocate(
@@ -318,7 +322,8 @@ class ReplayedCall(NonCopyable):
             stopwatch = Stopwatch(self._device, stream, self._handle.timing)
             calls = stopwatch.calls(ways, [stopwatch.first(way) for way in ways])
         eager, staged, launched = calls
-        # what lies close together is decided by the host's time, to which the plan's own checks are added
+        # what lies close together is decided by the host's time, to which the plan's own checks are
+        # added
         near = self._handle.timing.close
         if near * staged.call_us >= eager.call_us:
             self._stages = staged.call_us < near * eager.call_us and staged.host_us < eager.host_us
@@ -329,10 +334,11 @@ class ReplayedCall(NonCopyable):
 def with_replay(
     rows: Sequence[AlgorithmResult], measure: Callable[[AlgorithmResult], Replay | None]
 ) -> list[AlgorithmResult]:
-    """Return rows, and of two that may win by it a second one, of calls that are launched as graphs; ranked.
+    """Return rows, and of two that may win by it a second one, of launched graphs; ranked.
 
-    Those two take the device the least; of rows that were timed together one is tried.  `rows` are what eager calls take;
-    `measure` makes a plan with ``replay=True`` for a row, calls it twice with other results, and returns its `replay`.
+    Those two take the device the least; of rows that were timed together one is tried.  `rows` are
+    what eager calls take; `measure` makes a plan with ``replay=True`` for a row, calls it twice
+    with other results, and returns its `replay`.
     """
     best = min((row.call_us for row in rows if row.ok and row.call_us is not None), default=0.0)
     timed = [

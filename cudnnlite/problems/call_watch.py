@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-# All three are read with the module's name before them, because a name that is imported would not change.
+# All three are read with the module's name before them, because a name that is imported would not
+# change.
 active = False
 watchers: tuple[object, ...] = ()
 lock = Lock()  # of `watchers`
@@ -49,7 +50,7 @@ def _remove(watcher: object) -> None:
 
 
 def _renew_lock() -> None:
-    """Make another lock in a forked process: a thread that is not there may have had the old one."""
+    """Make another lock in a forked process: a thread that is not there may have the old one."""
     global lock  # noqa: PLW0603
     lock = Lock()
 

@@ -1,6 +1,7 @@
 """`record_problems`: which problems a program poses while it runs.
 
-A plan records its problem only where somebody watches (see `call_watch`), so that nothing is paid while nobody records.
+A plan records its problem only where somebody watches (see `call_watch`), so that nothing is paid
+while nobody records.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ _paused = ContextVar("cudnnlite.problems.recording.paused", default=False)
 def record_problems() -> Iterator[ProblemList]:
     """Record the problem of every operation that runs, in whichever thread, until the block ends.
 
-    A call counts once it was made without an error, whether through the one-line function or through a plan; the searches'
-    own calls do not count, nor does a call with an empty batch.  A call that is captured into a CUDA graph counts once,
-    however often the graph is replayed.
+    A call counts once it was made without an error, whether through the one-line function or
+    through a plan; the searches' own calls do not count, nor does a call with an empty batch.  A
+    call that is captured into a CUDA graph counts once, however often the graph is replayed.
 
     Yields
     ------
     ProblemList
-        It grows while the block runs, and may be read then too.  Blocks may be nested: each has a list of its own, and all
-        of them record.
+        It grows while the block runs, and may be read then too.  Blocks may be nested: each has a
+        list of its own, and all of them record.
 
     Examples
     --------
@@ -57,7 +58,7 @@ def record(problem: Problem) -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Let the calls of this thread go unrecorded, those of a search for instance: nobody asked for them."""
+    """Let this thread's calls go unrecorded, a search's for instance: nobody asked for them."""
     before = _paused.set(True)
     try:
         yield

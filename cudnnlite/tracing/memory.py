@@ -1,4 +1,4 @@
-"""`Memory`: what a trace knows of device memory: allocations, copies, streams, graphs, and what others wrote."""
+"""`Memory`: what a trace knows of device memory: allocations, copies, graphs, what others wrote."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Arguments = ParamSpec("Arguments")
 
 @dataclass(eq=False)
 class Buffer(Variable):
-    """An allocation on a device, or another library's array there: `nbytes` from the address `base` on.
+    """An allocation on a device, or another library's array there: `nbytes` from `base` on.
 
     Attributes
     ----------
@@ -50,13 +50,15 @@ class Buffer(Variable):
     answer : Variable or None
         Holds the number of bytes, if cuDNN was asked for it.
     shared : bool
-        Whether others may write to it unseen: it was there before the trace, or was handed to another library.
+        Whether others may write to it unseen: it was there before the trace, or was handed to
+        another library.
     digest : bytes or None
         Of what was in shared memory when the trace read it last.
     unread : bool
         Whether the program wrote something there that it has not read since.
     parts : dict
-        By offset: the bytes of a part whose address cuDNN told, and the variable that holds that address.
+        By offset: the bytes of a part whose address cuDNN told, and the variable that holds that
+        address.
     """
 
     base: int = 0
@@ -69,13 +71,13 @@ class Buffer(Variable):
     parts: dict[int, tuple[int, Variable]] = field(default_factory=dict)
 
     def size(self) -> Expression:
-        """Return the size to allocate: the variable that cuDNN wrote it to, for scratch memory; else a number."""
+        """Return the size to allocate: a number, or of scratch memory what cuDNN wrote it to."""
         if self.answer and _SIZED_BY_CUDNN.search(self.name):
             return self.answer
         return self.nbytes
 
     def at(self, offset: int, nbytes: int = -1) -> Expression:
-        """Return an address in it; of a part of that size the variable to which cuDNN wrote that address."""
+        """Return an address in it; of a part of that size the variable that cuDNN wrote it to."""
         part_nbytes, part = self.parts.get(offset, (0, self))
         if part_nbytes == nbytes:
             return part
@@ -111,7 +113,7 @@ def _notification(
 def _surrounding(
     method: Callable[Concatenate[MemoryT, Arguments], Iterator[None]],
 ) -> Callable[Concatenate[MemoryT, Arguments], AbstractContextManager[None]]:
-    """Make a context manager of a method that yields once; what happens in its block is not recorded on its own."""
+    """Make a context manager of a method that yields once; its block is one statement."""
     manager = contextmanager(method)
 
     @wraps(method)
@@ -140,7 +142,8 @@ class Memory(Observer):
     devices : set of Device
         Those that were used.
     over : bool
-        Whether the trace has ended; an observer that is told something all the same records nothing.
+        Whether the trace has ended; an observer that is told something all the same records
+        nothing.
     thread : int
         Whose block it is.
     """
@@ -165,13 +168,13 @@ class Memory(Observer):
         self.renew_locks()
 
     def renew_locks(self) -> None:
-        """Take new locks, in a forked process: a thread that is not there may have had the old ones."""
+        """Take new locks, in a forked process: a thread that is not there may have had the old."""
         self._lock = threading.RLock()
         self._thread_state = threading.local()
 
     @property
     def is_busy(self) -> bool:
-        """Whether what this thread does now is not recorded: it is part of a statement, or the trace is over."""
+        """Whether what this thread does is not recorded: it is part of a statement, or too late."""
         return self.over or getattr(self._thread_state, "is_busy", False)
 
     @contextmanager
@@ -207,7 +210,8 @@ class Memory(Observer):
     def _find(self, address: int, nbytes: int = 1) -> Location | None:
         """Return where `nbytes` at an address are; None if they are on no device.
 
-        A buffer that is too short for them is replaced by the allocation that CUDA says they are in.
+        A buffer that is too short for them is replaced by the allocation that CUDA says they are
+        in.
         """
         location = self._find_known(address)
         if location is not None:
@@ -225,7 +229,7 @@ class Memory(Observer):
         return location
 
     def _find_known(self, address: int) -> Location | None:
-        """Return the buffer that an address is in, and where there; None if the trace knows of none."""
+        """Return the buffer that an address is in, and the offset; None if there is none."""
         position = bisect(self._bases, address)
         if position == 0:
             return None
@@ -236,7 +240,8 @@ class Memory(Observer):
     def _find_on(self, device: Any, address: int, nbytes: int, written: int = 0) -> Location:
         """Return where `nbytes` at an address of a device are.
 
-        `written` of them are about to be overwritten; what else there is in the buffer, the program has to load before.
+        `written` of them are about to be overwritten; what else there is in the buffer, the program
+        has to load before.
         """
         self.devices.add(device)
         location = self._find(address, nbytes)
@@ -254,8 +259,9 @@ class Memory(Observer):
         is_older = owner is None
         new = Buffer("void *", "memory", "cudaFree", base, nbytes, device=device, shared=is_older)
         if not is_older:
-            # The callback is `append`, which is C: a signal handler's exception would be lost in one of Python.  It needs
-            # no lock either, which the thread that frees memory may not have.
+            # The callback is `append`, which is C: a signal handler's exception would be lost in
+            # one of Python.  It needs no lock either, which the thread that frees memory may not
+            # have.
             new.alive = _Owner(owner, self._freed.append)
             new.alive.base = base
             new.answer = self._answers.get(nbytes)
@@ -266,12 +272,12 @@ class Memory(Observer):
                 self._forget(old)
         self._buffers[base] = new
         insort(self._bases, base)
-        self._add("cudaMalloc", ["&", new], new.size, of=(new,), early=is_older)
+        self._add("cudaMalloc", ["&", new], new.size, needed_for=(new,), early=is_older)
         return new
 
     def _forget(self, buffer: Buffer) -> None:
         del self._buffers[buffer.base], self._bases[bisect(self._bases, buffer.base) - 1]
-        self._add("cudaFree", buffer, of=(buffer,), ends=buffer)
+        self._add("cudaFree", buffer, needed_for=(buffer,), ends=buffer)
 
     def _forget_freed(self) -> None:
         while self._freed:
@@ -312,7 +318,7 @@ class Memory(Observer):
     def _add_load(
         self, to: Location, content: bytes, width: int = 0, *, early: bool = False
     ) -> None:
-        """Copy from a file; `width`: the bytes of a floating-point number.  Parts go where cuDNN says that they are."""
+        """Copy from a file, part by part if cuDNN says where these are; `width` as in `Contents`."""
         (buffer, start), end = to, to[1] + len(content)
         parts = [
             (offset, nbytes)
@@ -322,7 +328,7 @@ class Memory(Observer):
         file = Contents(buffer, content, width)
         for offset, nbytes in sorted(parts) or [(start, len(content))]:
             arguments = (buffer.at(offset, nbytes), nbytes, file, offset - start)
-            self._add("load", *arguments, of=(buffer,), early=early)
+            self._add("load", *arguments, needed_for=(buffer,), early=early)
 
     def _add_load_rows(self, to: Location, content: bytes, rows: int, pitch: int) -> None:
         if rows == 1:
@@ -331,7 +337,7 @@ class Memory(Observer):
         buffer, offset = to
         file = Contents(buffer, content, 0)
         arguments = (buffer.at(offset), pitch, len(content) // rows, rows, file)
-        self._add("load_rows", *arguments, of=(buffer,))
+        self._add("load_rows", *arguments, needed_for=(buffer,))
 
     def _add_report(self, of: Location, content: bytes, rows: int = 1, pitch: int = 0) -> None:
         """Let the program print the checksum of what is in memory."""
@@ -353,7 +359,7 @@ class Memory(Observer):
 
     @_notification
     def memory_adopted(self, device: Device, array: ForeignArray) -> None:
-        """Allocate another library's array in the program: what it is a part of may be all of that library's memory."""
+        """Allocate the array alone: it may be in an allocation of all that library's memory."""
         if not array.nbytes:
             return
         location = self._find_known(array.ptr)
@@ -459,7 +465,7 @@ class Memory(Observer):
             self._streams[address] = stream = Variable(
                 "cudaStream_t", "stream", "cudaStreamDestroy"
             )
-            self._add("cudaStreamCreate", ["&", stream], of=(stream,), early=True)
+            self._add("cudaStreamCreate", ["&", stream], needed_for=(stream,), early=True)
         return self._streams[address]
 
     def _add_on_stream(
@@ -468,7 +474,9 @@ class Memory(Observer):
         buffer, offset = to
         address = int(stream.handle)
         self._order(address, buffer.device)
-        self._add(function, buffer.at(offset), *arguments, self._stream(address), of=(buffer,))
+        self._add(
+            function, buffer.at(offset), *arguments, self._stream(address), needed_for=(buffer,)
+        )
         self._update_digest(buffer)
 
     def _order(self, stream: int, device: Any) -> None:
@@ -477,7 +485,8 @@ class Memory(Observer):
             return
         if device is None and len(self.devices) > 1:
             self.warn(
-                "a handle that cudnnlite did not make was used beside several devices: the program guesses its own"
+                "a handle that cudnnlite did not make was used beside several devices: "
+                "the program guesses its own"
             )
         index = getattr(device or next(iter(self.devices), None), "index", 0)
         if self._last_stream.setdefault(index, stream) != stream:
@@ -522,7 +531,8 @@ class Memory(Observer):
         if launchable is None:
             yield
             self.warn(
-                "a CUDA graph that was recorded before the trace was launched: what it does is not in the program"
+                "a CUDA graph that was recorded before the trace was launched: "
+                "what it does is not in the program"
             )
             return
         buffers = [*self._buffers.values()]

@@ -1,4 +1,4 @@
-"""`Recorder`: turns the calls of a block into statements of C, by the signatures of the function table, while they are made."""
+"""`Recorder`: turns calls into statements of C, by the signatures of the function table."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ from cudnnlite.tracing.program import (
 # Names of untyped pointers to host memory.
 _ON_HOST = re.compile("(alpha|beta).*|valuePtr|paddingFill|message")
 _NOWHERE = "at {:#x}, memory of which nothing is known"
-_UNSEEN_CAPTURE = "calls went into a CUDA graph that the trace saw no begin of: they are not in the program, nor is what it does"
+_UNSEEN_CAPTURE = (
+    "calls went into a CUDA graph that the trace saw no begin of: "
+    "they are not in the program, nor is what it does"
+)
 _SCRATCH = ("workspace", "reserve", "states")  # memory whose contents are for cuDNN alone
 _WRITTEN = ("y_tensor", "dx_tensor", "dw_tensor")  # what a graph writes
 _OPAQUE: dict[str, Any] = {"HANDLE": cudnnHandle_t, "BACKEND_DESCRIPTOR": cudnnBackendDescriptor_t}
@@ -77,7 +80,8 @@ class TracedCall(NamedTuple):
     function : str
         Its name.
     arguments : dict
-        By the header's names, as C saw them: numbers, enums, tuples for arrays on the host, addresses.
+        By the header's names, as C saw them: numbers, enums, tuples for arrays on the host,
+        addresses.
     status : Status
         What it returned; SUCCESS of a function that returns none.
     microseconds : float
@@ -101,7 +105,7 @@ class TracedCall(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """One argument of a call: its name and types in the header, what C sees, and what was passed to ctypes."""
+    """One argument of a call: name and types in the header, what C sees, what ctypes was passed."""
 
     name: str
     c_type: str
@@ -116,14 +120,15 @@ class Argument(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """What a call writes, as far as that is known before it: `outputs` on the host, and device memory.
+    """What a call writes, as far as that is known before: `outputs` on the host, and `buffers`.
 
     Attributes
     ----------
     outputs : list of (Variable, pointer)
         The program's variables, and where C writes what they hold.
     buffers : dict of Buffer to bool
-        The memory that the call is given, and whether it writes there what somebody may want to read.
+        The memory that the call is given, and whether it writes there what somebody may want to
+        read.
     """
 
     outputs: list[tuple[Variable, Any]]
@@ -144,8 +149,8 @@ class Recorder(Memory):
         self._dtypes: dict[int, DataType] = {}  # by descriptor
         # Tensors of graphs by their numbers, and what they were set to.
         self._tensors: dict[int, tuple[Variable, Any]] = {}
-        # By the descriptor of a graph: what its attributes were set to, and what memory is in it, by address, with the
-        # number of the tensor there.
+        # By the descriptor of a graph: what its attributes were set to, and what memory is in it,
+        # by address, with the number of the tensor there.
         self._attributes: dict[int, dict[str, tuple[int, int, Any]]] = defaultdict(dict)
         self._pack_buffers: dict[int, dict[int, tuple[Buffer, Any]]] = defaultdict(dict)
 
@@ -194,8 +199,8 @@ class Recorder(Memory):
         return owner is not None and owner.device.is_capturing(owner.stream)
 
     def _give_up(self, statement: Statement, effects: Effects) -> None:
-        """Leave out a call that went into a graph; that graph may write to the call's memory, unseen."""
-        statement.of = ()
+        """Leave out a call that went into a graph, which may write to the call's memory unseen."""
+        statement.needed_for = ()
         for buffer in effects.buffers:
             buffer.shared = True
             buffer.digest = buffer.digest or b""
@@ -203,11 +208,11 @@ class Recorder(Memory):
     def _note_failure(self, statement: Statement, status: int) -> None:
         self.failed = statement
         statement.failed = True
-        statement.of = statement.of and ()
+        statement.needed_for = statement.needed_for and ()
         statement.note = number(status, "cudnnStatus_t")
 
     def write_down(self, record: Function, *arguments: Any, early: bool = True) -> None:
-        """Write down a call without making it; usually among those that were made before the block."""
+        """Write down a call without making it; usually among those made before the block."""
         arguments_in_c = _arguments(record, convert(record, arguments))
         statement, effects = self._add_call(record, arguments_in_c, early=early)
         self._note_success(statement, effects, arguments_in_c)
@@ -215,7 +220,7 @@ class Recorder(Memory):
     def _add_call(
         self, record: Function, arguments: list[Argument], *, early: bool = False
     ) -> tuple[Statement, Effects]:
-        """Add a call as a statement, with what has to come before it; return it, and what it writes."""
+        """Add a call as a statement, behind what it needs; return it, and what it writes."""
         handles = [argument.value.value for argument in arguments if argument.kind is cudnnHandle_t]
         owner = _owner_of(handles[0]) if handles else None
         device = getattr(owner, "device", None)
@@ -224,16 +229,16 @@ class Recorder(Memory):
         for argument in arguments:
             expression = self._expression(record.name, argument, arguments, effects)
             statement.arguments.append(expression)
-        if any(self._is_replaced(variable) for variable in statement.things):
+        if any(self._is_replaced(variable) for variable in statement.variables):
             # The memory of a later argument has replaced that of an earlier one.
             return self._add_call(record, arguments, early=early)
         if record.name == "cudnnBackendCreateDescriptor":
             kind = BackendDescriptorType(arguments[0].value).name.lower()
             effects.outputs[0][0].name = kind.replace("graph", "_graph")
-        statement.of = self._reasons(record, statement, effects, has_handle=bool(handles))
+        statement.needed_for = self._reasons(record, statement, effects, has_handle=bool(handles))
         if "Destroy" in record.name:
-            statement.ends = next(iter(statement.of or ()), None)
-        if statement.of is None and not early:
+            statement.ends = next(iter(statement.needed_for or ()), None)
+        if statement.needed_for is None and not early:
             self._order(self._stream_of.get(handles[0] or 0, 0), statement.device)
         if record.name == "cudnnBackendExecute":
             self._use_pack(arguments[2].value, effects)
@@ -250,10 +255,10 @@ class Recorder(Memory):
     def _reasons(
         self, record: Function, statement: Statement, effects: Effects, *, has_handle: bool
     ) -> list[Variable] | None:
-        """Return the variables for whose sake the program makes a call; None if it makes it in any case."""
+        """Return for which variables the program makes a call; None if it makes it in any case."""
         name = record.name
         outputs = [variable for variable, _ in effects.outputs]
-        inputs = [variable for variable in statement.things if variable not in outputs]
+        inputs = [variable for variable in statement.variables if variable not in outputs]
         if "Create" in name:
             return outputs[:1]
         if "Destroy" in name:
@@ -306,10 +311,10 @@ class Recorder(Memory):
             values = (other.value for other in arguments)
             return self._elements(*values, filled="Get" in function)
         if isinstance(value, Opaque):
-            if "Stream" in c_type:
-                variable = self._stream(value.value or 0)
-            else:
-                variable = self._native(value, function, name)
+            is_stream = "Stream" in c_type
+            variable = (
+                self._stream(value.value or 0) if is_stream else self._native(value, function, name)
+            )
             if isinstance(variable, Variable) and arguments[0].kind is cudnnHandle_t:
                 variable.used_as(name)
             return variable
@@ -324,7 +329,7 @@ class Recorder(Memory):
     def _pointer(
         self, function: str, argument: Argument, arguments: list[Argument], effects: Effects
     ) -> Expression:
-        """Return an argument that points to a device, to what C reads on the host, or to what it writes there."""
+        """Return a pointer to a device, to what C reads on the host, or to what it writes there."""
         name, c_type, kind, value, _ = argument
         is_untyped = kind is ctypes.c_void_p
         address = value
@@ -414,7 +419,7 @@ class Recorder(Memory):
     def _note_output(
         self, statement: Statement, variable: Variable, pointer: Any, arguments: list[Argument]
     ) -> None:
-        """Note what a call wrote on the host: a native object, a size, or where a part of something is."""
+        """Note what a call wrote on the host: a native object, a size, or where a part is."""
         function, value = statement.function, pointer[0]
         if "Create" in function:
             variable.destroy = function.replace("Create", "Destroy")
@@ -443,12 +448,13 @@ class Recorder(Memory):
         values = [_readable_value(element, element_type) for element in _pointed_values(argument)]
         return tuple(values) if isinstance(argument.passed, ctypes.Array) else values[0]
 
-    # ------------------------------------------------------------ graphs, and what is older than the trace
+    # ------------------------------------------------------------ graphs, and what is older than
+    # the trace
 
     def _elements(
         self, native: Any, attribute: int, kind: int, count: int, *rest: Any, filled: bool
     ) -> Expression:
-        """Return what an attribute of a backend descriptor is set to, and note what tensors and memory are called."""
+        """Return what an attribute of a backend descriptor is set to, and name what is in it."""
         name, type_name = BackendAttributeName(attribute).name, BackendAttributeType(kind).name
         address = rest[-1]
         opaque, enum = _OPAQUE.get(type_name), _ENUMS.get(type_name)
@@ -473,7 +479,7 @@ class Recorder(Memory):
         return array(c_type, [self._pack_pointer(native.value, *pair) for pair in pairs])
 
     def _descriptors(self, name: str, opaque: Any, values: Any) -> list[Expression]:
-        """Return the variables of handles or descriptors, of which tensors are named by their role."""
+        """Return the variables of handles or descriptors; tensors are named by their role."""
         role = name.rsplit("_", maxsplit=1)[-1].removesuffix("DESC") + "_tensor"
         variables = []
         for value in values:
@@ -512,15 +518,15 @@ class Recorder(Memory):
         return 1
 
     def _native(self, native: Opaque, function: str, argname: str) -> Expression:
-        """Return the variable of a handle or descriptor; one that is older than the trace is made before the program."""
+        """Return the variable of a handle or descriptor, which may be older than the trace."""
         address = native.value
         if not address:
             return "NULL"
         if address in self._variables:
             return self._variables[address]
         if "Destroy" in function:
-            # The block did not use it: the program neither makes it nor destroys it.  A plan that the handle's cache evicts
-            # during the block has such descriptors.
+            # The block did not use it: the program neither makes it nor destroys it.  A plan that
+            # the handle's cache evicts during the block has such descriptors.
             return "NULL"
         owner = _owner_of(address)
         if owner is None:
@@ -530,7 +536,7 @@ class Recorder(Memory):
         return self._variables[address]
 
     def _write_down_older(self, owner: Any, address: int) -> None:
-        """Write down how an object is made, by the methods of its owner on a table that makes no call."""
+        """Write down how an object is made, by its owner's methods on a table without calls."""
         table = {name: partial(self.write_down, record) for name, record in FUNCTIONS.items()}
         twin = object.__new__(type(owner))
         vars(twin).update(vars(owner), api=SimpleNamespace(has=owner.api.has, **table))
@@ -574,7 +580,7 @@ def _pack_values(address: int) -> dict[str, Any]:
 
 @cache
 def _c_view(record: Function) -> tuple[Any, Call]:
-    """Return a function that turns converted arguments into what C sees, after the callback that keeps it alive."""
+    """Return a function that returns what C sees of arguments, behind what keeps it alive."""
     callback = through_c(record, print)
     return callback, untyped(callback)
 
@@ -586,7 +592,7 @@ def _arguments(record: Function, passed: Any) -> list[Argument]:
 
 
 def _described_nbytes(arguments: list[Argument], pointer: Any) -> int:
-    """Return how many bytes the descriptor before an argument describes; 0 where that is no tensor's and no filter's."""
+    """Return the bytes of the tensor or filter described before an argument; 0 if none is."""
     with suppress(StopIteration, KeyError, ValueError, CudnnError):
         before = next(
             one for one, other in pairwise(arguments) if other.value is pointer and one.value
@@ -602,7 +608,7 @@ def _printed(value: Any, kind: Any) -> str:
 
 
 def _is_address(value: int, kind: Any) -> bool:
-    """Tell by its type whether a number is an address, or is where one is written; of other pointers' by its size."""
+    """Tell whether a number is an address: by its type, or of some pointers by its size."""
     pointed = kind._type_ if issubclass(kind, ctypes._Pointer) else kind
     return value >= 2**32 or issubclass(pointed, ctypes.c_void_p)
 

@@ -26,7 +26,7 @@ _FEW = 3  # calls in a row that are listed though the program does without
 
 
 class Trace(NonCopyable):
-    """The C calls of a block; printed, a line each, but one for all of many in a row that the program in C does without.
+    """The C calls of a block; printed, a line each, or one for many that the program does without.
 
     Attributes
     ----------
@@ -43,12 +43,12 @@ class Trace(NonCopyable):
 
     @property
     def calls(self) -> tuple[TracedCall, ...]:
-        """Every call, in order: `function`, `arguments`, `status`, `microseconds`, `file`, `line`."""
+        """Every call, in order."""
         return tuple(step.call for step in self._recorder.statements if step.call)
 
     @property
     def checksums(self) -> list[tuple[str, str]]:
-        """What the program should print, but for the statuses of calls that failed: names and checksums, from Python's memory.
+        """What the program should print, but for failed calls: names, checksums of Python's memory.
 
         A checksum is the sum of (2 i + 1) times byte i, modulo 2^64, in hexadecimal.
         """
@@ -57,14 +57,16 @@ class Trace(NonCopyable):
     def as_c(self, seed: int | None = None) -> str:
         """Return the program in C; what it reads is written by `save`.
 
-        It has the calls that compute, and those that they need; queries whose answers nobody uses are left out.
+        It has the calls that compute, and those that they need; queries whose answers nobody uses
+        are left out.
 
         Parameters
         ----------
         seed : int, optional
-            The program generates the floating-point arrays that the block copied to the device whole, and needs no files of
-            them: numbers below 2 of either sign, which are not Python's, so that its checksums are not Python's either.
-            What is bfloat16 stays a file.  From 0 to 2^24 - 1.
+            The program generates the floating-point arrays that the block copied to the device
+            whole, and needs no files of them: numbers below 2 of either sign, which are not
+            Python's, so that its checksums are not Python's either. What is bfloat16 stays a file.
+            From 0 to 2^24 - 1.
 
         Raises
         ------
@@ -74,9 +76,10 @@ class Trace(NonCopyable):
         return self._written(seed).text
 
     def save(self, folder: Any, seed: int | None = None) -> Path:
-        """Write ``program.c``, a ``Makefile`` and the raw files in ``inputs/``; return the folder, which is made if need be.
+        """Write ``program.c``, a ``Makefile`` and the files in ``inputs/``; return the folder.
 
-        Files that an earlier trace wrote there are replaced; any other file that is in the way is refused.
+        Files that an earlier trace wrote there are replaced; any other file that is in the way is
+        refused.
 
         Parameters
         ----------
@@ -88,7 +91,8 @@ class Trace(NonCopyable):
         Raises
         ------
         ArgumentError
-            It cannot be written there; a file there was not written by cudnnlite; another seed.  Nothing is written then.
+            It cannot be written there; a file there was not written by cudnnlite; another seed.
+            Nothing is written then.
         """
         path = path_of(folder, "folder")
         self._save_in(ProgramFolder(path, f"folder={str(path)!r}"), seed)
@@ -125,7 +129,7 @@ class Trace(NonCopyable):
         return len(self.calls)
 
     def __str__(self) -> str:
-        """One line a call, with the host's microseconds in it; many in a row that the program does not need share one."""
+        """One line a call, with the host's microseconds; many that the program lacks share one."""
         steps = [step for step in self._recorder.statements if step.call]
         needed, lines = {*useful(self._recorder.statements)}, list[str]()
         for is_needed, group in groupby(steps, needed.__contains__):
@@ -148,8 +152,8 @@ class Trace(NonCopyable):
     def _repr_html_(self) -> str:
         calls, program = html.escape(str(self)), html.escape(self.as_c())
         return (
-            f"<details open><summary>{counted(len(self), 'call')} of cuDNN</summary><pre>{calls}</pre></details>"
-            f"<details><summary>the program in C</summary><pre>{program}</pre></details>"
+            f"<details open><summary>{counted(len(self), 'call')} of cuDNN</summary>"
+            f"<pre>{calls}</pre></details><details><summary>the program in C</summary><pre>{program}</pre></details>"
         )
 
 
@@ -157,7 +161,7 @@ _active: Trace | None = None
 
 
 def _after_fork() -> None:
-    """Go on without the threads that are not in a forked process: with no lock of theirs, and no block."""
+    """Go on in a forked process without the locks and the block of threads that are not there."""
     if _active is not None:
         _active._recorder.renew_locks()
         if _active._recorder.thread != get_ident():
@@ -169,16 +173,17 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @contextmanager
 def trace() -> Iterator[Trace]:
-    """Record the C calls of a block, in whichever thread: with what arguments, and what was copied to and from the device.
+    """Record the C calls of a block, in whichever thread, and the copies to and from the device.
 
-    Meanwhile each call takes longer, and a plan with ``replay=True`` makes its calls one by one.  What was made before the
-    block is written down as it is when it is first used: descriptors as they would be made now, memory with what is in it.
-    Outside of such a block nothing is looked at.
+    Meanwhile each call takes longer, and a plan with ``replay=True`` makes its calls one by one.
+    What was made before the block is written down as it is when it is first used: descriptors as
+    they would be made now, memory with what is in it. Outside of such a block nothing is looked at.
 
     Yields
     ------
     Trace
-        To be read in the block or after it: ``print(trace)``, `Trace.calls`, `Trace.as_c`, `Trace.save`.
+        To be read in the block or after it: ``print(trace)``, `Trace.calls`, `Trace.as_c`,
+        `Trace.save`.
 
     Raises
     ------
@@ -188,7 +193,8 @@ def trace() -> Iterator[Trace]:
     Warns
     -----
     RuntimeWarning
-        Something cannot be written out: a CUDA graph that was recorded before, memory of which nothing is known.
+        Something cannot be written out: a CUDA graph that was recorded before, memory of which
+        nothing is known.
 
     Examples
     --------
@@ -211,7 +217,7 @@ def trace() -> Iterator[Trace]:
         recorder.finish()
     except CudnnError:
         if recorder.failed is not None:  # what the block ended with belongs to the program
-            recorder.failed.of = None
+            recorder.failed.needed_for = None
         raise
     finally:
         recorder.over, _active = True, None
