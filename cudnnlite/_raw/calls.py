@@ -173,7 +173,7 @@ class Alive:
     def __iter__(self) -> Iterator[Any]:
         # Of `tuple` a collection may remove references while it goes through them; a copy of a set
         # allocates before.
-        return iter([one for each in self._refs.copy() if (one := each()) is not None])
+        return iter([one for reference in self._refs.copy() if (one := reference()) is not None])
 
 
 _functions, PREPARED = Alive(), Alive()
@@ -189,7 +189,7 @@ def observe_calls(observer: CallObserver | None) -> None:
     with unforked:
         _call_observer = observer
         for function in _functions:
-            function.call = _observable(function.own, function.record)
+            function.call = _observable(function.unobserved, function.record)
         for prepared in PREPARED:
             prepared.function = prepared.bound.call
 
@@ -235,8 +235,10 @@ class _Doc:
         prototype = f"{_RESULTS[record.restype]} {record.name}(\n    {arguments}\n)"
         prototype = re.sub(r"\[\] (\w+)", r" \1[]", prototype).replace("* ", "*")
         facts = getattr(Signatures, record.name).__doc__ or ""  # python -OO removes docstrings
-        raises = "Another status than success raises a `CudnnError`." * record.returns_status
-        return f"{prototype}\n\n{facts}\n{raises}".rstrip()
+        text = f"{prototype}\n\n{facts}"
+        if record.returns_status:
+            text += "\nAnother status than success raises a `CudnnError`."
+        return text.rstrip()
 
 
 class CFunction:
@@ -248,7 +250,7 @@ class CFunction:
     """
 
     __doc__ = _Doc(__doc__)
-    __slots__ = ("__weakref__", "call", "check", "own", "record")
+    __slots__ = ("__weakref__", "call", "check", "record", "unobserved")
 
     def __init__(
         self, call: Call, record: Function, check: Callable[[int], None] | None = None
@@ -258,8 +260,8 @@ class CFunction:
             "cudnnBackendFinalize",
             "cudnnBackendInitialize",
         )
-        self.own = call if direct else partial(self._first, call)
-        self.call = _observable(self.own, record)
+        self.unobserved = call if direct else partial(self._first, call)
+        self.call = _observable(self.unobserved, record)
         self.record = record
         self.check = check
         _functions.add(self)
@@ -270,7 +272,7 @@ class CFunction:
         held = unforked.acquire(timeout=5)
         try:
             result = call(*arguments)
-            self.own = call
+            self.unobserved = call
             self.call = _observable(call, self.record)
             for prepared in PREPARED:
                 if prepared.bound is self:
@@ -347,15 +349,14 @@ class PreparedCall(NonCopyable):
         """
         if self.check is None:
             return arguments
-        kinds = (
-            ctypes.c_void_p if isinstance(each, ctypes.c_void_p) else type(each)
-            for each in arguments
-        )
-        pairs = zip(kinds, arguments, strict=True)
-        return tuple(
-            kind.from_param(v.value) if isinstance(v, ctypes._SimpleCData) else v
-            for kind, v in pairs
-        )
+        return tuple(map(_marshalled, arguments))
+
+
+def _marshalled(argument: Any) -> Any:
+    if not isinstance(argument, ctypes._SimpleCData):
+        return argument
+    kind = ctypes.c_void_p if isinstance(argument, ctypes.c_void_p) else type(argument)
+    return kind.from_param(argument.value)
 
 
 def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
@@ -415,21 +416,19 @@ def _what_is_needed(kind: Any, enum: type[CEnum] | None, value: Any) -> str:
         return f"{value} is no address; a host scalar goes by ctypes.byref(ctypes.c_float({value}))"
     if value is None or isinstance(value, (int, float)):
         return ""
-    found = f"a {type(value).__name__} is no"
+    is_no = f"a {type(value).__name__} is no"
     if hasattr(kind, "contents"):
         return (
-            f"{found} pointer to a {kind._type_.__name__}; "
+            f"{is_no} pointer to a {kind._type_.__name__}; "
             "pass one of ctypes, by ctypes.byref or as an array"
         )
     if issubclass(kind, Opaque):
-        describes = hasattr(value, "spec") and not hasattr(value, "api")
-        return (
-            f"{found} {kind.__name__}; one of its .spec is dnn.{kind.__name__[5:-2]}(x.spec)"
-            * describes
-        )
+        if not hasattr(value, "spec") or hasattr(value, "api"):
+            return ""
+        return f"{is_no} {kind.__name__}; one of its .spec is dnn.{kind.__name__[5:-2]}(x.spec)"
     if issubclass(kind, ctypes.c_void_p):
         return (
-            f"{found} address; pass .ptr of a device array, and what is on the host by ctypes.byref"
+            f"{is_no} address; pass .ptr of a device array, and what is on the host by ctypes.byref"
         )
     return ""
 
@@ -480,10 +479,8 @@ def _check_real(kind: Any, value: Any, argument: str) -> None:
 
 def _keeping(record: Function, position: int) -> Callable[[Any], Any]:
     """Return what makes an argument ready for many calls; of a number an instance of its type."""
-    kind, elsewhere = (
-        record.argtypes[position],
-        (0,) * len(record.argnames),
-    )  # what the others are is not known here
+    kind = record.argtypes[position]
+    others = (0,) * len(record.argnames)  # The other arguments are not known here.
     passed_on: Callable[[Any], Any] = kind.from_param
     is_number = issubclass(kind, ctypes._SimpleCData) and not issubclass(kind, ctypes.c_void_p)
     crashes = record.name in _CRASH_AT_NULL
@@ -492,7 +489,7 @@ def _keeping(record: Function, position: int) -> Callable[[Any], Any]:
 
     def checked(value: Any) -> Any:
         if (value is None and crashes) or hasattr(value, "__index__"):
-            _check(kind, value, record, position, elsewhere)
+            _check(kind, value, record, position, others)
         if kind in _REAL_TYPES and hasattr(value, "__float__"):
             _check_real(kind, value, record.argnames[position])
         passed = passed_on(value)

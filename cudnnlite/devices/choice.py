@@ -32,8 +32,7 @@ def get_device(device: Any = None) -> Device:
     if device is None:
         device, argument = default_device(), DEVICE_VARIABLE
     if hasattr(type(device), "copy_in"):
-        found: Device = device
-        return found
+        return device  # type: ignore[no-any-return]
     kind, index = parse_device(device, argument)
     try:
         return devices.get("cuda" if kind == "auto" else kind, index)

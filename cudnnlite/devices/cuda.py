@@ -39,13 +39,9 @@ from cudnnlite.sizes import format_size
 from cudnnlite.specs.layout import packed_strides
 
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2
-_PER_THREAD_STREAM, _FIRST_ADDRESS = (
-    2,
-    4096,
-)  # CUDA's name for a stream; below the other nothing is ever mapped
-_LEGACY_STREAM = (
-    1  # the address that CUDA, DLPack and the array interface give the legacy default stream
-)
+_FIRST_ADDRESS = 4096  # Nothing is ever mapped below.
+# The addresses that CUDA, DLPack and the array interface give its default streams.
+_LEGACY_STREAM, _PER_THREAD_STREAM = 1, 2
 
 
 def stream_address(stream: Any) -> int:
@@ -96,12 +92,10 @@ class CudaDevice(NonCopyable):
         self.default_stream = default = self._device.default_stream
         self.unrecordable = default if int(default.handle) in (0, _LEGACY_STREAM) else None
         self.stand_ins = StandIns()
-        self._borrowed: set[int] = (
-            set()
-        )  # addresses of other libraries' streams, which they may record
-        self._unfreed: list[
-            tuple[Any, Any]
-        ] = []  # memory that was let go while its stream was recorded, and that
+        # Addresses of other libraries' streams, which they may record.
+        self._borrowed: set[int] = set()
+        # Memory that was let go while its stream was recorded, and that stream.
+        self._unfreed: list[tuple[Any, Any]] = []
 
     def __repr__(self) -> str:
         return f"<cuda:{self.index} {self.name}>"
@@ -216,9 +210,9 @@ class CudaDevice(NonCopyable):
         result, free, total = self._driver.cuMemGetInfo()
         self._check("cuMemGetInfo", (result,))
         pool = getattr(self._device.memory_resource, "attributes", None)  # only a pool has any
-        return free + (
-            pool.reserved_mem_current - pool.used_mem_current if pool is not None else 0
-        ), total
+        if pool is not None:
+            free += pool.reserved_mem_current - pool.used_mem_current
+        return free, total
 
     @telling_loss
     def memory_used(self) -> int:
@@ -228,7 +222,7 @@ class CudaDevice(NonCopyable):
         return int(pool.used_mem_current) if pool is not None else 0
 
     def allocation_of(self, ptr: int) -> tuple[int, int] | None:
-        """Return base and bytes of the allocation that an address is in; None if it is the host's."""
+        """Return base and bytes of the allocation that an address is in; None if on the host."""
         self.activate()
         unknown, base, nbytes = self._driver.cuMemGetAddressRange(ptr)
         return None if unknown else (int(base), int(nbytes))
@@ -249,8 +243,8 @@ class CudaDevice(NonCopyable):
         # the plural takes memory that CUDA does not know for no error, which compute-sanitizer
         # would report
         buffer_id = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID
-        result, found = self._driver.cuPointerGetAttributes(1, [buffer_id], host.ctypes.data)
-        return bool(result) or bool(found[0])
+        result, ids = self._driver.cuPointerGetAttributes(1, [buffer_id], host.ctypes.data)
+        return bool(result) or bool(ids[0])
 
     @telling_loss
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
@@ -276,35 +270,25 @@ class CudaDevice(NonCopyable):
         refuse_host_copy(self, stream, out=out)
         rows, width = host.shape
         if rows == 1:  # of any size; a pitch ends at 2 GiB
-            here, there = (
-                self._core.Buffer.from_handle(address, width) for address in (host.ctypes.data, ptr)
-            )
-            (there if out else here).copy_to(here if out else there, stream=stream)
+            on_host = self._core.Buffer.from_handle(host.ctypes.data, width)
+            on_device = self._core.Buffer.from_handle(ptr, width)
+            if out:
+                on_device.copy_to(on_host, stream=stream)
+            else:
+                on_host.copy_to(on_device, stream=stream)
         else:
-            kinds, copy = self._driver.CUmemorytype, self._driver.CUDA_MEMCPY2D()
+            device_memory = self._driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+            host_memory = self._driver.CUmemorytype.CU_MEMORYTYPE_HOST
+            copy = self._driver.CUDA_MEMCPY2D()
             copy.WidthInBytes, copy.Height = width, rows
             if out:
-                copy.srcMemoryType, copy.srcDevice, copy.srcPitch = (
-                    kinds.CU_MEMORYTYPE_DEVICE,
-                    ptr,
-                    pitch,
-                )
-                copy.dstMemoryType, copy.dstHost, copy.dstPitch = (
-                    kinds.CU_MEMORYTYPE_HOST,
-                    host.ctypes.data,
-                    width,
-                )
+                copy.srcMemoryType, copy.dstMemoryType = device_memory, host_memory
+                copy.srcDevice, copy.srcPitch = ptr, pitch
+                copy.dstHost, copy.dstPitch = host.ctypes.data, width
             else:
-                copy.dstMemoryType, copy.dstDevice, copy.dstPitch = (
-                    kinds.CU_MEMORYTYPE_DEVICE,
-                    ptr,
-                    pitch,
-                )
-                copy.srcMemoryType, copy.srcHost, copy.srcPitch = (
-                    kinds.CU_MEMORYTYPE_HOST,
-                    host.ctypes.data,
-                    width,
-                )
+                copy.srcMemoryType, copy.dstMemoryType = host_memory, device_memory
+                copy.srcHost, copy.srcPitch = host.ctypes.data, width
+                copy.dstDevice, copy.dstPitch = ptr, pitch
             self._check("cuMemcpy2DAsync", self._driver.cuMemcpy2DAsync(copy, int(stream.handle)))
         if out and not self._is_pinned(host):
             stream.sync()
@@ -417,7 +401,7 @@ class CudaDevice(NonCopyable):
             ) from error
         if not view.is_device_accessible:
             raise host_array_error(array, argument)
-        if not self._holds(view, hasattr(array, "__dlpack__")):
+        if not self._holds(view, is_dlpack=hasattr(array, "__dlpack__")):
             raise ArrayTypeError(
                 f"{argument} is on another device than the handle, which is on cuda:{self.index}"
             )
@@ -429,9 +413,9 @@ class CudaDevice(NonCopyable):
         observer.current.memory_adopted(self, adopted)
         return adopted
 
-    def _holds(self, view: Any, told: bool) -> bool:
+    def _holds(self, view: Any, *, is_dlpack: bool) -> bool:
         """Tell whether an array is on this device; of a pool's memory CUDA always says device 0."""
-        if not told and view.ptr:
+        if not is_dlpack and view.ptr:
             driver, location = self._driver, self._driver.CUmemLocation()
             attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
             failed, pool = driver.cuPointerGetAttribute(attribute, view.ptr)

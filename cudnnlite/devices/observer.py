@@ -68,7 +68,7 @@ class Observer:
         *,
         out: bool,
     ) -> AbstractContextManager[None]:
-        """Surround a copy from host memory, ``(rows, bytes)``, to rows on the device; `out`: back."""
+        """Surround a copy from the host, ``(rows, bytes)``, to rows on the device; or back, `out`."""
         return _NOTHING
 
     def copying_within(

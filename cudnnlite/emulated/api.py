@@ -41,18 +41,15 @@ class EmulatedApi(CudnnApi):
         super().__init__(library, memory=lambda: (memory.left, memory.capacity))
         self.memory = memory
         self.real = CudnnApi(library)
-        self.handles: dict[int, Any] = {}  # address of each live handle -> its state
-        self.backend: dict[
-            int, Any
-        ] = {}  # address of each live backend descriptor -> what it holds
-        self.remembered: dict[
-            int, Any
-        ] = {}  # address of a live descriptor -> what libcudnn does not keep of it
-        self.tapes: dict[
-            int, Tape
-        ] = {}  # by the address of each stream that is being recorded: the work so far
+        # By the addresses of live handles, their states; of live backend descriptors, what they
+        # hold; of other live descriptors, what libcudnn does not keep of them.
+        self.handles: dict[int, Any] = {}
+        self.backend: dict[int, Any] = {}
+        self.remembered: dict[int, Any] = {}
+        # By the addresses of streams that are being recorded, the work so far.
+        self.tapes: dict[int, Tape] = {}
         self.ran: set[object] = set()  # the kernels that did something since this was emptied
-        # ctypes needs these alive as long as they may be called
+        # ctypes needs these alive as long as they may be called.
         self._callbacks: dict[str, Any] = {}
 
     def _pointer(self, record: Function) -> Any:

@@ -107,7 +107,7 @@ class EmulatedDevice(NonCopyable):
         self.index = index
         self.memory = EmulatedMemory(parse_size(capacity, "capacity"))
         self.default_stream, self.unrecordable = EmulatedStream(self, 1), None
-        # an address that was given is good as long as somebody keeps its stream
+        # The address of a stream is valid as long as somebody keeps that stream.
         self._streams: dict[int, ref[EmulatedStream]] = {1: ref(self.default_stream)}
         self.api = EmulatedApi(load_library(), self.memory)
         self.stand_ins = StandIns()
@@ -153,13 +153,10 @@ class EmulatedDevice(NonCopyable):
             return self.default_stream
         if isinstance(stream, EmulatedStream) and stream.device is self:
             return stream
-        known = (
-            self._streams.get(stream)
-            if isinstance(stream, int) and not isinstance(stream, bool)
-            else None
-        )
-        if known is not None and (found := known()) is not None:
-            return found
+        if isinstance(stream, int) and not isinstance(stream, bool) and stream in self._streams:
+            at_address = self._streams[stream]()
+            if at_address is not None:
+                return at_address
         raise ArgumentError(f"stream={shown(stream)} is not a stream of {self}")
 
     def create_stream(self) -> EmulatedStream:
@@ -278,7 +275,10 @@ class EmulatedDevice(NonCopyable):
         return bool(self.stand_ins) and self.stand_ins.of(stream).handle in self.api.tapes
 
     def _enqueue(self, stream: Any, name: str, work: Callable[[], object]) -> None:
-        self.api.enqueue(self.stand_ins.of(stream).handle, name, work) if self.stand_ins else work()
+        if self.stand_ins:
+            self.api.enqueue(self.stand_ins.of(stream).handle, name, work)
+        else:
+            work()
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View another library's array over this device's memory (of a DeviceArray's `__dlpack__`).

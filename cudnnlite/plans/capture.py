@@ -60,8 +60,8 @@ class CapturedGraph(Plan):
             else:
                 self._memory.append(operand)
 
-    def own(self, graph: Any) -> None:
-        """Take over what a device recorded."""
+    def take_over(self, graph: Any) -> None:
+        """Own what a device recorded."""
         if self._closed:  # in the block already
             graph.close()
         else:
@@ -176,7 +176,7 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     except BaseException:
         graph.close()
         raise
-    graph.own(recorder.graph)
+    graph.take_over(recorder.graph)
 
 
 @contextmanager

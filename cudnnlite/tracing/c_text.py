@@ -31,5 +31,5 @@ def string_literal(text: str) -> str:
 
 def _printed(text: str) -> str:
     """Return what stands in a comment for a text."""
-    printed = "".join(each if each.isprintable() else f"<U+{ord(each):04X}>" for each in text)
+    printed = "".join(sign if sign.isprintable() else f"<U+{ord(sign):04X}>" for sign in text)
     return _BETWEEN.sub(" ", printed.replace("\\", "/"))

@@ -318,7 +318,7 @@ class Memory(Observer):
     def _add_load(
         self, to: Location, content: bytes, width: int = 0, *, early: bool = False
     ) -> None:
-        """Copy from a file, part by part if cuDNN says where these are; `width` as in `Contents`."""
+        """Copy from a file, or its parts to where cuDNN says; `width` as in `Contents`."""
         (buffer, start), end = to, to[1] + len(content)
         parts = [
             (offset, nbytes)

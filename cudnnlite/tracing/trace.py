@@ -44,7 +44,7 @@ class Trace(NonCopyable):
     @property
     def calls(self) -> tuple[TracedCall, ...]:
         """Every call, in order."""
-        return tuple(step.call for step in self._recorder.statements if step.call)
+        return tuple(one.call for one in self._recorder.statements if one.call)
 
     @property
     def checksums(self) -> list[tuple[str, str]]:
@@ -104,20 +104,20 @@ class Trace(NonCopyable):
         folder.write({**program.files, PROGRAM: program.text.encode(), "Makefile": makefile})
 
     def _written(self, seed: int | None = None) -> Program:
-        recorder, seed = (
-            self._recorder,
-            None if seed is None else integer(seed, "seed", 0, 2**24 - 1),
-        )
+        recorder = self._recorder
+        if seed is not None:
+            seed = integer(seed, "seed", 0, 2**24 - 1)
         key = recorder.over, len(recorder.statements), len(recorder.warnings), seed
         if self._program[1] is not None and self._program[0] == key:
             return self._program[1]
-        version, calls = library_api().library.version_text, counted(len(self), "call")
+        version = library_api().library.version_text
+        calls = counted(len(self), "call")
         names = ", ".join(sorted({str(device.name) for device in recorder.devices})) or "no device"
         # `ProgramFolder` recognises a program by this line.
         head = [f"Written by cudnnlite {__version__} from {calls} of cuDNN {version} on {names}."]
         if any(device.kind == "emulated" for device in recorder.devices):
             head.append("It was traced on the emulated device and was never run on a GPU.")
-        head += [f"Not written out: {told}" for told in recorder.warnings]
+        head += [f"Not written out: {warning}" for warning in recorder.warnings]
         head.append(
             "Build and run: make run (see the Makefile); it prints a checksum of each result."
         )
@@ -130,20 +130,18 @@ class Trace(NonCopyable):
 
     def __str__(self) -> str:
         """One line a call, with the host's microseconds; many that the program lacks share one."""
-        steps = [step for step in self._recorder.statements if step.call]
-        needed, lines = {*useful(self._recorder.statements)}, list[str]()
-        for is_needed, group in groupby(steps, needed.__contains__):
-            calls = [step.call for step in group]
+        statements = [statement for statement in self._recorder.statements if statement.call]
+        needed = {*useful(self._recorder.statements)}
+        lines: list[str] = []
+        for is_needed, group in groupby(statements, needed.__contains__):
+            calls = [statement.call for statement in group]
             if is_needed or len(calls) <= _FEW:
                 lines += map(str, calls)
             else:
-                us, names = (
-                    sum(call.microseconds for call in calls),
-                    ", ".join({call.function: 0 for call in calls}),
-                )
-                lines.append(
-                    f"{us:9.1f} us  {len(calls)} calls that the program does without: {names}"
-                )
+                us = sum(call.microseconds for call in calls)
+                names = ", ".join(dict.fromkeys(call.function for call in calls))
+                what = f"{len(calls)} calls that the program does without"
+                lines.append(f"{us:9.1f} us  {what}: {names}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -153,7 +151,8 @@ class Trace(NonCopyable):
         calls, program = html.escape(str(self)), html.escape(self.as_c())
         return (
             f"<details open><summary>{counted(len(self), 'call')} of cuDNN</summary>"
-            f"<pre>{calls}</pre></details><details><summary>the program in C</summary><pre>{program}</pre></details>"
+            f"<pre>{calls}</pre></details><details><summary>the program in C</summary>"
+            f"<pre>{program}</pre></details>"
         )
 
 
@@ -209,11 +208,11 @@ def trace() -> Iterator[Trace]:
     global _active  # noqa: PLW0603  (functions of every table are traced, or none is)
     if _active is not None:
         raise ArgumentError("a trace is being recorded already; traces are not nested")
-    made = _active = Trace()
-    recorder = made._recorder
+    new = _active = Trace()
+    recorder = new._recorder
     try:
         observer.attach(recorder)
-        yield made
+        yield new
         recorder.finish()
     except CudnnError:
         if recorder.failed is not None:  # what the block ended with belongs to the program

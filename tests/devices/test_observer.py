@@ -15,8 +15,36 @@ from cudnnlite.devices import observer
 X = np.ones((1, 2, 3, 4), np.float32)
 
 
+def notification(name: str) -> Any:
+    def write_down(self: Diary, *_: object) -> None:
+        self.pages.append(name)
+
+    return write_down
+
+
+def surrounding(name: str) -> Any:
+    @contextmanager
+    def write_down(self: Diary, *_: object, **__: object) -> Iterator[None]:
+        self.pages.append(name)
+        yield
+        self.pages.append(f"{name}.")
+
+    return write_down
+
+
 class Diary(observer.Observer):
-    """Writes down what it is told: a name when something begins, and the name with a dot behind when it has ended."""
+    """Writes down what it is told: a name where something begins, with a dot where it has ended."""
+
+    memory_allocated = notification("memory_allocated")
+    memory_adopted = notification("memory_adopted")
+    memory_exported = notification("memory_exported")
+    graph_captured = notification("graph_captured")
+    copying_in = surrounding("copying_in")
+    copying_rows = surrounding("copying_rows")
+    copying_within = surrounding("copying_within")
+    filling_rows = surrounding("filling_rows")
+    capturing = surrounding("capturing")
+    launching = surrounding("launching")
 
     def __init__(self) -> None:
         self.pages: list[str] = []
@@ -24,33 +52,6 @@ class Diary(observer.Observer):
     def call(self, function: Any, record: Any, *arguments: Any) -> Any:
         self.pages.append(record.name)
         return function(*arguments)
-
-    @contextmanager
-    def _surround(self, name: str) -> Iterator[None]:
-        self.pages.append(name)
-        yield
-        self.pages.append(f"{name}.")
-
-
-def _notification(name: str) -> Any:
-    return lambda self, *_: self.pages.append(name)
-
-
-def _surrounding(name: str) -> Any:
-    return lambda self, *_, **__: self._surround(name)
-
-
-for _name in ("memory_allocated", "memory_adopted", "memory_exported", "graph_captured"):
-    setattr(Diary, _name, _notification(_name))
-for _name in (
-    "copying_in",
-    "copying_rows",
-    "copying_within",
-    "filling_rows",
-    "capturing",
-    "launching",
-):
-    setattr(Diary, _name, _surrounding(_name))
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def pages() -> Iterator[list[str]]:
 
 
 def take(pages: list[str]) -> list[str]:
-    """Return what was written down, and begin anew; not the emulated device's own queries of descriptors."""
+    """Return what was written down but for queries, which the emulated device makes, and begin anew."""
     taken = [name for name in pages if not name.startswith("cudnnGet")]
     pages.clear()
     return taken
