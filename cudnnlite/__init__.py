@@ -11,12 +11,6 @@ Importing it loads no library; making the first descriptor or handle does.  The 
 imported when they are first asked for.
 """
 
-import cudnnlite.ctrl_c  # before anything else
-
-# isort: split
-import cudnnlite._raw.dependencies  # noqa: F401  (before what may be missing)
-
-# isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING
 

@@ -24,7 +24,6 @@ LAYERS = (
     (
         "version",
         "errors",
-        "ctrl_c",
         "kept",
         "warn",
         "arguments",
@@ -66,7 +65,13 @@ LAYERS = (
         "search.results",
         "search.accuracy",
     ),
-    ("devices.device", "devices.foreign", "devices.storage", "search.timing_policy"),
+    (
+        "devices.device",
+        "devices.foreign",
+        "devices.observer",
+        "devices.storage",
+        "search.timing_policy",
+    ),
     ("devices.cuda", "devices.cuda_facts", "devices.cuda_graph", "devices.cuda_loss", "emulated"),
     ("devices.choice",),
     ("devices",),

@@ -1,7 +1,8 @@
-"""`CFunction` and `PreparedCall`: a C function that is given Python values, or arguments that were marshalled once.
+"""`CFunction` and `PreparedCall`: C functions of Python values, or of arguments marshalled once.
 
-Arguments are converted by the prototype's types, but in Python and not by ctypes on its way to C: what a signal handler raises
-there comes out as itself, where ctypes would make an `ArgumentError` of it.
+Arguments are converted by the prototype's types, but in Python and not by ctypes on its way to C:
+what a signal handler raises there comes out as itself, where ctypes would make an `ArgumentError`
+of it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from cudnnlite.enums import __all__ as public_enums
 from cudnnlite.errors import ArgumentError
 
 Call = Callable[..., Any]
-Wrap = Callable[[Call, Function], Call]
+CallObserver = Callable[
+    ..., Any
+]  # (function, record, *converted arguments) -> what the function returns
 
 _UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
 _REAL_TYPES = (ctypes.c_float, ctypes.c_double)
@@ -43,9 +46,9 @@ _COUNTS = {
     "nbDims": (-inf, 8),
     "max_size": (1, inf),
 }  # C reads or writes so many
-# Tried with cuDNN 9.28 and 9.0, and those that need a GPU with 9.19 on an H200: these follow pointers without a look, every
-# descriptor and typed pointer of the first list and what is named in the second; the others answer BAD_PARAM, or leave out a
-# result.
+# Tried with cuDNN 9.28 and 9.0, and those that need a GPU with 9.19 on an H200: these follow
+# pointers without a look, every descriptor and typed pointer of the first list and what is named in
+# the second; the others answer BAD_PARAM, or leave out a result.
 _CRASH_AT_NULL: dict[str, frozenset[str]] = {
     f"cudnn{name}": frozenset()
     for name in (
@@ -151,14 +154,14 @@ _RESULTS = {
 
 
 class CallArgumentError(ArgumentError, ctypes.ArgumentError):
-    """An argument of a C function is of a wrong type, or has a value with which C is known to crash."""
+    """An argument of a C function is of a wrong type, or a value with which C is known to crash."""
 
 
-_wrap: Wrap | None = None  # what a trace puts around each function
+_call_observer: CallObserver | None = None  # makes all calls, if there is one
 
 
 class Alive:
-    """Objects of one kind that are alive, weakly; all that runs when one goes is C, where no interrupt gets lost."""
+    """Weak references to objects; all that runs when one goes is C, where no interrupt is lost."""
 
     def __init__(self) -> None:
         self._refs: set[ref[Any]] = set()
@@ -168,39 +171,48 @@ class Alive:
         self._refs.add(ref(one, self._refs.discard))
 
     def __iter__(self) -> Iterator[Any]:
-        # Of `tuple` a collection may remove references while it goes through them; a copy of a set allocates before.
-        return iter([one for each in self._refs.copy() if (one := each()) is not None])
+        # Of `tuple` a collection may remove references while it goes through them; a copy of a set
+        # allocates before.
+        return iter([one for reference in self._refs.copy() if (one := reference()) is not None])
 
 
 _functions, PREPARED = Alive(), Alive()
 
 
-def watch(wrap: Wrap | None) -> None:
-    """Put `wrap(call, record)` in the place of every function, bound or to be bound; None: put C's own there again.
+def observe_calls(observer: CallObserver | None) -> None:
+    """Let an observer make every call of every table from now on; None: call C directly again.
 
-    Nothing is asked at a call, so that one costs what it does where nobody watches.
+    Every `CFunction.call` and `PreparedCall.function` is set here, once.  So a call does not ask
+    whether somebody observes, and costs nothing where nobody does.
     """
-    global _wrap  # noqa: PLW0603  (functions of every table are watched, or none is)
+    global _call_observer  # noqa: PLW0603  (functions of every table are observed, or none is)
     with unforked:
-        _wrap = wrap
+        _call_observer = observer
         for function in _functions:
-            function.call = function.own if wrap is None else wrap(function.own, function.record)
+            function.call = _observable(function.unobserved, function.record)
         for prepared in PREPARED:
             prepared.function = prepared.bound.call
 
 
-def through_c(record: Function, enter: Call) -> Any:
-    """Return a C function that takes the arguments of `record` and returns a Python call of `enter` with what C saw of them.
+def _observable(call: Call, record: Function) -> Call:
+    """Return a function as it is called now: directly, or by the observer."""
+    if _call_observer is None:
+        return call
+    return partial(_call_observer, call, record)
 
-    Only the arguments pass through C.  Of an exception inside a callback, a signal handler's for instance, ctypes would print a
-    traceback and go on with a status that nobody wrote; `partial`, which is C, runs no bytecode, so that there is no place in a
-    callback where a handler could run.
+
+def through_c(record: Function, enter: Call) -> Any:
+    """Return a C function of `record`'s arguments that returns a call of `enter` with what C saw.
+
+    Only the arguments pass through C.  Of an exception inside a callback, a signal handler's for
+    instance, ctypes would print a traceback and go on with a status that nobody wrote; `partial`,
+    which is C, runs no bytecode, so that there is no place in a callback where a handler could run.
     """
     return ctypes.CFUNCTYPE(ctypes.py_object, *record.argtypes)(partial(partial, enter))
 
 
 def untyped(callback: Any) -> Call:
-    """Return a callback, which has to be kept alive, as pointers of a library are: it takes converted arguments."""
+    """Return a callback, which has to be kept alive, as what takes converted arguments."""
     return _UNTYPED(ctypes.cast(callback, ctypes.c_void_p).value or 0)
 
 
@@ -223,19 +235,22 @@ class _Doc:
         prototype = f"{_RESULTS[record.restype]} {record.name}(\n    {arguments}\n)"
         prototype = re.sub(r"\[\] (\w+)", r" \1[]", prototype).replace("* ", "*")
         facts = getattr(Signatures, record.name).__doc__ or ""  # python -OO removes docstrings
-        raises = "Another status than success raises a `CudnnError`." * record.returns_status
-        return f"{prototype}\n\n{facts}\n{raises}".rstrip()
+        text = f"{prototype}\n\n{facts}"
+        if record.returns_status:
+            text += "\nAnother status than success raises a `CudnnError`."
+        return text.rstrip()
 
 
 class CFunction:
     """A function of a table: it converts its arguments, calls C, and checks the status.
 
-    `call` takes converted arguments and returns what C returns: where that is a status, 0 (or None) for success; `check` raises
-    the `CudnnError` of one that is not 0, and is None where C returns none.  `record` is what is known of the function.
+    `call` takes converted arguments and returns what C returns: where that is a status, 0 (or None)
+    for success; `check` raises the `CudnnError` of one that is not 0, and is None where C returns
+    none.  `record` is what is known of the function.
     """
 
     __doc__ = _Doc(__doc__)
-    __slots__ = ("__weakref__", "call", "check", "own", "record")
+    __slots__ = ("__weakref__", "call", "check", "record", "unobserved")
 
     def __init__(
         self, call: Call, record: Function, check: Callable[[int], None] | None = None
@@ -245,8 +260,8 @@ class CFunction:
             "cudnnBackendFinalize",
             "cudnnBackendInitialize",
         )
-        self.own = call if direct else partial(self._first, call)
-        self.call = self.own if _wrap is None else _wrap(self.own, record)
+        self.unobserved = call if direct else partial(self._first, call)
+        self.call = _observable(self.unobserved, record)
         self.record = record
         self.check = check
         _functions.add(self)
@@ -257,8 +272,8 @@ class CFunction:
         held = unforked.acquire(timeout=5)
         try:
             result = call(*arguments)
-            self.own = call
-            self.call = call if _wrap is None else _wrap(call, self.record)
+            self.unobserved = call
+            self.call = _observable(call, self.record)
             for prepared in PREPARED:
                 if prepared.bound is self:
                     prepared.function = self.call
@@ -270,7 +285,8 @@ class CFunction:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         if named:
             raise TypeError(
-                f"{self.record.name} takes its arguments by position: {', '.join(self.record.argnames)}"
+                f"{self.record.name} takes its arguments by position: "
+                f"{', '.join(self.record.argnames)}"
             )
         result = self.call(*convert(self.record, arguments))
         if self.check is None:
@@ -284,11 +300,12 @@ class CFunction:
 
 
 class PreparedCall(NonCopyable):
-    """A C function whose arguments were marshalled once, for calls in a hot loop; they keep nothing alive.
+    """A C function whose arguments were marshalled once, for many calls; they keep nothing alive.
 
-    ``status = call.function(*call.arguments)``, and where that is not 0, ``call.check(status)`` raises the error.  Of the
-    microsecond that ctypes takes to call a function with thirteen arguments, two thirds go into converting them; here that is
-    done when an argument changes, and only for that one.  An `errcheck` of ctypes would take another tenth of it.
+    ``status = call.function(*call.arguments)``, and where that is not 0, ``call.check(status)``
+    raises the error.  Of the microsecond that ctypes takes to call a function with thirteen
+    arguments, two thirds go into converting them; here that is done when an argument changes, and
+    only for that one.  An `errcheck` of ctypes would take another tenth of it.
     """
 
     _instead_of_copy = "it holds addresses of one process: prepare another"
@@ -325,32 +342,33 @@ class PreparedCall(NonCopyable):
         self.arguments = tuple(arguments)
 
     def marshalled(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return arguments as ctypes makes them at each call otherwise: of a short call a quarter of the time.
+        """Return arguments as ctypes makes them at each call otherwise, which takes it time.
 
-        What they are is not seen any more, so that a function which somebody put into the table gets them as they were.
+        What they are is not seen any more, so that a function which somebody put into the table
+        gets them as they were.
         """
         if self.check is None:
             return arguments
-        kinds = (
-            ctypes.c_void_p if isinstance(each, ctypes.c_void_p) else type(each)
-            for each in arguments
-        )
-        pairs = zip(kinds, arguments, strict=True)
-        return tuple(
-            kind.from_param(v.value) if isinstance(v, ctypes._SimpleCData) else v
-            for kind, v in pairs
-        )
+        return tuple(map(_marshalled, arguments))
+
+
+def _marshalled(argument: Any) -> Any:
+    if not isinstance(argument, ctypes._SimpleCData):
+        return argument
+    kind = ctypes.c_void_p if isinstance(argument, ctypes.c_void_p) else type(argument)
+    return kind.from_param(argument.value)
 
 
 def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
     """Return arguments as ctypes passes them on without a further look.
 
-    TypeError if there are too few or too many; CallArgumentError for one of a wrong type, or one of which it is known that C
-    would cut it off or crash.
+    TypeError if there are too few or too many; CallArgumentError for one of a wrong type, or one of
+    which it is known that C would cut it off or crash.
     """
     if len(arguments) != len(record.argtypes):
         raise TypeError(
-            f"{record.name} takes {len(record.argtypes)} arguments ({', '.join(record.argnames)}); {len(arguments)} were given"
+            f"{record.name} takes {len(record.argtypes)} arguments "
+            f"({', '.join(record.argnames)}); {len(arguments)} were given"
         )
     converted: list[Any] = []
     try:
@@ -373,12 +391,12 @@ def _refusal(record: Function, position: int, value: Any, error: Exception) -> C
 
 
 def _enum_of(record: Function, position: int) -> type[CEnum] | None:
-    """Return the enum that C declares an argument as, and does not hold anybody to; None if it is of another type."""
+    """Return the enum that C declares an argument as, and does not enforce; None if it is none."""
     return ENUMS.get(C_TYPES[record.name][position])
 
 
 def _what_is_needed(kind: Any, enum: type[CEnum] | None, value: Any) -> str:
-    """Return what to pass instead of a value of a wrong type; empty where the error itself says so."""
+    """Return what to pass instead of a value of a wrong type; empty where the error says so."""
     if kind in _REAL_TYPES and isinstance(value, float):
         return ""
     if (
@@ -398,18 +416,19 @@ def _what_is_needed(kind: Any, enum: type[CEnum] | None, value: Any) -> str:
         return f"{value} is no address; a host scalar goes by ctypes.byref(ctypes.c_float({value}))"
     if value is None or isinstance(value, (int, float)):
         return ""
-    found = f"a {type(value).__name__} is no"
+    is_no = f"a {type(value).__name__} is no"
     if hasattr(kind, "contents"):
-        return f"{found} pointer to a {kind._type_.__name__}; pass one of ctypes, by ctypes.byref or as an array"
-    if issubclass(kind, Opaque):
-        describes = hasattr(value, "spec") and not hasattr(value, "api")
         return (
-            f"{found} {kind.__name__}; one of its .spec is dnn.{kind.__name__[5:-2]}(x.spec)"
-            * describes
+            f"{is_no} pointer to a {kind._type_.__name__}; "
+            "pass one of ctypes, by ctypes.byref or as an array"
         )
+    if issubclass(kind, Opaque):
+        if not hasattr(value, "spec") or hasattr(value, "api"):
+            return ""
+        return f"{is_no} {kind.__name__}; one of its .spec is dnn.{kind.__name__[5:-2]}(x.spec)"
     if issubclass(kind, ctypes.c_void_p):
         return (
-            f"{found} address; pass .ptr of a device array, and what is on the host by ctypes.byref"
+            f"{is_no} address; pass .ptr of a device array, and what is on the host by ctypes.byref"
         )
     return ""
 
@@ -438,7 +457,8 @@ def _check(
     elif issubclass(kind, ctypes.c_void_p):
         if 0 < value < _FIRST_ADDRESS and name.startswith(_FOLLOWED):
             raise TypeError(
-                f"{value} is no address; a host scalar goes by ctypes.byref(ctypes.c_float({value}))"
+                f"{value} is no address; "
+                f"a host scalar goes by ctypes.byref(ctypes.c_float({value}))"
             )
     elif (
         issubclass(kind, ctypes._SimpleCData)
@@ -458,11 +478,9 @@ def _check_real(kind: Any, value: Any, argument: str) -> None:
 
 
 def _keeping(record: Function, position: int) -> Callable[[Any], Any]:
-    """Return what makes an argument ready for many calls; a number an instance of its type, which shows what it is."""
-    kind, elsewhere = (
-        record.argtypes[position],
-        (0,) * len(record.argnames),
-    )  # what the others are is not known here
+    """Return what makes an argument ready for many calls; of a number an instance of its type."""
+    kind = record.argtypes[position]
+    others = (0,) * len(record.argnames)  # The other arguments are not known here.
     passed_on: Callable[[Any], Any] = kind.from_param
     is_number = issubclass(kind, ctypes._SimpleCData) and not issubclass(kind, ctypes.c_void_p)
     crashes = record.name in _CRASH_AT_NULL
@@ -471,7 +489,7 @@ def _keeping(record: Function, position: int) -> Callable[[Any], Any]:
 
     def checked(value: Any) -> Any:
         if (value is None and crashes) or hasattr(value, "__index__"):
-            _check(kind, value, record, position, elsewhere)
+            _check(kind, value, record, position, others)
         if kind in _REAL_TYPES and hasattr(value, "__float__"):
             _check_real(kind, value, record.argnames[position])
         passed = passed_on(value)

@@ -1,17 +1,10 @@
-"""The packages that cudnnlite needs, and a message instead of a traceback where a command misses one.
-
-Imported by the package before those packages are, so that nothing but Python's own library is used.
-"""
+"""The packages that cudnnlite needs, for messages where one of them is missing."""
 
 from __future__ import annotations
 
 import re
-import sys
-from types import TracebackType
 
-from cudnnlite.ctrl_c import is_own_command
-
-# What is imported by another name than pip knows it by.
+# Packages that are imported by another name than pip knows them by.
 _DISTRIBUTIONS = {"cuda": ("cuda-core", "cuda-pathfinder"), "ml_dtypes": ("ml-dtypes", "ml_dtypes")}
 
 
@@ -57,21 +50,3 @@ def packages_behind(error: ImportError) -> dict[str, str]:
     required = required_packages()
     imported = {name: required[name] for name in names if name in required}
     return imported and (missing_packages() or imported)
-
-
-def show_exception(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Show an exception that ends a command: `sys.excepthook`."""
-    packages = packages_behind(error) if isinstance(error, ImportError) else {}
-    if not packages:
-        sys.__excepthook__(kind, error, trace)
-        return
-    names = " and ".join(packages)
-    print(
-        f"cudnnlite: {error}; cudnnlite needs {names}: {how_to_install(packages)}", file=sys.stderr
-    )
-
-
-if is_own_command():
-    sys.excepthook = show_exception

@@ -12,9 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cudnnlite import ctrl_c
 from cudnnlite._raw.library import load_library
-from cudnnlite.cli import autotune, doctor, trace
+from cudnnlite.cli import autotune, ctrl_c, doctor, trace
 from cudnnlite.cli.cache import cache_app
 from cudnnlite.cli.common import JSONOption, errors_told, harmless, output_lost, say
 from cudnnlite.cli.demo import demo
@@ -153,8 +152,8 @@ def _print_facts(facts: dict[str, Any], indent: str = "") -> None:
             say(f"{indent}{name}: {'none' if value == {} else value}")
 
 
-def main() -> None:
-    """Run the command line."""
+def run() -> None:
+    """Run the command line; Ctrl-C raises KeyboardInterrupt in a command, and ends the process quietly after it."""
     for descriptor in range(
         3
     ):  # a file that is opened later must not become one of the standard streams

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cudnnlite import ctrl_c
 from cudnnlite.arguments import absolute_path, path_of, shown
+from cudnnlite.cli import ctrl_c
 from cudnnlite.devices.choice import DEVICE_VARIABLE, EMULATED_HANDLE, parse_device
 from cudnnlite.errors import ArgumentError, CudnnliteError
 

@@ -10,7 +10,7 @@ from typing import Any
 from cudnnlite._raw.unforked import unforked
 from cudnnlite.arguments import MAX_INT, integer, refused_as, shown
 from cudnnlite.devices.device import Device, DeviceFacts
-from cudnnlite.errors import ArgumentError, CudnnliteError, NoDeviceError
+from cudnnlite.errors import ArgumentError, NoDeviceError
 from cudnnlite.warn import warn_user
 
 DEVICE_VARIABLE = "CUDNNLITE_DEVICE"
@@ -24,15 +24,15 @@ _HOW_TO_EMULATE = (
 def get_device(device: Any = None) -> Device:
     """Return the device that the user asked for, as `Handle` takes it, or one that this function returned.
 
-    Only 'auto' falls back to the emulated device, and says so once.  ArgumentError for what is no device; NoDeviceError, which
-    says how to choose the emulated one, where there is no such CUDA device.
+    Only 'auto' falls back to the emulated device, and says so once.  ArgumentError for what is no
+    device; NoDeviceError, which says how to choose the emulated one, where there is no such CUDA
+    device.
     """
     argument = "device"
     if device is None:
         device, argument = default_device(), DEVICE_VARIABLE
     if hasattr(type(device), "copy_in"):
-        found: Device = device
-        return found
+        return device  # type: ignore[no-any-return]
     kind, index = parse_device(device, argument)
     try:
         return devices.get("cuda" if kind == "auto" else kind, index)
@@ -67,6 +67,10 @@ class Devices:
                 self._made[kind, index] = self._make(kind, index)
             return self._made[kind, index]
 
+    def made(self) -> list[Device]:
+        """Return the devices that somebody asked for so far."""
+        return [*self._made.values()]
+
     def tell_fallback(self, reason: NoDeviceError) -> None:
         """Warn that the emulated device is taken, once."""
         if not self._told_fallback:
@@ -76,15 +80,6 @@ class Devices:
     def note_fork(self) -> None:
         """Remember in a forked process that CUDA, which does not survive that, was in use."""
         self._forked_from_cuda = any(kind == "cuda" for kind, _ in self._made)
-
-
-def device_classes() -> tuple[type, ...]:
-    """Return the classes that devices are of."""
-    with refused_as(CudnnliteError, "the devices' modules cannot be imported"):
-        from cudnnlite.devices.cuda import CudaDevice
-        from cudnnlite.emulated.device import EmulatedDevice
-
-    return CudaDevice, EmulatedDevice
 
 
 def visible_gpus() -> tuple[DeviceFacts, ...]:

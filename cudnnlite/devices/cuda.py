@@ -13,6 +13,7 @@ from cudnnlite._raw.library import load_library
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import shown
 from cudnnlite.cached_property import cached_property
+from cudnnlite.devices import observer
 from cudnnlite.devices.cuda_facts import facts_of
 from cudnnlite.devices.cuda_graph import CudaRecorder, LateBuffer
 from cudnnlite.devices.cuda_loss import Loss, telling_loss
@@ -38,17 +39,13 @@ from cudnnlite.sizes import format_size
 from cudnnlite.specs.layout import packed_strides
 
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2
-_PER_THREAD_STREAM, _FIRST_ADDRESS = (
-    2,
-    4096,
-)  # CUDA's name for a stream; below the other nothing is ever mapped
-_LEGACY_STREAM = (
-    1  # the address that CUDA, DLPack and the array interface give the legacy default stream
-)
+_FIRST_ADDRESS = 4096  # Nothing is ever mapped below.
+# The addresses that CUDA, DLPack and the array interface give its default streams.
+_LEGACY_STREAM, _PER_THREAD_STREAM = 1, 2
 
 
 def stream_address(stream: Any) -> int:
-    """Return the address of a stream object of PyTorch's or CuPy's, or that address itself; ArgumentError if it is none."""
+    """Return the address of another library's stream; ArgumentError if it is none."""
     address = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
     is_address = isinstance(address, int) and not isinstance(address, bool) and 0 <= address < 2**64
     if not is_address or _PER_THREAD_STREAM < address < _FIRST_ADDRESS:
@@ -71,7 +68,8 @@ class CudaDevice(NonCopyable):
             from cuda.bindings import driver
         except ImportError as error:
             raise NoDeviceError(
-                f"no CUDA device: cuda-python cannot be imported ({error}); install it with cudnnlite's extra cu12 or cu13"
+                f"no CUDA device: cuda-python cannot be imported ({error}); "
+                "install it with cudnnlite's extra cu12 or cu13"
             ) from error
         self._core, self._driver = core, driver
         self._not_recorded = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
@@ -85,7 +83,8 @@ class CudaDevice(NonCopyable):
             why = str(error).rstrip(".")
             if type(error).__name__ == "DynamicLibNotFoundError":  # which speaks of how it searched
                 why = "no NVIDIA driver is installed (libcuda.so.1 was not found)"
-            # the text says it all; the traceback, of another package, would come first and hide that
+            # the text says it all; the traceback, of another package, would come first and hide
+            # that
             raise NoDeviceError(f"no CUDA device {index}: {why}") from None
         self.index = index
         self.loss = Loss(f"cuda:{index}", driver)
@@ -93,12 +92,10 @@ class CudaDevice(NonCopyable):
         self.default_stream = default = self._device.default_stream
         self.unrecordable = default if int(default.handle) in (0, _LEGACY_STREAM) else None
         self.stand_ins = StandIns()
-        self._borrowed: set[int] = (
-            set()
-        )  # addresses of other libraries' streams, which they may record
-        self._unfreed: list[
-            tuple[Any, Any]
-        ] = []  # memory that was let go while its stream was recorded, and that
+        # Addresses of other libraries' streams, which they may record.
+        self._borrowed: set[int] = set()
+        # Memory that was let go while its stream was recorded, and that stream.
+        self._unfreed: list[tuple[Any, Any]] = []
 
     def __repr__(self) -> str:
         return f"<cuda:{self.index} {self.name}>"
@@ -124,7 +121,7 @@ class CudaDevice(NonCopyable):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make it this thread's current device in the block, and at its end the one that was before."""
+        """Make it this thread's current device in the block, and then the one that was before."""
         failed, before = self._driver.cuCtxGetCurrent()
         self.activate()
         try:
@@ -150,7 +147,7 @@ class CudaDevice(NonCopyable):
         return self.loss.closing()
 
     def stream(self, stream: Any) -> Any:
-        """Return a `cuda.core.Stream` for None, an address, or an object with `__cuda_stream__` or `cuda_stream`."""
+        """Return a `cuda.core.Stream` for None, an address, or another library's stream object."""
         if stream is None:
             return self.default_stream
         if isinstance(stream, self._core.Stream):
@@ -178,9 +175,7 @@ class CudaDevice(NonCopyable):
         try:
             if self._unfreed:
                 self._free_now()
-            buffer = self._device.memory_resource.allocate(nbytes, stream=stream)
-            late = self._borrowed and int(stream.handle) in self._borrowed
-            return LateBuffer(self, buffer, stream) if late else buffer
+            buffer: Any = self._device.memory_resource.allocate(nbytes, stream=stream)
         except Exception as error:
             refuse_allocation(self, nbytes, stream)
             if "OUT_OF_MEMORY" not in str(error):
@@ -188,9 +183,13 @@ class CudaDevice(NonCopyable):
                 raise
             free, total = self.memory_info()
             raise DeviceMemoryError(
-                f"{format_size(nbytes)} of device memory could not be allocated on {self}: {format_size(free)} of "
-                f"{format_size(total)} were free"
+                f"{format_size(nbytes)} of device memory could not be allocated on {self}: "
+                f"{format_size(free)} of {format_size(total)} were free"
             ) from error
+        if self._borrowed and int(stream.handle) in self._borrowed:
+            buffer = LateBuffer(self, buffer, stream)
+        observer.current.memory_allocated(self, buffer, nbytes)
+        return buffer
 
     def free(self, buffer: Any, stream: Any) -> None:
         """Free memory in the order of a stream; later, where that is being recorded."""
@@ -206,14 +205,14 @@ class CudaDevice(NonCopyable):
 
     @telling_loss
     def memory_info(self) -> tuple[int, int]:
-        """Return (free, total) bytes: what the driver has, and what the pool holds but nobody uses."""
+        """Return (free, total) bytes; free is also what the pool holds but nobody uses."""
         self.activate()
         result, free, total = self._driver.cuMemGetInfo()
         self._check("cuMemGetInfo", (result,))
         pool = getattr(self._device.memory_resource, "attributes", None)  # only a pool has any
-        return free + (
-            pool.reserved_mem_current - pool.used_mem_current if pool is not None else 0
-        ), total
+        if pool is not None:
+            free += pool.reserved_mem_current - pool.used_mem_current
+        return free, total
 
     @telling_loss
     def memory_used(self) -> int:
@@ -223,16 +222,17 @@ class CudaDevice(NonCopyable):
         return int(pool.used_mem_current) if pool is not None else 0
 
     def allocation_of(self, ptr: int) -> tuple[int, int] | None:
-        """Return the first address and the bytes of the allocation that an address lies in; None if it is the host's."""
+        """Return base and bytes of the allocation that an address is in; None if on the host."""
         self.activate()
         unknown, base, nbytes = self._driver.cuMemGetAddressRange(ptr)
         return None if unknown else (int(base), int(nbytes))
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
-        """Copy a contiguous host array to the device, in stream order; the array may be changed after the return."""
-        self.copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
-        if self._is_pinned(source):  # it is read later unless we wait
-            self.wait(stream)
+        """Copy a contiguous host array, which may be changed after the return, in stream order."""
+        with observer.current.copying_in(self, ptr, source):
+            self._copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
+            if self._is_pinned(source):  # it is read later unless we wait
+                self.wait(stream)
 
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array, and wait for it."""
@@ -240,10 +240,11 @@ class CudaDevice(NonCopyable):
         self.wait(stream)
 
     def _is_pinned(self, host: np.ndarray[Any, Any]) -> bool:
-        # the plural takes memory that CUDA does not know for no error, which compute-sanitizer would report
+        # the plural takes memory that CUDA does not know for no error, which compute-sanitizer
+        # would report
         buffer_id = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID
-        result, found = self._driver.cuPointerGetAttributes(1, [buffer_id], host.ctypes.data)
-        return bool(result) or bool(found[0])
+        result, ids = self._driver.cuPointerGetAttributes(1, [buffer_id], host.ctypes.data)
+        return bool(result) or bool(ids[0])
 
     @telling_loss
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
@@ -254,53 +255,55 @@ class CudaDevice(NonCopyable):
         except Exception as error:
             raise DeviceMemoryError(f"{format_size(nbytes)} of pinned memory: {error}") from error
 
-    @telling_loss
     def copy_rows(
         self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
     ) -> None:
         """Copy between contiguous host memory and rows on the device (`cuMemcpy2DAsync`)."""
+        with observer.current.copying_rows(self, ptr, pitch, host, stream, out=out):
+            self._copy_rows(ptr, pitch, host, stream, out=out)
+
+    @telling_loss
+    def _copy_rows(
+        self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
+    ) -> None:
         self.activate()
         refuse_host_copy(self, stream, out=out)
         rows, width = host.shape
         if rows == 1:  # of any size; a pitch ends at 2 GiB
-            here, there = (
-                self._core.Buffer.from_handle(address, width) for address in (host.ctypes.data, ptr)
-            )
-            (there if out else here).copy_to(here if out else there, stream=stream)
+            on_host = self._core.Buffer.from_handle(host.ctypes.data, width)
+            on_device = self._core.Buffer.from_handle(ptr, width)
+            if out:
+                on_device.copy_to(on_host, stream=stream)
+            else:
+                on_host.copy_to(on_device, stream=stream)
         else:
-            kinds, copy = self._driver.CUmemorytype, self._driver.CUDA_MEMCPY2D()
+            device_memory = self._driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+            host_memory = self._driver.CUmemorytype.CU_MEMORYTYPE_HOST
+            copy = self._driver.CUDA_MEMCPY2D()
             copy.WidthInBytes, copy.Height = width, rows
             if out:
-                copy.srcMemoryType, copy.srcDevice, copy.srcPitch = (
-                    kinds.CU_MEMORYTYPE_DEVICE,
-                    ptr,
-                    pitch,
-                )
-                copy.dstMemoryType, copy.dstHost, copy.dstPitch = (
-                    kinds.CU_MEMORYTYPE_HOST,
-                    host.ctypes.data,
-                    width,
-                )
+                copy.srcMemoryType, copy.dstMemoryType = device_memory, host_memory
+                copy.srcDevice, copy.srcPitch = ptr, pitch
+                copy.dstHost, copy.dstPitch = host.ctypes.data, width
             else:
-                copy.dstMemoryType, copy.dstDevice, copy.dstPitch = (
-                    kinds.CU_MEMORYTYPE_DEVICE,
-                    ptr,
-                    pitch,
-                )
-                copy.srcMemoryType, copy.srcHost, copy.srcPitch = (
-                    kinds.CU_MEMORYTYPE_HOST,
-                    host.ctypes.data,
-                    width,
-                )
+                copy.srcMemoryType, copy.dstMemoryType = host_memory, device_memory
+                copy.srcHost, copy.srcPitch = host.ctypes.data, width
+                copy.dstDevice, copy.dstPitch = ptr, pitch
             self._check("cuMemcpy2DAsync", self._driver.cuMemcpy2DAsync(copy, int(stream.handle)))
         if out and not self._is_pinned(host):
             stream.sync()
 
-    @telling_loss
     def fill_rows(
         self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
     ) -> None:
-        """Set rows to a repeated pattern (`cuMemsetD2D8Async`, `...D16Async`, `...D32Async`; without gaps those of one row)."""
+        """Set rows to a repeated pattern (`cuMemsetD2D8Async`, `...D16Async`, `...D32Async`)."""
+        with observer.current.filling_rows(self, ptr, pitch, width, rows, pattern, stream):
+            self._fill_rows(ptr, pitch, width, rows, pattern, stream)
+
+    @telling_loss
+    def _fill_rows(
+        self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
+    ) -> None:
         self.activate()
         on = self.stand_ins.of(stream)
         if rows == 1:
@@ -316,9 +319,13 @@ class CudaDevice(NonCopyable):
         if result[0]:
             raise RuntimeError(f"{function}: {result[0]}")
 
-    @telling_loss
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy device memory to device memory, in stream order."""
+        with observer.current.copying_within(self, target, source, nbytes, stream):
+            self._copy_within(target, source, nbytes, stream)
+
+    @telling_loss
+    def _copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         self.activate()
         buffer = self._core.Buffer.from_handle
         buffer(source, nbytes).copy_to(buffer(target, nbytes), stream=self.stand_ins.of(stream))
@@ -339,13 +346,13 @@ class CudaDevice(NonCopyable):
         return float(end - start)
 
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
-        """Record what `work` enqueues into a CUDA graph; None where cuDNN, or CUDA on this stream, refuses."""
+        """Record what `work` enqueues into a CUDA graph; None where cuDNN or CUDA refuses."""
         self.activate()
         if int(stream.handle) in (0, _LEGACY_STREAM):
             return None  # CUDA does not capture the legacy default stream
         recorder = CudaRecorder(stream)
         try:
-            with recorder:
+            with observer.current.capturing_for_timing(self), recorder:
                 work()
         except (CudnnError, CaptureError):
             return None
@@ -368,11 +375,12 @@ class CudaDevice(NonCopyable):
         result, status = self._driver.cuStreamIsCapturing(stream.handle)
         if result:
             self.loss.tell()
-        # asking the legacy stream while another one is captured is an error of its own: waiting would be one too
+        # asking the legacy stream while another one is captured is an error of its own: waiting
+        # would be one too
         return bool(result) or status != self._not_recorded
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
-        """View an array with `__dlpack__` or `__cuda_array_interface__`; its producer's stream is waited for."""
+        """View another library's array; its producer's stream is waited for."""
         self.activate()
         try:
             if (
@@ -393,7 +401,7 @@ class CudaDevice(NonCopyable):
             ) from error
         if not view.is_device_accessible:
             raise host_array_error(array, argument)
-        if not self._holds(view, hasattr(array, "__dlpack__")):
+        if not self._holds(view, is_dlpack=hasattr(array, "__dlpack__")):
             raise ArrayTypeError(
                 f"{argument} is on another device than the handle, which is on cuda:{self.index}"
             )
@@ -401,11 +409,13 @@ class CudaDevice(NonCopyable):
             strides = packed_strides(tuple(shape), "packed")
         # JAX's arrays never change, but neither protocol lets them say so
         immutable = view.readonly or type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
-        return ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, immutable, view)
+        adopted = ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, immutable, view)
+        observer.current.memory_adopted(self, adopted)
+        return adopted
 
-    def _holds(self, view: Any, told: bool) -> bool:
-        """Tell whether an array is on this device: DLPack says it; and of a pool's memory CUDA always says device 0."""
-        if not told and view.ptr:
+    def _holds(self, view: Any, *, is_dlpack: bool) -> bool:
+        """Tell whether an array is on this device; of a pool's memory CUDA always says device 0."""
+        if not is_dlpack and view.ptr:
             driver, location = self._driver, self._driver.CUmemLocation()
             attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
             failed, pool = driver.cuPointerGetAttribute(attribute, view.ptr)
@@ -418,11 +428,17 @@ class CudaDevice(NonCopyable):
                 return not failed and bool(access)
         return bool(view.device_id == self.index)
 
-    @telling_loss
     def export_dlpack(
         self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any
     ) -> Any:
         """Return a DLPack capsule of the array."""
+        observer.current.memory_exported(self, array)
+        return self._export_dlpack(array, stream, consumer, options)
+
+    @telling_loss
+    def _export_dlpack(
+        self, array: ForeignArray, stream: Any, consumer: int | None, options: dict[str, Any]
+    ) -> Any:
         self.activate()
         if consumer != -1:  # -1: the consumer wants no ordering
             address = _LEGACY_STREAM if consumer is None else int(consumer)
@@ -439,12 +455,13 @@ class CudaDevice(NonCopyable):
         return _DLPACK_CUDA, self.index
 
     def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
-        """Return version 3 of the CUDA array interface, with the stream that readers must wait for."""
+        """Return version 3 of the CUDA array interface, with the stream to wait for."""
+        observer.current.memory_exported(self, array)
         return array.cuda_array_interface(int(stream.handle))
 
 
 class _BorrowedStream:
-    """A foreign stream as cuda.core takes it: by a protocol that not all speak, and with its owner kept alive."""
+    """A foreign stream as cuda.core takes it: by a protocol that not all have; keeps its owner."""
 
     def __init__(self, address: int, owner: object) -> None:
         self._address = address

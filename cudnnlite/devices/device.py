@@ -1,7 +1,7 @@
 """`Device`: what the layers above need of a device, CUDA or emulated.
 
-A device pairs the function table with memory and streams.  On CUDA these are cuda.core's; the emulated device has the same
-methods, so that nothing above asks which one it has.
+A device pairs the function table with memory and streams.  On CUDA these are cuda.core's; the
+emulated device has the same methods, so that nothing above asks which one it has.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class Recorder(Protocol):
 class StandIns(dict[tuple[int, int], Any]):
     """The streams of a device that are recorded in place of others, by the thread and the stream in whose place.
 
-    So the legacy default stream, which CUDA does not record, is like any other; what is dropped meanwhile is freed (in a stream
-    that is being recorded that fails); and what other threads and libraries do on the stream is their own affair.  A stand-in
-    waits for nothing: what is recorded does not run.
+    So the legacy default stream, which CUDA does not record, is like any other; what is dropped
+    meanwhile is freed (in a stream that is being recorded that fails); and what other threads and
+    libraries do on the stream is their own affair.  A stand-in waits for nothing: what is recorded
+    does not run.
     """
 
     def of(self, stream: Any) -> Any:

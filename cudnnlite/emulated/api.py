@@ -1,7 +1,8 @@
 """`EmulatedApi`: the function table whose device functions are NumPy.
 
-Functions that need no device are libcudnn's own.  The arguments of those that do pass through a C function pointer of the
-generated argument types, so that they are marshalled exactly as for the real library.
+Functions that need no device are libcudnn's own.  The arguments of those that do pass through a C
+function pointer of the generated argument types, so that they are marshalled exactly as for the
+real library.
 """
 
 from __future__ import annotations
@@ -40,18 +41,15 @@ class EmulatedApi(CudnnApi):
         super().__init__(library, memory=lambda: (memory.left, memory.capacity))
         self.memory = memory
         self.real = CudnnApi(library)
-        self.handles: dict[int, Any] = {}  # address of each live handle -> its state
-        self.backend: dict[
-            int, Any
-        ] = {}  # address of each live backend descriptor -> what it holds
-        self.remembered: dict[
-            int, Any
-        ] = {}  # address of a live descriptor -> what libcudnn does not keep of it
-        self.tapes: dict[
-            int, Tape
-        ] = {}  # by the address of each stream that is being recorded: the work so far
+        # By the addresses of live handles, their states; of live backend descriptors, what they
+        # hold; of other live descriptors, what libcudnn does not keep of them.
+        self.handles: dict[int, Any] = {}
+        self.backend: dict[int, Any] = {}
+        self.remembered: dict[int, Any] = {}
+        # By the addresses of streams that are being recorded, the work so far.
+        self.tapes: dict[int, Tape] = {}
         self.ran: set[object] = set()  # the kernels that did something since this was emptied
-        # ctypes needs these alive as long as they may be called
+        # ctypes needs these alive as long as they may be called.
         self._callbacks: dict[str, Any] = {}
 
     def _pointer(self, record: Function) -> Any:
@@ -64,7 +62,7 @@ class EmulatedApi(CudnnApi):
         return lambda *arguments: self.run(record.name, marshal(*arguments))
 
     def run(self, name: str, work: Callable[[], object]) -> None:
-        """Do a function's work; what it raises becomes the status, and the error, of that function."""
+        """Do a function's work; what it raises becomes that function's status and error."""
         try:
             work()
             return
@@ -81,7 +79,7 @@ class EmulatedApi(CudnnApi):
         raise status_error(name, status, words, self._memory)
 
     def _marshal(self, record: Function) -> Call:
-        """Return what takes converted arguments and returns a Python call with what C saw of them."""
+        """Return what takes converted arguments and returns a Python call of what C saw."""
         # of two threads that bind at once, both take the first one's, which the table keeps alive
         return untyped(
             self._callbacks.setdefault(record.name, through_c(record, partial(self._enter, record)))
@@ -102,7 +100,7 @@ class EmulatedApi(CudnnApi):
             self.enqueue(self.handles[named["handle"].value].stream, record.name, work)
 
     def enqueue(self, stream: int, name: str, work: Callable[[], object]) -> None:
-        """Do work on a stream: now, or at each launch of the graph where the stream is being recorded."""
+        """Do work on a stream: now, or where it is recorded at each launch of the graph."""
         tape = self.tapes.get(stream)
         if tape is None:
             work()

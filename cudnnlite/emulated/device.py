@@ -1,4 +1,4 @@
-"""`EmulatedDevice`: the emulated half of `cudnnlite.devices.choice`, with NumPy behind the function table."""
+"""`EmulatedDevice`: a device with NumPy behind the function table."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite._raw.library import load_library
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import shown
+from cudnnlite.devices import observer
 from cudnnlite.devices.device import (
     DeviceFacts,
     StandIns,
@@ -37,7 +38,7 @@ _addresses = itertools.count(0x1000, 0x10)
 
 
 class EmulatedStream:
-    """A stream whose work is always done: calls on the emulated device return when they have finished."""
+    """A stream whose work is always done: calls on it return when they have finished."""
 
     def __init__(self, device: EmulatedDevice, handle: int) -> None:
         self.device = device
@@ -54,7 +55,7 @@ class EmulatedStream:
 
 
 class EmulatedRecorder:
-    """Records a stream, whose work is not done meanwhile; see `cudnnlite.devices.device.Recorder`."""
+    """Records a stream, whose work is not done meanwhile; see `devices.device.Recorder`."""
 
     def __init__(self, api: EmulatedApi, stream: EmulatedStream) -> None:
         self._api, self.stream = api, stream
@@ -77,7 +78,7 @@ class EmulatedGraph(NonCopyable):
         self._api, self._tape = api, tape
 
     def launch(self, stream: Any) -> None:
-        """Do all of it, on the addresses that it was recorded with; each must still lie inside a live allocation."""
+        """Do all of it, on the recorded addresses, which must be inside live allocations still."""
         for name, work in self._tape:
             self._api.run(name, work)
 
@@ -106,7 +107,7 @@ class EmulatedDevice(NonCopyable):
         self.index = index
         self.memory = EmulatedMemory(parse_size(capacity, "capacity"))
         self.default_stream, self.unrecordable = EmulatedStream(self, 1), None
-        # an address that was given is good as long as somebody keeps its stream
+        # The address of a stream is valid as long as somebody keeps that stream.
         self._streams: dict[int, ref[EmulatedStream]] = {1: ref(self.default_stream)}
         self.api = EmulatedApi(load_library(), self.memory)
         self.stand_ins = StandIns()
@@ -136,7 +137,7 @@ class EmulatedDevice(NonCopyable):
         return nullcontext()
 
     def synchronize(self) -> None:
-        """Return: there is nothing to wait for; CaptureError while a graph is recorded, as a GPU would refuse."""
+        """Return: there is nothing to wait for; CaptureError while a graph is recorded."""
         refuse_wait(self)
 
     def wait(self, stream: Any) -> None:
@@ -152,26 +153,26 @@ class EmulatedDevice(NonCopyable):
             return self.default_stream
         if isinstance(stream, EmulatedStream) and stream.device is self:
             return stream
-        known = (
-            self._streams.get(stream)
-            if isinstance(stream, int) and not isinstance(stream, bool)
-            else None
-        )
-        if known is not None and (found := known()) is not None:
-            return found
+        if isinstance(stream, int) and not isinstance(stream, bool) and stream in self._streams:
+            at_address = self._streams[stream]()
+            if at_address is not None:
+                return at_address
         raise ArgumentError(f"stream={shown(stream)} is not a stream of {self}")
 
     def create_stream(self) -> EmulatedStream:
         """Make a stream."""
         stream = EmulatedStream(self, next(_addresses))
-        # not a WeakValueDictionary, whose callback is Python, which would lose what a signal handler raises in it
+        # not a WeakValueDictionary, whose callback is Python, which would lose what a signal
+        # handler raises in it
         self._streams[stream.handle] = ref(stream, partial(self._streams.pop, stream.handle))
         return stream
 
     def allocate(self, nbytes: int, stream: Any) -> EmulatedBuffer:
         """Return poisoned memory."""
         refuse_allocation(self, nbytes, stream)
-        return self.memory.allocate(nbytes)
+        buffer = self.memory.allocate(nbytes)
+        observer.current.memory_allocated(self, buffer, nbytes)
+        return buffer
 
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes."""
@@ -182,12 +183,13 @@ class EmulatedDevice(NonCopyable):
         return self.memory.used
 
     def allocation_of(self, ptr: int) -> tuple[int, int] | None:
-        """Return the first address and the bytes of the allocation that an address lies in; None if there is none."""
+        """Return base and bytes of the allocation that an address is in; None if there is none."""
         return self.memory.allocation_of(ptr)
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device."""
-        self.copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
+        with observer.current.copying_in(self, ptr, source):
+            self._copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
 
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array."""
@@ -199,23 +201,37 @@ class EmulatedDevice(NonCopyable):
         def work() -> None:
             self.memory.view(target, nbytes)[:] = self.memory.view(source, nbytes)
 
-        self._enqueue(stream, "cudaMemcpyAsync", work)
+        with observer.current.copying_within(self, target, source, nbytes, stream):
+            self._enqueue(stream, "cudaMemcpyAsync", work)
 
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
         """Return ordinary memory: nothing here is asynchronous."""
+        too_much = DeviceMemoryError(
+            f"{format_size(nbytes)} of pinned memory are more than the host has left"
+        )
         if nbytes > host_memory():
-            raise DeviceMemoryError(
-                f"{format_size(nbytes)} of pinned memory are more than the host has left"
-            )
-        return np.empty(nbytes, np.uint8)
+            raise too_much
+        try:
+            return np.empty(nbytes, np.uint8)
+        except MemoryError:
+            raise too_much from None
 
     def copy_rows(
         self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
     ) -> None:
         """Copy between contiguous host memory and rows on the device."""
+        with observer.current.copying_rows(self, ptr, pitch, host, stream, out=out):
+            self._copy_rows(ptr, pitch, host, stream, out=out)
+
+    def _copy_rows(
+        self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
+    ) -> None:
         refuse_host_copy(self, stream, out=out)
         rows = self._rows(ptr, pitch, host.shape[1], host.shape[0])
-        (host if out else rows)[...] = rows if out else host
+        if out:
+            host[...] = rows
+        else:
+            rows[...] = host
 
     def fill_rows(
         self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
@@ -227,7 +243,9 @@ class EmulatedDevice(NonCopyable):
             # not np.resize, which makes a list of all the repetitions
             whole[...] = np.frombuffer(pattern * (width // len(pattern) + 1), np.uint8, width)
 
-        self._enqueue(stream, "cudaMemsetAsync" if rows == 1 else "cudaMemset2DAsync", work)
+        name = "cudaMemsetAsync" if rows == 1 else "cudaMemset2DAsync"
+        with observer.current.filling_rows(self, ptr, pitch, width, rows, pattern, stream):
+            self._enqueue(stream, name, work)
 
     def _rows(self, ptr: int, pitch: int, width: int, rows: int) -> np.ndarray[Any, Any]:
         memory = self.memory.view(ptr, (rows - 1) * pitch + width)
@@ -257,10 +275,13 @@ class EmulatedDevice(NonCopyable):
         return bool(self.stand_ins) and self.stand_ins.of(stream).handle in self.api.tapes
 
     def _enqueue(self, stream: Any, name: str, work: Callable[[], object]) -> None:
-        self.api.enqueue(self.stand_ins.of(stream).handle, name, work) if self.stand_ins else work()
+        if self.stand_ins:
+            self.api.enqueue(self.stand_ins.of(stream).handle, name, work)
+        else:
+            work()
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
-        """View an array that another library made over this device's memory (from a DeviceArray's `__dlpack__`).
+        """View another library's array over this device's memory (of a DeviceArray's `__dlpack__`).
 
         Any other host memory is refused, as a GPU would refuse it.
         """
@@ -278,12 +299,14 @@ class EmulatedDevice(NonCopyable):
         )
         if isinstance(array, np.ndarray) or not self.memory.contains(foreign.ptr, foreign.nbytes):
             raise host_array_error(array, argument)
+        observer.current.memory_adopted(self, foreign)
         return foreign
 
     def export_dlpack(
         self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any
     ) -> Any:
         """Return a DLPack capsule; NumPy makes it, so the memory is the host's, as it really is."""
+        observer.current.memory_exported(self, array)
         owner = array.owner
         memory = (
             owner.bytes()
@@ -307,7 +330,8 @@ class EmulatedDevice(NonCopyable):
     def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
         """Refuse: the memory is the host's, and a reader would crash."""
         raise AttributeError(
-            "arrays on the emulated device have no __cuda_array_interface__: their memory is the host's"
+            "arrays on the emulated device have no __cuda_array_interface__: "
+            "their memory is the host's"
         )
 
 

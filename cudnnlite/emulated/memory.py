@@ -1,7 +1,8 @@
 """The emulated device's memory: host memory behind addresses that are checked at every use.
 
-Stricter than hardware: a pointer must lie inside one live allocation, new memory is all NaN, freed memory all garbage.
-A large allocation becomes so part by part, where it is looked at: what nobody uses takes no memory of the host's.
+Stricter than hardware: a pointer must lie inside one live allocation, new memory is all NaN, freed
+memory all garbage. A large allocation becomes so part by part, where it is looked at: what nobody
+uses takes no memory of the host's.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from __future__ import annotations
 import bisect
 import ctypes
 import os
+import resource
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from cudnnlite._raw.calls import Alive
 from cudnnlite._raw.noncopyable import NonCopyable
-from cudnnlite.arguments import refusals_ignored
 from cudnnlite.devices.storage import host_bytes
 from cudnnlite.errors import DeviceMemoryError
 from cudnnlite.sizes import format_size
@@ -29,26 +28,14 @@ from cudnnlite.sizes import format_size
 ALIGNMENT = 256  # as cudaMalloc gives
 POISON_NEW = 0xFF  # NaN in every floating-point format, -1 in signed integers
 POISON_FREED = 0xA5
-QUARANTINE = 16 << 20  # freed memory whose addresses are not handed out again yet, in bytes
-_OVERHEAD = 512  # what a block takes beside its bytes: alignment, and Python's objects
-_UNASKED = 16 << 20  # so many bytes are allocated without a look at what the host has left
+QUARANTINE = 16 << 20  # bytes of freed memory whose addresses are not handed out again yet
+_OVERHEAD = 512  # bytes that a block takes beside its own: alignment, and Python's objects
 _PART = 2 << 20  # bytes; as large as a huge page
-# of both versions of control groups: where they are, and the files with the limit, the use, and what of that is a mere cache
-_GROUPS = {
-    "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    "memory": (
-        "sys/fs/cgroup/memory",
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
-}
-
 Bytes = npt.NDArray[np.uint8]
 
 
 class IllegalAddressError(Exception):
-    """A pointer does not lie inside a live allocation: what a GPU reports as an illegal memory access, if at all."""
+    """A pointer is not inside a live allocation: on a GPU an illegal memory access, if reported."""
 
 
 _memories = Alive()
@@ -60,27 +47,29 @@ class EmulatedMemory(NonCopyable):
     Parameters
     ----------
     capacity : int
-        Bytes that may be allocated at once.
+        Bytes of memory that the device says it has; as many may be allocated, as far as the host
+        has them.
     large : int
         Bytes from which an allocation is poisoned part by part.
     """
 
     def __init__(self, capacity: int, large: int = 16 << 20) -> None:
         self.capacity = capacity
+        self._limit = min(capacity, host_memory())
         self.large = large
         self.peak = 0
         self._used = 0
         self._blocks: dict[int, Bytes] = {}
-        # Of large blocks: which of their parts nobody has looked at, so that they have no memory.
+        # Of each large block: whether nobody has looked at a part, so that the host gave no memory
+        # for it.
         self._untouched: dict[int, npt.NDArray[np.bool_]] = {}
         self._addresses: list[int] = []
         self._quarantine: deque[Bytes] = deque()
         self._quarantined = 0
-        # Buffers that are gone, to be freed by the next use of this memory.  `append` is C: a finalizer in Python would lose
-        # what a signal handler raises in it.
+        # Buffers that are gone, to be freed by the next use of this memory.  They are put there by
+        # `append`, which is C: a finalizer in Python would lose what a signal handler raises in it.
         self._owners: dict[int, _Owner] = {}
         self._dropped: deque[_Owner] = deque()
-        self._unasked = _UNASKED  # what was allocated since the host was asked
         self._lock = threading.RLock()
         _memories.add(self)
 
@@ -96,8 +85,8 @@ class EmulatedMemory(NonCopyable):
 
     @property
     def left(self) -> int:
-        """The bytes that can be allocated: what is free, as far as the host has it."""
-        return min(self.capacity - self.used, host_memory())
+        """The bytes that are free."""
+        return self._limit - self.used
 
     def allocate(self, nbytes: int) -> EmulatedBuffer:
         """Allocate poisoned memory.
@@ -109,18 +98,17 @@ class EmulatedMemory(NonCopyable):
         """
         with self._lock:
             self._free_dropped()
-            self._unasked += nbytes
-            if nbytes > self.capacity - self.used or (
-                self._unasked > _UNASKED and nbytes > self.left
-            ):
-                raise self._too_much(nbytes)
             if nbytes == 0:
                 return EmulatedBuffer(self, 0, 0)
-            self._unasked %= _UNASKED
+            if nbytes > self.left:
+                raise self._too_much(nbytes)
             try:
                 raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-            except MemoryError as error:  # a limit of the process
-                raise self._too_much(nbytes) from error
+            except MemoryError as error:
+                raise DeviceMemoryError(
+                    f"{format_size(nbytes)} of emulated device memory are not there: "
+                    "the host gives this process no more"
+                ) from error
             offset = -raw.ctypes.data % ALIGNMENT
             block = raw[offset : offset + nbytes]
             address = block.ctypes.data
@@ -145,16 +133,13 @@ class EmulatedMemory(NonCopyable):
             return buffer
 
     def _too_much(self, nbytes: int) -> DeviceMemoryError:
-        left = self.left
-        why = (
-            ", which is what the host has left for this process"
-            if left < self.capacity - self.used
-            else ""
+        text = (
+            f"{format_size(nbytes)} of emulated device memory are not there: "
+            f"{format_size(self.left)} of {format_size(self.capacity)} are free"
         )
-        return DeviceMemoryError(
-            f"{format_size(nbytes)} of emulated device memory are not there: {format_size(left)} of "
-            f"{format_size(self.capacity)} are free{why}"
-        )
+        if self._limit < self.capacity:
+            text += ", which is what the host has left for this process"
+        return DeviceMemoryError(text)
 
     def free(self, address: int) -> None:
         """Fill the allocation at `address` with garbage and forget it."""
@@ -175,7 +160,7 @@ class EmulatedMemory(NonCopyable):
                 self._quarantined -= self._quarantine.popleft().nbytes + _OVERHEAD
 
     def _repair(self) -> None:
-        """Bring the books in order after an interrupt between two of them; the blocks are what there is."""
+        """Rebuild `_addresses` and `_used` from `_blocks` after an interrupt."""
         self._addresses[:] = sorted(self._blocks)
         self._used = sum(block.nbytes for block in self._blocks.values())
 
@@ -195,11 +180,6 @@ class EmulatedMemory(NonCopyable):
         for part in first + np.flatnonzero(untouched[first:end]):
             self._blocks[start][part * _PART : (part + 1) * _PART] = POISON_NEW
             untouched[part] = False  # last: an interrupt before it lets the part be poisoned again
-
-    @property
-    def promised(self) -> int:
-        """The bytes that are allocated, and for which the host has given no memory yet."""
-        return sum(_PART * int(untouched.sum()) for untouched in tuple(self._untouched.values()))
 
     def _free_dropped(self) -> None:
         while self._dropped:
@@ -231,7 +211,8 @@ class EmulatedMemory(NonCopyable):
             start = self._find(address, nbytes)
             if start is None:
                 raise IllegalAddressError(
-                    f"{nbytes} bytes at {address:#x} do not lie inside one live allocation of the emulated device"
+                    f"{nbytes} bytes at {address:#x} do not lie inside one live allocation "
+                    "of the emulated device"
                 )
             self._poison(start, address - start, nbytes)
             return self._blocks[start][address - start : address - start + nbytes]
@@ -241,7 +222,7 @@ class EmulatedMemory(NonCopyable):
         return self.view(ctypes.addressof(pointer.contents), 4 * count).view(np.int32)
 
     def allocation_of(self, address: int) -> tuple[int, int] | None:
-        """Return the first address and the bytes of the live allocation that an address lies in; None if there is none."""
+        """Return base and bytes of the allocation that an address is in; None if there is none."""
         with self._lock:
             self._free_dropped()
             start = self._find(address, 1)
@@ -256,9 +237,8 @@ class EmulatedMemory(NonCopyable):
 
 
 def _after_fork() -> None:
-    for (
-        memory
-    ) in _memories:  # of the threads that used it, one that may have had the lock is not there
+    for memory in _memories:
+        # A thread that had the lock is not in the forked process.
         memory._lock = threading.RLock()
         memory._repair()
 
@@ -295,44 +275,8 @@ class EmulatedBuffer(NonCopyable):
         return host_bytes(self)
 
 
-def host_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that can still be had; a lot where the system does not say."""
-    return max(0, min(_left(root), default=1 << 62))
-
-
-def _left(root: Path) -> Iterator[int]:
-    # Limits of memory that is used do not count what is promised; one of addresses does.
-    promised = sum(memory.promised for memory in _memories)
-    with refusals_ignored():
-        yield _named(root / "proc/meminfo", "MemAvailable:") * 1024 - promised
-    with refusals_ignored():
-        _, _, limit = (
-            (root / "proc/self/limits").read_text().partition("Max address space")
-        )  # as `ulimit -v` sets it
-        if limit.split()[:1] not in ([], ["unlimited"]):
-            yield int(limit.split()[0]) - _named(root / "proc/self/status", "VmSize:") * 1024
-    with refusals_ignored():
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers in _GROUPS:
-                place, limit, use, cache = _GROUPS[controllers]
-                group = Path(path.lstrip("/"))
-                # each bounds those inside it; a container does not see all of them
-                for where in (root / place / folder for folder in (group, *group.parents)):
-                    with refusals_ignored():
-                        most, used = ((where / name).read_text().strip() for name in (limit, use))
-                        if most.isdigit():  # not "max"
-                            cached = _named(where / "memory.stat", cache)
-                            yield int(most) - int(used) + cached - promised
-
-
-def _named(file: Path, name: str) -> int:
-    """Return the number behind a name in a file of names and numbers."""
-    return next(
-        (
-            int(words[1])
-            for line in file.read_text().splitlines()
-            if (words := line.split())[0] == name
-        ),
-        0,
-    )
+def host_memory() -> int:
+    """Return the bytes that this process may have: the host's, or what `ulimit -v` allows."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return total if limit == resource.RLIM_INFINITY else min(total, limit)

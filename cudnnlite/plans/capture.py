@@ -8,17 +8,18 @@ from threading import get_ident
 from typing import Any
 
 from cudnnlite._raw.types import cudaStream_t
-from cudnnlite.devices import arrays
+from cudnnlite.devices import arrays, observer
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.device import Device, Recorder, refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.plan import Plan
-from cudnnlite.problems import recording
+from cudnnlite.problems import call_watch
+from cudnnlite.texts import counted
 
 
 class CapturedGraph(Plan):
-    """What `capture` recorded: `launch()` enqueues all of it at once, on the addresses that it was recorded with.
+    """What `capture` recorded: `launch()` enqueues all of it at once, on the recorded addresses.
 
     Until it is closed, by itself or with its handle, it keeps alive what its launches need: the
     memory of the operands, the plans, the workspace; also where their owners close them.
@@ -36,9 +37,9 @@ class CapturedGraph(Plan):
         super().__init__(handle, f"CapturedGraph on {handle.device}")
         self._stream = handle.stream
         self._graph: Any = None
-        self._kept: list[Any] = [handle.workspace.keep(self._stream)]
+        self._memory: list[Any] = [handle.workspace.keep(self._stream)]
         self._plans: set[Plan] = set()
-        self._resources.callback(self._kept.clear)
+        self._resources.callback(self._memory.clear)
         self.calls = 0
 
     def keep(self, plan: Plan, operands: Iterable[Any]) -> None:
@@ -52,14 +53,15 @@ class CapturedGraph(Plan):
 
     def keep_memory(self, operands: Iterable[Any]) -> None:
         """Keep the memory of arrays until this graph is closed."""
-        # another array in the same memory: its owner may close the one that was given
-        self._kept += [
-            arrays.part_of(each, each.spec) if isinstance(each, DeviceArray) else each
-            for each in operands
-        ]
+        for operand in operands:
+            if isinstance(operand, DeviceArray):
+                # Another array in the same memory: the owner of this one may close it.
+                self._memory.append(arrays.part_of(operand, operand.spec))
+            else:
+                self._memory.append(operand)
 
-    def own(self, graph: Any) -> None:
-        """Take over what a device recorded."""
+    def take_over(self, graph: Any) -> None:
+        """Own what a device recorded."""
         if self._closed:  # in the block already
             graph.close()
         else:
@@ -81,17 +83,22 @@ class CapturedGraph(Plan):
         """
         if self._closed or get_ident() != self._thread:
             self.use()
-        if self._graph is None or recording.active:
+        if self._graph is None or call_watch.active:
             refuse_launch(self._device, self._stream)
         try:
-            self._graph.launch(self._stream)
+            with observer.current.launching(self._device, self._graph, self._stream):
+                self._graph.launch(self._stream)
         except Exception:
             refuse_launch(self._device, self._stream)  # another library's capture
             raise
 
     def __repr__(self) -> str:
-        state = "closed " if self._closed else "" if self._graph is not None else "recording "
-        return f"<{state}{self._description}: {self.calls} call{'s' * (self.calls != 1)}>"
+        state = ""
+        if self._closed:
+            state = "closed "
+        elif self._graph is None:
+            state = "recording "
+        return f"<{state}{self._description}: {counted(self.calls, 'call')}>"
 
 
 def refuse_launch(device: Device, stream: object) -> None:
@@ -101,7 +108,7 @@ def refuse_launch(device: Device, stream: object) -> None:
 
 @contextmanager
 def capture(handle: Handle) -> Iterator[CapturedGraph]:
-    """Record the operations on a handle as a CUDA graph instead of running them, until the block ends.
+    """Record the operations on a handle as a CUDA graph in the block, instead of running them.
 
     The graph then does with one launch what the calls did one by one, in the same memory.  Nothing
     is computed in the block.
@@ -160,10 +167,7 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     use(handle)
     graph = CapturedGraph(handle)
     try:
-        with (
-            recorded(handle) as recorder,
-            recording.record_problems(),
-        ):  # where plans look closer at each call
+        with recorded(handle) as recorder, call_watch.watching(graph):
             handle.graph = graph
             try:
                 yield graph
@@ -172,12 +176,12 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     except BaseException:
         graph.close()
         raise
-    graph.own(recorder.graph)
+    graph.take_over(recorder.graph)
 
 
 @contextmanager
 def recorded(handle: Handle) -> Iterator[Recorder]:
-    """Record what is enqueued on a handle's stream in the block; after it, the recorder has the graph.
+    """Record what is enqueued on a handle's stream in the block; then the recorder has the graph.
 
     Raises
     ------
@@ -186,29 +190,28 @@ def recorded(handle: Handle) -> Iterator[Recorder]:
     """
     stream, thread = handle.stream, get_ident()
     refuse_in_capture(handle.device, stream, "no other can be", "end that capture first")
-    recorder, stand_ins, key = (
-        handle.device.recorder(),
-        handle.device.stand_ins,
-        (thread, int(stream.handle)),
-    )
-
-    def use_stream(its: Any) -> None:
-        handle.api.cudnnSetStream(handle.ptr, cudaStream_t(int(its.handle)))
-
+    recorder = handle.device.recorder()
+    stand_ins, key = handle.device.stand_ins, (thread, int(stream.handle))
     try:
-        use_stream(recorder.stream)
+        _set_stream(handle, recorder.stream)
         with recorder:
             stand_ins[key], handle.recorded_by = recorder.stream, thread
             try:
-                yield recorder
+                with observer.current.capturing(handle.device, recorder):
+                    yield recorder
             finally:
                 del stand_ins[key]
                 handle.recorded_by = 0
     finally:
         try:
-            use_stream(stream)
-        except BaseException:  # a signal handler's
-            use_stream(
-                stream
-            )  # a handle that is left there would go on with a stream that is no more
+            _set_stream(handle, stream)
+        except BaseException:
+            # A signal handler's: a handle that is left there would go on with a stream that is
+            # no more.
+            _set_stream(handle, stream)
             raise
+    observer.current.graph_captured(handle.device, recorder)
+
+
+def _set_stream(handle: Handle, stream: Any) -> None:
+    handle.api.cudnnSetStream(handle.ptr, cudaStream_t(int(stream.handle)))

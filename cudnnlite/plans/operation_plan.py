@@ -22,7 +22,7 @@ from cudnnlite.plans.operands import (
     wait_for_streams,
 )
 from cudnnlite.plans.plan import Plan
-from cudnnlite.problems import recording
+from cudnnlite.problems import call_watch, recording
 from cudnnlite.problems.operation import RESERVE_ALIGNMENT, STRICTEST_ALIGNMENT, all_of
 from cudnnlite.problems.problem import Problem, check_shape
 from cudnnlite.specs import TensorSpec
@@ -208,8 +208,8 @@ class OperationPlan(Plan):
         self, operands: Sequence[Any], out: object, workspace: object = None, reserve: object = None
     ) -> Any:
         """Do what a call does, with the operands as one sequence."""
-        is_recorded = recording.active
-        if is_recorded or self._closed or get_ident() != self._thread:
+        is_watched = call_watch.active
+        if is_watched or self._closed or get_ident() != self._thread:
             self.use()
         if out is None or reserve is not None or self._has_extras:
             arrays = self._with_outputs(operands, out, reserve)
@@ -221,7 +221,7 @@ class OperationPlan(Plan):
                 [*map(_traits, arrays)] == self._last_traits
                 and stream is self._last_stream
                 and workspace is None
-                and not is_recorded
+                and not is_watched
                 and (
                     not self.workspace or self._lease(self.workspace, stream) == self._last_scratch
                 )
@@ -281,7 +281,7 @@ class OperationPlan(Plan):
         finally:
             for other in crossed:
                 other.wait(stream)
-        if recording.active:
+        if call_watch.active:
             recording.record(self.problem)
             self.keep_for_graph((*arrays, workspace))
         return self._result(arrays)

@@ -13,7 +13,7 @@ from cudnnlite.errors import ClosedError
 
 
 class Plan(Closable):
-    """Owns the descriptors of one operation on one handle; closed by `with`, by `close()`, or with the handle.
+    """Owns the descriptors of one operation on one handle; closed by itself, or with the handle.
 
     Subclasses put what they own into `_resources` and define `__call__`.
     """
@@ -51,7 +51,7 @@ class Plan(Closable):
                     self._resources.close()
 
     def keep_for_graph(self, operands: Iterable[Any]) -> None:
-        """Let the graph that is being recorded on the handle, if there is one, keep this plan and what it was called with."""
+        """Let the graph that is recorded on the handle, if any, keep this plan and its operands."""
         if self._handle.graph is not None:
             self._handle.graph.keep(self, operands)
 

@@ -1,4 +1,4 @@
-"""`ReplayedCall`: a prepared call that is recorded as a CUDA graph and then launched, for plans with ``replay=True``."""
+"""`ReplayedCall`: a prepared call that is recorded as a CUDA graph, and launched from then on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import one_of
+from cudnnlite.devices import observer
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import CaptureError, CudnnError, DeviceMemoryError
 from cudnnlite.plans.capture import recorded, refuse_launch
@@ -106,24 +107,19 @@ class ReplayedCall(NonCopyable):
     def __init__(
         self, handle: Handle, prepared: Any, operands: Mapping[str, Operand], *, waits: bool = False
     ) -> None:
-        self._handle, self._device, self._prepared, self._operands = (
-            handle,
-            handle.device,
-            prepared,
-            operands,
-        )
+        self._handle, self._device = handle, handle.device
+        self._prepared, self._operands = prepared, operands
         self._resources = ExitStack()
         self._addresses: dict[str, int] = {}
         self._key: tuple[int, ...] = ()
-        self._told: Mapping[str, int] | None = None  # what the prepared call has now
+        self._prepared_addresses: Mapping[str, int] | None = None
         self._graph: Any = None
         self._graphs: dict[tuple[int, ...], Any] = {}
         self._over_buffers: dict[tuple[int, ...], Any] = {}
         self._buffers: dict[str, int] = {}
         self._last_stream: Any = None
-        self._worth: dict[
-            tuple[int, ...], float
-        ] = {}  # by addresses: which part of a recording was lost so far
+        # By addresses: which part of the cost of a recording calls with them have lost so far.
+        self._worth: dict[tuple[int, ...], float] = {}
         self._waits = waits
         self._recorded_us = 0.0
         self._costs = _NOT_MEASURED
@@ -145,23 +141,25 @@ class ReplayedCall(NonCopyable):
         self._addresses, self._key = addresses, tuple(addresses.values())
         self._graph = self._graphs.get(self._key)
         if self._graph is None:
-            self._tell(addresses)  # what is not aligned is refused here
+            self._set_addresses(addresses)  # An address that is not aligned is refused here.
 
     def function(self) -> None:
         """Make the call on the handle's stream, in one way or another."""
+        if observer.current.needs_each_call:
+            self._call_as_it_is(self._addresses)
+            return
         stream, device = self._handle.stream, self._device
-        asks = (
-            stream is not device.unrecordable or device.stand_ins
-        )  # which takes CUDA as long as the launch
-        if asks and device.is_capturing(stream):  # no graph can be launched into another
+        # Asking CUDA takes as long as the launch.
+        may_be_captured = stream is not device.unrecordable or device.stand_ins
+        if may_be_captured and device.is_capturing(stream):
+            # No graph can be launched into another.
             self._call_as_it_is(self._addresses)
         elif self._graph is not None:
             try:
                 self._graph.launch(stream)
             except Exception:
-                refuse_launch(
-                    device, stream
-                )  # another library records a stream that this one would wait for
+                # Another library records a stream that this one would wait for.
+                refuse_launch(device, stream)
                 raise
             self._launched += 1
         else:
@@ -184,25 +182,26 @@ class ReplayedCall(NonCopyable):
         self._resources.close()
 
     def _call_as_it_is(self, addresses: Mapping[str, int]) -> None:
-        if addresses is not self._told:
-            self._tell(addresses)
+        if addresses is not self._prepared_addresses:
+            self._set_addresses(addresses)
         prepared = self._prepared
         if status := prepared.function(*prepared.arguments):
             prepared.check(status)
 
-    def _tell(self, addresses: Mapping[str, int]) -> None:
-        self._told = (
-            None  # an interrupt in the next line must not leave addresses that nobody knows of
-        )
+    def _set_addresses(self, addresses: Mapping[str, int]) -> None:
+        # An interrupt in `replace` must not leave addresses that nobody knows of.
+        self._prepared_addresses = None
         self._prepared.replace(**addresses)
-        self._told = addresses
+        self._prepared_addresses = addresses
 
     def _call_with_new_addresses(self, stream: object) -> None:
         if not self._graphs or self._why_not:
             self._call_as_it_is(self._addresses)
             self._eager += 1
             if not (self._waits or self._why_not):
-                self._graph = self._keep(self._graphs, self._key, self._addresses, MOST_GRAPHS)
+                self._graph = self._record_graph(
+                    self._graphs, self._key, self._addresses, MOST_GRAPHS
+                )
             self._waits = False
             return
         graph = self._graph_over_buffers(stream)
@@ -217,10 +216,10 @@ class ReplayedCall(NonCopyable):
             if self._measured is not None:
                 lost = (costs.eager_us - costs.launched_us) / costs.recorded_us
         if self._is_worth(self._key, lost):
-            self._graph = self._keep(self._graphs, self._key, self._addresses, MOST_GRAPHS)
+            self._graph = self._record_graph(self._graphs, self._key, self._addresses, MOST_GRAPHS)
 
     def _is_worth(self, key: tuple[int, ...], lost: float) -> bool:
-        """Note which part of a recording's cost a call lost because there was none; tell whether all of it is lost now."""
+        """Add the part of a recording's cost that a call lost; tell whether all is lost now."""
         lost += self._worth.pop(key, 0.0)
         if lost < 1:
             self._worth[key] = lost
@@ -228,14 +227,14 @@ class ReplayedCall(NonCopyable):
                 del self._worth[next(iter(self._worth))]
         return lost >= 1
 
-    def _keep(
+    def _record_graph(
         self,
         graphs: dict[tuple[int, ...], Any],
         key: tuple[int, ...],
         addresses: Mapping[str, int],
         most: int,
     ) -> Any:
-        """Record the call with these addresses and keep the graph; None where that cannot be done, now and ever."""
+        """Record the call with these addresses and keep the graph; None where that is refused."""
         start = time.perf_counter()
         try:
             with recorded(self._handle) as recorder:
@@ -250,7 +249,7 @@ class ReplayedCall(NonCopyable):
         return recorder.graph
 
     def _graph_over_buffers(self, stream: object) -> Any:
-        """Return the graph over the plan's buffers and whatever is not staged; None where there is none."""
+        """Return the graph over the plan's buffers and what is not staged; None if none is."""
         costs = self._costs
         key = tuple(
             bool(value) if name in self._operands else value
@@ -268,12 +267,12 @@ class ReplayedCall(NonCopyable):
                 return None
         elif not self._is_worth(key, (costs.eager_us - costs.staged_us) / costs.recorded_us):
             return None
-        there = self._addresses | {
+        on_buffers = self._addresses | {
             name: self._buffers[name] for name in self._operands if self._addresses[name]
         }
-        graph = self._keep(self._over_buffers, key, there, _STAGING)
+        graph = self._record_graph(self._over_buffers, key, on_buffers, _STAGING)
         if graph is not None and self._measured is None and not self._device.times_mean_nothing:
-            self._measure(stream, graph, there)
+            self._measure(stream, graph, on_buffers)
         if self._stages:
             return graph
         self._give_buffers_back()
@@ -287,25 +286,27 @@ class ReplayedCall(NonCopyable):
 
     def _call_staged(self, stream: Any, graph: Any, addresses: Mapping[str, int]) -> None:
         if self._last_stream is not None and self._last_stream is not stream:
-            stream.wait(self._last_stream)  # it may still be at work on the buffers
+            stream.wait(self._last_stream)  # It may still be at work on the buffers.
         self._last_stream = stream
-        there = [
-            (each, addresses[name], self._buffers[name]) for name, each in self._operands.items()
+        copies = [
+            (operand, addresses[name], self._buffers[name])
+            for name, operand in self._operands.items()
+            if addresses[name]
         ]
-        for operand, own, buffer in there:
-            if operand.read and own:
-                self._device.copy_within(buffer, own, operand.nbytes, stream)
+        for operand, address, buffer in copies:
+            if operand.read:
+                self._device.copy_within(buffer, address, operand.nbytes, stream)
         graph.launch(stream)
-        for operand, own, buffer in there:
-            if operand.written and own:
-                self._device.copy_within(own, buffer, operand.nbytes, stream)
+        for operand, address, buffer in copies:
+            if operand.written:
+                self._device.copy_within(address, buffer, operand.nbytes, stream)
 
     def _measure(self, stream: Any, graph: Any, over_buffers: dict[str, int]) -> None:
-        """Measure the ways to make a call, on the plan's buffers and one more: no operand is touched.  Waits for the stream."""
+        """Measure the ways to make a call, on buffers of the plan; waits for the stream."""
         with ExitStack() as stack:
             try:
                 elsewhere = self._allocate(
-                    max(each.nbytes for each in self._operands.values()), stream, stack
+                    max(operand.nbytes for operand in self._operands.values()), stream, stack
                 )
             except DeviceMemoryError:  # another time
                 return
@@ -330,7 +331,7 @@ class ReplayedCall(NonCopyable):
 def with_replay(
     rows: Sequence[AlgorithmResult], measure: Callable[[AlgorithmResult], Replay | None]
 ) -> list[AlgorithmResult]:
-    """Return rows, and of two that may win by it a second one, of calls that are launched as graphs; ranked.
+    """Return rows, and of two that may win by it a second one, of launched graphs; ranked.
 
     Those two take the device the least; of rows that were timed together one is tried.  `rows` are
     what eager calls take; `measure` makes a plan with ``replay=True`` for a row, calls it twice
@@ -342,32 +343,30 @@ def with_replay(
         for row in rows
         if row.ok and row.call_us is not None and row.time_ms is not None
     ]
-    found = list(rows)
+    ranking = list(rows)
     hopeful = {
         (us, row.call_us): row for us, row in reversed(timed) if max(_GAIN * us, _LEAST_US) < best
     }
     for _, row in sorted(hopeful.items(), key=lambda pair: pair[0])[:_MOST_TRIED]:
         try:
-            told = measure(row)
+            replay = measure(row)
         except (CudnnError, DeviceMemoryError):
             continue
-        if told is not None and told.costs is not None:
-            own = max(
-                0.0, (row.call_us or 0.0) - told.costs.eager_us
-            )  # the plan's checks, which it did not measure
-            us = told.costs.staged_us + own
-            found.append(
-                replace(
-                    row,
-                    replay=True,
-                    heuristic=None,
-                    call_us=us,
-                    host_us=None,
-                    call_spread_us=None,
-                    remark="",
-                )
-            )
-    return ranked(found, latency=True)
+        if replay is None or replay.costs is None:
+            continue
+        # The plan's checks, which it did not measure.
+        checks_us = max(0.0, (row.call_us or 0.0) - replay.costs.eager_us)
+        replayed = replace(
+            row,
+            replay=True,
+            heuristic=None,
+            call_us=replay.costs.staged_us + checks_us,
+            host_us=None,
+            call_spread_us=None,
+            remark="",
+        )
+        ranking.append(replayed)
+    return ranked(ranking, latency=True)
 
 
 def parse_replay(replay: object) -> bool:

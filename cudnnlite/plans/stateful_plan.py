@@ -19,7 +19,7 @@ from cudnnlite.errors import ArgumentError, ClosedError, CudnnError
 from cudnnlite.plans.named_weights import NamedWeights
 from cudnnlite.plans.operands import check_writable, on_device, wait_for_streams
 from cudnnlite.plans.plan import Plan
-from cudnnlite.problems import recording
+from cudnnlite.problems import call_watch
 from cudnnlite.problems.operation import all_of
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
@@ -64,7 +64,7 @@ class PlanByHand(Plan):
             for address, nbytes in clear:
                 self._device.fill(address, nbytes, 0, stream)
             function(*arguments)
-            if recording.active:
+            if call_watch.active:
                 self.keep_for_graph(operands)
         except CudnnError as error:
             self._explain(error)

@@ -1,27 +1,19 @@
 """`record_problems`: which problems a program poses while it runs.
 
-A plan tests `active` and records its problem only where that is true, so that nothing is paid while
-nobody records:
-
-    if recording.active:
-        recording.record(self.problem)
+A plan records its problem only where somebody watches (see `call_watch`), so that nothing is paid
+while nobody records.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from threading import Lock
 
+from cudnnlite.problems import call_watch
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ProblemList
 
-active = False  # whether anyone records: read as `recording.active`, because a name that is imported would not change
-
-_lists: tuple[ProblemList, ...] = ()
-_lock = Lock()
 _paused = ContextVar("cudnnlite.problems.recording.paused", default=False)
 
 
@@ -49,50 +41,24 @@ def record_problems() -> Iterator[ProblemList]:
     >>> print(problems[0].count, problems[0].problem.y.shape)
     2 (1, 4, 6, 6)
     """
-    found = ProblemList()
-    try:
-        _begin(found)
-        yield found
-    finally:
-        try:
-            _end(found)
-        except BaseException:  # a signal handler's, in the midst of it
-            _end(found)
-            raise
-
-
-def _begin(found: ProblemList) -> None:
-    global active, _lists
-    with _lock:
-        _lists, active = (*_lists, found), True
-
-
-def _end(found: ProblemList) -> None:
-    global active, _lists  # noqa: PLW0603
-    with _lock:
-        _lists = tuple(other for other in _lists if other is not found)
-        active = bool(_lists)
-
-
-def _renew() -> None:
-    global _lock  # noqa: PLW0603
-    _lock = Lock()  # a thread that held it is not in a forked process
-
-
-os.register_at_fork(after_in_child=_renew)
+    problems = ProblemList()
+    with call_watch.watching(problems):
+        yield problems
 
 
 def record(problem: Problem) -> None:
     """Count a problem in every list that records, unless this thread has paused."""
-    if not _paused.get():
-        with _lock:
-            for found in _lists:
-                found.add(problem)
+    if _paused.get():
+        return
+    with call_watch.lock:
+        for watcher in call_watch.watchers:
+            if isinstance(watcher, ProblemList):
+                watcher.add(problem)
 
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Let the calls of this thread go unrecorded, those of a search for instance: nobody asked for them."""
+    """Let this thread's calls go unrecorded, a search's for instance: nobody asked for them."""
     before = _paused.set(True)
     try:
         yield

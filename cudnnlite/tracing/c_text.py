@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-# Where a space keeps two characters apart that would end a comment, begin one in it, or begin a trigraph.
+# Where a space keeps two characters apart that would end a comment, begin one in it, or begin a
+# trigraph.
 _BETWEEN = re.compile(r"(?<=\*)(?=/)|(?<=/)(?=\*)|(?<=\?)(?=\?)")
 _PLAIN = frozenset(
     b" !#$%&'()*+,-./0123456789:;<=>@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`abcdefghijklmnopqrstuvwxyz{|}~"
@@ -14,20 +15,21 @@ _PLAIN = frozenset(
 def comment(*lines: str) -> str:
     """Return a comment of one or several lines, whatever characters they have.
 
-    A backslash becomes a slash, because before the end of a line it would join that to the next one.  What cannot be printed
-    (line breaks, controls, halves of characters, what turns the direction of writing) becomes its number.
+    A backslash becomes a slash, because before the end of a line it would join that to the next
+    one.  What cannot be printed (line breaks, controls, halves of characters, what turns the
+    direction of writing) becomes its number.
     """
     text = "\n * ".join(map(_printed, lines))
     return f"/* {text}\n */" if len(lines) > 1 else f"/* {text} */"
 
 
 def string_literal(text: str) -> str:
-    """Return a string literal of a text's UTF-8 bytes; all that has a meaning in C is written in octal."""
+    """Return a string literal of a text's UTF-8 bytes; what means something in C is in octal."""
     content = text.encode(errors="surrogatepass")
     return '"' + "".join(chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in content) + '"'
 
 
 def _printed(text: str) -> str:
     """Return what stands in a comment for a text."""
-    printed = "".join(each if each.isprintable() else f"<U+{ord(each):04X}>" for each in text)
+    printed = "".join(sign if sign.isprintable() else f"<U+{ord(sign):04X}>" for sign in text)
     return _BETWEEN.sub(" ", printed.replace("\\", "/"))

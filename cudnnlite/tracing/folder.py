@@ -17,11 +17,11 @@ FIRST_LINES = {PROGRAM: b"/* Written by cudnnlite ", "Makefile": b"# Written by 
 
 
 class ProgramFolder:
-    """A folder with ``program.c``, a ``Makefile``, and the files in ``inputs/`` that the program reads.
+    """A folder with ``program.c``, a ``Makefile``, and the files in ``inputs/`` that it reads.
 
-    A file that is there already is replaced only if cudnnlite wrote it: the first line of ``program.c`` and ``Makefile`` says
-    so, and what lies in ``inputs/`` is read by such a ``program.c``, or is the same.  Symbolic links in the folder are never
-    followed.
+    A file that is there already is replaced only if cudnnlite wrote it: the first line of
+    ``program.c`` and ``Makefile`` says so, and what lies in ``inputs/`` is read by such a
+    ``program.c``, or is the same.  Symbolic links in the folder are never followed.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class ProgramFolder:
                 self._refuse(name, "was not written by cudnnlite and is not replaced")
 
     def write(self, files: Mapping[str, bytes]) -> None:
-        """Write files by their names in the folder, which is made if need be; all of them are checked before.
+        """Check all files, by their names in the folder, and write them; make it if need be.
 
         Raises
         ------
@@ -68,13 +68,15 @@ class ProgramFolder:
             if self._is_there(name) and not is_ours and self._content(name) != content:
                 self._refuse(
                     name,
-                    f"is there already, is not read by a {PROGRAM} of cudnnlite, and is not replaced",
+                    f"is there already, is not read by a {PROGRAM} of cudnnlite, "
+                    "and is not replaced",
                 )
         with refused_as(ArgumentError, f"{self._label} cannot be written"):
             for name, content in files.items():
                 path = self.path / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # A new file: an old one may have other names too (hard links), and would change under them.
+                # A new file: an old one may have other names too (hard links), and would change
+                # under them.
                 path.unlink(missing_ok=True)
                 with path.open("xb") as file:
                     file.write(content)

@@ -1,4 +1,4 @@
-"""`Memory`: what a trace knows of device memory: allocations, copies, streams, graphs, and what others wrote."""
+"""`Memory`: what a trace knows of device memory: allocations, copies, graphs, what others wrote."""
 
 from __future__ import annotations
 
@@ -9,465 +9,563 @@ import threading
 import weakref
 from bisect import bisect, insort
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
-from cudnnlite._raw.calls import Call
 from cudnnlite.descriptors.native import LIVE
 from cudnnlite.devices.choice import devices
+from cudnnlite.devices.device import Device
+from cudnnlite.devices.device import Recorder as StreamRecorder
+from cudnnlite.devices.foreign import ForeignArray
+from cudnnlite.devices.observer import Observer
 from cudnnlite.errors import CaptureError
-from cudnnlite.tracing.program import Contents, Part, Step, Thing
+from cudnnlite.tracing.program import Contents, Expression, Statement, Variable
 from cudnnlite.warn import warn_user
 
 _PACKAGE = str(Path(__file__).parents[1])
-_ELSEWHERE = (
-    "contextlib.py",
-    "weakref.py",
-    "runpy.py",
-    "<frozen runpy>",
-)  # whose lines are nobody's
-_STREAMS: dict[int, Part] = {0: "0", 1: "cudaStreamLegacy", 2: "cudaStreamPerThread"}
-_SPACES = re.compile("space|states|weights")  # memory that is as large as cuDNN said
+# Frames of these files are no lines of the traced program.
+_PYTHONS_OWN = ("contextlib.py", "weakref.py", "runpy.py", "<frozen runpy>")
+_STREAMS: dict[int, Expression] = {0: "0", 1: "cudaStreamLegacy", 2: "cudaStreamPerThread"}
+# Names of memory whose size cuDNN says.
+_SIZED_BY_CUDNN = re.compile("space|states|weights")
+
+MemoryT = TypeVar("MemoryT", bound="Memory")
+Arguments = ParamSpec("Arguments")
 
 
 @dataclass(eq=False)
-class Buffer(Thing):
-    """An allocation on a device, or another library's array there: from `base` on so many bytes."""
+class Buffer(Variable):
+    """An allocation on a device, or another library's array there: `nbytes` from `base` on.
+
+    Attributes
+    ----------
+    alive : weak reference or None
+        To what owns it; None if it was there before the trace, when nobody told who owns it.
+    answer : Variable or None
+        Holds the number of bytes, if cuDNN was asked for it.
+    shared : bool
+        Whether others may write to it unseen: it was there before the trace, or was handed to
+        another library.
+    digest : bytes or None
+        Of what was in shared memory when the trace read it last.
+    unread : bool
+        Whether the program wrote something there that it has not read since.
+    parts : dict
+        By offset: the bytes of a part whose address cuDNN told, and the variable that holds that
+        address.
+    """
 
     base: int = 0
     nbytes: int = 0
-    alive: Any = None  # a weak reference to what owns it; None where that is somebody else's: it was there before
-    answer: Thing | None = None  # cuDNN's, that is as large
-    shared: bool = False  # whether others may write to it unseen: it was there before, or was handed to another library
-    digest: bytes | None = None  # of what is shared, when it was looked at last
-    unread: bool = False  # whether something was written that nobody has read
-    parts: dict[int, tuple[int, Thing]] = field(
-        default_factory=dict
-    )  # by offset: bytes, and cuDNN's answer where
+    alive: Any = None
+    answer: Variable | None = None
+    shared: bool = False
+    digest: bytes | None = None
+    unread: bool = False
+    parts: dict[int, tuple[int, Variable]] = field(default_factory=dict)
 
-    def size(self) -> Part:
-        """Return how large it is made: what cuDNN was asked for, where it is scratch memory; else so many bytes."""
-        return self.answer if self.answer and _SPACES.search(self.name) else self.nbytes
+    def size(self) -> Expression:
+        """Return the size to allocate: a number, or of scratch memory what cuDNN wrote it to."""
+        if self.answer and _SIZED_BY_CUDNN.search(self.name):
+            return self.answer
+        return self.nbytes
 
-    def at(self, offset: int, nbytes: int = -1) -> Part:
-        """Return somewhere in it; of a part of that size the variable in which cuDNN tells where it is, on whichever device."""
-        size, part = self.parts.get(offset, (0, self))
-        return part if size == nbytes else ["(char *)", self, f" + {offset}"] if offset else self
+    def at(self, offset: int, nbytes: int = -1) -> Expression:
+        """Return an address in it; of a part of that size the variable that cuDNN wrote it to."""
+        part_nbytes, part = self.parts.get(offset, (0, self))
+        if part_nbytes == nbytes:
+            return part
+        if offset == 0:
+            return self
+        return ["(char *)", self, f" + {offset}"]
 
 
 class _Owner(weakref.ref[Any]):
-    """Tells when what owns an allocation is gone, and where that was."""
+    """Tells when the owner of an allocation is gone, and where that allocation was."""
 
     __slots__ = ("base",)
     base: int
 
 
-Place: TypeAlias = tuple[Buffer, int]  # and an offset in it
+Location: TypeAlias = tuple[Buffer, int]  # with the offset in the buffer
 
 
-class Memory:
-    """The part of a recorder that is about memory; its methods `_on_...` stand in for those of devices while it records."""
+def _notification(
+    method: Callable[Concatenate[MemoryT, Arguments], None],
+) -> Callable[Concatenate[MemoryT, Arguments], None]:
+    """Make a method of an observer that is not called within what is recorded as one statement."""
+
+    @wraps(method)
+    def notify(self: MemoryT, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> None:
+        if not self.is_busy:
+            with self.as_one_statement():
+                method(self, *arguments, **options)
+
+    return notify
+
+
+def _surrounding(
+    method: Callable[Concatenate[MemoryT, Arguments], Iterator[None]],
+) -> Callable[Concatenate[MemoryT, Arguments], AbstractContextManager[None]]:
+    """Make a context manager of a method that yields once; its block is one statement."""
+    manager = contextmanager(method)
+
+    @wraps(method)
+    @contextmanager
+    def surround(
+        self: MemoryT, /, *arguments: Arguments.args, **options: Arguments.kwargs
+    ) -> Iterator[None]:
+        if self.is_busy:
+            yield
+        else:
+            with self.as_one_statement(), manager(self, *arguments, **options):
+                yield
+
+    return surround
+
+
+class Memory(Observer):
+    """The part of a trace's recorder that is about memory, streams and graphs.
+
+    Attributes
+    ----------
+    statements : list of Statement
+        What the block did, and what makes what was there before it.
+    warnings : list of str
+        What could not be written out.
+    devices : set of Device
+        Those that were used.
+    over : bool
+        Whether the trace has ended; an observer that is told something all the same records
+        nothing.
+    thread : int
+        Whose block it is.
+    """
+
+    needs_each_call = True
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []  # what the block did, and what makes what was there before
-        self.told: list[str] = []  # what could not be written out
-        self.devices: set[Any] = set()  # those that were used
-        self._things: dict[int, Thing] = {}  # handles, descriptors, graphs, by address
-        self._buffers: dict[int, Buffer] = {}
-        self._bases: list[int] = []  # of buffers, in order
-        self._freed: deque[_Owner] = deque()  # others' threads free as well
+        self.statements: list[Statement] = []
+        self.warnings: list[str] = []
+        self.devices: set[Any] = set()
+        self.over = False
+        self.thread = threading.get_ident()
+        self._variables: dict[int, Variable] = {}  # handles, descriptors and graphs by address
+        self._buffers: dict[int, Buffer] = {}  # by base
+        self._bases: list[int] = []  # of `_buffers`, in order
+        self._freed: deque[_Owner] = deque()  # filled by whichever thread frees memory
         self._streams = dict(_STREAMS)
-        self._last_stream: dict[int, int] = {}  # by device
-        self._answers: dict[
-            int, Thing
-        ] = {}  # sizes that cuDNN told, and the variables that hold them
+        self._last_stream: dict[int, int] = {}  # by the device's index
+        self._answers: dict[int, Variable] = {}  # sizes that cuDNN told, and where they are held
+        self._captured: dict[int, Variable] = {}  # graphs that are captured, by the stream
         self._capturing = False
-        self.over = False  # what still stands in then, because of an interrupt, records nothing
-        self._replaced: list[tuple[Any, str, Any]] = []  # attributes, and what they were
-        self.thread = threading.get_ident()  # whose block it is
-        self.renew()
+        self.renew_locks()
 
-    def renew(self) -> None:
-        """Begin with a lock that nobody has."""
-        self._lock, self._mine = threading.RLock(), threading.local()
+    def renew_locks(self) -> None:
+        """Take new locks, in a forked process: a thread that is not there may have had the old."""
+        self._lock = threading.RLock()
+        self._thread_state = threading.local()
 
-    def stand_in(self, of: Any) -> None:
-        """Put methods `_on_...` in the place of those of a class, or of those that one object has of its own."""
-        for name in [name for name in vars(of) if hasattr(self, f"_on_{name}")]:
-            self.replace(of, name, self._instead(getattr(self, f"_on_{name}"), of, vars(of)[name]))
-
-    def _instead(self, hook: Call, of: Any, own: Call) -> Call:
-        def hooked(*arguments: Any, **options: Any) -> Any:
-            one, *given = arguments if isinstance(of, type) else (of, *arguments)
-            bound = partial(own, one) if isinstance(of, type) else own
-            if self.over or getattr(self._mine, "busy", False):
-                return bound(*given, **options)
-            with self.aside():
-                return hook(bound, one, *given, **options)
-
-        return hooked
-
-    def replace(self, of: Any, name: str, new: Any) -> None:
-        """Set an attribute, until the trace ends."""
-        self._replaced.append((of, name, vars(of)[name]))
-        setattr(of, name, new)
-
-    def put_back(self) -> None:
-        """Undo what `replace` did; harmless when called again, after an interrupt for instance."""
-        for replaced in reversed(self._replaced):
-            setattr(*replaced)
+    @property
+    def is_busy(self) -> bool:
+        """Whether what this thread does is not recorded: it is part of a statement, or too late."""
+        return self.over or getattr(self._thread_state, "is_busy", False)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Record nothing of what this thread does in the block: it is part of something else."""
+    def as_one_statement(self) -> Iterator[None]:
+        """Record nothing of what this thread does in the block: it is part of one statement."""
         with self._lock:
-            self._mine.busy = True
+            self._thread_state.is_busy = True
             try:
                 self._forget_freed()
                 yield
             finally:
-                self._mine.busy = False
+                self._thread_state.is_busy = False
 
-    def tell(self, what: str) -> None:
+    def warn(self, what: str) -> None:
         """Say, once, what the program cannot do."""
-        if what not in self.told:
-            self.told.append(what)
+        if what not in self.warnings:
+            self.warnings.append(what)
             warn_user(f"trace: {what}", RuntimeWarning)
 
     def finish(self) -> None:
         """Read what the block wrote and did not read itself."""
-        with self.aside(), suppress(CaptureError):  # in a capture nothing can be read
+        with self.as_one_statement(), suppress(CaptureError):  # nothing can be read in a capture
             for buffer in self._buffers.values():
                 if buffer.unread and buffer.named_by_use:
-                    self._look(buffer)
-                    self._report((buffer, 0), self._read(buffer))
+                    self._load_if_changed(buffer)
+                    self._add_report((buffer, 0), self._read(buffer))
 
-    def _add(self, function: str, *arguments: Part, **more: Any) -> None:
-        self.steps.append(Step(function, [*arguments], where=where(), **more))
+    def _add(self, function: str, *arguments: Expression, **options: Any) -> None:
+        self.statements.append(Statement(function, [*arguments], where=where(), **options))
 
-    def _place(self, address: int, nbytes: int = 1, *, ask: bool = True) -> Place | None:
-        """Return in which buffer so many bytes lie, and where; None if on no device; none is asked without `ask`.
+    # ------------------------------------------------------------ where something is
 
-        What was taken for an allocation and is too short is replaced by that in which it lies.
+    def _find(self, address: int, nbytes: int = 1) -> Location | None:
+        """Return where `nbytes` at an address are; None if they are on no device.
+
+        A buffer that is too short for them is replaced by the allocation that CUDA says they are
+        in.
         """
-        known: Place | None = None
-        if before := bisect(self._bases, address):
-            buffer = self._buffers[self._bases[before - 1]]
-            if address + nbytes <= buffer.base + buffer.nbytes:
-                return buffer, address - buffer.base
-            if ask and address < buffer.base + buffer.nbytes:
-                known = buffer, address - buffer.base
-        for device in (
-            self.devices | used_devices() if ask and not (known and known[0].alive) else ()
-        ):
-            with device.current():  # the call that is recorded has made its own so
-                found = device.allocation_of(address)
-            if found is not None and (known is None or found[1] > known[0].nbytes):
-                return self._new(device, *found), address - found[0]
-        return known
+        location = self._find_known(address)
+        if location is not None:
+            buffer, offset = location
+            if buffer.alive or offset + nbytes <= buffer.nbytes:
+                return location
+        for device in self.devices | used_devices():
+            with device.current():  # The recorded call has made its own device current.
+                allocation = device.allocation_of(address)
+            if allocation is None:
+                continue
+            base, size = allocation
+            if location is None or size > location[0].nbytes:
+                return self._add_buffer(device, base, size), address - base
+        return location
 
-    def _on(self, device: Any, ptr: int, nbytes: int, written: int = 0) -> Place:
-        """Return where so many bytes are, of which some are about to be written; what is left is looked at."""
-        self.devices.add(device)
-        place = self._place(ptr, nbytes)
-        assert place is not None, f"{ptr:#x} is not on {device}"
-        if place[0].alive is None:  # CUDA may tell of memory whichever device is asked
-            place[0].device = device
-        if written < place[0].nbytes:
-            self._look(place[0])
-        return place
+    def _find_known(self, address: int) -> Location | None:
+        """Return the buffer that an address is in, and the offset; None if there is none."""
+        position = bisect(self._bases, address)
+        if position == 0:
+            return None
+        buffer = self._buffers[self._bases[position - 1]]
+        offset = address - buffer.base
+        return (buffer, offset) if offset < buffer.nbytes else None
 
-    def _new(self, device: Any, base: int, nbytes: int, owner: Any = None) -> Buffer:
-        """Write down an allocation; without an owner it was there before."""
+    def _find_on(self, device: Any, address: int, nbytes: int, written: int = 0) -> Location:
+        """Return where `nbytes` at an address of a device are.
+
+        `written` of them are about to be overwritten; what else there is in the buffer, the program
+        has to load before.
+        """
         self.devices.add(device)
-        new = Buffer(
-            "void *", "memory", "cudaFree", base, nbytes, device=device, shared=owner is None
-        )
-        if owner is not None:  # before the block nothing had been asked
-            # no walk of all buffers at each call; no lock, which its thread may not have; and `append` is C: a callback in
-            # Python would lose what a signal handler raises in it
+        location = self._find(address, nbytes)
+        assert location is not None, f"{address:#x} is not on {device}"
+        buffer, _ = location
+        if buffer.alive is None:  # CUDA tells of an allocation whichever device is asked.
+            buffer.device = device
+        if written < buffer.nbytes:
+            self._load_if_changed(buffer)
+        return location
+
+    def _add_buffer(self, device: Any, base: int, nbytes: int, owner: Any = None) -> Buffer:
+        """Allocate memory in the program; before the block where it has no owner."""
+        self.devices.add(device)
+        is_older = owner is None
+        new = Buffer("void *", "memory", "cudaFree", base, nbytes, device=device, shared=is_older)
+        if not is_older:
+            # The callback is `append`, which is C: a signal handler's exception would be lost in
+            # one of Python.  It needs no lock either, which the thread that frees memory may not
+            # have.
             new.alive = _Owner(owner, self._freed.append)
             new.alive.base = base
             new.answer = self._answers.get(nbytes)
         for old in [*self._buffers.values()]:
             if base < old.base + old.nbytes and old.base < base + nbytes:
-                new.unread |= owner is None and old.alive is None and old.unread
+                if is_older and old.alive is None:
+                    new.unread |= old.unread
                 self._forget(old)
         self._buffers[base] = new
         insort(self._bases, base)
-        self._add("cudaMalloc", ["&", new], new.size, of=(new,), early=owner is None)
+        self._add("cudaMalloc", ["&", new], new.size, needed_for=(new,), early=is_older)
         return new
 
     def _forget(self, buffer: Buffer) -> None:
         del self._buffers[buffer.base], self._bases[bisect(self._bases, buffer.base) - 1]
-        self._add("cudaFree", buffer, of=(buffer,), ends=buffer)
+        self._add("cudaFree", buffer, needed_for=(buffer,), ends=buffer)
 
     def _forget_freed(self) -> None:
         while self._freed:
-            gone = self._freed.popleft()
-            if (buffer := self._buffers.get(gone.base)) is not None and buffer.alive is gone:
+            owner = self._freed.popleft()
+            buffer = self._buffers.get(owner.base)
+            if buffer is not None and buffer.alive is owner:
                 self._forget(buffer)
 
-    # what others may write to
+    # ------------------------------------------------------------ what others may write to
 
     def _read(self, buffer: Buffer) -> bytes:
-        found = np.empty(buffer.nbytes, np.uint8)
+        content = np.empty(buffer.nbytes, np.uint8)
         with buffer.device.current():
             buffer.device.synchronize()
-            buffer.device.copy_out(found, buffer.base, buffer.device.default_stream)
-        return found.tobytes()
+            buffer.device.copy_out(content, buffer.base, buffer.device.default_stream)
+        return content.tobytes()
 
-    def _look(self, buffer: Buffer) -> None:
-        """Load what is in memory that others may write to, where it is not as it was."""
+    def _load_if_changed(self, buffer: Buffer) -> None:
+        """Load what is in shared memory, where it is not what the trace read last."""
         before = buffer.digest
-        if (content := self._note(buffer)) is not None and before != buffer.digest:
-            if before is not None:
-                self.tell(
-                    "memory was written to by somebody else; the program loads what was there then"
-                )
-            self._load((buffer, 0), content, early=before is None and buffer.alive is None)
+        content = self._update_digest(buffer)
+        if content is None or before == buffer.digest:
+            return
+        if before is not None:
+            self.warn(
+                "memory was written to by somebody else; the program loads what was there then"
+            )
+        self._add_load((buffer, 0), content, early=before is None and buffer.alive is None)
 
-    def _note(self, buffer: Buffer) -> bytes | None:
-        """Note, and return, what is in memory that others may write to; None of other memory."""
+    def _update_digest(self, buffer: Buffer) -> bytes | None:
+        """Read shared memory, and return what is in it; None of other memory, and in a capture."""
         if not buffer.shared or self._capturing:
             return None
         content = self._read(buffer)
         buffer.digest = hashlib.blake2b(content).digest()
         return content
 
-    def _load(
-        self,
-        place: Place,
-        content: bytes,
-        rows: int = 1,
-        pitch: int = 0,
-        width: int = 0,
-        **more: Any,
+    def _add_load(
+        self, to: Location, content: bytes, width: int = 0, *, early: bool = False
     ) -> None:
-        """Copy from a file, rows or parts; parts of a buffer go where cuDNN says that they lie."""
-        (buffer, start), nbytes = place, len(content)
-        file = Contents(buffer, content, width)
-        if rows > 1:
-            self._add(
-                "load_rows", buffer.at(start), pitch, nbytes // rows, rows, file, of=(buffer,)
-            )
-            return
-        inside = [
-            (at, size)
-            for at, (size, _) in buffer.parts.items()
-            if start <= at and at + size <= start + nbytes
+        """Copy from a file, or its parts to where cuDNN says; `width` as in `Contents`."""
+        (buffer, start), end = to, to[1] + len(content)
+        parts = [
+            (offset, nbytes)
+            for offset, (nbytes, _) in buffer.parts.items()
+            if start <= offset and offset + nbytes <= end
         ]
-        for at, size in sorted(inside) or [(start, nbytes)]:
-            self._add("load", buffer.at(at, size), size, file, at - start, of=(buffer,), **more)
+        file = Contents(buffer, content, width)
+        for offset, nbytes in sorted(parts) or [(start, len(content))]:
+            arguments = (buffer.at(offset, nbytes), nbytes, file, offset - start)
+            self._add("load", *arguments, needed_for=(buffer,), early=early)
 
-    def _report(self, place: Place, content: bytes, rows: int = 1, pitch: int = 0) -> None:
-        (buffer, offset), nbytes = place, len(content)
-        function, shape = (
-            ("report", [nbytes]) if rows == 1 else ("report_rows", [pitch, nbytes // rows, rows])
-        )
-        self._add(
-            function,
-            ['"', buffer, '"'],
-            buffer.at(offset, nbytes),
-            *shape,
-            checksum=checksum(content),
-        )
+    def _add_load_rows(self, to: Location, content: bytes, rows: int, pitch: int) -> None:
+        if rows == 1:
+            self._add_load(to, content)
+            return
+        buffer, offset = to
+        file = Contents(buffer, content, 0)
+        arguments = (buffer.at(offset), pitch, len(content) // rows, rows, file)
+        self._add("load_rows", *arguments, needed_for=(buffer,))
+
+    def _add_report(self, of: Location, content: bytes, rows: int = 1, pitch: int = 0) -> None:
+        """Let the program print the checksum of what is in memory."""
+        (buffer, offset), nbytes = of, len(content)
+        function, shape = "report", [nbytes]
+        if rows > 1:
+            function, shape = "report_rows", [pitch, nbytes // rows, rows]
+        address = buffer.at(offset, nbytes)
+        self._add(function, ['"', buffer, '"'], address, *shape, checksum=checksum(content))
         buffer.unread = False
 
-    # in the place of a device's methods, which come first; those that are not here call one that is
+    # ------------------------------------------------------------ what devices tell
 
-    def _on_allocate(self, own: Call, device: Any, nbytes: int, stream: Any) -> Any:
-        owner = own(nbytes, stream)
-        self._forget_freed()  # to make room
+    @_notification
+    def memory_allocated(self, device: Device, buffer: Any, nbytes: int) -> None:
+        """Allocate it in the program."""
         if nbytes:
-            self._new(device, int(owner.handle), nbytes, owner)
-        return owner
+            self._add_buffer(device, int(buffer.handle), nbytes, buffer)
 
-    def _on_copy_in(self, own: Call, device: Any, ptr: int, source: Any, stream: Any) -> None:
-        place = self._on(device, ptr, source.nbytes, source.nbytes)
-        own(ptr, source, stream)
-        self._load(
-            place, source.tobytes(), width=source.itemsize if source.dtype.kind == "f" else 0
-        )
-        self._note(place[0])
+    @_notification
+    def memory_adopted(self, device: Device, array: ForeignArray) -> None:
+        """Allocate the array alone: it may be in an allocation of all that library's memory."""
+        if not array.nbytes:
+            return
+        location = self._find_known(array.ptr)
+        if location is None or location[1] + array.nbytes > location[0].nbytes:
+            self._add_buffer(device, array.ptr, array.nbytes)
 
-    def _on_copy_rows(
-        self, own: Call, device: Any, ptr: int, pitch: int, host: Any, stream: Any, *, out: bool
-    ) -> None:
-        nbytes = pitch * (len(host) - 1) + host.nbytes // len(host) if host.size else 0
-        place = self._on(device, ptr, nbytes, 0 if out else host.nbytes) if nbytes else None
-        own(ptr, pitch, host, stream, out=out)
-        if place is not None and out:
-            device.wait(stream)  # with pinned memory nobody has
-            self._report(place, host.tobytes(), len(host), pitch)
-        elif place is not None:
-            self._load(place, host.tobytes(), len(host), pitch)
-            self._note(place[0])
+    @_notification
+    def memory_exported(self, device: Device, array: ForeignArray) -> None:
+        """Look out for what another library writes there."""
+        location = self._find(array.ptr)
+        if location is None:
+            return
+        buffer, _ = location
+        if not buffer.shared:
+            buffer.shared = True
+            self._update_digest(buffer)
 
-    def _on_copy_within(
-        self, own: Call, device: Any, target: int, source: int, nbytes: int, stream: Any
-    ) -> None:
-        self._place(source, nbytes)  # which may replace what the target is in
-        to, (buffer, offset) = (
-            self._on(device, target, nbytes, nbytes),
-            self._on(device, source, nbytes),
-        )
-        own(target, source, nbytes, stream)
-        self._enqueue(
-            stream, "cudaMemcpyAsync", to, buffer.at(offset), nbytes, "cudaMemcpyDeviceToDevice"
-        )
+    @_surrounding
+    def copying_in(self, device: Device, ptr: int, source: np.ndarray[Any, Any]) -> Iterator[None]:
+        """Load a file in the program."""
+        to = self._find_on(device, ptr, source.nbytes, source.nbytes)
+        yield
+        self._add_load(to, source.tobytes(), source.itemsize if source.dtype.kind == "f" else 0)
+        self._update_digest(to[0])
 
-    def _on_fill_rows(
+    @_surrounding
+    def copying_rows(
         self,
-        own: Call,
-        device: Any,
+        device: Device,
+        ptr: int,
+        pitch: int,
+        host: np.ndarray[Any, Any],
+        stream: Any,
+        *,
+        out: bool,
+    ) -> Iterator[None]:
+        """Load a file in the program, or print a checksum."""
+        if not host.size:
+            yield
+            return
+        rows, width = host.shape
+        at = self._find_on(device, ptr, pitch * (rows - 1) + width, 0 if out else host.nbytes)
+        yield
+        if out:
+            device.wait(stream)  # Nobody has waited for a copy to pinned memory.
+            self._add_report(at, host.tobytes(), rows, pitch)
+        else:
+            self._add_load_rows(at, host.tobytes(), rows, pitch)
+            self._update_digest(at[0])
+
+    @_surrounding
+    def copying_within(
+        self, device: Device, target: int, source: int, nbytes: int, stream: Any
+    ) -> Iterator[None]:
+        """Make the same copy in the program."""
+        self._find(source, nbytes)  # first: this may replace the buffer that the target is in
+        to = self._find_on(device, target, nbytes, nbytes)
+        buffer, offset = self._find_on(device, source, nbytes)
+        yield
+        arguments = (buffer.at(offset), nbytes, "cudaMemcpyDeviceToDevice")
+        self._add_on_stream(stream, "cudaMemcpyAsync", to, *arguments)
+
+    @_surrounding
+    def filling_rows(
+        self,
+        device: Device,
         ptr: int,
         pitch: int,
         width: int,
         rows: int,
         pattern: bytes,
         stream: Any,
-    ) -> None:
-        place = (
-            self._on(device, ptr, pitch * (rows - 1) + width, width * rows)
-            if width * rows
-            else None
-        )
-        own(ptr, pitch, width, rows, pattern, stream)
-        if place is None:
+    ) -> Iterator[None]:
+        """Set the memory to a byte in the program, or load a longer pattern."""
+        nbytes = width * rows
+        if not nbytes:
+            yield
             return
-        if len({*pattern}) == 1:
-            size = place[0].size if width == place[0].nbytes else width
-            shape = (pitch, pattern[0], width, rows) if rows > 1 else (pattern[0], size)
-            self._enqueue(stream, f"cudaMemset{'2D' * (rows > 1)}Async", place, *shape)
-        elif self._capturing:  # where the program cannot load
-            self.tell(
+        at = self._find_on(device, ptr, pitch * (rows - 1) + width, nbytes)
+        yield
+        if len({*pattern}) > 1:
+            self._add_pattern(at, pattern * (nbytes // len(pattern)), rows, pitch)
+        elif rows > 1:
+            self._add_on_stream(stream, "cudaMemset2DAsync", at, pitch, pattern[0], width, rows)
+        else:
+            is_whole = width == at[0].nbytes
+            size = at[0].size if is_whole else width
+            self._add_on_stream(stream, "cudaMemsetAsync", at, pattern[0], size)
+
+    def _add_pattern(self, to: Location, content: bytes, rows: int, pitch: int) -> None:
+        if self._capturing:
+            self.warn(
                 "a fill with more than one byte went into a CUDA graph: it is not in the program"
             )
-        else:
-            self._load(place, pattern * (width * rows // len(pattern)), rows, pitch)
-            self._note(place[0])
+            return
+        self._add_load_rows(to, content, rows, pitch)
+        self._update_digest(to[0])
 
-    def _enqueue(self, stream: Any, function: str, to: Place, *arguments: Part) -> None:
-        self._order(int(stream.handle), to[0].device)
+    # ------------------------------------------------------------ streams and graphs
+
+    def _stream(self, address: int) -> Expression:
+        if address not in self._streams:
+            self._streams[address] = stream = Variable(
+                "cudaStream_t", "stream", "cudaStreamDestroy"
+            )
+            self._add("cudaStreamCreate", ["&", stream], needed_for=(stream,), early=True)
+        return self._streams[address]
+
+    def _add_on_stream(
+        self, stream: Any, function: str, to: Location, *arguments: Expression
+    ) -> None:
+        buffer, offset = to
+        address = int(stream.handle)
+        self._order(address, buffer.device)
         self._add(
-            function, to[0].at(to[1]), *arguments, self._stream(int(stream.handle)), of=to[:1]
+            function, buffer.at(offset), *arguments, self._stream(address), needed_for=(buffer,)
         )
-        self._note(to[0])
+        self._update_digest(buffer)
 
     def _order(self, stream: int, device: Any) -> None:
         """Wait where the program goes on with another stream of a device."""
         if self._capturing:
             return
         if device is None and len(self.devices) > 1:
-            self.tell(
-                "a handle that cudnnlite did not make was used beside several devices: the program guesses its own"
+            self.warn(
+                "a handle that cudnnlite did not make was used beside several devices: "
+                "the program guesses its own"
             )
         index = getattr(device or next(iter(self.devices), None), "index", 0)
         if self._last_stream.setdefault(index, stream) != stream:
-            self._add(
-                "cudaDeviceSynchronize",
-                note="another stream: Python orders them by events",
-                on=device,
-            )
+            note = "another stream: Python orders them by events"
+            self._add("cudaDeviceSynchronize", note=note, on=device)
         self._last_stream[index] = stream
 
-    def _on_adopt(self, own: Call, device: Any, *arguments: Any) -> Any:
-        """Take another library's array for an allocation: what it lies in may be all of that library's memory."""
-        foreign = own(*arguments)
-        if foreign.nbytes and self._place(foreign.ptr, foreign.nbytes, ask=False) is None:
-            self._new(device, foreign.ptr, foreign.nbytes)
-        return foreign
-
-    def _on_export_dlpack(
-        self, own: Call, device: Any, array: Any, *arguments: Any, **options: Any
-    ) -> Any:
-        place = self._place(array.ptr)
-        if place is not None and not place[0].shared:
-            place[0].shared = True
-            self._note(place[0])
-        return own(array, *arguments, **options)
-
-    _on_cuda_array_interface = _on_export_dlpack
-
-    # streams and graphs
-
-    def _stream(self, address: int) -> Part:
-        if address not in self._streams:
-            self._streams[address] = thing = Thing("cudaStream_t", "stream", "cudaStreamDestroy")
-            self._add("cudaStreamCreate", ["&", thing], of=(thing,), early=True)
-        return self._streams[address]
-
-    def _on_capture(self, own: Call, _: Any, *arguments: Any) -> Any:
-        self.tell("calls that a search timed in CUDA graphs of its own are not in the program")
-        return own(*arguments)
-
     @contextmanager
-    def recorded(self, own: Call, handle: Any) -> Iterator[Any]:
-        """Write down that a stream is recorded in the block, and the graph that came of it, if any did."""
-        with own(handle) as recorder:
-            stream, drawn = (
-                self._stream(int(recorder.stream.handle)),
-                Thing("cudaGraph_t", "graph", "cudaGraphDestroy"),
-            )
-            self._add(
-                "cudaStreamBeginCapture", stream, "cudaStreamCaptureModeRelaxed", on=handle.device
-            )
-            self._capturing = True
-            try:
-                yield recorder
-            finally:
-                self._capturing = False
-                self._add("cudaStreamEndCapture", stream, ["&", drawn], on=handle.device)
-        self._things[id(recorder.graph)] = made = Thing(
-            "cudaGraphExec_t", "graph_exec", "cudaGraphExecDestroy"
-        )
-        self._add("cudaGraphInstantiate", ["&", made], drawn, 0)
+    def capturing(self, device: Device, recorder: StreamRecorder) -> Iterator[None]:
+        """Capture in the program what is recorded in the block, statement by statement."""
+        address = int(recorder.stream.handle)
+        stream = self._stream(address)
+        graph = Variable("cudaGraph_t", "graph", "cudaGraphDestroy")
+        self._add("cudaStreamBeginCapture", stream, "cudaStreamCaptureModeRelaxed", on=device)
+        self._capturing = True
+        try:
+            yield
+        finally:
+            self._capturing = False
+            self._add("cudaStreamEndCapture", stream, ["&", graph], on=device)
+            self._captured[address] = graph
 
-    def _on_launch(self, own: Call, captured: Any) -> None:
-        """Launch a graph that `dnn.capture` recorded."""
-        made, stream = self._things.get(id(captured._graph)), int(captured._stream.handle)
-        buffers = [*self._buffers.values()] if made else []
-        for buffer in buffers:
-            self._look(buffer)
-        own()
-        if made is None:
-            self.tell(
-                "a CUDA graph that was recorded before the trace was launched: what it does is not in the program"
+    def graph_captured(self, device: Device, recorder: StreamRecorder) -> None:
+        """Make the graph ready for its launches in the program."""
+        graph = self._captured.pop(int(recorder.stream.handle), None)
+        if graph is None:  # The capture began before the trace.
+            return
+        launchable = Variable("cudaGraphExec_t", "graph_exec", "cudaGraphExecDestroy")
+        self._variables[id(recorder.graph)] = launchable
+        self._add("cudaGraphInstantiate", ["&", launchable], graph, 0)
+
+    @_surrounding
+    def capturing_for_timing(self, device: Device) -> Iterator[None]:
+        """Say that this is not in the program."""
+        self.warn("calls that a search timed in CUDA graphs of its own are not in the program")
+        yield
+
+    @_surrounding
+    def launching(self, device: Device, graph: Any, stream: Any) -> Iterator[None]:
+        """Launch the graph in the program, if that has captured it."""
+        launchable = self._variables.get(id(graph))
+        if launchable is None:
+            yield
+            self.warn(
+                "a CUDA graph that was recorded before the trace was launched: "
+                "what it does is not in the program"
             )
-        else:
-            self._order(stream, captured._device)
-            self._add("cudaGraphLaunch", made, self._stream(stream), on=captured._device)
+            return
+        buffers = [*self._buffers.values()]
         for buffer in buffers:
-            self._note(buffer)
+            self._load_if_changed(buffer)
+        yield
+        address = int(stream.handle)
+        self._order(address, device)
+        self._add("cudaGraphLaunch", launchable, self._stream(address), on=device)
+        for buffer in buffers:
+            self._update_digest(buffer)
 
 
 def checksum(content: bytes) -> int:
     """Return the sum of (2 i + 1) times byte i, modulo 2^64, as the program in C does."""
     total = 0
     for start in range(0, len(content), 1 << 20):
-        part = np.frombuffer(content, np.uint8, min(1 << 20, len(content) - start), start).astype(
-            np.uint64
-        )
-        total += int(
-            part @ np.arange(2 * start + 1, 2 * (start + len(part)) + 1, 2, dtype=np.uint64)
-        )
+        part = content[start : start + (1 << 20)]
+        values = np.frombuffer(part, np.uint8).astype(np.uint64)
+        weights = np.arange(2 * start + 1, 2 * (start + len(part)) + 1, 2, dtype=np.uint64)
+        total += int(values @ weights)
     return total % 2**64
 
 
 def where() -> tuple[str, int]:
     """Return the line outside of cudnnlite that is running; ('', 0) after the end of a script."""
     frame: Any = sys._getframe(1)
-    while frame is not None and not (name := frame.f_code.co_filename).startswith(
-        f"{_PACKAGE}/cli/"
-    ):
-        if not name.startswith((_PACKAGE, "<the call of")) and not name.endswith(_ELSEWHERE):
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(f"{_PACKAGE}/cli/"):
+            break
+        is_ours = name.startswith((_PACKAGE, "<the call of"))
+        if not is_ours and not name.endswith(_PYTHONS_OWN):
             return name, frame.f_lineno
         frame = frame.f_back
     return "", 0
@@ -475,4 +573,5 @@ def where() -> tuple[str, int]:
 
 def used_devices() -> set[Any]:
     """Return the devices that there are, as far as anybody can use them."""
-    return {*devices._made.values(), *(owner.device for owner in LIVE if hasattr(owner, "device"))}
+    with_owners = {owner.device for owner in LIVE if hasattr(owner, "device")}
+    return with_owners.union(devices.made())

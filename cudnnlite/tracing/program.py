@@ -1,4 +1,4 @@
-"""`Program`: statements of C, and the variables in them, as a program in C: what is of use, with names, loops and comments."""
+"""`Program`: statements of C as a program: what is of use, with names, loops and comments."""
 
 from __future__ import annotations
 
@@ -22,199 +22,262 @@ from cudnnlite.tracing.c_text import comment, string_literal
 from cudnnlite.tracing.folder import packaged_file
 
 _MOST_REPEATED = 64  # statements in the body of a loop
-# a statement, and the comment that says where it comes from; or how often, and such items
+# A statement and the comment that says where it comes from; or a number of times and the items that
+# are repeated.
 Item: TypeAlias = tuple[Any, Any]
 
 
 @dataclass(eq=False)
-class Thing:
-    """What a variable stands for: a handle, a descriptor, a stream, memory, an answer of cuDNN's."""
+class Variable:
+    """What a variable stands for: a handle, a descriptor, a stream, memory, an answer of cuDNN's.
 
-    c_type: str  # of an array with its length behind: ``int[8]``
-    name: str = ""  # what it would like to be called
-    destroy: str = ""  # the function that gives it back at the end; empty if nothing has to
+    Attributes
+    ----------
+    c_type : str
+        Its type; of an array with the length behind it: ``int[8]``.
+    name : str
+        What it would like to be called.
+    destroy : str
+        The function that gives it back at the end; empty if nothing has to.
+    named_by_use : bool
+        Whether the name is final.
+    device : Device or None
+        Where it is; None where that is no device, or is not known yet.
+    """
+
+    c_type: str
+    name: str = ""
+    destroy: str = ""
     named_by_use: bool = field(default=False, init=False)
-    device: Any = field(
-        default=None, kw_only=True
-    )  # where it is; None of what is on none, or nobody knows yet
+    device: Any = field(default=None, kw_only=True)
 
     def used_as(self, name: str) -> None:
-        """Take the name of the first parameter that it is given as, where that is no mere setter's."""
+        """Take the name of the first parameter that it is given as, other than a setter's."""
         if not self.named_by_use:
             self.name, self.named_by_use = snake(name), True
 
 
 class Contents(NamedTuple):
-    """The name of a file with what is copied into memory; `width` bytes are a floating-point number, 0 if it is none."""
+    """What is copied into memory from a file; `width`: the bytes of one real number, 0 if none."""
 
-    memory: Thing
+    memory: Variable
     content: bytes
     width: int
 
 
-Part: TypeAlias = "str | int | Thing | Contents | list[Any] | Callable[[], Any]"  # the last are lists, and known later
+# Lists are joined; functions are called when the program is written.
+Expression: TypeAlias = "str | int | Variable | Contents | list[Any] | Callable[[], Any]"
 
 
 @dataclass(eq=False)
-class Step:
-    """One statement of the program; variables get their names when it is written."""
+class Statement:
+    """One statement of the program; variables get their names when it is written.
+
+    Attributes
+    ----------
+    needed_for : iterable of Variable, or None
+        The program has the statement if it uses one of these; None: in any case.
+    where : (str, int)
+        The file and line of Python that it was made for.
+    early : bool
+        Whether it makes what was there before the trace.
+    ends : Variable or None
+        What is not there any more behind it.
+    failed : bool
+        Whether cuDNN refused it.
+    note : str
+        A comment behind it.
+    checksum : int or None
+        Of what it reads, as Python had it.
+    call : TracedCall or None
+        What Python called, if it is a call of cuDNN's that was made in the block.
+    on : Device or None
+        What it was made for; None: the device of what it names.
+    """
 
     function: str
-    arguments: list[Part]
-    of: Iterable[Thing] | None = None  # it is of use where one of these is; None: always
-    where: tuple[str, int] = ("", 0)  # the file and line of Python that it was made for
-    early: bool = False  # whether it makes what was there before
-    ends: Thing | None = None  # what is not there any more
+    arguments: list[Expression]
+    needed_for: Iterable[Variable] | None = None
+    where: tuple[str, int] = ("", 0)
+    early: bool = False
+    ends: Variable | None = None
     failed: bool = False
     note: str = ""
-    checksum: int | None = None  # of what it reads, as Python had it
-    call: Any = None  # what Python called, if it is a call of cuDNN's that was made in the block
-    on: Any = None  # the device that it was made for; None: that of what it names
+    checksum: int | None = None
+    call: Any = None
+    on: Any = None
 
     @property
     def device(self) -> Any:
         """The device that has to be current; None where none has to."""
-        return self.on or next((thing.device for thing in self.things if thing.device), None)
+        if self.on:
+            return self.on
+        return next((variable.device for variable in self.variables if variable.device), None)
 
     @property
-    def things(self) -> list[Thing]:
+    def variables(self) -> list[Variable]:
         """What it names."""
-        return [part for part in _flat(self.arguments) if isinstance(part, Thing)]
+        return [part for part in _flat(self.arguments) if isinstance(part, Variable)]
 
 
 class Program:
-    """A program in C: its `text`, the `files` that it reads, by path, and what it prints of Python's inputs, `checksums`.
+    """A program in C: its `text`, the `files` that it reads, and the `checksums` that it prints.
 
     With a seed, floating-point inputs are generated from that.
     """
 
-    def __init__(self, steps: Iterable[Step], head: Iterable[str], seed: int | None = None) -> None:
+    def __init__(
+        self, statements: Iterable[Statement], head: Iterable[str], seed: int | None = None
+    ) -> None:
         self.files: dict[str, bytes] = {}
         self.checksums: list[tuple[str, int]] = []
         self._seed = seed
         self._inputs: dict[tuple[bytes, int], str] = {}
-        self._names: dict[Thing, str] = {}
-        self._types: dict[str, str] = {}  # of the variables that are declared
+        self._names: dict[Variable, str] = {}
+        self._types: dict[str, str] = {}  # of the variables that are declared, by name
         prelude = packaged_file("prelude.c").decode()
-        self._busy = {*"ijkl", *re.findall(r"(\w+)\(", prelude)}  # names that are taken
-        body = _rendered(
-            _folded(self._lines(useful(sorted(steps, key=lambda step: not step.early))))
-        )
+        self._taken = {*"ijkl", *re.findall(r"(\w+)\(", prelude)}  # names
+        in_order = sorted(statements, key=lambda statement: not statement.early)
+        body = _rendered(_folded(self._lines(useful(in_order))))
         start = [comment(*head), prelude, "int main(void)", "{"]
-        self.text = "\n".join(
-            [*start, *self._declared(), *body, "    return EXIT_SUCCESS;", "}", ""]
-        )
+        end = ["    return EXIT_SUCCESS;", "}", ""]
+        self.text = "\n".join([*start, *self._declarations(), *body, *end])
 
-    def _lines(self, steps: list[Step]) -> list[Item]:
-        ended = {step.ends for step in steps}
-        alive = {
-            thing: None
-            for step in steps
-            for thing in step.things
-            if thing.destroy and thing not in ended
-        }
-        steps = steps + [Step(thing.destroy, [thing]) for thing in reversed(alive)]
-        last = {thing: step for step in steps for thing in step.things}
-        for step in steps:
-            for thing in step.things:
-                if thing.c_type.startswith(
-                    ("cudnnHandle", "cudnnBackend", "cuda")
-                ):  # what is made for one device
-                    thing.device = thing.device or step.device
+    def _lines(self, statements: list[Statement]) -> list[Item]:
+        statements = statements + _releases(statements)
+        _place_on_devices(statements)
+        last = {variable: one for one in statements for variable in one.variables}
+        indices = [one.device and one.device.index for one in statements]
+        has_several_devices = len({*indices} - {None}) > 1
         lines: list[Item] = []
-        current, homes = 0, [step.device and step.device.index for step in steps]
-        for step, home in zip(steps, homes, strict=True):
-            if home not in (None, current) and len({*homes} - {None}) > 1:
-                current = home
-                lines.append((f"CUDA(cudaSetDevice({home}));", _source(step)))
-            lines.append((self._statement(step), _source(step)))
-            if step.checksum is not None:
-                self.checksums.append((self._names[step.things[0]], step.checksum))
-            self._busy -= {self._names[thing] for thing in step.things if last[thing] is step}
+        current = 0
+        for statement, index in zip(statements, indices, strict=True):
+            if has_several_devices and index not in (None, current):
+                current = index
+                lines.append((f"CUDA(cudaSetDevice({index}));", _source(statement)))
+            lines.append((self._statement(statement), _source(statement)))
+            if statement.checksum is not None:
+                self.checksums.append((self._names[statement.variables[0]], statement.checksum))
+            self._taken -= {
+                self._names[variable]
+                for variable in statement.variables
+                if last[variable] is statement
+            }
         return lines
 
-    def _statement(self, step: Step) -> str:
-        function, arguments = step.function, [*map(self._text, step.arguments)]
+    def _statement(self, statement: Statement) -> str:
+        function = statement.function
+        arguments = [self._text(argument) for argument in statement.arguments]
         if function == "load" and not arguments[2].startswith('"'):
             function = "generate"
-        call = f"{function}({', '.join(arguments)})"
-        macro = "FAILED" if step.failed else {"cuda": "CUDA", "cudn": "CUDNN"}.get(function[:4])
-        return (f"{macro}({call});" if macro else f"{call};") + (
-            f" {comment(step.note)}" if step.note else ""
-        )
+        text = f"{function}({', '.join(arguments)})"
+        macro = {"cuda": "CUDA", "cudn": "CUDNN"}.get(function[:4])
+        if statement.failed:
+            macro = "FAILED"
+        if macro:
+            text = f"{macro}({text})"
+        note = f" {comment(statement.note)}" if statement.note else ""
+        return f"{text};{note}"
 
-    def _text(self, part: Part) -> str:
-        if isinstance(part, Contents):
-            return self._input(part)
-        if isinstance(part, Thing):
-            return self._name(part)
-        return (
-            str(part) if isinstance(part, (str, int)) else "".join(map(self._text, _flat([part])))
-        )
+    def _text(self, expression: Expression) -> str:
+        if isinstance(expression, Contents):
+            return self._input(expression)
+        if isinstance(expression, Variable):
+            return self._name(expression)
+        if isinstance(expression, (str, int)):
+            return str(expression)
+        return "".join(map(self._text, _flat([expression])))
 
-    def _name(self, thing: Thing) -> str:
-        if thing not in self._names:
-            taken = {
-                name for name, c_type in self._types.items() if c_type != thing.c_type
-            } | self._busy
-            self._names[thing] = name = _another(thing.name, taken)
-            self._types[name] = thing.c_type
-            self._busy.add(name)
-        return self._names[thing]
+    def _name(self, variable: Variable) -> str:
+        if variable not in self._names:
+            of_other_types = {
+                name for name, c_type in self._types.items() if c_type != variable.c_type
+            }
+            name = _another(variable.name, of_other_types | self._taken)
+            self._names[variable] = name
+            self._types[name] = variable.c_type
+            self._taken.add(name)
+        return self._names[variable]
 
-    def _input(self, part: Contents) -> str:
-        """Return the path of a file, or the width of numbers and a seed; of what is equal the same.
+    def _input(self, file: Contents) -> str:
+        """Return the path of a file, or the width of numbers and a seed; of equal files the same.
 
-        Equal bytes of two types are not: numbers of one would be infinities of the other.
+        Equal bytes of two types are not equal: numbers of one would be infinities of the other.
         """
-        key = part.content, 0 if self._seed is None else part.width
-        if key not in self._inputs and key[1]:
-            self._inputs[key] = f"{part.width}, {(self._seed or 0) + len(self._inputs)}u"
-        elif key not in self._inputs:
-            name = _another(self._name(part.memory), {Path(path).stem for path in self.files})
+        width = 0 if self._seed is None else file.width
+        key = file.content, width
+        if key in self._inputs:
+            return self._inputs[key]
+        if width:
+            text = f"{width}, {(self._seed or 0) + len(self._inputs)}u"
+        else:
+            name = _another(self._name(file.memory), {Path(path).stem for path in self.files})
             path = f"inputs/{name}.bin"
-            self.files[path], self._inputs[key] = part.content, string_literal(path)
-        return self._inputs[key]
+            self.files[path] = file.content
+            text = string_literal(path)
+        self._inputs[key] = text
+        return text
 
-    def _declared(self) -> Iterator[str]:
+    def _declarations(self) -> Iterator[str]:
         by_type = defaultdict(list)
         for name, c_type in self._types.items():
-            kind, bracket, length = c_type.partition("[")
-            by_type[kind.rstrip(" *")].append("*" * kind.endswith("*") + name + bracket + length)
-        for kind, names in by_type.items():
-            yield _wrapped(f"{kind} {', '.join(names)};", "    ")
+            base, bracket, length = c_type.partition("[")
+            star = "*" if base.endswith("*") else ""
+            by_type[base.rstrip(" *")].append(star + name + bracket + length)
+        for base, names in by_type.items():
+            yield _wrapped(f"{base} {', '.join(names)};", "    ")
 
 
-def useful(steps: list[Step]) -> list[Step]:
-    """Return what does something, and what that needs; queries whose answers nobody uses are none of it."""
-    by_thing: dict[Thing, list[Step]] = defaultdict(list)
-    for step in steps:
-        for thing in step.of or ():
-            by_thing[thing].append(step)
-    todo, kept = [step for step in steps if step.of is None], set[Step]()
-    while todo:
-        step = todo.pop()
-        if step not in kept:
-            kept.add(step)
-            for thing in step.things:
-                todo += by_thing.pop(thing, ())
-    return [step for step in steps if step in kept]
+def _releases(statements: list[Statement]) -> list[Statement]:
+    """Return statements that give back what is still there at the end, the latest first."""
+    ended = {statement.ends for statement in statements}
+    variables = [variable for statement in statements for variable in statement.variables]
+    alive = dict.fromkeys(
+        variable for variable in variables if variable.destroy and variable not in ended
+    )
+    return [Statement(variable.destroy, [variable]) for variable in reversed(alive)]
+
+
+def _place_on_devices(statements: list[Statement]) -> None:
+    """Set the devices of handles, streams and graphs by the statements that name them first."""
+    made_for_one = ("cudnnHandle", "cudnnBackend", "cuda")
+    for statement in statements:
+        for variable in statement.variables:
+            if variable.device is None and variable.c_type.startswith(made_for_one):
+                variable.device = statement.device
+
+
+def useful(statements: list[Statement]) -> list[Statement]:
+    """Return what does something, and what that needs; no queries whose answers nobody uses."""
+    makers: dict[Variable, list[Statement]] = defaultdict(list)
+    for statement in statements:
+        for variable in statement.needed_for or ():
+            makers[variable].append(statement)
+    pending = [statement for statement in statements if statement.needed_for is None]
+    needed = set[Statement]()
+    while pending:
+        statement = pending.pop()
+        if statement not in needed:
+            needed.add(statement)
+            for variable in statement.variables:
+                pending += makers.pop(variable, ())
+    return [statement for statement in statements if statement in needed]
 
 
 def _flat(parts: Iterable[Any]) -> Iterator[Any]:
-    """Yield parts, those in lists too."""
+    """Yield parts, those in lists too; functions are called."""
     for part in parts:
-        found = part() if callable(part) else part
-        yield from _flat(found) if isinstance(found, list) else (found,)
+        value = part() if callable(part) else part
+        if isinstance(value, list):
+            yield from _flat(value)
+        else:
+            yield value
 
 
 def _another(name: str, taken: Iterable[str]) -> str:
     """Return a name that is not taken, by a number behind it if need be."""
-    return next(
-        each
-        for each in chain([name], (f"{name}_{number}" for number in count(2)))
-        if each not in taken
-    )
+    candidates = chain([name], (f"{name}_{suffix}" for suffix in count(2)))
+    return next(candidate for candidate in candidates if candidate not in taken)
 
 
 def snake(name: str) -> str:
@@ -230,36 +293,48 @@ def snake(name: str) -> str:
 def answer_name(function: str, argname: str) -> str:
     """Return the name of a variable for what a function tells."""
     words = snake(function).split("_")
-    return (
-        "_".join(words[-2:]) if argname == "sizeInBytes" and words[-1] == "size" else snake(argname)
-    )
+    if argname == "sizeInBytes" and words[-1] == "size":
+        return "_".join(words[-2:])
+    return snake(argname)
 
 
 def number(value: Any, c_type: str) -> str:
     """Return a number as C writes it, an enumerator by its name."""
-    kind = ENUMS.get(c_type)
-    if kind is not None:
-        members = zip(kind.__members__.values(), C_MEMBERS[kind], strict=True)
-        return next(
-            (name for member, name in members if member == value), f"({c_type}){int(value)}"
-        )
-    if isinstance(value, (bool, bytes)):
-        return str(value).lower() if isinstance(value, bool) else str(value[0])
+    enum = ENUMS.get(c_type)
+    if enum is not None:
+        members = zip(enum.__members__.values(), C_MEMBERS[enum], strict=True)
+        names = (name for member, name in members if member == value)
+        return next(names, f"({c_type}){int(value)}")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return str(value[0])
     if isinstance(value, float):
-        if not math.isfinite(value):
-            return "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
-        return repr(value) if "double" in c_type else f"{ctypes.c_float(value).value!r}f"
-    return f"{value}u" if "unsigned" in c_type or "uint" in c_type else str(value)
+        return _real_number(value, c_type)
+    if "unsigned" in c_type or "uint" in c_type:
+        return f"{value}u"
+    return str(value)
 
 
-def array(c_type: str, parts: list[Any]) -> Part:
+def _real_number(value: float, c_type: str) -> str:
+    if math.isnan(value):
+        return "NAN"
+    if math.isinf(value):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    if "double" in c_type:
+        return repr(value)
+    return f"{ctypes.c_float(value).value!r}f"
+
+
+def array(c_type: str, parts: list[Any]) -> Expression:
     """Return an array in C; its spaces are such that no line ends in it."""
     start = f"({c_type}[]){{".replace(" ", "\xa0")
-    return [start, *[piece for part in parts for piece in (",\xa0", part)][1:], "}"]
+    pieces = [piece for part in parts for piece in (",\xa0", part)]
+    return [start, *pieces[1:], "}"]
 
 
-def scalar(address: int, argname: str, dtype: DataType | None) -> Part:
-    """Return a host scalar: in double beside float64, in float otherwise; what fills a tensor in the tensor's own type."""
+def scalar(address: int, argname: str, dtype: DataType | None) -> Expression:
+    """Return a host scalar: a double beside float64, else a float; a fill of the tensor's type."""
     if dtype == DataType.DOUBLE:
         return f"&(double){{{number(ctypes.c_double.from_address(address).value, 'double')}}}"
     if dtype in (None, DataType.FLOAT) or argname.startswith(("alpha", "beta")):
@@ -269,43 +344,64 @@ def scalar(address: int, argname: str, dtype: DataType | None) -> Part:
 
 
 def _folded(lines: list[Item]) -> list[Item]:
-    """Return lines with what is repeated as loops, short ones first, and repeated loops as loops of loops."""
+    """Return lines with loops for what is repeated, short ones first, and loops of such loops."""
     period = 1
     while period <= min(_MOST_REPEATED, len(lines) // 2):
-        keys, folded, at = [_key(line) for line in lines], [], 0
-        while at < len(lines):
-            times, body = 1, keys[at : at + period]
-            while keys[at + times * period : at + (times + 1) * period] == body:
-                times += 1
-            is_loop = (times - 1) * period > 2
-            folded.append((times, tuple(lines[at : at + period])) if is_loop else lines[at])
-            at += times * period if is_loop else 1
+        folded = _folded_by(lines, period)
         period = period + 1 if len(folded) == len(lines) else 1
         lines = folded
     return lines
 
 
+def _folded_by(lines: list[Item], period: int) -> list[Item]:
+    """Return lines with loops over bodies of `period` lines, where these save some."""
+    keys = [_key(line) for line in lines]
+    folded: list[Item] = []
+    position = 0
+    while position < len(lines):
+        body, times = keys[position : position + period], 1
+        while keys[position + times * period : position + (times + 1) * period] == body:
+            times += 1
+        if (times - 1) * period > 2:
+            folded.append((times, tuple(lines[position : position + period])))
+            position += times * period
+        else:
+            folded.append(lines[position])
+            position += 1
+    return folded
+
+
 def _key(item: Any) -> object:
     """Return what has to be equal: statements, not comments."""
-    return item[0] if isinstance(item[0], str) else (item[0], tuple(map(_key, item[1])))
+    text_or_times, source_or_body = item
+    if isinstance(text_or_times, str):
+        return text_or_times
+    return text_or_times, tuple(map(_key, source_or_body))
 
 
-def _rendered(items: Iterable[Any], space: str = "    ", said: str = "") -> Iterator[str]:
-    """Yield the lines of a block, with a comment wherever it goes on for another line of Python."""
+def _rendered(items: Iterable[Any], space: str = "    ", source: str = "") -> Iterator[str]:
+    """Yield the lines of a block, with a comment wherever they are for another line of Python."""
     index = "ijkl"[min(len(space) // 4 - 1, 3)]
     for item in items:
-        first = item
-        while not isinstance(first[0], str):
-            first = first[1][0]
-        if first[1] != said:
-            said = first[1]
-            yield f"\n{space}{comment(said)}"
-        if item is first:
-            yield _wrapped(item[0], space)
+        item_source = _first_source(item)
+        if item_source != source:
+            source = item_source
+            yield f"\n{space}{comment(source)}"
+        text_or_times, body = item
+        if isinstance(text_or_times, str):
+            yield _wrapped(text_or_times, space)
         else:
-            yield f"{space}for (int {index} = 0; {index} < {item[0]}; {index}++) {{"
-            yield from _rendered(item[1], space + "    ", said)
+            yield f"{space}for (int {index} = 0; {index} < {text_or_times}; {index}++) {{"
+            yield from _rendered(body, space + "    ", source)
             yield f"{space}}}"
+
+
+def _first_source(item: Any) -> str:
+    """Return the line of Python that the first statement of a line or loop is for."""
+    text_or_times, source_or_body = item
+    while not isinstance(text_or_times, str):
+        text_or_times, source_or_body = source_or_body[0]
+    return str(source_or_body)
 
 
 def _wrapped(text: str, space: str) -> str:
@@ -317,23 +413,17 @@ def _wrapped(text: str, space: str) -> str:
     return textwrap.fill(text, 116, break_on_hyphens=False, **options).replace("\xa0", " ")
 
 
-def _source(step: Step) -> str:
+def _source(statement: Statement) -> str:
     """Return the line of Python that a statement is for, with where it stands."""
-    (file, line), name = (
-        step.where,
-        "notebook" if "ipykernel_" in step.where[0] else Path(step.where[0]).name,
-    )
-    if step.early or not file:
-        return (
-            "made before the trace"
-            if step.early
-            else "given back"
-            if step.checksum is None
-            else "read at the end"
-        )
+    file, line = statement.where
+    if statement.early:
+        return "made before the trace"
+    if not file:
+        return "given back" if statement.checksum is None else "read at the end"
+    name = "notebook" if "ipykernel_" in file else Path(file).name
     text = ""
     with suppress(
         ValueError
-    ):  # a name with a zero byte, which code that was not read from a file may have
+    ):  # Code that was not read from a file may have a name with a zero byte.
         text = linecache.getline(file, line)
     return f"{name}:{line}: {' '.join(text.split())}"

@@ -1,4 +1,4 @@
-"""`Recorder`: turns the calls of a block into statements of C, by the signatures of the function table, while they are made."""
+"""`Recorder`: turns calls into statements of C, by the signatures of the function table."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import re
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, partial
 from itertools import chain, pairwise, repeat
@@ -33,18 +34,29 @@ from cudnnlite.graph.attributes import C_TYPES as ELEMENT_TYPES
 from cudnnlite.graph.attributes import ENUMS_OF_ATTRIBUTES
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.execution_plan import ExecutionPlan
-from cudnnlite.tracing.memory import Buffer, Memory, where
-from cudnnlite.tracing.program import Part, Step, Thing, answer_name, array, number, scalar, snake
+from cudnnlite.tracing.memory import Buffer, Location, Memory, where
+from cudnnlite.tracing.program import (
+    Expression,
+    Statement,
+    Variable,
+    answer_name,
+    array,
+    number,
+    scalar,
+    snake,
+)
 
-_ON_HOST = re.compile(
-    "(alpha|beta).*|valuePtr|paddingFill|message"
-)  # how untyped pointers to host memory are named
+# Names of untyped pointers to host memory.
+_ON_HOST = re.compile("(alpha|beta).*|valuePtr|paddingFill|message")
 _NOWHERE = "at {:#x}, memory of which nothing is known"
-_LOST = "calls went into a CUDA graph that the trace saw no begin of: they are not in the program, nor is what it does"
-_SCRATCH = ("workspace", "reserve", "states")  # of whose contents nobody knows anything
-_WRITTEN = ("y_tensor", "dx_tensor", "dw_tensor")  # by a graph
+_UNSEEN_CAPTURE = (
+    "calls went into a CUDA graph that the trace saw no begin of: "
+    "they are not in the program, nor is what it does"
+)
+_SCRATCH = ("workspace", "reserve", "states")  # memory whose contents are for cuDNN alone
+_WRITTEN = ("y_tensor", "dx_tensor", "dw_tensor")  # what a graph writes
 _OPAQUE: dict[str, Any] = {"HANDLE": cudnnHandle_t, "BACKEND_DESCRIPTOR": cudnnBackendDescriptor_t}
-_KINDS: Any = {
+_DESCRIPTORS: Any = {
     "cudnnTensorDescriptor_t": TensorDescriptor,
     "cudnnFilterDescriptor_t": FilterDescriptor,
 }
@@ -54,8 +66,10 @@ _C_NAMES = {
     ctypes.c_int32: "int32_t",
     ctypes.c_bool: "bool",
     ctypes.c_char: "char",
+    ctypes.c_float: "float",
+    ctypes.c_double: "double",
+    ctypes.c_void_p: "void *",
 }
-_C_NAMES |= {ctypes.c_float: "float", ctypes.c_double: "double", ctypes.c_void_p: "void *"}
 
 
 class TracedCall(NamedTuple):
@@ -66,7 +80,8 @@ class TracedCall(NamedTuple):
     function : str
         Its name.
     arguments : dict
-        By the header's names, as C saw them: numbers, enums, tuples for arrays on the host, addresses.
+        By the header's names, as C saw them: numbers, enums, tuples for arrays on the host,
+        addresses.
     status : Status
         What it returned; SUCCESS of a function that returns none.
     microseconds : float
@@ -84,15 +99,13 @@ class TracedCall(NamedTuple):
 
     def __str__(self) -> str:
         pairs = zip(self.arguments.items(), FUNCTIONS[self.function].argtypes, strict=True)
-        told = ", ".join(
-            f"{n}={hex(v) if type(v) is int and _is_address(v, k) else v}" for (n, v), k in pairs
-        )
+        texts = [f"{name}={_printed(value, kind)}" for (name, value), kind in pairs]
         end = f" returned {self.status}" if self.status else ""
-        return f"{self.microseconds:9.1f} us  {self.function}({told}){end}"
+        return f"{self.microseconds:9.1f} us  {self.function}({', '.join(texts)}){end}"
 
 
 class Argument(NamedTuple):
-    """One argument of a call: its name and types in the header, what C sees, and what was passed to ctypes."""
+    """One argument of a call: name and types in the header, what C sees, what ctypes was passed."""
 
     name: str
     c_type: str
@@ -100,337 +113,430 @@ class Argument(NamedTuple):
     value: Any
     passed: Any
 
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it is an address, typed or not; handles and descriptors are none."""
+        return self.kind is ctypes.c_void_p or isinstance(self.value, ctypes._Pointer)
+
+
+class Effects(NamedTuple):
+    """What a call writes, as far as that is known before: `outputs` on the host, and `buffers`.
+
+    Attributes
+    ----------
+    outputs : list of (Variable, pointer)
+        The program's variables, and where C writes what they hold.
+    buffers : dict of Buffer to bool
+        The memory that the call is given, and whether it writes there what somebody may want to
+        read.
+    """
+
+    outputs: list[tuple[Variable, Any]]
+    buffers: dict[Buffer, bool]
+
+    def use(self, buffer: Buffer, *, written: bool) -> None:
+        """Add memory that the call is given."""
+        self.buffers[buffer] = self.buffers.get(buffer, False) or written
+
 
 class Recorder(Memory):
     """What was recorded so far; `failed` is the statement that failed last."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.failed: Step | None = None
+        self.failed: Statement | None = None
         self._stream_of: dict[int, int] = {}  # by handle
         self._dtypes: dict[int, DataType] = {}  # by descriptor
-        self._uids: dict[
-            int, tuple[Thing, Any]
-        ] = {}  # tensors of graphs by their numbers, and what they were set to
-        # by graph's descriptor: what it was set to, and what memory is in it by address, with the number of a tensor
-        self._set: dict[int, dict[str, tuple[int, int, Any]]] = defaultdict(dict)
-        self._held: dict[int, dict[int, tuple[Buffer, Any]]] = defaultdict(dict)
+        # Tensors of graphs by their numbers, and what they were set to.
+        self._tensors: dict[int, tuple[Variable, Any]] = {}
+        # By the descriptor of a graph: what its attributes were set to, and what memory is in it,
+        # by address, with the number of the tensor there.
+        self._attributes: dict[int, dict[str, tuple[int, int, Any]]] = defaultdict(dict)
+        self._pack_buffers: dict[int, dict[int, tuple[Buffer, Any]]] = defaultdict(dict)
 
-    def wrap(self, call: Call, record: Function) -> Call:
-        """Return a function that records itself and calls another."""
+    def call(self, function: Call, record: Function, *arguments: Any) -> Any:
+        """Make a C call, and record it."""
+        if self.is_busy:
+            return function(*arguments)
+        with self.as_one_statement():
+            return self._record_call(function, record, arguments)
 
-        def traced(*given: Any) -> Any:
-            if self.over or getattr(self._mine, "busy", False):
-                return call(*given)
-            with self.aside():
-                return self._call(call, record, given)
-
-        return traced
-
-    def _call(self, call: Call, record: Function, given: Any) -> Any:
-        seen = _arguments(record, given)
-        owner: Any = _owner(seen[0].value.value) if seen and seen[0].kind is cudnnHandle_t else None
-        lost = not self._capturing and owner is not None and owner.device.is_capturing(owner.stream)
-        if lost:
-            self.tell(_LOST)
-            self._capturing = True  # nothing may be waited for
-        step, outputs, memory = self._statement(record, seen)
+    def _record_call(self, function: Call, record: Function, passed: tuple[Any, ...]) -> Any:
+        arguments = _arguments(record, passed)
+        is_lost = self._goes_into_unseen_capture(arguments)
+        if is_lost:
+            self.warn(_UNSEEN_CAPTURE)
+            self._capturing = True  # Nothing may be waited for.
+        statement, effects = self._add_call(record, arguments)
         status, start = 0, time.perf_counter_ns()
         try:
-            result = call(*given)
-            status = int(result or 0) if record.returns_status else 0
+            result = function(*passed)
+            if record.returns_status:
+                status = int(result or 0)
         except CudnnError as error:  # the emulated device's
             status = int(error.status)
             raise
         finally:
-            us = (time.perf_counter_ns() - start) / 1000
-            arguments = {each.name: self._plain(each) for each in seen}
-            step.call = TracedCall(record.name, arguments, Status(status), us, *step.where)
+            microseconds = (time.perf_counter_ns() - start) / 1000
+            readable = {argument.name: self._readable(argument) for argument in arguments}
+            statement.call = TracedCall(
+                record.name, readable, Status(status), microseconds, *statement.where
+            )
             if status:
-                self.failed, step.failed, step.of = step, True, step.of and ()
-                step.note = number(status, "cudnnStatus_t")
+                self._note_failure(statement, status)
             else:
-                self._done(step, outputs, memory, seen)
-            if lost:
-                self._capturing, step.of = False, ()
-                for buffer in memory:  # which the graph may write to, unseen
-                    buffer.shared, buffer.digest = True, buffer.digest or b""
+                self._note_success(statement, effects, arguments)
+            if is_lost:
+                self._capturing = False
+                self._give_up(statement, effects)
         return result
 
+    def _goes_into_unseen_capture(self, arguments: list[Argument]) -> bool:
+        """Tell whether a call is captured into a CUDA graph that the trace does not know of."""
+        if self._capturing or not arguments or arguments[0].kind is not cudnnHandle_t:
+            return False
+        owner = _owner_of(arguments[0].value.value)
+        return owner is not None and owner.device.is_capturing(owner.stream)
+
+    def _give_up(self, statement: Statement, effects: Effects) -> None:
+        """Leave out a call that went into a graph, which may write to the call's memory unseen."""
+        statement.needed_for = ()
+        for buffer in effects.buffers:
+            buffer.shared = True
+            buffer.digest = buffer.digest or b""
+
+    def _note_failure(self, statement: Statement, status: int) -> None:
+        self.failed = statement
+        statement.failed = True
+        statement.needed_for = statement.needed_for and ()
+        statement.note = number(status, "cudnnStatus_t")
+
     def write_down(self, record: Function, *arguments: Any, early: bool = True) -> None:
-        """Write down a call without making it; usually among those that were made before the block."""
-        seen = _arguments(record, convert(record, arguments))
-        self._done(*self._statement(record, seen, early=early), seen)
+        """Write down a call without making it; usually among those made before the block."""
+        arguments_in_c = _arguments(record, convert(record, arguments))
+        statement, effects = self._add_call(record, arguments_in_c, early=early)
+        self._note_success(statement, effects, arguments_in_c)
 
-    def _statement(
-        self, record: Function, seen: list[Argument], *, early: bool = False
-    ) -> tuple[Step, Any, Any]:
-        """Return a call as a statement, the variables that it writes with C's pointers to them, and the memory it is given.
+    def _add_call(
+        self, record: Function, arguments: list[Argument], *, early: bool = False
+    ) -> tuple[Statement, Effects]:
+        """Add a call as a statement, behind what it needs; return it, and what it writes."""
+        handles = [argument.value.value for argument in arguments if argument.kind is cudnnHandle_t]
+        owner = _owner_of(handles[0]) if handles else None
+        device = getattr(owner, "device", None)
+        statement = Statement(record.name, [], where=where(), early=early, on=device)
+        effects = Effects([], {})
+        for argument in arguments:
+            expression = self._expression(record.name, argument, arguments, effects)
+            statement.arguments.append(expression)
+        if any(self._is_replaced(variable) for variable in statement.variables):
+            # The memory of a later argument has replaced that of an earlier one.
+            return self._add_call(record, arguments, early=early)
+        if record.name == "cudnnBackendCreateDescriptor":
+            kind = BackendDescriptorType(arguments[0].value).name.lower()
+            effects.outputs[0][0].name = kind.replace("graph", "_graph")
+        statement.needed_for = self._reasons(record, statement, effects, has_handle=bool(handles))
+        if "Destroy" in record.name:
+            statement.ends = next(iter(statement.needed_for or ()), None)
+        if statement.needed_for is None and not early:
+            self._order(self._stream_of.get(handles[0] or 0, 0), statement.device)
+        if record.name == "cudnnBackendExecute":
+            self._use_pack(arguments[2].value, effects)
+        for buffer in effects.buffers:
+            if device and buffer.alive is None:  # CUDA tells of memory whichever device is asked.
+                buffer.device = device
+            self._load_if_changed(buffer)
+        self.statements.append(statement)
+        return statement, effects
 
-        Of that memory it is told whether the call writes what somebody may want to read.
-        """
-        name, handles = (
-            record.name,
-            [each.value.value for each in seen if each.kind is cudnnHandle_t],
-        )
-        step = Step(
-            name,
-            [],
-            where=where(),
-            early=early,
-            on=getattr(next(map(_owner, handles), None), "device", None),
-        )
-        outputs, memory = list[tuple[Thing, Any]](), dict[Buffer, bool]()
-        for each in seen:
-            if each.name == "arrayOfElements":
-                part = self._elements(*(one.value for one in seen), filled="Get" in name)
-            elif isinstance(each.value, Opaque):
-                is_stream = "Stream" in each.c_type
-                part = (
-                    self._stream(each.value.value or 0)
-                    if is_stream
-                    else self._thing(each.value, name, each.name)
-                )
-                if isinstance(part, Thing) and seen[0].kind is cudnnHandle_t:
-                    part.used_as(each.name)
-            elif each.kind is ctypes.c_void_p or isinstance(each.value, ctypes._Pointer):
-                part = self._pointer(name, each, outputs, memory, seen)
-            elif each.c_type == "size_t" and each.value in self._answers:
-                part = self._answers[each.value]
-            elif isinstance(each.value, (int, float)):
-                part = number(each.value, each.c_type)
-            else:
-                part = self._unknown(name, each.name, f"a {type(each.value).__name__}")
-            step.arguments.append(part)
-        if any(
-            isinstance(thing, Buffer) and self._buffers.get(thing.base) is not thing
-            for thing in step.things
-        ):
-            return self._statement(
-                record, seen, early=early
-            )  # a later argument's memory has replaced it
-        made = [thing for thing, _ in outputs]
-        owned = [thing for thing in step.things if thing not in made]
+    def _is_replaced(self, variable: Variable) -> bool:
+        return isinstance(variable, Buffer) and self._buffers.get(variable.base) is not variable
+
+    def _reasons(
+        self, record: Function, statement: Statement, effects: Effects, *, has_handle: bool
+    ) -> list[Variable] | None:
+        """Return for which variables the program makes a call; None if it makes it in any case."""
+        name = record.name
+        outputs = [variable for variable, _ in effects.outputs]
+        inputs = [variable for variable in statement.variables if variable not in outputs]
         if "Create" in name:
-            step.of = made[:1]
-            if name == "cudnnBackendCreateDescriptor":
-                made[0].name = (
-                    BackendDescriptorType(seen[0].value).name.lower().replace("graph", "_graph")
-                )
-        elif "Destroy" in name:
-            step.of, step.ends = owned, next(iter(owned), None)
-        elif "Get" in name or not record.returns_status:  # a query; some fill descriptors
-            step.of = owned[1:] if name == "cudnnBackendGetAttribute" else made
-        elif name == "cudnnInitTransformDest":  # describes the last, and tells how large that is
-            step.of = owned[-1:] + made
-        elif name == "cudnnSetStream" or not handles:
-            step.of = owned[:1]
-        elif not early:
-            self._order(self._stream_of.get(handles[0] or 0, 0), step.device)
-        if name == "cudnnBackendExecute":
-            self._look_into(seen[2].value, memory)
-        for buffer in memory:
-            if step.on and buffer.alive is None:  # as in `_on`
-                buffer.device = step.on
-            self._look(buffer)
-        self.steps.append(step)
-        return step, outputs, memory
+            return outputs[:1]
+        if "Destroy" in name:
+            return inputs
+        if name == "cudnnBackendGetAttribute":  # It fills descriptors.
+            return inputs[1:]
+        if "Get" in name or not record.returns_status:
+            return outputs
+        if name == "cudnnInitTransformDest":  # It sets the last descriptor, and tells the size.
+            return inputs[-1:] + outputs
+        if name == "cudnnSetStream" or not has_handle:
+            return inputs[:1]
+        return None
 
-    def _look_into(self, pack: Opaque, memory: dict[Buffer, bool]) -> None:
-        """Tell what memory is in a variant pack; it is set again where other memory is at an address than when it was set."""
-        address, held = pack.value or 0, self._held[pack.value or 0]
-        if any(
-            (place := self._place(at)) is None or place[0] is not buffer
-            for at, (buffer, _) in held.items()
-        ):
-            values = [
-                (attribute, kind, len(array), array)
-                for attribute, kind, array in self._set[address].values()
-            ]
-            self.write_down(FUNCTIONS["cudnnBackendInitialize"], pack, early=False)
-            for each in values:
-                self.write_down(FUNCTIONS["cudnnBackendSetAttribute"], pack, *each, early=False)
-            self.write_down(FUNCTIONS["cudnnBackendFinalize"], pack, early=False)
-        for buffer, uid in self._held[address].values():
-            name = self._uids[uid][0].name if uid in self._uids else "workspace"
+    def _use_pack(self, native: Opaque, effects: Effects) -> None:
+        """Add the memory that is in a variant pack.
+
+        The pack is set again where other memory is at its addresses than when it was set.
+        """
+        pack = native.value or 0
+        buffers = self._pack_buffers[pack]
+        if any(not self._is_in(address, buffer) for address, (buffer, _) in buffers.items()):
+            attributes = [*self._attributes[pack].values()]
+            self.write_down(FUNCTIONS["cudnnBackendInitialize"], native, early=False)
+            set_attribute = FUNCTIONS["cudnnBackendSetAttribute"]
+            for number_in_c, kind, values in attributes:
+                self.write_down(
+                    set_attribute, native, number_in_c, kind, len(values), values, early=False
+                )
+            self.write_down(FUNCTIONS["cudnnBackendFinalize"], native, early=False)
+        for buffer, tensor_number in self._pack_buffers[pack].values():
+            name = "workspace"
+            if tensor_number in self._tensors:
+                name = self._tensors[tensor_number][0].name
             buffer.used_as(name.removesuffix("_tensor"))
-            memory[buffer] = memory.get(buffer, False) or name in _WRITTEN
+            effects.use(buffer, written=name in _WRITTEN)
+
+    def _is_in(self, address: int, buffer: Buffer) -> bool:
+        location = self._find(address)
+        return location is not None and location[0] is buffer
+
+    # ------------------------------------------------------------ arguments as expressions
+
+    def _expression(
+        self, function: str, argument: Argument, arguments: list[Argument], effects: Effects
+    ) -> Expression:
+        """Return an argument as the program writes it."""
+        name, c_type, _, value, _ = argument
+        if name == "arrayOfElements":
+            values = (other.value for other in arguments)
+            return self._elements(*values, filled="Get" in function)
+        if isinstance(value, Opaque):
+            is_stream = "Stream" in c_type
+            variable = (
+                self._stream(value.value or 0) if is_stream else self._native(value, function, name)
+            )
+            if isinstance(variable, Variable) and arguments[0].kind is cudnnHandle_t:
+                variable.used_as(name)
+            return variable
+        if argument.is_pointer:
+            return self._pointer(function, argument, arguments, effects)
+        if c_type == "size_t" and value in self._answers:
+            return self._answers[value]
+        if isinstance(value, (int, float)):
+            return number(value, c_type)
+        return self._unknown(function, name, f"a {type(value).__name__}")
 
     def _pointer(
-        self, function: str, argument: Argument, outputs: Any, memory: Any, seen: list[Argument]
-    ) -> Part:
-        """Return an argument that points somewhere: to a device, to what C reads on the host, or to what it writes there."""
+        self, function: str, argument: Argument, arguments: list[Argument], effects: Effects
+    ) -> Expression:
+        """Return a pointer to a device, to what C reads on the host, or to what it writes there."""
         name, c_type, kind, value, _ = argument
-        is_untyped, const = kind is ctypes.c_void_p, c_type.startswith("const")
-        address = value if is_untyped else ctypes.addressof(value.contents) if value else None
+        is_untyped = kind is ctypes.c_void_p
+        address = value
+        if not is_untyped:
+            address = ctypes.addressof(value.contents) if value else None
         if not address:
             return "NULL"
         if is_untyped and _ON_HOST.fullmatch(name):
-            return scalar(address, name, self._dtype(seen))
-        place = self._place(address)
-        if place and place[0].alive is None:  # it may be but a part of what the call uses
-            place = self._place(address, _described(seen, value))
-        if place:
-            buffer, offset = place
-            buffer.used_as(name)
-            memory[buffer] = memory.get(buffer, False) or not (
-                const or snake(name).startswith(_SCRATCH)
-            )
-            there = buffer.at(offset)
-            return there if is_untyped else [f"({c_type.replace('[]', ' *')})", there]
+            return scalar(address, name, self._dtype(arguments))
+        location = self._find(address)
+        if location and location[0].alive is None:
+            # It may be but a part of what the call uses.
+            location = self._find(address, _described_nbytes(arguments, value))
+        if location:
+            return self._device_pointer(argument, location, effects)
         if is_untyped:
             return self._unknown(function, name, _NOWHERE.format(address))
-        if const and issubclass(value._type_, ctypes.Structure):
-            return self._unknown(function, name, f"a {value._type_.__name__}")
-        values, base = _pointed(argument), c_type.removesuffix("[]").removesuffix("*").strip()
-        if const:
-            return array(base, [number(each, base) for each in values])
-        variable = Thing(
-            base + (f"[{len(values)}]" if len(values) > 1 else ""), answer_name(function, name)
-        )
-        outputs.append((variable, value))
-        return variable if len(values) > 1 else ["&", variable]
+        if c_type.startswith("const"):
+            return self._host_array(function, argument)
+        return _output(function, argument, effects)
+
+    def _device_pointer(
+        self, argument: Argument, location: Location, effects: Effects
+    ) -> Expression:
+        name, c_type, kind, _, _ = argument
+        buffer, offset = location
+        buffer.used_as(name)
+        is_read_only = c_type.startswith("const") or snake(name).startswith(_SCRATCH)
+        effects.use(buffer, written=not is_read_only)
+        address = buffer.at(offset)
+        if kind is ctypes.c_void_p:
+            return address
+        return [f"({c_type.replace('[]', ' *')})", address]
+
+    def _host_array(self, function: str, argument: Argument) -> Expression:
+        """Return what C reads on the host."""
+        element = argument.value._type_
+        if issubclass(element, ctypes.Structure):
+            return self._unknown(function, argument.name, f"a {element.__name__}")
+        base = _base_type(argument.c_type)
+        return array(base, [number(value, base) for value in _pointed_values(argument)])
 
     def _unknown(self, function: str, argname: str, what: str) -> str:
-        self.tell(f"{function}: {argname} is {what}; the program has NULL")
+        self.warn(f"{function}: {argname} is {what}; the program has NULL")
         return "NULL"
 
-    def _done(
-        self, step: Step, outputs: Any, memory: dict[Buffer, bool], seen: list[Argument]
+    def _dtype(self, arguments: list[Argument]) -> DataType | None:
+        """Return the data type that a call names, or that of its descriptors: float64 if one is."""
+        for argument in arguments:
+            if argument.c_type == "cudnnDataType_t":
+                return DataType(argument.value)
+        addresses = [getattr(argument.value, "value", 0) for argument in arguments]
+        dtypes = [self._dtypes[address] for address in addresses if address in self._dtypes]
+        if DataType.DOUBLE in dtypes:
+            return DataType.DOUBLE
+        return next(iter(dtypes), None)
+
+    # ------------------------------------------------------------ after a call
+
+    def _note_success(
+        self, statement: Statement, effects: Effects, arguments: list[Argument]
     ) -> None:
         """Note what a call did that ended well."""
-        name, first = step.function, getattr(seen[0].value, "value", None) or 0 if seen else 0
-        for thing, pointer in outputs:
-            if "Create" in name:
-                thing.destroy = name.replace("Create", "Destroy")
-                self._things[pointer[0].value] = thing
-            elif thing.c_type == "size_t":
-                self._answers = {
-                    size: other for size, other in self._answers.items() if other.name != thing.name
-                }
-                self._answers[pointer[0]] = thing
-                step.note = str(pointer[0])
-            elif (
-                thing.c_type == "void *" and pointer[0]
-            ):  # where a part lies, that the descriptor before it describes
-                described = _described(seen, pointer)
-                if described and (place := self._place(pointer[0])) is not None:
-                    place[0].parts[place[1]] = described, thing
-        for buffer, written in memory.items():
+        name = statement.function
+        first = getattr(arguments[0].value, "value", None) or 0 if arguments else 0
+        for variable, pointer in effects.outputs:
+            self._note_output(statement, variable, pointer, arguments)
+        for buffer, written in effects.buffers.items():
             buffer.unread |= written
-            self._note(buffer)
+            self._update_digest(buffer)
         if name == "cudnnSetStream":
-            self._stream_of[first] = seen[1].value.value or 0
-        elif step.ends is not None or name == "cudnnBackendInitialize":
-            self._set.pop(first, None)
-            self._held.pop(first, None)
-            if step.ends is not None:
-                del self._things[first]
-        elif name.startswith("cudnnSet") and first and (dtype := self._dtype(seen)) is not None:
-            self._dtypes[first] = dtype
+            self._stream_of[first] = arguments[1].value.value or 0
+        elif statement.ends is not None:
+            self._forget_descriptor(first)
+            del self._variables[first]
+        elif name == "cudnnBackendInitialize":
+            self._forget_descriptor(first)
+        elif name.startswith("cudnnSet") and first:
+            dtype = self._dtype(arguments)
+            if dtype is not None:
+                self._dtypes[first] = dtype
 
-    def _dtype(self, seen: list[Argument]) -> DataType | None:
-        """Return the data type that a call names, or that of its descriptors: float64 if one is."""
-        named = [DataType(each.value) for each in seen if each.c_type == "cudnnDataType_t"][:1]
-        known = named or [
-            self._dtypes[at]
-            for each in seen
-            if (at := getattr(each.value, "value", 0)) in self._dtypes
-        ]
-        return DataType.DOUBLE if DataType.DOUBLE in known else next(iter(known), None)
+    def _forget_descriptor(self, address: int) -> None:
+        self._attributes.pop(address, None)
+        self._pack_buffers.pop(address, None)
 
-    def _plain(self, argument: Argument) -> Any:
+    def _note_output(
+        self, statement: Statement, variable: Variable, pointer: Any, arguments: list[Argument]
+    ) -> None:
+        """Note what a call wrote on the host: a native object, a size, or where a part is."""
+        function, value = statement.function, pointer[0]
+        if "Create" in function:
+            variable.destroy = function.replace("Create", "Destroy")
+            self._variables[value.value] = variable
+        elif variable.c_type == "size_t":
+            others = self._answers.items()
+            self._answers = {size: other for size, other in others if other.name != variable.name}
+            self._answers[value] = variable
+            statement.note = str(value)
+        elif variable.c_type == "void *" and value:
+            nbytes = _described_nbytes(arguments, pointer)
+            location = self._find(value) if nbytes else None
+            if location is not None:
+                buffer, offset = location
+                buffer.parts[offset] = nbytes, variable
+
+    def _readable(self, argument: Argument) -> Any:
         """Return an argument for people; what is on a device is an address, and is not followed."""
-        _, c_type, _, value, passed = argument
+        value, c_type = argument.value, argument.c_type
         if not isinstance(value, ctypes._Pointer):
-            return _simple(value, c_type)
+            return _readable_value(value, c_type)
         address = ctypes.addressof(value.contents) if value else None
-        if address is None or self._place(address) is not None:
+        if address is None or self._find(address) is not None:
             return address
-        plain = tuple(_simple(each, c_type.rstrip("[] *")) for each in _pointed(argument))
-        return plain if isinstance(passed, ctypes.Array) else plain[0]
+        element_type = c_type.rstrip("[] *")
+        values = [_readable_value(element, element_type) for element in _pointed_values(argument)]
+        return tuple(values) if isinstance(argument.passed, ctypes.Array) else values[0]
+
+    # ------------------------------------------------------------ graphs, and what is older than
+    # the trace
 
     def _elements(
         self, native: Any, attribute: int, kind: int, count: int, *rest: Any, filled: bool
-    ) -> Part:
-        """Return what an attribute of a backend descriptor is set to, and note what tensors and memory are called."""
-        name, type_name, at = (
-            BackendAttributeName(attribute).name,
-            BackendAttributeType(kind).name,
-            rest[-1],
-        )
+    ) -> Expression:
+        """Return what an attribute of a backend descriptor is set to, and name what is in it."""
+        name, type_name = BackendAttributeName(attribute).name, BackendAttributeType(kind).name
+        address = rest[-1]
         opaque, enum = _OPAQUE.get(type_name), _ENUMS.get(type_name)
-        if not (at and count) or (filled and opaque is not cudnnBackendDescriptor_t):
+        if not (address and count) or (filled and opaque is not cudnnBackendDescriptor_t):
             return "NULL"
         element = ELEMENT_TYPES.get(type_name, ctypes.c_int)
-        values, pack = (
-            (element * count)(*(element * count).from_address(at)),
-            self._set[native.value],
-        )
-        pack[name] = attribute, kind, values
+        array_type = element * count
+        values = array_type(*array_type.from_address(address))
+        attributes = self._attributes[native.value]
+        attributes[name] = attribute, kind, values
         if name == "TENSOR_UNIQUE_ID":
-            self._uids[values[0]] = self._things[native.value], pack
-        c_type = opaque.__name__ if opaque else C_NAMES[enum] if enum else _C_NAMES[element]
+            self._tensors[values[0]] = self._variables[native.value], attributes
         if opaque:
-            parts = [
-                self._thing(opaque(value), "cudnnBackendSetAttribute", name) for value in values
-            ]
-            for part in parts:
-                if isinstance(part, Thing) and part.name == "tensor":
-                    part.used_as(name.split("_")[-1].removesuffix("DESC") + "_tensor")
-        elif element is ctypes.c_void_p:
-            uids = (
-                pack.get("VARIANT_PACK_UNIQUE_IDS", ((),))[-1]
-                if name == "VARIANT_PACK_DATA_POINTERS"
-                else ()
-            )
-            pairs = zip(values, chain(uids, repeat(None)), strict=False)
-            parts = [self._hold(native.value, at, uid) for at, uid in pairs]
-        else:
-            parts = [number(value, c_type) for value in values]
-        return array(c_type, parts)
+            return array(opaque.__name__, self._descriptors(name, opaque, values))
+        c_type = C_NAMES[enum] if enum else _C_NAMES[element]
+        if element is not ctypes.c_void_p:
+            return array(c_type, [number(value, c_type) for value in values])
+        numbers: Iterable[Any] = ()
+        if name == "VARIANT_PACK_DATA_POINTERS" and "VARIANT_PACK_UNIQUE_IDS" in attributes:
+            _, _, numbers = attributes["VARIANT_PACK_UNIQUE_IDS"]
+        pairs = zip(values, chain(numbers, repeat(None)), strict=False)
+        return array(c_type, [self._pack_pointer(native.value, *pair) for pair in pairs])
 
-    def _hold(self, pack: int, address: int | None, uid: int | None) -> Part:
-        """Note what memory is in a variant pack."""
-        if not address or (place := self._place(address, self._extent(uid))) is None:
+    def _descriptors(self, name: str, opaque: Any, values: Any) -> list[Expression]:
+        """Return the variables of handles or descriptors; tensors are named by their role."""
+        role = name.rsplit("_", maxsplit=1)[-1].removesuffix("DESC") + "_tensor"
+        variables = []
+        for value in values:
+            variable = self._native(opaque(value), "cudnnBackendSetAttribute", name)
+            if isinstance(variable, Variable) and variable.name == "tensor":
+                variable.used_as(role)
+            variables.append(variable)
+        return variables
+
+    def _pack_pointer(
+        self, pack: int, address: int | None, tensor_number: int | None
+    ) -> Expression:
+        """Return an address in a variant pack, and note what memory it is."""
+        if not address:
+            return "NULL"
+        location = self._find(address, self._tensor_extent(tensor_number))
+        if location is None:
             what = _NOWHERE.format(address)
-            return (
-                self._unknown("cudnnBackendSetAttribute", "arrayOfElements", what)
-                if address
-                else "NULL"
-            )
-        self._held[pack][address] = place[0], uid
-        return place[0].at(place[1])
+            return self._unknown("cudnnBackendSetAttribute", "arrayOfElements", what)
+        buffer, offset = location
+        self._pack_buffers[pack][address] = buffer, tensor_number
+        return buffer.at(offset)
 
-    def _extent(self, uid: int | None) -> int:
+    def _tensor_extent(self, tensor_number: int | None) -> int:
         """Return how many bytes a tensor of a graph spans; 1 where nobody knows."""
-        found = (
-            {name: values for name, (*_, values) in self._uids[uid][1].items()}
-            if uid in self._uids
-            else {}
-        )
+        if tensor_number not in self._tensors:
+            return 1
+        _, attributes = self._tensors[tensor_number]
+        values = {name: array_in_c for name, (_, _, array_in_c) in attributes.items()}
         with suppress(KeyError, ValueError, CudnnError):
-            one = (
-                itemsize(DataType(found["TENSOR_DATA_TYPE"][0]))
-                * found.get("TENSOR_VECTOR_COUNT", [1])[0]
-            )
-            pairs = zip(found["TENSOR_DIMENSIONS"], found["TENSOR_STRIDES"], strict=True)
-            return int(one * (1 + sum((size - 1) * stride for size, stride in pairs)))
+            vector = values.get("TENSOR_VECTOR_COUNT", [1])[0]
+            one = itemsize(DataType(values["TENSOR_DATA_TYPE"][0])) * vector
+            pairs = zip(values["TENSOR_DIMENSIONS"], values["TENSOR_STRIDES"], strict=True)
+            last = sum((size - 1) * stride for size, stride in pairs)
+            return int(one * (1 + last))
         return 1
 
-    def _thing(self, native: Opaque, function: str, argname: str) -> Part:
-        """Return a handle or descriptor; how one was made before the block is written down before the program."""
+    def _native(self, native: Opaque, function: str, argname: str) -> Expression:
+        """Return the variable of a handle or descriptor, which may be older than the trace."""
         address = native.value
-        if not address or address in self._things:
-            return self._things[address] if address else "NULL"
-        if "Destroy" in function:
-            # The block did not use it: the program neither makes it nor destroys it.  A plan that the handle's cache evicts
-            # during the block has such descriptors.
+        if not address:
             return "NULL"
-        if (owner := _owner(address)) is None:
+        if address in self._variables:
+            return self._variables[address]
+        if "Destroy" in function:
+            # The block did not use it: the program neither makes it nor destroys it.  A plan that
+            # the handle's cache evicts during the block has such descriptors.
+            return "NULL"
+        owner = _owner_of(address)
+        if owner is None:
             what = f"a {type(native).__name__} that was made before the trace, and not by cudnnlite"
             return self._unknown(function, argname, what)
-        # by its own methods, on a table that writes calls down and makes none
+        self._write_down_older(owner, address)
+        return self._variables[address]
+
+    def _write_down_older(self, owner: Any, address: int) -> None:
+        """Write down how an object is made, by its owner's methods on a table without calls."""
         table = {name: partial(self.write_down, record) for name, record in FUNCTIONS.items()}
         twin = object.__new__(type(owner))
         vars(twin).update(vars(owner), api=SimpleNamespace(has=owner.api.has, **table))
@@ -438,59 +544,88 @@ class Recorder(Memory):
             twin._set_function = "cudnnRestoreDropoutDescriptor"
         twin._make(type(owner._native)(address))
         twin._set(owner.spec)
-        if isinstance(owner, BackendDescriptor):
-            packs = (
-                plan.pack_values(address) for plan in PREPARED if isinstance(plan, ExecutionPlan)
-            )
-            values = owner.values or next((found for found in packs if found is not None), {})
-            for name, value in [*values.items()]:
-                twin.set(name, value)
-            if owner.finalized or not owner.values:
-                twin.finalize()
-        return self._things[address]
+        if not isinstance(owner, BackendDescriptor):
+            return
+        for name, value in [*(owner.values or _pack_values(address)).items()]:
+            twin.set(name, value)
+        if owner.finalized or not owner.values:
+            twin.finalize()
 
 
-def _owner(address: int | None) -> Any:
+def _output(function: str, argument: Argument, effects: Effects) -> Expression:
+    """Return where C writes on the host."""
+    base, count = _base_type(argument.c_type), len(_pointed_values(argument))
+    c_type = f"{base}[{count}]" if count > 1 else base
+    variable = Variable(c_type, answer_name(function, argument.name))
+    effects.outputs.append((variable, argument.value))
+    return variable if count > 1 else ["&", variable]
+
+
+def _owner_of(address: int | None) -> Any:
     """Return whose native object is at an address; None if it is none of ours."""
-    return next((owner for owner in LIVE if not owner.closed and owner.ptr.value == address), None)
+    for owner in LIVE:
+        if not owner.closed and owner.ptr.value == address:
+            return owner
+    return None
+
+
+def _pack_values(address: int) -> dict[str, Any]:
+    """Return what a variant pack of an execution plan was set to; nothing where it is none."""
+    for plan in PREPARED:
+        values = plan.pack_values(address) if isinstance(plan, ExecutionPlan) else None
+        if values is not None:
+            return values
+    return {}
 
 
 @cache
-def _seeing(record: Function) -> tuple[Any, Call]:
-    """Return what keeps a function alive, and that function: of converted arguments it returns what C sees."""
+def _c_view(record: Function) -> tuple[Any, Call]:
+    """Return a function that returns what C sees of arguments, behind what keeps it alive."""
     callback = through_c(record, print)
     return callback, untyped(callback)
 
 
-def _arguments(record: Function, given: Any) -> list[Argument]:
-    seen = _seeing(record)[1](*given).args
-    return [*map(Argument, record.argnames, C_TYPES[record.name], record.argtypes, seen, given)]
+def _arguments(record: Function, passed: Any) -> list[Argument]:
+    _, call = _c_view(record)
+    values = call(*passed).args
+    return [*map(Argument, record.argnames, C_TYPES[record.name], record.argtypes, values, passed)]
 
 
-def _described(seen: list[Argument], pointer: Any) -> int:
-    """Return how many bytes the descriptor before an argument describes; 0 where that is no tensor's and no filter's."""
+def _described_nbytes(arguments: list[Argument], pointer: Any) -> int:
+    """Return the bytes of the tensor or filter described before an argument; 0 if none is."""
     with suppress(StopIteration, KeyError, ValueError, CudnnError):
-        before = next(one for one, other in pairwise(seen) if other.value is pointer and one.value)
-        return int(
-            _KINDS[before.c_type.removeprefix("const ")].read(library_api(), before.value).nbytes
+        before = next(
+            one for one, other in pairwise(arguments) if other.value is pointer and one.value
         )
+        descriptor = _DESCRIPTORS[before.c_type.removeprefix("const ")]
+        return int(descriptor.read(library_api(), before.value).nbytes)
     return 0
 
 
+def _printed(value: Any, kind: Any) -> str:
+    """Return an argument's value as a trace prints it: addresses in hexadecimal."""
+    return hex(value) if type(value) is int and _is_address(value, kind) else str(value)
+
+
 def _is_address(value: int, kind: Any) -> bool:
-    """Tell by its type whether a number is an address, or is where one is written; of other pointers' by its size."""
+    """Tell whether a number is an address: by its type, or of some pointers by its size."""
     pointed = kind._type_ if issubclass(kind, ctypes._Pointer) else kind
     return value >= 2**32 or issubclass(pointed, ctypes.c_void_p)
 
 
-def _pointed(argument: Argument) -> Any:
+def _base_type(c_type: str) -> str:
+    """Return the type of what a pointer or an array of C has."""
+    return c_type.removesuffix("[]").removesuffix("*").strip()
+
+
+def _pointed_values(argument: Argument) -> Any:
     """Return what an argument points to on the host."""
     return argument.passed if isinstance(argument.passed, ctypes.Array) else argument.value[:1]
 
 
-def _simple(value: Any, c_type: str) -> Any:
+def _readable_value(value: Any, c_type: str) -> Any:
     """Return a value of C for people."""
     if isinstance(value, ctypes.Structure):
         return {name: getattr(value, name) for name, *_ in value._fields_ if name != "reserved"}
-    kind = ENUMS.get(c_type)
-    return getattr(value, "value", value) if kind is None else kind(value)
+    enum = ENUMS.get(c_type)
+    return getattr(value, "value", value) if enum is None else enum(value)

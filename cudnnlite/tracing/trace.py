@@ -6,23 +6,18 @@ import html
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from threading import get_ident
 from typing import Any
 
 from cudnnlite._raw.api import library_api
-from cudnnlite._raw.calls import watch
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import integer, path_of
-from cudnnlite.devices.choice import device_classes
+from cudnnlite.devices import observer
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.plans import capture as captures
-from cudnnlite.plans.replay import ReplayedCall
 from cudnnlite.texts import counted
 from cudnnlite.tracing.folder import PROGRAM, ProgramFolder, packaged_file
-from cudnnlite.tracing.memory import used_devices
 from cudnnlite.tracing.program import Program, useful
 from cudnnlite.tracing.recorder import Recorder, TracedCall
 from cudnnlite.version import __version__
@@ -31,7 +26,7 @@ _FEW = 3  # calls in a row that are listed though the program does without
 
 
 class Trace(NonCopyable):
-    """The C calls of a block; printed, a line each, but one for all of many in a row that the program in C does without.
+    """The C calls of a block; printed, a line each, or one for many that the program does without.
 
     Attributes
     ----------
@@ -43,17 +38,17 @@ class Trace(NonCopyable):
 
     def __init__(self) -> None:
         self._recorder = Recorder()
-        self.warnings = self._recorder.told
+        self.warnings = self._recorder.warnings
         self._program: tuple[Any, Program | None] = None, None  # the last one that was asked for
 
     @property
     def calls(self) -> tuple[TracedCall, ...]:
-        """Every call, in order: `function`, `arguments`, `status`, `microseconds`, `file`, `line`."""
-        return tuple(step.call for step in self._recorder.steps if step.call)
+        """Every call, in order."""
+        return tuple(one.call for one in self._recorder.statements if one.call)
 
     @property
     def checksums(self) -> list[tuple[str, str]]:
-        """What the program should print, but for the statuses of calls that failed: names and checksums, from Python's memory.
+        """What the program should print, but for failed calls: names, checksums of Python's memory.
 
         A checksum is the sum of (2 i + 1) times byte i, modulo 2^64, in hexadecimal.
         """
@@ -62,14 +57,16 @@ class Trace(NonCopyable):
     def as_c(self, seed: int | None = None) -> str:
         """Return the program in C; what it reads is written by `save`.
 
-        It has the calls that compute, and those that they need; queries whose answers nobody uses are left out.
+        It has the calls that compute, and those that they need; queries whose answers nobody uses
+        are left out.
 
         Parameters
         ----------
         seed : int, optional
-            The program generates the floating-point arrays that the block copied to the device whole, and needs no files of
-            them: numbers below 2 of either sign, which are not Python's, so that its checksums are not Python's either.
-            What is bfloat16 stays a file.  From 0 to 2^24 - 1.
+            The program generates the floating-point arrays that the block copied to the device
+            whole, and needs no files of them: numbers below 2 of either sign, which are not
+            Python's, so that its checksums are not Python's either. What is bfloat16 stays a file.
+            From 0 to 2^24 - 1.
 
         Raises
         ------
@@ -79,9 +76,10 @@ class Trace(NonCopyable):
         return self._written(seed).text
 
     def save(self, folder: Any, seed: int | None = None) -> Path:
-        """Write ``program.c``, a ``Makefile`` and the raw files in ``inputs/``; return the folder, which is made if need be.
+        """Write ``program.c``, a ``Makefile`` and the files in ``inputs/``; return the folder.
 
-        Files that an earlier trace wrote there are replaced; any other file that is in the way is refused.
+        Files that an earlier trace wrote there are replaced; any other file that is in the way is
+        refused.
 
         Parameters
         ----------
@@ -93,7 +91,8 @@ class Trace(NonCopyable):
         Raises
         ------
         ArgumentError
-            It cannot be written there; a file there was not written by cudnnlite; another seed.  Nothing is written then.
+            It cannot be written there; a file there was not written by cudnnlite; another seed.
+            Nothing is written then.
         """
         path = path_of(folder, "folder")
         self._save_in(ProgramFolder(path, f"folder={str(path)!r}"), seed)
@@ -105,24 +104,24 @@ class Trace(NonCopyable):
         folder.write({**program.files, PROGRAM: program.text.encode(), "Makefile": makefile})
 
     def _written(self, seed: int | None = None) -> Program:
-        recorder, seed = (
-            self._recorder,
-            None if seed is None else integer(seed, "seed", 0, 2**24 - 1),
-        )
-        key = recorder.over, len(recorder.steps), len(recorder.told), seed
+        recorder = self._recorder
+        if seed is not None:
+            seed = integer(seed, "seed", 0, 2**24 - 1)
+        key = recorder.over, len(recorder.statements), len(recorder.warnings), seed
         if self._program[1] is not None and self._program[0] == key:
             return self._program[1]
-        version, calls = library_api().library.version_text, counted(len(self), "call")
+        version = library_api().library.version_text
+        calls = counted(len(self), "call")
         names = ", ".join(sorted({str(device.name) for device in recorder.devices})) or "no device"
         # `ProgramFolder` recognises a program by this line.
         head = [f"Written by cudnnlite {__version__} from {calls} of cuDNN {version} on {names}."]
         if any(device.kind == "emulated" for device in recorder.devices):
             head.append("It was traced on the emulated device and was never run on a GPU.")
-        head += [f"Not written out: {told}" for told in recorder.told]
+        head += [f"Not written out: {warning}" for warning in recorder.warnings]
         head.append(
             "Build and run: make run (see the Makefile); it prints a checksum of each result."
         )
-        program = Program(recorder.steps, head, seed)
+        program = Program(recorder.statements, head, seed)
         self._program = key, program
         return program
 
@@ -130,21 +129,19 @@ class Trace(NonCopyable):
         return len(self.calls)
 
     def __str__(self) -> str:
-        """One line a call, with the host's microseconds in it; many in a row that the program does not need share one."""
-        steps = [step for step in self._recorder.steps if step.call]
-        needed, lines = {*useful(self._recorder.steps)}, list[str]()
-        for is_needed, group in groupby(steps, needed.__contains__):
-            calls = [step.call for step in group]
+        """One line a call, with the host's microseconds; many that the program lacks share one."""
+        statements = [statement for statement in self._recorder.statements if statement.call]
+        needed = {*useful(self._recorder.statements)}
+        lines: list[str] = []
+        for is_needed, group in groupby(statements, needed.__contains__):
+            calls = [statement.call for statement in group]
             if is_needed or len(calls) <= _FEW:
                 lines += map(str, calls)
             else:
-                us, names = (
-                    sum(call.microseconds for call in calls),
-                    ", ".join({call.function: 0 for call in calls}),
-                )
-                lines.append(
-                    f"{us:9.1f} us  {len(calls)} calls that the program does without: {names}"
-                )
+                us = sum(call.microseconds for call in calls)
+                names = ", ".join(dict.fromkeys(call.function for call in calls))
+                what = f"{len(calls)} calls that the program does without"
+                lines.append(f"{us:9.1f} us  {what}: {names}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -153,8 +150,9 @@ class Trace(NonCopyable):
     def _repr_html_(self) -> str:
         calls, program = html.escape(str(self)), html.escape(self.as_c())
         return (
-            f"<details open><summary>{counted(len(self), 'call')} of cuDNN</summary><pre>{calls}</pre></details>"
-            f"<details><summary>the program in C</summary><pre>{program}</pre></details>"
+            f"<details open><summary>{counted(len(self), 'call')} of cuDNN</summary>"
+            f"<pre>{calls}</pre></details><details><summary>the program in C</summary>"
+            f"<pre>{program}</pre></details>"
         )
 
 
@@ -162,9 +160,9 @@ _active: Trace | None = None
 
 
 def _after_fork() -> None:
-    """Go on without the threads that are not in a forked process: with no lock of theirs, and no block."""
+    """Go on in a forked process without the locks and the block of threads that are not there."""
     if _active is not None:
-        _active._recorder.renew()
+        _active._recorder.renew_locks()
         if _active._recorder.thread != get_ident():
             _end(_active._recorder)
 
@@ -174,16 +172,17 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @contextmanager
 def trace() -> Iterator[Trace]:
-    """Record the C calls of a block, in whichever thread: with what arguments, and what was copied to and from the device.
+    """Record the C calls of a block, in whichever thread, and the copies to and from the device.
 
-    Meanwhile each call takes longer, and a plan with ``replay=True`` makes its calls one by one.  What was made before the
-    block is written down as it is when it is first used: descriptors as they would be made now, memory with what is in it.
-    Outside of such a block nothing is looked at.
+    Meanwhile each call takes longer, and a plan with ``replay=True`` makes its calls one by one.
+    What was made before the block is written down as it is when it is first used: descriptors as
+    they would be made now, memory with what is in it. Outside of such a block nothing is looked at.
 
     Yields
     ------
     Trace
-        To be read in the block or after it: ``print(trace)``, `Trace.calls`, `Trace.as_c`, `Trace.save`.
+        To be read in the block or after it: ``print(trace)``, `Trace.calls`, `Trace.as_c`,
+        `Trace.save`.
 
     Raises
     ------
@@ -193,7 +192,8 @@ def trace() -> Iterator[Trace]:
     Warns
     -----
     RuntimeWarning
-        Something cannot be written out: a CUDA graph that was recorded before, memory of which nothing is known.
+        Something cannot be written out: a CUDA graph that was recorded before, memory of which
+        nothing is known.
 
     Examples
     --------
@@ -208,22 +208,15 @@ def trace() -> Iterator[Trace]:
     global _active  # noqa: PLW0603  (functions of every table are traced, or none is)
     if _active is not None:
         raise ArgumentError("a trace is being recorded already; traces are not nested")
-    made = _active = Trace()
-    recorder = made._recorder
+    new = _active = Trace()
+    recorder = new._recorder
     try:
-        for of in (*device_classes(), *used_devices(), captures.CapturedGraph):
-            recorder.stand_in(of)
-        recorder.replace(captures, "recorded", partial(recorder.recorded, captures.recorded))
-        for name in ("function", "__call__"):
-            recorder.replace(
-                ReplayedCall, name, lambda replayed: replayed._call_as_it_is(replayed._addresses)
-            )
-        watch(recorder.wrap)
-        yield made
+        observer.attach(recorder)
+        yield new
         recorder.finish()
     except CudnnError:
         if recorder.failed is not None:  # what the block ended with belongs to the program
-            recorder.failed.of = None
+            recorder.failed.needed_for = None
         raise
     finally:
         recorder.over, _active = True, None
@@ -237,5 +230,4 @@ def trace() -> Iterator[Trace]:
 def _end(recorder: Recorder) -> None:
     global _active
     recorder.over, _active = True, None
-    watch(None)
-    recorder.put_back()
+    observer.detach()

@@ -22,10 +22,10 @@ from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import TunedProblem
-from cudnnlite.cli import app
 from cudnnlite.cli import autotune as cli_autotune
 from cudnnlite.cli import common as cli_common
 from cudnnlite.cli import problems as cli_problems
+from cudnnlite.cli.app import app
 from cudnnlite.cli.tunings import csv_text, lines_of
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import NoDeviceError

@@ -20,7 +20,7 @@ from cudnnlite._raw import library
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
 from cudnnlite.autotune.entries import TuningKey, canonical, make_key
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.cli import app
+from cudnnlite.cli.app import app
 from cudnnlite.enums import MathType
 from cudnnlite.errors import LibraryNotFoundError
 from cudnnlite.problems.problem_list import summary

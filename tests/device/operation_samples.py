@@ -6,12 +6,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from cudnnlite.plans.call import make_plan, problem_of
 from hypothesis import strategies as st
 from samples import LAYOUTS, SAMPLES, forward_of, hosts_of, reference_of, shapes_of
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.problem import SCALARS, Problem
 
@@ -147,8 +147,16 @@ class Case:
     @property
     def problem(self) -> Problem:
         """What the call asks for."""
-        return problem_of(
-            self.operation, [*self.arrays.values()], self.ordered, self._all(self.outs)
+        return self._request(self.arrays, self._all(self.outs)).problem()
+
+    def _request(self, operands: dict[str, Any], out: Any, **scalars: float) -> Request[Any]:
+        return Request(
+            self.handle,
+            self.operation,
+            [operands[name] for name in self.operation.reads],
+            self.ordered,
+            out=out,
+            **scalars,
         )
 
     def _all(self, outs: dict[str, Any]) -> Any:
@@ -200,11 +208,9 @@ class Case:
         self, alpha: float = 1.0, beta: float = 0.0, *, operands: Any = None, out: Any = NEW
     ) -> Any:
         """Return a plan for these operands."""
-        operands = [*(self.arrays if operands is None else operands).values()]
+        operands = self.arrays if operands is None else operands
         out = self._all(self.outs) if out is NEW else out
-        return make_plan(
-            self.handle, self.operation, operands, self.ordered, alpha=alpha, beta=beta, out=out
-        )
+        return self._request(operands, out, alpha=alpha, beta=beta).plan()
 
     def assert_right(self, returned: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compare every value of everything that was returned."""

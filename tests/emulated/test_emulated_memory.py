@@ -18,7 +18,6 @@ from cudnnlite.emulated.memory import (
     POISON_NEW,
     EmulatedMemory,
     IllegalAddressError,
-    host_memory,
 )
 from cudnnlite.errors import DeviceMemoryError
 
@@ -217,17 +216,6 @@ def test_a_small_allocation_where_a_large_one_was_is_not_poisoned_again():
         memory.view(buffer.handle, nbytes)[:] = 1
         assert (memory.view(buffer.handle, nbytes) == 1).all()
         buffer.close()
-
-
-def test_what_is_promised_is_not_promised_again(large_memory):
-    free = host_memory()
-    buffer = large_memory.allocate(LARGE)
-    assert large_memory.promised == LARGE
-    assert host_memory() < free - LARGE // 2
-    large_memory.view(buffer.handle, 10 * MIB)
-    assert large_memory.promised == LARGE - 10 * MIB
-    buffer.close()
-    assert large_memory.promised == 0
 
 
 # ---------------------------------------------------------------- accounting

@@ -99,7 +99,7 @@ def test_samples_in_any_order_on_a_device_whose_methods_were_set(
             with dnn.trace() as traced, dnn.Handle(handle.device) as other:
                 sample(other)
             assert traced.warnings == []
-            before = [step.function for step in traced._recorder.steps if step.early]
+            before = [step.function for step in traced._recorder.statements if step.early]
             assert set(before) <= {"cudaStreamCreate"}, sample.__name__
             assert trace_samples.uses_of_what_is_gone(traced.as_c()) == [], sample.__name__
             assert vars(handle.device) == left

@@ -10,7 +10,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward
-from cudnnlite.problems import recording
+from cudnnlite.problems import call_watch
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.recording import paused, record, record_problems
 
@@ -26,17 +26,17 @@ def counts(found):
 
 
 def test_a_list_fills_while_the_block_runs():
-    assert not recording.active
+    assert not call_watch.active
     record(problem())  # nobody listens
     with record_problems() as found:
-        assert recording.active
+        assert call_watch.active
         assert len(found) == 0
         record(problem(1))
         assert counts(found) == {problem(1): 1}
         record(problem(2))
         record(problem(1))
     record(problem(1))
-    assert not recording.active
+    assert not call_watch.active
     assert counts(found) == {problem(1): 2, problem(2): 1}
 
 
@@ -45,11 +45,11 @@ def test_blocks_nest_and_all_lists_record():
         record(problem(1))
         with record_problems() as inner:
             record(problem(2))
-        assert recording.active
+        assert call_watch.active
         record(problem(3))
         with record_problems() as later:
             record(problem(4))
-    assert not recording.active
+    assert not call_watch.active
     assert counts(outer) == {problem(n): 1 for n in (1, 2, 3, 4)}
     assert counts(inner) == {problem(2): 1}
     assert counts(later) == {problem(4): 1}
@@ -60,10 +60,10 @@ def test_blocks_may_end_in_any_order():
     one = first.__enter__()
     two = second.__enter__()
     first.__exit__(None, None, None)
-    assert recording.active
+    assert call_watch.active
     record(problem())
     second.__exit__(None, None, None)
-    assert not recording.active
+    assert not call_watch.active
     assert (one.total, two.total) == (0, 1)
 
 
@@ -73,7 +73,7 @@ def test_a_block_that_fails_ends_its_recording():
         kept.append(found)
         record(problem())
         raise KeyError
-    assert not recording.active
+    assert not call_watch.active
     assert kept[0].total == 1
 
 
@@ -113,7 +113,7 @@ def test_all_threads_are_recorded_and_no_count_is_lost():
         problem(2): 4 * calls // 2,
         problem(3): 4 * calls // 400,
     }
-    assert not recording.active
+    assert not call_watch.active
 
 
 def test_a_pause_is_for_one_thread_and_nests():

@@ -21,9 +21,10 @@ import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import PREPARED, CFunction
 from cudnnlite._raw.functions import FUNCTIONS
-from cudnnlite.devices import plan_cache
-from cudnnlite.devices.choice import device_classes
+from cudnnlite.devices import observer, plan_cache
+from cudnnlite.devices.cuda import CudaDevice
 from cudnnlite.emulated.memory import ALIGNMENT
+from cudnnlite.plans import capture as capture_module
 from cudnnlite.plans.capture import CapturedGraph
 from cudnnlite.plans.replay import ReplayedCall
 from cudnnlite.raw import types
@@ -44,15 +45,16 @@ def main_of(trace: dnn.Trace) -> str:
 
 
 def functions(handle: dnn.Handle) -> list[Any]:
-    """Return whatever a trace puts itself in the place of."""
-    classes = (*device_classes(), CapturedGraph, ReplayedCall)
-    tables = [
-        bound
-        for api in (handle.api, library_api())
-        for bound in vars(api).values()
-        if hasattr(bound, "own")
+    """Return what is called for each C function that was called so far."""
+    tables = (vars(handle.api), vars(library_api()))
+    calls = [
+        bound.call for table in tables for bound in table.values() if hasattr(bound, "unobserved")
     ]
-    return [bound.call for bound in tables] + [list(vars(kind).items()) for kind in classes]
+    return calls + [call.function for call in PREPARED]
+
+
+def methods(*objects: Any) -> list[Any]:
+    return [dict(vars(one)) for one in objects]
 
 
 def test_outside_of_a_trace_every_function_is_its_own(handle: dnn.Handle) -> None:
@@ -60,14 +62,22 @@ def test_outside_of_a_trace_every_function_is_its_own(handle: dnn.Handle) -> Non
         handle, x := handle.array(X), handle.array(X[:, :, :2, :2])
     ) as plan:
         plan(x, handle.array(X[:, :, :2, :2]))
-        before, prepared = functions(handle), [call.function for call in PREPARED]
-        with pytest.raises(ZeroDivisionError), dnn.trace():  # noqa: PT012
+        before = functions(handle)
+        with pytest.raises(ZeroDivisionError), dnn.trace() as trace:  # noqa: PT012
             assert functions(handle) != before
-            assert [call.function for call in PREPARED] != prepared
+            assert observer.current is trace._recorder
             1 / 0
         assert functions(handle) == before
-        assert [call.function for call in PREPARED] == prepared
-        assert all(call.bound.call is call.bound.own is call.function for call in PREPARED)
+        assert type(observer.current) is observer.Observer
+        assert all(call.bound.call is call.bound.unobserved is call.function for call in PREPARED)
+
+
+def test_no_method_is_replaced_in_a_trace(handle: dnn.Handle) -> None:
+    classes = (CudaDevice, type(handle.device), CapturedGraph, ReplayedCall, dnn.DeviceArray)
+    before = methods(*classes, capture_module)
+    with dnn.trace():
+        dnn.activation_forward(handle, handle.array(X), "relu")
+        assert methods(*classes, capture_module) == before
 
 
 @pytest.mark.filterwarnings("error")
@@ -391,7 +401,7 @@ def test_what_was_freed_is_forgotten_at_the_next_call(
             handle.array(X)
         handle.version
         dnn.scale_tensor(handle, kept, 2.0)
-    done = [step.function for step in trace._recorder.steps]
+    done = [step.function for step in trace._recorder.statements]
     order = [name for name in done if name in {"cudaMalloc", "cudaFree", "cudnnScaleTensor"}]
     assert order == ["cudaMalloc", *3 * ["cudaMalloc", "cudaFree"], "cudnnScaleTensor"]
 
@@ -400,7 +410,7 @@ def test_a_late_death_leaves_who_lives_there_now(handle: dnn.Handle) -> None:
     with dnn.trace() as trace:
         first, second = (type("Owner", (), {})() for _ in range(2))
         for owner in (first, second):
-            trace._recorder._new(handle.device, 1 << 50, 64, owner)
+            trace._recorder._add_buffer(handle.device, 1 << 50, 64, owner)
         del first, owner
         handle.version
         assert 1 << 50 in trace._recorder._buffers

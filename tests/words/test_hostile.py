@@ -3,7 +3,6 @@
 import ctypes
 import itertools
 import os
-import re
 import shutil
 import time
 from decimal import Decimal
@@ -18,7 +17,6 @@ from helpers.harness import run_python
 from typer.testing import CliRunner
 
 import cudnnlite as dnn
-from cudnnlite import ctrl_c
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.library import load_library
 from cudnnlite.cli.app import app
@@ -90,74 +88,11 @@ def test_what_is_endless_is_not_read_to_its_end(call):
         call()
 
 
-def write(root, files):
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-
-
-GROUP = {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable: 4000 kB\n"}
-
-
-@pytest.mark.parametrize(
-    ("files", "left"),
-    [
-        ({}, 4000 << 10),
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n"}, 4000 << 10),
-        (
-            {
-                "proc/self/cgroup": "0::/a/b\n",
-                "sys/fs/cgroup/a/b/memory.max": "max\n",
-                "sys/fs/cgroup/a/memory.max": "9000\n",
-                "sys/fs/cgroup/a/memory.current": "5000\n",
-                "sys/fs/cgroup/a/memory.stat": "anon 1\ninactive_file 300\n",
-            },
-            4300,
-        ),
-        (
-            {
-                "proc/self/cgroup": "9:pids:/x\n4:memory:/c\n",
-                "sys/fs/cgroup/memory/c/memory.limit_in_bytes": "7000",
-                "sys/fs/cgroup/memory/c/memory.usage_in_bytes": "6000",
-                "sys/fs/cgroup/memory/c/memory.stat": "total_inactive_file 5\n",
-            },
-            1005,
-        ),
-        (
-            {
-                "proc/self/cgroup": "0::/\n",
-                "sys/fs/cgroup/memory.max": "10",
-                "sys/fs/cgroup/memory.current": "20",
-                "sys/fs/cgroup/memory.stat": "",
-            },
-            0,
-        ),
-        (
-            {
-                "proc/self/limits": "Max address space    unlimited",
-                "proc/self/status": "VmSize: 9 kB\n",
-            },
-            4000 << 10,
-        ),
-        (
-            {
-                "proc/self/limits": "Limit\nMax address space   90000 x",
-                "proc/self/status": "VmSize: 9 kB\n",
-            },
-            90000 - 9216,
-        ),
-    ],
-)
-def test_the_host_and_its_groups_say_what_is_left(tmp_path, files, left):
-    write(tmp_path, GROUP | files)
-    assert host_memory(tmp_path) == left
-
-
 def test_the_emulated_device_has_no_more_memory_than_the_host():
     device = EmulatedDevice(6, capacity="1 TiB")
     free, total = device.memory_info()
     assert total == 1 << 40
-    assert free < 1.1 * host_memory()
+    assert free == host_memory()
     with pytest.raises(dnn.DeviceMemoryError, match="the host has left"):
         device.allocate(free * 2, None)
     assert device.memory_used() == 0
@@ -225,7 +160,7 @@ WITHOUT_DESCRIPTORS = {
     "handle": ("", "dnn.Handle('emulated')", "NoDeviceError emulated:0 cannot be used"),
     "descriptor": ("", "dnn.TensorDescriptor((1, 2))", "LibraryError libcudnn cannot be loaded"),
     "tuner": ("", "dnn.Tuner", "CudnnliteError cudnnlite.Tuner cannot be imported"),
-    "trace": ("dnn.trace", "dnn.trace().__enter__()", "CudnnliteError the devices' modules"),
+    "trace": ("dnn.trace", "type(dnn.trace().__enter__())", "type <class 'cudnnlite.tracing"),
     "cache": ("dnn.TuningCache", "dnn.TuningCache()", "TuningCacheError the user's cache folder"),
     "onnx": ("dnn.problems_from_onnx", "dnn.problems_from_onnx('x')", "ArgumentError model cannot"),
     "call": (HANDLE, "dnn.activation_forward(handle, x, 'relu').shape", "tuple (1, 2, 3, 4)"),
@@ -273,12 +208,11 @@ def test_a_limit_of_the_process_is_an_error_of_ours():
         except dnn.DeviceMemoryError as error:
             print(error, memory.used)
         with dnn.Handle("emulated") as handle:
-            print(1 << 20 < handle.device.memory_info()[0] < 2 << 30)
+            print(handle.device.memory_info()[0] == 2 << 30)
     """)
     told, limited = done.stdout.splitlines()
-    assert re.match(
-        r"3 GiB of emulated device memory are not there: 1\..* GiB of .* free, which is what the host",
-        told,
+    assert told == (
+        "3 GiB of emulated device memory are not there: the host gives this process no more 0"
     )
     assert limited == "True"
 
@@ -1122,18 +1056,14 @@ def test_a_small_integer_is_no_address_of_a_scalar(own_handle):
             )
 
 
-@pytest.mark.parametrize(
-    ("argv", "called", "own"),
-    [
-        (["/usr/bin/cudnnlite", "info"], ["python", "/usr/bin/cudnnlite", "info"], True),
-        (["-m", "info"], ["python", "-m", "cudnnlite", "info"], True),
-        (["-m"], ["python", "-m", "somebody"], False),
-        (["script.py", "-m", "cudnnlite"], ["python", "script.py", "-m", "cudnnlite"], False),
-        ([], ["python"], False),
-    ],
-)
-def test_ctrl_c_is_taken_over_in_our_own_command_alone(monkeypatch, argv, called, own):
-    """Whoever imports this package keeps his KeyboardInterrupt."""
-    monkeypatch.setattr("sys.argv", argv)
-    monkeypatch.setattr("sys.orig_argv", called)
-    assert ctrl_c.is_own_command() is own
+@pytest.mark.processes
+def test_importing_changes_no_signal_handler_and_no_hook():
+    """Whoever imports this package keeps his KeyboardInterrupt, whatever his program is called."""
+    done = run_python("""
+        import signal, sys
+        before = signal.getsignal(signal.SIGINT), sys.excepthook
+        sys.argv = ["/usr/bin/cudnnlite", "info"]
+        import cudnnlite.cli
+        print((signal.getsignal(signal.SIGINT), sys.excepthook) == before)
+    """)
+    assert done.stdout == "True\n"

@@ -18,7 +18,7 @@ from helpers.tuning_entries import entry
 import cudnnlite as dnn
 from cudnnlite._raw.types import cudaStream_t
 from cudnnlite.descriptors import TensorDescriptor
-from cudnnlite.problems import recording
+from cudnnlite.problems import call_watch
 
 ROUNDS = int(os.environ.get("CUDNNLITE_INTERRUPTS", "60"))
 POISON = -77.0
@@ -129,7 +129,7 @@ def capture(handle):
     def work():
         handle.api.cudnnGetStream(handle.ptr, stream)
         assert stream.value == handle.stream.handle  # and not the last recording's
-        assert not recording.active
+        assert not call_watch.active
         with dnn.capture(handle) as graph:
             dnn.activation_forward(handle, x, "relu", out=y)
         graph.launch()

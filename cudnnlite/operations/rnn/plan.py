@@ -38,7 +38,7 @@ from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import check_workspace, on_device
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall, parse_replay
 from cudnnlite.plans.stateful_plan import PlanByHand, check_outputs
-from cudnnlite.problems import recording
+from cudnnlite.problems import call_watch, recording
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
@@ -149,7 +149,7 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         CudnnError
             The C function failed.
         """
-        if self._closed or get_ident() != self._thread or recording.active:
+        if self._closed or get_ident() != self._thread or call_watch.active:
             self.use()
         problem = self._problem
         x = on_device(self._handle, x, "x")
@@ -198,7 +198,7 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
             space.begin()
         self._call(self._forward, (), [*inputs.values(), *outputs.values()])
         assert problem.data is not None
-        if recording.active:
+        if call_watch.active:
             recording.record(forward_problem(self.spec, problem.data, self._request.training))
         if space is None:
             return RNNOutput(y, hy, cy)  # type: ignore[return-value]
