@@ -32,9 +32,8 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
     A thread that does may enter again.  The locks are the kernel's, on files: they end with the process.
     """
     with ExitStack() as stack:
-        if (
-            device.times_mean_nothing
-        ):  # a graph that one thread records forbids another to wait for the device
+        if not device.has_real_timing:
+            # a graph that one thread records forbids another to wait for the device
             stack.enter_context(_emulated.setdefault(os.getpid(), threading.RLock()))
         else:
             # the first lock where processes share a temporary folder, the second where they share the cache

@@ -130,7 +130,7 @@ class Tuner(Closable):
         self._memory = handle.device.memory_info()[
             1
         ]  # asked here: while a graph is recorded CUDA may not be asked
-        self._uses_cache = not handle.device.times_mean_nothing
+        self._uses_cache = handle.device.has_real_timing
         # what goes nowhere else: times that mean nothing, tables from which something is missing that may be there later, and
         # those in which nothing can be chosen: operations need not measure again
         self._own: dict[TuningKey, AlgorithmTable] = {}
@@ -266,7 +266,7 @@ class Tuner(Closable):
             ):
                 self._told_slow = True
                 why = "other calls under `autotuned` may take as long: tune_model tunes ahead"
-                if self.handle.device.times_mean_nothing:
+                if not self.handle.device.has_real_timing:
                     why += "; times of the emulated device are not saved"
                 log.warning("measuring %s took %.1f s; %s", posed, seconds, why)
         choice = table.best()

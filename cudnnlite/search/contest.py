@@ -51,7 +51,7 @@ class Contest(NonCopyable):
         says which one it runs; elsewhere it is one where candidates have the same `looks`, if any, and take about as long.
         """
         first = self._stopwatch.first(work)
-        ran = getattr(self._device, "ran", None)
+        ran = self._device.emulated_functions
         if ran and (twin := self._kernels.setdefault(ran, key)) != key:
             self._twins[key] = twin
             self._firsts[twin] = min(self._firsts[twin], first)

@@ -197,9 +197,7 @@ def test_a_gpu_is_measured_on_without_a_lock_where_no_temporary_folder_can_be_wr
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
     monkeypatch.setattr(tempfile, "gettempdir", none)
-    gpu = SimpleNamespace(
-        times_mean_nothing=False, facts=lambda: DeviceFacts("H", "9.0", "1", "GPU-1")
-    )
+    gpu = SimpleNamespace(has_real_timing=True, facts=lambda: DeviceFacts("H", "9.0", "1", "GPU-1"))
     with measuring_alone(gpu), measuring_alone(gpu):
         pass
 
