@@ -110,11 +110,11 @@ def _becomes_another_number(value: Any) -> bool:
 def instance_of(value: Any, kind: type[KindT], argument: str, hint: str = "") -> KindT:
     """Return an object of a class."""
     if not isinstance(value, kind):
-        raise ArgumentError(f"{argument}={shown(value)} is not {one_such(kind)}{hint}")
+        raise ArgumentError(f"{argument}={shown(value)} is not {with_article(kind)}{hint}")
     return value
 
 
-def one_such(kind: type) -> str:
+def with_article(kind: type) -> str:
     """Return what a message calls an object of a class: 'a TensorSpec', 'an RNNSpec'."""
     return (
         "an " if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a "

@@ -11,7 +11,7 @@ from typing import Any
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.autotune.knobs import climb
 from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
-from cudnnlite.autotune.sample import random_array
+from cudnnlite.autotune.synthetic_operands import random_array
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -238,7 +238,7 @@ class _Trial:
             row = self._check(plan, row, policy)
             if not row.why_not:
                 contest.enter(
-                    key, lambda: plan(*self._read.values(), out=self._y), self._looks_of(row)
+                    key, lambda: plan(*self._read.values(), out=self._y), self._fingerprint_of(row)
                 )
         except (CudnnError, DeviceMemoryError) as error:
             return failed(row, error, contest.memory)
@@ -250,7 +250,7 @@ class _Trial:
             )  # it cannot be converted: an integer output with beta
         return row
 
-    def _looks_of(self, row: AlgorithmResult) -> Hashable:
+    def _fingerprint_of(self, row: AlgorithmResult) -> Hashable:
         """Return what two math types of an algorithm have in common where they run the same kernel; None if nothing tells.
 
         In float32 the order of a sum shows in its last bits, so in the errors of many values, if they are rounded at all.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cudnnlite.arguments import shown
-from cudnnlite.autotune.tuned import TunedProblem
+from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem_list import summary
 

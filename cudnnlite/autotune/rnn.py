@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
-from cudnnlite.autotune.sample import fill_random, random_array
+from cudnnlite.autotune.synthetic_operands import fill_random, random_array
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError

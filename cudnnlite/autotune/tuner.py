@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.autotune import convolution, rnn
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.claims import measuring_alone
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
+from cudnnlite.autotune.gpu_locks import measuring_alone
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.typical import typical
+from cudnnlite.autotune.representative_problem import representative_problem
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
@@ -228,7 +228,7 @@ class Tuner(Closable):
         search_of(problem)
         self.handle.use()
         policy, aligned = self._policy_within(limit), dict(alignments or {})
-        for posed in dict.fromkeys((problem, typical(problem))):
+        for posed in dict.fromkeys((problem, representative_problem(problem))):
             table = self._look_up(self._key(posed, aligned, policy), hopeless=key is not None)
             if table is not None:
                 break

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 from cudnnlite import errors
 from cudnnlite.autotune.cache import IN_MEMORY, TuningCache
-from cudnnlite.autotune.claims import claimed_device
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
+from cudnnlite.autotune.gpu_locks import locked_device
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report
-from cudnnlite.autotune.tuned import TunedProblem
+from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.autotune.tuner import Tuner
 from cudnnlite.autotune.worker_pool import WorkerDiedError
 from cudnnlite.devices.choice import get_device
@@ -72,9 +72,9 @@ def tune_task(
     cache: str = IN_MEMORY,
     token: str = "",  # of `hand_over`
 ) -> Answer:
-    """Tune a problem in a worker, on a `claimed_device`, into a cache; NoDeviceError or LibraryError if it cannot work."""
+    """Tune a problem in a worker, on a `locked_device`, into a cache; NoDeviceError or LibraryError if it cannot work."""
     # nothing outlives the task: a thread of a pool does not say when it ends, and a handle disturbs where it is closed
-    with claimed_device(device, like, avoid) as found, TuningCache(cache) as opened:
+    with locked_device(device, like, avoid) as found, TuningCache(cache) as opened:
         return tune_on(found, problem, policy, opened)
 
 
@@ -128,7 +128,7 @@ class TuningRun:
     def spread(
         self, missing: Sequence[int], executor: Executor | None, device: str, own: Handle | None
     ) -> None:
-        """Let an executor's workers tune problems on a device, as in `claimed_device`; and this thread, if it has a handle.
+        """Let an executor's workers tune problems on a device, as in `locked_device`; and this thread, if it has a handle.
 
         What they have not begun is taken back if this is left by an exception; what they have done is kept.  Of the futures
         nothing is asked but `add_done_callback`, `cancel`, `done` and `result`.

@@ -20,7 +20,7 @@ from cudnnlite.autotune import model
 from cudnnlite.autotune.cache import TuningCache, check_place
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
-from cudnnlite.autotune.tuned import TunedProblem
+from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.cli import common
 from cudnnlite.cli import tunings as told
 from cudnnlite.cli.common import errors_told, failure, is_terminal, misuse, say, tell

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from cudnnlite._raw.library import format_version
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned import cost
+from cudnnlite.autotune.tuned_problem import cost
 from cudnnlite.cli.tunings import csv_text
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem_list import summary

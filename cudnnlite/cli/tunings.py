@@ -12,7 +12,7 @@ from typing import Any
 from cudnnlite.autotune.cache import parse_cache_path
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
+from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost
 from cudnnlite.enums import Status
 from cudnnlite.problems.problem_list import ProblemList, summary
 from cudnnlite.problems.results import named

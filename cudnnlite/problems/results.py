@@ -184,7 +184,7 @@ def why_not(
     return "; ".join(reasons)
 
 
-def deciding_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
+def ranking_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
     """Return the milliseconds that decide between rows: on the device, or of a call with `latency`; None if not measured.
 
     For calls that were not timed the device's time stands in: a search leaves out those where it is long, and they take it at
@@ -206,3 +206,6 @@ def within_noise(row: AlgorithmResult, other: AlgorithmResult, *, latency: bool 
     return (
         len(known) == len(times) + len(spreads) and abs(known[1] - known[0]) <= max(known[2:]) / 2
     )
+
+
+deciding_ms = ranking_ms  # until operations/rnn/search.py uses the new name

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, overload
 from cudnnlite.arguments import one_of
 from cudnnlite.enums import MathType, Status, parse_math_type
 from cudnnlite.errors import MissingPackageError, NoAlgorithmError
-from cudnnlite.problems.results import AlgorithmResult, deciding_ms, named, parse_max_error, why_not
+from cudnnlite.problems.results import AlgorithmResult, named, parse_max_error, ranking_ms, why_not
 from cudnnlite.sizes import format_size, parse_size
 from cudnnlite.texts import aligned
 
@@ -177,7 +177,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         """
         one_of(objective, "objective", "device", "latency", None)
         times = [
-            (deciding_ms(row, latency=objective == "latency"), row) for row in self._rows if row.ok
+            (ranking_ms(row, latency=objective == "latency"), row) for row in self._rows if row.ok
         ]
         timed = [(time, row) for time, row in times if time is not None]
         if objective is not None:

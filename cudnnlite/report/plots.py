@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite.arguments import absolute_path, path_of, refused_as
-from cudnnlite.autotune.tuned import Policy, TunedProblem, place_of, shared_workspace
+from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, place_of, shared_workspace
 from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable

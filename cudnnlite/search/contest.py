@@ -14,7 +14,7 @@ from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, InternalError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.problems import recording
-from cudnnlite.problems.results import AlgorithmResult, deciding_ms, named, within_noise
+from cudnnlite.problems.results import AlgorithmResult, named, ranking_ms, within_noise
 from cudnnlite.search.timing import CallTime, Stopwatch, Timing
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
@@ -98,7 +98,7 @@ class Contest(NonCopyable):
                 self.replayed |= timing.replayed
             repeated.update(worth)
             # a single run may have been lucky: what only it put behind the best is repeated too
-            deciding = [deciding_ms(rows[key], latency=self._latency) for key in repeated]
+            deciding = [ranking_ms(rows[key], latency=self._latency) for key in repeated]
             best = min((ms for ms in deciding if ms is not None), default=0.0)
             worth = [
                 key
@@ -163,7 +163,7 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
     """Return rows in the order of their times, those that cannot be used last; what the noise hides is remarked on."""
 
     def order(row: AlgorithmResult) -> tuple[bool, bool, float]:
-        time = deciding_ms(row, latency=latency)
+        time = ranking_ms(row, latency=latency)
         return not row.ok, time is None, (row.time_ms or 0.0) if time is None else time
 
     # a table that gained a row is ranked again, and its first may have been another

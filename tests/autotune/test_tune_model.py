@@ -24,7 +24,7 @@ from cudnnlite.autotune import model, tuning_run
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.model import ModelTuning, tune_model
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned import TunedProblem, shared_workspace
+from cudnnlite.autotune.tuned_problem import TunedProblem, shared_workspace
 from cudnnlite.autotune.tuning_run import tune_task
 from cudnnlite.errors import TuningWarning
 from cudnnlite.operations.convolution.layout_conversion import TRANSFORM

@@ -15,7 +15,7 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.autotune import tuner as tuner_module
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.typical import rounded
+from cudnnlite.autotune.representative_problem import rounded
 from cudnnlite.plans.choosing import alignment_of, tuned_choice
 from cudnnlite.problems.convolution import ConvolutionForwardProblem
 from cudnnlite.problems.recording import record_problems

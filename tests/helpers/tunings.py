@@ -4,7 +4,7 @@ import random
 
 import cudnnlite as dnn
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned import TunedProblem
+from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.problems.convolution import ConvolutionForwardProblem
 from cudnnlite.problems.rnn import RNNForwardProblem
 from cudnnlite.specs.frozen import FrozenSpec

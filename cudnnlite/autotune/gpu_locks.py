@@ -1,4 +1,4 @@
-"""`measuring_alone`: one worker at a time on a GPU; `claimed_device`: on one that is free, where any will do."""
+"""`measuring_alone`: one worker at a time on a GPU; `locked_device`: on one that is free, where any will do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
 
 
 @contextmanager
-def claimed_device(
+def locked_device(
     device: str, like: DeviceIdentity | None = None, avoid: str = ""
 ) -> Iterator[Device]:
     """Yield the device that this thread may measure on, alone until the end of the block.

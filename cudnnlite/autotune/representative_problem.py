@@ -1,4 +1,4 @@
-"""`typical`: the problem that stands for all of those for which the same choice is right."""
+"""`representative_problem`: the problem that stands for all of those for which the same choice is right."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cudnnlite.specs import RNNDataSpec
 
 
 @singledispatch
-def typical(problem: Problem) -> Problem:
+def representative_problem(problem: Problem) -> Problem:
     """Return the problem that is measured when a call poses this one.
 
     A convolution stands for itself.  Sequences come in all lengths, and each would be measured anew: their number of steps is
@@ -20,7 +20,7 @@ def typical(problem: Problem) -> Problem:
     return problem
 
 
-@typical.register
+@representative_problem.register
 def _(problem: RNNForwardProblem) -> RNNForwardProblem:
     data = problem.data
     steps = rounded(data.max_length)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import summary
-from cudnnlite.problems.results import AlgorithmResult, deciding_ms, named
+from cudnnlite.problems.results import AlgorithmResult, named, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.texts import printable
 
@@ -108,8 +108,8 @@ def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
 
 
 def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
-    """Return the milliseconds that a policy's objective looks at: `deciding_ms`, of a call under "latency"."""
-    return deciding_ms(row, latency=(policy or {}).get("objective") == "latency")
+    """Return the milliseconds that a policy's objective looks at: `ranking_ms`, of a call under "latency"."""
+    return ranking_ms(row, latency=(policy or {}).get("objective") == "latency")
 
 
 def shared_workspace(
