@@ -93,7 +93,7 @@ class TunedProblem(NamedTuple):
                 if index == place
                 else excluded.get(_identity(row)) or _slower(row, self.chosen, policy)
             )
-            found.append("; ".join(part for part in (why, row.remark) if part))
+            found.append("; ".join(part for part in (why, row.comment) if part))
         return tuple(found)
 
 

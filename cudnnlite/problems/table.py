@@ -138,26 +138,11 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         chosen = next((row for row, why in reasons if not why), None)
         lines = [self.title]
         for row, why in reasons:
-            if row is chosen:
-                told = "chosen" + (
-                    f": {_ms(row)}" if row.time_ms is not None else ": the first in the ranking"
-                )
-            elif why:
-                told = f"not chosen: {why}" + ("" if chosen is None else _lost(row, chosen))
-            elif row.time_ms is None or chosen is None or chosen.time_ms is None:
-                told = "not chosen: ranked behind"
-            else:
-                told = (
-                    f"not chosen: {_ms(row)}, {row.time_ms / chosen.time_ms:.2f} times the chosen"
-                )
-                if (
-                    row.time_ms < chosen.time_ms
-                    and row.call_us is not None
-                    and chosen.call_us is not None
-                ):
-                    told += f", but {row.call_us:.1f} us a call, not {chosen.call_us:.1f} us"
-            lines.append(f"  {named(row)}: {told}{f' ({row.remark})' if row.remark else ''}")
-        return "\n".join(lines if chosen is not None else [*lines, "  none can be chosen"])
+            comment = f" ({row.comment})" if row.comment else ""
+            lines.append(f"  {named(row)}: {_outcome(row, why, chosen)}{comment}")
+        if chosen is None:
+            lines.append("  none can be chosen")
+        return "\n".join(lines)
 
     def pareto(self, objective: str | None = None) -> tuple[AlgorithmResult, ...]:
         """Return the candidates that no other beats in both time and workspace, the fastest first.
@@ -234,7 +219,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         return [(*(column.name for column in shown), "status"), *rows]
 
     def _status(self, row: AlgorithmResult) -> str:
-        return "; ".join(part for part in (self._failure(row) or "ok", row.remark) if part)
+        return "; ".join(part for part in (self._failure(row) or "ok", row.comment) if part)
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return the columns by name: what is known of each row, as plain values; statuses and algorithms by name."""
@@ -272,6 +257,25 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         caption = f"<caption>{escape(self.title)}; times: {escape(self.timing)}</caption>"
         table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         return f'<div style="overflow-x: auto">{table}</div>'  # a column of a page may be narrower
+
+
+def _outcome(row: AlgorithmResult, why: str, chosen: AlgorithmResult | None) -> str:
+    """Return in words whether a row is chosen; `why` is what excludes it, empty if nothing does."""
+    if row is chosen and row.time_ms is None:
+        return "chosen: the first in the ranking"
+    if row is chosen:
+        return f"chosen: {_ms(row)}"
+    if why:
+        lost = "" if chosen is None else _lost(row, chosen)
+        return f"not chosen: {why}{lost}"
+    if row.time_ms is None or chosen is None or chosen.time_ms is None:
+        return "not chosen: ranked behind"
+    ratio = row.time_ms / chosen.time_ms
+    outcome = f"not chosen: {_ms(row)}, {ratio:.2f} times the chosen"
+    is_faster = row.time_ms < chosen.time_ms
+    if is_faster and row.call_us is not None and chosen.call_us is not None:
+        outcome += f", but {row.call_us:.1f} us a call, not {chosen.call_us:.1f} us"
+    return outcome
 
 
 def _ms(row: AlgorithmResult) -> str:
