@@ -264,10 +264,10 @@ def _plain(entry: TuningEntry, here: int | None) -> dict[str, Any]:
     """Return what `show` shows of an entry, as JSON can hold it."""
     return {
         "what": what(entry),
-        **{
-            name: entry.key.plain.get(name)
-            for name in ("problem", "policy", "alignments", "device")
-        },
+        "problem": entry.key.plain["problem"],
+        "policy": entry.key.policy,
+        "alignments": entry.key.plain["alignments"],
+        "device": entry.key.plain["device"],
         "used_here": None if here is None else entry.key.device.cudnn == here,
         "chosen": row_to_plain(entry.rows[entry.chosen]),
         "candidates": len(entry.rows),

@@ -413,7 +413,7 @@ def judge_cache(probe: Probe) -> Iterator[Finding]:
         return
     kinds, whole = (
         Counter(entry.key.device for entry in entries),
-        {entry.key.digest for entry in entries},
+        {digest for entry in entries for digest in entry.key.digests},
     )
     number, files = len(entries), (*entry_files(path), *sorted(path.glob("*.damaged")))
     damaged = [file.name for file in files if file.stem not in whole]
