@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cudnnlite.arguments import refused_as
-from cudnnlite.autotune.onnx.model import problems_from_onnx
+from cudnnlite.autotune.onnx.model import OnnxOptionError, problems_from_onnx
 from cudnnlite.cli.common import misuse, misuse_told
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import parse_math_type
@@ -152,16 +151,13 @@ def _model(path: Path, flags: SimpleNamespace, batch: int | None) -> ProblemList
         found = problems_from_onnx(
             path, batch=batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout
         )
-    except ArgumentError as error:
-        if not str(error).startswith(("shapes[", "batch=", "dtype=", "layout=")):  # the file's own
-            raise
+    except OnnxOptionError as error:
         raise misuse(f"--onnx {path}: {error}") from error
-    shown = "".join(
-        shape for node in found.skipped for shape in re.findall(r"not known: \((.*)\)", node.why)
-    )
-    if not found and (open_axes := sorted(set(re.findall(r"[^\W\d]\w*", shown)))):
+    open_axes = {axis for node in found.skipped for axis in node.open_axes} - {"?"}
+    if open_axes and not found:
+        axes = ", ".join(sorted(open_axes))
         raise misuse(
-            f"--onnx {path}: the size of {', '.join(open_axes)} is open; --batch tells the batch, --shape an input"
+            f"--onnx {path}: the size of {axes} is open; --batch tells the batch, --shape an input"
         )
     if flags.math_type is None:
         return found

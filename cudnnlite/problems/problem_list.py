@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 from cudnnlite.arguments import (
@@ -57,11 +57,15 @@ class SkippedNode:
         The operation, as the model calls it.
     why : str
         The reason.
+    open_axes : tuple of str
+        The axes that are the reason, because the model does not say their sizes: their names, "?" for one without.  Lists
+        that are saved do not have them.
     """
 
     name: str
     what: str
     why: str
+    open_axes: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.what}): {self.why}"
@@ -179,7 +183,7 @@ class ProblemList(Sequence[ListedProblem]):
             {"count": listed.count, "names": listed.names, "problem": listed.problem.to_plain()}
             for listed in self
         ]
-        skipped = [asdict(node) for node in self.skipped]
+        skipped = [{"name": node.name, "what": node.what, "why": node.why} for node in self.skipped]
         parts: dict[str, list[Any]] = {
             "problems": problems,
             "skipped": skipped,

@@ -36,7 +36,8 @@ class OnnxNode:
     """A node, with what is known of the values that it can refer to.
 
     Its `operation` has a domain in front that is not ONNX's own.  It is read with a data type instead of the model's, if given,
-    and in layouts by rank.  Readers add to its `notes`; `lacks_shape` is set where they ask for a shape that is not known.
+    and in layouts by rank.  Readers add to its `notes`; `lacks_shape` is set where they ask for a shape that is not known, and
+    `open_axes` to the axes of it without a size.
     """
 
     def __init__(
@@ -58,13 +59,15 @@ class OnnxNode:
         )  # names, empty where there is none; an LSTM has eight
         self.notes: list[str] = []
         self.lacks_shape = False
+        self.open_axes: tuple[str, ...] = ()
 
     def shape(self, position: int) -> tuple[int, ...]:
         """Return the shape of an input, all of which must be known."""
         name = self.inputs[position]
         require(name, f"it has no input {position}")
         shape = shape_of(self._known.get(name))
-        self.lacks_shape = shape is None or not all(isinstance(size, int) for size in shape)
+        self.open_axes = tuple(size or "?" for size in shape or () if isinstance(size, str))
+        self.lacks_shape = shape is None or bool(self.open_axes)
         require(
             not self.lacks_shape, f"the shape of its input {name!r} is not known: {show(shape)}"
         )
