@@ -19,7 +19,6 @@ from cudnnlite.arguments import (
     integer,
     one_of,
     path_of,
-    read_file,
     refused_as,
 )
 from cudnnlite.autotune.entries import TuningEntry, TuningKey
@@ -32,11 +31,7 @@ CACHE_VARIABLE = "CUDNNLITE_TUNING_CACHE"
 IN_MEMORY = ":memory:"
 _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
 _OURS = re.compile(r"[0-9a-f]{64}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock")
-_MOST_BYTES = 64 << 20  # of an entry, which has some kilobytes
-_SQLITE, _OLD = (
-    b"SQLite format 3\0",
-    "a tuning cache of an older version of cudnnlite, an SQLite file",
-)
+_SQLITE = b"SQLite format 3\0"
 
 
 class TuningCache(Closable):
@@ -62,7 +57,7 @@ class TuningCache(Closable):
     Raises
     ------
     ArgumentError
-        The path is no path, or that of a device.
+        The path is no path.
 
     Warns
     -----
@@ -86,9 +81,8 @@ class TuningCache(Closable):
         one_of(read_only, "read_only", True, False)
         self.path, self.read_only, self._closed = parse_cache_path(path), read_only, False
         self._is_written = isinstance(self.path, Path) and not read_only
-        self._folder = Path(
-            os.devnull, self.path
-        )  # the path itself, which is absolute; in memory: one that cannot be
+        # the path itself, which is absolute; in memory: one that cannot be
+        self._folder = Path(os.devnull, self.path)
         # no lock: each use of these is one step for Python, so that a fork, or another thread, may come between any two
         self._unsaved: dict[TuningKey, TuningEntry] = {}  # what is in no file
         # Files met so far that a newer cudnnlite wrote: neither replaced nor removed.
@@ -97,17 +91,20 @@ class TuningCache(Closable):
         if why := _why_unfit(self._folder):
             self._warn_once(self.path, f"{why}; until then memory has to do")
         elif isinstance(self.path, Path) and not file_type(self.path, follow=False):
-            if _OLD in (
-                old := _why_unfit(self.path.with_name(f"{self.path.name}.sqlite"))
-            ):  # beside the new default
-                warn_user(old, TuningCacheWarning)
-            elif read_only:
-                self._warn_once(
-                    self.path, f"{self.path} does not exist; the cache is an empty one in memory"
-                )
+            self._warn_of_none(self.path)
+
+    def _warn_of_none(self, path: Path) -> None:
+        """Warn where there is no folder, but a cache of an older version beside its place; or if it is only read."""
+        old = path.with_name(f"{path.name}.sqlite")
+        if _is_sqlite(old):
+            warn_user(_why_unfit(old), TuningCacheWarning)
+        elif self.read_only:
+            self._warn_once(path, f"{path} does not exist; the cache is an empty one in memory")
 
     def __repr__(self) -> str:
-        return f"<TuningCache {self.path}{' read-only' * self.read_only}{' closed' * self._closed}>"
+        how = " read-only" if self.read_only else ""
+        state = " closed" if self._closed else ""
+        return f"<TuningCache {self.path}{how}{state}>"
 
     @property
     def unsaved(self) -> int:
@@ -244,23 +241,23 @@ class TuningCache(Closable):
     def _read(self, file: Path) -> TuningEntry | None:
         """Return the entry in a file; None, with a warning, where there is something else; what is damaged is set aside."""
         self._newer.discard(file)
-        data = None
         try:
-            data = read_file(file, _MOST_BYTES, str(file))
-            return TuningEntry.from_json(data, file)
+            data = file.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError as error:
-            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-                self._warn_once(
-                    "reading", f"{file}: {by_system(error).strerror}; the cache cannot be read"
-                )
+            why = by_system(error).strerror
+            self._warn_once("reading", f"{file}: {why}; the cache cannot be read")
+            return None
+        try:
+            return TuningEntry.from_json(data, file)
         except TuningCacheError as error:
             self._newer.add(file)
             self._warn_once(
                 "newer", f"{error}; it is left as it is, and not used, as are others like it"
             )
         except ArgumentError as error:
-            # without data nobody knows what it is
-            if data is None or self.read_only or not _set_aside(file, data, str(error)):
+            if self.read_only or not _set_aside(file, data, str(error)):
                 self._warn_once(file, f"{error}; it is left as it is, and not used")
         return None
 
@@ -331,11 +328,9 @@ def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
             import platformdirs
 
         path = platformdirs.user_cache_path("cudnnlite", appauthor=False) / "tuning"
-    return (
-        IN_MEMORY
-        if isinstance(path, str) and path == IN_MEMORY
-        else check_place(path, argument, file_too=True)
-    )
+    if isinstance(path, str) and path == IN_MEMORY:
+        return IN_MEMORY
+    return check_place(path, argument, file_too=True)
 
 
 def check_place(
@@ -345,8 +340,6 @@ def check_place(
     found = absolute_path(path_of(path, argument, "the path of a folder"), argument)
     if os.fspath(path) == IN_MEMORY:
         raise ArgumentError(f"{argument}={IN_MEMORY} is not the path of a folder")
-    if file_type(found) not in (0, S_IFDIR, S_IFREG):
-        raise ArgumentError(f"{argument}={os.fspath(path)!r} is a device, not a folder")
     if not file_too and (why := _why_unfit(found)):
         raise TuningCacheError(why)
     return found
@@ -382,10 +375,19 @@ def _set_aside(file: Path, data: bytes, what: str) -> bool:
 
 
 def _why_unfit(path: Path) -> str:
-    """Return why no cache can be at a path; nothing if one can."""
-    if file_type(path) != S_IFREG:  # to open a pipe would wait for its other end
+    """Return why no cache can be at a path; empty if one can."""
+    if file_type(path) in (0, S_IFDIR):
         return ""
     what = "a file, and no tuning cache"
-    with suppress(TuningCacheError), refused_as(TuningCacheError, path), open(path, "rb") as file:
-        what = _OLD if file.read(len(_SQLITE)) == _SQLITE else what
+    if _is_sqlite(path):
+        what = "a tuning cache of an older version of cudnnlite, an SQLite file"
     return f"{path} is {what}; it is left as it is, and not used. Tune again, into a folder"
+
+
+def _is_sqlite(path: Path) -> bool:
+    """Tell whether a path is that of an SQLite file, as caches of older versions are."""
+    if file_type(path) != S_IFREG:
+        return False
+    with suppress(TuningCacheError), refused_as(TuningCacheError, path), open(path, "rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+    return False

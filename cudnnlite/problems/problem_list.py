@@ -12,7 +12,6 @@ from cudnnlite.arguments import (
     instance_of,
     integer,
     path_of,
-    read_file,
     refused_as,
     sequence,
     shown,
@@ -23,7 +22,6 @@ from cudnnlite.texts import aligned, counted
 
 FORMAT = "cudnnlite problems"
 VERSION = 1
-_MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ class ProblemList(Sequence[ListedProblem]):
         file = path_of(path)
         where = f"path={str(file)!r}"
         with refused_as(ArgumentError, f"{where} cannot be read"):
-            data = read_file(file, _MOST_BYTES, where)
+            data = file.read_bytes()
         with refused_as(ArgumentError, f"{where} is not JSON", ValueError, RecursionError):
             plain = json.loads(data.decode())  # ValueError: not UTF-8, not JSON
         if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:

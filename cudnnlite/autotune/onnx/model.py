@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from cudnnlite.arguments import integer, path_of, read_file, refused_as, sequence, shown
+from cudnnlite.arguments import integer, path_of, refused_as, sequence, shown
 from cudnnlite.autotune.onnx.nodes import (
     FLOAT_NAMES,
     FLOATS,
@@ -31,7 +31,6 @@ from cudnnlite.specs.layout import LAYOUTS
 
 # Shape inference reads the values of shapes, axes and scales; of what is larger it needs no more than the shape.
 _SMALL = 65536
-_MOST_BYTES = 2**31 - 1  # protobuf reads no more
 # Functions that call others twice, and so on, double with each: 1.4 KB were 8 million nodes, and took 137 s.
 _MOST_NODES = 1 << 16
 _DEEPEST = 100  # of functions in each other; onnx refuses more, and what calls itself has no end
@@ -221,7 +220,7 @@ def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
     path = Path() if is_data else path_of(model, "model")
     where = f"model of {len(model)} bytes" if is_data else f"model={str(path)!r}"
     with refused_as(ArgumentError, f"{where} cannot be read"):
-        data = bytes(model) if is_data else read_file(path, _MOST_BYTES, where)
+        data = bytes(model) if is_data else path.read_bytes()
     # what is raised is protobuf's, or that of the format that the file's ending names
     with refused_as(ArgumentError, f"{where} is not an ONNX model, or not all of one", Exception):
         ending = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
