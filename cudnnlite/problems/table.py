@@ -213,13 +213,14 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
             if not column.optional or any(column.cell(row) for row in self._rows)
         ]
         rows = [
-            (*(column.cell(row) or "-" for column in shown), self._status(row))
+            (*(column.cell(row) or "-" for column in shown), self.status_of(row))
             for row in self._rows
         ]
         return [(*(column.name for column in shown), "status"), *rows]
 
-    def _status(self, row: AlgorithmResult) -> str:
-        return "; ".join(part for part in (self._failure(row) or "ok", row.comment) if part)
+    def status_of(self, row: AlgorithmResult) -> str:
+        """Return what the last column has: whether a row can be used, why not, and what else is to be known of it."""
+        return "; ".join(filter(None, (self._failure(row) or "ok", row.comment)))
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return the columns by name: what is known of each row, as plain values; statuses and algorithms by name."""
