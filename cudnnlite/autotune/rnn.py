@@ -62,6 +62,7 @@ def search_rnn(
         replace(row, why_not=policy.why_not(row, problem.spec.dtype)) for row in candidates(problem)
     ]
     latency, limit = policy.objective == "latency", policy.workspace_limit
+    note = NO_KNOBS if policy.search == "knobs" else ""
     assert limit is None or isinstance(limit, int)
     return search_rnn_forward(
         handle,
@@ -73,5 +74,5 @@ def search_rnn(
         latency=latency,
         flush_l2=policy.flush_l2,
         replay=latency and not problem.training,
-        note=NO_KNOBS * (policy.search == "knobs"),
+        note=note,
     )

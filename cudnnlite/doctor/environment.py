@@ -425,7 +425,8 @@ def judge_cache(probe: Probe) -> Iterator[Finding]:
         text = f"{path} cannot be written: {forgotten}"
         yield Finding("cache.writable", WARNING, text, f"make it writable, or {elsewhere}")
     if damaged:
-        text = f"{len(damaged)} of the files in {path} cannot be read: {damaged[0]}{', ...' * (len(damaged) > 1)}"
+        more = ", ..." if len(damaged) > 1 else ""
+        text = f"{len(damaged)} of the files in {path} cannot be read: {damaged[0]}{more}"
         fix = "update cudnnlite if a newer one wrote them; else remove them, and tune again: cudnnlite autotune"
         yield Finding("cache.entries", WARNING, text, fix)
     names = {(name, driver) for name, _, driver, _ in probe.step("cuda").get("devices", ())}

@@ -317,7 +317,7 @@ def judge(facts: LibraryFacts) -> Iterator[Finding]:
         yield Finding("library.wheels", WARNING, text, fix)
     for (what, _, package, bad, why), (name, path, aside) in zip(_NEEDS, facts.needs, strict=False):
         verdict, folder = bad if facts.uses_gpu else NOTE, os.path.dirname(aside)
-        suffix = "-cu12" * name.endswith(".12")  # the wheels for CUDA 13 have none
+        suffix = "-cu12" if name.endswith(".12") else ""  # the wheels for CUDA 13 have none
         yield first(
             f"library.{what.lower()}",
             {"name": name, "path": path, "aside": aside},

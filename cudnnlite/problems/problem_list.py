@@ -100,9 +100,8 @@ class ProblemList(Sequence[ListedProblem]):
     """
 
     def __init__(self, problems: Iterable[Problem] = ()) -> None:
-        self._found: dict[
-            Problem, tuple[int, dict[str, None]]
-        ] = {}  # how often, and the names in order
+        # How often each problem occurs, and its names in order.
+        self._counts: dict[Problem, tuple[int, dict[str, None]]] = {}
         self.skipped: list[SkippedNode] = []
         self.notes: list[str] = []
         for problem in sequence(problems, "problems", "an iterable of problems"):
@@ -129,8 +128,8 @@ class ProblemList(Sequence[ListedProblem]):
         if not isinstance(name, str):
             raise ArgumentError(f"name={shown(name)} is not a string")
         count = integer(count, "count", 1, 2**63 - 1)
-        before, names = self._found.get(problem, (0, {}))
-        self._found[problem] = (before + count, names)
+        before, names = self._counts.get(problem, (0, {}))
+        self._counts[problem] = (before + count, names)
         if name:
             names[name] = None
 
@@ -146,7 +145,7 @@ class ProblemList(Sequence[ListedProblem]):
 
     def _name(self, problem: Problem, names: Iterable[str]) -> None:
         """Remember where a problem of the list occurs."""
-        self._found[problem][1].update(dict.fromkeys(names))
+        self._counts[problem][1].update(dict.fromkeys(names))
 
     @property
     def total(self) -> int:
@@ -154,11 +153,11 @@ class ProblemList(Sequence[ListedProblem]):
         return sum(listed.count for listed in self)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._counts)
 
     def __iter__(self) -> Iterator[ListedProblem]:
         # of a copy, made in one step: another thread may be adding
-        for problem, (count, names) in list(self._found.items()):
+        for problem, (count, names) in list(self._counts.items()):
             yield ListedProblem(problem, count, tuple(names))
 
     @overload

@@ -168,7 +168,9 @@ def named(row: AlgorithmResult) -> str:
 
 
 def _manner(row: AlgorithmResult) -> str:
-    return f"{f', in {row.layout}' if row.layout else ''}{', replayed' * row.replay}"
+    layout = f", in {row.layout}" if row.layout else ""
+    replayed = ", replayed" if row.replay else ""
+    return f"{layout}{replayed}"
 
 
 def why_not(

@@ -305,7 +305,7 @@ _COLUMNS = (
     _Column("algorithm", False, lambda row: str(row.algorithm)),
     _Column("math", False, lambda row: str(row.math_type)),
     _Column("in", True, lambda row: row.layout),
-    _Column("replayed", True, lambda row: "yes" * row.replay),
+    _Column("replayed", True, lambda row: "yes" if row.replay else ""),
     _Column("ms", False, lambda row: _figure(row.time_ms, ".4f")),
     _Column("+-", True, lambda row: _figure(row.spread_ms, ".4f")),
     _Column("us a call", True, lambda row: _figure(row.call_us, ".1f")),

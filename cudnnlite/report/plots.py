@@ -419,5 +419,5 @@ def _totals(
 
 def _how(row: AlgorithmResult) -> str:
     return ", ".join(
-        part for part in (str(row.math_type), row.layout, "replayed" * row.replay) if part
+        part for part in (str(row.math_type), row.layout, "replayed" if row.replay else "") if part
     )
