@@ -24,11 +24,11 @@ from cudnnlite.autotune.progress import Report, reporting
 from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.cli import common, tunings
 from cudnnlite.cli.common import (
-    errors_told,
     failure,
     is_terminal,
     misuse,
-    misuse_told,
+    report_errors,
+    report_misuse,
     say,
     tell,
 )
@@ -205,7 +205,7 @@ def autotune(
     policy = _policy(flags)
     outputs = _outputs(flags)
     progress = _Progress()
-    with progress.interruptible(), errors_told():
+    with progress.interruptible(), report_errors():
         lists = lists_of(flags)
         tuning, is_saved = _tune(flags, policy, tunings.joined(lists), progress)
     parts = tunings.parts_of(tuning, lists)
@@ -241,7 +241,7 @@ def _policy(flags: SimpleNamespace) -> TuningPolicy:
         values["search"] = "engines"
     if flags.knobs is not None:
         values |= {"search": "knobs", "search_seconds": flags.knobs}
-    with misuse_told():
+    with report_misuse():
         parsed = {
             name: parse_field(name, value, _OTHER_FLAGS.get(name, f"--{name.replace('_', '-')}"))
             for name, value in values.items()

@@ -25,11 +25,11 @@ from cudnnlite.cli.common import (
     CACHE_DEFAULT,
     CacheOption,
     JSONOption,
-    errors_told,
     failure,
     is_terminal,
     misuse,
     path,
+    report_errors,
     say,
     tell,
 )
@@ -66,7 +66,7 @@ def show(
 ) -> None:
     """List the entries: what was tuned, for which GPU and cuDNN, what was chosen."""
     filters = _filters(gpu, cudnn, kind)
-    with errors_told():
+    with report_errors():
         with _opened(cache, there=cache is not None) as opened:
             path, entries = Path(opened.path), _selected(opened, filters)
         here = None
@@ -119,7 +119,7 @@ def compare(
     )
     if b in (None, a) and a_only == b_only:
         raise misuse("compare needs two folders, or --gpu or --cudnn twice")
-    with errors_told():
+    with report_errors():
         names, sides = [], []
         for folder, filters in ((a, a_only), (b or a, b_only)):
             with _opened(folder, there=True) as opened:
@@ -147,7 +147,7 @@ def export(
 ) -> None:
     """Write the entries to another folder that can be shipped: to be merged, or used with --read-only-cache."""
     filters = _filters(gpu, cudnn, kind)
-    with errors_told():
+    with report_errors():
         with _opened(cache, there=True) as opened:
             if not _selected(opened, filters):
                 raise failure(f"{opened.path} has nothing to export; {folder} is not written")
@@ -163,7 +163,7 @@ def merge(
     cache: CacheOption = None,
 ) -> None:
     """Take over the entries of another cache; where both have one, the newer."""
-    with errors_told(), _opened(cache, to_write=True) as opened:
+    with report_errors(), _opened(cache, to_write=True) as opened:
         number = opened.merge(folder)
         say(f"{_entries(number)} of {folder} merged into {opened.path}, which has {len(opened)}")
 
@@ -180,7 +180,7 @@ def clear(
     filters = _filters(gpu, cudnn, kind)
     if not (yes or is_terminal(sys.stdin)):
         raise misuse("clear needs --yes where nobody can be asked")
-    with errors_told():
+    with report_errors():
         with _opened(cache, there=True, to_write=True) as opened:
             number = len(_selected(opened, filters))
             if number and not yes and not _agreed(f"Remove {_entries(number)} from {opened.path}?"):

@@ -436,9 +436,11 @@ def judge_cache(probe: Probe) -> Iterator[Finding]:
         if kind.cudnn == cudnn and (not names or (kind.gpu, kind.driver) in names)
     ]
     if kinds and cudnn and not used:
-        told = ", ".join(
+        origins = ", ".join(
             f"{kind.gpu} with driver {kind.driver}, cuDNN {format_version(kind.cudnn)}"
             for kind in kinds
         )
-        text = f"no entry is used here, where cuDNN is {format_version(cudnn)}: they are of {told}"
+        text = (
+            f"no entry is used here, where cuDNN is {format_version(cudnn)}: they are of {origins}"
+        )
         yield Finding("cache.use", WARNING, text, "tune again: cudnnlite autotune")

@@ -356,16 +356,16 @@ def _in_use(facts: LibraryFacts, version: str) -> Iterator[Finding]:
         text = "files of several copies of cuDNN are in one process"
         yield Finding("library.mixed", WARNING, text, _fix(facts), lines)
     for copy in [copy for copy in facts.copies if copy.path == facts.path]:
-        told, again, wheel = (
+        versions, again, wheel = (
             ", ".join(map(" ".join, copy.parts.items())),
             facts.reinstall(copy),
             facts.wheel(copy),
         )
-        bad, text, fix = OK, f"its parts agree: {told or 'cuDNN accepts them'}", ""
+        bad, text, fix = OK, f"its parts agree: {versions or 'cuDNN accepts them'}", ""
         if not set(copy.parts.values()) <= {version}:
             bad, text, fix = (
                 BROKEN,
-                f"its parts are of several versions: {told}; the process has {version}",
+                f"its parts are of several versions: {versions}; the process has {version}",
                 again,
             )
         yield Finding("library.parts", bad, text, fix, lines, {"versions": dict(copy.parts)})

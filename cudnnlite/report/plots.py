@@ -178,8 +178,8 @@ def plot_pareto(
     for index in front:  # names for which there is room
         to_left = (ax.transData - ax.transAxes).transform(points[index])[0] > 0.5
         where = {"xytext": (-4 if to_left else 4, 4), "ha": "right" if to_left else "left"}
-        told = f"{shorten(str(table[index].algorithm))}, {_how(table[index])}"
-        name = ax.annotate(told, points[index], textcoords="offset points", fontsize=8, **where)
+        label = f"{shorten(str(table[index].algorithm))}, {_how(table[index])}"
+        name = ax.annotate(label, points[index], textcoords="offset points", fontsize=8, **where)
         box = name.get_window_extent()
         if box.count_overlaps(taken):
             name.remove()

@@ -175,9 +175,9 @@ def problems_from_onnx(
         return total
 
     walk(proto.graph, ChainMap(), "")
-    told = "; ".join(f"{tensor!r}: {reason}" for tensor, reason in sorted(unread.items()))
-    may = f"may depend on external data that cannot be read: {told}"
-    require(not (unknown and told), f"{where}: the shapes of {', '.join(unknown)} {may}")
+    reasons = "; ".join(f"{tensor!r}: {reason}" for tensor, reason in sorted(unread.items()))
+    may = f"may depend on external data that cannot be read: {reasons}"
+    require(not (unknown and reasons), f"{where}: the shapes of {', '.join(unknown)} {may}")
     return found
 
 
