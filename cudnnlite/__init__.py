@@ -197,7 +197,7 @@ if TYPE_CHECKING:
     from cudnnlite.autotune.model_tuning import ModelTuning
     from cudnnlite.autotune.onnx.model import problems_from_onnx
     from cudnnlite.autotune.policy import TuningPolicy
-    from cudnnlite.autotune.tuned import TunedProblem
+    from cudnnlite.autotune.tuned_problem import TunedProblem
     from cudnnlite.autotune.tuner import Tuner, autotuned
     from cudnnlite.tracing.recorder import TracedCall
     from cudnnlite.tracing.trace import Trace, trace
@@ -388,7 +388,7 @@ _LATER = {
     "ModelTuning": "autotune.model_tuning",
     "Trace": "tracing.trace",
     "TracedCall": "tracing.recorder",
-    "TunedProblem": "autotune.tuned",
+    "TunedProblem": "autotune.tuned_problem",
     "Tuner": "autotune.tuner",
     "TuningCache": "autotune.cache",
     "TuningPolicy": "autotune.policy",

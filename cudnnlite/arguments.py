@@ -18,24 +18,18 @@ from numpy.ma import MaskedArray, is_masked
 
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
-MAX_INT = (
-    2**31 - 1
-)  # cuDNN's descriptors hold C ints, and ctypes would truncate a larger one without a word
+# cuDNN's descriptors hold C ints, and ctypes would truncate a larger one without a word.
+MAX_INT = 2**31 - 1
 _MOST_SHOWN = 400
-_LONGEST_NAME = (
-    255  # bytes: NAME_MAX, beyond which the system has an error of its own for each question
-)
-
+# Bytes: NAME_MAX, beyond which the system has an error of its own for each question.
+_LONGEST_NAME = 255
 _UNORDERED = (set, frozenset, dict)  # a dict has an order, but not of what it holds
 KindT = TypeVar("KindT")
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: not too long, and also where Python refuses to write it (5,000 digits)."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):
-        return f"<{type(value).__name__} too long to be shown>"
+    """Return a value as a message shows it: not too long."""
+    text = repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
@@ -56,7 +50,7 @@ def integer(
 
 
 def integers(values: Any, argument: str, most: int) -> tuple[int, ...]:
-    """Return integers, of too many one more than `most`: what is given may be endless.  A bool is none, a set no sequence."""
+    """Return integers, of too many one more than `most`.  A bool is none, a set no sequence."""
     if isinstance(values, _UNORDERED):
         raise ArgumentError(
             f"{argument}={shown(values)} is a {type(values).__name__}, which has no order; give a tuple"
@@ -110,28 +104,28 @@ def _becomes_another_number(value: Any) -> bool:
 def instance_of(value: Any, kind: type[KindT], argument: str, hint: str = "") -> KindT:
     """Return an object of a class."""
     if not isinstance(value, kind):
-        raise ArgumentError(f"{argument}={shown(value)} is not {one_such(kind)}{hint}")
+        raise ArgumentError(f"{argument}={shown(value)} is not {with_article(kind)}{hint}")
     return value
 
 
-def one_such(kind: type) -> str:
+def with_article(kind: type) -> str:
     """Return what a message calls an object of a class: 'a TensorSpec', 'an RNNSpec'."""
-    return (
-        "an " if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a "
-    ) + kind.__name__
+    has_vowel = kind.__name__.startswith(("A", "E", "I", "O", "RNN"))
+    article = "an" if has_vowel else "a"
+    return f"{article} {kind.__name__}"
 
 
 def sequence(values: Any, argument: str, what: str, most: int = 1 << 20) -> tuple[Any, ...]:
-    """Return the values of anything that can be iterated over, and is no text; it may be endless."""
-    try:
-        found = None if isinstance(values, (str, bytes)) else tuple(islice(values, most + 1))
-    except TypeError:
-        found = None
-    if found is None or len(found) > most:
-        raise ArgumentError(
-            f"{argument}={shown(values)} is not {what}{'' if found is None else ': it is too long'}"
-        )
-    return found
+    """Return the values of anything that can be iterated over, and is no text."""
+    items = None
+    if not isinstance(values, (str, bytes)):
+        with suppress(TypeError):
+            items = tuple(islice(values, most + 1))
+    if items is None:
+        raise ArgumentError(f"{argument}={shown(values)} is not {what}")
+    if len(items) > most:
+        raise ArgumentError(f"{argument}={shown(values)} is not {what}: it is too long")
+    return items
 
 
 def one_of(value: Any, argument: str, *allowed: str | bool | None) -> Any:
@@ -145,17 +139,11 @@ def path_of(
     value: Any, argument: str = "path", what: str = "a path", *, expand: bool = True
 ) -> Path:
     """Return a path that the system can be asked for, ``~`` replaced where it is to be."""
-    with suppress(
-        TypeError, UnicodeError, RuntimeError
-    ):  # no path; half a character; the home of nobody
+    with suppress(TypeError, UnicodeError, RuntimeError):  # half a character; the home of nobody
         text = os.fspath(value)
-        parts = os.fsencode(text).split(b"/")
-        if (
-            isinstance(text, str)
-            and text
-            and "\0" not in text
-            and max(map(len, parts)) <= _LONGEST_NAME
-        ):
+        longest = max(map(len, os.fsencode(text).split(b"/")))
+        is_path = isinstance(text, str) and text and "\0" not in text
+        if is_path and longest <= _LONGEST_NAME:
             return Path(text).expanduser() if expand else Path(text)
     raise ArgumentError(f"{argument}={shown(value)} is not {what}")
 
@@ -195,9 +183,8 @@ def refused_as(
     try:
         yield
     except refusals as error:
-        raise kind(
-            f"{what}: {by_system(error).strerror if isinstance(error, OSError) else error}"
-        ) from error
+        why = by_system(error).strerror if isinstance(error, OSError) else error
+        raise kind(f"{what}: {why}") from error
 
 
 def file_type(path: str | os.PathLike[str], *, follow: bool = True) -> int:
@@ -210,22 +197,3 @@ def file_type(path: str | os.PathLike[str], *, follow: bool = True) -> int:
     except OSError as error:
         by_system(error)
         return 0
-
-
-def read_file(path: Path, most: int, where: str) -> bytes:
-    """Return what a file holds; ArgumentError for none, which may be endless, or for more bytes than `most`.
-
-    OSError comes out as itself.
-    """
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(
-        status.st_mode
-    ):  # a folder's own error says what it is
-        raise ArgumentError(
-            f"{where} cannot be read: it is a device or a pipe, which may be endless, and no file"
-        )
-    if status.st_size > most:
-        raise ArgumentError(
-            f"{where} cannot be read: it has {status.st_size} bytes; allowed: {most}"
-        )
-    return path.read_bytes()

@@ -45,7 +45,7 @@ from cudnnlite._raw.enums import (
 )
 
 # isort: on
-from cudnnlite.arguments import one_such, shown
+from cudnnlite.arguments import shown, with_article
 from cudnnlite.errors import ArgumentError
 
 __all__ = [
@@ -149,7 +149,9 @@ def parse_enum(
         raise ArgumentError(
             f"{argument}={kind.__name__}.{value.name} is not to be computed with; allowed: {allowed}"
         )
-    raise ArgumentError(f"{argument}={shown(value)} is not {one_such(kind)}; allowed: {allowed}")
+    raise ArgumentError(
+        f"{argument}={shown(value)} is not {with_article(kind)}; allowed: {allowed}"
+    )
 
 
 def is_choice(member: CEnum) -> bool:

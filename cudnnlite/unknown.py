@@ -43,7 +43,7 @@ def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> 
     raise TypeError(f"{function.__qualname__}() {why_unknown(function, unknown)}") from None
 
 
-def tells_unknown(function: FunctionT) -> FunctionT:
+def suggest_keywords(function: FunctionT) -> FunctionT:
     """Let the error of an unknown keyword say what may be meant.
 
     A function with ``**unknown``, one that is called most, sees to it itself and has no wrapper: what is only there to be
@@ -58,7 +58,7 @@ def tells_unknown(function: FunctionT) -> FunctionT:
         return function
 
     @wraps(function)
-    def told(*arguments: Any, **options: Any) -> Any:
+    def suggesting(*arguments: Any, **options: Any) -> Any:
         try:
             return function(*arguments, **options)
         except TypeError as error:
@@ -68,4 +68,7 @@ def tells_unknown(function: FunctionT) -> FunctionT:
                 raise  # it was entered: the error is another
             refuse_unknown(function, options)
 
-    return told  # type: ignore[return-value]
+    return suggesting  # type: ignore[return-value]
+
+
+tells_unknown = suggest_keywords  # until operations/ and plans/ use the new name

@@ -23,7 +23,7 @@ from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
 from cudnnlite._raw.unforked import unforked
-from cudnnlite.arguments import one_such, real_number, refuse_masked, shown
+from cudnnlite.arguments import real_number, refuse_masked, shown, with_article
 from cudnnlite.enums import __all__ as public_enums
 from cudnnlite.errors import ArgumentError
 
@@ -408,9 +408,7 @@ def _what_is_needed(kind: Any, enum: type[CEnum] | None, value: Any) -> str:
         if enum:
             members = shorten(", ".join(map(str, enum)), 400, placeholder=" ...")
             module = "dnn" if enum.__name__ in public_enums else "dnn.raw.enums"
-            needed = (
-                f"{one_such(enum)} or an integer; pass one of {module}.{enum.__name__}: {members}"
-            )
+            needed = f"{with_article(enum)} or an integer; pass one of {module}.{enum.__name__}: {members}"
         return f"{shown(value)} is not {needed}"
     if isinstance(value, float) and kind is ctypes.c_void_p:
         return f"{value} is no address; a host scalar goes by ctypes.byref(ctypes.c_float({value}))"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NoReturn
 
-from cudnnlite.arguments import one_such
+from cudnnlite.arguments import with_article
 
 
 class NonCopyable:
@@ -20,5 +20,5 @@ class NonCopyable:
     # `copy` calls it as `pickle` does, whichever protocol is asked for.
     def __reduce_ex__(self, _protocol: Any) -> NoReturn:
         raise TypeError(
-            f"{one_such(type(self))} cannot be copied or pickled; {self._instead_of_copy}"
+            f"{with_article(type(self))} cannot be copied or pickled; {self._instead_of_copy}"
         )

@@ -19,7 +19,6 @@ from cudnnlite.arguments import (
     integer,
     one_of,
     path_of,
-    read_file,
     refused_as,
 )
 from cudnnlite.autotune.entries import TuningEntry, TuningKey
@@ -32,11 +31,7 @@ CACHE_VARIABLE = "CUDNNLITE_TUNING_CACHE"
 IN_MEMORY = ":memory:"
 _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
 _OURS = re.compile(r"[0-9a-f]{64}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock")
-_MOST_BYTES = 64 << 20  # of an entry, which has some kilobytes
-_SQLITE, _OLD = (
-    b"SQLite format 3\0",
-    "a tuning cache of an older version of cudnnlite, an SQLite file",
-)
+_SQLITE = b"SQLite format 3\0"
 
 
 class TuningCache(Closable):
@@ -62,7 +57,7 @@ class TuningCache(Closable):
     Raises
     ------
     ArgumentError
-        The path is no path, or that of a device.
+        The path is no path.
 
     Warns
     -----
@@ -86,34 +81,35 @@ class TuningCache(Closable):
         one_of(read_only, "read_only", True, False)
         self.path, self.read_only, self._closed = parse_cache_path(path), read_only, False
         self._is_written = isinstance(self.path, Path) and not read_only
-        self._folder = Path(
-            os.devnull, self.path
-        )  # the path itself, which is absolute; in memory: one that cannot be
-        # no lock: each use of it is one step for Python, so that a fork, or another thread, may come between any two
-        self._kept: dict[str, TuningEntry] = {}  # by digest: what is in no file
-        self._newer: set[Path] = (
-            set()
-        )  # files met so far that a newer cudnnlite wrote: neither replaced nor removed
-        self._told: set[object] = set()
+        # the path itself, which is absolute; in memory: one that cannot be
+        self._folder = Path(os.devnull, self.path)
+        # no lock: each use of these is one step for Python, so that a fork, or another thread, may come between any two
+        self._unsaved: dict[TuningKey, TuningEntry] = {}  # what is in no file
+        # Files met so far that a newer cudnnlite wrote: neither replaced nor removed.
+        self._newer: set[Path] = set()
+        self._warnings: set[object] = set()  # what was warned about
         if why := _why_unfit(self._folder):
-            self._tell(self.path, f"{why}; until then memory has to do")
+            self._warn_once(self.path, f"{why}; until then memory has to do")
         elif isinstance(self.path, Path) and not file_type(self.path, follow=False):
-            if _OLD in (
-                old := _why_unfit(self.path.with_name(f"{self.path.name}.sqlite"))
-            ):  # beside the new default
-                warn_user(old, TuningCacheWarning)
-            elif read_only:
-                self._tell(
-                    self.path, f"{self.path} does not exist; the cache is an empty one in memory"
-                )
+            self._warn_of_none(self.path)
+
+    def _warn_of_none(self, path: Path) -> None:
+        """Warn where there is no folder, but a cache of an older version beside its place; or if it is only read."""
+        old = path.with_name(f"{path.name}.sqlite")
+        if _is_sqlite(old):
+            warn_user(_why_unfit(old), TuningCacheWarning)
+        elif self.read_only:
+            self._warn_once(path, f"{path} does not exist; the cache is an empty one in memory")
 
     def __repr__(self) -> str:
-        return f"<TuningCache {self.path}{' read-only' * self.read_only}{' closed' * self._closed}>"
+        how = " read-only" if self.read_only else ""
+        state = " closed" if self._closed else ""
+        return f"<TuningCache {self.path}{how}{state}>"
 
     @property
     def unsaved(self) -> int:
         """How many entries are in this process's memory only, because the folder could not be written."""
-        return len(self._kept) if isinstance(self.path, Path) else 0
+        return len(self._unsaved) if isinstance(self.path, Path) else 0
 
     def close(self) -> None:
         """Refuse further use; harmless when called again.  A cache that is never closed loses nothing that was written."""
@@ -124,7 +120,12 @@ class TuningCache(Closable):
         """Return the entry of a key, or None; where its file cannot be read there is none, with a warning."""
         instance_of(key, TuningKey, "key")
         self._require_open()
-        return self._kept.get(key.digest) or self._read(self._folder / f"{key.digest}.json")
+        if entry := self._unsaved.get(key):
+            return entry
+        for digest in key.digests:
+            if entry := self._read(self._folder / f"{digest}.json"):
+                return entry
+        return None
 
     def put(self, entry: TuningEntry) -> None:
         """Remember an entry, in place of one of the same key; when this returns it survives the process.
@@ -155,15 +156,20 @@ class TuningCache(Closable):
             ("problem", "kind", one_of(kind, "kind", None, *TUNABLE)),
         )
         self._require_open()
-        read = filter(None, map(self._read, entry_files(self._folder)))
-        found = list({entry.key: entry for entry in (*read, *list(self._kept.values()))}.values())
+        saved = filter(None, map(self._read, entry_files(self._folder)))
+        # A key has two files where an older cudnnlite uses the folder too: the later one counts.
+        by_age = sorted(saved, key=lambda entry: entry.tuned_at)
+        by_key = {entry.key: entry for entry in (*by_age, *list(self._unsaved.values()))}
+        found = list(by_key.values())
         for part, name, wanted in filters:
             found = [entry for entry in found if wanted in (None, entry.key.plain[part][name])]
         return sorted(found, key=lambda entry: (entry.tuned_at, entry.key.digest))
 
     def __len__(self) -> int:
         self._require_open()
-        return len({file.stem for file in entry_files(self._folder)} | self._kept.keys())
+        saved = {file.stem for file in entry_files(self._folder)}
+        unsaved = [key for key in list(self._unsaved) if saved.isdisjoint(key.digests)]
+        return len(saved) + len(unsaved)
 
     def export(self, path: str | os.PathLike[str], **filters: Any) -> int:
         """Write the entries, filtered as in `entries`, to another folder, which can be shipped; return how many are written.
@@ -184,12 +190,9 @@ class TuningCache(Closable):
         _refuse_another(folder)
         target = TuningCache(folder)
         written = sum(map(target._write, entries))
-        target._remove(
-            {other.key.digest for other in target.entries()}
-            - {entry.key.digest for entry in entries}
-        )
+        target._remove({other.key for other in target.entries()} - {entry.key for entry in entries})
         if target._newer:
-            target._tell(
+            target._warn_once(
                 "kept",
                 f"{folder} keeps {len(target._newer)} of a newer cudnnlite: they are not removed",
             )
@@ -218,50 +221,53 @@ class TuningCache(Closable):
     def clear(self, **filters: Any) -> int:
         """Remove the entries, filtered as in `entries`; return how many.  TuningCacheError if this cache cannot be written."""
         self._require_open(to_write=True)
-        self._remove(digests := {entry.key.digest for entry in self.entries(**filters)})
-        return len(digests)
+        keys = {entry.key for entry in self.entries(**filters)}
+        self._remove(keys)
+        return len(keys)
 
     def _save(self, *entries: TuningEntry) -> None:
         """Write entries, after what could not be written before; keep what cannot be written now."""
-        for entry in [*list(self._kept.values() if self._is_written else ()), *entries]:
+        unsaved = list(self._unsaved.values()) if self._is_written else []
+        for entry in [*unsaved, *entries]:
             try:
                 if not self._write(entry):
-                    self._kept[entry.key.digest] = entry
+                    self._unsaved[entry.key] = entry
             except TuningCacheError as error:
-                self._kept[entry.key.digest] = entry
-                self._tell(
+                self._unsaved[entry.key] = entry
+                self._warn_once(
                     self.path, f"{error}; what is tuned is kept in this process's memory only"
                 )
 
     def _read(self, file: Path) -> TuningEntry | None:
         """Return the entry in a file; None, with a warning, where there is something else; what is damaged is set aside."""
         self._newer.discard(file)
-        data = None
         try:
-            data = read_file(file, _MOST_BYTES, str(file))
-            return TuningEntry.from_json(data, file)
+            data = file.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError as error:
-            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-                self._tell(
-                    "reading", f"{file}: {by_system(error).strerror}; the cache cannot be read"
-                )
+            why = by_system(error).strerror
+            self._warn_once("reading", f"{file}: {why}; the cache cannot be read")
+            return None
+        try:
+            return TuningEntry.from_json(data, file)
         except TuningCacheError as error:
             self._newer.add(file)
-            self._tell(
+            self._warn_once(
                 "newer", f"{error}; it is left as it is, and not used, as are others like it"
             )
         except ArgumentError as error:
-            # without data nobody knows what it is
-            if data is None or self.read_only or not _set_aside(file, data, str(error)):
-                self._tell(file, f"{error}; it is left as it is, and not used")
+            if self.read_only or not _set_aside(file, data, str(error)):
+                self._warn_once(file, f"{error}; it is left as it is, and not used")
         return None
 
     def _write(self, entry: TuningEntry) -> bool:
         """Put an entry's file, as a whole, or the entry in its place; return False where a newer cudnnlite has put one."""
-        text, file = entry.to_json(), self._folder / f"{entry.key.digest}.json"
+        text = entry.to_json()
         if not self._is_written:
-            self._kept[entry.key.digest] = entry
+            self._unsaved[entry.key] = entry
             return True
+        file, *old_files = (self._folder / f"{digest}.json" for digest in entry.key.digests)
         self._read(file)
         if file in self._newer:
             return False
@@ -277,17 +283,21 @@ class TuningCache(Closable):
                     new.flush()
                     os.fsync(new.fileno())
                 os.replace(draft, file)
+                for old_file in old_files:
+                    old_file.unlink(missing_ok=True)
             finally:
                 draft.unlink(missing_ok=True)  # it is there after a failure
-        # but not what another thread kept since
-        if (kept := self._kept.get(file.stem)) and kept.tuned_at <= entry.tuned_at:
-            self._kept.pop(file.stem, None)
+        # but not what another thread put since
+        unsaved = self._unsaved.get(entry.key)
+        if unsaved and unsaved.tuned_at <= entry.tuned_at:
+            self._unsaved.pop(entry.key, None)
         return True
 
-    def _remove(self, digests: set[str]) -> None:
+    def _remove(self, keys: set[TuningKey]) -> None:
         """Remove entries, and what processes left that died while they wrote."""
-        for digest in digests:
-            self._kept.pop(digest, None)
+        for key in keys:
+            self._unsaved.pop(key, None)
+        digests = {digest for key in keys for digest in key.digests}
         with refused_as(TuningCacheError, self._folder):
             for file in entry_files(self._folder):
                 if file.stem in digests and file not in self._newer:
@@ -297,10 +307,10 @@ class TuningCache(Closable):
                     if time.time() - draft.stat().st_mtime > 3600:
                         draft.unlink()
 
-    def _tell(self, about: object, message: str) -> None:
+    def _warn_once(self, about: object, message: str) -> None:
         """Warn, the first time that it is about this."""
-        if about not in self._told:
-            self._told.add(about)
+        if about not in self._warnings:
+            self._warnings.add(about)
             warn_user(message, TuningCacheWarning)
 
     def _require_open(self, *, to_write: bool = False) -> None:
@@ -318,11 +328,9 @@ def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
             import platformdirs
 
         path = platformdirs.user_cache_path("cudnnlite", appauthor=False) / "tuning"
-    return (
-        IN_MEMORY
-        if isinstance(path, str) and path == IN_MEMORY
-        else check_place(path, argument, file_too=True)
-    )
+    if isinstance(path, str) and path == IN_MEMORY:
+        return IN_MEMORY
+    return check_place(path, argument, file_too=True)
 
 
 def check_place(
@@ -332,8 +340,6 @@ def check_place(
     found = absolute_path(path_of(path, argument, "the path of a folder"), argument)
     if os.fspath(path) == IN_MEMORY:
         raise ArgumentError(f"{argument}={IN_MEMORY} is not the path of a folder")
-    if file_type(found) not in (0, S_IFDIR, S_IFREG):
-        raise ArgumentError(f"{argument}={os.fspath(path)!r} is a device, not a folder")
     if not file_too and (why := _why_unfit(found)):
         raise TuningCacheError(why)
     return found
@@ -369,10 +375,19 @@ def _set_aside(file: Path, data: bytes, what: str) -> bool:
 
 
 def _why_unfit(path: Path) -> str:
-    """Return why no cache can be at a path; nothing if one can."""
-    if file_type(path) != S_IFREG:  # to open a pipe would wait for its other end
+    """Return why no cache can be at a path; empty if one can."""
+    if file_type(path) in (0, S_IFDIR):
         return ""
     what = "a file, and no tuning cache"
-    with suppress(TuningCacheError), refused_as(TuningCacheError, path), open(path, "rb") as file:
-        what = _OLD if file.read(len(_SQLITE)) == _SQLITE else what
+    if _is_sqlite(path):
+        what = "a tuning cache of an older version of cudnnlite, an SQLite file"
     return f"{path} is {what}; it is left as it is, and not used. Tune again, into a folder"
+
+
+def _is_sqlite(path: Path) -> bool:
+    """Tell whether a path is that of an SQLite file, as caches of older versions are."""
+    if file_type(path) != S_IFREG:
+        return False
+    with suppress(TuningCacheError), refused_as(TuningCacheError, path), open(path, "rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+    return False

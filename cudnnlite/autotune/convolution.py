@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.autotune.knobs import climb
 from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
-from cudnnlite.autotune.sample import random_array
+from cudnnlite.autotune.synthetic_operands import random_array
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -74,18 +75,17 @@ def check_operands(
         raise ArgumentError(
             f"operands={sorted(map(str, operands))}; needed: {sorted(wanted)}, allowed: {allowed}"
         )
-    own = {name: on_device(handle, array, name) for name, array in operands.items()}
+    checked = {name: on_device(handle, array, name) for name, array in operands.items()}
     # The message of a filter that is none at all is better than that of another spec.
-    Request(
-        handle, operation, [own[name] for name in operation.reads], [*problem.options.values()]
-    )._specs()
-    for name, array in own.items():
-        known = problem.values[written if name == "out" else name]
-        if not is_as(array.spec, known):
-            raise ArgumentError(f"{name} is {array.spec}; the problem has {known}")
-    if "out" in own and problem.values.get("beta"):
-        return own | {"out": arrays.copy_of(own["out"], handle.stream)}
-    return own | {"out": handle.empty(as_tensor(problem.values[written]))}
+    reads = [checked[name] for name in operation.reads]
+    Request(handle, operation, reads, [*problem.options.values()]).problem()
+    for name, array in checked.items():
+        spec = problem.values[written if name == "out" else name]
+        if not is_as(array.spec, spec):
+            raise ArgumentError(f"{name} is {array.spec}; the problem has {spec}")
+    if "out" in checked and problem.values.get("beta"):
+        return checked | {"out": arrays.copy_of(checked["out"], handle.stream)}
+    return checked | {"out": handle.empty(as_tensor(problem.values[written]))}
 
 
 def search_convolution(
@@ -100,60 +100,85 @@ def search_convolution(
     Of the operands "out" is overwritten: bring a copy.  `progress`: whether a bar on stderr shows how far a search over knobs
     is.  Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, comes last.
     """
-    limit, algorithms = policy.workspace_limit, problem.operation.algorithms
+    limit = policy.workspace_limit
+    assert limit is None or isinstance(limit, int)
+    latency = policy.objective == "latency"
+    with own_stream(handle) as stream, ExitStack() as stack:
+        arrays_here = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
+        graph = None  # one for all engines: to make it anew took longer than to finalise a plan
+        if policy.interface != "descriptor" and is_aligned(*arrays_here.values()):
+            graph = shared_graph(handle, problem, stack)
+        trial = _Trial(handle, problem, arrays_here, graph, stack)
+        rows: list[AlgorithmResult] = []
+        if policy.interface != "graph" and problem.conv.is_symmetric:  # graphs alone pad otherwise
+            rows += _descriptor_calls(handle, problem, policy, arrays_here, preferred=graph is None)
+        if graph is not None:
+            rows += engines(graph, problem, policy)
+        contest = Contest(handle, latency=latency, flush_l2=policy.flush_l2)
+        stack.callback(contest.close)
+        entered = _enter_all(rows, trial, policy, contest)
+        knobs = NO_KNOBS if policy.search == "knobs" else ""
+        seeds = [
+            row.algorithm
+            for row in entered.values()
+            if row.ok and isinstance(row.algorithm, Engine)
+        ]
+        if policy.search == "knobs" and seeds and graph is not None:
+            named = {name: arrays_here[name] for name in problem.operation.reads}
+            named[problem.operation.writes[0]] = arrays_here["out"]
+            climbed = climb(graph, problem, named, seeds, policy, progress)
+            knobs = f"; {climbed}"
+            for row in climbed.rows:
+                entered[row] = trial.run(row, row, policy, limit, contest)
+        ordered = contest.finish(entered)
+        if latency:
+            ordered = with_replay(ordered, trial.replayed)
+    timing = f"{contest.timing}{knobs}"
+    return AlgorithmTable(ordered, title=str(problem), timing=timing, device_memory=contest.memory)
+
+
+def _descriptor_calls(
+    handle: Handle,
+    problem: Problem,
+    policy: TuningPolicy,
+    operands: Mapping[str, DeviceArray],
+    *,
+    preferred: bool,
+) -> Iterator[AlgorithmResult]:
+    """Yield the candidates of the descriptor call, with the times that cudnnFind reports; `preferred` as in `candidates`."""
+    algorithms, limit = problem.operation.algorithms, policy.workspace_limit
     assert algorithms is not None
     assert limit is None or isinstance(limit, int)
-    with own_stream(handle) as stream, ExitStack() as stack:
-        own = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
-        graph = None  # one for all engines: to make it anew took longer than to finalise a plan
-        if policy.interface != "descriptor" and is_aligned(*own.values()):
-            graph = shared_graph(handle, problem, stack)
-        trial = _Trial(handle, problem, own, graph, stack)
-        reported: dict[tuple[Any, MathType], float] = {}
-        every: list[AlgorithmResult] = []
-        if policy.interface != "graph" and problem.conv.is_symmetric:  # graphs alone pad otherwise
-            reported = _reported(handle, problem, own, limit) if algorithms.find else {}
-            ranking: Sequence[AlgorithmResult] = ()
-            with suppress(
-                NotSupportedError
-            ):  # where there is no heuristic nothing says what is deterministic
-                ranking = ranked(handle, problem)
-            every += candidates(problem, policy, ranking, preferred=graph is None)
-        if graph is not None:
-            every += engines(graph, problem, policy)
-        contest = Contest(handle, latency=policy.objective == "latency", flush_l2=policy.flush_l2)
-        stack.callback(contest.close)
-        rows: dict[Hashable, AlgorithmResult] = {}
-        slow: set[int] = set()  # engines that no knob can save
-        for candidate in every:
-            row = candidate
-            if isinstance(row, ConvolutionResult) and not row.layout:
-                row = replace(row, find_ms=reported.get((row.algorithm, row.math_type)))
-            engine = candidate.algorithm.index if isinstance(candidate.algorithm, Engine) else None
-            if engine in slow and not row.why_not:
-                row = replace(
-                    row, why_not=f"not tried: engine {engine} took more than {_SLOW} times the best"
-                )
-            rows[candidate] = trial.run(candidate, row, policy, limit, contest)
-            if engine is not None and contest.times_the_best(candidate) > _SLOW:
-                slow.add(engine)
-        seeds = [
-            row.algorithm for row in rows.values() if row.ok and isinstance(row.algorithm, Engine)
-        ]
-        climbed = None
-        if policy.search == "knobs" and seeds and graph is not None:
-            named = {name: own[name] for name in problem.operation.reads} | {
-                problem.operation.writes[0]: own["out"]
-            }
-            climbed = climb(graph, problem, named, seeds, policy, progress)
-            rows |= {row: trial.run(row, row, policy, limit, contest) for row in climbed.rows}
-        ordered = contest.finish(rows)
-        if policy.objective == "latency":
-            ordered = with_replay(ordered, trial.replayed)
-    knobs = NO_KNOBS * (policy.search == "knobs") if climbed is None else f"; {climbed}"
-    return AlgorithmTable(
-        ordered, title=str(problem), timing=f"{contest.timing}{knobs}", device_memory=contest.memory
-    )
+    reported = _reported(handle, problem, operands, limit) if algorithms.find else {}
+    ranking: Sequence[AlgorithmResult] = ()
+    # Where there is no heuristic nothing says what is deterministic.
+    with suppress(NotSupportedError):
+        ranking = ranked(handle, problem)
+    for row in candidates(problem, policy, ranking, preferred=preferred):
+        if row.layout:
+            yield row
+        else:
+            yield replace(row, find_ms=reported.get((row.algorithm, row.math_type)))
+
+
+def _enter_all(
+    rows: Sequence[AlgorithmResult], trial: _Trial, policy: TuningPolicy, contest: Contest
+) -> dict[Hashable, AlgorithmResult]:
+    """Run each candidate, and return what came of it by the candidate; but no settings of engines that are far too slow."""
+    limit = policy.workspace_limit
+    assert limit is None or isinstance(limit, int)
+    entered: dict[Hashable, AlgorithmResult] = {}
+    slow: set[int] = set()  # engines that no knob can save
+    for row in rows:
+        engine = row.algorithm.index if isinstance(row.algorithm, Engine) else None
+        if engine in slow and not row.why_not:
+            why = f"not tried: engine {engine} took more than {_SLOW} times the best"
+            entered[row] = replace(row, why_not=why)
+            continue
+        entered[row] = trial.run(row, row, policy, limit, contest)
+        if engine is not None and contest.times_the_best(row) > _SLOW:
+            slow.add(engine)
+    return entered
 
 
 def candidates(
@@ -162,7 +187,7 @@ def candidates(
     ranking: Sequence[AlgorithmResult],
     *,
     preferred: bool = False,
-) -> Iterator[AlgorithmResult]:
+) -> Iterator[ConvolutionResult]:
     """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried.
 
     `ranking` is the heuristic's; `preferred`: whether what was not tuned runs by it, there being no engines.
@@ -239,9 +264,8 @@ class _Trial:
                 return replace(row, why_not=over_limit(plan.workspace, limit))
             row = self._check(plan, row, policy)
             if not row.why_not:
-                contest.enter(
-                    key, lambda: plan(*self._read.values(), out=self._y), self._looks_of(row)
-                )
+                call = partial(plan, *self._read.values(), out=self._y)
+                contest.enter(key, call, self._fingerprint_of(row))
         except (CudnnError, DeviceMemoryError) as error:
             return failed(row, error, contest.memory)
         except ArgumentError as refused:
@@ -252,7 +276,7 @@ class _Trial:
             )  # it cannot be converted: an integer output with beta
         return row
 
-    def _looks_of(self, row: AlgorithmResult) -> Hashable:
+    def _fingerprint_of(self, row: AlgorithmResult) -> Hashable:
         """Return what two math types of an algorithm have in common where they run the same kernel; None if nothing tells.
 
         In float32 the order of a sum shows in its last bits, so in the errors of many values, if they are rounded at all.

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 from cudnnlite._raw import enums
 from cudnnlite._raw.cenum import CEnum
-from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.policy import TuningPolicy, with_defaults, without_defaults
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
@@ -23,13 +23,31 @@ from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
+from cudnnlite.problems.results import WITHIN_NOISE, AlgorithmResult, ConvolutionResult, RNNResult
 from cudnnlite.problems.table import AlgorithmTable
 
-SCHEMA = 1  # of the keys: where a part of them gets another meaning, they get another number, and nothing old is found
-# Of the JSON: another number where it says something that this version would not understand, a new field of a row too.  An
-# older version then leaves the file alone, and does not take it for a damaged one.
-FORMAT = 1
+# Of the keys.  They get another number where a part of them gets another meaning, a field of the policy another default for
+# instance; nothing old is found then.
+SCHEMA = 1
+# Of the JSON.  It gets another number where it says something that this version would not understand, a new field of a row
+# too.  An older version then leaves the file alone, and does not take it for a damaged one.
+# 1: every field of the policy in the key; "within the noise of the first" in a row's remark.
+# 2: the fields of the policy that are not at their default; `within_noise` in a row.
+FORMAT = 2
+# What the policy's part of a key of format 1 contained at the least: those keys named the files of their entries.
+_POLICY_OF_FORMAT_1: dict[str, Any] = {
+    "objective": "latency",
+    "workspace_limit": None,
+    "deterministic": False,
+    "max_error": None,
+    "math_type": None,
+    "allow_tf32": True,
+    "layouts": [],
+    "interface": None,
+    "flush_l2": False,
+    "search": "heuristics",
+    "search_seconds": 10,
+}
 LEFT_OUT = ("passed_over",)  # of a row: it belongs to a choice, not to the candidate
 
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
@@ -76,12 +94,24 @@ class TuningKey:
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of the text, in hexadecimal."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        return _sha256(self.text)
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """The digests that may name the entry's file: its own, and if that is another the one of format 1."""
+        policy = _POLICY_OF_FORMAT_1 | self.plain["policy"]
+        old = _sha256(json.dumps({**self.plain, "policy": policy}, **_SHORT))
+        return tuple(dict.fromkeys((self.digest, old)))
 
     @cached_property
     def plain(self) -> dict[str, Any]:
         """The parts by name."""
         return dict(json.loads(self.text))
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """The policy with all its fields, as `TuningPolicy.to_plain` returns it."""
+        return with_defaults(self.plain["policy"])
 
     @property
     def problem(self) -> Problem:
@@ -100,21 +130,19 @@ def make_key(
     """Return the key of a tuning: the same for arguments that say the same, and another one if any field of any differs.
 
     `alignments` says what operands' addresses are multiples of, in bytes: powers of two, because kernels that load many
-    bytes at once want 16; of which nothing is said are aligned as allocations are.  ArgumentError if one is none.
+    bytes at once want 16.  Operands that are not listed have the allocator's alignment.  ArgumentError for what is no
+    alignment.
     """
     for name, value in alignments.items():
         if type(name) is not str or type(value) is not int or value < 1 or value & (value - 1):
             raise ArgumentError(
                 f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes"
             )
-    wanted = policy.to_plain()
-    if wanted.get("search") != "knobs":  # the others take as long as they take
-        wanted["search_seconds"] = TuningPolicy.search_seconds
     aligned = {name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT}
     parts = {
         "problem": problem.to_plain(),
         "alignments": aligned,
-        "policy": wanted,
+        "policy": policy.key_fields(),
         "device": asdict(device),
     }
     return TuningKey(canonical({"schema": SCHEMA, **parts}))
@@ -186,8 +214,9 @@ class TuningEntry:
                 raise TuningCacheError(
                     f"{file} is of format {form}, from a newer cudnnlite; this one has {FORMAT}"
                 )
-            key = TuningKey(json.dumps(parts := values.pop("key"), **_SHORT))
-            if type(form) is not int or form < 1 or key.digest != file.stem:
+            parts = values.pop("key")
+            is_named_by_key = _sha256(json.dumps(parts, **_SHORT)) == file.stem
+            if type(form) is not int or form < 1 or not is_named_by_key:
                 raise ValueError("its key is not that of its name")
             # these parts every entry is asked for
             _ = (
@@ -195,9 +224,21 @@ class TuningEntry:
                 parts["problem"]["kind"],
                 {**parts["policy"], **parts["alignments"]},
             )
-            return cls(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
+            rows = values.pop("rows")
+            if form == 1:
+                parts["policy"] = without_defaults(parts["policy"])
+                rows = map(_row_of_format_1, rows)
+            key = TuningKey(json.dumps(parts, **_SHORT))
+            return cls(key=key, rows=tuple(map(row_from_plain, rows)), **values)
         except _MISTAKES as error:
             raise ArgumentError(f"{file} is no entry of a tuning cache ({error})") from error
+
+
+def _row_of_format_1(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plain row as it is written now, of one whose remark may say that the noise hides how it compares."""
+    remarks = plain.get("remark", "").split("; ")
+    others = [remark for remark in remarks if remark != WITHIN_NOISE]
+    return {**plain, "remark": "; ".join(others), "within_noise": len(others) < len(remarks)}
 
 
 def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
@@ -236,24 +277,34 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
     name = value = None
     try:
         for name, value in plain.items():
-            kinds = _FIELDS[name]
-            if type(value) is dict and kinds == (Any,):
-                values[name] = _read((Engine,), value["engine"], *value["knobs"].items())
-            elif (read := value if type(value) in kinds else _read(kinds, value)) != _EMPTY.get(
-                name, ...
-            ):
-                values[name] = read  # what is empty may be a field of another kind of row
-        return _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)(**values)
+            field_value = _value_of(name, value)
+            if field_value != _EMPTY.get(name, ...):
+                values[name] = field_value  # what is empty may be a field of another kind of row
+        result = _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)
+        return result(**values)
     except _MISTAKES as error:
-        # of `_read`, which remembers values
-        why = (
-            "a list or an object where a value belongs"
-            if "unhashable" in str(error)
-            else repr(error)
-        )
         raise ArgumentError(
-            f"{plain!r} is not a row; {name}={value!r} was read last: {why}"
+            f"{plain!r} is not a row; {name}={value!r} was read last: {error!r}"
         ) from error
+
+
+def _value_of(name: str, plain: Any) -> Any:
+    """Return the value of a row's field that JSON has in another form."""
+    kinds = _FIELDS[name]
+    if type(plain) in kinds:
+        return plain
+    if isinstance(plain, dict) and kinds == (Any,):
+        knobs = plain["knobs"].items()
+        _refuse_nested(plain["engine"], *(value for _, value in knobs))
+        return _read((Engine,), plain["engine"], *knobs)
+    _refuse_nested(plain)
+    return _read(kinds, plain)
+
+
+def _refuse_nested(*values: Any) -> None:
+    """Raise TypeError for what cannot be looked up in `_read`, which remembers values."""
+    if any(isinstance(value, (list, dict)) for value in values):
+        raise TypeError("a list or an object where a value belongs")
 
 
 @lru_cache(
@@ -295,6 +346,10 @@ _EMPTY = {
     if item.default in (None, "", False)
 }
 _SHORT: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _check_types(record: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from datetime import datetime, timezone
@@ -121,14 +121,7 @@ def tune_model(
     )
     listed, skipped, notes = _listed(problems)
     if not listed:
-        why = (
-            f"; skipped: {skipped[0]}{f' and {len(skipped) - 1} more' if len(skipped) > 1 else ''}"
-            if skipped
-            else ""
-        )
-        if "is not known: (" in why:
-            why += "; give a list, of problems_from_onnx with batch= or shapes="
-        warn_user(f"there is no problem to tune{why}", TuningWarning)
+        warn_user(f"there is no problem to tune{_why_skipped(skipped)}", TuningWarning)
     with ExitStack() as stack:
         report = stack.enter_context(reporting(progress, len(listed)))
         if not isinstance(cache, TuningCache):
@@ -214,6 +207,18 @@ def _listed(
         search_of(one.problem)  # which refuses what cannot be tuned
         found.extend([one])
     return tuple(found), skipped, notes
+
+
+def _why_skipped(skipped: Sequence[SkippedNode]) -> str:
+    """Return what to say of nodes that are no problems, empty if there are none."""
+    if not skipped:
+        return ""
+    why = f"; skipped: {skipped[0]}"
+    if len(skipped) > 1:
+        why += f" and {len(skipped) - 1} more"
+    if skipped[0].open_axes:
+        why += "; give a list, of problems_from_onnx with batch= or shapes="
+    return why
 
 
 def _check(

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, shared_workspace
+from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, shared_workspace
 from cudnnlite.autotune.tuning_run import Worker
 from cudnnlite.errors import NoAlgorithmError
 from cudnnlite.problems.problem_list import SkippedNode, summary

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from math import isfinite
 from typing import Any
 
 from cudnnlite.arguments import one_of, real_number, sequence, shown
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.convolution.algorithms import parse_interface
 from cudnnlite.problems.results import AlgorithmResult, parse_max_error, why_not
 from cudnnlite.sizes import parse_size
 from cudnnlite.specs.frozen import to_plain
@@ -18,9 +18,61 @@ from cudnnlite.specs.math_types import may_be_tf32
 
 OBJECTIVES = ("latency", "device")
 SEARCHES = ("heuristics", "engines", "knobs")
-NO_KNOBS = (
-    "; no knobs searched: no engine of cuDNN's backend runs it"  # where `search` asks for that
-)
+# What the times of a search over knobs are followed by where there are none.
+NO_KNOBS = "; no knobs searched: no engine of cuDNN's backend runs it"
+# Of the value that a user gives for a field, and what a message calls that: a field's value.
+Parser = Callable[[Any, str], Any]
+
+
+def _one_of(*allowed: str | bool | None) -> Parser:
+    return lambda value, argument: one_of(value, argument, *allowed)
+
+
+def _parse_limit(value: Any, argument: str) -> int | str | None:
+    """Return a limit in bytes; a part of a device's memory as it is, until the device is known."""
+    if value is None:
+        return None
+    size = parse_size(value, argument, total=1)
+    if isinstance(value, str) and "%" in value:
+        return value
+    return size
+
+
+def _parse_math_type(value: Any, argument: str) -> MathType | None:
+    return None if value is None else parse_math_type(value, argument)
+
+
+def _parse_layouts(value: Any, argument: str) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else value
+    layouts = sequence(names, argument, "a sequence of 'NCHW', 'NHWC'")
+    if not all(isinstance(layout, str) and layout in LAYOUTS for layout in layouts):
+        allowed = ", ".join(map(repr, LAYOUTS))
+        raise ArgumentError(f"{argument}={shown(names)}; allowed: {allowed}")
+    return layouts
+
+
+def _parse_seconds(value: Any, argument: str) -> Any:
+    seconds = real_number(value, argument)
+    if isinstance(value, bool) or not isfinite(seconds) or seconds <= 0:
+        needed = "needed: a number of seconds above 0"
+        raise ArgumentError(f"{argument}={shown(value)}; {needed}")
+    return value
+
+
+# What checks each field.
+_PARSERS: dict[str, Parser] = {
+    "objective": _one_of(*OBJECTIVES),
+    "workspace_limit": _parse_limit,
+    "deterministic": _one_of(True, False),
+    "max_error": parse_max_error,
+    "math_type": _parse_math_type,
+    "allow_tf32": _one_of(True, False),
+    "layouts": _parse_layouts,
+    "interface": _one_of("descriptor", "graph", None),
+    "flush_l2": _one_of(True, False),
+    "search": _one_of(*SEARCHES),
+    "search_seconds": _parse_seconds,
+}
 
 
 @dataclass(frozen=True)
@@ -71,6 +123,8 @@ class TuningPolicy:
     'device'
     """
 
+    # The key of a tuning contains the fields that are not at their default.  So a new field loses
+    # nobody's cache, while another default of an old one needs another `entries.SCHEMA`.
     objective: str = "latency"
     workspace_limit: int | str | None = None
     deterministic: bool = False
@@ -84,33 +138,9 @@ class TuningPolicy:
     search_seconds: float = 10.0
 
     def __post_init__(self) -> None:
-        one_of(self.objective, "objective", *OBJECTIVES)
-        one_of(self.search, "search", *SEARCHES)
-        seconds = real_number(self.search_seconds, "search_seconds")
-        if isinstance(self.search_seconds, bool) or not 0 < seconds < float("inf"):
-            raise ArgumentError(
-                f"search_seconds={shown(self.search_seconds)}; needed: a number of seconds above 0"
-            )
-        for name in ("deterministic", "allow_tf32", "flush_l2"):
-            one_of(getattr(self, name), name, True, False)
-        parse_interface(self.interface)
-        if (limit := self.workspace_limit) is not None:
-            size = parse_size(
-                limit, "workspace_limit", total=1
-            )  # of which memory, the device will say
-            limit = limit if isinstance(limit, str) and "%" in limit else size
-        math_type = None if self.math_type is None else parse_math_type(self.math_type)
-        given = (self.layouts,) if isinstance(self.layouts, str) else self.layouts
-        layouts = sequence(given, "layouts", "a sequence of 'NCHW', 'NHWC'")
-        if not all(isinstance(layout, str) and layout in LAYOUTS for layout in layouts):
-            raise ArgumentError(f"layouts={shown(given)}; allowed: {', '.join(map(repr, LAYOUTS))}")
-        values = {
-            "workspace_limit": limit,
-            "max_error": parse_max_error(self.max_error),
-            "math_type": math_type,
-        }
-        for name, value in {**values, "layouts": layouts}.items():
-            object.__setattr__(self, name, value)
+        for item in fields(self):
+            value = parse_field(item.name, getattr(self, item.name), item.name)
+            object.__setattr__(self, item.name, value)
 
     def replace(self, **changes: Any) -> TuningPolicy:
         """Return a copy with some fields changed."""
@@ -124,15 +154,43 @@ class TuningPolicy:
 
     def within(self, limit: int | None, total: int) -> TuningPolicy:
         """Return the policy with its limit in bytes: its own or `limit`, whichever is less; of `total` bytes of memory."""
-        own = (
-            None
-            if self.workspace_limit is None
-            else parse_size(self.workspace_limit, "workspace_limit", total=total)
-        )
-        return self.replace(
-            workspace_limit=own if limit is None else limit if own is None else min(own, limit)
-        )
+        limits = [] if limit is None else [limit]
+        if self.workspace_limit is not None:
+            limits.append(parse_size(self.workspace_limit, "workspace_limit", total=total))
+        return self.replace(workspace_limit=min(limits, default=None))
 
     def to_plain(self) -> dict[str, Any]:
         """Return every field as JSON can hold it."""
         return {item.name: to_plain(getattr(self, item.name)) for item in fields(self)}
+
+    def key_fields(self) -> dict[str, Any]:
+        """Return what a choice depends on, as JSON can hold it: the fields that are not at their default.
+
+        The seconds of a search over knobs are none of them where there is no such search.
+        """
+        changed = without_defaults(self.to_plain())
+        if self.search != "knobs":
+            changed.pop("search_seconds", None)
+        return changed
+
+
+def parse_field(name: str, value: Any, argument: str) -> Any:
+    """Return the value of a field of a policy; ArgumentError if it is not allowed, which `argument` names."""
+    return _PARSERS[name](value, argument)
+
+
+_DEFAULTS = TuningPolicy().to_plain()
+
+
+def without_defaults(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a plain policy that are not at their default; those of a newer version too."""
+    return {
+        name: value
+        for name, value in plain.items()
+        if name not in _DEFAULTS or value != _DEFAULTS[name]
+    }
+
+
+def with_defaults(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all fields of a plain policy, of which those at their default may have been left out."""
+    return _DEFAULTS | dict(plain)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cudnnlite.arguments import shown
-from cudnnlite.autotune.tuned import TunedProblem
+from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem_list import summary
 
@@ -46,7 +46,7 @@ def counting_seconds(progress: bool, total: float) -> Iterator[Callable[[float, 
     with Progress(console=Console(stderr=True), auto_refresh=False, redirect_stdout=False) as bar:
         task, drawn = bar.add_task("knobs", total=total), -1.0
 
-        def told(seconds: float, ran: int) -> bool:
+        def count(seconds: float, ran: int) -> bool:
             nonlocal drawn
             if seconds - drawn > 0.1 or seconds >= total:
                 drawn = seconds
@@ -54,7 +54,7 @@ def counting_seconds(progress: bool, total: float) -> Iterator[Callable[[float, 
                 bar.update(task, completed=min(seconds, total), description=text, refresh=True)
             return seconds >= total
 
-        yield told
+        yield count
         bar.update(task, completed=total, refresh=True)
 
 

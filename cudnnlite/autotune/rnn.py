@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
-from cudnnlite.autotune.sample import fill_random, random_array
+from cudnnlite.autotune.synthetic_operands import fill_random, random_array
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError
@@ -60,6 +60,7 @@ def search_rnn(
         replace(row, why_not=policy.why_not(row, problem.spec.dtype)) for row in candidates(problem)
     ]
     latency, limit = policy.objective == "latency", policy.workspace_limit
+    note = NO_KNOBS if policy.search == "knobs" else ""
     assert limit is None or isinstance(limit, int)
     return search_rnn_forward(
         handle,
@@ -71,5 +72,5 @@ def search_rnn(
         latency=latency,
         flush_l2=policy.flush_l2,
         replay=latency and not problem.training,
-        note=NO_KNOBS * (policy.search == "knobs"),
+        note=note,
     )

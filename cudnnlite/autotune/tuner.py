@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.autotune import convolution, rnn
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.claims import measuring_alone
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
+from cudnnlite.autotune.gpu_locks import measuring_alone
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.typical import typical
+from cudnnlite.autotune.representative_problem import representative_problem
 from cudnnlite.cached_property import cached_property
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
@@ -39,14 +39,12 @@ SLOW_SECONDS = 1.0  # of measuring inside a call, which are told
 class Search(NamedTuple):
     """How problems of one kind are searched."""
 
-    operands_of: Callable[
-        ..., Mapping[str, Any]
-    ]  # (handle, problem, alignments) -> operands by name: made up
+    # (handle, problem, alignments) -> operands by name: made up
+    operands_of: Callable[..., Mapping[str, Any]]
     # (handle, problem, operands) -> operands by name: the user's, found to be the problem's, none that is written
     check: Callable[..., Mapping[str, Any]]
-    search: Callable[
-        ..., AlgorithmTable
-    ]  # (handle, problem, policy, operands, progress) -> the best first
+    # (handle, problem, policy, operands, progress) -> the best first
+    search: Callable[..., AlgorithmTable]
     # The operands whose alignment calls tell: to those of another alignment another choice may be right.
     aligned: tuple[str, ...] = ()
 
@@ -128,16 +126,15 @@ class Tuner(Closable):
         self.owns_cache = not isinstance(cache, TuningCache)
         self.cache = cache if isinstance(cache, TuningCache) else TuningCache(cache)
         self.measured = 0
+        # asked here: while a graph is recorded CUDA may not be asked
+        self._memory = handle.device.memory_info()[1]
+        self._uses_cache = handle.device.has_real_timing
+        # What goes into no cache, so that operations need not measure again: times that are not those of a GPU, tables that
+        # lack something that may be there later, and those in which nothing can be chosen.
+        self._tables: dict[TuningKey, AlgorithmTable] = {}
         self.revision = 0
-        self._memory = handle.device.memory_info()[
-            1
-        ]  # asked here: while a graph is recorded CUDA may not be asked
-        self._uses_cache = not handle.device.times_mean_nothing
-        # what goes nowhere else: times that mean nothing, tables from which something is missing that may be there later, and
-        # those in which nothing can be chosen: operations need not measure again
-        self._own: dict[TuningKey, AlgorithmTable] = {}
-        self._told: set[Problem] = set()
-        self._told_slow = False
+        self._warned_of: set[Problem] = set()  # problems that were left to the heuristic
+        self._has_logged_slowness = False
 
     @cached_property
     def device(self) -> DeviceIdentity:
@@ -233,48 +230,60 @@ class Tuner(Closable):
         search_of(problem)
         self.handle.use()
         policy, aligned = self._policy_within(limit), dict(alignments or {})
-        for posed in dict.fromkeys((problem, typical(problem))):
-            table = self._look_up(self._key(posed, aligned, policy), hopeless=for_call)
-            if table is not None:
-                break
-        else:
-            start, why = time.perf_counter(), ""
-            try:
-                if not self.measures:
-                    why = "and this tuner does not measure"
-                elif self.handle.device.is_capturing(self.handle.stream):
-                    why = "and cannot be while a CUDA graph is recorded"
-                else:
-                    table = self._measure(posed, aligned, policy)
-            except (
-                DeviceMemoryError,
-                CaptureError,
-            ) as error:  # the latter: another thread's capture
-                if not for_call:
-                    raise
-                why = (
-                    "for want of memory"
-                    if isinstance(error, DeviceMemoryError)
-                    else "and cannot be now"
-                )
-                why += f" ({error})"
-            if table is None:
-                if posed not in self._told:
-                    self._told.add(posed)
-                    told = f"{posed} was never tuned, {why}: cuDNN's heuristic chooses; tune_model tunes ahead"
-                    warn_user(told, TuningWarning)
-                return None
-            if (
-                for_call
-                and not self._told_slow
-                and (seconds := time.perf_counter() - start) > SLOW_SECONDS
-            ):
-                self._told_slow = True
-                why = "other calls under `autotuned` may take as long: tune_model tunes ahead"
-                if self.handle.device.times_mean_nothing:
-                    why += "; times of the emulated device are not saved"
-                log.warning("measuring %s took %.1f s; %s", posed, seconds, why)
+        representative = representative_problem(problem)
+        table = self._look_up(self._key(problem, aligned, policy), hopeless=for_call)
+        if table is None and representative != problem:
+            table = self._look_up(self._key(representative, aligned, policy), hopeless=for_call)
+        if table is None:
+            table = self._measure_if_possible(representative, aligned, policy, for_call=for_call)
+        if table is None:
+            return None
         return table.best()
+
+    def _measure_if_possible(
+        self, problem: Problem, aligned: Mapping[str, int], policy: TuningPolicy, *, for_call: bool
+    ) -> AlgorithmTable | None:
+        """Return the table of a problem that is measured now; None, with a warning, where it cannot be."""
+        if not self.measures:
+            self._warn_of_heuristic(problem, "and this tuner does not measure")
+            return None
+        if self.handle.device.is_capturing(self.handle.stream):
+            self._warn_of_heuristic(problem, "and cannot be while a CUDA graph is recorded")
+            return None
+        start = time.perf_counter()
+        try:
+            table = self._measure(problem, aligned, policy)
+        except DeviceMemoryError as error:
+            if not for_call:
+                raise
+            self._warn_of_heuristic(problem, f"for want of memory ({error})")
+            return None
+        except CaptureError as error:  # another thread's capture
+            if not for_call:
+                raise
+            self._warn_of_heuristic(problem, f"and cannot be now ({error})")
+            return None
+        if for_call:
+            self._log_slowness(problem, time.perf_counter() - start)
+        return table
+
+    def _warn_of_heuristic(self, problem: Problem, why: str) -> None:
+        """Warn that a problem is left to the heuristic, the first time that it is."""
+        if problem in self._warned_of:
+            return
+        self._warned_of.add(problem)
+        left = "cuDNN's heuristic chooses; tune_model tunes ahead"
+        warn_user(f"{problem} was never tuned, {why}: {left}", TuningWarning)
+
+    def _log_slowness(self, problem: Problem, seconds: float) -> None:
+        """Log, once, that measuring inside of a call took long."""
+        if self._has_logged_slowness or seconds <= SLOW_SECONDS:
+            return
+        self._has_logged_slowness = True
+        hint = "other calls under `autotuned` may take as long: tune_model tunes ahead"
+        if not self.handle.device.has_real_timing:
+            hint += "; times of the emulated device are not saved"
+        log.warning("measuring %s took %.1f s; %s", problem, seconds, hint)
 
     def is_remembered(self, problem: Problem) -> bool:
         """Tell whether `tune` would measure nothing for a problem."""
@@ -290,11 +299,13 @@ class Tuner(Closable):
 
     def _look_up(self, key: TuningKey, *, hopeless: bool = False) -> AlgorithmTable | None:
         """Return what is remembered; what is `hopeless` too, if that is wanted."""
-        own = self._own.get(key)
-        if own is not None and _is_useful(own):
-            return own
+        table = self._tables.get(key)
+        if table is not None and _is_useful(table):
+            return table
         entry = self.cache.get(key) if self._uses_cache else None
-        return entry.table(self._memory) if entry else own if hopeless else None
+        if entry is not None:
+            return entry.table(self._memory)
+        return table if hopeless else None
 
     def _measure(
         self,
@@ -306,43 +317,42 @@ class Tuner(Closable):
         """Measure, with operands that are made up if there are None, and remember the table: in the cache, or here."""
         key = self._key(problem, aligned, policy)
         with measuring_alone(self.handle.device, self.cache):
-            if operands is None and (
-                found := self._look_up(key)
-            ):  # by somebody else, while this one waited
-                return found
+            if operands is None:
+                table = self._look_up(key)
+                if table is not None:  # measured by somebody else, while this one waited
+                    return table
             refuse_search(self.handle)
             start, search = time.perf_counter(), search_of(problem)
             log.info("tuning %s on %s", problem, self.handle.device)
             with _choosing(self.handle, None):
                 operands = operands or search.operands_of(self.handle, problem, aligned)
                 table = search.search(self.handle, problem, policy, operands, self._progress)
-            seconds, best = (
-                time.perf_counter() - start,
-                next((row for row in table if row.ok), "nothing serves"),
-            )
+            seconds = time.perf_counter() - start
+            best = next((row for row in table if row.ok), "nothing serves")
             log.info("tuned %s in %.1f s: %s", problem, seconds, best)
             self.measured += 1
-            untried = [row for row in table if row.transient]
-            if untried:
-                names, why = (
-                    sorted({str(row.algorithm) for row in untried}),
-                    untried[0].why_not or untried[0].status,
-                )
-                told = (
-                    f"{table.title}: {', '.join(names)} failed for a reason that may pass ({why})"
-                )
-                warn_user(f"{told}; the choice is kept for this tuner only", TuningWarning)
-            if untried or not self._uses_cache or not _is_useful(table):
-                self._own[key] = table
-            else:
-                self._own.pop(key, None)
-                now = datetime.now(timezone.utc).isoformat()
-                self.cache.put(
-                    TuningEntry(
-                        key, table.title, table.timing, tuple(table), 0, now, seconds, __version__
-                    )
-                )
+            self._remember(key, table, seconds)
             return table
+
+    def _remember(self, key: TuningKey, table: AlgorithmTable, seconds: float) -> None:
+        """Remember a table: in the cache, or in this tuner alone where it may be another one the next time."""
+        untried = [row for row in table if row.transient]
+        if untried:
+            names = ", ".join(sorted({str(row.algorithm) for row in untried}))
+            why = untried[0].why_not or untried[0].status
+            failure = f"{names} failed for a reason that may pass ({why})"
+            warn_user(
+                f"{table.title}: {failure}; the choice is kept for this tuner only", TuningWarning
+            )
+        if untried or not self._uses_cache or not _is_useful(table):
+            self._tables[key] = table
+            return
+        self._tables.pop(key, None)
+        now = datetime.now(timezone.utc).isoformat()
+        rows = tuple(table)
+        self.cache.put(
+            TuningEntry(key, table.title, table.timing, rows, 0, now, seconds, __version__)
+        )
 
 
 @contextmanager

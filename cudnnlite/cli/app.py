@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from cudnnlite._raw.library import load_library
 from cudnnlite.cli import autotune, ctrl_c, doctor, trace
 from cudnnlite.cli.cache import cache_app
-from cudnnlite.cli.common import JSONOption, errors_told, harmless, output_lost, say
+from cudnnlite.cli.common import JSONOption, harmless, output_lost, report_errors, say
 from cudnnlite.cli.demo import demo
 from cudnnlite.devices.choice import DEVICE_VARIABLE, default_device, parse_device
 from cudnnlite.devices.cuda import CudaDevice
@@ -108,7 +108,7 @@ def info(as_json: JSONOption = False) -> None:
         say(json.dumps(facts, indent=2))
     else:
         _print_facts(facts)
-    with errors_told():
+    with report_errors():
         parse_device(default_device(), DEVICE_VARIABLE)
     if "error" in facts["library"]:
         raise typer.Exit(1)

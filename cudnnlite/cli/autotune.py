@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,16 +17,25 @@ import typer
 
 from cudnnlite import report
 from cudnnlite.autotune import model
-from cudnnlite.autotune.cache import TuningCache, check_place
-from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.cache import IN_MEMORY, TuningCache, check_place
+from cudnnlite.autotune.model_tuning import ModelTuning
+from cudnnlite.autotune.policy import OBJECTIVES, TuningPolicy, parse_field
 from cudnnlite.autotune.progress import Report, reporting
-from cudnnlite.autotune.tuned import TunedProblem
-from cudnnlite.cli import common
-from cudnnlite.cli import tunings as told
-from cudnnlite.cli.common import errors_told, failure, is_terminal, misuse, say, tell
+from cudnnlite.autotune.tuned_problem import TunedProblem
+from cudnnlite.cli import common, tunings
+from cudnnlite.cli.common import (
+    failure,
+    is_terminal,
+    misuse,
+    report_errors,
+    report_misuse,
+    say,
+    tell,
+)
 from cudnnlite.cli.problems import CONVOLUTIONS, REPEATABLE, check_flags, lists_of
 from cudnnlite.devices.choice import visible_gpus
-from cudnnlite.errors import ArgumentError, CudnnliteError
+from cudnnlite.errors import CudnnliteError
+from cudnnlite.problems.problem_list import ProblemList
 from cudnnlite.report.plots import FORMATS
 from cudnnlite.texts import counted, printable
 
@@ -51,6 +60,10 @@ _MATH_HELP = (
     "default (on float32 data TF32), fma (true float32), tensor_op or tensor_op_allow_conversion; what --input, --rnn and "
     "--onnx ask for."
 )
+_STDOUT = Path("-")
+# Of the fields of the policy whose flag has another name.
+_OTHER_FLAGS = {"layouts": "--also-layout", "search_seconds": "--knobs"}
+_Write: TypeAlias = Callable[[ModelTuning, tunings.Parts, Path], None]
 _Text: TypeAlias = str | None
 _Texts: TypeAlias = list[str] | None
 _Path: TypeAlias = Path | None
@@ -118,10 +131,10 @@ def autotune(
     objective: Annotated[
         str,
         _want(
-            metavar="latency|device",
+            metavar="|".join(OBJECTIVES),
             help="The least wall time of calls, or the least time on the device.",
         ),
-    ] = "latency",
+    ] = TuningPolicy.objective,
     workspace_limit: Annotated[
         _Text, _want(metavar="SIZE", help="The most workspace: '64 MiB', 10%, bytes.")
     ] = None,
@@ -170,7 +183,7 @@ def autotune(
         bool,
         _out("--explain", "-v", help="Every candidate of each problem, not only of a single one."),
     ] = False,
-    as_json: common.JSONOption = False,
+    json_: common.JSONOption = False,
     csv: Annotated[
         _Path,
         _file(metavar="FILE.csv|-", help="Write the candidates, a line each; - to stdout alone."),
@@ -185,113 +198,151 @@ def autotune(
 
     Several may be given at once.  What a cache of earlier tunings knows is not measured again.
     """
-    given = {name.rstrip("_"): value for name, value in locals().items()}
-    flags = SimpleNamespace(**given | {name: given[name] or [] for name in REPEATABLE})
+    values = {name.rstrip("_"): value for name, value in locals().items()}
+    flags = SimpleNamespace(**values | {name: values[name] or [] for name in REPEATABLE})
     check_flags(flags)
-    if no_cache and (cache or read_only_cache):
-        raise misuse(
-            f"--no-cache and {'--cache' if cache else '--read-only-cache'} exclude each other"
-        )
-    csv_alone = csv == Path("-")
-    if csv_alone and as_json:
-        raise misuse("--csv - and --json exclude each other")
-    policy = _policy(
-        objective=objective,
-        workspace_limit=workspace_limit,
-        deterministic=deterministic,
-        max_error=max_error,
-        allow_tf32=not no_tf32,
-        layouts=tuple(also_layout or ()),
-        interface=interface,
-        flush_l2=flush_l2,
-        search="knobs" if knobs is not None else "engines" if engines else "heuristics",
-        **({} if knobs is None else {"search_seconds": knobs}),
-    )
-    common.check_output("--html", html, (".html", ".htm"), "jinja2", "matplotlib")
-    common.check_output("--plot", plot, FORMATS, "matplotlib")
-    common.check_output("--csv", None if csv_alone else csv, (".csv",))
-    common.check_output("--save-problems", save_problems, (".json",))
+    _check_what_excludes_each_other(flags)
+    policy = _policy(flags)
+    outputs = _outputs(flags)
     progress = _Progress()
-    with progress.interruptible(), errors_told():
+    with progress.interruptible(), report_errors():
         lists = lists_of(flags)
-        listed = told.joined(lists)
-        for line in (
-            *(f"note: {note}" for note in listed.notes),
-            *(f"skipped: {node}" for node in listed.skipped),
-        ):
-            tell(printable(line))
-        if not listed:
-            raise failure(
-                "there is nothing to tune: no convolution and no recurrent layer was found"
-            )
-        if save_problems is not None:
-            listed.save(save_problems)
-        where = common.chosen_device(device)
-        emulated = where.lower().startswith("emulated") or (
-            where.lower() == "auto" and not visible_gpus()
-        )
-        if emulated:
-            tell("the emulated device: the times are NumPy's, not a GPU's, and nothing is saved")
-        saving = not (emulated or no_cache or read_only_cache)
-        with (
-            _cache(cache, none=no_cache, read_only=read_only_cache, saving=saving) as opened,
-            reporting(len(listed) > 1 and is_terminal(sys.stderr), len(listed)) as progress.bar,
-        ):
-            progress.total, progress.saved = len(listed), Path(opened.path) if saving else None
-            tuning = model.tune_model(
-                listed,
-                device=where,
-                cache=opened,
-                policy=policy,
-                workers=workers,
-                progress=progress,
-            )
-            if opened.unsaved:
-                tell(f"{counted(opened.unsaved, 'problem')} could not be saved in {opened.path}")
-                progress.saved = None
-    parts = told.parts_of(tuning, lists)
-    named = (
-        {"model": [path.name for path in (*flags.onnx, *flags.problems)]}
-        if onnx or problems
-        else {}
-    )
-    tuning = replace(tuning, facts={**named, **tuning.facts, **told.totals_of(parts)})
+        tuning, is_saved = _tune(flags, policy, tunings.joined(lists), progress)
+    parts = tunings.parts_of(tuning, lists)
+    models = [path.name for path in (*flags.onnx, *flags.problems)]
+    facts: dict[str, Any] = {"model": models} if models else {}
+    tuning = replace(tuning, facts={**facts, **tuning.facts, **tunings.totals_of(parts)})
     # files before stdout, which a pipe may close
-    outputs: tuple[tuple[Path | None, Callable[[Path], object]], ...] = (
-        (html, lambda path: report.write_html(path, tuning.tunings, tuning.facts, tuning.skipped)),
-        (plot, lambda path: report.save_chart(path, tuning.tunings, policy=tuning.policy)),
-        (
-            None if csv_alone else csv,
-            lambda path: path.write_text(told.csv_of(parts), encoding="utf-8", newline=""),
-        ),
-    )
-    written = [_is_written(path, write) for path, write in outputs if path is not None]
-    if as_json:
-        say(json.dumps(told.to_plain(tuning), indent=2))
-    elif csv_alone:
-        say(told.csv_of(parts).rstrip("\n"))
-    else:
-        lines = told.lines_of(
-            tuning, policy, progress.saved, explain=explain, tables=told.sweep_lines(parts)
-        )
-        say("\n".join(lines))
-    says_why = not (as_json or csv_alone) and (explain or len(tuning.tunings) == 1)  # stdout does
-    for tuned in tuning.failed:
-        tell(
-            f"no algorithm for {told.title_of(tuned)}"
-            + ("" if says_why else f": {told.why_none(tuned)}")
-        )
-    if not all(written) or (saving and progress.saved is None):
+    written = [_is_written(path, partial(write, tuning, parts)) for path, write in outputs]
+    _print(flags, policy, tuning, parts, progress.folder)
+    if not all(written) or not is_saved:
         raise typer.Exit(1)
     if tuning.failed:
         raise typer.Exit(common.SOME_FAILED)
 
 
+def _check_what_excludes_each_other(flags: SimpleNamespace) -> None:
+    if flags.no_cache and flags.cache:
+        raise misuse("--no-cache and --cache exclude each other")
+    if flags.no_cache and flags.read_only_cache:
+        raise misuse("--no-cache and --read-only-cache exclude each other")
+    if flags.csv == _STDOUT and flags.json:
+        raise misuse("--csv - and --json exclude each other")
+
+
+def _policy(flags: SimpleNamespace) -> TuningPolicy:
+    """Return the policy that the flags ask for, most of which have the name of a field."""
+    names = [item.name for item in fields(TuningPolicy) if hasattr(flags, item.name)]
+    names.remove("math_type")  # which is the problem's
+    values: dict[str, Any] = {name: getattr(flags, name) for name in names}
+    values["allow_tf32"] = not flags.no_tf32
+    values["layouts"] = tuple(flags.also_layout or ())
+    if flags.engines:
+        values["search"] = "engines"
+    if flags.knobs is not None:
+        values |= {"search": "knobs", "search_seconds": flags.knobs}
+    with report_misuse():
+        parsed = {
+            name: parse_field(name, value, _OTHER_FLAGS.get(name, f"--{name.replace('_', '-')}"))
+            for name, value in values.items()
+        }
+    return TuningPolicy(**parsed)
+
+
+def _outputs(flags: SimpleNamespace) -> list[tuple[Path, _Write]]:
+    """Return the files that are asked for, with what writes each; end the command if one cannot be written."""
+    csv = None if flags.csv == _STDOUT else flags.csv
+    common.check_output("--html", flags.html, (".html", ".htm"), "jinja2", "matplotlib")
+    common.check_output("--plot", flags.plot, FORMATS, "matplotlib")
+    common.check_output("--csv", csv, (".csv",))
+    common.check_output("--save-problems", flags.save_problems, (".json",))
+    writers = ((flags.html, _write_html), (flags.plot, _write_chart), (csv, _write_csv))
+    return [(path, write) for path, write in writers if path is not None]
+
+
+def _write_html(tuning: ModelTuning, parts: tunings.Parts, path: Path) -> None:
+    report.write_html(path, tuning.tunings, tuning.facts, tuning.skipped)
+
+
+def _write_chart(tuning: ModelTuning, parts: tunings.Parts, path: Path) -> None:
+    report.save_chart(path, tuning.tunings, policy=tuning.policy)
+
+
+def _write_csv(tuning: ModelTuning, parts: tunings.Parts, path: Path) -> None:
+    path.write_text(tunings.csv_of(parts), encoding="utf-8", newline="")
+
+
+def _tune(
+    flags: SimpleNamespace, policy: TuningPolicy, problems: ProblemList, progress: _Progress
+) -> tuple[ModelTuning, bool]:
+    """Tune problems; return what was found, and whether all that was to be saved is saved."""
+    for note in problems.notes:
+        tell(printable(f"note: {note}"))
+    for node in problems.skipped:
+        tell(printable(f"skipped: {node}"))
+    if not problems:
+        raise failure("there is nothing to tune: no convolution and no recurrent layer was found")
+    if flags.save_problems is not None:
+        problems.save(flags.save_problems)
+    device = common.chosen_device(flags.device)
+    is_emulated = _is_emulated(device)
+    if is_emulated:
+        tell("the emulated device: the times are NumPy's, not a GPU's, and nothing is saved")
+    saves = not (is_emulated or flags.no_cache or flags.read_only_cache)
+    shows_bar = len(problems) > 1 and is_terminal(sys.stderr)
+    with (
+        _cache(flags, saves=saves) as cache,
+        reporting(shows_bar, len(problems)) as progress.bar,
+    ):
+        progress.total = len(problems)
+        progress.folder = Path(cache.path) if saves else None
+        tuning = model.tune_model(
+            problems,
+            device=device,
+            cache=cache,
+            policy=policy,
+            workers=flags.workers,
+            progress=progress,
+        )
+        if cache.unsaved:
+            tell(f"{counted(cache.unsaved, 'problem')} could not be saved in {cache.path}")
+            progress.folder = None
+    return tuning, not saves or progress.folder is not None
+
+
+def _is_emulated(device: str) -> bool:
+    kind = device.lower()
+    return kind.startswith("emulated") or (kind == "auto" and not visible_gpus())
+
+
+def _print(
+    flags: SimpleNamespace,
+    policy: TuningPolicy,
+    tuning: ModelTuning,
+    parts: tunings.Parts,
+    folder: Path | None,
+) -> None:
+    """Print what was found; on stderr what has no algorithm, with the reasons unless stdout has them."""
+    is_for_people = not flags.json and flags.csv != _STDOUT
+    if flags.json:
+        say(json.dumps(tunings.to_plain(tuning), indent=2))
+    elif is_for_people:
+        tables = tunings.sweep_lines(parts)
+        lines = tunings.lines_of(tuning, policy, folder, explain=flags.explain, tables=tables)
+        say("\n".join(lines))
+    else:
+        say(tunings.csv_of(parts).rstrip("\n"))
+    has_reasons = is_for_people and (flags.explain or len(tuning.tunings) == 1)
+    for tuned in tuning.failed:
+        why = "" if has_reasons else f": {tunings.why_none(tuned)}"
+        tell(f"no algorithm for {tunings.title_of(tuned)}{why}")
+
+
 class _Progress:
-    """What is told while problems are tuned, and how many of them are safe, and where; nowhere if `saved` is None."""
+    """What is told while problems are tuned, and how many of them are saved in which folder; in none if that is None."""
 
     done = total = 0
-    saved: Path | None = None
+    folder: Path | None = None
     bar: Report | None = None
 
     def __call__(self, done: int, total: int, tuned: TunedProblem) -> None:
@@ -300,7 +351,7 @@ class _Progress:
         if self.bar is not None:
             self.bar(done, total, tuned)
         if total > 1 and not is_terminal(sys.stderr):
-            tell(f"{done} of {total}: {told.title_of(tuned)}: {told.outcome(tuned)}")
+            tell(f"{done} of {total}: {tunings.title_of(tuned)}: {tunings.outcome(tuned)}")
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -310,34 +361,26 @@ class _Progress:
         except KeyboardInterrupt:
             typer.echo(err=True)  # after the terminal's ^C
             text = "nothing is saved" if self.done else "nothing was tuned"
-            if self.saved is not None and self.done:
-                where = f"{self.done} of {counted(self.total, 'problem')} are saved in {self.saved}"
+            if self.folder is not None and self.done:
+                where = (
+                    f"{self.done} of {counted(self.total, 'problem')} are saved in {self.folder}"
+                )
                 text = f"{where}; the same command goes on there"
             tell(f"interrupted: {text}")
             raise typer.Exit(common.INTERRUPTED) from None
 
 
-def _policy(**options: Any) -> TuningPolicy:
-    try:
-        return TuningPolicy(**options)
-    except ArgumentError as error:
-        name, _, rest = str(error).partition("=")
-        option = {"layouts": "also-layout", "search_seconds": "knobs"}.get(
-            name, name.replace("_", "-")
-        )
-        raise misuse(f"--{option}={rest}") from error
-
-
-def _cache(path: Path | None, *, none: bool, read_only: bool, saving: bool) -> TuningCache:
+def _cache(flags: SimpleNamespace, *, saves: bool) -> TuningCache:
     """Open the cache; end the command if what is tuned could not be saved in it, or if it is something else."""
-    if path is not None:
-        check_place(path, "--cache")  # what is not in a cache is not wanted
-        if read_only and not path.exists():
-            raise failure(f"--cache {path} does not exist")
-    cache = TuningCache(":memory:" if none else path, read_only=read_only)
-    if saving and isinstance(cache.path, Path):
-        there = next(parent for parent in (cache.path, *cache.path.parents) if parent.exists())
-        if not (there.is_dir() and os.access(there, os.W_OK)):
+    if flags.cache is not None:
+        check_place(flags.cache, "--cache")  # what is not in a cache is not wanted
+        if flags.read_only_cache and not flags.cache.exists():
+            raise failure(f"--cache {flags.cache} does not exist")
+    place = IN_MEMORY if flags.no_cache else flags.cache
+    cache = TuningCache(place, read_only=flags.read_only_cache)
+    if saves and isinstance(cache.path, Path):
+        nearest = next(folder for folder in (cache.path, *cache.path.parents) if folder.exists())
+        if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
             raise failure(
                 f"{cache.path} cannot be written: give another --cache, --read-only-cache or --no-cache"
             )

@@ -25,11 +25,11 @@ from cudnnlite.cli.common import (
     CACHE_DEFAULT,
     CacheOption,
     JSONOption,
-    errors_told,
     failure,
     is_terminal,
     misuse,
     path,
+    report_errors,
     say,
     tell,
 )
@@ -67,7 +67,7 @@ def show(
 ) -> None:
     """List the entries: what was tuned, for which GPU and cuDNN, what was chosen."""
     filters = _filters(gpu, cudnn, kind)
-    with errors_told():
+    with report_errors():
         with _opened(cache, there=cache is not None) as opened:
             path, entries = Path(opened.path), _selected(opened, filters)
         here = None
@@ -120,7 +120,7 @@ def compare(
     )
     if b in (None, a) and a_only == b_only:
         raise misuse("compare needs two folders, or --gpu or --cudnn twice")
-    with errors_told():
+    with report_errors():
         names, sides = [], []
         for folder, filters in ((a, a_only), (b or a, b_only)):
             with _opened(folder, there=True) as opened:
@@ -148,7 +148,7 @@ def export(
 ) -> None:
     """Write the entries to another folder that can be shipped: to be merged, or used with --read-only-cache."""
     filters = _filters(gpu, cudnn, kind)
-    with errors_told():
+    with report_errors():
         with _opened(cache, there=True) as opened:
             if not _selected(opened, filters):
                 raise failure(f"{opened.path} has nothing to export; {folder} is not written")
@@ -164,7 +164,7 @@ def merge(
     cache: CacheOption = None,
 ) -> None:
     """Take over the entries of another cache; where both have one, the newer."""
-    with errors_told(), _opened(cache, to_write=True) as opened:
+    with report_errors(), _opened(cache, to_write=True) as opened:
         number = opened.merge(folder)
         say(f"{_entries(number)} of {folder} merged into {opened.path}, which has {len(opened)}")
 
@@ -181,7 +181,7 @@ def clear(
     filters = _filters(gpu, cudnn, kind)
     if not (yes or is_terminal(sys.stdin)):
         raise misuse("clear needs --yes where nobody can be asked")
-    with errors_told():
+    with report_errors():
         with _opened(cache, there=True, to_write=True) as opened:
             number = len(_selected(opened, filters))
             if number and not yes and not _agreed(f"Remove {_entries(number)} from {opened.path}?"):
@@ -265,10 +265,10 @@ def _plain(entry: TuningEntry, here: int | None) -> dict[str, Any]:
     """Return what `show` shows of an entry, as JSON can hold it."""
     return {
         "what": what(entry),
-        **{
-            name: entry.key.plain.get(name)
-            for name in ("problem", "policy", "alignments", "device")
-        },
+        "problem": entry.key.plain["problem"],
+        "policy": entry.key.policy,
+        "alignments": entry.key.plain["alignments"],
+        "device": entry.key.plain["device"],
         "used_here": None if here is None else entry.key.device.cudnn == here,
         "chosen": row_to_plain(entry.rows[entry.chosen]),
         "candidates": len(entry.rows),

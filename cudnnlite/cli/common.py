@@ -119,7 +119,7 @@ def output_lost(error: OSError) -> int:
 
 
 @contextmanager
-def errors_told() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Tell errors and warnings in a line each: no traceback, no source line."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -140,7 +140,7 @@ def errors_told() -> Iterator[None]:
 
 
 @contextmanager
-def misuse_told(where: str = "") -> Iterator[None]:
+def report_misuse(where: str = "") -> Iterator[None]:
     """Tell what is refused as a mistake on the command line, after what says where."""
     try:
         yield
@@ -151,7 +151,7 @@ def misuse_told(where: str = "") -> Iterator[None]:
 def chosen_device(device: str | None) -> str:
     """Return the device that the user chose; 'auto' if nothing was chosen."""
     if device is not None:
-        with misuse_told():
+        with report_misuse():
             parse_device(device, "--device")
     return device or os.environ.get(DEVICE_VARIABLE) or "auto"
 
@@ -160,7 +160,7 @@ def check_output(option: str, path: Path | None, suffixes: Sequence[str], *packa
     """End the command unless a file can be written later, as far as that can be known; packages are of the extra 'report'."""
     if path is None:
         return
-    with misuse_told():
+    with report_misuse():
         folder = absolute_path(path, option).parent
     missing = [package for package in packages if find_spec(package) is None]
     if path.suffix.lower() not in suffixes:

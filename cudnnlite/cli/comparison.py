@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from cudnnlite._raw.library import format_version
 from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned import cost
+from cudnnlite.autotune.tuned_problem import cost
 from cudnnlite.cli.tunings import csv_text
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem_list import summary
@@ -103,12 +102,8 @@ def what(entry: TuningEntry) -> str:
 
 def wanted(entry: TuningEntry) -> str:
     """Return what the entry's policy asks for beyond the usual, and where operands were not aligned as usual."""
-    usual, plain = TuningPolicy().to_plain(), entry.key.plain
-    texts = [
-        f"{name}={_text(name, value)}"
-        for name, value in plain["policy"].items()
-        if value != usual.get(name)
-    ]
+    plain = entry.key.plain
+    texts = [f"{name}={_text(name, value)}" for name, value in plain["policy"].items()]
     texts += [f"{name} aligned to {value}" for name, value in plain["alignments"].items()]
     return printable(", ".join(texts)) or "-"
 
@@ -121,7 +116,7 @@ def _text(name: str, value: Any) -> str:
 
 def _pair(*entries: TuningEntry) -> Pair:
     chosen = [entry.rows[entry.chosen] for entry in entries]
-    policies = [entry.key.plain["policy"] for entry in entries]
+    policies = [entry.key.policy for entry in entries]
     times = [
         None
         if policy.get("objective") == "latency" and row.call_us is None

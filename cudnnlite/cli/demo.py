@@ -13,10 +13,10 @@ from cudnnlite.arguments import absolute_path
 from cudnnlite.cli.common import (
     DeviceOption,
     chosen_device,
-    errors_told,
     failure,
-    misuse_told,
     path,
+    report_errors,
+    report_misuse,
     say,
 )
 
@@ -33,7 +33,7 @@ def demo(
     device: DeviceOption = None,
 ) -> None:
     """Find the edges in a photograph with the algorithm that cudnnFind ranks first; write both side by side."""
-    with misuse_told():
+    with report_misuse():
         folder = absolute_path(output, "--output").parent
     if output.suffix.lower() != ".png" or not folder.is_dir():
         raise failure(f"--output {output}: a .png in a folder that exists is needed")
@@ -47,7 +47,7 @@ def demo(
     # the portrait of Grace Hopper that matplotlib carries (public domain): (height, width, 3) uint8
     with Pillow.open(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)) as file:
         photograph = np.asarray(file.convert("RGB"))
-    with errors_told(), dnn.Handle(chosen_device(device)) as handle:
+    with report_errors(), dnn.Handle(chosen_device(device)) as handle:
         library = handle.api.library
         note = (
             "  (NumPy computes; its times are not a GPU's)"

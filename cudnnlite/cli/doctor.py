@@ -73,7 +73,7 @@ def _text(examination: Examination) -> str:
                 else []
             )
     counts, style = plain["counts"], _STYLES[plain["status"]]
-    told = f"{counted(counts['warning'], 'warning')}, {counted(counts['note'], 'note')}"
+    others = f"{counted(counts['warning'], 'warning')}, {counted(counts['note'], 'note')}"
     return "\n".join(
-        [*lines, "", paint(f"{counts['broken'] or 'nothing'} broken, {told}", **style)]
+        [*lines, "", paint(f"{counts['broken'] or 'nothing'} broken, {others}", **style)]
     )

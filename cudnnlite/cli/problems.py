@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from cudnnlite.arguments import refused_as
-from cudnnlite.autotune.onnx.model import problems_from_onnx
-from cudnnlite.cli.common import misuse, misuse_told
+from cudnnlite.autotune.onnx.model import OnnxOptionError, problems_from_onnx
+from cudnnlite.cli.common import misuse, report_misuse
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import parse_math_type
 from cudnnlite.errors import ArgumentError
@@ -78,7 +77,7 @@ def check_flags(flags: SimpleNamespace) -> None:
             )
     if flags.operation not in (None, *CONVOLUTIONS):
         raise misuse(f"--operation {flags.operation}; allowed: {', '.join(CONVOLUTIONS)}")
-    with misuse_told():
+    with report_misuse():
         if flags.dtype is not None:
             parse_dtype(flags.dtype, "--dtype")
         if flags.math_type is not None:
@@ -125,7 +124,7 @@ def _convolution(flags: SimpleNamespace) -> Problem:
         for name in ("padding", "stride", "dilation")
     }
     given |= {"groups": flags.groups, "math_type": flags.math_type}
-    with misuse_told(f"--input {x_text} --filter {w_text}: "):
+    with report_misuse(f"--input {x_text} --filter {w_text}: "):
         x = TensorSpec(x_shape, dtype, _of_rank(flags.layout, len(x_shape)))
         w = FilterSpec(w_shape, dtype, _of_rank(flags.layout, len(w_shape)))
         conv = ConvolutionSpec(
@@ -152,16 +151,13 @@ def _model(path: Path, flags: SimpleNamespace, batch: int | None) -> ProblemList
         found = problems_from_onnx(
             path, batch=batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout
         )
-    except ArgumentError as error:
-        if not str(error).startswith(("shapes[", "batch=", "dtype=", "layout=")):  # the file's own
-            raise
+    except OnnxOptionError as error:
         raise misuse(f"--onnx {path}: {error}") from error
-    shown = "".join(
-        shape for node in found.skipped for shape in re.findall(r"not known: \((.*)\)", node.why)
-    )
-    if not found and (open_axes := sorted(set(re.findall(r"[^\W\d]\w*", shown)))):
+    open_axes = {axis for node in found.skipped for axis in node.open_axes} - {"?"}
+    if open_axes and not found:
+        axes = ", ".join(sorted(open_axes))
         raise misuse(
-            f"--onnx {path}: the size of {', '.join(open_axes)} is open; --batch tells the batch, --shape an input"
+            f"--onnx {path}: the size of {axes} is open; --batch tells the batch, --shape an input"
         )
     if flags.math_type is None:
         return found
@@ -200,7 +196,7 @@ def _rnn(text: str, dtype: str | None, math_type: str | None) -> Problem:
     steps, batch, size = values.pop("steps"), values.pop("batch"), values.pop("input")
     training, batch_major = values.pop("training", False), values.pop("batch_major", False)
     names = {"hidden": "hidden_size", "layers": "num_layers", "projection": "projection_size"}
-    with misuse_told(f"--rnn {text}: "):
+    with report_misuse(f"--rnn {text}: "):
         options = {names.get(name, name): value for name, value in values.items()}
         spec = RNNSpec(cell, size, **options, dtype=dtype or "float32")
         shape = (batch, steps, size) if batch_major else (steps, batch, size)

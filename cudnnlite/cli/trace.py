@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cudnnlite.cli.common import INTERRUPTED, errors_told, misuse, misuse_told, path, say, tell
+from cudnnlite.cli.common import INTERRUPTED, misuse, path, report_errors, report_misuse, say, tell
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 
 EXIT_CODES = (
@@ -50,7 +50,7 @@ def trace(
 
     output = None if folder is None else ProgramFolder(folder, f"--c {folder}")
     if output is not None:  # before the script runs, which may take long
-        with misuse_told():
+        with report_misuse():
             output.check()
     os.environ.setdefault(DEVICE_VARIABLE, "auto")
     sys.argv, sys.path[:0] = [str(script), *(arguments or ())], [str(script.absolute().parent)]
@@ -59,7 +59,7 @@ def trace(
     process = (
         os.getpid()
     )  # what the script forks comes here too, and ends with its own code and no trace
-    with errors_told():
+    with report_errors():
         try:
             with traced() as found:
                 # it ends by reading the arrays of the script, which `left` holds, if only by its traceback

@@ -12,7 +12,7 @@ from typing import Any
 from cudnnlite.autotune.cache import parse_cache_path
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
+from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost
 from cudnnlite.enums import Status
 from cudnnlite.problems.problem_list import ProblemList, summary
 from cudnnlite.problems.results import named
@@ -130,13 +130,13 @@ def workspace_lines(tuning: ModelTuning, limit: int | str) -> list[str]:
     if not rows:
         return []
     least = format_size(max(row.workspace for row in rows))
-    told = format_size(limit) if isinstance(limit, int) else limit
+    limit_text = format_size(limit) if isinstance(limit, int) else limit
     table = [
         ("workspace", "total ms"),
         *((format_size(size), f"{total:.4f}") for size, total in tuning.pareto()),
     ]
     return [
-        f"one workspace for all, used in turn: {least} of the {told} allowed; with less:",
+        f"one workspace for all, used in turn: {least} of the {limit_text} allowed; with less:",
         *aligned(table, table[0]),
     ]
 
@@ -220,10 +220,10 @@ def sweep_lines(parts: Parts) -> list[str]:
         lines += ["", f"batch {batch}", *map(printable, str(part).splitlines())]
     heading = ("batch", "ms in all", "ms a sample", "samples a second", "workspace")
     rows = [heading]
-    for batch, told in totals_of(parts).get("batches", {}).items():
-        total, each = told["ms in all"], told["ms a sample"]
+    for batch, facts in totals_of(parts).get("batches", {}).items():
+        total, each = facts["ms in all"], facts["ms a sample"]
         figures = (f"{total:.4f}", f"{each:.4g}", f"{1000 / each:.0f}") if each else ("-", "-", "-")
-        rows.append((batch, *figures, format_size(told["workspace"])))
+        rows.append((batch, *figures, format_size(facts["workspace"])))
     return [*lines, "", *aligned(rows, heading)] if lines else []
 
 

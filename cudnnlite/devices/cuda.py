@@ -60,7 +60,8 @@ class CudaDevice(NonCopyable):
 
     _instead_of_copy = "its name, such as 'cuda:0', stands for it"
     kind = "cuda"
-    times_mean_nothing = False
+    has_real_timing = True
+    emulated_functions: frozenset[object] = frozenset()
 
     def __init__(self, index: int) -> None:
         try:

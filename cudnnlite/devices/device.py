@@ -91,8 +91,19 @@ class Device(Protocol):
         """Whether `activate` must run before each use, because other devices of its kind may be current."""
 
     @property
-    def times_mean_nothing(self) -> bool:
-        """Whether its times say nothing of a GPU: no cache keeps them, and nobody need measure alone."""
+    def has_real_timing(self) -> bool:
+        """Whether its times are those of a GPU.
+
+        If not, no cache keeps them, candidates are timed once, and nobody has to measure alone.
+        """
+
+    @property
+    def emulated_functions(self) -> frozenset[object]:
+        """What the emulated device computed in the work that was timed last.
+
+        Candidates with the same functions run the same NumPy code, so that noise alone would rank
+        them.  Empty on a GPU, where nothing tells which kernels ran.
+        """
 
     def facts(self) -> DeviceFacts:
         """Return what tells it from other devices."""

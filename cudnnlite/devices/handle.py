@@ -106,7 +106,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         self._thread_name = current_thread().name
         self._check_thread = one_of(check_same_thread, "check_same_thread", True, False)
         self._activates = self.device.needs_activation or not check_same_thread
-        if self.device.times_mean_nothing and self.timing is DEFAULT_TIMING:
+        if not self.device.has_real_timing and self.timing is DEFAULT_TIMING:
             self.timing = ONE_LOOK
         self.workspace = Workspace(self.device, workspace_limit)
         self.plans = PlanCache()

@@ -40,9 +40,9 @@ class Examination:
         """Return it as JSON can hold it."""
         counts = Counter(finding.verdict for finding in self.findings)
         about = {"schema": _SCHEMA, "cudnnlite": __version__, "python": PYTHON}
-        told = {verdict.word: counts[verdict] for verdict in Verdict}
+        numbers = {verdict.word: counts[verdict] for verdict in Verdict}
         findings = [finding.to_plain() for finding in self.findings]
-        return {**about, "status": self.verdict.word, "counts": told, "findings": findings}
+        return {**about, "status": self.verdict.word, "counts": numbers, "findings": findings}
 
 
 def examine(packages: Iterable[str] = ()) -> Examination:

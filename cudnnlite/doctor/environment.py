@@ -413,7 +413,7 @@ def judge_cache(probe: Probe) -> Iterator[Finding]:
         return
     kinds, whole = (
         Counter(entry.key.device for entry in entries),
-        {entry.key.digest for entry in entries},
+        {digest for entry in entries for digest in entry.key.digests},
     )
     number, files = len(entries), (*entry_files(path), *sorted(path.glob("*.damaged")))
     damaged = [file.name for file in files if file.stem not in whole]
@@ -425,7 +425,8 @@ def judge_cache(probe: Probe) -> Iterator[Finding]:
         text = f"{path} cannot be written: {forgotten}"
         yield Finding("cache.writable", WARNING, text, f"make it writable, or {elsewhere}")
     if damaged:
-        text = f"{len(damaged)} of the files in {path} cannot be read: {damaged[0]}{', ...' * (len(damaged) > 1)}"
+        more = ", ..." if len(damaged) > 1 else ""
+        text = f"{len(damaged)} of the files in {path} cannot be read: {damaged[0]}{more}"
         fix = "update cudnnlite if a newer one wrote them; else remove them, and tune again: cudnnlite autotune"
         yield Finding("cache.entries", WARNING, text, fix)
     names = {(name, driver) for name, _, driver, _ in probe.step("cuda").get("devices", ())}
@@ -435,9 +436,11 @@ def judge_cache(probe: Probe) -> Iterator[Finding]:
         if kind.cudnn == cudnn and (not names or (kind.gpu, kind.driver) in names)
     ]
     if kinds and cudnn and not used:
-        told = ", ".join(
+        origins = ", ".join(
             f"{kind.gpu} with driver {kind.driver}, cuDNN {format_version(kind.cudnn)}"
             for kind in kinds
         )
-        text = f"no entry is used here, where cuDNN is {format_version(cudnn)}: they are of {told}"
+        text = (
+            f"no entry is used here, where cuDNN is {format_version(cudnn)}: they are of {origins}"
+        )
         yield Finding("cache.use", WARNING, text, "tune again: cudnnlite autotune")

@@ -44,13 +44,13 @@ class Finding:
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
-        told = {
+        columns = {
             "check": self.check,
             "status": self.verdict.word,
             "text": self.text,
             "fix": self.fix,
         }
-        return {**told, "lines": list(self.lines), "facts": dict(self.facts)}
+        return {**columns, "lines": list(self.lines), "facts": dict(self.facts)}
 
 
 def first(

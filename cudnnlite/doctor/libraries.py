@@ -317,7 +317,7 @@ def judge(facts: LibraryFacts) -> Iterator[Finding]:
         yield Finding("library.wheels", WARNING, text, fix)
     for (what, _, package, bad, why), (name, path, aside) in zip(_NEEDS, facts.needs, strict=False):
         verdict, folder = bad if facts.uses_gpu else NOTE, os.path.dirname(aside)
-        suffix = "-cu12" * name.endswith(".12")  # the wheels for CUDA 13 have none
+        suffix = "-cu12" if name.endswith(".12") else ""  # the wheels for CUDA 13 have none
         yield first(
             f"library.{what.lower()}",
             {"name": name, "path": path, "aside": aside},
@@ -356,16 +356,16 @@ def _in_use(facts: LibraryFacts, version: str) -> Iterator[Finding]:
         text = "files of several copies of cuDNN are in one process"
         yield Finding("library.mixed", WARNING, text, _fix(facts), lines)
     for copy in [copy for copy in facts.copies if copy.path == facts.path]:
-        told, again, wheel = (
+        versions, again, wheel = (
             ", ".join(map(" ".join, copy.parts.items())),
             facts.reinstall(copy),
             facts.wheel(copy),
         )
-        bad, text, fix = OK, f"its parts agree: {told or 'cuDNN accepts them'}", ""
+        bad, text, fix = OK, f"its parts agree: {versions or 'cuDNN accepts them'}", ""
         if not set(copy.parts.values()) <= {version}:
             bad, text, fix = (
                 BROKEN,
-                f"its parts are of several versions: {told}; the process has {version}",
+                f"its parts are of several versions: {versions}; the process has {version}",
                 again,
             )
         yield Finding("library.parts", bad, text, fix, lines, {"versions": dict(copy.parts)})

@@ -144,13 +144,13 @@ def load() -> dict[str, Any]:
     """Load libcudnn, and return what it says of itself."""
     api = CudnnApi(library := load_library())
     newest = int(api.cudnnGetMaxDeviceVersion()) if api.has("cudnnGetMaxDeviceVersion") else 0
-    told = {
+    facts = {
         "path": library.path,
         "how": library.how,
         "version": library.version_text,
         "number": library.version,
     }
-    return {**told, "cudart": library.cudart_version, "newest_gpu": newest}
+    return {**facts, "cudart": library.cudart_version, "newest_gpu": newest}
 
 
 def convolve(name: str) -> dict[str, Any]:

@@ -116,14 +116,16 @@ class EmulatedDevice(NonCopyable):
         return f"<emulated:{self.index}>"
 
     @property
-    def times_mean_nothing(self) -> bool:
-        """True; but not where a subclass passes for a GPU."""
-        return self.kind == "emulated"
+    def has_real_timing(self) -> bool:
+        """False; but a subclass that passes for a GPU has the timing of one."""
+        return self.kind != "emulated"
 
     @property
-    def ran(self) -> frozenset[object]:
-        """The kernels behind what was timed last: none where the times mean something."""
-        return frozenset(self.api.ran if self.times_mean_nothing else ())
+    def emulated_functions(self) -> frozenset[object]:
+        """What was computed in the work that was timed last; empty with real timing."""
+        if self.has_real_timing:
+            return frozenset()
+        return frozenset(self.api.ran)
 
     def facts(self) -> DeviceFacts:
         """Return what it is."""

@@ -271,7 +271,7 @@ class ReplayedCall(NonCopyable):
             name: self._buffers[name] for name in self._operands if self._addresses[name]
         }
         graph = self._record_graph(self._over_buffers, key, on_buffers, _STAGING)
-        if graph is not None and self._measured is None and not self._device.times_mean_nothing:
+        if graph is not None and self._measured is None and self._device.has_real_timing:
             self._measure(stream, graph, on_buffers)
         if self._stages:
             return graph

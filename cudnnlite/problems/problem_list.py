@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 from cudnnlite.arguments import (
     instance_of,
     integer,
     path_of,
-    read_file,
     refused_as,
     sequence,
     shown,
@@ -24,7 +23,6 @@ from cudnnlite.texts import aligned, counted
 
 FORMAT = "cudnnlite problems"
 VERSION = 1
-_MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,15 @@ class SkippedNode:
         The operation, as the model calls it.
     why : str
         The reason.
+    open_axes : tuple of str
+        The axes that are the reason, because the model does not say their sizes: their names, "?" for one without.  Lists
+        that are saved do not have them.
     """
 
     name: str
     what: str
     why: str
+    open_axes: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.what}): {self.why}"
@@ -99,9 +101,8 @@ class ProblemList(Sequence[ListedProblem]):
     """
 
     def __init__(self, problems: Iterable[Problem] = ()) -> None:
-        self._found: dict[
-            Problem, tuple[int, dict[str, None]]
-        ] = {}  # how often, and the names in order
+        # How often each problem occurs, and its names in order.
+        self._counts: dict[Problem, tuple[int, dict[str, None]]] = {}
         self.skipped: list[SkippedNode] = []
         self.notes: list[str] = []
         for problem in sequence(problems, "problems", "an iterable of problems"):
@@ -128,8 +129,8 @@ class ProblemList(Sequence[ListedProblem]):
         if not isinstance(name, str):
             raise ArgumentError(f"name={shown(name)} is not a string")
         count = integer(count, "count", 1, 2**63 - 1)
-        before, names = self._found.get(problem, (0, {}))
-        self._found[problem] = (before + count, names)
+        before, names = self._counts.get(problem, (0, {}))
+        self._counts[problem] = (before + count, names)
         if name:
             names[name] = None
 
@@ -145,7 +146,7 @@ class ProblemList(Sequence[ListedProblem]):
 
     def _name(self, problem: Problem, names: Iterable[str]) -> None:
         """Remember where a problem of the list occurs."""
-        self._found[problem][1].update(dict.fromkeys(names))
+        self._counts[problem][1].update(dict.fromkeys(names))
 
     @property
     def total(self) -> int:
@@ -153,11 +154,11 @@ class ProblemList(Sequence[ListedProblem]):
         return sum(listed.count for listed in self)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._counts)
 
     def __iter__(self) -> Iterator[ListedProblem]:
         # of a copy, made in one step: another thread may be adding
-        for problem, (count, names) in list(self._found.items()):
+        for problem, (count, names) in list(self._counts.items()):
             yield ListedProblem(problem, count, tuple(names))
 
     @overload
@@ -180,7 +181,7 @@ class ProblemList(Sequence[ListedProblem]):
             {"count": listed.count, "names": listed.names, "problem": listed.problem.to_plain()}
             for listed in self
         ]
-        skipped = [asdict(node) for node in self.skipped]
+        skipped = [{"name": node.name, "what": node.what, "why": node.why} for node in self.skipped]
         parts: dict[str, list[Any]] = {
             "problems": problems,
             "skipped": skipped,
@@ -204,7 +205,7 @@ class ProblemList(Sequence[ListedProblem]):
         file = path_of(path)
         where = f"path={str(file)!r}"
         with refused_as(ArgumentError, f"{where} cannot be read"):
-            data = read_file(file, _MOST_BYTES, where)
+            data = file.read_bytes()
         with refused_as(ArgumentError, f"{where} is not JSON", ValueError, RecursionError):
             plain = json.loads(data.decode())  # ValueError: not UTF-8, not JSON
         if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:

@@ -11,6 +11,8 @@ from cudnnlite.enums import MathType, Status
 from cudnnlite.errors import ArgumentError
 from cudnnlite.sizes import format_size, over_limit
 
+WITHIN_NOISE = "within the noise of the first"
+
 
 @dataclass(frozen=True)
 class AlgorithmResult:
@@ -50,7 +52,9 @@ class AlgorithmResult:
     why_not : str
         Why it cannot be used, where the status does not say it.
     remark : str
-        What else is to be known of the row.
+        What else is to be known of the row: for people, nothing looks anything up in it.
+    within_noise : bool
+        Whether the noise of the measurement hides how it compares with the first row of its search.
     replay : bool
         Whether calls are launched as a CUDA graph: `call_us` is that of a call with addresses that
         are new, copies and all.
@@ -81,6 +85,7 @@ class AlgorithmResult:
     transient: bool = False
     replay: bool = False
     heuristic: int | None = None
+    within_noise: bool = False
     passed_over: tuple[tuple[AlgorithmResult, str], ...] = field(
         default=(), compare=False, repr=False
     )
@@ -89,6 +94,12 @@ class AlgorithmResult:
     def ok(self) -> bool:
         """Whether it can be used."""
         return self.status == Status.SUCCESS and not self.why_not
+
+    @property
+    def comment(self) -> str:
+        """The remark, and what `within_noise` says, as one text."""
+        noise = WITHIN_NOISE if self.within_noise else ""
+        return "; ".join(filter(None, (self.remark, noise)))
 
     @property
     def layout(self) -> str:
@@ -109,7 +120,8 @@ class AlgorithmResult:
         time = "" if self.time_ms is None else f", {self.time_ms:.4g} ms"
         how = f"{self.math_type}{_manner(self)}"
         lines = [f"{self.algorithm} ({how}{time}, workspace {format_size(self.workspace)})"]
-        lines += [f"  {self.remark}"] if self.remark else []
+        if self.comment:
+            lines.append(f"  {self.comment}")
         lines += [f"  not {named(other)}: {why}" for other, why in self.passed_over]
         return "\n".join(lines)
 
@@ -144,14 +156,14 @@ class RNNResult(AlgorithmResult):
     reserve: int | None = None
 
 
-def parse_max_error(value: Any) -> float | None:
+def parse_max_error(value: Any, argument: str = "max_error") -> float | None:
     """Check a bound on the relative error; ArgumentError if it is none."""
     if value is None:
         return None
     with suppress(ArgumentError):
-        if not isinstance(value, bool) and (number := real_number(value, "max_error")) >= 0:
+        if not isinstance(value, bool) and (number := real_number(value, argument)) >= 0:
             return number
-    raise ArgumentError(f"max_error={shown(value)}; allowed: a number, 0 or more")
+    raise ArgumentError(f"{argument}={shown(value)}; allowed: a number, 0 or more")
 
 
 def named(row: AlgorithmResult) -> str:
@@ -160,7 +172,9 @@ def named(row: AlgorithmResult) -> str:
 
 
 def _manner(row: AlgorithmResult) -> str:
-    return f"{f', in {row.layout}' if row.layout else ''}{', replayed' * row.replay}"
+    layout = f", in {row.layout}" if row.layout else ""
+    replayed = ", replayed" if row.replay else ""
+    return f"{layout}{replayed}"
 
 
 def why_not(
@@ -188,13 +202,15 @@ def why_not(
     return "; ".join(reasons)
 
 
-def deciding_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
-    """Return the milliseconds that decide between rows: on the device, or of a call with `latency`; None if not measured.
+def ranking_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
+    """Return the milliseconds that rank rows; None if they were not measured.
 
-    For calls that were not timed the device's time stands in: a search leaves out those where it is
-    long, and they take it at least.
+    They are those of the device, or of a call with `latency`.  If the call was not timed, the device's time is used, which is
+    a lower bound.
     """
-    return row.call_us / 1000 if latency and row.call_us is not None else row.time_ms
+    if latency and row.call_us is not None:
+        return row.call_us / 1000
+    return row.time_ms
 
 
 def within_noise(row: AlgorithmResult, other: AlgorithmResult, *, latency: bool = False) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, overload
 from cudnnlite.arguments import one_of
 from cudnnlite.enums import MathType, Status, parse_math_type
 from cudnnlite.errors import MissingPackageError, NoAlgorithmError
-from cudnnlite.problems.results import AlgorithmResult, deciding_ms, named, parse_max_error, why_not
+from cudnnlite.problems.results import AlgorithmResult, named, parse_max_error, ranking_ms, why_not
 from cudnnlite.sizes import format_size, parse_size
 from cudnnlite.texts import aligned
 
@@ -139,26 +139,11 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         chosen = next((row for row, why in reasons if not why), None)
         lines = [self.title]
         for row, why in reasons:
-            if row is chosen:
-                told = "chosen" + (
-                    f": {_ms(row)}" if row.time_ms is not None else ": the first in the ranking"
-                )
-            elif why:
-                told = f"not chosen: {why}" + ("" if chosen is None else _lost(row, chosen))
-            elif row.time_ms is None or chosen is None or chosen.time_ms is None:
-                told = "not chosen: ranked behind"
-            else:
-                told = (
-                    f"not chosen: {_ms(row)}, {row.time_ms / chosen.time_ms:.2f} times the chosen"
-                )
-                if (
-                    row.time_ms < chosen.time_ms
-                    and row.call_us is not None
-                    and chosen.call_us is not None
-                ):
-                    told += f", but {row.call_us:.1f} us a call, not {chosen.call_us:.1f} us"
-            lines.append(f"  {named(row)}: {told}{f' ({row.remark})' if row.remark else ''}")
-        return "\n".join(lines if chosen is not None else [*lines, "  none can be chosen"])
+            comment = f" ({row.comment})" if row.comment else ""
+            lines.append(f"  {named(row)}: {_outcome(row, why, chosen)}{comment}")
+        if chosen is None:
+            lines.append("  none can be chosen")
+        return "\n".join(lines)
 
     def pareto(self, objective: str | None = None) -> tuple[AlgorithmResult, ...]:
         """Return the candidates that no other beats in both time and workspace, the fastest first.
@@ -179,7 +164,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         """
         one_of(objective, "objective", "device", "latency", None)
         times = [
-            (deciding_ms(row, latency=objective == "latency"), row) for row in self._rows if row.ok
+            (ranking_ms(row, latency=objective == "latency"), row) for row in self._rows if row.ok
         ]
         timed = [(time, row) for time, row in times if time is not None]
         if objective is not None:
@@ -230,13 +215,14 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
             if not column.optional or any(column.cell(row) for row in self._rows)
         ]
         rows = [
-            (*(column.cell(row) or "-" for column in shown), self._status(row))
+            (*(column.cell(row) or "-" for column in shown), self.status_of(row))
             for row in self._rows
         ]
         return [(*(column.name for column in shown), "status"), *rows]
 
-    def _status(self, row: AlgorithmResult) -> str:
-        return "; ".join(part for part in (self._failure(row) or "ok", row.remark) if part)
+    def status_of(self, row: AlgorithmResult) -> str:
+        """Return what the last column has: whether a row can be used, why not, and what else is to be known of it."""
+        return "; ".join(filter(None, (self._failure(row) or "ok", row.comment)))
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return the columns by name: what is known of each row, as plain values; statuses and algorithms by name."""
@@ -276,6 +262,25 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         return f'<div style="overflow-x: auto">{table}</div>'  # a column of a page may be narrower
 
 
+def _outcome(row: AlgorithmResult, why: str, chosen: AlgorithmResult | None) -> str:
+    """Return in words whether a row is chosen; `why` is what excludes it, empty if nothing does."""
+    if row is chosen and row.time_ms is None:
+        return "chosen: the first in the ranking"
+    if row is chosen:
+        return f"chosen: {_ms(row)}"
+    if why:
+        lost = "" if chosen is None else _lost(row, chosen)
+        return f"not chosen: {why}{lost}"
+    if row.time_ms is None or chosen is None or chosen.time_ms is None:
+        return "not chosen: ranked behind"
+    ratio = row.time_ms / chosen.time_ms
+    outcome = f"not chosen: {_ms(row)}, {ratio:.2f} times the chosen"
+    is_faster = row.time_ms < chosen.time_ms
+    if is_faster and row.call_us is not None and chosen.call_us is not None:
+        outcome += f", but {row.call_us:.1f} us a call, not {chosen.call_us:.1f} us"
+    return outcome
+
+
 def _ms(row: AlgorithmResult) -> str:
     return f"{row.time_ms:.4g} ms"
 
@@ -302,7 +307,7 @@ _COLUMNS = (
     _Column("algorithm", False, lambda row: str(row.algorithm)),
     _Column("math", False, lambda row: str(row.math_type)),
     _Column("in", True, lambda row: row.layout),
-    _Column("replayed", True, lambda row: "yes" * row.replay),
+    _Column("replayed", True, lambda row: "yes" if row.replay else ""),
     _Column("ms", False, lambda row: _figure(row.time_ms, ".4f")),
     _Column("+-", True, lambda row: _figure(row.spread_ms, ".4f")),
     _Column("us a call", True, lambda row: _figure(row.call_us, ".1f")),

@@ -15,7 +15,7 @@ from cudnnlite._raw.cenum import CEnum
 from cudnnlite.arguments import instance_of, refused_as, sequence, shown
 from cudnnlite.autotune.entries import row_to_plain
 from cudnnlite.autotune.model_tuning import ModelTuning
-from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
+from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost
 from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.problems.problem_list import SkippedNode, summary
 from cudnnlite.problems.results import within_noise

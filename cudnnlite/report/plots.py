@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite.arguments import absolute_path, path_of, refused_as
-from cudnnlite.autotune.tuned import Policy, TunedProblem, place_of, shared_workspace
+from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, place_of, shared_workspace
 from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
@@ -178,8 +178,8 @@ def plot_pareto(
     for index in front:  # names for which there is room
         to_left = (ax.transData - ax.transAxes).transform(points[index])[0] > 0.5
         where = {"xytext": (-4 if to_left else 4, 4), "ha": "right" if to_left else "left"}
-        told = f"{shorten(str(table[index].algorithm))}, {_how(table[index])}"
-        name = ax.annotate(told, points[index], textcoords="offset points", fontsize=8, **where)
+        label = f"{shorten(str(table[index].algorithm))}, {_how(table[index])}"
+        name = ax.annotate(label, points[index], textcoords="offset points", fontsize=8, **where)
         box = name.get_window_extent()
         if box.count_overlaps(taken):
             name.remove()
@@ -419,5 +419,5 @@ def _totals(
 
 def _how(row: AlgorithmResult) -> str:
     return ", ".join(
-        part for part in (str(row.math_type), row.layout, "replayed" * row.replay) if part
+        part for part in (str(row.math_type), row.layout, "replayed" if row.replay else "") if part
     )

@@ -14,12 +14,12 @@ from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, InternalError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.problems import recording
-from cudnnlite.problems.results import AlgorithmResult, deciding_ms, named, within_noise
+from cudnnlite.problems.results import AlgorithmResult, named, ranking_ms, within_noise
 from cudnnlite.search.timing import CallTime, Stopwatch, Timing
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
-_NOISE = "within the noise of the first"
-_ALIKE = 1.25  # times by which second looks at one kernel may differ
+# How much the times of two candidates may differ that look as if they ran the same kernel.
+_SAME_KERNEL_RATIO = 1.25
 
 
 class Contest(NonCopyable):
@@ -30,187 +30,231 @@ class Contest(NonCopyable):
     """
 
     def __init__(self, handle: Handle, *, latency: bool = False, flush_l2: bool = False) -> None:
-        self._latency, self._flushed = latency, ", operands not in the cache" * flush_l2
+        self._ranks_by_latency, self._flushes = latency, flush_l2
         self._give_up, self._may_win = handle.timing.give_up, handle.timing.may_win
         self._stopwatch = Stopwatch(
             handle.device, handle.stream, handle.timing, eager=latency, flush_l2=flush_l2
         )
         self._works: dict[Hashable, Callable[[], object]] = {}
-        self._firsts: dict[Hashable, float] = {}
-        self._kernels: dict[Any, Hashable] = {}  # with the first candidate that ran them
-        self._alike: dict[Hashable, list[Hashable]] = {}  # candidates that seem to run one kernel
-        self._twins: dict[Hashable, Hashable] = {}
+        self._first_ms: dict[Hashable, float] = {}
+        # With the candidate that ran them first.
+        self._emulated_functions: dict[frozenset[object], Hashable] = {}
+        self._fingerprints: dict[Hashable, list[Hashable]] = {}  # with the candidates that have one
+        self._same_kernel: dict[Hashable, Hashable] = {}  # with the candidate that is timed instead
         self._device = handle.device
         self.memory = handle.device.memory_info()[1]  # what the device has in all
         self.replayed = False
 
-    def enter(self, key: Hashable, work: Callable[[], object], looks: Hashable = None) -> None:
+    def enter(
+        self, key: Hashable, work: Callable[[], object], fingerprint: Hashable = None
+    ) -> None:
         """Run a candidate's work for the first time; it must be harmless to run it again.
 
         A kernel that stands for several candidates is timed once, since noise alone would rank them.  The emulated device
-        says which one it runs; elsewhere it is one where candidates have the same `looks`, if any, and take about as long.
+        says what it computes.  On a GPU candidates run the same kernel if they have the same fingerprint and take about as
+        long; without a fingerprint a candidate is timed by itself.
         """
-        first = self._stopwatch.first(work)
-        ran = getattr(self._device, "ran", None)
-        if ran and (twin := self._kernels.setdefault(ran, key)) != key:
-            self._twins[key] = twin
-            self._firsts[twin] = min(self._firsts[twin], first)
-            return
-        self._works[key], self._firsts[key] = work, first
-        if looks is not None and not ran:
-            self._alike.setdefault(looks, []).append(key)
+        first_ms = self._stopwatch.first(work)
+        functions = self._device.emulated_functions
+        if functions:
+            timed = self._emulated_functions.setdefault(functions, key)
+            if timed != key:
+                self._same_kernel[key] = timed
+                self._first_ms[timed] = min(self._first_ms[timed], first_ms)
+                return
+        self._works[key], self._first_ms[key] = work, first_ms
+        if fingerprint is not None and not functions:
+            self._fingerprints.setdefault(fingerprint, []).append(key)
 
     def times_the_best(self, key: Hashable) -> float:
         """Return how many times the least first run a candidate's took; 1 for what was not entered."""
-        key = self._twins.get(key, key)
-        return self._firsts[key] / min(self._firsts.values()) if key in self._firsts else 1.0
+        key = self._same_kernel.get(key, key)
+        if key not in self._first_ms:
+            return 1.0
+        return self._first_ms[key] / min(self._first_ms.values())
 
     def is_hopeless(self, key: Hashable) -> bool:
         """Tell whether a candidate cannot become the best any more, after a second look where kernels were loaded."""
-        if key in self._twins:
+        if key in self._same_kernel:
             return False
-        (self._firsts[key],) = self._stopwatch.look_again([self._works[key]], [self._firsts[key]])
-        return not self._stopwatch.is_worth(self._firsts[key])
+        (ms,) = self._stopwatch.look_again([self._works[key]], [self._first_ms[key]])
+        self._first_ms[key] = ms
+        return not self._stopwatch.is_worth(ms)
 
     def finish(self, rows: dict[Hashable, AlgorithmResult]) -> list[AlgorithmResult]:
         """Time all that were entered, and return the rows, given under the same keys, the best first, what did not run last."""
         rows = dict(rows)
-        keys = list(self._works)
-        firsts = self._stopwatch.look_again(
-            list(self._works.values()), [self._firsts[key] for key in keys]
-        )
-        self._firsts.update(zip(keys, firsts, strict=True))
-        for first, *others in self._alike.values():
-            least, most = self._firsts[first] / _ALIKE, self._firsts[first] * _ALIKE
-            self._twins.update((key, first) for key in others if least <= self._firsts[key] <= most)
-        keys = [key for key in keys if key not in self._twins]
-        rows |= {key: replace(rows[key], time_ms=self._firsts[key]) for key in keys}
-        told = dict.fromkeys(keys, f"not repeated: more than {self._give_up:g} times the best")
-        worth = [key for key in keys if self._stopwatch.is_worth(self._firsts[key])]
-        repeated: set[Hashable] = set()
-        while worth:
-            for key, timing, call in self._repeat(worth):
-                costs = {} if call is None else call._asdict()
-                told[key] = "calls not timed: the device takes longer than the best" * (
-                    self._latency and call is None
-                )
-                rows[key] = replace(rows[key], time_ms=timing.ms, spread_ms=timing.spread, **costs)
-                self.replayed |= timing.replayed
-            repeated.update(worth)
-            # a single run may have been lucky: what only it put behind the best is repeated too
-            deciding = [deciding_ms(rows[key], latency=self._latency) for key in repeated]
-            best = min((ms for ms in deciding if ms is not None), default=0.0)
-            worth = [
-                key
-                for key in keys
-                if key not in repeated and self._firsts[key] <= self._give_up * best
-            ]
+        self._look_again()
+        self._find_same_kernels()
+        keys = [key for key in self._works if key not in self._same_kernel]
         for key in keys:
-            rows[key] = replace(rows[key], remark=joined(rows[key].remark, told[key]))
-        for key, twin in self._twins.items():
-            times = {
-                name: getattr(rows[twin], name)
-                for name in ("time_ms", "spread_ms", *CallTime._fields)
-            }
-            remark = joined(
-                rows[key].remark, told[twin], f"here the same kernel as {named(rows[twin])}"
+            rows[key] = replace(rows[key], time_ms=self._first_ms[key])
+        remarks = self._repeat_what_may_win(keys, rows)
+        for key in keys:
+            rows[key] = replace(rows[key], remark=joined(rows[key].remark, remarks[key]))
+        for key, timed in self._same_kernel.items():
+            same = f"here the same kernel as {named(rows[timed])}"
+            rows[key] = replace(
+                rows[key],
+                **_times_of(rows[timed]),
+                remark=joined(rows[key].remark, remarks[timed], same),
             )
-            rows[key] = replace(rows[key], **times, remark=remark)
-        return ranked(list(rows.values()), latency=self._latency)
+        return ranked(list(rows.values()), latency=self._ranks_by_latency)
 
-    def _repeat(
-        self, keys: Sequence[Hashable]
-    ) -> Iterator[tuple[Hashable, Timing, CallTime | None]]:
-        works, firsts = [self._works[key] for key in keys], [self._firsts[key] for key in keys]
-        timings = dict(
-            zip(
-                keys, self._stopwatch.repeat(works, firsts, thorough=not self._latency), strict=True
-            )
-        )
-        best = min(timing.ms for timing in timings.values())
-        if self._latency:  # a call takes the device's time at least, and the best one no more than the best first run
-            best = max(best, min(self._firsts.values()))
-        # what calls cost of something far from that is of no interest: half of a search's time went there
-        most = self._may_win * best
+    def _look_again(self) -> None:
+        """Correct the times of first runs, which contain the loading of kernels."""
+        keys = list(self._works)
+        works = list(self._works.values())
+        again = self._stopwatch.look_again(works, [self._first_ms[key] for key in keys])
+        self._first_ms.update(zip(keys, again, strict=True))
+
+    def _find_same_kernels(self) -> None:
+        """Note which candidates of one fingerprint take about as long as the first of them."""
+        for first, *others in self._fingerprints.values():
+            least = self._first_ms[first] / _SAME_KERNEL_RATIO
+            most = self._first_ms[first] * _SAME_KERNEL_RATIO
+            for key in others:
+                if least <= self._first_ms[key] <= most:
+                    self._same_kernel[key] = first
+
+    def _repeat_what_may_win(
+        self, keys: Sequence[Hashable], rows: dict[Hashable, AlgorithmResult]
+    ) -> dict[Hashable, str]:
+        """Write times into the rows of all candidates that may win; return a remark for each, empty if its calls are timed."""
+        remarks = dict.fromkeys(keys, f"not repeated: more than {self._give_up:g} times the best")
+        repeated: set[Hashable] = set()
+        candidates = [key for key in keys if self._stopwatch.is_worth(self._first_ms[key])]
+        while candidates:
+            for key, timing, call in self._repeat(candidates):
+                times: dict[str, Any] = {"time_ms": timing.ms, "spread_ms": timing.spread}
+                if call is not None:
+                    times |= call._asdict()
+                rows[key] = replace(rows[key], **times)
+                remarks[key] = ""
+                if self._ranks_by_latency and call is None:
+                    remarks[key] = "calls not timed: the device takes longer than the best"
+                self.replayed |= timing.replayed
+            repeated.update(candidates)
+            # A single first run may have been lucky: what only that run put behind the best is repeated too.
+            cutoff_ms = self._give_up * self._best_ms([rows[key] for key in repeated])
+            candidates = [
+                key for key in keys if key not in repeated and self._first_ms[key] <= cutoff_ms
+            ]
+        return remarks
+
+    def _best_ms(self, rows: Sequence[AlgorithmResult]) -> float:
+        times = [ranking_ms(row, latency=self._ranks_by_latency) for row in rows]
+        return min((ms for ms in times if ms is not None), default=0.0)
+
+    def _repeat(self, keys: Sequence[Hashable]) -> list[tuple[Hashable, Timing, CallTime | None]]:
+        """Time candidates on the device, and the calls of those that may win."""
+        works = [self._works[key] for key in keys]
+        firsts = [self._first_ms[key] for key in keys]
+        timed = self._stopwatch.repeat(works, firsts, thorough=not self._ranks_by_latency)
+        timings = dict(zip(keys, timed, strict=True))
+        calls = self._call_times(timings)
+        return [(key, timing, calls.get(key)) for key, timing in timings.items()]
+
+    def _call_times(self, timings: dict[Hashable, Timing]) -> dict[Hashable, CallTime]:
+        """Time the calls of those candidates whose time on the device is near the best.
+
+        What calls cost of the others is of no interest: half of a search's time went there.
+        """
+        best_ms = min(timing.ms for timing in timings.values())
+        if self._ranks_by_latency:
+            # A call takes the device's time at least, and the best one no more than the best first run.
+            best_ms = max(best_ms, min(self._first_ms.values()))
+        cutoff_ms = self._may_win * best_ms
         calls: dict[Hashable, CallTime] = {}
-        while asked := [key for key in keys if key not in calls and timings[key].ms <= most]:
-            works, firsts = (
-                [self._works[key] for key in asked],
-                [self._firsts[key] for key in asked],
-            )
-            calls.update(
-                zip(
-                    asked, self._stopwatch.calls(works, firsts, thorough=self._latency), strict=True
-                )
-            )
-            # first runs may have been lucky: nobody comes first whose calls were not timed
-            most = max(most, self._latency * min(call.call_us for call in calls.values()) / 1000)
-        for key, timing in timings.items():
-            yield key, timing, calls.get(key)
+        while True:
+            keys = [
+                key
+                for key, timing in timings.items()
+                if key not in calls and timing.ms <= cutoff_ms
+            ]
+            if not keys:
+                return calls
+            works = [self._works[key] for key in keys]
+            firsts = [self._first_ms[key] for key in keys]
+            timed = self._stopwatch.calls(works, firsts, thorough=self._ranks_by_latency)
+            calls.update(zip(keys, timed, strict=True))
+            if self._ranks_by_latency:
+                # First runs may have been lucky: nobody comes first whose calls were not timed.
+                fastest_call_ms = min(call.call_us for call in calls.values()) / 1000
+                cutoff_ms = max(cutoff_ms, fastest_call_ms)
 
     @property
     def timing(self) -> str:
         """Where the times come from: the device's and those of calls are two series."""
         how = "median of CUDA graph replays" if self.replayed else "median of calls"
-        return f"{how}{self._flushed} on {self._device}; us a call: another series{', which decides' * self._latency}"
+        if self._flushes:
+            how += ", operands not in the cache"
+        series = "us a call: another series"
+        if self._ranks_by_latency:
+            series += ", which decides"
+        return f"{how} on {self._device}; {series}"
 
     def close(self) -> None:
         """Give back the memory that the timing took."""
         self._stopwatch.close()
 
 
+def _times_of(row: AlgorithmResult) -> dict[str, Any]:
+    """Return the times of a row by the names of their fields."""
+    return {name: getattr(row, name) for name in ("time_ms", "spread_ms", *CallTime._fields)}
+
+
 def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[AlgorithmResult]:
-    """Return rows in the order of their times, those that cannot be used last; what the noise hides is remarked on."""
+    """Return rows in the order of their times, those that cannot be used last, and set `within_noise` of each."""
 
     def order(row: AlgorithmResult) -> tuple[bool, bool, float]:
-        time = deciding_ms(row, latency=latency)
-        return not row.ok, time is None, (row.time_ms or 0.0) if time is None else time
+        ms = ranking_ms(row, latency=latency)
+        if ms is None:
+            return not row.ok, True, row.time_ms or 0.0
+        return not row.ok, False, ms
 
-    # a table that gained a row is ranked again, and its first may have been another
-    found = [
-        replace(row, remark=joined(row.remark, leave=_NOISE)) if _NOISE in row.remark else row
-        for row in rows
+    # A table that gained a row is ranked again, and its first may have been another.
+    ordered = sorted((replace(row, within_noise=False) for row in rows), key=order)
+    if not ordered:
+        return []
+    fastest, *others = ordered
+    tied = [fastest, *(row for row in others if within_noise(fastest, row, latency=latency))]
+    first = _cheapest(tied, latency=latency)
+    hidden = set(map(id, tied))
+    return [
+        first,
+        *(replace(row, within_noise=id(row) in hidden) for row in ordered if row is not first),
     ]
-    found.sort(key=order)
-    if found:
-        tied = [
-            row for row in found if row is found[0] or within_noise(found[0], row, latency=latency)
-        ]
-        first = _least(tied, latency=latency)
-        found = [first, *(row for row in found if row is not first)]
-        told = [replace(row, remark=joined(row.remark, _NOISE)) for row in tied]
-        noted = dict(zip(map(id, tied), told, strict=True))
-        found[1:] = [noted.get(id(row), row) for row in found[1:]]
-    return found
 
 
-def _least(tied: Sequence[AlgorithmResult], *, latency: bool) -> AlgorithmResult:
+def _cheapest(tied: Sequence[AlgorithmResult], *, latency: bool) -> AlgorithmResult:
     """Return, of rows that the noise makes equal, the one with the least host time, or nearly so, and the least workspace.
 
     Where calls decide, the device's time counts before the workspace: a host that was slow for a while, by half as seen, hides
     it, and a faster one shows it.
     """
-    rows = _near_the_least(tied, [row.host_us for row in tied], 1.5 if latency else 1.1)
+    host_ratio = 1.5 if latency else 1.1
+    rows = _near_the_least(tied, [row.host_us for row in tied], host_ratio)
     if latency:
         rows = _near_the_least(rows, [row.time_ms for row in rows], 1.02)
     return min(rows, key=lambda row: row.workspace)
 
 
 def _near_the_least(
-    rows: Sequence[AlgorithmResult], values: Sequence[float | None], times: float
+    rows: Sequence[AlgorithmResult], values: Sequence[float | None], ratio: float
 ) -> list[AlgorithmResult]:
+    """Return the rows whose values are at most so many times the least; those without a value too."""
     least = min((value for value in values if value is not None), default=0.0)
     return [
         row
         for row, value in zip(rows, values, strict=True)
-        if value is None or value <= times * least
+        if value is None or value <= ratio * least
     ]
 
 
-def joined(*remarks: str, leave: str = "") -> str:
-    """Return remarks as one, each once, and without one."""
-    parts = (part for remark in remarks for part in remark.split("; "))
-    return "; ".join(part for part in dict.fromkeys(parts) if part not in ("", leave))
+def joined(*remarks: str) -> str:
+    """Return remarks as one, without empty ones."""
+    return "; ".join(filter(None, remarks))
 
 
 def failed(
@@ -221,19 +265,16 @@ def failed(
     What cuDNN refuses, it will always refuse.  Memory may be there when others have given theirs back, unless the device has
     not got so much: `memory` is its bytes.
     """
-    fits = row.workspace < memory
-    if isinstance(error, CudnnError):
-        why = "; ".join(error.notes) or error.detail
-        # what an engine cannot compile, it never will
-        refused = int(error.status) // 1000 in _REFUSALS or (
-            isinstance(row.algorithm, Engine) and isinstance(error, InternalError)
-        )
-        return replace(
-            row, status=Status(error.status), why_not=why, transient=not refused and fits
-        )
-    return replace(
-        row, why_not=str(error), transient=fits and not isinstance(error, WorkspaceLimitError)
-    )
+    has_memory = row.workspace < memory
+    if not isinstance(error, CudnnError):
+        is_limit = isinstance(error, WorkspaceLimitError)
+        return replace(row, why_not=str(error), transient=has_memory and not is_limit)
+    why = "; ".join(error.notes) or error.detail
+    is_refused = int(error.status) // 1000 in _REFUSALS
+    # What an engine cannot compile, it never will.
+    cannot_compile = isinstance(row.algorithm, Engine) and isinstance(error, InternalError)
+    transient = has_memory and not is_refused and not cannot_compile
+    return replace(row, status=Status(error.status), why_not=why, transient=transient)
 
 
 def refuse_search(handle: Handle) -> None:

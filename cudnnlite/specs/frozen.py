@@ -13,7 +13,7 @@ from cudnnlite.arguments import shown
 from cudnnlite.dtypes import compute_type_for, dtype_name
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.unknown import meant, tells_unknown
+from cudnnlite.unknown import meant, suggest_keywords
 
 SpecT = TypeVar("SpecT", bound="FrozenSpec")
 
@@ -48,7 +48,7 @@ class FrozenSpec:
         """Note a spec, and complete its docstring; `told_by` are the C functions that cuDNN is told it by."""
         if "__init__" not in vars(cls):  # what only gathers what others share
             return
-        cls.__init__ = tells_unknown(cls.__init__)  # type: ignore[method-assign]
+        cls.__init__ = suggest_keywords(cls.__init__)  # type: ignore[method-assign]
         if SPECS.setdefault(cls.__name__, cls) is cls:
             functions = ", ".join(f"`{name}`" for name in told_by.split())
             sections = _RAISES + (_NOTES.format(functions) if functions else "")

@@ -231,6 +231,21 @@ def test_a_convolution_that_is_no_problem_is_named_with_the_reason(x, w, attribu
 
 
 @pytest.mark.parametrize(
+    ("shape", "open_axes"),
+    [
+        ((2, 6, "height", None), ("height", "?")),
+        (("N", 6, 12, 12), ("N",)),
+        (None, ()),
+        ((2, 5, 12, 12), ()),
+    ],
+    ids=str,
+)
+def test_the_axes_that_a_model_leaves_open(shape, open_axes):
+    (node,) = problems_from_onnx(one_conv(shape, FILTER)).skipped
+    assert node.open_axes == open_axes
+
+
+@pytest.mark.parametrize(
     ("node", "reason"),
     [
         (helper.make_node("ConvTranspose", ["x", "w"], ["y"], "up", group=5), "groups=5"),

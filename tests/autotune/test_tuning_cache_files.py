@@ -49,6 +49,57 @@ def put(cache, *entries):
         cache.put(each)
 
 
+# ---------------------------------------------------------------- files of earlier versions
+
+OF_FORMAT_1 = Path(__file__).parents[1] / "data" / "tuning_cache_of_format_1"
+
+
+@pytest.fixture
+def of_format_1(path):
+    """The path of a cache with the entry of a version that named it after every field of the policy."""
+    shutil.copytree(OF_FORMAT_1, path)
+    return path
+
+
+def test_an_entry_of_format_1_is_found(of_format_1):
+    with TuningCache(of_format_1) as cache, nothing_written(of_format_1):
+        found = cache.get(entry(3).key)
+        assert cache.entries() == [found]
+        assert len(cache) == 1
+    assert found.key == entry(3).key
+    assert [row.remark for row in found.rows] == ["", "odd", ""]
+    assert [row.within_noise for row in found.rows] == [False, True, False]
+
+
+def test_what_is_put_in_place_of_an_entry_of_format_1(of_format_1):
+    with TuningCache(of_format_1) as cache:
+        cache.put(entry(3, tuned_at=LATE))
+        assert names(of_format_1) == [file_of(of_format_1, 3, tuned_at=LATE).name]
+        assert cache.entries() == [entry(3, tuned_at=LATE)]
+
+
+def test_an_older_version_that_uses_the_folder_too(of_format_1, tmp_path):
+    """The later entry counts."""
+    fill(tmp_path / "new", 4, tuned_at=LATE)
+    new = file_of(tmp_path / "new", 3, tuned_at=LATE)
+    shutil.copy(new, of_format_1)
+    with TuningCache(of_format_1) as cache:
+        assert [each.tuned_at for each in cache.entries()] == [entry(3, tuned_at=LATE).tuned_at]
+        assert cache.clear() == 1
+    assert names(of_format_1) == []
+
+
+@pytest.mark.parametrize("use", ["export", "merge"])
+def test_copies_of_an_entry_of_format_1_are_of_this_one(of_format_1, tmp_path, use):
+    copy = tmp_path / "copy"
+    if use == "export":
+        assert TuningCache(of_format_1).export(copy) == 1
+    else:
+        assert TuningCache(copy).merge(of_format_1) == 1
+    assert names(copy) == [file_of(copy, 3).name]
+    assert TuningCache(copy).get(entry(3).key) == TuningCache(of_format_1).get(entry(3).key)
+
+
 # ---------------------------------------------------------------- damaged and foreign files
 
 
@@ -184,7 +235,7 @@ def test_an_entry_of_a_newer_version_is_left_alone(filled, tmp_path):
     with TuningCache(filled) as cache:
         with nothing_written(filled):
             with pytest.warns(
-                TuningCacheWarning, match="format 2, from a newer cudnnlite.*left as it is"
+                TuningCacheWarning, match="format 3, from a newer cudnnlite.*left as it is"
             ):
                 assert found_in(cache) == list(range(2, MANY))
             assert len(cache.entries()) == MANY - 2  # without another warning

@@ -11,7 +11,7 @@ from helpers.tuning_entries import entry, finish_child, run_child, start_child
 from helpers.tuning_files import DAMAGE, file_of, fill
 
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.claims import measuring_alone
+from cudnnlite.autotune.gpu_locks import measuring_alone
 from cudnnlite.devices.device import DeviceFacts
 
 pytestmark = pytest.mark.processes
@@ -209,9 +209,9 @@ def test_a_forked_child_uses_the_cache_of_its_parent(path, function, threads):
 GPU = """
 import tempfile, time
 from types import SimpleNamespace
-from cudnnlite.autotune.claims import measuring_alone
+from cudnnlite.autotune.gpu_locks import measuring_alone
 from cudnnlite.devices.device import DeviceFacts
-gpu = SimpleNamespace(times_mean_nothing=False, facts=lambda: DeviceFacts("H", "9.0", "1", "GPU-1/x"))
+gpu = SimpleNamespace(has_real_timing=True, facts=lambda: DeviceFacts("H", "9.0", "1", "GPU-1/x"))
 """
 COUNT = """
 counter, marker = folder + "/counter", folder + "/marker"
@@ -286,9 +286,7 @@ def test_a_file_system_without_locks_is_done_without(path, monkeypatch):
 
     monkeypatch.setattr("fcntl.flock", refuse)
     monkeypatch.setattr("tempfile.tempdir", str(path.parent))
-    gpu = SimpleNamespace(
-        times_mean_nothing=False, facts=lambda: DeviceFacts("H", "9.0", "1", "GPU-1")
-    )
+    gpu = SimpleNamespace(has_real_timing=True, facts=lambda: DeviceFacts("H", "9.0", "1", "GPU-1"))
     for number in range(2):
         with TuningCache(path) as cache, measuring_alone(gpu, cache):
             cache.put(entry(number))

@@ -25,10 +25,12 @@ from cudnnlite import (
     rnn_forward,
 )
 from cudnnlite.autotune.entries import (
+    _POLICY_OF_FORMAT_1,
     LEFT_OUT,
     SCHEMA,
     DeviceIdentity,
     TuningEntry,
+    canonical,
     make_key,
     row_from_plain,
     row_to_plain,
@@ -39,6 +41,8 @@ from cudnnlite.graph.engines import Engine
 from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
+
+from .test_policy import VALUES as POLICY_VALUES
 
 X, W = TensorSpec((2, 8, 16, 16), "float16"), FilterSpec((8, 8, 3, 3), "float16")
 
@@ -203,19 +207,6 @@ CHANGED_DEVICE = {
     "cudnn": 92801,
     "kind": "emulated",
 }
-CHANGED_POLICY = {
-    "objective": "device",
-    "workspace_limit": 2**20,
-    "deterministic": True,
-    "max_error": 1e-3,
-    "math_type": "fma",
-    "allow_tf32": False,
-    "layouts": ("NHWC",),
-    "interface": "graph",
-    "flush_l2": True,
-    "search": "knobs",
-    "search_seconds": 2.5,
-}
 
 
 def key(problem=BASE["convolution_forward"], alignments=ALIGNMENTS, policy=None, device=H200):
@@ -293,13 +284,13 @@ def test_every_field_of_the_device_changes_the_key(name):
     assert key(device=changed).digest != key().digest
 
 
-@pytest.mark.parametrize("name", [item.name for item in fields(TuningPolicy)])
+@pytest.mark.parametrize("name", POLICY_VALUES)
 def test_every_field_of_the_policy_changes_the_key(name):
-    assert name in CHANGED_POLICY, f"give CHANGED_POLICY another {name}"
     base = TuningPolicy(search="knobs" if name == "search_seconds" else "heuristics")
-    changed = base.replace(**{name: CHANGED_POLICY[name]})
+    changed = base.replace(**{name: POLICY_VALUES[name][0]})
     assert getattr(changed, name) != getattr(base, name)
     assert key(policy=changed).digest != key(policy=base).digest
+    assert key(policy=changed).policy == changed.to_plain()
 
 
 def test_what_says_nothing_does_not_change_the_key():
@@ -310,16 +301,52 @@ def test_what_says_nothing_does_not_change_the_key():
     assert key(alignments={"x": 256, "y": 4096}) == key(alignments={})
 
 
-def test_what_was_tuned_by_earlier_versions_is_found():
-    assert (
-        key(alignments={}).digest
-        == "90f6df76e606aebb5bfbd335a1f9299a56f3dd46fa9b42d28aa190b96df696c2"
+# Of known keys the digests, which name the files of their entries.
+PINNED = {
+    "the usual policy": (
+        key(alignments={}),
+        "e52caaeab1ca500027996f92244319523bc9851295a241b9d953cdc9f4fbaca0",
+    ),
+    "a search over knobs": (
+        key(rnn(), {}, TuningPolicy(search="knobs", search_seconds=2.5)),
+        "e48a20c4205c6202b4ff3ab678992b365d51c138c24814ac422d3eb861690905",
+    ),
+}
+LOST = (
+    "the key of a known tuning has another digest: what everybody has tuned is not found any more."
+    "  If a field of a policy, of a problem or of a spec is new, leave it out of the key where it"
+    " is at its default.  If what is kept cannot be used any more, raise SCHEMA and pin the new"
+    " digests."
+)
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_the_digest_of_a_known_key(name):
+    known, digest = PINNED[name]
+    assert known.digest == digest, LOST
+
+
+def test_the_defaults_of_the_policy_are_part_of_every_key():
+    """They stand nowhere in it, so that with another default an old entry would mean something else."""
+    changed = {
+        name: value
+        for name, value in _POLICY_OF_FORMAT_1.items()
+        if TuningPolicy().to_plain().get(name) != value
+    }
+    assert not changed, f"raise SCHEMA: another default of {', '.join(changed)}"
+
+
+def test_the_digest_of_format_1():
+    """Every field of the policy was in the key then."""
+    usual, knobs = (known for known, _ in PINNED.values())
+    assert usual.digests[1:] == (
+        "90f6df76e606aebb5bfbd335a1f9299a56f3dd46fa9b42d28aa190b96df696c2",
     )
-    knobs = TuningPolicy(search="knobs", search_seconds=2.5)
-    assert (
-        key(rnn(), {}, knobs).digest
-        == "7f34e4e21f78bb7c46fed3726c2ffddc2b70e8b9e25400f56421f338d5ae483f"
+    assert knobs.digests[1:] == (
+        "7f34e4e21f78bb7c46fed3726c2ffddc2b70e8b9e25400f56421f338d5ae483f",
     )
+    nothing_usual = TuningPolicy(**{name: POLICY_VALUES[name][0] for name in _POLICY_OF_FORMAT_1})
+    assert len(key(policy=nothing_usual).digests) == 1
 
 
 @pytest.mark.parametrize("name", ALIGNMENTS)
@@ -354,7 +381,8 @@ def test_the_parts_of_a_key(problem):
     assert made.plain["problem"]["kind"] == problem.kind
     assert made.device == H200
     assert made.plain["alignments"] == ALIGNMENTS
-    assert made.plain["policy"] == TuningPolicy().to_plain()
+    assert made.plain["policy"] == {}
+    assert made.policy == TuningPolicy().to_plain()
     assert set(made.plain) == {"schema", "problem", "alignments", "policy", "device"}
     assert made.text == json.dumps(json.loads(made.text), sort_keys=True, separators=(",", ":"))
     assert " " not in made.text.replace("NVIDIA H200", "")
@@ -390,12 +418,8 @@ def test_the_order_of_the_alignments_does_not_matter():
 
 
 def test_true_is_not_one():
-    class Odd:
-        def __init__(self, value):
-            self.to_plain = lambda: {"value": value}
-
     values = [True, 1, "1", None, "None", False, 0, [], [0], [[0]], 0.5, "0.5"]
-    assert len({key(policy=Odd(value)).digest for value in values}) == len(values)
+    assert len({canonical({"value": value}) for value in values}) == len(values)
 
 
 @pytest.mark.parametrize("value", [0, 3, -16, 24, True, 16.0, "16", None])
@@ -436,6 +460,7 @@ ROW_VALUES = {
     "status": [*Status, Status(3999)],
     "deterministic": [True, False, None],
     "transient": [True, False],
+    "within_noise": [True, False],
     "replay": [True, False],
     "workspace": [0, 1, 2**40],
     **{name: [None, 0, 2**40] for name in ("reserve", "heuristic")},

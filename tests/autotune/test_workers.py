@@ -25,8 +25,8 @@ from helpers.pretend import Pretence, problem, rows_of
 import cudnnlite as dnn
 from cudnnlite.autotune import tuning_run
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.claims import claimed_device, measuring_alone
 from cudnnlite.autotune.entries import DeviceIdentity, make_key
+from cudnnlite.autotune.gpu_locks import locked_device, measuring_alone
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuning_run import identify, tune_task
 from cudnnlite.autotune.worker_pool import WorkerDiedError, WorkerPool
@@ -53,7 +53,7 @@ def worker():
 
 def claim(*arguments):
     """Return what is entered, and the number of the GPU that was free."""
-    entered = claimed_device(*arguments)
+    entered = locked_device(*arguments)
     return entered, entered.__enter__().index
 
 
@@ -84,7 +84,7 @@ def test_each_worker_takes_a_gpu_that_nobody_has_and_then_its_own_again(pretend,
 
 
 def leave_at_once(*arguments):
-    with claimed_device(*arguments) as device:
+    with locked_device(*arguments) as device:
         return device.index
 
 
@@ -93,8 +93,8 @@ def test_claims_hold_among_processes_and_end_with_them(pretend):
     there = pretend(TWO)
     code = """
         import sys
-        from cudnnlite.autotune.claims import claimed_device
-        with claimed_device("cuda") as device:
+        from cudnnlite.autotune.gpu_locks import locked_device
+        with locked_device("cuda") as device:
             print(device.index, flush=True)
             sys.stdin.read()
     """
@@ -120,7 +120,7 @@ def test_claims_hold_among_processes_and_end_with_them(pretend):
 def test_a_gpu_where_no_file_can_be_locked(pretend, monkeypatch, worker):
     """Processes begin at different ones; a link of somebody else's is not followed."""
     there = pretend(TWO)
-    with claimed_device("cuda") as device:
+    with locked_device("cuda") as device:
         (path,) = (path for path in there.folder.iterdir() if path.suffix == ".lock")
     victim = there.folder / "victim"
     victim.write_text("precious")
@@ -133,7 +133,7 @@ def test_a_gpu_where_no_file_can_be_locked(pretend, monkeypatch, worker):
 
 def test_only_cuda_leaves_open_which_gpu(pretend, worker):
     pretend(TWO)
-    with claimed_device("cuda:1") as device, claimed_device("emulated:3") as other:
+    with locked_device("cuda:1") as device, locked_device("emulated:3") as other:
         assert device is get_device("cuda:1")
         assert other is get_device("emulated:3")
         assert worker().submit(leave_at_once, "auto").result() == 0
@@ -148,7 +148,7 @@ def test_auto_without_a_gpu_falls_back(monkeypatch):
         return EmulatedDevice(index)
 
     monkeypatch.setattr(choice, "devices", choice.Devices(refuse))
-    with pytest.warns(RuntimeWarning, match="there is none"), claimed_device("auto") as device:
+    with pytest.warns(RuntimeWarning, match="there is none"), locked_device("auto") as device:
         assert device.kind == "emulated"
     with pytest.raises(dnn.NoDeviceError):
         leave_at_once("cuda")
@@ -197,9 +197,7 @@ def test_a_gpu_is_measured_on_without_a_lock_where_no_temporary_folder_can_be_wr
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
     monkeypatch.setattr(tempfile, "gettempdir", none)
-    gpu = SimpleNamespace(
-        times_mean_nothing=False, facts=lambda: DeviceFacts("H", "9.0", "1", "GPU-1")
-    )
+    gpu = SimpleNamespace(has_real_timing=True, facts=lambda: DeviceFacts("H", "9.0", "1", "GPU-1"))
     with measuring_alone(gpu), measuring_alone(gpu):
         pass
 

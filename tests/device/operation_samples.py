@@ -11,6 +11,7 @@ from samples import LAYOUTS, SAMPLES, forward_of, hosts_of, reference_of, shapes
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
+from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.problem import SCALARS, Problem
@@ -150,7 +151,9 @@ class Case:
         return self._request(self.arrays, self._all(self.outs)).problem()
 
     def _request(self, operands: dict[str, Any], out: Any, **scalars: float) -> Request[Any]:
-        return Request(
+        has_choice = self.operation.algorithms is not None
+        kind = ConvolutionRequest if has_choice else Request
+        return kind(
             self.handle,
             self.operation,
             [operands[name] for name in self.operation.reads],

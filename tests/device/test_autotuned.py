@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cudnnlite.plans.choosing import alignment_of, tuned_choice
-
 import cudnnlite as dnn
 from cudnnlite import rnn_forward
 from cudnnlite.autotune import tuner as tuner_module
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.typical import rounded
+from cudnnlite.autotune.representative_problem import rounded
+from cudnnlite.plans.operands import alignment_of
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.recording import record_problems
 

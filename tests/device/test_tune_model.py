@@ -18,7 +18,7 @@ import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.claims import claimed_device
+from cudnnlite.autotune.gpu_locks import locked_device
 from cudnnlite.autotune.model import ModelTuning, tune_model
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuner import Tuner
@@ -137,7 +137,7 @@ def test_without_a_number_any_gpu_will_do(path: Path, way: str) -> None:
     assert {worker.uuid for worker in tuning.workers} <= {gpu.uuid for gpu in seen}
     assert len({worker.uuid for worker in tuning.workers}) <= len(seen)
     assert dnn.devices.choice.get_device("cuda").facts() == seen[0]
-    with claimed_device("cuda") as device:
+    with locked_device("cuda") as device:
         assert device.facts() == seen[device.index]
 
 

@@ -131,7 +131,7 @@ def test_on_anything_else_it_is_measured_again(
             patch.setattr(remembering.device.api, "cudnnGetVersion", lambda: version + 1)
         else:
             patch.setattr(type(remembering.device), "kind", "emulated")
-            patch.setattr(type(remembering.device), "times_mean_nothing", True)
+            patch.setattr(type(remembering.device), "has_real_timing", False)
         tuner = tuner_of(remembering, cache)
         assert not tuner.is_remembered(SMALL)
         tuner.tune(SMALL)

@@ -399,8 +399,10 @@ def test_a_file_that_is_no_cache(cache, old):
 
 
 def test_other_settings_of_the_cache(cache, monkeypatch):
-    monkeypatch.setenv(CACHE_VARIABLE, os.devnull)
+    monkeypatch.setenv(CACHE_VARIABLE, "x" * 300)
     assert cache_findings()["cache.file"].verdict is Verdict.BROKEN
+    monkeypatch.setenv(CACHE_VARIABLE, os.devnull)
+    assert cache_findings()["cache.file"].verdict is Verdict.WARNING
     monkeypatch.setenv(CACHE_VARIABLE, ":memory:")
     assert cache_findings()["cache.file"].verdict is Verdict.NOTE
 

@@ -5,7 +5,7 @@ import random
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned import TunedProblem
+from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.specs.frozen import FrozenSpec
 
 A, R, M, S = dnn.ConvolutionFwdAlgo, dnn.RNNAlgo, dnn.MathType, dnn.Status

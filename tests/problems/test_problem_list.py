@@ -50,7 +50,7 @@ def full_list() -> ProblemList:
     found.add(KINDS[0], "conv1")
     found.add(KINDS[0], "stage1/conv2 – ü")
     found.add(KINDS[2], "lstm", count=40)
-    found.skipped.append(SkippedNode("up", "ConvTranspose", "for a reason"))
+    found.skipped.append(SkippedNode("up", "ConvTranspose", "for a reason", ("N",)))
     found.notes.append("lstm: all are taken to be 5")
     return found
 

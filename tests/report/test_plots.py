@@ -35,7 +35,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 import cudnnlite as dnn
-from cudnnlite.autotune.tuned import place_of, shared_workspace
+from cudnnlite.autotune.tuned_problem import place_of, shared_workspace
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.problems.problem_list import summary
 from cudnnlite.problems.results import within_noise

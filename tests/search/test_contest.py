@@ -18,7 +18,7 @@ from cudnnlite.search.timing_policy import TimingPolicy
 from .test_timing import Clock, Work
 
 A, M = ConvolutionFwdAlgo, MathType
-NOISE, GIVEN_UP = "within the noise of the first", "not repeated: more than 3 times the best"
+GIVEN_UP = "not repeated: more than 3 times the best"
 
 
 @pytest.fixture
@@ -82,28 +82,31 @@ def test_behind_one_kernel_of_the_emulated_device_nobody_wins(clock):
         ("FFT", 20.0, "fft"),
         ("FFT_TILING", 3.0, "im2col"),
     ):
-        clock.ran = frozenset({kernel})
+        clock.emulated_functions = frozenset({kernel})
         contest.enter(name, Work(clock, name, ms))
     assert not contest.is_hopeless("FFT_TILING")
     assert contest.times_the_best("FFT_TILING") == contest.times_the_best("GEMM") == 1
     found = contest.finish({name: row(name, workspace=1) for name in ("GEMM", "FFT", "FFT_TILING")})
     assert names(found) == ["GEMM", "FFT_TILING", "FFT"]
     assert found[1] == replace(
-        found[0], algorithm=A.FFT_TILING, remark=f"here the same kernel as GEMM (FMA); {NOISE}"
+        found[0],
+        algorithm=A.FFT_TILING,
+        remark="here the same kernel as GEMM (FMA)",
+        within_noise=True,
     )
 
 
-def test_what_looks_like_one_kernel_and_takes_as_long_is_timed_once(clock):
+def test_candidates_of_one_fingerprint_that_take_as_long_are_timed_once(clock):
     contest = Contest(handle_of(clock))
     times = {"GEMM": 14.0, "FFT": 20.0, "DIRECT": 3.0, "FFT_TILING": 15.0, "WINOGRAD": 14.5}
-    looks = {
+    fingerprints = {
         "GEMM": "one",
         "FFT_TILING": "one",
         "DIRECT": "one",
     }  # of which the last has another time
     works = {name: Work(clock, name, ms) for name, ms in times.items()}
     for name, work in works.items():
-        contest.enter(name, work, looks.get(name))
+        contest.enter(name, work, fingerprints.get(name))
     found = contest.finish({name: row(name) for name in times})
     shared = {**times, "FFT_TILING": 14.0}
     assert {entry.algorithm.name: entry.time_ms for entry in found} == pytest.approx(shared)
@@ -303,12 +306,13 @@ def timed(name, ms, spread, **values):
     ],
     ids=str,
 )
-def test_what_the_noise_hides_is_remarked_on(best_spread, other_spread, other_ms, alike):
+def test_rows_within_the_noise_of_the_first_are_marked(best_spread, other_spread, other_ms, alike):
     """Half the distance of the quartiles, of whichever has more."""
     best, other = timed("FFT", 1.0, best_spread), timed("GEMM", other_ms, other_spread)
     found = ranked([other, best] if other_ms > 1 else [best, other])
     assert names(found) == ["FFT", "GEMM"]
-    assert [entry.remark for entry in found] == ["", NOISE if alike else ""]
+    assert [entry.within_noise for entry in found] == [False, alike]
+    assert found[1].comment == ("within the noise of the first" if alike else "")
 
 
 @pytest.mark.parametrize(
@@ -338,30 +342,31 @@ def test_of_calls_that_the_noise_makes_equal_the_device_decides(told, first):
 
 def test_failed_rows_are_like_nothing():
     found = ranked([timed("FFT", 1.0, 0.5), timed("GEMM", 1.0, 0.5, why_not="too wrong")])
-    assert [entry.remark for entry in found] == ["", ""]
+    assert [entry.within_noise for entry in found] == [False, False]
     found = ranked(
         [timed("FFT", 1.0, 0.5, why_not="too wrong"), timed("GEMM", 1.0, 0.5, why_not="too wrong")]
     )
-    assert [entry.remark for entry in found] == ["", ""]
+    assert [entry.within_noise for entry in found] == [False, False]
 
 
-def test_remarks_are_joined(clock):
+def test_rows_that_are_ranked_again_are_marked_anew():
     rows = [
         timed("FFT", 1.0, 0.5),
         timed("GEMM", 1.1, 0.5, remark="odd"),
         timed("WINOGRAD", 1.2, 0.5),
     ]
     once = ranked(rows)
-    assert [entry.remark for entry in once] == ["", f"odd; {NOISE}", NOISE]
-    assert [entry.remark for entry in ranked(once)] == ["", f"odd; {NOISE}", NOISE], "each once"
+    assert [entry.within_noise for entry in once] == [False, True, True]
+    assert [entry.remark for entry in once] == ["", "odd", ""]
+    assert ranked(once) == once
     first, second, _ = once
-    assert [entry.remark for entry in ranked([second, replace(first, time_ms=9.0)])] == [
-        "odd",
-        "",
-    ], "it is another's now"
-    assert [entry.remark for entry in ranked(rows, latency=True)] == ["", "odd", ""], (
-        "it is of the device's times"
-    )
+    others = ranked([second, replace(first, time_ms=9.0)])
+    assert [entry.within_noise for entry in others] == [False, False], "it is another's now"
+    by_calls = ranked(rows, latency=True)
+    assert [entry.within_noise for entry in by_calls] == [False] * 3, "it is of the device's times"
+
+
+def test_remarks_are_joined(clock):
     contest = Contest(handle_of(clock))
     contest.enter("fast", Work(clock, "FFT", 1.0))
     contest.enter("slow", Work(clock, "GEMM", 60.0))

@@ -18,6 +18,8 @@ class Clock:
     `perf_counter` tells the time of: a work holds it up for `host_ms`, and the device does one work after the other.
     """
 
+    emulated_functions = frozenset()
+
     def __init__(self, records=True, launch_ms=0.0):
         self.records, self.launch_ms = records, launch_ms
         self.streams, self.log, self.samples = [], [], []

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections import ChainMap, Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from cudnnlite.arguments import integer, path_of, read_file, refused_as, sequence, shown
+from cudnnlite.arguments import integer, path_of, refused_as, sequence, shown
 from cudnnlite.autotune.onnx.nodes import (
     FLOAT_NAMES,
     FLOATS,
@@ -23,17 +24,21 @@ from cudnnlite.autotune.onnx.nodes import (
     show,
 )
 from cudnnlite.dtypes import AnyDtype, parse_dtype
+from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.problems.problem_list import ProblemList, SkippedNode
 from cudnnlite.specs.layout import LAYOUTS
 
 # Shape inference reads the values of shapes, axes and scales; of what is larger it needs no more than the shape.
 _SMALL = 65536
-_MOST_BYTES = 2**31 - 1  # protobuf reads no more
 # Functions that call others twice, and so on, double with each: 1.4 KB were 8 million nodes, and took 137 s.
 _MOST_NODES = 1 << 16
 _DEEPEST = 100  # of functions in each other; onnx refuses more, and what calls itself has no end
 _BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
+
+
+class OnnxOptionError(ArgumentError):
+    """`batch`, `shapes`, `dtype` or `layout` is not allowed, or does not go with the model."""
 
 
 def problems_from_onnx(
@@ -94,11 +99,9 @@ def problems_from_onnx(
     >>> problems[0].problem.x.shape, problems.skipped
     ((4, 3, 32, 32), [])
     """
-    kind = None if dtype is None else parse_dtype(dtype)
-    require(kind is None or kind in FLOATS.values(), f"dtype={dtype!r}; allowed: {FLOAT_NAMES}")
-    wanted = "NCHW" if layout is None else layout.upper() if isinstance(layout, str) else ""
-    layouts = next((names for names in LAYOUTS.values() if wanted in names.values()), {})
-    require(layouts, f"layout={shown(layout)}; allowed: 'NCHW', 'NHWC'")
+    with _refused_options():
+        kind = _parse_kind(dtype)
+        layouts = _parse_layout(layout)
     try:
         with refused_as(ArgumentError, "model cannot be read"):
             import onnx.inliner
@@ -115,7 +118,8 @@ def problems_from_onnx(
         proto = onnx.inliner.inline_local_functions(proto) if proto.functions else proto
     except Exception as error:  # onnx's own kinds have no common base
         why = str(error)
-    _give_sizes(onnx, proto.graph, where, batch, shapes)
+    with _refused_options():
+        _give_sizes(onnx, proto.graph, where, batch, shapes)
     with refused_as(ArgumentError, f"{where} is not a valid ONNX model", Exception):
         proto = _with_shapes(onnx, proto)  # onnx's own kinds have no common base
     found, functions = (
@@ -150,8 +154,10 @@ def problems_from_onnx(
                     found.add(problem, name)
                     total += 1
             except ArgumentError as error:
-                found.skipped.append(SkippedNode(name, node.operation, str(error)))
-                unknown.extend([name] * node.lacks_shape)
+                skipped = SkippedNode(name, node.operation, str(error), node.open_axes)
+                found.skipped.append(skipped)
+                if node.lacks_shape:
+                    unknown.append(name)
             found.notes.extend(f"{name}: {note}" for note in node.notes)
             bodies = [
                 (a.name, body)
@@ -169,10 +175,36 @@ def problems_from_onnx(
         return total
 
     walk(proto.graph, ChainMap(), "")
-    told = "; ".join(f"{tensor!r}: {reason}" for tensor, reason in sorted(unread.items()))
-    may = f"may depend on external data that cannot be read: {told}"
-    require(not (unknown and told), f"{where}: the shapes of {', '.join(unknown)} {may}")
+    reasons = "; ".join(f"{tensor!r}: {reason}" for tensor, reason in sorted(unread.items()))
+    may = f"may depend on external data that cannot be read: {reasons}"
+    require(not (unknown and reasons), f"{where}: the shapes of {', '.join(unknown)} {may}")
     return found
+
+
+@contextmanager
+def _refused_options() -> Iterator[None]:
+    """Let what is refused in the block be an `OnnxOptionError`."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise OnnxOptionError(str(error)) from error
+
+
+def _parse_kind(dtype: AnyDtype | None) -> DataType | None:
+    if dtype is None:
+        return None
+    kind = parse_dtype(dtype)
+    require(kind in FLOATS.values(), f"dtype={dtype!r}; allowed: {FLOAT_NAMES}")
+    return kind
+
+
+def _parse_layout(layout: Any) -> dict[int, str]:
+    """Return the names of a layout by rank."""
+    name = "NCHW" if layout is None else layout
+    for names in LAYOUTS.values():
+        if isinstance(name, str) and name.upper() in names.values():
+            return names
+    raise ArgumentError(f"layout={shown(layout)}; allowed: 'NCHW', 'NHWC'")
 
 
 def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
@@ -188,7 +220,7 @@ def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
     path = Path() if is_data else path_of(model, "model")
     where = f"model of {len(model)} bytes" if is_data else f"model={str(path)!r}"
     with refused_as(ArgumentError, f"{where} cannot be read"):
-        data = bytes(model) if is_data else read_file(path, _MOST_BYTES, where)
+        data = bytes(model) if is_data else path.read_bytes()
     # what is raised is protobuf's, or that of the format that the file's ending names
     with refused_as(ArgumentError, f"{where} is not an ONNX model, or not all of one", Exception):
         ending = onnx.serialization.registry.get_format_from_file_extension(path.suffix)

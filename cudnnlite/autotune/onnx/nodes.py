@@ -36,13 +36,14 @@ class OnnxNode:
     """A node, with what is known of the values that it can refer to.
 
     Its `operation` has a domain in front that is not ONNX's own.  It is read with a data type instead of the model's, if given,
-    and in layouts by rank.  Readers add to its `notes`; `lacks_shape` is set where they ask for a shape that is not known.
+    and in layouts by rank.  Readers add to its `notes`; `lacks_shape` is set where they ask for a shape that is not known, and
+    `open_axes` to the axes of it without a size.
     """
 
     def __init__(
         self, onnx: Any, proto: Any, known: Known, dtype: DataType | None, layouts: dict[int, str]
     ) -> None:
-        self._onnx, self._proto, self._known, self._dtype, self.layouts = (
+        self._onnx, self._proto, self._values, self._dtype, self.layouts = (
             onnx,
             proto,
             known,
@@ -58,13 +59,15 @@ class OnnxNode:
         )  # names, empty where there is none; an LSTM has eight
         self.notes: list[str] = []
         self.lacks_shape = False
+        self.open_axes: tuple[str, ...] = ()
 
     def shape(self, position: int) -> tuple[int, ...]:
         """Return the shape of an input, all of which must be known."""
         name = self.inputs[position]
         require(name, f"it has no input {position}")
-        shape = shape_of(self._known.get(name))
-        self.lacks_shape = shape is None or not all(isinstance(size, int) for size in shape)
+        shape = shape_of(self._values.get(name))
+        self.open_axes = tuple(size or "?" for size in shape or () if isinstance(size, str))
+        self.lacks_shape = shape is None or bool(self.open_axes)
         require(
             not self.lacks_shape, f"the shape of its input {name!r} is not known: {show(shape)}"
         )
@@ -75,7 +78,7 @@ class OnnxNode:
         if self._dtype is not None:
             return self._dtype
         name, kinds = self.inputs[0], self._onnx.TensorProto.DataType
-        value = self._known[name]
+        value = self._values[name]
         number = value.data_type if hasattr(value, "dims") else value.type.tensor_type.elem_type
         require(number, f"the data type of its input {name!r} is not known; dtype= gives one")
         kind = kinds.Name(number) if number in kinds.values() else f"of data type {number}"
@@ -88,7 +91,7 @@ class OnnxNode:
     def constant(self, position: int) -> list[Any] | None:
         """Return the values of an input, flat, where they stand in the model; None where they do not, or there is none."""
         onnx, name = self._onnx, self.inputs[position]
-        value = self._known.get(name)
+        value = self._values.get(name)
         if not hasattr(value, "dims") or onnx.external_data_helper.uses_external_data(value):
             return None
         with refused_as(ArgumentError, f"its input {name!r} cannot be read", Exception):

@@ -17,7 +17,9 @@ from cudnnlite.problems.spatial_transformer import GRID, GRID_BACKWARD, SAMPLE, 
 from cudnnlite.specs.layers import SpatialTransformerSpec
 
 
-def _spec(handle: Handle, transformer: object, array: object, argument: str, grid: object = None) -> Any:
+def _spec(
+    handle: Handle, transformer: object, array: object, argument: str, grid: object = None
+) -> Any:
     """Return the spec of a shape, in an array's dtype; that of () is what the images and the grid say."""
     if isinstance(transformer, SpatialTransformerSpec):
         return transformer

@@ -26,7 +26,7 @@ from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import on_device, use
 from cudnnlite.plans.replay import Replay, parse_replay, with_replay
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult, RNNResult, deciding_ms
+from cudnnlite.problems.results import AlgorithmResult, RNNResult, ranking_ms
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.accuracy import why_inexact
@@ -201,7 +201,7 @@ def _heuristic_first(
         ),
         rows[0],
     )
-    best, time = (deciding_ms(each, latency=latency) for each in (rows[0], row))
+    best, time = (ranking_ms(each, latency=latency) for each in (rows[0], row))
     if row is rows[0] or best is None or time is None or time > _HARDLY * best:
         return rows
     told = replace(

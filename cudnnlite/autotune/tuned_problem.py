@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import summary
-from cudnnlite.problems.results import AlgorithmResult, deciding_ms, named
+from cudnnlite.problems.results import AlgorithmResult, named, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.texts import printable
 
-Policy = Mapping[
-    str, Any
-]  # what `TuningPolicy.to_plain` returns; without an objective it is the device's time
+# What `TuningPolicy.to_plain` returns; without an objective it is the device's time.
+Policy = Mapping[str, Any]
 
 
 class TunedProblem(NamedTuple):
@@ -80,21 +79,18 @@ class TunedProblem(NamedTuple):
     def reasons(self, policy: Policy | None = None) -> tuple[str, ...]:
         """Return for each row why it was not chosen, and what else is known of it; of the chosen one only the latter."""
         place = self.place
-        failures = [cells[-1] for cells in self.table.cells()[1:]]
-        passed = () if self.chosen is None else self.chosen.passed_over
-        excluded = {_identity(row): why for row, why in passed}
-        found = []
+        passed_over = () if self.chosen is None else self.chosen.passed_over
+        excluded = {_identity(row): why for row, why in passed_over}
+        reasons = []
         for index, row in enumerate(self.table):
             if not row.ok:
-                found.append(failures[index])
+                reasons.append(self.table.status_of(row))
                 continue
-            why = (
-                ""
-                if index == place
-                else excluded.get(_identity(row)) or _slower(row, self.chosen, policy)
-            )
-            found.append("; ".join(part for part in (why, row.remark) if part))
-        return tuple(found)
+            why = ""
+            if index != place:
+                why = excluded.get(_identity(row)) or _slower(row, self.chosen, policy)
+            reasons.append("; ".join(filter(None, (why, row.comment))))
+        return tuple(reasons)
 
 
 def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
@@ -108,8 +104,8 @@ def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
 
 
 def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
-    """Return the milliseconds that a policy's objective looks at: `deciding_ms`, of a call under "latency"."""
-    return deciding_ms(row, latency=(policy or {}).get("objective") == "latency")
+    """Return the milliseconds that a policy's objective looks at: `ranking_ms`, of a call under "latency"."""
+    return ranking_ms(row, latency=(policy or {}).get("objective") == "latency")
 
 
 def shared_workspace(

@@ -1,4 +1,4 @@
-"""`measuring_alone`: one worker at a time on a GPU; `claimed_device`: on one that is free, where any will do."""
+"""`measuring_alone`: one worker at a time on a GPU; `locked_device`: on one that is free, where any will do."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
     A thread that does may enter again.  The locks are the kernel's, on files: they end with the process.
     """
     with ExitStack() as stack:
-        if (
-            device.times_mean_nothing
-        ):  # a graph that one thread records forbids another to wait for the device
+        if not device.has_real_timing:
+            # a graph that one thread records forbids another to wait for the device
             stack.enter_context(_emulated.setdefault(os.getpid(), threading.RLock()))
         else:
             # the first lock where processes share a temporary folder, the second where they share the cache
@@ -45,7 +44,7 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
 
 
 @contextmanager
-def claimed_device(
+def locked_device(
     device: str, like: DeviceIdentity | None = None, avoid: str = ""
 ) -> Iterator[Device]:
     """Yield the device that this thread may measure on, alone until the end of the block.

@@ -1,4 +1,4 @@
-"""`typical`: the problem that stands for all of those for which the same choice is right."""
+"""`representative_problem`: the problem that stands for all of those for which the same choice is right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cudnnlite.problems.rnn import FORWARD, forward_problem
 from cudnnlite.specs import RNNDataSpec
 
 
-def typical(problem: Problem) -> Problem:
+def representative_problem(problem: Problem) -> Problem:
     """Return the problem that is measured when a call poses this one.
 
     A convolution stands for itself.  Sequences come in all lengths, and each would be measured anew: their number of steps is

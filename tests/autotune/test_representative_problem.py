@@ -1,4 +1,4 @@
-"""`typical`: few problems stand for many, and each for those that the same algorithms can do."""
+"""`representative_problem`: few problems stand for many, and each for those that the same algorithms can do."""
 
 import itertools
 
@@ -14,7 +14,7 @@ from cudnnlite import (
     convolution_forward,
     rnn_forward,
 )
-from cudnnlite.autotune.typical import rounded, typical
+from cudnnlite.autotune.representative_problem import representative_problem, rounded
 from cudnnlite.specs.rnn_rules import why_not
 
 LSTM = RNNSpec("lstm", 6, 8)
@@ -35,7 +35,7 @@ def posed(lengths, steps=None, layout="sequence_major", **options):
 
 def test_a_convolution_stands_for_itself():
     problem = convolution_forward.problem(TensorSpec((2, 4, 7, 6)), FilterSpec((3, 4, 3, 3)))
-    assert typical(problem) is problem
+    assert representative_problem(problem) is problem
 
 
 def test_numbers_are_rounded_to_the_nearest_of_few():
@@ -67,7 +67,7 @@ def test_numbers_are_rounded_to_the_nearest_of_few():
 
 @pytest.mark.parametrize("layout", LAYOUTS[:2])
 def test_full_sequences_stay_full(layout):
-    found = typical(posed((5, 5, 5), layout=layout))
+    found = representative_problem(posed((5, 5, 5), layout=layout))
     assert found == posed((4, 4, 4), layout=layout)
     assert found.data.is_full
 
@@ -85,7 +85,7 @@ def test_what_the_algorithms_ask_for_is_kept(layout, batch):
             lengths = tuple(sorted(lengths, reverse=True))
         for room in (0,) if layout == "packed" else (0, 1, 2):
             problem = posed(lengths, max(lengths) + room, layout, padding_fill=-1.0)
-            found = typical(problem)
+            found = representative_problem(problem)
             assert found.data.is_full == problem.data.is_full, problem
             for algorithm in (RNNAlgo.STANDARD, RNNAlgo.PERSIST_STATIC):
                 before, after = (
@@ -105,7 +105,7 @@ def test_what_the_algorithms_ask_for_is_kept(layout, batch):
     "lengths", [(5, 2, 1), (7, 7, 7, 1), (1000, 3), (17,) * 40 + (16,), (3, 2)], ids=len
 )
 def test_lengths_that_differ_are_spread_evenly(layout, lengths):
-    found = typical(posed(lengths, layout=layout)).data
+    found = representative_problem(posed(lengths, layout=layout)).data
     steps = rounded(max(lengths))
     assert found.max_length == found.lengths[0] == steps
     assert list(found.lengths) == sorted(found.lengths, reverse=True)
@@ -117,7 +117,7 @@ def test_lengths_that_differ_are_spread_evenly(layout, lengths):
 @pytest.mark.parametrize("steps", [2, 3, 5, 9])
 def test_one_sequence_that_ends_early(steps):
     """Padding is all that tells it from a full one."""
-    found = typical(posed((1,), steps)).data
+    found = representative_problem(posed((1,), steps)).data
     assert found.max_length == rounded(steps)
     assert 1 <= found.lengths[0] < found.max_length
 
@@ -125,14 +125,15 @@ def test_one_sequence_that_ends_early(steps):
 def test_it_stands_for_itself():
     for lengths in all_lengths(7, 3):
         for room in range(3):
-            once = typical(posed(lengths, max(lengths) + room))
-            assert typical(once) == once
+            once = representative_problem(posed(lengths, max(lengths) + room))
+            assert representative_problem(once) == once
 
 
 def test_few_stand_for_all():
     problems = {
-        typical(posed(lengths, 40)) for lengths in itertools.product((1, 7, 20, 40), repeat=3)
+        representative_problem(posed(lengths, 40))
+        for lengths in itertools.product((1, 7, 20, 40), repeat=3)
     }
     assert len(problems) == 2
-    many = {typical(posed((steps, 1 + steps // 2))) for steps in range(1, 1001)}
+    many = {representative_problem(posed((steps, 1 + steps // 2))) for steps in range(1, 1001)}
     assert len(many) <= 2 * 20
