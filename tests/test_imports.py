@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from helpers.harness import run_python
 
 import cudnnlite
 
@@ -14,17 +15,11 @@ ROOT = Path(cudnnlite.__file__).parent
 # From the bottom to the top.  A name stands for the module or for the whole folder.  Within one layer modules may import each
 # other as long as there is no cycle.
 LAYERS = (
-    (
-        "_raw._naming",
-        "_raw._attributes",
-        "_raw._parse",
-        "_raw._emit",
-        "_raw.generate",
-    ),  # the generator: nothing at run time
+    # The words, and of what libcudnn exports what loads no library.
     (
         "version",
         "errors",
-        "kept",
+        "cached_property",
         "warn",
         "arguments",
         "unknown",
@@ -50,32 +45,24 @@ LAYERS = (
     ("_raw.check", "_raw.library", "_raw.calls", "_raw.api"),
     ("specs",),
     ("descriptors",),
-    ("backend",),
-    # values and equations: no device
+    # What is asked, as data, and the equations of it: no device.
+    ("problems",),
+    # Graphs have descriptors and no device; the emulated device reads them too.
+    ("graph",),
     (
-        "operations.__init__",
-        "operations.rnn.__init__",
-        "operations.operation",
-        "operations.problem",
-        "operations.problem_list",
-        "operations.recording",
-        "operations.rnn.cells",
-        "operations.rnn.equations",
-        "operations.rnn.formats",
-        "search.results",
-        "search.accuracy",
-    ),
-    (
+        "devices.__init__",
         "devices.device",
         "devices.foreign",
         "devices.observer",
         "devices.storage",
+        "search.__init__",
         "search.timing_policy",
     ),
     ("devices.cuda", "devices.cuda_facts", "devices.cuda_graph", "devices.cuda_loss", "emulated"),
     ("devices.choice",),
     ("devices",),
     ("search",),
+    ("plans",),
     ("operations",),
     ("autotune",),
     ("tracing",),
@@ -84,8 +71,6 @@ LAYERS = (
     ("doctor",),
     ("cli", "__main__"),
 )
-GENERATOR_LAYER = 0
-GENERATOR = LAYERS[GENERATOR_LAYER]
 # The data types that ctypes may supply above _raw; anything else calls, loads or casts.
 DATA = {
     "byref",
@@ -106,7 +91,9 @@ FOLDERS = {
     "descriptors",
     "devices",
     "emulated",
-    "backend",
+    "graph",
+    "problems",
+    "plans",
     "operations",
     "search",
     "autotune",
@@ -192,6 +179,9 @@ def test_the_modules_are_found():
         "specs.tensor",
         "_raw.api",
         "emulated.kernels",
+        "graph.engines",
+        "problems.catalogue",
+        "plans.request",
         "operations.convolution",
         "__init__",
     } <= set(MODULES)
@@ -270,10 +260,8 @@ def test_only_two_modules_import_cuda_core():
         found = cuda.pop(name)
         assert found
         assert all(inside for _, inside in found)  # importing cudnnlite must not import them
-    for name in ("_raw.library", "_raw.generate"):
-        assert {(full.split(".")[1], inside) for full, inside in cuda.pop(name)} == {
-            ("pathfinder", True)
-        }
+    finds_libraries = {(full.split(".")[1], inside) for full, inside in cuda.pop("_raw.library")}
+    assert finds_libraries == {("pathfinder", True)}
     assert {name: found for name, found in cuda.items() if found} == {}
 
 
@@ -281,25 +269,84 @@ def test_modules_need_nothing_but_numpy_when_imported():
     assert layer("cli") == len(LAYERS) - 1
     needed = set()
     for name in MODULES:
-        if layer(name) not in (GENERATOR_LAYER, layer("cli")):  # what only these import may be more
-            # `import cudnnlite` does not import the emulated device
-            allowed = {
-                "numpy",
-                *sys.stdlib_module_names,
-                *["ml_dtypes"] * name.startswith("emulated."),
-            }
-            needed |= {
-                (name, part)
-                for part, inside in third_party(name)
-                if not inside and part not in allowed
-            }
+        if layer(name) == layer("cli"):  # what only the command line imports may be more
+            continue
+        allowed = {"numpy", *sys.stdlib_module_names}
+        if name.startswith("emulated."):  # `import cudnnlite` does not import the emulated device
+            allowed.add("ml_dtypes")
+        needed |= {
+            (name, part) for part, inside in third_party(name) if not inside and part not in allowed
+        }
     assert needed == set()
 
 
-def test_the_generator_is_not_imported():
-    for name in MODULES:
-        if name not in GENERATOR:
-            assert not {other for other, _, _ in own_imports(name)} & set(GENERATOR), name
+def test_what_is_not_in_the_wheel_is_not_imported():
+    """The generator of _raw and the recorders lie in tools/, beside the package."""
+    for folder in ("tools", "tests", "docs", "examples"):
+        importers = [name for name in MODULES if folder in {part for part, _ in third_party(name)}]
+        assert importers == [], folder
+
+
+# A package that is empty until a name is asked for that its __init__ defines: then that runs.
+ONE_BY_ONE = """
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+root = Path(sys.argv[1])
+folders = {
+    ".".join(path.relative_to(root.parent).parts): path
+    for path in [root, *(path.parent for path in root.rglob("*/__init__.py"))]
+}
+
+
+class EmptyPackage(ModuleType):
+    def __init__(self, name, folder):
+        super().__init__(name)
+        self.__path__ = [str(folder)]
+        self.__file__ = str(folder / "__init__.py")
+
+    def __getattr__(self, name):
+        folder = Path(self.__path__[0])
+        is_module = (folder / f"{name}.py").exists() or (folder / name).is_dir()
+        if name.startswith("__") or is_module or "_has_run" in vars(self):
+            raise AttributeError(f"{self.__name__} has no {name}")
+        self._has_run = True
+        exec(compile(Path(self.__file__).read_text(), self.__file__, "exec"), vars(self))
+        return getattr(self, name)
+
+
+def empty_the_packages():
+    # The modules of _raw come first, each by itself; then they stay, since their tables are large.
+    raw = f"{root.name}._raw."
+    for name in [name for name in sys.modules if name.partition(".")[0] == root.name]:
+        if path.parent.name == "_raw" or not name.startswith(raw):
+            del sys.modules[name]
+    for name, folder in folders.items():
+        sys.modules[name] = EmptyPackage(name, folder)
+
+
+count = 0
+for path in sorted(root.rglob("*.py")):
+    if path.stem not in ("__init__", "__main__"):
+        empty_the_packages()
+        name = ".".join(path.relative_to(root.parent).with_suffix("").parts)
+        count += 1
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {error}")
+print(count)
+"""
+
+
+@pytest.mark.processes
+def test_each_module_imports_by_itself():
+    """No module needs what the __init__ of a package, or another module, happened to import before it."""
+    *failures, count = run_python(ONE_BY_ONE, ROOT).stdout.splitlines()
+    assert failures == []
+    assert int(count) == len([name for name in MODULES if MODULES[name].stem[:2] != "__"])
 
 
 def uses_of_ctypes(tree):

@@ -6,16 +6,17 @@ import functools
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from cudnnlite.devices.handle import Handle
 from cudnnlite.plans.operation_plan import OperationPlan
-from cudnnlite.plans.request import Request
+from cudnnlite.plans.plan import Plan
 from cudnnlite.problems.problem import Problem
 from cudnnlite.unknown import refuse_unknown, why_unknown
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
+ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 _PLAN_DOC = """\
 Decide and marshal a call of `{name}` once, for many calls of its kind; nothing is computed.
@@ -57,6 +58,19 @@ ArgumentError
 """
 
 
+class BoundCall(Protocol[ResultT_co]):
+    """The arguments of one call, bound to their meaning: a `Request`, or what stands for one."""
+
+    def run(self) -> ResultT_co:
+        """Compute."""
+
+    def plan(self) -> Plan:
+        """Decide and marshal the call once, for many of its kind."""
+
+    def problem(self) -> Problem:
+        """Return what is asked, as data."""
+
+
 class OperationFunction(Generic[P, ResultT]):
     """A public operation: called to compute, asked for a plan or for the problem.
 
@@ -79,7 +93,7 @@ class OperationFunction(Generic[P, ResultT]):
     plan: Callable[Concatenate[Handle, P], OperationPlan]
     problem: Callable[P, Problem]
 
-    def __init__(self, bind: Callable[Concatenate[Handle, P], Request[ResultT]]) -> None:
+    def __init__(self, bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]]) -> None:
         functools.update_wrapper(self, bind)
         self._bind = bind
         self.__signature__ = _signature_of(bind)
@@ -159,7 +173,7 @@ class OperationFunction(Generic[P, ResultT]):
 
 
 def operation(
-    bind: Callable[Concatenate[Handle, P], Request[ResultT]],
+    bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]],
 ) -> OperationFunction[P, ResultT]:
     """Make a public operation of the function that binds its arguments."""
     return OperationFunction(bind)

@@ -17,7 +17,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.rnn.formats import check_names, checked, host_array
+from cudnnlite.plans.host_arrays import check_names, host_array, host_array_of_shape
 from cudnnlite.specs import TensorSpec
 from cudnnlite.texts import aligned
 from cudnnlite.unknown import meant
@@ -182,7 +182,7 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         check_names("values", values, self._places, all_of_them=False)
         hosts = {name: self._host(each, f"values[{name!r}]") for name, each in values.items()}
         for name, host in hosts.items():
-            checked(f"values[{name!r}]", host, self._places[name][1].shape)
+            host_array_of_shape(f"values[{name!r}]", host, self._places[name][1].shape)
         if len(hosts) < len(self._places):
             for name, host in hosts.items():
                 self[name] = host

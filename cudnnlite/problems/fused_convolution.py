@@ -84,8 +84,9 @@ def adds_bias_apart(problem: Any) -> bool:
     Only graphs pad the ends of an axis differently.  No engine of an H200 adds a bias to a
     convolution that is scaled, or that is added to what the output held.
     """
-    is_scaled = problem.alpha != 1 or problem.beta != 0
-    return problem.operation is BIAS and not problem.conv.is_symmetric and is_scaled
+    if problem.operation is not BIAS or problem.conv.is_symmetric:
+        return False
+    return bool(problem.alpha != 1 or problem.beta != 0)
 
 
 def _why_no_graph_with_bias(problem: Any) -> str | None:

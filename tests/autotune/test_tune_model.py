@@ -27,9 +27,9 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned_problem import TunedProblem, shared_workspace
 from cudnnlite.autotune.tuning_run import tune_task
 from cudnnlite.errors import TuningWarning
-from cudnnlite.operations.convolution.layout_conversion import TRANSFORM
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ListedProblem, ProblemList, SkippedNode
+from cudnnlite.problems.transform import TRANSFORM
 
 SPAWN = multiprocessing.get_context("spawn")
 PROBLEMS = [problem(k) for k in (4, 5, 6, 7, 8)]

@@ -3,7 +3,6 @@
 import json
 import pickle
 from dataclasses import fields, replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -38,7 +37,8 @@ from cudnnlite.autotune.entries import (
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, RNNAlgo, Status
 from cudnnlite.graph.engines import Engine
-from cudnnlite.problems.catalogue import problem_from_plain
+from cudnnlite.problems import fused_convolution
+from cudnnlite.problems.catalogue import TUNABLE, problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
 
@@ -49,8 +49,14 @@ X, W = TensorSpec((2, 8, 16, 16), "float16"), FilterSpec((8, 8, 3, 3), "float16"
 CONV = ConvolutionSpec(padding=1)
 NETWORK, DATA = RNNSpec("lstm", 8, 8), RNNDataSpec((5, 2, 8))
 
-convolution = partial(Problem, X, W, CONV)
-rnn = partial(Problem, NETWORK, DATA)
+
+
+def convolution(y=None, **scalars):
+    return convolution_forward.problem(X, W, CONV, out=y, **scalars)
+
+
+def rnn(training=False):
+    return rnn_forward.problem(NETWORK, None, DATA, training=training)
 
 
 def conv(**changes):
@@ -200,6 +206,36 @@ for _kind, _added in (
             for _field in ("shape", "dtype", "strides", "vector")
         }
         CHANGED[_kind] |= of_z | {"alpha2": fused(_base, _added, alpha2=0.25)}
+
+
+def biased(p, activation="identity", layout=None):
+    """The same with a bias, which `convolution_forward` adds."""
+    dtype = "float32" if p.x.vector > 1 else p.x.dtype
+    return Problem(
+        fused_convolution.BIAS,
+        x=p.x,
+        w=p.w,
+        bias=TensorSpec((1, p.w.shape[0], 1, 1), dtype, layout),
+        conv=p.conv,
+        activation=ActivationSpec(activation) if isinstance(activation, str) else activation,
+        y=p.y,
+        alpha=p.alpha,
+        beta=p.beta,
+    )
+
+
+_base, _plain = BASE["convolution_forward"], CHANGED["convolution_forward"]
+BASE["convolution_bias_forward"] = biased(_base)
+CHANGED["convolution_bias_forward"] = {
+    _path: biased(VECTORS if _path == "y.dtype" else _problem) for _path, _problem in _plain.items()
+} | {
+    "bias.shape": biased(_plain["w.shape"]),
+    "bias.dtype": biased(VECTORS),
+    "bias.strides": biased(_base, layout="NHWC"),
+    "activation.mode": biased(_base, "relu"),
+    "activation.coef": biased(_base, ActivationSpec("elu", 2)),
+    "activation.nan": biased(_base, ActivationSpec("identity", nan="not_propagate")),
+}
 CHANGED_DEVICE = {
     "gpu": "NVIDIA H100",
     "compute_capability": "9.1",
@@ -247,7 +283,7 @@ def forged(problem, path, value):
 
 PATHS = [
     (kind, path)
-    for kind in KINDS
+    for kind in TUNABLE
     for path in (leaves(BASE[kind]) if kind in BASE else ["(no problem of it)"])
 ]
 
@@ -267,13 +303,13 @@ def test_no_two_fields_change_it_alike():
         for kind, path in PATHS
     ]
     made += [key(base).digest for base in BASE.values()]
-    assert len(set(made)) == len(made) == len(PATHS) + len(KINDS)
+    assert len(set(made)) == len(made) == len(PATHS) + len(TUNABLE)
 
 
 def test_every_kind_of_spec_was_walked():
     walked = {type(spec) for problem in BASE.values() for spec in specs_of(problem).values()}
     assert walked == {TensorSpec, FilterSpec, ConvolutionSpec, ActivationSpec, RNNSpec, RNNDataSpec}
-    assert {type(problem) for problem in BASE.values()} == set(KINDS.values())
+    assert {problem.kind for problem in BASE.values()} == set(TUNABLE)
 
 
 @pytest.mark.parametrize("name", [item.name for item in fields(DeviceIdentity)])

@@ -36,7 +36,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from cudnnlite.plans.call import call, make_plan
 from samples import DTYPES, FLOATS, SAMPLES, hosts_of, reference_of, shapes_of
 
 import cudnnlite as dnn
@@ -45,7 +44,7 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.plans import operands, operation_plan
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.operation import natural_alignments
-from device.operation_samples import spec_of
+from device.operation_samples import request, spec_of
 from device.problems import random_values, steps_of
 
 Array = np.ndarray[Any, Any]
@@ -171,14 +170,8 @@ def _sample_trial(
         scalars = {
             scalar: value for scalar, value in scalars.items() if scalar in operation.scalars
         }
-        call(
-            place.handle,
-            operation,
-            operands,
-            [options[o] for o in operation.options],
-            **scalars,
-            out=out,
-        )
+        ordered = [options[option] for option in operation.options]
+        request(place.handle, operation, operands, ordered, **scalars, out=out).run()
         return outs
 
     return run
@@ -272,7 +265,8 @@ def _convolution(
     def run(place: Placer) -> Mapping[str, dnn.DeviceArray]:
         operands = [place.put(operand, host, layout) for operand, host in hosts.items()]
         out = place.poisoned(written, of[written], dtype, layout)
-        call(place.handle, OPERATIONS[name], operands, options, out=out, algorithm=algorithm)
+        operation = OPERATIONS[name]
+        request(place.handle, operation, operands, options, out=out, algorithm=algorithm).run()
         return {written: out}
 
     return run
@@ -322,7 +316,7 @@ def _fused_normalization(
         ]
         options = [dnn.BatchNormMode.SPATIAL_PERSISTENT, 1.0, 1e-5, dnn.ActivationSpec("relu")]
         out = (y, mean, var, running_mean, running_var)
-        with make_plan(handle, operation, operands, options, out=out) as plan:
+        with request(handle, operation, operands, options, out=out).plan() as plan:
             reserve = place.poisoned("reserve", (plan.reserve,), "uint8")
             plan(*operands, out=out, reserve=reserve)
         if not backward:
@@ -401,7 +395,7 @@ def _layer_workspace(name: str, dtype: str) -> Callable[[Placer], Mapping[str, d
         outs = [placed[n] for n in operation.writes]
         out = tuple(outs) if len(outs) > 1 else outs[0]
         options = [SAMPLES[name].options[o] for o in operation.options]
-        with make_plan(place.handle, operation, operands, options, out=out) as plan:
+        with request(place.handle, operation, operands, options, out=out).plan() as plan:
             plan(*operands, out=out, workspace=workspace)
         return dict(zip(operation.writes, outs, strict=True))
 

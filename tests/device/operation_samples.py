@@ -14,6 +14,7 @@ import cudnnlite as dnn
 from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.catalogue import OPERATIONS
+from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.problem import SCALARS, Problem
 
 from .problems import LAST, poisoned, random_values, upload, with_gaps
@@ -26,6 +27,13 @@ def spec_of(shape: tuple[int, ...], dtype: Any, layout: str) -> dnn.TensorSpec:
     if layout == "strided":
         return with_gaps(shape, dtype)
     return dnn.TensorSpec(shape, dtype, LAST.get(len(shape)) if layout == "last" else None)
+
+
+def request(handle: dnn.Handle, operation: Operation, *arguments: Any, **others: Any) -> Any:
+    """Return the request for a bare declaration, which no public function has bound."""
+    if operation.algorithms is not None:
+        return ConvolutionRequest(handle, operation, *arguments, **others)
+    return Request(handle, operation, *arguments, **others)
 
 
 def compute(name: str, dtype: str, shapes: Any, options: Any) -> tuple[dict[str, Any], ...]:
@@ -150,17 +158,9 @@ class Case:
         """What the call asks for."""
         return self._request(self.arrays, self._all(self.outs)).problem()
 
-    def _request(self, operands: dict[str, Any], out: Any, **scalars: float) -> Request[Any]:
-        has_choice = self.operation.algorithms is not None
-        kind = ConvolutionRequest if has_choice else Request
-        return kind(
-            self.handle,
-            self.operation,
-            [operands[name] for name in self.operation.reads],
-            self.ordered,
-            out=out,
-            **scalars,
-        )
+    def _request(self, operands: dict[str, Any], out: Any, **scalars: float) -> Any:
+        ordered = [operands[name] for name in self.operation.reads]
+        return request(self.handle, self.operation, ordered, self.ordered, out=out, **scalars)
 
     def _all(self, outs: dict[str, Any]) -> Any:
         return next(iter(outs.values())) if len(outs) == 1 else tuple(outs.values())
@@ -276,5 +276,6 @@ __all__ = [
     "forward_of",
     "hosts_of",
     "reference_of",
+    "request",
     "spec_of",
 ]

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cudnnlite.plans.call import call
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
 from cudnnlite.problems.catalogue import OPERATIONS
 
-from .operation_samples import LAYOUTS, reference_of, spec_of
+from .operation_samples import LAYOUTS, reference_of, request, spec_of
 from .problems import gap_mask, memory_of, poisoned, random_values, upload
 
 DRAWS = 60
@@ -81,7 +80,7 @@ def test_strides_of_any_kind_are_computed_rightly_or_refused(handle: dnn.Handle,
         out = poisoned(handle, operands[0].spec if same_out else drawn_spec(rng, shape, dtype))
         before = memory_of(out)
         try:
-            call(handle, operation, operands, list(options.values()), out=out)
+            request(handle, operation, operands, list(options.values()), out=out).run()
         except REFUSED:
             np.testing.assert_array_equal(memory_of(out), before)
             continue

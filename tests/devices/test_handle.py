@@ -410,10 +410,10 @@ def test_a_plan_closed_by_itself(world):
     with Handle(world.device) as handle:
         x, w = handle.array(X), handle.array(W)
         with dnn.convolution_forward.plan(handle, x, w) as plan:
-            assert repr(plan).startswith("<ConvolutionForwardPlan of TensorSpec((1, 2, 4, 4)")
+            assert repr(plan).startswith("<plan of convolution forward of TensorSpec((1, 2, 4, 4)")
         assert plan.closed
-        assert repr(plan).startswith("<closed ConvolutionForwardPlan")
-        with pytest.raises(ClosedError, match=r"ConvolutionForwardPlan of .* was closed"):
+        assert repr(plan).startswith("<closed plan of convolution forward of ")
+        with pytest.raises(ClosedError, match=r"plan of convolution forward of .* was closed"):
             plan(x, w)
         plan.close()
         assert world.ledger.leaked() == {"Handle": 1}
@@ -447,7 +447,9 @@ def test_a_leaked_plan_warns_and_is_destroyed(world):
         leaked = [
             dnn.convolution_forward.plan(handle, dnn.TensorSpec(X.shape), dnn.FilterSpec(W.shape))
         ]
-        with pytest.warns(ResourceWarning, match=r"ConvolutionForwardPlan of .* was never closed"):
+        with pytest.warns(
+            ResourceWarning, match=r"plan of convolution forward of .* was never closed"
+        ):
             drop(leaked)
         assert world.ledger.leaked() == {"Handle": 1}
 

@@ -138,7 +138,7 @@ def test_a_replaying_plan_makes_each_call_for_who_needs_it(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, pages: list[str]
 ) -> None:
     x, w = handle.array(X), handle.array(X[:, :, :2, :2])
-    with dnn.plan_convolution_forward(handle, x, w, replay=True) as plan:
+    with dnn.convolution_forward.plan(handle, x, w, replay=True) as plan:
         y = plan(x, w)
         plan(x, w, out=y)
         take(pages)

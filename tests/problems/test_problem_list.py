@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
-from cudnnlite.operations.convolution.layout_conversion import TRANSFORM
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import FORMAT, VERSION, ListedProblem, ProblemList, SkippedNode
+from cudnnlite.problems.transform import TRANSFORM
 
 
 def convolution(channels: int = 3, **options: Any) -> Problem:

@@ -8,10 +8,11 @@ from pathlib import Path
 import header_text
 import pytest
 
+import cudnnlite
 from cudnnlite._raw.types import HEADER_VERSION
 from tools.raw import generate
 
-FOLDER = Path(generate.__file__).parent
+FOLDER = Path(cudnnlite.__file__).parent / "_raw"
 FILES = ("enums.py", "types.py", "functions.py", "signatures.py")
 
 needs_libclang = pytest.mark.skipif(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -149,9 +149,7 @@ class ConvolutionPlan(OperationPlan):
                     self._handle, self.problem, limit=self._limit, is_aligned=False
                 )
                 self._misaligned_plan = plan.prepare()
-            return OperationPlan.run(
-                self._misaligned_plan, arrays[: self._reads], arrays[-1], workspace
-            )
+            return self._misaligned_plan.run(arrays[: self._reads], arrays[-1], workspace)
         return super()._run_misaligned(alignments, arrays, workspace)
 
     def _check_limit(self, choice: AlgorithmResult, layout: str) -> None:
@@ -188,12 +186,14 @@ class ConvolutionPlan(OperationPlan):
 class ConvolutionTransposePlan(ConvolutionPlan):
     """A transposed convolution, which cuDNN has as the gradient of a convolution's input."""
 
-    def run(
-        self, operands: Sequence[Any], out: object, workspace: object = None, reserve: object = None
+    def __call__(  # type: ignore[override]
+        self, x: object, w: object, *, out: object = None, workspace: object = None
     ) -> Any:
-        """Do what a call does; the operands (x, w) are (dy, w) of the gradient, whose order is the other."""
-        w_then_dy = operands[::-1]
-        return super().run(w_then_dy, out, workspace, reserve)
+        """Enqueue the operation; its operands have the order of `convolution_transpose`.
+
+        Parameters, results and errors are those of `ConvolutionPlan`.
+        """
+        return self.run((w, x), out, workspace)
 
 
 def _is_packed(spec: Any) -> bool:

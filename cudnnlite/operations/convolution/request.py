@@ -38,7 +38,7 @@ class ConvolutionRequest(Request[DeviceArray]):
     replay : bool
         Whether the plan records its call as a CUDA graph.
     plan_type : type
-        The class of plans.
+        The class of the plans that `plan` returns.
     """
 
     __slots__ = ("algorithm", "interface", "plan_type", "replay")
@@ -112,17 +112,18 @@ class ConvolutionRequest(Request[DeviceArray]):
         Where the tuner has no choice (it may not measure now) the heuristic's plan is used, and the
         tuner is asked again at the next call.
         """
-        if not self._is_free or self.handle.chooser is None:
-            return super().make_and_keep_plan(key)  # type: ignore[return-value]
         problem = self.problem()
         limit = self.limit()
-        choice = self._tuned_choice(problem, limit)
+        algorithm = parse_algorithm(self.operation, self.algorithm)
         plan = None
-        if choice is None:
-            key = Request.key(self)
-            plan = self.handle.plans.find(key)
+        if self._is_free and self.handle.chooser is not None:
+            algorithm = self._tuned_choice(problem, limit)
+            if algorithm is None:
+                key = Request.key(self)
+                plan = self.handle.plans.find(key)
         if plan is None:
-            plan = self._planned(problem, choice, limit)
+            # Later calls may have operands that are aligned, whatever those of this one are.
+            plan = self._planned(ConvolutionPlan, problem, algorithm, limit, is_aligned=True)
             self.handle.plans.keep(key, plan)
         return plan
 
@@ -141,7 +142,10 @@ class ConvolutionRequest(Request[DeviceArray]):
         algorithm = parse_algorithm(self.operation, self.algorithm)
         if self._is_free:
             algorithm = self._tuned_choice(problem, limit)
-        return self._planned(problem, algorithm, limit)
+        is_aligned = not any(array.ptr % ALIGNMENT for array in self._arrays().values())
+        return self._planned(
+            self.plan_type, problem, algorithm, limit, is_aligned=is_aligned or not self._is_free
+        )
 
     def plan(self) -> ConvolutionPlan:
         """Decide and marshal the call once, for many of its kind."""
@@ -149,18 +153,25 @@ class ConvolutionRequest(Request[DeviceArray]):
             raise ArgumentError("workspace is given for a plan; give it to the plan's calls")
         return super().plan()  # type: ignore[return-value]
 
-    def _planned(self, problem: Problem, algorithm: object, limit: int | None) -> ConvolutionPlan:
+    def _planned(
+        self,
+        plan_type: type[ConvolutionPlan],
+        problem: Problem,
+        algorithm: object,
+        limit: int | None,
+        *,
+        is_aligned: bool,
+    ) -> ConvolutionPlan:
         interface = parse_interface(self.interface)
         check_asked(problem, algorithm, interface)
-        is_aligned = not any(array.ptr % ALIGNMENT for array in self._arrays().values())
-        plan = self.plan_type(
+        plan = plan_type(
             self.handle,
             problem,
             algorithm,
             limit,
             interface,
             replay=parse_replay(self.replay),
-            is_aligned=is_aligned or algorithm is not None or interface is not None,
+            is_aligned=is_aligned or algorithm is not None,
         )
         return plan.prepare()
 

@@ -1,0 +1,104 @@
+"""`StatefulFunction` and `BackwardFunction`: public operations that are no problem as data.
+
+A CTC loss and attention have plans, and nothing that a tuner could choose.  A backward pass with
+weights runs by the plan of the forward call, whose descriptors and reserve space it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
+
+from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import ArgumentError
+from cudnnlite.plans.function import BoundCall, OperationFunction
+
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
+
+_NO_PROBLEM_DOC = """\
+Raise ArgumentError: a call of `{name}` is no problem as data, and cannot be listed or tuned.
+
+Raises
+------
+ArgumentError
+    Always.
+"""
+_NO_PLAN_DOC = """\
+Raise ArgumentError: `{name}` runs by the plan of the forward call, which has this pass as a method.
+
+Raises
+------
+ArgumentError
+    Always; the message names the way.
+"""
+
+
+class StatefulFunction(OperationFunction[P, ResultT]):
+    """A public operation that can be planned, and is no problem as data."""
+
+    problem: Callable[P, NoReturn]
+
+    def __init__(self, bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]]) -> None:
+        super().__init__(bind)
+        self.problem = self._verb(
+            "problem", self._problem, _NO_PROBLEM_DOC, "NoReturn", takes_handle=False
+        )
+
+
+class BackwardFunction(StatefulFunction[P, ResultT]):
+    """A backward pass, which the plan of the forward call makes."""
+
+    plan: Callable[Concatenate[Handle, P], NoReturn]
+
+    def __init__(self, bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]]) -> None:
+        super().__init__(bind)
+        self.plan = self._verb("plan", self._plan, _NO_PLAN_DOC, "NoReturn")
+
+
+class BackwardRequest(Generic[ResultT]):
+    """The arguments of a backward pass; a subclass runs it."""
+
+    name: ClassVar[str]  # the function's
+    forward: ClassVar[str]  # the function whose plan makes it
+    method: ClassVar[str]  # of that plan
+
+    def run(self) -> ResultT:
+        """Compute, by the plan of the forward call."""
+        raise NotImplementedError
+
+    def plan(self) -> NoReturn:
+        """Raise ArgumentError: the forward call's plan is the one."""
+        raise ArgumentError(
+            f"{self.name} runs by the plan of the forward call: make that by {self.forward}.plan(..., training=True); "
+            f"its {self.method} is this pass"
+        )
+
+    def problem(self) -> NoReturn:
+        """Raise ArgumentError: there is no declaration."""
+        raise ArgumentError(
+            f"{self.name} cannot be listed or tuned: it runs by the plan of the forward call, {self.forward}.plan(..., training=True)"
+        )
+
+
+def refuse_problem(name: str) -> NoReturn:
+    """Raise the ArgumentError of an operation that has no declaration."""
+    raise ArgumentError(
+        f"{name} is no problem as data: there is nothing to choose, so it cannot be listed or tuned; {name}.plan makes its plan"
+    )
+
+
+def refuse_arguments_of_calls(plan_of: str, **arguments: Any) -> None:
+    """Raise ArgumentError where an argument is given to `plan` that belongs to the plan's calls."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise ArgumentError(
+                f"{name} is given for a plan, {plan_of}.plan; give it to the plan's calls"
+            )
+
+
+def backward_operation(
+    bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]],
+) -> BackwardFunction[P, ResultT]:
+    """Make a public operation of the function that binds a backward pass's arguments."""
+    return BackwardFunction(bind)
