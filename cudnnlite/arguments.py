@@ -1,6 +1,7 @@
 """What users give, parsed in one place for each kind of value: integers, real numbers, objects of ours, paths.
 
-Whatever is given, `ArgumentError` is what comes out; an exception out of a value's own methods comes out as itself.
+Whatever is given, `ArgumentError` is what comes out; an exception out of a value's own methods
+comes out as itself.
 """
 
 from __future__ import annotations
@@ -190,7 +191,8 @@ def refused_as(
 def file_type(path: str | os.PathLike[str], *, follow: bool = True) -> int:
     """Return what is at a path, as `stat.S_IFMT` has it; 0 where nothing is, or the system does not say.
 
-    `os.path.isdir` and its like ask as well, but a signal handler's `TimeoutError` would be an answer to them.
+    `os.path.isdir` and its like ask as well, but a signal handler's `TimeoutError` would be an
+    answer to them.
     """
     try:
         return stat.S_IFMT(os.stat(path, follow_symlinks=follow).st_mode)

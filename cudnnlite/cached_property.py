@@ -12,7 +12,8 @@ else:
     class cached_property(functools.cached_property):
         """`functools.cached_property` as it is since Python 3.12: before, it has a lock for all objects of a class.
 
-        A process that is forked while another thread computes one inherits that lock, and waits for ever.
+        A process that is forked while another thread computes one inherits that lock, and waits for
+        ever.
         """
 
         def __get__(self, instance: Any, owner: type | None = None) -> Any:

@@ -32,7 +32,8 @@ _NAMES = {
 ARRAY_DTYPES = tuple(_NAMES)
 PLAIN_NAMES = {name: dtype for dtype, name in _NAMES.items()}
 
-# The vector types of NCHW_VECT_C: how many channels one element of the tensor holds, and of which plain type.
+# The vector types of NCHW_VECT_C: how many channels one element of the tensor holds, and of which
+# plain type.
 _VECTORS = {
     DataType.INT8x4: (4, DataType.INT8),
     DataType.UINT8x4: (4, DataType.UINT8),

@@ -1,7 +1,7 @@
 """The enums that users meet: C values under names without the C prefix.
 
-All 73 are generated in `cudnnlite._raw.enums`; these are the ones that the public signatures use.  Wherever a function takes
-one of them it also takes the name, in any case: ``math_type="fma"``.
+All 73 are generated in `cudnnlite._raw.enums`; these are the ones that the public signatures use.
+Wherever a function takes one of them it also takes the name, in any case: ``math_type="fma"``.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ __all__ = [
     "parse_math_type",
 ]
 
-# On float32 tensors DEFAULT_MATH multiplies in TF32 on Ampere and later (relative error 3e-4 on an H200);
-# only FMA_MATH is true float32 (3e-7).
+# On float32 tensors DEFAULT_MATH multiplies in TF32 on Ampere and later (relative error 3e-4 on an
+# H200); only FMA_MATH is true float32 (3e-7).
 TF32 = MathType.DEFAULT
 TRUE_FLOAT32 = MathType.FMA
 

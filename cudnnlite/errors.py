@@ -1,7 +1,8 @@
 """The exceptions that cudnnlite raises.
 
-Everything derives from `CudnnliteError`.  What cuDNN itself refused is a `CudnnError`; it also derives from the built-in
-exception that fits (`ValueError`, `MemoryError`, ...), so that code which does not know cudnnlite can still catch it.
+Everything derives from `CudnnliteError`.  What cuDNN itself refused is a `CudnnError`; it also
+derives from the built-in exception that fits (`ValueError`, `MemoryError`, ...), so that code which
+does not know cudnnlite can still catch it.
 """
 
 from __future__ import annotations

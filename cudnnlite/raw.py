@@ -1,7 +1,7 @@
 """The types of the C functions, for calls through `handle.api` that have no Python wrapper yet.
 
-`raw.types` has cuDNN's handles and structures under their C names, `raw.enums` all its enums without the C prefix, and
-`raw.functions` what is known of each C function.
+`raw.types` has cuDNN's handles and structures under their C names, `raw.enums` all its enums
+without the C prefix, and `raw.functions` what is known of each C function.
 
 >>> import ctypes
 >>> from cudnnlite.raw import enums, types

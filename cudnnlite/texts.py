@@ -13,8 +13,8 @@ def aligned(
 ) -> list[str]:
     """Return the lines of a table, unwrapped, its columns padded; the cells' first row is the heading.
 
-    The columns with a heading in `numeric` stand to the right.  `empty` are cells that say nothing: a column that has no others
-    is left out.
+    The columns with a heading in `numeric` stand to the right.  `empty` are cells that say nothing:
+    a column that has no others is left out.
     """
     padded = []
     for heading, *cells in zip(*rows, strict=True):

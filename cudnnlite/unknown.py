@@ -46,8 +46,9 @@ def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> 
 def suggest_keywords(function: FunctionT) -> FunctionT:
     """Let the error of an unknown keyword say what may be meant.
 
-    A function with ``**unknown``, one that is called most, sees to it itself and has no wrapper: what is only there to be
-    refused is left out of its signature.  One that hands its keywords on, a derived class's `__init__`, stays as it is.
+    A function with ``**unknown``, one that is called most, sees to it itself and has no wrapper:
+    what is only there to be refused is left out of its signature.  One that hands its keywords on,
+    a derived class's `__init__`, stays as it is.
     """
     signature = inspect.signature(function)
     known = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]

@@ -1,7 +1,7 @@
 """What the package says: warnings, which point at the user's line however deep inside they arise, and its log.
 
-``logging.getLogger("cudnnlite")`` has at level INFO which library was found and what was tuned, at DEBUG which algorithm each
-plan runs.
+``logging.getLogger("cudnnlite")`` has at level INFO which library was found and what was tuned, at
+DEBUG which algorithm each plan runs.
 """
 
 from __future__ import annotations

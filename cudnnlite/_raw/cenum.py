@@ -14,9 +14,10 @@ _INT_FORMATS = frozenset("bcdoxXneEfFgG%")
 class CEnum(enum.IntEnum):
     """A C enumeration, open to values that a newer cuDNN may return.
 
-    An unknown integer becomes a pseudo-member named ``UNKNOWN_17``: equal to the integer, the same object for every
-    look-up, and absent from iteration. Anything but an integer raises ValueError, as in any enumeration; an integer
-    of more than 32 bits, which C would cut off, an `ArgumentError`.
+    An unknown integer becomes a pseudo-member named ``UNKNOWN_17``: equal to the integer, the same
+    object for every look-up, and absent from iteration. Anything but an integer raises ValueError,
+    as in any enumeration; an integer of more than 32 bits, which C would cut off, an
+    `ArgumentError`.
     """
 
     @classmethod
@@ -42,5 +43,6 @@ class CEnum(enum.IntEnum):
         return self.name
 
     def __format__(self, spec: str) -> str:
-        # Python 3.10 to 3.13 disagree on how an IntEnum formats; a table wants the name, "d" or "x" the number
+        # Python 3.10 to 3.13 disagree on how an IntEnum formats; a table wants the name, "d" or "x"
+        # the number
         return int.__format__(self, spec) if spec[-1:] in _INT_FORMATS else format(self.name, spec)

@@ -21,8 +21,9 @@ _CATEGORIES: dict[int, type[errors.CudnnError]] = {
 _ALLOCATION = frozenset(
     {Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED, Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED}
 )
-# How cuDNN disguises a failed allocation: a handle that found no memory is "not initialized", or (9.19, on an H200 with
-# 26 MiB free) an "internal error" about a stream; a launch without room for its local memory is "execution failed".
+# How cuDNN disguises a failed allocation: a handle that found no memory is "not initialized", or
+# (9.19, on an H200 with 26 MiB free) an "internal error" about a stream; a launch without room for
+# its local memory is "execution failed".
 _MAY_HIDE_ALLOCATION = (1, 4, 5)
 _NO_ALLOCATION = frozenset({Status.SUBLIBRARY_VERSION_MISMATCH, Status.SUBLIBRARY_LOADING_FAILED})
 _LITTLE_MEMORY = 64 << 20
@@ -33,7 +34,8 @@ def status_error(
 ) -> errors.CudnnError:
     """Make the exception for a status that is not SUCCESS, of a C function, with cuDNN's last-error string.
 
-    `memory` returns (free, total) device memory in bytes; it is asked only where an allocation may have failed.
+    `memory` returns (free, total) device memory in bytes; it is asked only where an allocation may
+    have failed.
     """
     known = Status(status)
     category = status // 1000
@@ -63,8 +65,8 @@ def make_check(
 ) -> Callable[[int], None]:
     """Return what turns a status of `function` that is not success into its exception.
 
-    The last-error string is per thread, cleared by reading and *not* cleared by a later success: it is read once, and only
-    after a failure.
+    The last-error string is per thread, cleared by reading and *not* cleared by a later success: it
+    is read once, and only after a failure.
     """
 
     def check(status: int) -> None:

@@ -1,6 +1,7 @@
 """bfloat16 through DLPack: NumPy and cuda.core do not know it, so a capsule's dtype is exchanged with float16's.
 
-The structures are those of the DLPack 1.x specification (https://dmlc.github.io/dlpack/latest/c_api.html).
+The structures are those of the DLPack 1.x specification
+(https://dmlc.github.io/dlpack/latest/c_api.html).
 """
 
 from __future__ import annotations

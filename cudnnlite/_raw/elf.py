@@ -52,7 +52,8 @@ def why_unloadable(path: Path) -> str:
 def read_version(path: str | os.PathLike[str]) -> str:
     """Return the version of cuDNN that a file exports as a constant, 0x091c00 as '9.28.0'; '' if it has none.
 
-    Raises ValueError if it is no shared library for a 64-bit little-endian machine, or damaged, OSError if it cannot be read.
+    Raises ValueError if it is no shared library for a 64-bit little-endian machine, or damaged,
+    OSError if it cannot be read.
     """
     try:
         with (

@@ -1,9 +1,10 @@
 """Find and load libcudnn, once per process, and know which files it consists of.
 
-libcudnn.so.9 is a thin front: it opens libcudnn_ops, libcudnn_cnn and the others when they are first needed, by name.
-Where several copies of cuDNN are on a machine (a wheel, the system's, another framework's), the loader may satisfy that
-name with a file of another copy.  So the parts are opened here, from the folder of the front, before cuDNN looks for them,
-and what is then mapped into the process is compared with that folder.
+libcudnn.so.9 is a thin front: it opens libcudnn_ops, libcudnn_cnn and the others when they are
+first needed, by name. Where several copies of cuDNN are on a machine (a wheel, the system's,
+another framework's), the loader may satisfy that name with a file of another copy.  So the parts
+are opened here, from the folder of the front, before cuDNN looks for them, and what is then mapped
+into the process is compared with that folder.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from cudnnlite.warn import log, warn_user
 
 LIBRARY_VARIABLE = "CUDNNLITE_LIBCUDNN"
 _SONAME = "libcudnn.so.9"
-# The parts that every descriptor or operation needs, in the order of their dependencies.  The engine libraries (some of
-# them half a gigabyte) stay with cuDNN, which opens them when a kernel is wanted.
+# The parts that every descriptor or operation needs, in the order of their dependencies.  The
+# engine libraries (some of them half a gigabyte) stay with cuDNN, which opens them when a kernel is
+# wanted.
 _PARTS = ("graph", "ops", "cnn", "adv")
 _VERSION_CHECKS = (
     "cudnnGraphVersionCheck",
@@ -38,13 +40,14 @@ _loaded: Library | None = None
 class Library:
     """A loaded libcudnn: `path` is the file of the front, libcudnn.so.9, and `cdll` that, loaded.
 
-    `how` it was found: 'CUDNNLITE_LIBCUDNN', 'already loaded', or what cuda-pathfinder reports ('site-packages',
-    'system-search', 'CUDNN_PATH', ...).  `version` is `cudnnGetVersion()`: 92800 is 9.28.0.
+    `how` it was found: 'CUDNNLITE_LIBCUDNN', 'already loaded', or what cuda-pathfinder reports
+    ('site-packages', 'system-search', 'CUDNN_PATH', ...).  `version` is `cudnnGetVersion()`: 92800
+    is 9.28.0.
 
     Notes
     -----
-    C functions, when it is loaded: `cudnnGetVersion`, `cudnnGraphVersionCheck`, `cudnnOpsVersionCheck`, `cudnnCnnVersionCheck`,
-    `cudnnAdvVersionCheck`.
+    C functions, when it is loaded: `cudnnGetVersion`, `cudnnGraphVersionCheck`,
+    `cudnnOpsVersionCheck`, `cudnnCnnVersionCheck`, `cudnnAdvVersionCheck`.
     """
 
     path: str
@@ -75,10 +78,11 @@ class Library:
 def load_library() -> Library:
     """Load libcudnn, or return the one already loaded by this function.
 
-    The search order is the environment variable `CUDNNLITE_LIBCUDNN` (a file or a folder), then cuda-pathfinder's: already
-    loaded in this process, the nvidia-cudnn wheel, conda, the system's loader, `CUDNN_PATH`.  LibraryNotFoundError if none was
-    found, or the file that the variable names cannot be loaded; MixedLibrariesError if its parts come from different,
-    incompatible copies; LibraryError for what the system refuses.
+    The search order is the environment variable `CUDNNLITE_LIBCUDNN` (a file or a folder), then
+    cuda-pathfinder's: already loaded in this process, the nvidia-cudnn wheel, conda, the system's
+    loader, `CUDNN_PATH`.  LibraryNotFoundError if none was found, or the file that the variable
+    names cannot be loaded; MixedLibrariesError if its parts come from different, incompatible
+    copies; LibraryError for what the system refuses.
     """
     global _loaded  # noqa: PLW0603  (the process has one libcudnn; this is where that is remembered)
     with unforked:

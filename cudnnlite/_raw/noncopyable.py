@@ -10,8 +10,8 @@ from cudnnlite.arguments import with_article
 class NonCopyable:
     """What `copy.copy`, `copy.deepcopy` and `pickle` refuse.
 
-    A second owner would use what the first one has freed, or free it again.  Subclasses say in `_instead_of_copy` what a
-    user does instead.
+    A second owner would use what the first one has freed, or free it again.  Subclasses say in
+    `_instead_of_copy` what a user does instead.
     """
 
     __slots__ = ()

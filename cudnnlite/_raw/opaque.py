@@ -12,8 +12,9 @@ NativeT_co = TypeVar("NativeT_co", bound="Opaque", covariant=True)
 class Opaque(ctypes.c_void_p):
     """A pointer to something inside libcudnn.
 
-    As an argument it takes an instance of the very class, an object whose `ptr` is one (our descriptors and handles), or None.
-    A plain integer, which ctypes would pass on as an address, is refused: one that is no descriptor crashes the process.
+    As an argument it takes an instance of the very class, an object whose `ptr` is one (our
+    descriptors and handles), or None. A plain integer, which ctypes would pass on as an address, is
+    refused: one that is no descriptor crashes the process.
     """
 
     @classmethod

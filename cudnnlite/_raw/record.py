@@ -13,9 +13,10 @@ _DEVICE_TYPES = frozenset({cudnnHandle_t, cudaStream_t, ctypes.POINTER(cudnnHand
 class Function(NamedTuple):
     """One C function, as its header declares it.
 
-    `name` is the exported symbol, `restype` None for void; `argtypes` and `argnames` are in order.  `returns_status`: the
-    result is a ``cudnnStatus_t``.  `header` is short, ``"ops"`` for ``cudnn_ops.h``.  `since` is the version of cuDNN that
-    introduced it, where the header says; `deprecated` the one that deprecated it, ``"yes"`` where none is told.
+    `name` is the exported symbol, `restype` None for void; `argtypes` and `argnames` are in order.
+    `returns_status`: the result is a ``cudnnStatus_t``.  `header` is short, ``"ops"`` for
+    ``cudnn_ops.h``.  `since` is the version of cuDNN that introduced it, where the header says;
+    `deprecated` the one that deprecated it, ``"yes"`` where none is told.
     """
 
     name: str

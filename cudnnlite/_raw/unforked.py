@@ -1,6 +1,7 @@
 """`unforked`: what no process is forked in the midst of.
 
-A forked child has one thread.  A lock that another thread held, in Python's imports or within libcudnn, stays held there.
+A forked child has one thread.  A lock that another thread held, in Python's imports or within
+libcudnn, stays held there.
 """
 
 import logging  # noqa: F401  (registers first: the latest is called first, and whoever holds our lock may want to log)

@@ -37,17 +37,20 @@ _SQLITE = b"SQLite format 3\0"
 class TuningCache(Closable):
     """What tunings found, in a folder that several threads and processes may use at once: a JSON file for each entry.
 
-    A file is named by the hash of its key, which is readable in it; it may be copied to another cache, and removed.  A damaged
-    one is set aside with a warning: renamed to end in `.damaged`.  One of a newer cudnnlite is left alone.  Where the folder
-    cannot be written (a full disk, no permission) entries are kept in memory, with one warning, and written once that works.
+    A file is named by the hash of its key, which is readable in it; it may be copied to another
+    cache, and removed.  A damaged one is set aside with a warning: renamed to end in `.damaged`.
+    One of a newer cudnnlite is left alone.  Where the folder cannot be written (a full disk, no
+    permission) entries are kept in memory, with one warning, and written once that works.
 
     Parameters
     ----------
     path : str or Path, optional
-        The folder; made when something is first put in.  ":memory:": none, everything is forgotten with this object.  If not
-        given, `CUDNNLITE_TUNING_CACHE` in the environment, or else `cudnnlite/tuning` in the user's cache folder.
+        The folder; made when something is first put in.  ":memory:": none, everything is forgotten
+        with this object.  If not given, `CUDNNLITE_TUNING_CACHE` in the environment, or else
+        `cudnnlite/tuning` in the user's cache folder.
     read_only : bool
-        Whether the folder is only read: nothing in it is made, written or set aside.  What is put in is kept in memory.
+        Whether the folder is only read: nothing in it is made, written or set aside.  What is put
+        in is kept in memory.
 
     Attributes
     ----------
@@ -62,7 +65,8 @@ class TuningCache(Closable):
     Warns
     -----
     TuningCacheWarning
-        There is a file instead, such as a cache of an older version, which was one: it is left as it is, and not used.
+        There is a file instead, such as a cache of an older version, which was one: it is left as
+        it is, and not used.
 
     Examples
     --------
@@ -83,7 +87,8 @@ class TuningCache(Closable):
         self._is_written = isinstance(self.path, Path) and not read_only
         # the path itself, which is absolute; in memory: one that cannot be
         self._folder = Path(os.devnull, self.path)
-        # no lock: each use of these is one step for Python, so that a fork, or another thread, may come between any two
+        # no lock: each use of these is one step for Python, so that a fork, or another thread, may
+        # come between any two
         self._unsaved: dict[TuningKey, TuningEntry] = {}  # what is in no file
         # Files met so far that a newer cudnnlite wrote: neither replaced nor removed.
         self._newer: set[Path] = set()
@@ -130,9 +135,10 @@ class TuningCache(Closable):
     def put(self, entry: TuningEntry) -> None:
         """Remember an entry, in place of one of the same key; when this returns it survives the process.
 
-        It is kept in memory where the folder cannot be written, with one warning for this cache; without one if the cache is
-        read-only, or a newer cudnnlite has put an entry of that key, which stays.  ArgumentError for one of the emulated
-        device, whose times say nothing of a GPU.
+        It is kept in memory where the folder cannot be written, with one warning for this cache;
+        without one if the cache is read-only, or a newer cudnnlite has put an entry of that key,
+        which stays.  ArgumentError for one of the emulated device, whose times say nothing of a
+        GPU.
         """
         if (device := instance_of(entry, TuningEntry, "entry").key.device).is_emulated:
             raise ArgumentError(
@@ -146,9 +152,10 @@ class TuningCache(Closable):
     ) -> list[TuningEntry]:
         """Return the entries, the oldest first; TuningCacheError if the folder cannot be read.
 
-        Of each ``entry.key.problem`` was tuned, on ``entry.key.device``, and ``entry.rows[entry.chosen]`` chosen.
-        Filters leave those of a GPU ("NVIDIA H200"), of a cuDNN (92800 for 9.28.0), of a kind of problem
-        ("convolution_forward"); ArgumentError for one of another type, or no kind of problem.
+        Of each ``entry.key.problem`` was tuned, on ``entry.key.device``, and
+        ``entry.rows[entry.chosen]`` chosen. Filters leave those of a GPU ("NVIDIA H200"), of a
+        cuDNN (92800 for 9.28.0), of a kind of problem ("convolution_forward"); ArgumentError for
+        one of another type, or no kind of problem.
         """
         filters = (
             ("device", "gpu", gpu if gpu is None else instance_of(gpu, str, "gpu")),
@@ -174,9 +181,9 @@ class TuningCache(Closable):
     def export(self, path: str | os.PathLike[str], **filters: Any) -> int:
         """Write the entries, filtered as in `entries`, to another folder, which can be shipped; return how many are written.
 
-        A tuning cache that is there has these entries afterwards and no others, but for those of a newer cudnnlite: they are
-        kept, and counted in a warning.  TuningCacheError if there is something else, or it cannot be written; ArgumentError for
-        this cache's own folder.
+        A tuning cache that is there has these entries afterwards and no others, but for those of a
+        newer cudnnlite: they are kept, and counted in a warning.  TuningCacheError if there is
+        something else, or it cannot be written; ArgumentError for this cache's own folder.
         """
         folder, entries = check_place(path), self.entries(**filters)
         if os.path.realpath(folder) == os.path.realpath(
@@ -201,8 +208,9 @@ class TuningCache(Closable):
     def merge(self, path: str | os.PathLike[str]) -> int:
         """Take over the entries of another cache's folder that are not here, or newer there; return how many.
 
-        It is only read; entries that cannot be are passed over, with a warning.  TuningCacheError if it is not there, or not a
-        tuning cache; or if this cache is read-only or cannot be written: what was taken over until then stays.
+        It is only read; entries that cannot be are passed over, with a warning.  TuningCacheError
+        if it is not there, or not a tuning cache; or if this cache is read-only or cannot be
+        written: what was taken over until then stays.
         """
         self._require_open(to_write=True)
         folder, taken = check_place(path), 0

@@ -51,7 +51,8 @@ def operands_of(
     specs = {name: as_tensor(problem.values[name]) for name in problem.operation.reads}
     specs["out"] = as_tensor(problem.values[written])
     aligned = {**dict.fromkeys(specs, ALLOCATION_ALIGNMENT), **(alignments or {})}
-    # of how many products a value is the sum; alpha must not bring them out of float16's range, nor the second operand
+    # of how many products a value is the sum; alpha must not bring them out of float16's range, nor
+    # the second operand
     terms = problem.flops // (2 * max(1, specs["out"].size))
     scale = max(1, terms) ** -0.5 * min(max(1 / abs(problem.alpha or 1.0), 2.0**-10), 2.0**10)
     second = problem.operation.reads[1]
@@ -97,8 +98,9 @@ def search_convolution(
 ) -> AlgorithmTable:
     """Time and check every candidate on operands; the handle is waited for.
 
-    Of the operands "out" is overwritten: bring a copy.  `progress`: whether a bar on stderr shows how far a search over knobs
-    is.  Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, comes last.
+    Of the operands "out" is overwritten: bring a copy.  `progress`: whether a bar on stderr shows
+    how far a search over knobs is.  Returns the best first by the policy's objective; what cannot
+    be used, or is excluded and not run, comes last.
     """
     limit = policy.workspace_limit
     assert limit is None or isinstance(limit, int)
@@ -190,7 +192,8 @@ def candidates(
 ) -> Iterator[ConvolutionResult]:
     """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried.
 
-    `ranking` is the heuristic's; `preferred`: whether what was not tuned runs by it, there being no engines.
+    `ranking` is the heuristic's; `preferred`: whether what was not tuned runs by it, there being no
+    engines.
     """
     deterministic = {row.algorithm: row.deterministic for row in ranking}
     places = {
@@ -279,7 +282,8 @@ class _Trial:
     def _fingerprint_of(self, row: AlgorithmResult) -> Hashable:
         """Return what two math types of an algorithm have in common where they run the same kernel; None if nothing tells.
 
-        In float32 the order of a sum shows in its last bits, so in the errors of many values, if they are rounded at all.
+        In float32 the order of a sum shows in its last bits, so in the errors of many values, if
+        they are rounded at all.
         """
         exact = self._reference is None or not self._reference.is_rounded
         if exact or self._y.spec.dtype not in (DataType.FLOAT, DataType.DOUBLE):

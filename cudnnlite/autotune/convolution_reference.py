@@ -20,7 +20,8 @@ Array = np.ndarray[Any, Any]
 
 _FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
 _CHANNELS, _POSITIONS = 16, 512
-# Of the gradient of a filter, whose values are sums over everything: channels at either end, and taps.
+# Of the gradient of a filter, whose values are sums over everything: channels at either end, and
+# taps.
 _PAIRS, _TAPS = 4, 32
 _MOST_FACTORS = 1 << 22  # values gathered for one image and one group
 _ENOUGH = 256  # sums with more bits than float32 has, for results to tell how they were summed
@@ -39,10 +40,10 @@ _FUNCTIONS: dict[ActivationMode, Callable[[Array, float], Array]] = {
 class ConvolutionReference:
     """Direct sums over the user's data at some places of the output: corners and random ones.
 
-    Of images the first and the last are looked at, and copied to the host, of a filter's gradient a few output channels.
-    `before` is what the output holds before, needed where beta is not 0.  ArgumentError if the operands hold values that are
-    not finite: nothing can be checked with them.  `is_rounded`: many of the sums have more bits than float32; small integers
-    have not.
+    Of images the first and the last are looked at, and copied to the host, of a filter's gradient a
+    few output channels. `before` is what the output holds before, needed where beta is not 0.
+    ArgumentError if the operands hold values that are not finite: nothing can be checked with them.
+    `is_rounded`: many of the sums have more bits than float32; small integers have not.
     """
 
     def __init__(
@@ -195,8 +196,8 @@ def _sums(
 ) -> Array:
     """Return, for each filter and place, the sum of products with what the place reads of an image.
 
-    `inside` has what each place reads along an axis, (places, taps), negative where there is nothing; each `in_group` filters
-    read `channels` channels of their own.
+    `inside` has what each place reads along an axis, (places, taps), negative where there is
+    nothing; each `in_group` filters read `channels` channels of their own.
     """
     count, rank = len(inside[0]), len(inside)
     axes = [
@@ -215,7 +216,8 @@ def _sums(
             windows = {
                 group: np.moveaxis(gathered, 1, 0).reshape(count, -1)
             }  # filters come group by group
-        # a product for each place: of the whole matrix BLAS makes threads, which go on spinning while calls are timed
+        # a product for each place: of the whole matrix BLAS makes threads, which go on spinning
+        # while calls are timed
         sums.append(np.matmul(windows[group][:, None, :], values.reshape(-1, 1))[:, 0, 0])
     return np.array(sums)
 

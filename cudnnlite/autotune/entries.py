@@ -26,15 +26,17 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import WITHIN_NOISE, AlgorithmResult, ConvolutionResult, RNNResult
 from cudnnlite.problems.table import AlgorithmTable
 
-# Of the keys.  They get another number where a part of them gets another meaning, a field of the policy another default for
-# instance; nothing old is found then.
+# Of the keys.  They get another number where a part of them gets another meaning, a field of the
+# policy another default for instance; nothing old is found then.
 SCHEMA = 1
-# Of the JSON.  It gets another number where it says something that this version would not understand, a new field of a row
-# too.  An older version then leaves the file alone, and does not take it for a damaged one.
-# 1: every field of the policy in the key; "within the noise of the first" in a row's remark.
-# 2: the fields of the policy that are not at their default; `within_noise` in a row.
+# Of the JSON.  It gets another number where it says something that this version would not
+# understand, a new field of a row too.  An older version then leaves the file alone, and does not
+# take it for a damaged one. 1: every field of the policy in the key; "within the noise of the
+# first" in a row's remark. 2: the fields of the policy that are not at their default;
+# `within_noise` in a row.
 FORMAT = 2
-# What the policy's part of a key of format 1 contained at the least: those keys named the files of their entries.
+# What the policy's part of a key of format 1 contained at the least: those keys named the files of
+# their entries.
 _POLICY_OF_FORMAT_1: dict[str, Any] = {
     "objective": "latency",
     "workspace_limit": None,
@@ -57,7 +59,8 @@ _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, RecursionError,
 class DeviceIdentity:
     """What a time was measured on and with: on anything else it may be another.
 
-    Names and versions as the device tells them; `cudnn` is 92800 for 9.28.0, `kind` as in `Device.kind`.
+    Names and versions as the device tells them; `cudnn` is 92800 for 9.28.0, `kind` as in
+    `Device.kind`.
     """
 
     gpu: str
@@ -129,9 +132,9 @@ def make_key(
 ) -> TuningKey:
     """Return the key of a tuning: the same for arguments that say the same, and another one if any field of any differs.
 
-    `alignments` says what operands' addresses are multiples of, in bytes: powers of two, because kernels that load many
-    bytes at once want 16.  Operands that are not listed have the allocator's alignment.  ArgumentError for what is no
-    alignment.
+    `alignments` says what operands' addresses are multiples of, in bytes: powers of two, because
+    kernels that load many bytes at once want 16.  Operands that are not listed have the allocator's
+    alignment.  ArgumentError for what is no alignment.
     """
     for name, value in alignments.items():
         if type(name) is not str or type(value) is not int or value < 1 or value & (value - 1):
@@ -160,9 +163,10 @@ def canonical(parts: Any) -> str:
 class TuningEntry:
     """What is remembered of one tuning; ValueError if a value is not allowed.
 
-    `key` says what was tuned, for whom, on what.  `title` and `timing` are the table's, `rows` all its candidates in order, the
-    failed ones too (their `passed_over` is not written), `chosen` is the index of one.  `tuned_at` is ISO 8601, kept in UTC to
-    the microsecond, so that later is greater.  `cudnnlite` is the version that tuned, in `seconds`.
+    `key` says what was tuned, for whom, on what.  `title` and `timing` are the table's, `rows` all
+    its candidates in order, the failed ones too (their `passed_over` is not written), `chosen` is
+    the index of one.  `tuned_at` is ISO 8601, kept in UTC to the microsecond, so that later is
+    greater.  `cudnnlite` is the version that tuned, in `seconds`.
     """
 
     key: TuningKey
@@ -205,7 +209,8 @@ class TuningEntry:
     def from_json(cls, text: str | bytes, file: Path) -> TuningEntry:
         """Return the entry that was written to a file, whose name is its key's digest.
 
-        ArgumentError if it is not what was written; TuningCacheError if a newer version of cudnnlite has written it.
+        ArgumentError if it is not what was written; TuningCacheError if a newer version of
+        cudnnlite has written it.
         """
         try:
             values = json.loads(text)
@@ -244,8 +249,9 @@ def _row_of_format_1(plain: Mapping[str, Any]) -> dict[str, Any]:
 def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
     """Return every field of a row but `passed_over`, those of other kinds too, empty; ArgumentError if one has a wrong type.
 
-    Enums are their members' names, for `algorithm` with the enum's name in front ("RNNAlgo.STANDARD"), an engine is its number
-    and its knobs; floats that are not finite, for which JSON has no numbers, are the strings "nan", "inf" and "-inf".
+    Enums are their members' names, for `algorithm` with the enum's name in front
+    ("RNNAlgo.STANDARD"), an engine is its number and its knobs; floats that are not finite, for
+    which JSON has no numbers, are the strings "nan", "inf" and "-inf".
     """
     plain: dict[str, Any] = {}
     for name, kinds in _FIELDS.items():
@@ -270,8 +276,8 @@ def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
 def row_from_plain(plain: Any) -> AlgorithmResult:
     """Return the row that `row_to_plain` was given; ArgumentError if it is none.
 
-    A field that is missing has its default: the row was written before there was such a field.  One that is not known is
-    refused: what the row says cannot be understood without it.
+    A field that is missing has its default: the row was written before there was such a field.  One
+    that is not known is refused: what the row says cannot be understood without it.
     """
     values: dict[str, Any] = {}
     name = value = None

@@ -29,14 +29,16 @@ _emulated: dict[
 def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterator[None]:
     """Let this thread alone, of all workers of this user on this host, and of all that use a cache, measure on a GPU.
 
-    A thread that does may enter again.  The locks are the kernel's, on files: they end with the process.
+    A thread that does may enter again.  The locks are the kernel's, on files: they end with the
+    process.
     """
     with ExitStack() as stack:
         if not device.has_real_timing:
             # a graph that one thread records forbids another to wait for the device
             stack.enter_context(_emulated.setdefault(os.getpid(), threading.RLock()))
         else:
-            # the first lock where processes share a temporary folder, the second where they share the cache
+            # the first lock where processes share a temporary folder, the second where they share
+            # the cache
             _hold(stack, device.facts().uuid)
             if cache is not None and isinstance(cache.path, Path) and not cache.read_only:
                 _hold(stack, device.facts().uuid, cache.path)
@@ -49,9 +51,10 @@ def locked_device(
 ) -> Iterator[Device]:
     """Yield the device that this thread may measure on, alone until the end of the block.
 
-    "cuda" leaves open which GPU, and so does "auto" where there are any: the one that this thread had before, or else one that
-    nobody measures on; of the kind that is wanted, if this process sees such; the one with a UUID to be avoided last of all.
-    UUIDs tell them apart, since CUDA may number them otherwise in each process.
+    "cuda" leaves open which GPU, and so does "auto" where there are any: the one that this thread
+    had before, or else one that nobody measures on; of the kind that is wanted, if this process
+    sees such; the one with a UUID to be avoided last of all. UUIDs tell them apart, since CUDA may
+    number them otherwise in each process.
     """
     seen = list(enumerate(visible_gpus())) if device.lower() in ("cuda", "auto") else []
     gpus = [(index, gpu) for index, gpu in seen if like is None or like.is_like(gpu)] or seen
@@ -93,7 +96,8 @@ def _hold(stack: ExitStack, uuid: str, folder: Path | None = None, *, wait: bool
             if folder
             else Path(tempfile.gettempdir(), f"cudnnlite-{os.getuid()}-{name}")
         )
-        # one object for a path, which counts for each thread; a mere file, where there are no locks, outlives who dies
+        # one object for a path, which counts for each thread; a mere file, where there are no
+        # locks, outlives who dies
         lock = FileLock(path, mode=0o666, is_singleton=True, fallback_to_soft=False)
         try:
             lock.acquire(blocking=wait, poll_interval=_POLL_S)

@@ -64,8 +64,9 @@ def climb(
 ) -> Climbed:
     """Search for faster settings for the seconds that the policy gives.
 
-    In turn for each engine that may still win, what differs in one knob from its fastest setting that was not looked around
-    yet is tried, so that a setting whose neighbours are all slower is left for the second fastest.
+    In turn for each engine that may still win, what differs in one knob from its fastest setting
+    that was not looked around yet is tried, so that a setting whose neighbours are all slower is
+    left for the second fastest.
 
     Parameters
     ----------

@@ -44,54 +44,60 @@ def tune_model(
 ) -> ModelTuning:
     """Tune every distinct problem of a model: what is remembered is looked up, the rest is measured and remembered.
 
-    Each result is in the cache as soon as it is there.  A run that is interrupted has lost nothing but what was being
-    measured; the next one measures only what is missing.
+    Each result is in the cache as soon as it is there.  A run that is interrupted has lost nothing
+    but what was being measured; the next one measures only what is missing.
 
     Parameters
     ----------
     problems : ProblemList, iterable of Problem, or path
-        A list (of `problems_from_onnx` or `record_problems`), problems, of which equal ones are counted together, or the path
-        of an ONNX file, or, ending in .json, of a list that was saved.
+        A list (of `problems_from_onnx` or `record_problems`), problems, of which equal ones are
+        counted together, or the path of an ONNX file, or, ending in .json, of a list that was
+        saved.
     device : str, int, device object or Handle, optional
-        As in `Handle`.  "cuda", which is also what None means unless `CUDNNLITE_DEVICE` says otherwise, stands for every GPU
-        like the first one; "cuda:1" for that one.  On a handle, which is not closed, the work is done in this process unless
-        `workers` or `executor` is given.
+        As in `Handle`.  "cuda", which is also what None means unless `CUDNNLITE_DEVICE` says
+        otherwise, stands for every GPU like the first one; "cuda:1" for that one.  On a handle,
+        which is not closed, the work is done in this process unless `workers` or `executor` is
+        given.
     cache : TuningCache, str or Path, optional
         As in `Tuner`.  Of the emulated device nothing is written.
     policy : TuningPolicy, optional
         What is wanted: the least wall time of calls, if not given.
     executor : concurrent.futures.Executor, optional
-        Who measures: anything with `submit` that returns futures.  Each worker (a process, or a thread) takes a GPU of its
-        host that nobody measures on.  It is not shut down.
+        Who measures: anything with `submit` that returns futures.  Each worker (a process, or a
+        thread) takes a GPU of its host that nobody measures on.  It is not shut down.
     workers : int, optional
-        How many processes measure, this one included, where no executor is given.  One for each GPU, if not given.
+        How many processes measure, this one included, where no executor is given.  One for each
+        GPU, if not given.
     progress : True or callable, optional
-        True: a bar on stderr.  A callable is called with (done, total, TunedProblem) for each problem.
+        True: a bar on stderr.  A callable is called with (done, total, TunedProblem) for each
+        problem.
 
     Returns
     -------
     ModelTuning
-        With every problem.  One for which nothing was found, or whose worker died, has a `why_none` and stops no other.
+        With every problem.  One for which nothing was found, or whose worker died, has a `why_none`
+        and stops no other.
 
     Raises
     ------
     ArgumentError
-        An argument that is not allowed, an ONNX file that cannot be read, or a problem of a kind that cannot be tuned.
+        An argument that is not allowed, an ONNX file that cannot be read, or a problem of a kind
+        that cannot be tuned.
     NoDeviceError, LibraryError
         There is no device, or no libcudnn, here or at a worker.
 
     Warns
     -----
     TuningWarning
-        There is no problem.  Or a worker's GPU is another one than is asked for: what it measured is remembered for that one.
-        Or a process died, and its problem is tried once more.
+        There is no problem.  Or a worker's GPU is another one than is asked for: what it measured
+        is remembered for that one. Or a process died, and its problem is tried once more.
 
     Notes
     -----
-    Threads and processes of this machine write into the cache's folder themselves; from the workers of any other executor the
-    entries come back and are put into it here, each as soon as it is there.
-    On one GPU one worker at a time measures, whichever program it belongs to.  GPUs that differ should be tuned
-    apart, into one cache.
+    Threads and processes of this machine write into the cache's folder themselves; from the workers
+    of any other executor the entries come back and are put into it here, each as soon as it is
+    there. On one GPU one worker at a time measures, whichever program it belongs to.  GPUs that
+    differ should be tuned apart, into one cache.
 
     Examples
     --------

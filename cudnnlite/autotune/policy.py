@@ -82,9 +82,10 @@ class TuningPolicy:
     Parameters
     ----------
     objective : str
-        "latency": the least wall time of a call among others, as a program makes it: the device's time or the host's,
-        whichever is longer.  "device": the least time on the device, for what is captured into a CUDA graph.  Between what the
-        noise makes equal the host's time decides, then the workspace.
+        "latency": the least wall time of a call among others, as a program makes it: the device's
+        time or the host's, whichever is longer.  "device": the least time on the device, for what
+        is captured into a CUDA graph.  Between what the noise makes equal the host's time decides,
+        then the workspace.
     workspace_limit : int or str, optional
         The most workspace: bytes, "64 MiB", or "10%" of the device's memory.
     deterministic : bool
@@ -94,18 +95,24 @@ class TuningPolicy:
     math_type : MathType or str, optional
         Only candidates of that math type; what the problem's own math type allows, if not given.
     allow_tf32 : bool
-        False: float32 data is multiplied in true float32 only, whatever the problem's math type allows.
+        False: float32 data is multiplied in true float32 only, whatever the problem's math type
+        allows.
     layouts : iterable of str
-        Layouts to try beside the operands' own, the conversion counted: "NHWC", "NCHW" (for every rank).
+        Layouts to try beside the operands' own, the conversion counted: "NHWC", "NCHW" (for every
+        rank).
     interface : str, optional
-        "descriptor": only algorithms of the descriptor call; "graph": only engines of cuDNN's backend; both, if not given.
+        "descriptor": only algorithms of the descriptor call; "graph": only engines of cuDNN's
+        backend; both, if not given.
     flush_l2 : bool
-        Time on the device with operands that are not in the second-level cache; eager calls are timed as they come.
+        Time on the device with operands that are not in the second-level cache; eager calls are
+        timed as they come.
     search : str
-        "heuristics": the engines that cuDNN's heuristics name, and those that need no compilation, of which Winograd's in true
-        float32 is one that they do not name.  "engines": besides, those that cuDNN compiles first.  "knobs": besides, for
-        `search_seconds` a problem, settings of their knobs that no heuristic names; what is found is saved like any other
-        choice.  Where no engine runs a problem, an RNN's for instance, there are no knobs: the table's `timing` says so.
+        "heuristics": the engines that cuDNN's heuristics name, and those that need no compilation,
+        of which Winograd's in true float32 is one that they do not name.  "engines": besides, those
+        that cuDNN compiles first.  "knobs": besides, for `search_seconds` a problem, settings of
+        their knobs that no heuristic names; what is found is saved like any other choice.  Where no
+        engine runs a problem, an RNN's for instance, there are no knobs: the table's `timing` says
+        so.
     search_seconds : float
         The seconds for knobs.
 

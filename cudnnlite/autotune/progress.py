@@ -73,7 +73,8 @@ def _bar(total: int) -> Iterator[Report]:
 
     name = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
     columns: tuple[Any, ...] = (MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), name)
-    # drawn when something is done, and not by a thread: that would take its time while calls are timed
+    # drawn when something is done, and not by a thread: that would take its time while calls are
+    # timed
     with Progress(
         *columns, console=Console(stderr=True), auto_refresh=False, redirect_stdout=False
     ) as bar:

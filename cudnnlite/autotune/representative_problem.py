@@ -12,8 +12,9 @@ from cudnnlite.specs import RNNDataSpec
 def representative_problem(problem: Problem) -> Problem:
     """Return the problem that is measured when a call poses this one.
 
-    A convolution stands for itself.  Sequences come in all lengths, and each would be measured anew: their number of steps is
-    rounded to 1, 2, 3, 4, 6, 8, 12, 16, ..., and lengths that differ become evenly spread ones.
+    A convolution stands for itself.  Sequences come in all lengths, and each would be measured
+    anew: their number of steps is rounded to 1, 2, 3, 4, 6, 8, 12, 16, ..., and lengths that differ
+    become evenly spread ones.
     """
     if problem.operation is not FORWARD:
         return problem

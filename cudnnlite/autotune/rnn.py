@@ -53,8 +53,9 @@ def search_rnn(
 ) -> AlgorithmTable:
     """Time and check every candidate on operands ("weights", "x", perhaps "hx", "cx"); the handle is waited for.
 
-    Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, last, with the reason.
-    Dropout is left out; `progress` is unused: there are no knobs, which the table's timing says where they were asked for.
+    Returns the best first by the policy's objective; what cannot be used, or is excluded and not
+    run, last, with the reason. Dropout is left out; `progress` is unused: there are no knobs, which
+    the table's timing says where they were asked for.
     """
     rows = [
         replace(row, why_not=policy.why_not(row, problem.spec.dtype)) for row in candidates(problem)

@@ -27,8 +27,8 @@ def random_array(
 ) -> DeviceArray:
     """Return an array of random values: normal with that standard deviation, -3 to 3 where they are integers.
 
-    The same seed gives the same values; gaps are filled too.  `alignment` is a power of two that divides the address, in bytes,
-    while twice that does not; 256 and more are all the same.
+    The same seed gives the same values; gaps are filled too.  `alignment` is a power of two that
+    divides the address, in bytes, while twice that does not; 256 and more are all the same.
     """
     offset = alignment if alignment < ALLOCATION_ALIGNMENT else 0
     memory = arrays.empty(handle.device, handle.stream, bytes_spec(spec.nbytes + offset))

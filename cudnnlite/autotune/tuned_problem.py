@@ -113,9 +113,9 @@ def shared_workspace(
 ) -> list[tuple[int, float]]:
     """Return what a model costs under one workspace that its problems use in turn: (bytes, milliseconds from there on).
 
-    The bytes grow and the total falls: each problem by its cheapest row that fits, by the time that the policy's objective
-    looks at.  The first bytes are the least that every problem can run in; those of which no row can be used, or none was
-    timed, are left out.
+    The bytes grow and the total falls: each problem by its cheapest row that fits, by the time that
+    the policy's objective looks at.  The first bytes are the least that every problem can run in;
+    those of which no row can be used, or none was timed, are left out.
     """
     # (bytes, problem, the milliseconds that it costs from there on)
     steps: list[tuple[int, int, float]] = []
@@ -138,7 +138,8 @@ def shared_workspace(
         if len(costs) == len(wanted):
             if curve and curve[-1][0] == size:
                 curve.pop()
-            # summed in the problems' order, so that the last total is exactly that of the cheapest rows
+            # summed in the problems' order, so that the last total is exactly that of the cheapest
+            # rows
             curve.append((size, sum(costs[index] for index in sorted(costs))))
     return curve
 

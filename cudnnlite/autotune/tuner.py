@@ -41,11 +41,13 @@ class Search(NamedTuple):
 
     # (handle, problem, alignments) -> operands by name: made up
     operands_of: Callable[..., Mapping[str, Any]]
-    # (handle, problem, operands) -> operands by name: the user's, found to be the problem's, none that is written
+    # (handle, problem, operands) -> operands by name: the user's, found to be the problem's, none
+    # that is written
     check: Callable[..., Mapping[str, Any]]
     # (handle, problem, policy, operands, progress) -> the best first
     search: Callable[..., AlgorithmTable]
-    # The operands whose alignment calls tell: to those of another alignment another choice may be right.
+    # The operands whose alignment calls tell: to those of another alignment another choice may be
+    # right.
     aligned: tuple[str, ...] = ()
 
 
@@ -67,13 +69,13 @@ class Tuner(Closable):
     handle : Handle
         What is timed on; waited for where something is measured.
     cache : TuningCache, str or Path, optional
-        Where choices are remembered: a cache, a folder, ":memory:".  If not given, what `TuningCache` has by default.
-        Times of the emulated device are never written to a cache.
+        Where choices are remembered: a cache, a folder, ":memory:".  If not given, what
+        `TuningCache` has by default. Times of the emulated device are never written to a cache.
     policy : TuningPolicy, optional
         What is wanted: the least wall time of a call, if not given.
     measure : bool
-        False: an operation for which nothing is remembered is left to the heuristic, with a warning; a fleet that was given
-        a cache then measures nothing by itself.
+        False: an operation for which nothing is remembered is left to the heuristic, with a
+        warning; a fleet that was given a cache then measures nothing by itself.
     progress : bool
         Whether a bar on stderr shows how far a search over knobs is.
 
@@ -129,8 +131,9 @@ class Tuner(Closable):
         # asked here: while a graph is recorded CUDA may not be asked
         self._memory = handle.device.memory_info()[1]
         self._uses_cache = handle.device.has_real_timing
-        # What goes into no cache, so that operations need not measure again: times that are not those of a GPU, tables that
-        # lack something that may be there later, and those in which nothing can be chosen.
+        # What goes into no cache, so that operations need not measure again: times that are not
+        # those of a GPU, tables that lack something that may be there later, and those in which
+        # nothing can be chosen.
         self._tables: dict[TuningKey, AlgorithmTable] = {}
         self.revision = 0
         self._warned_of: set[Problem] = set()  # problems that were left to the heuristic
@@ -157,14 +160,16 @@ class Tuner(Closable):
         problem : Problem
             What should be done.
         operands : mapping, optional
-            Data to measure with, instead of made-up values: of a convolution what it reads ("x" and "w"), and "out" where beta
-            is not 0; of an RNN "x" and "weights", and "hx" and "cx" where there are any.  None of them is written.  The problem
-            is measured now, and the result replaces what was remembered.
+            Data to measure with, instead of made-up values: of a convolution what it reads ("x" and
+            "w"), and "out" where beta is not 0; of an RNN "x" and "weights", and "hx" and "cx"
+            where there are any.  None of them is written.  The problem is measured now, and the
+            result replaces what was remembered.
 
         Returns
         -------
         AlgorithmTable
-            ``table.explain()`` says of each candidate why it was not chosen; ``table.best()`` is the choice, if there is one.
+            ``table.explain()`` says of each candidate why it was not chosen; ``table.best()`` is
+            the choice, if there is one.
 
         Raises
         ------
@@ -204,21 +209,23 @@ class Tuner(Closable):
         Parameters
         ----------
         problem : Problem
-            What should be done.  Where an RNN's lengths were never met, similar ones decide, so that sequences of many
-            lengths are measured a few times only.
+            What should be done.  Where an RNN's lengths were never met, similar ones decide, so
+            that sequences of many lengths are measured a few times only.
         alignments : mapping, optional
-            What each operand's address is a multiple of, in bytes: powers of two up to 256, which is assumed otherwise.
+            What each operand's address is a multiple of, in bytes: powers of two up to 256, which
+            is assumed otherwise.
         limit : int, optional
             Bytes of workspace, beside the policy's own limit; the handle's limit if not given.
         for_call : bool
-            Whether an operation asks: where there is no memory for measuring, its heuristic chooses.
+            Whether an operation asks: where there is no memory for measuring, its heuristic
+            chooses.
 
         Returns
         -------
         AlgorithmResult or None
-            To be passed to an operation as `algorithm`.  None, with a warning, where it would have to be measured, but may
-            not: while a CUDA graph is recorded on the handle's stream, or without `measure`; or, `for_call`, if there is no
-            memory for measuring.
+            To be passed to an operation as `algorithm`.  None, with a warning, where it would have
+            to be measured, but may not: while a CUDA graph is recorded on the handle's stream, or
+            without `measure`; or, `for_call`, if there is no memory for measuring.
 
         Raises
         ------
@@ -365,8 +372,9 @@ def autotuned(
 ) -> Iterator[Tuner]:
     """Let every operation on a handle that names no algorithm use the tuned choice, until the block ends.
 
-    The first call of each kind measures, unless the choice is remembered, and waits for the device.  On an H200 that took 0.1 s
-    for a convolution, and 1.3 s for a recurrent network (medians), more where cuDNN compiles PERSIST_DYNAMIC.
+    The first call of each kind measures, unless the choice is remembered, and waits for the device.
+    On an H200 that took 0.1 s for a convolution, and 1.3 s for a recurrent network (medians), more
+    where cuDNN compiles PERSIST_DYNAMIC.
 
     Parameters
     ----------

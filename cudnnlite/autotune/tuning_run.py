@@ -71,7 +71,8 @@ def tune_task(
     token: str = "",  # of `hand_over`
 ) -> Answer:
     """Tune a problem in a worker, on a `locked_device`, into a cache; NoDeviceError or LibraryError if it cannot work."""
-    # nothing outlives the task: a thread of a pool does not say when it ends, and a handle disturbs where it is closed
+    # nothing outlives the task: a thread of a pool does not say when it ends, and a handle disturbs
+    # where it is closed
     with locked_device(device, like, avoid) as found, TuningCache(cache) as opened:
         return tune_on(found, problem, policy, opened)
 
@@ -90,7 +91,8 @@ def tune_on(
         errors.NoAlgorithmError,
         errors.ArgumentError,
     ) as error:
-        # which is not the worker's fault; nor raised: an exception that is a MemoryError too does not travel through Dask
+        # which is not the worker's fault; nor raised: an exception that is a MemoryError too does
+        # not travel through Dask
         return Answer(why_none=str(error))
     entry = cache.get(make_key(problem, {}, policy, tuner.device))
     worker = Worker(os.uname().nodename, os.getpid(), tuner.device, handle.device.facts().uuid)
@@ -128,8 +130,9 @@ class TuningRun:
     ) -> None:
         """Let an executor's workers tune problems on a device, as in `locked_device`; and this thread, if it has a handle.
 
-        What they have not begun is taken back if this is left by an exception; what they have done is kept.  Of the futures
-        nothing is asked but `add_done_callback`, `cancel`, `done` and `result`.
+        What they have not begun is taken back if this is left by an exception; what they have done
+        is kept.  Of the futures nothing is asked but `add_done_callback`, `cancel`, `done` and
+        `result`.
         """
         work = _Work(self, executor, device, handle)
         try:
@@ -262,7 +265,8 @@ class _Work:
 def hand_over(executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     """Let an executor call a function; ArgumentError if it takes no work.
 
-    Its last argument is a token, another one each time: Dask answers equal calls once, and what was true may not be so now.
+    Its last argument is a token, another one each time: Dask answers equal calls once, and what was
+    true may not be so now.
     """
     try:
         return executor.submit(function, *arguments, os.urandom(16).hex())

@@ -21,9 +21,10 @@ class WorkerDiedError(BrokenExecutor):
 class WorkerPool(ThreadPoolExecutor):
     """So many processes, which are started now, and as many threads that wait for them.
 
-    A `ProcessPoolExecutor` imports the caller's program in every process, is broken as a whole when one dies, and leaves
-    processes behind that work on when the program is interrupted.  Here the death of a process fails the one call that it was
-    at (`WorkerDiedError`), and another takes its place; when the `with` block ends, or the program does, so do the processes.
+    A `ProcessPoolExecutor` imports the caller's program in every process, is broken as a whole when
+    one dies, and leaves processes behind that work on when the program is interrupted.  Here the
+    death of a process fails the one call that it was at (`WorkerDiedError`), and another takes its
+    place; when the `with` block ends, or the program does, so do the processes.
     """
 
     def __init__(self, count: int) -> None:
@@ -73,13 +74,15 @@ class _Process(Popen[bytes]):
         self.pipe, theirs = Pipe()
         paths = [path for path in sys.path if isinstance(path, str)]
         code = f"import sys; sys.path[:] = {paths!r}; from {__name__} import serve; serve({theirs.fileno()})"
-        # idle threads of NumPy's BLAS spin: those of two processes doubled the time of every call on 32 cores
+        # idle threads of NumPy's BLAS spin: those of two processes doubled the time of every call
+        # on 32 cores
         one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
         command, environment = (
             [sys.executable, "-c", code],
             one | os.environ,
         )  # what the user has set counts
-        # what libraries print is no part of the program's output, and Ctrl-C is the program's to handle
+        # what libraries print is no part of the program's output, and Ctrl-C is the program's to
+        # handle
         with theirs:
             super().__init__(
                 command,

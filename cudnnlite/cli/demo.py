@@ -20,7 +20,8 @@ from cudnnlite.cli.common import (
     say,
 )
 
-# Laplacian: each pixel against its eight neighbours, summed over the three colours, for each of three output channels.
+# Laplacian: each pixel against its eight neighbours, summed over the three colours, for each of
+# three output channels.
 EDGE_KERNEL = np.broadcast_to(
     np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32), (3, 3, 3, 3)
 )

@@ -35,7 +35,8 @@ REPEATABLE = (
     "problems",
 )  # of which one is a list, empty if not given
 CONVOLUTIONS = ("forward", "backward_data", "backward_filter")
-# What may follow the cell in --rnn.  In words: L is the number of layers to some, and a sequence's length to others.
+# What may follow the cell in --rnn.  In words: L is the number of layers to some, and a sequence's
+# length to others.
 _NEEDED = ("steps", "batch", "input", "hidden")
 RNN_WORDS = {
     **dict.fromkeys((*_NEEDED, "layers", "projection"), int),

@@ -38,7 +38,8 @@ def trace(
 ) -> None:
     """Run a Python script; print the C calls of cuDNN that it makes, with the host's microseconds in them.
 
-    What the script prints comes first.  Without a GPU, and where $CUDNNLITE_DEVICE is not set, the emulated device is taken.
+    What the script prints comes first.  Without a GPU, and where $CUDNNLITE_DEVICE is not set, the
+    emulated device is taken.
     """
     if not script.is_file():
         raise misuse(f"{script}: there is no such file")
@@ -62,7 +63,8 @@ def trace(
     with report_errors():
         try:
             with traced() as found:
-                # it ends by reading the arrays of the script, which `left` holds, if only by its traceback
+                # it ends by reading the arrays of the script, which `left` holds, if only by its
+                # traceback
                 try:
                     left = runpy.run_path(str(script), run_name="__main__")
                 except SystemExit as end:

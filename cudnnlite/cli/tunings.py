@@ -47,7 +47,8 @@ def lines_of(
 ) -> Iterator[str]:
     """Yield the lines for people: of a single problem, or with `explain` of every one, all candidates too.
 
-    `policy` is as the user gave it; `saved` is the folder that remembers it, if any; `tables` stand instead of the summary.
+    `policy` is as the user gave it; `saved` is the folder that remembers it, if any; `tables` stand
+    instead of the summary.
     """
     facts, tunings, limit = tuning.facts, tuning.tunings, policy.workspace_limit
     yield f"{facts['device']}, cuDNN {facts['cuDNN']}, cudnnlite {facts['cudnnlite']}"
@@ -256,7 +257,8 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
     lines = []
     for row in rows:
         line = io.StringIO(newline="")
-        # A writer quotes what is in its line terminator, and spreadsheets begin a row at a carriage return too.
+        # A writer quotes what is in its line terminator, and spreadsheets begin a row at a carriage
+        # return too.
         csv.writer(line, lineterminator="\r\n").writerow(map(_without_formula, row))
         lines.append(line.getvalue().removesuffix("\r\n") + "\n")
     return "".join(lines)

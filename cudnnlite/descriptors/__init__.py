@@ -1,6 +1,7 @@
 """Descriptors: each owns one native object, is made from a spec, and reads itself back.
 
-They need no device: they belong to the process-wide libcudnn and serve every handle.  (What is the exception says so.)
+They need no device: they belong to the process-wide libcudnn and serve every handle.  (What is the
+exception says so.)
 """
 
 from cudnnlite.descriptors.convolution import ConvolutionDescriptor

@@ -32,10 +32,12 @@ class ConvolutionDescriptor(
     Parameters
     ----------
     padding, stride, dilation, groups, mode, compute_type, math_type, reorder_type
-        As in `ConvolutionSpec`; `padding` may be a whole spec.  The compute type is float32 if not given.
+        As in `ConvolutionSpec`; `padding` may be a whole spec.  The compute type is float32 if not
+        given.
     spatial_rank : int, optional
-        The number of spatial axes, where padding, stride and dilation are plain numbers; 2 if not given.  A 1-D
-        convolution is told to cuDNN, which has none, as a 2-D one over images one pixel high.
+        The number of spatial axes, where padding, stride and dilation are plain numbers; 2 if not
+        given.  A 1-D convolution is told to cuDNN, which has none, as a 2-D one over images one
+        pixel high.
 
     Examples
     --------
@@ -109,7 +111,8 @@ class ConvolutionDescriptor(
     def output_shape(self, x: TensorDescriptor, w: FilterDescriptor) -> tuple[int, ...]:
         """Return the output's shape as cuDNN computes it (`cudnnGetConvolutionNdForwardOutputDim`).
 
-        A 1-D convolution's is of rank 3 again.  For a spec's own answer, see `ConvolutionSpec.output_shape`.
+        A 1-D convolution's is of rank 3 again.  For a spec's own answer, see
+        `ConvolutionSpec.output_shape`.
         """
         for argument, given, kind in (("x", x, TensorDescriptor), ("w", w, FilterDescriptor)):
             instance_of(given, kind, argument, "; shapes go to ConvolutionSpec.output_shape")

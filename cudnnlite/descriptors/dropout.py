@@ -15,7 +15,8 @@ from cudnnlite.specs.layers import DropoutSpec
 class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=DropoutSpec):
     """A `cudnnDropoutDescriptor_t`: a probability, and the random number generator's states on a device.
 
-    Unlike the other descriptors it belongs to a handle.  The states are advanced by each training call that uses it.
+    Unlike the other descriptors it belongs to a handle.  The states are advanced by each training
+    call that uses it.
 
     Parameters
     ----------

@@ -98,12 +98,13 @@ def _complete(cls: type[NativeObject[Any]], spec: str) -> None:
 class NativeObject(Closable, Generic[NativeT]):
     """A context-managed owner of one native object.
 
-    `close()` may be called twice; after it every use raises `ClosedError`.  An object that is garbage collected without it
-    is destroyed all the same, with a `ResourceWarning`; one that is alive when the interpreter ends is left to the process's
-    end, because destroying native objects then can crash.
+    `close()` may be called twice; after it every use raises `ClosedError`.  An object that is
+    garbage collected without it is destroyed all the same, with a `ResourceWarning`; one that is
+    alive when the interpreter ends is left to the process's end, because destroying native objects
+    then can crash.
 
-    Subclasses describe the fresh object in `_set`, and read one back in `read`.  The names of the C functions follow from the
-    type's; the docstring is completed.
+    Subclasses describe the fresh object in `_set`, and read one back in `read`.  The names of the C
+    functions follow from the type's; the docstring is completed.
 
     Parameters
     ----------

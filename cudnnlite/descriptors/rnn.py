@@ -31,15 +31,17 @@ from cudnnlite.specs.frozen import whole_or_made
 class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec):
     """A `cudnnRNNDescriptor_t`.
 
-    Where the spec clips, that is set by `cudnnRNNSetClip_v9`; by the `_v8` functions where the library has no `_v9`.
+    Where the spec clips, that is set by `cudnnRNNSetClip_v9`; by the `_v8` functions where the
+    library has no `_v9`.
 
     Parameters
     ----------
     spec : RNNSpec
         The network.
     algorithm : RNNAlgo or str
-        The algorithm.  cuDNN takes any here, and refuses later; PERSIST_DYNAMIC also needs `cudnnBuildRNNDynamic` with a
-        handle, without which it computes garbage: `rnn_forward` sees to that.
+        The algorithm.  cuDNN takes any here, and refuses later; PERSIST_DYNAMIC also needs
+        `cudnnBuildRNNDynamic` with a handle, without which it computes garbage: `rnn_forward` sees
+        to that.
     padded_io : bool
         Whether unpacked data may hold sequences of different lengths.
     dropout : DropoutDescriptor, optional

@@ -32,7 +32,8 @@ class TensorDescriptor(NativeObject[cudnnTensorDescriptor_t], describes=TensorSp
     Raises
     ------
     ArgumentError
-        As in `TensorSpec`; also for an empty batch and for 2^31 values or more, which cuDNN's descriptors cannot express.
+        As in `TensorSpec`; also for an empty batch and for 2^31 values or more, which cuDNN's
+        descriptors cannot express.
 
     Examples
     --------

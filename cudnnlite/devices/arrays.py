@@ -42,11 +42,13 @@ ArrayT = TypeVar("ArrayT", bound="DeviceArray")
 class DeviceArray(NonCopyable):
     """An array in device memory.
 
-    Made by `Handle.array`, `Handle.empty`, `Handle.view` and by operations.  Its memory is freed, in stream order, when the
-    last owner is gone: this object, a view of it, or whoever took it through `__dlpack__`.
+    Made by `Handle.array`, `Handle.empty`, `Handle.view` and by operations.  Its memory is freed,
+    in stream order, when the last owner is gone: this object, a view of it, or whoever took it
+    through `__dlpack__`.
 
-    ``x[...]`` with integers, slices of positive steps and ``...`` is a view: the same memory, without a copy.  An array
-    keeps one axis at least: a single value has shape ``(1,)``.  There is no arithmetic: that is CuPy's, PyTorch's and NumPy's.
+    ``x[...]`` with integers, slices of positive steps and ``...`` is a view: the same memory,
+    without a copy.  An array keeps one axis at least: a single value has shape ``(1,)``.  There is
+    no arithmetic: that is CuPy's, PyTorch's and NumPy's.
 
     Attributes
     ----------
@@ -61,8 +63,8 @@ class DeviceArray(NonCopyable):
     readonly : bool
         Whether the owner forbids writing; then it cannot be an output.
     stream : stream object
-        What orders its memory: copies to the host, and the freeing, happen on it.  A call on another stream waits for it
-        first, and it for that call afterwards.
+        What orders its memory: copies to the host, and the freeing, happen on it.  A call on
+        another stream waits for it first, and it for that call afterwards.
 
     Examples
     --------
@@ -190,8 +192,8 @@ class DeviceArray(NonCopyable):
     def fill(self, value: float, *, stream: Any = None, casting: str | None = None) -> None:
         """Set every value, in stream order: on the array's own stream, or on another that waits for it; gaps stay as they are.
 
-        Floats are rounded to the dtype; a value that would lose anything else is an ArgumentError but with `casting` as in
-        `Handle.array`, a read-only array an ArrayTypeError.
+        Floats are rounded to the dtype; a value that would lose anything else is an ArgumentError
+        but with `casting` as in `Handle.array`, a read-only array an ArrayTypeError.
         """
         self._check_written("fill")
         number = host_values(value, self.dtype, casting)
@@ -216,9 +218,10 @@ class DeviceArray(NonCopyable):
         Parameters
         ----------
         source : array_like or device array
-            Of this shape.  Host values are converted as by `Handle.array`.  Pageable memory may be changed after the return;
-            pinned memory (`Handle.pinned`), from which the copy is asynchronous, once the stream got there.  An array on the
-            device must have this dtype and these strides, and no gaps (`transform_tensor` converts).
+            Of this shape.  Host values are converted as by `Handle.array`.  Pageable memory may be
+            changed after the return; pinned memory (`Handle.pinned`), from which the copy is
+            asynchronous, once the stream got there.  An array on the device must have this dtype
+            and these strides, and no gaps (`transform_tensor` converts).
         stream : stream object, optional
             To enqueue it on, instead of the array's own; each then waits for the other.
         casting : str, optional
@@ -227,7 +230,8 @@ class DeviceArray(NonCopyable):
         Raises
         ------
         ArgumentError, ArrayTypeError
-            A wrong shape, dtype or strides; no numbers, or on another device; this array is read-only.
+            A wrong shape, dtype or strides; no numbers, or on another device; this array is
+            read-only.
         """
         self._check_written("copy_from")
         found = find_on_device(self.device, self.stream, source)
@@ -249,8 +253,8 @@ class DeviceArray(NonCopyable):
         Parameters
         ----------
         target : ndarray
-            Of this shape and dtype.  One by `Handle.pinned`, in the memory order of the array, makes the copy asynchronous:
-            `Handle.synchronize` tells that it is there.
+            Of this shape and dtype.  One by `Handle.pinned`, in the memory order of the array,
+            makes the copy asynchronous: `Handle.synchronize` tells that it is there.
         stream : stream object, optional
             As in `copy_from`.
 
@@ -457,7 +461,8 @@ def move_values(target: DeviceArray, source: DeviceArray, stream: Any) -> None:
 def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:
     """View any array on the device, without a copy; `argument` is its name.
 
-    ArrayTypeError for a host array, one on another device, or no array at all; ArgumentError for what cuDNN cannot be told.
+    ArrayTypeError for a host array, one on another device, or no array at all; ArgumentError for
+    what cuDNN cannot be told.
     """
     if isinstance(array, DeviceArray):
         if array.device is not device:

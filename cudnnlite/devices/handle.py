@@ -54,16 +54,16 @@ class Handle(NativeObject[cudnnHandle_t]):
     Parameters
     ----------
     device : str, int or device object, optional
-        'cuda', 'cuda:1', 1, 'emulated', 'auto', or a `cuda.core.Device`.  If not given, the environment variable
-        `CUDNNLITE_DEVICE` decides; 'cuda' if that is not set.
+        'cuda', 'cuda:1', 1, 'emulated', 'auto', or a `cuda.core.Device`.  If not given, the
+        environment variable `CUDNNLITE_DEVICE` decides; 'cuda' if that is not set.
     stream : stream object or int, optional
-        What calls are enqueued on: a `cuda.core.Stream`, anything with `__cuda_stream__`, PyTorch's or CuPy's stream, or an
-        address.  CUDA's default stream if not given.
+        What calls are enqueued on: a `cuda.core.Stream`, anything with `__cuda_stream__`, PyTorch's
+        or CuPy's stream, or an address.  CUDA's default stream if not given.
     workspace_limit : int or str, optional
         The most workspace a call may use: bytes, "64 MiB", or "10%" of the device's memory.
     check_same_thread : bool
-        Whether use from another thread than the one that made it is an error.  cuDNN's handles are not thread-safe: make
-        one for each thread, or set this to False and see to the locking.
+        Whether use from another thread than the one that made it is an error.  cuDNN's handles are
+        not thread-safe: make one for each thread, or set this to False and see to the locking.
 
     Raises
     ------
@@ -205,17 +205,19 @@ class Handle(NativeObject[cudnnHandle_t]):
         Parameters
         ----------
         values : array_like
-            A host array of logical shape ``(N, C, *spatial)``, whatever the layout, which is packed on its way; or an array
-            on this device, which is copied as it lies, gaps included (`DeviceArray.copy` packs), or packed by way of the host
-            where a dtype or a layout is given.
+            A host array of logical shape ``(N, C, *spatial)``, whatever the layout, which is packed
+            on its way; or an array on this device, which is copied as it lies, gaps included
+            (`DeviceArray.copy` packs), or packed by way of the host where a dtype or a layout is
+            given.
         dtype : str or numpy dtype, optional
-            To convert to; a vector type such as "int8x32" packs channels together.  The array's own if not given.
+            To convert to; a vector type such as "int8x32" packs channels together.  The array's own
+            if not given.
         layout : str, optional
             "NCHW", "NHWC", "NCHW_VECT_C", ...; channels first if not given.
         casting : str, optional
-            "unsafe": convert as NumPy does, whatever is lost.  If not given, floats are rounded to those of the dtype, and
-            what would lose anything else is refused: values that are too large, fractions or NaN as integers, imaginary
-            parts, masks.
+            "unsafe": convert as NumPy does, whatever is lost.  If not given, floats are rounded to
+            those of the dtype, and what would lose anything else is refused: values that are too
+            large, fractions or NaN as integers, imaginary parts, masks.
 
         Returns
         -------
@@ -224,7 +226,8 @@ class Handle(NativeObject[cudnnHandle_t]):
         Raises
         ------
         ArgumentError
-            A dtype, layout or shape that cuDNN has not got, or a conversion that would lose something.
+            A dtype, layout or shape that cuDNN has not got, or a conversion that would lose
+            something.
         ArrayTypeError
             No numbers: text, dates, objects.
         DeviceMemoryError
@@ -292,8 +295,9 @@ class Handle(NativeObject[cudnnHandle_t]):
     ) -> np.ndarray[Any, Any]:
         """Make a host array in page-locked memory, with undefined contents.
 
-        `DeviceArray.copy_from` and `copy_to` are asynchronous with it; on the emulated device nothing is, and it is an ordinary
-        array.  Shape, dtype and layout are those of the device array, so that its memory has the same order.
+        `DeviceArray.copy_from` and `copy_to` are asynchronous with it; on the emulated device
+        nothing is, and it is an ordinary array.  Shape, dtype and layout are those of the device
+        array, so that its memory has the same order.
 
         Examples
         --------
@@ -315,14 +319,16 @@ class Handle(NativeObject[cudnnHandle_t]):
     def view(self, array: AnyArray) -> arrays.DeviceArray:
         """View an array on this device, without a copy, as one that belongs to this handle's stream.
 
-        Operations view other libraries' arrays by themselves; a view made once saves that time on each call.  An array that
-        belongs to another stream is waited for once, here, and no longer on each call: so two streams can share weights.
-        The memory must then stay alive, and unwritten, until the work on both is done.
+        Operations view other libraries' arrays by themselves; a view made once saves that time on
+        each call.  An array that belongs to another stream is waited for once, here, and no longer
+        on each call: so two streams can share weights. The memory must then stay alive, and
+        unwritten, until the work on both is done.
 
         Parameters
         ----------
         array : object
-            A DeviceArray, or anything with `__dlpack__` or `__cuda_array_interface__`: CuPy, PyTorch, JAX, Numba.
+            A DeviceArray, or anything with `__dlpack__` or `__cuda_array_interface__`: CuPy,
+            PyTorch, JAX, Numba.
 
         Raises
         ------

@@ -16,8 +16,8 @@ from cudnnlite.sizes import format_size, parse_size
 class Workspace(NonCopyable):
     """Scratch memory for one handle, one buffer for each stream that the handle was set to.
 
-    A buffer only grows.  Calls on one stream run one after the other, so they can share it; when it has to grow, the old
-    memory is freed in stream order, behind the calls that still use it.
+    A buffer only grows.  Calls on one stream run one after the other, so they can share it; when it
+    has to grow, the old memory is freed in stream order, behind the calls that still use it.
 
     Parameters
     ----------
@@ -41,7 +41,8 @@ class Workspace(NonCopyable):
 
     def __init__(self, device: Device, limit: int | str | None = None) -> None:
         self._device: Device = get_device(device)
-        # by the stream's address; the stream is kept, so that its address cannot come to mean another one
+        # by the stream's address; the stream is kept, so that its address cannot come to mean
+        # another one
         self._buffers: dict[int, tuple[Any, Any]] = {}
         self._leased: set[int] = set()
         self._kept: set[int] = set()  # whose buffer is somebody else's too
@@ -57,7 +58,8 @@ class Workspace(NonCopyable):
     def limit(self) -> int | None:
         """The largest buffer in bytes, or None.  Settable, with the same values as the constructor takes.
 
-        A limit that is lowered holds for what is wanted from now on; `release` gives back what is held.
+        A limit that is lowered holds for what is wanted from now on; `release` gives back what is
+        held.
         """
         return self._limit
 
@@ -93,8 +95,8 @@ class Workspace(NonCopyable):
     def reserve(self, nbytes: int, stream: Any, limit: int | None = None) -> int:
         """Return the address of at least `nbytes` on `stream`, growing its buffer if needed; 0 for no bytes.
 
-        The address is good for calls enqueued on `stream` before the next `reserve` or `release`.  A `limit` in bytes counts
-        instead of the workspace's own.
+        The address is good for calls enqueued on `stream` before the next `reserve` or `release`.
+        A `limit` in bytes counts instead of the workspace's own.
 
         Raises
         ------
@@ -171,7 +173,8 @@ class Workspace(NonCopyable):
     def keep(self, stream: Any) -> object:
         """Return what owns the buffer of a stream, None if there is none.
 
-        Its memory lives for as long as that, even where the buffer is replaced or released meanwhile: a graph has its address.
+        Its memory lives for as long as that, even where the buffer is replaced or released
+        meanwhile: a graph has its address.
         """
         key = int(stream.handle)
         if key not in self._buffers:

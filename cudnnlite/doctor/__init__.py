@@ -1,7 +1,7 @@
 """`cudnnlite doctor`: what is installed here, what is wrong with it, and what to do about it.
 
-What has to be tried is tried in a process of its own (`probe`).  Then functions that look at nothing but the facts say what is
-wrong; one that fails keeps none of the others from being told.
+What has to be tried is tried in a process of its own (`probe`).  Then functions that look at
+nothing but the facts say what is wrong; one that fails keeps none of the others from being told.
 """
 
 from __future__ import annotations

@@ -236,7 +236,8 @@ def _devices(
     devices: list[list[str]], library: Mapping[str, Any], wanted: str, chosen: int
 ) -> Iterator[Finding]:
     cudnn, newest, built = (library.get(name, 0) for name in ("number", "newest_gpu", "cudart"))
-    # cuDNN's binaries have code for 5.0 and newer up to 9.10 (for CUDA 12), for 7.5 and newer since 9.11 and for CUDA 13
+    # cuDNN's binaries have code for 5.0 and newer up to 9.10 (for CUDA 12), for 7.5 and newer since
+    # 9.11 and for CUDA 13
     oldest = 75 if cudnn >= 91100 or built >= 13000 else 50
     for index, (name, capability, _, uuid) in enumerate(devices):
         text, number = (
@@ -281,7 +282,8 @@ _SLOW, _PRELOADED = (
     "each kernel is waited for: calls are slow",
     "every program started from here has these libraries",
 )
-# Variable, what its value has to match, how bad that is, why, and what to do; the first that fits counts.
+# Variable, what its value has to match, how bad that is, why, and what to do; the first that fits
+# counts.
 _RULES = (
     ("NVIDIA_TF32_OVERRIDE", "0", NOTE, "float32 never uses TF32: more exact, slower", "unset it"),
     (

@@ -1,7 +1,7 @@
 """The libcudnn in use, its parts, the other copies on the machine, and what cuDNN opens by name: cuBLAS and NVRTC.
 
-No copy is loaded to learn its version: its parts export that as a constant (`cudnn_graph_version` and the like), which is read
-from their files.
+No copy is loaded to learn its version: its parts export that as a constant (`cudnn_graph_version`
+and the like), which is read from their files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from cudnnlite.doctor.environment import LIB_FOLDERS, by_folder, split_path, ver
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, first
 from cudnnlite.doctor.probe import Probe
 
-# what programs ask the loader for: libcudnn.so.9; and as wheels are repaired: libcudnn-74a4c495.so.9.1.0
+# what programs ask the loader for: libcudnn.so.9; and as wheels are repaired:
+# libcudnn-74a4c495.so.9.1.0
 _FRONT = re.compile(r"libcudnn\.so\.[0-9]+|libcudnn-[0-9a-f]+\.so(\.[0-9]+)*")
 _PART = re.compile(r"libcudnn_([a-z_]+?)(-[0-9a-f]+)?\.so(\.[0-9]+)*")
 _CACHE_LINE = re.compile(r"^\s*\S+ \(.*\) => (/.*)/", re.MULTILINE)
@@ -105,7 +106,8 @@ class Copy(NamedTuple):
 class LibraryFacts(NamedTuple):
     """What was gathered: steps of the probe, and the files that it had loaded; copies; cuDNN's wheels; what cuDNN needs.
 
-    `needs` are, of cuBLAS and NVRTC: the name, the file that cuDNN gets or '', and one that it does not see or ''.
+    `needs` are, of cuBLAS and NVRTC: the name, the file that cuDNN gets or '', and one that it does
+    not see or ''.
     """
 
     loaded: Mapping[str, Any]
@@ -257,7 +259,8 @@ def _look_at(path: str, found: dict[str, str]) -> Copy:
                 and (version := read_version(other))
             ):
                 parts.setdefault(name[1], version)
-    # the front asks the graph library for its version (in cuDNN 8, ops did); without either, what any part says
+    # the front asks the graph library for its version (in cuDNN 8, ops did); without either, what
+    # any part says
     stated = [parts[part] for part in ("graph", "ops", *parts) if part in parts]
     numbers = _numbers(path) if _numbers(path).count(".") == 2 else ""
     return Copy(path, [*stated, numbers][0], parts, found)
@@ -425,7 +428,8 @@ def _fix(facts: LibraryFacts) -> str:
     ]
     nines = [copy for copy in facts.copies if _numbers(copy.path)[:1] == "9"]
     named = [copy for copy in nines if copy.path in message]  # it was found, and cannot be loaded
-    # cuda-pathfinder looks for cuBLAS first, and complains of that even where there is no cuDNN either
+    # cuda-pathfinder looks for cuBLAS first, and complains of that even where there is no cuDNN
+    # either
     cublas = "libcublas" in message and any(set(copy.found) - {_ASIDE} for copy in nines)
     there = [copy.folder for copy in nines if error == "LibraryNotFoundError"]
     missing = _MISSING.findall(message)

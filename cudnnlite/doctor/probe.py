@@ -1,7 +1,7 @@
 """What can only be learnt by trying it, done in a process of its own, because it may end that process.
 
-`run_probe` starts `main` there, which writes a line of JSON before and after each step: import the packages, load libcudnn, ask
-CUDA, convolve.
+`run_probe` starts `main` there, which writes a line of JSON before and after each step: import the
+packages, load libcudnn, ask CUDA, convolve.
 
 C function: `cudnnGetMaxDeviceVersion`.
 """
@@ -110,8 +110,8 @@ def read_probe(written: bytes, end: str) -> Probe:
 def main(descriptor: int, device: str, packages: Iterable[str]) -> None:
     """Do the steps, and write what they find to an open file: what libraries print must not come between.
 
-    `device` is where to convolve; 'auto' is CUDA if this process sees a GPU, the emulated one if not; nowhere with 'none', and
-    where it cannot work.  `packages` are imported first.
+    `device` is where to convolve; 'auto' is CUDA if this process sees a GPU, the emulated one if
+    not; nowhere with 'none', and where it cannot work.  `packages` are imported first.
     """
     with open(descriptor, "w", encoding="utf-8", closefd=False) as out:
         for package in packages:

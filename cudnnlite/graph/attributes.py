@@ -57,7 +57,8 @@ ENUMS_OF_ATTRIBUTES: dict[str, type[CEnum]] = {
     "RESHAPE_MODE": enums.BackendReshapeMode,
     "MOE_GROUPED_MATMUL_MODE": enums.MoeGroupedMatmulMode,
 }
-# what cuDNN would miss when a descriptor is finalised, of the kinds that operations here are made of
+# what cuDNN would miss when a descriptor is finalised, of the kinds that operations here are made
+# of
 REQUIRED = {
     "TENSOR": ("data_type", "dimensions", "strides", "byte_alignment", "unique_id"),
     "CONVOLUTION": (

@@ -21,15 +21,17 @@ from cudnnlite.graph.attributes import C_TYPES, KINDS_READ, REQUIRED, attribute,
 class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
     """A `cudnnBackendDescriptor_t` of any kind: attributes in, `finalize()`, attributes out.
 
-    Whatever cuDNN's graph API can express can be written with it.  Attributes have cuDNN's names without the kind's own, in
-    lower case: ``CUDNN_ATTR_TENSOR_UNIQUE_ID`` is `unique_id` of a "TENSOR".
+    Whatever cuDNN's graph API can express can be written with it.  Attributes have cuDNN's names
+    without the kind's own, in lower case: ``CUDNN_ATTR_TENSOR_UNIQUE_ID`` is `unique_id` of a
+    "TENSOR".
 
     Parameters
     ----------
     handle : Handle or CudnnApi
         Whose function table is called; it is not kept alive.
     kind : BackendDescriptorType or str
-        "TENSOR", "CONVOLUTION", "OPERATION_CONVOLUTION_FORWARD", "OPERATIONGRAPH", "ENGINEHEUR", ...
+        "TENSOR", "CONVOLUTION", "OPERATION_CONVOLUTION_FORWARD", "OPERATIONGRAPH", "ENGINEHEUR",
+        ...
     **attributes
         To be set now; see `set`.
 
@@ -112,8 +114,8 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
         name : str
             Its name without the kind's, in lower case.
         value : object
-            A number, a bool, an enum's member or its name, a dtype, a handle, another descriptor; a sequence of them where
-            cuDNN takes several.
+            A number, a bool, an enum's member or its name, a dtype, a handle, another descriptor; a
+            sequence of them where cuDNN takes several.
         type_name : str, optional
             "DOUBLE" where cuDNN takes that instead of the usual "FLOAT".
 

@@ -51,8 +51,9 @@ class ExecutionPlan(PreparedCall):
 
     Notes
     -----
-    C functions: `cudnnBackendExecute`; for addresses that were not seen lately, `cudnnBackendInitialize` or
-    `cudnnBackendCreateDescriptor`, `cudnnBackendSetAttribute`, `cudnnBackendFinalize` of a variant pack.
+    C functions: `cudnnBackendExecute`; for addresses that were not seen lately,
+    `cudnnBackendInitialize` or `cudnnBackendCreateDescriptor`, `cudnnBackendSetAttribute`,
+    `cudnnBackendFinalize` of a variant pack.
     """
 
     def __init__(self, graph: Graph, configuration: Configuration, stack: ExitStack) -> None:
@@ -65,7 +66,8 @@ class ExecutionPlan(PreparedCall):
         super().__init__(handle.api.bound("cudnnBackendExecute"), handle.ptr, plan.ptr, None)
         self._api, self._common = handle.api, self.arguments[:2]
         self._stack = stack.enter_context(ExitStack())  # of the packs, for as long as they come
-        # by addresses in the graph's order and the workspace, the latest ones; the oldest is made anew when there are many
+        # by addresses in the graph's order and the workspace, the latest ones; the oldest is made
+        # anew when there are many
         self._known: dict[tuple[int, ...], _Pack] = {}
         self._stack.callback(self._known.clear)
         self._spare: _Pack | None = None

@@ -155,8 +155,8 @@ def convolution_graph(
 ) -> Graph:
     """Return the graph of one convolution; `handle` and `stack` as in `Graph`.
 
-    `kind` is the backend operation, "OPERATION_CONVOLUTION_FORWARD"; `specs` are the operands', by the names that its
-    attributes have too.
+    `kind` is the backend operation, "OPERATION_CONVOLUTION_FORWARD"; `specs` are the operands', by
+    the names that its attributes have too.
     """
     graph = Graph(handle, stack)
     operands = {name: graph.tensor(name, spec) for name, spec in specs.items()}
@@ -178,10 +178,11 @@ def fused_graph(
 ) -> Graph:
     """Return the graph of y = activation(alpha * conv(x, w) + alpha2 * z + bias).
 
-    In this order, and with `alpha` as a scalar of the addition of z, an H200 has engines in every data type and layout; with
-    the scalar at the convolution, or at the bias, it has none.
+    In this order, and with `alpha` as a scalar of the addition of z, an H200 has engines in every
+    data type and layout; with the scalar at the convolution, or at the bias, it has none.
 
-    `specs` are of "x", "w", "bias", "z" where that is added, "y"; `handle` and `stack` as in `Graph`.
+    `specs` are of "x", "w", "bias", "z" where that is added, "y"; `handle` and `stack` as in
+    `Graph`.
     """
     graph = Graph(handle, stack)
     tensors = {name: graph.tensor(name, spec) for name, spec in specs.items()}

@@ -25,9 +25,11 @@ from cudnnlite.sizes import format_size
 from cudnnlite.texts import printable
 
 SCHEMA = 1  # of `to_json`: a higher one where a key changes its meaning or goes
-# the problems that take the most time have charts; with them for hundreds the page would be tens of MB
+# the problems that take the most time have charts; with them for hundreds the page would be tens of
+# MB
 MOST_CHARTED = 40
-# in the tags of an SVG: no link goes to a group, the page has its own fonts and colours, two decimals are enough
+# in the tags of an SVG: no link goes to a group, the page has its own fonts and colours, two
+# decimals are enough
 _EDITS = [
     (re.compile(pattern), new)
     for pattern, new in (
@@ -49,16 +51,18 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
     tunings : sequence of TunedProblem
         What was tuned.
     facts : mapping
-        Versions, device, time; under 'policy' what `TuningPolicy.to_plain` returns, under 'model' what was tuned.
+        Versions, device, time; under 'policy' what `TuningPolicy.to_plain` returns, under 'model'
+        what was tuned.
 
     Returns
     -------
     dict
-        'schema' (the number of this layout), 'facts', 'problems' and 'model'.  A problem has all its candidates under 'rows',
-        each as `cudnnlite.autotune.entries.row_to_plain` writes it; 'chosen', 'runner_up' and 'pareto' are indices of these.
-        Of a model 'gains' are, for "cudnnFind" and the "heuristic", how many times as fast the choices are as the candidates
-        that it ranks first, of which math types these are, and of how many problems that is known; None where it is of none.
-        A figure that is missing, or that is no finite number, is None.
+        'schema' (the number of this layout), 'facts', 'problems' and 'model'.  A problem has all
+        its candidates under 'rows', each as `cudnnlite.autotune.entries.row_to_plain` writes it;
+        'chosen', 'runner_up' and 'pareto' are indices of these. Of a model 'gains' are, for
+        "cudnnFind" and the "heuristic", how many times as fast the choices are as the candidates
+        that it ranks first, of which math types these are, and of how many problems that is known;
+        None where it is of none. A figure that is missing, or that is no finite number, is None.
 
     Raises
     ------
@@ -113,7 +117,8 @@ def write_html(
     Raises
     ------
     ArgumentError, MissingPackageError
-        An argument is no good, or the file cannot be written; jinja2 or matplotlib is not installed.
+        An argument is no good, or the file cannot be written; jinja2 or matplotlib is not
+        installed.
     """
     path, plain = plots.file_of(path), to_json(tunings, facts)
     try:
@@ -156,7 +161,8 @@ def _gain(run: ModelTuning, rank: str) -> dict[str, Any] | None:
         if ranked and (total := tuned.total_ms(run.policy)):
             first = min(ranked, key=lambda row: getattr(row, rank))
             math_types.add(str(first.math_type))
-            # of what is no match for the best no call was timed: it takes the device's time at least
+            # of what is no match for the best no call was timed: it takes the device's time at
+            # least
             spent.append((tuned.count * (cost(first, run.policy) or first.time_ms or 0.0), total))
     before, after = map(sum, zip(*spent, strict=True)) if spent else (0, 1)
     return (
@@ -252,8 +258,8 @@ def _charts(tunings: Sequence[TunedProblem], policy: Policy) -> dict[int, list[t
 def inline_svg(figure: Any, name: str, label: str) -> str:
     """Return a figure as an <svg> element that can stand in a page beside others, none of which has the same name.
 
-    Its colours become the page's variables (``--ink``, ``--bar``, ...), where it has them; the label is for those who cannot
-    see it.
+    Its colours become the page's variables (``--ink``, ``--bar``, ...), where it has them; the
+    label is for those who cannot see it.
     """
     written = io.StringIO()
     with plots.import_matplotlib().rc_context({"svg.hashsalt": name}):

@@ -1,6 +1,7 @@
 """Charts of searches with matplotlib: times of candidates, time against workspace, and what a model spends where.
 
-Times are in milliseconds.  Figures are made without pyplot, so that a program's own figures and backend are left alone.
+Times are in milliseconds.  Figures are made without pyplot, so that a program's own figures and
+backend are left alone.
 """
 
 from __future__ import annotations
@@ -88,8 +89,9 @@ def plot_times(
     Returns
     -------
     Axes
-        Each bar is as long as the time in milliseconds, with half the distance between the quartiles to both sides of its
-        end, and a diamond at the time that cudnnFind reported.  What is more than twelve times the best is beyond the edge.
+        Each bar is as long as the time in milliseconds, with half the distance between the
+        quartiles to both sides of its end, and a diamond at the time that cudnnFind reported.  What
+        is more than twelve times the best is beyond the edge.
     """
     place = None if chosen is None else place_of(table, chosen)
     timed = timed_rows(table)
@@ -148,8 +150,8 @@ def plot_pareto(
     Returns
     -------
     Axes
-        To the right bytes, linear up to 64 KiB and logarithmic from there; upwards milliseconds, logarithmic where they
-        differ much.
+        To the right bytes, linear up to 64 KiB and logarithmic from there; upwards milliseconds,
+        logarithmic where they differ much.
     """
     place = None if chosen is None else place_of(table, chosen)
     points = {index: (table[index].workspace, ms) for index, ms in timed_rows(table).items()}
@@ -198,7 +200,8 @@ def plot_model(
     Parameters
     ----------
     tunings : sequence of TunedProblem
-        The model.  Problems for which nothing was chosen have no bar; of more than 40, the smallest share one.
+        The model.  Problems for which nothing was chosen have no bar; of more than 40, the smallest
+        share one.
     ax : matplotlib Axes, optional
         As in `plot_times`, and returned.
     policy : mapping, optional
@@ -238,7 +241,8 @@ def plot_workspace(
     tunings, ax
         As in `plot_model`.
     policy : mapping, optional
-        Its objective says which time counts; its workspace limit, where that is in bytes, is drawn as a line.
+        Its objective says which time counts; its workspace limit, where that is in bytes, is drawn
+        as a line.
     """
     curve, totals = shared_workspace(tunings, policy), _totals(tunings, policy)
     ax = ax or _new_axes(_SQUARE, _NUMBERS)
@@ -272,7 +276,8 @@ def save_chart(
     Parameters
     ----------
     path : str or Path
-        Its suffix is .png, .svg or .pdf; ArgumentError, and nothing is written, if it is not, or its folder does not exist.
+        Its suffix is .png, .svg or .pdf; ArgumentError, and nothing is written, if it is not, or
+        its folder does not exist.
     tunings : sequence of TunedProblem
         At least one.
     policy : mapping, optional
@@ -357,7 +362,8 @@ def _bars_height(count: int, pitch: float = _THICK) -> float:
 def _new_axes(height: float, left: float) -> Any:
     """Return the axes of a new figure, so many inches high, with so many left of them.
 
-    To measure the texts that stand there, as matplotlib's layouts do, would double the time of a page.
+    To measure the texts that stand there, as matplotlib's layouts do, would double the time of a
+    page.
     """
     figure = import_matplotlib().figure.Figure(figsize=(_WIDTH, height))
     figure.subplots_adjust(left / _WIDTH, 0.5 / height, 1 - 0.3 / _WIDTH, 1 - 0.34 / height)

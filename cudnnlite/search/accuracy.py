@@ -20,8 +20,8 @@ _TF32 = 3e-4  # what TF32 costs on an H200
 class Errors(NamedTuple):
     """How far results are from what is expected, infinite where one is not finite.
 
-    `l2` is the L2 norm of the difference over that of what is expected, `largest` the largest difference over the largest
-    value.
+    `l2` is the L2 norm of the difference over that of what is expected, `largest` the largest
+    difference over the largest value.
     """
 
     l2: float

@@ -25,8 +25,8 @@ _SAME_KERNEL_RATIO = 1.25
 class Contest(NonCopyable):
     """Candidates that ran, and what their times are, on a handle whose stream can be recorded: see `own_stream`.
 
-    The handle's `timing` says how thoroughly.  With `latency` the time of an eager call decides, instead of the device's; for
-    `flush_l2` see `Stopwatch`.
+    The handle's `timing` says how thoroughly.  With `latency` the time of an eager call decides,
+    instead of the device's; for `flush_l2` see `Stopwatch`.
     """
 
     def __init__(self, handle: Handle, *, latency: bool = False, flush_l2: bool = False) -> None:
@@ -50,9 +50,10 @@ class Contest(NonCopyable):
     ) -> None:
         """Run a candidate's work for the first time; it must be harmless to run it again.
 
-        A kernel that stands for several candidates is timed once, since noise alone would rank them.  The emulated device
-        says what it computes.  On a GPU candidates run the same kernel if they have the same fingerprint and take about as
-        long; without a fingerprint a candidate is timed by itself.
+        A kernel that stands for several candidates is timed once, since noise alone would rank
+        them.  The emulated device says what it computes.  On a GPU candidates run the same kernel
+        if they have the same fingerprint and take about as long; without a fingerprint a candidate
+        is timed by itself.
         """
         first_ms = self._stopwatch.first(work)
         functions = self._device.emulated_functions
@@ -135,7 +136,8 @@ class Contest(NonCopyable):
                     remarks[key] = "calls not timed: the device takes longer than the best"
                 self.replayed |= timing.replayed
             repeated.update(candidates)
-            # A single first run may have been lucky: what only that run put behind the best is repeated too.
+            # A single first run may have been lucky: what only that run put behind the best is
+            # repeated too.
             cutoff_ms = self._give_up * self._best_ms([rows[key] for key in repeated])
             candidates = [
                 key for key in keys if key not in repeated and self._first_ms[key] <= cutoff_ms
@@ -162,7 +164,8 @@ class Contest(NonCopyable):
         """
         best_ms = min(timing.ms for timing in timings.values())
         if self._ranks_by_latency:
-            # A call takes the device's time at least, and the best one no more than the best first run.
+            # A call takes the device's time at least, and the best one no more than the best first
+            # run.
             best_ms = max(best_ms, min(self._first_ms.values()))
         cutoff_ms = self._may_win * best_ms
         calls: dict[Hashable, CallTime] = {}
@@ -230,8 +233,8 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
 def _cheapest(tied: Sequence[AlgorithmResult], *, latency: bool) -> AlgorithmResult:
     """Return, of rows that the noise makes equal, the one with the least host time, or nearly so, and the least workspace.
 
-    Where calls decide, the device's time counts before the workspace: a host that was slow for a while, by half as seen, hides
-    it, and a faster one shows it.
+    Where calls decide, the device's time counts before the workspace: a host that was slow for a
+    while, by half as seen, hides it, and a faster one shows it.
     """
     host_ratio = 1.5 if latency else 1.1
     rows = _near_the_least(tied, [row.host_us for row in tied], host_ratio)
@@ -262,8 +265,8 @@ def failed(
 ) -> AlgorithmResult:
     """Return the row of a candidate that could not be run, with the reason, and whether that may be gone another time.
 
-    What cuDNN refuses, it will always refuse.  Memory may be there when others have given theirs back, unless the device has
-    not got so much: `memory` is its bytes.
+    What cuDNN refuses, it will always refuse.  Memory may be there when others have given theirs
+    back, unless the device has not got so much: `memory` is its bytes.
     """
     has_memory = row.workspace < memory
     if not isinstance(error, CudnnError):
@@ -291,9 +294,9 @@ def refuse_search(handle: Handle) -> None:
 def own_stream(handle: Handle) -> Iterator[Any]:
     """Put the handle on a stream of its own for the time of a search: one that can be captured.
 
-    Whatever else the device has to do is waited for: it would disturb the times.  The handle's workspace limit does not count
-    meanwhile, because a search has one of its own.  Its calls are not what the program is asked for: `record_problems` leaves
-    them out.
+    Whatever else the device has to do is waited for: it would disturb the times.  The handle's
+    workspace limit does not count meanwhile, because a search has one of its own.  Its calls are
+    not what the program is asked for: `record_problems` leaves them out.
     """
     before, limit = handle.stream, handle.workspace.limit
     refuse_search(handle)

@@ -1,8 +1,9 @@
 """Timing: what a GPU spends on a piece of work, without the host's share; and what a call costs with it.
 
-Work is recorded into a CUDA graph and replayed between two events; where recording is refused it is enqueued as it is.  Pieces
-are taken in shuffled rounds, so that a change of the clock does not favour one of them, and the median counts.  Where several
-lie close to the best, these are taken in more rounds.
+Work is recorded into a CUDA graph and replayed between two events; where recording is refused it is
+enqueued as it is.  Pieces are taken in shuffled rounds, so that a change of the clock does not
+favour one of them, and the median counts.  Where several lie close to the best, these are taken in
+more rounds.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class Timing(NamedTuple):
 class CallTime(NamedTuple):
     """What a call costs among many made one after the other, in microseconds of wall time; medians.
 
-    `call_us` is from one to the next, with the device's work done: the host's time or the device's, whichever is longer;
-    `host_us` until it returns; `call_spread_us` the distance between the quartiles of `call_us`.
+    `call_us` is from one to the next, with the device's work done: the host's time or the device's,
+    whichever is longer; `host_us` until it returns; `call_spread_us` the distance between the
+    quartiles of `call_us`.
     """
 
     call_us: float
@@ -49,9 +51,9 @@ class CallTime(NamedTuple):
 class Stopwatch(NonCopyable):
     """Times pieces of work on one stream; not the legacy default stream, which cannot be recorded.
 
-    With `eager` the work will be called eagerly, so that the host's time counts where hopeless work is given up.  With
-    `flush_l2` the second-level cache is overwritten before each sample of `repeat`, which is then of one piece of work: it
-    finds its operands in memory.
+    With `eager` the work will be called eagerly, so that the host's time counts where hopeless work
+    is given up.  With `flush_l2` the second-level cache is overwritten before each sample of
+    `repeat`, which is then of one piece of work: it finds its operands in memory.
     """
 
     def __init__(
@@ -79,10 +81,11 @@ class Stopwatch(NonCopyable):
     def look_again(self, works: Sequence[Work], firsts: Sequence[float]) -> list[float]:
         """Return about how many milliseconds each takes, after a second look where the first run says little.
 
-        A first run contains the host's time (a convolution of 10 us spent 190 us there) and the loading of kernels.  So work
-        that took less than `loading_ms` is recorded, and replayed once.  Where eager calls count it is run again instead, and
-        so is what took far too long, which is recorded only if that was the loading; and what cannot be recorded, if it took
-        more than `give_up` times the best.
+        A first run contains the host's time (a convolution of 10 us spent 190 us there) and the
+        loading of kernels.  So work that took less than `loading_ms` is recorded, and replayed
+        once.  Where eager calls count it is run again instead, and so is what took far too long,
+        which is recorded only if that was the loading; and what cannot be recorded, if it took more
+        than `give_up` times the best.
         """
         looked = [self._second(work, ms) for work, ms in zip(works, firsts, strict=True)]
         self._best_first = min([self._best_first, *looked])
@@ -119,8 +122,8 @@ class Stopwatch(NonCopyable):
     ) -> list[Timing]:
         """Time pieces that ran before, in shuffled rounds, each with the memory that it has now: graphs keep addresses.
 
-        `firsts` are what `look_again` returned, in milliseconds: they decide how often a sample repeats the work.  `thorough`:
-        the choice will depend on it, and it takes more rounds.
+        `firsts` are what `look_again` returned, in milliseconds: they decide how often a sample
+        repeats the work.  `thorough`: the choice will depend on it, and it takes more rounds.
         """
         samples = [self._sample(work, ms) for work, ms in zip(works, firsts, strict=True)]
 
@@ -142,7 +145,8 @@ class Stopwatch(NonCopyable):
     ) -> list[CallTime]:
         """Measure calls as a program makes them, one after the other, in shuffled rounds.
 
-        `times_ms`, about how long each takes, decides how many are made in a row.  `thorough`: the choice will depend on it.
+        `times_ms`, about how long each takes, decides how many are made in a row.  `thorough`: the
+        choice will depend on it.
         """
         policy = self._policy
         counts = [

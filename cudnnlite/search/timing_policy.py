@@ -8,7 +8,8 @@ from typing import NamedTuple
 class TimingPolicy(NamedTuple):
     """The numbers that a search measures by; those of `Handle.timing` count.
 
-    Whoever wants quick searches, and no good times, asks for fewer: ``handle.timing = TimingPolicy(rounds=1)``.
+    Whoever wants quick searches, and no good times, asks for fewer: ``handle.timing =
+    TimingPolicy(rounds=1)``.
     """
 
     give_up: float = 3.0  # work whose first run takes so many times the best one is not run again
@@ -37,8 +38,9 @@ class TimingPolicy(NamedTuple):
     on_chip: int = (
         64 << 20
     )  # registers and shared memory of an H200: 132 multiprocessors with 256 and 228 KiB
-    # Made-up operands repeat so many random values.  An odd number, so that no axis of a tensor repeats them; what a GPU takes
-    # depends a little on whether bits change, and not on whether they come again after a million values.
+    # Made-up operands repeat so many random values.  An odd number, so that no axis of a tensor
+    # repeats them; what a GPU takes depends a little on whether bits change, and not on whether
+    # they come again after a million values.
     random_values: int = (1 << 20) + 7
 
 

@@ -23,32 +23,35 @@ AXES = (SeqDataAxis.BATCH, SeqDataAxis.BEAM, SeqDataAxis.TIME, SeqDataAxis.VECT)
 class AttentionSpec(FrozenSpec):
     """Multi-head attention: a frozen value, equal and hashable by its fields.
 
-    Each head projects queries, keys and values, weighs the values by ``softmax(scale * q @ k.T)``, and projects what comes out;
-    the heads' results are added, or, without output projection, concatenated.
+    Each head projects queries, keys and values, weighs the values by ``softmax(scale * q @ k.T)``,
+    and projects what comes out; the heads' results are added, or, without output projection,
+    concatenated.
 
     Parameters
     ----------
     heads : int
         How many.
     q_size, k_size, v_size : int
-        The lengths of the vectors that are given; keys are as long as queries, values as keys, if not given.
+        The lengths of the vectors that are given; keys are as long as queries, values as keys, if
+        not given.
     q_proj_size, k_proj_size, v_proj_size, o_proj_size : int
-        Their lengths after the projection, in each head; 0 for none.  Keys and values are as queries if not given; projected
-        queries and keys must be equally long.
+        Their lengths after the projection, in each head; 0 for none.  Keys and values are as
+        queries if not given; projected queries and keys must be equally long.
     scale : float, optional
         At least 0; one over the root of that length if not given.
     bias : bool
         Whether projections have biases.
     dropout, post_dropout : float
-        The probabilities with which, in training, a weight of the softmax and a value of the output are set to zero; there
-        are no gradients then.
+        The probabilities with which, in training, a weight of the softmax and a value of the output
+        are set to zero; there are no gradients then.
     max_q_length, max_kv_length, max_batch, max_beam : int, optional
-        What a call may have at most. cuDNN is told what each call has: where there was room to spare, the gradients of
-        queries and keys were wrong (cuDNN 9.19, an H200).
+        What a call may have at most. cuDNN is told what each call has: where there was room to
+        spare, the gradients of queries and keys were wrong (cuDNN 9.19, an H200).
     dtype : DataType or str
         Of data and weights: "float32", "float64", "float16" or "bfloat16".
     compute_type : DataType or str, optional
-        float64 for float64, float32 for the others if not given; float16 may be computed in float16.
+        float64 for float64, float32 for the others if not given; float16 may be computed in
+        float16.
     math_type : MathType or str
         As in `RNNSpec`.
 
@@ -60,7 +63,8 @@ class AttentionSpec(FrozenSpec):
     Notes
     -----
     C function: `cudnnSetAttnDescriptor`, with one beam of keys and values for all beams of queries
-    (CUDNN_ATTN_QUERYMAP_ALL_TO_ONE): the other way cuDNN 9 has for a single beam only, where there is no difference.
+    (CUDNN_ATTN_QUERYMAP_ALL_TO_ONE): the other way cuDNN 9 has for a single beam only, where there
+    is no difference.
 
     Examples
     --------

@@ -22,7 +22,8 @@ from cudnnlite.specs.layout import CHANNELS_FIRST, if_channels_last, parse_shape
 from cudnnlite.specs.steps import Padding, SpatialSpec, parse_padding, parse_steps, slid
 from cudnnlite.specs.tensor import TensorSpec
 
-# what cuDNN's descriptors take as images and as filters; which of the integers, and how laid out, is the device's to say
+# what cuDNN's descriptors take as images and as filters; which of the integers, and how laid out,
+# is the device's to say
 _DTYPES = (
     DataType.FLOAT,
     DataType.DOUBLE,
@@ -47,18 +48,22 @@ class ConvolutionSpec(
     Parameters
     ----------
     padding, stride, dilation : int or iterable of int
-        One number for every spatial axis, or one for each.  Padding is in zeros on both sides; a dilation of 1 means none.
-        An axis may be padded by a pair of numbers, before and behind it: ``padding=((0, 1), 2)``.  Where these differ, the
-        convolution runs through cuDNN's graph interface, which alone can do that.
+        One number for every spatial axis, or one for each.  Padding is in zeros on both sides; a
+        dilation of 1 means none. An axis may be padded by a pair of numbers, before and behind it:
+        ``padding=((0, 1), 2)``.  Where these differ, the convolution runs through cuDNN's graph
+        interface, which alone can do that.
     groups : int
         The number of independent groups that the channels are divided into.
     mode : ConvolutionMode or str
-        "cross_correlation" (what deep learning calls a convolution; the default) or "convolution" (the filter rotated).
+        "cross_correlation" (what deep learning calls a convolution; the default) or "convolution"
+        (the filter rotated).
     compute_type : DataType or str, optional
-        What cuDNN accumulates in.  If not given: float64 for float64 tensors, int32 for int8, float32 for the others.
+        What cuDNN accumulates in.  If not given: float64 for float64 tensors, int32 for int8,
+        float32 for the others.
     math_type : MathType or str
-        `MathType.DEFAULT` ("tf32"): on float32 tensors cuDNN multiplies in TF32 on Ampere and later GPUs.
-        `MathType.FMA` ("true_float32"): never.  TENSOR_OP and TENSOR_OP_ALLOW_CONVERSION as in cuDNN.
+        `MathType.DEFAULT` ("tf32"): on float32 tensors cuDNN multiplies in TF32 on Ampere and later
+        GPUs. `MathType.FMA` ("true_float32"): never.  TENSOR_OP and TENSOR_OP_ALLOW_CONVERSION as
+        in cuDNN.
     reorder_type : ReorderType or str
         Whether cuDNN reorders an int8x32 filter itself (DEFAULT), or it was done before (NO).
 
@@ -142,13 +147,14 @@ class ConvolutionSpec(
     def output_shape(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the output's shape.
 
-        That is ``(N, K, *spatial)`` for an input ``(N, C, *spatial)`` and a filter ``(K, C / groups, *taps)``.
+        That is ``(N, K, *spatial)`` for an input ``(N, C, *spatial)`` and a filter ``(K, C /
+        groups, *taps)``.
 
         Raises
         ------
         ArgumentError
-            The ranks differ or are not 3 to 5, the groups do not divide the channels, the channels do not match, or the
-            dilated filter is larger than the padded input.
+            The ranks differ or are not 3 to 5, the groups do not divide the channels, the channels
+            do not match, or the dilated filter is larger than the padded input.
         """
         x_shape, w_shape = parse_shape(x_shape, "x_shape"), parse_shape(w_shape, "w_shape")
         rank = len(x_shape)
@@ -187,7 +193,8 @@ class ConvolutionSpec(
         Raises
         ------
         ArgumentError
-            As in `output_shape`; also where the dtypes of x and w differ, or cuDNN convolves none such.
+            As in `output_shape`; also where the dtypes of x and w differ, or cuDNN convolves none
+            such.
         """
         instance_of(x, TensorSpec, "x"), instance_of(w, FilterSpec, "w")
         shape = self.output_shape(x.shape, w.shape)

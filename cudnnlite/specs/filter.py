@@ -36,12 +36,13 @@ class FilterSpec(FrozenSpec, told_by="cudnnSetFilterNdDescriptor"):
     Parameters
     ----------
     shape : iterable of int
-        ``(K, C / groups, *taps)``: output channels, input channels of one group, filter height and width; rank 3 to 5
-        (6 to 8 are cuDNN's to refuse).
+        ``(K, C / groups, *taps)``: output channels, input channels of one group, filter height and
+        width; rank 3 to 5 (6 to 8 are cuDNN's to refuse).
     dtype : DataType or str or numpy dtype
         Such as "float32".
     layout : str, optional
-        "NCHW" (in memory K, C, height, width) or "NHWC" (K, height, width, C), "NCHW_VECT_C", or the names of other ranks.
+        "NCHW" (in memory K, C, height, width) or "NHWC" (K, height, width, C), "NCHW_VECT_C", or
+        the names of other ranks.
 
     Examples
     --------

@@ -36,9 +36,9 @@ C functions: {}.
 class FrozenSpec:
     """A frozen dataclass that sets its fields once and computes its hash once.
 
-    One-line operations look their plan up by specs, so the hash is kept; it is never pickled, because hashes differ between
-    processes.  Specs are compared as tuples are: a NaN is equal to itself (since Python 3.13 a dataclass's own comparison would
-    say it is not).
+    One-line operations look their plan up by specs, so the hash is kept; it is never pickled,
+    because hashes differ between processes.  Specs are compared as tuples are: a NaN is equal to
+    itself (since Python 3.13 a dataclass's own comparison would say it is not).
     """
 
     _hash: int

@@ -41,9 +41,11 @@ class ActivationSpec(
     Parameters
     ----------
     mode : ActivationMode or str
-        "sigmoid", "relu", "tanh", "clipped_relu", "elu", "swish" or "identity" (which cuDNN has in fused convolutions only).
+        "sigmoid", "relu", "tanh", "clipped_relu", "elu", "swish" or "identity" (which cuDNN has in
+        fused convolutions only).
     coef : float, optional
-        The upper limit of "clipped_relu", the alpha of "elu", the beta of "swish"; 1 if not given.  The others have none.
+        The upper limit of "clipped_relu", the alpha of "elu", the beta of "swish"; 1 if not given.
+        The others have none.
     nan : NanPropagation or str
         Whether a relu of a NaN is that: "propagate" or "not_propagate".
 
@@ -82,7 +84,8 @@ class ActivationSpec(
 class DropoutSpec(FrozenSpec):
     """With which probability a value is dropped: a frozen value.
 
-    The random numbers' state goes with it, by its identity, but is no field: files and copies do not have it.
+    The random numbers' state goes with it, by its identity, but is no field: files and copies do
+    not have it.
     """
 
     dropout: float
@@ -144,7 +147,8 @@ class OpTensorSpec(FrozenSpec, told_by="cudnnSetOpTensorDescriptor"):
     op : OpTensorOp or str
         "add", "mul", "min", "max", "sqrt" or "not".
     nan : NanPropagation or str
-        Whether the smaller or the larger of a number and a NaN is that: "propagate" or "not_propagate".
+        Whether the smaller or the larger of a number and a NaN is that: "propagate" or
+        "not_propagate".
     compute_type : DataType or str
         What is computed in: float32; an operation on float64 operands sets it to float64.
 
@@ -179,13 +183,15 @@ class ReduceTensorSpec(FrozenSpec, told_by="cudnnSetReduceTensorDescriptor"):
     Parameters
     ----------
     op : ReduceTensorOp or str
-        "add", "mul", "min", "max", "amax" (the largest absolute value), "avg", "norm1", "norm2" or "mul_no_zeros".
+        "add", "mul", "min", "max", "amax" (the largest absolute value), "avg", "norm1", "norm2" or
+        "mul_no_zeros".
     nan : NanPropagation or str
         Whether a NaN makes the minimum or maximum one: "propagate" or "not_propagate".
     compute_type : DataType or str
         What is computed in: float32; an operation on float64 operands sets it to float64.
     indices : ReduceTensorIndices or str
-        "flattened" where the place of what was found is wanted too, as `reduce_tensor(..., indices=True)` does; "no".
+        "flattened" where the place of what was found is wanted too, as `reduce_tensor(...,
+        indices=True)` does; "no".
 
     Examples
     --------
@@ -227,13 +233,17 @@ class CTCLossSpec(FrozenSpec, told_by="cudnnSetCTCLossDescriptor_v9"):
     Parameters
     ----------
     normalization : LossNormalizationMode or str
-        "softmax": what is given are logits, which cuDNN normalises; "none": they are probabilities already.
+        "softmax": what is given are logits, which cuDNN normalises; "none": they are probabilities
+        already.
     grad_mode : CTCGradMode or str
-        What becomes of the gradients beyond the end of an input: "zero_oob" writes zeros, "skip_oob" leaves them as they are.
+        What becomes of the gradients beyond the end of an input: "zero_oob" writes zeros,
+        "skip_oob" leaves them as they are.
     max_label_length : int
-        The longest label that a call may have; 0 for the longest that it has, which only labels on the host tell.
+        The longest label that a call may have; 0 for the longest that it has, which only labels on
+        the host tell.
     compute_type : DataType or str, optional
-        What is computed in, and the type of the costs; that of the logits if not given, and cuDNN 9.19 takes no other.
+        What is computed in, and the type of the costs; that of the logits if not given, and cuDNN
+        9.19 takes no other.
 
     Examples
     --------
@@ -270,10 +280,12 @@ class PoolingSpec(SpatialSpec, told_by="cudnnSetPoolingNdDescriptor"):
     Parameters
     ----------
     window, padding, stride : int or iterable of int
-        One number for every spatial axis, or one for each.  Padding is on both sides, smaller than the window, and never a
-        maximum.  The stride is the window's size if not given (once: `replace` keeps it).
+        One number for every spatial axis, or one for each.  Padding is on both sides, smaller than
+        the window, and never a maximum.  The stride is the window's size if not given (once:
+        `replace` keeps it).
     mode : PoolingMode or str
-        "max", "max_deterministic", "average_count_include_padding" or "average_count_exclude_padding".
+        "max", "max_deterministic", "average_count_include_padding" or
+        "average_count_exclude_padding".
     nan : NanPropagation or str
         Whether the maximum of a window with a NaN in it is that: "propagate" or "not_propagate".
 
@@ -358,7 +370,8 @@ class SpatialTransformerSpec(FrozenSpec, told_by="cudnnSetSpatialTransformerNdDe
     Parameters
     ----------
     shape : iterable of int
-        ``(N, C, H, W)`` of what is sampled: H by W points for each image.  cuDNN samples 2-D images only, bilinearly.
+        ``(N, C, H, W)`` of what is sampled: H by W points for each image.  cuDNN samples 2-D images
+        only, bilinearly.
     dtype : DataType or str
         Of everything, float32, float64 or float16; an operation sets it to that of its operands.
 
@@ -388,8 +401,9 @@ class SpatialTransformerSpec(FrozenSpec, told_by="cudnnSetSpatialTransformerNdDe
 class TensorTransformSpec(FrozenSpec, told_by="cudnnSetTensorTransformDescriptor"):
     """How a tensor of rank 4 or 5 is padded, folded, and laid out anew: a frozen value, equal and hashable by its fields.
 
-    Folding takes blocks of pixels apart: ``(N, C, H, W)`` becomes ``(N, f * g * C, H / f, W / g)``, of which channel
-    ``(i * g + j) * C + c`` has row i and column j of each block of channel c.  Unfolding is the way back.
+    Folding takes blocks of pixels apart: ``(N, C, H, W)`` becomes ``(N, f * g * C, H / f, W / g)``,
+    of which channel ``(i * g + j) * C + c`` has row i and column j of each block of channel c.
+    Unfolding is the way back.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
 """Layouts: the order in which the axes of a tensor lie in memory.
 
-Shapes are always written ``(N, C, *spatial)``, whatever the layout, as cuDNN does; the layout only decides the strides.
+Shapes are always written ``(N, C, *spatial)``, whatever the layout, as cuDNN does; the layout only
+decides the strides.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 def as_four(values: tuple[int, ...], *, missing: int) -> tuple[int, ...]:
     """Bring a shape or strides of rank below 4 to the rank 4 that cuDNN's operations want.
 
-    (N, C, W) becomes (N, C, 1, W): the missing height goes before the width, so that a 1-D convolution is a 2-D one whose
-    images are one pixel high.  Lower ranks get ones behind.
+    (N, C, W) becomes (N, C, 1, W): the missing height goes before the width, so that a 1-D
+    convolution is a 2-D one whose images are one pixel high.  Lower ranks get ones behind.
     """
     if len(values) >= 4:
         return values

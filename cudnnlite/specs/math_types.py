@@ -10,8 +10,9 @@ _NO_LESS_EXACT = (MathType.DEFAULT, MathType.FMA, MathType.TENSOR_OP)
 def allowed_math_types(asked: MathType, dtype: DataType) -> tuple[MathType, ...]:
     """Return the math types that may stand for the one that was asked for.
 
-    FMA (true float32) allows itself alone.  Float32 data is rounded to float16 only where TENSOR_OP_ALLOW_CONVERSION was
-    asked for; to float16 and bfloat16 data that one means the same as TENSOR_OP.
+    FMA (true float32) allows itself alone.  Float32 data is rounded to float16 only where
+    TENSOR_OP_ALLOW_CONVERSION was asked for; to float16 and bfloat16 data that one means the same
+    as TENSOR_OP.
     """
     if asked == MathType.FMA:
         return (asked,)

@@ -57,31 +57,39 @@ class RNNSpec(FrozenSpec):
     bidirectional : bool
         Whether a second network reads each sequence from its end; the two outputs are concatenated.
     projection_size : int, optional
-        LSTM only: the hidden state is multiplied by a matrix to this length, at most `hidden_size`, before it is put out
-        and fed back.
+        LSTM only: the hidden state is multiplied by a matrix to this length, at most `hidden_size`,
+        before it is put out and fed back.
     bias : RNNBiasMode, str or bool
-        "double" (one beside the input's matrix, one beside the recurrent one; the default, and what PyTorch has),
-        "single_input", "single_recurrent", or "none".  True and False mean "double" and "none".
+        "double" (one beside the input's matrix, one beside the recurrent one; the default, and what
+        PyTorch has), "single_input", "single_recurrent", or "none".  True and False mean "double"
+        and "none".
     input_mode : RNNInputMode or str
-        "linear", or "skip": the first layer's input is not multiplied; `input_size` is then `hidden_size`.
+        "linear", or "skip": the first layer's input is not multiplied; `input_size` is then
+        `hidden_size`.
     dropout : float
-        The probability, 1 included, with which an output of a layer, but not of the last one, is set to zero in training.
+        The probability, 1 included, with which an output of a layer, but not of the last one, is
+        set to zero in training.
     clip : tuple of (float, float), optional
-        LSTM only: the smallest and the largest value that is read of a cell state, of cx too; infinities are allowed.  cy
-        itself is not clipped.  An H200 keeps the two in single precision, also for float64.
+        LSTM only: the smallest and the largest value that is read of a cell state, of cx too;
+        infinities are allowed.  cy itself is not clipped.  An H200 keeps the two in single
+        precision, also for float64.
     dtype : DataType or str
-        Of data and weights: "float32", "float64", "float16" or "bfloat16" (which cuDNN 9.0 and 9.10 refuse, 9.19 does not).
+        Of data and weights: "float32", "float64", "float16" or "bfloat16" (which cuDNN 9.0 and 9.10
+        refuse, 9.19 does not).
     compute_type : DataType or str, optional
         What cuDNN computes in.  If not given: float64 for float64, float32 for the others.
     math_type : MathType or str
-        `MathType.DEFAULT` ("tf32"): float32 data is multiplied in TF32 on Ampere and later GPUs.  `MathType.FMA`
-        ("true_float32"): never.  TENSOR_OP_ALLOW_CONVERSION: float32 may also be rounded to float16 on the way.
+        `MathType.DEFAULT` ("tf32"): float32 data is multiplied in TF32 on Ampere and later GPUs.
+        `MathType.FMA` ("true_float32"): never.  TENSOR_OP_ALLOW_CONVERSION: float32 may also be
+        rounded to float16 on the way.
 
     Notes
     -----
-    C functions: `cudnnSetRNNDescriptor_v8`, `cudnnRNNSetClip_v9` (`cudnnRNNSetClip_v8` where the library is older).
+    C functions: `cudnnSetRNNDescriptor_v8`, `cudnnRNNSetClip_v9` (`cudnnRNNSetClip_v8` where the
+    library is older).
 
-    A GRU applies the reset gate after the recurrent product, as in PyTorch: n = tanh(W x + b + r * (R h + b')).
+    A GRU applies the reset gate after the recurrent product, as in PyTorch: n = tanh(W x + b + r *
+    (R h + b')).
 
     Examples
     --------
@@ -151,14 +159,16 @@ class RNNSpec(FrozenSpec):
     def from_torch(cls, module: Any, **options: Any) -> RNNSpec:
         """Return the spec of a `torch.nn.LSTM`, `GRU` or `RNN`.
 
-        Its ``batch_first`` is no part of a network here: a call has ``layout="batch_major"`` for it.
+        Its ``batch_first`` is no part of a network here: a call has ``layout="batch_major"`` for
+        it.
 
         Parameters
         ----------
         module : torch.nn.RNNBase
             The module; its weights go by `RNNWeights.from_torch`.
         options : object
-            What PyTorch's modules do not tell: ``math_type``, ``compute_type``, ``clip``; or to have something otherwise.
+            What PyTorch's modules do not tell: ``math_type``, ``compute_type``, ``clip``; or to
+            have something otherwise.
 
         Raises
         ------

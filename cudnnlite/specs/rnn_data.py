@@ -39,11 +39,12 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
     Parameters
     ----------
     shape : iterable of int
-        "sequence_major": (T, N, vector); "batch_major": (N, T, vector), where T is the longest sequence there is room for;
-        "packed": (sum of lengths, vector), all first steps, then all second steps of the sequences that have one, ...
+        "sequence_major": (T, N, vector); "batch_major": (N, T, vector), where T is the longest
+        sequence there is room for; "packed": (sum of lengths, vector), all first steps, then all
+        second steps of the sequences that have one, ...
     lengths : iterable of int, optional
-        Of each sequence, 1 to T.  For packed data they are needed, and may not increase; T is then the first of them.  If
-        not given, all are T.
+        Of each sequence, 1 to T.  For packed data they are needed, and may not increase; T is then
+        the first of them.  If not given, all are T.
     dtype : DataType or str
         Of the values.
     layout : RNNDataLayout or str

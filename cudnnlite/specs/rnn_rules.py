@@ -1,6 +1,7 @@
 """What each RNN algorithm can do: rules recorded on an H200, for messages and for the emulated device's refusals.
 
-cuDNN refuses with NOT_SUPPORTED and without a word; on a GPU it alone decides, and these rules only say why.
+cuDNN refuses with NOT_SUPPORTED and without a word; on a GPU it alone decides, and these rules only
+say why.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType, RNNAlgo, RNNBiasMode, RNNMode
 from cudnnlite.specs.rnn import RNNSpec
 
-# The largest hidden sizes, by (algorithm, whether the cell has gates): of the forward pass and of the backward passes.
-# PERSIST_STATIC keeps the recurrent weights in the GPU's registers: others may have another limit than an H200.
+# The largest hidden sizes, by (algorithm, whether the cell has gates): of the forward pass and of
+# the backward passes. PERSIST_STATIC keeps the recurrent weights in the GPU's registers: others may
+# have another limit than an H200.
 _LARGEST = {
     (RNNAlgo.PERSIST_STATIC, False): (2560, 2560),
     (RNNAlgo.PERSIST_STATIC, True): (1536, 1536),

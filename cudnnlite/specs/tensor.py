@@ -41,8 +41,9 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
     dtype : DataType or str or numpy dtype
         Such as "float32", "float16", "bfloat16", "int8", "int8x32".
     layout : str, optional
-        "NCHW" or "NHWC" ("NCW", "NWC", "NCDHW", "NDHWC" for other ranks), or "NCHW_VECT_C" with a vector dtype.
-        "sequence_major", "batch_major" and "states" are what recurrent networks call NCW.  Channels first if not given.
+        "NCHW" or "NHWC" ("NCW", "NWC", "NCDHW", "NDHWC" for other ranks), or "NCHW_VECT_C" with a
+        vector dtype. "sequence_major", "batch_major" and "states" are what recurrent networks call
+        NCW.  Channels first if not given.
     strides : iterable of int, optional
         In elements, instead of a layout; they may leave gaps.
 
@@ -146,7 +147,8 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
     def canonical(self) -> TensorSpec:
         """The same memory as cuDNN is told of it: packed values have the strides of their layout along axes of size 1 too.
 
-        cuDNN looks at those strides where it chooses a kernel; `softmax_forward` was wrong on an H200 where they were odd.
+        cuDNN looks at those strides where it chooses a kernel; `softmax_forward` was wrong on an
+        H200 where they were odd.
         """
         if self.layout != "strided":
             return self
@@ -222,7 +224,8 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
     def native(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return (dims, strides) as cuDNN is told them: of rank 4 at least, a 1-D image being one pixel high."""
         dims = as_four(self.shape, missing=1)
-        # the stride of an axis of size 1 is free; one that keeps the tensor packed keeps every kernel eligible
+        # the stride of an axis of size 1 is free; one that keeps the tensor packed keeps every
+        # kernel eligible
         height = self.strides[2] * self.shape[2] if self.rank == 3 else 1
         return dims, as_four(self.strides, missing=min(height, MAX_INT))
 

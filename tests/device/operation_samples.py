@@ -188,8 +188,8 @@ class Case:
         arrays, outs = self._given(changes)
         return {**arrays, "out": self._all(outs)}
 
-    def call(self, **changes: Any) -> Any:
-        """Call the function of one line, some arguments replaced."""
+    def keywords(self, **changes: Any) -> dict[str, Any]:
+        """Return the arguments of the public function by name, some of them replaced."""
         arrays, outs = self._given(changes)
         others = {name: SCALARS[name] for name in self.operation.scalars}
         others |= {
@@ -205,7 +205,11 @@ class Case:
             arrays["out"] = (
                 None if not any(a is not None for a in outputs.values()) else self._all(outputs)
             )
-        return getattr(dnn, self.name)(self.handle, **self.options | arrays | others)
+        return self.options | arrays | others
+
+    def call(self, **changes: Any) -> Any:
+        """Call the function of one line, some arguments replaced."""
+        return getattr(dnn, self.name)(self.handle, **self.keywords(**changes))
 
     def plan(
         self, alpha: float = 1.0, beta: float = 0.0, *, operands: Any = None, out: Any = NEW

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cudnnlite.plans.call import make_plan, problem_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracles import HAS_TORCH, onnx_convolution, onnx_gradient_of_w, onnx_gradient_of_x
@@ -17,6 +16,7 @@ import cudnnlite as dnn
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.problems.catalogue import OPERATIONS
+from cudnnlite.problems.problem import Problem
 from cudnnlite.search.accuracy import why_wrong
 
 from .problems import FLOATS, LAST, UNSUPPORTED, poisoned, random_values, upload, with_gaps
@@ -101,8 +101,16 @@ class Case:
         self.spec, self.old = specs[self.like], hosts[self.like]
         self.operation = OPERATIONS[f"convolution_backward_{kind}"]
 
-    def function(self, prefix: str = "") -> Any:
-        return getattr(dnn, f"{prefix}convolution_backward_{self.kind}")
+    @property
+    def function(self) -> Any:
+        return getattr(dnn, f"convolution_backward_{self.kind}")
+
+    def problem(self, out: Any = None, **scalars: float) -> Problem:
+        """Return what is asked for; `out` is a spec or an array, of the case's own strides if not given."""
+        problem: Problem = self.function.problem(
+            *self.arrays, self.conv, out=self.spec if out is None else out, **scalars
+        )
+        return problem
 
     def fresh(self, beta: float = 0.0) -> dnn.DeviceArray:
         return (
@@ -110,7 +118,7 @@ class Case:
         )
 
     def call(self, **options: Any) -> dnn.DeviceArray:
-        result: dnn.DeviceArray = self.function()(self.handle, *self.arrays, self.conv, **options)
+        result: dnn.DeviceArray = self.function(self.handle, *self.arrays, self.conv, **options)
         return result
 
     def check(
@@ -154,8 +162,8 @@ def test_every_algorithm(handle: dnn.Handle, kind: str, dtype: str, math_type: s
         x_shape, w_shape, options = CASES[name]
         case = Case(handle, kind, (x_shape, w_shape, options | {"math_type": math_type}), dtype)
         like = {case.like: case.spec}
-        ranked = case.function("get_")(handle, *case.arrays, case.conv, **like)
-        found = case.function("find_")(handle, *case.arrays, case.conv, **like)
+        ranked = case.function.heuristic(handle, *case.arrays, case.conv, **like)
+        found = case.function.find(handle, *case.arrays, case.conv, **like)
         assert {row.algorithm for row in ranked} == {row.algorithm for row in found}
         assert {row.algorithm for row in ranked if row.ok} == {
             row.algorithm for row in found if row.ok
@@ -182,9 +190,9 @@ def test_every_algorithm(handle: dnn.Handle, kind: str, dtype: str, math_type: s
 def test_a_search_overwrites_out_unless_beta_is_wanted(handle: dnn.Handle, kind: str) -> None:
     case = Case(handle, kind, CASES["padded"])
     out = case.fresh(1)
-    found = case.function("find_")(handle, *case.arrays, case.conv, out=out, beta=1.0)
+    found = case.function.find(handle, *case.arrays, case.conv, out=out, beta=1.0)
     np.testing.assert_array_equal(out.numpy(), case.old)
-    case.function("find_")(handle, *case.arrays, case.conv, out=out)
+    case.function.find(handle, *case.arrays, case.conv, out=out)
     case.check(out, bound=WINOGRAD_BOUND)
     best = (
         found.best(workspace_limit=0, deterministic=True)
@@ -201,7 +209,7 @@ def test_plans_say_what_they_chose(handle: dnn.Handle, kind: str, name: str) -> 
     like = {case.like: case.spec}
     plans = {}
     for interface in (None, "graph", "descriptor"):
-        with case.function("plan_")(
+        with case.function.plan(
             handle, *case.arrays, case.conv, **like, interface=interface
         ) as plan:
             case.check(plan(*case.arrays))
@@ -219,7 +227,7 @@ def test_plans_say_what_they_chose(handle: dnn.Handle, kind: str, name: str) -> 
 def test_plans_replay_themselves(handle: dnn.Handle, kind: str) -> None:
     """For the addresses that they were first called with, and for others."""
     case = Case(handle, kind, CASES["strided"])
-    with case.function("plan_")(
+    with case.function.plan(
         handle, *case.arrays, case.conv, **{case.like: case.spec}, replay=True
     ) as plan:
         outs = [case.fresh() for _ in range(3)]
@@ -236,7 +244,7 @@ def test_unaligned_operands_take_the_descriptor_call(handle: dnn.Handle, kind: s
     memory = handle.empty((case.spec.size + 1,))
     out = dnn.DeviceArray(case.spec, handle.device, memory.ptr + 4, memory, handle.stream)
     case.check(case.call(out=out))
-    with case.function("plan_")(handle, *case.arrays, case.conv, out=out) as plan:
+    with case.function.plan(handle, *case.arrays, case.conv, out=out) as plan:
         assert "not aligned" in plan.choice.remark
         case.check(plan(*case.arrays, out=out))
 
@@ -247,14 +255,14 @@ def test_operands_are_converted_to_another_layout(
     handle: dnn.Handle, kind: str, layout: str
 ) -> None:
     case = Case(handle, kind, CASES["strided"], layout="first" if layout == "NHWC" else "last")
-    row = case.function("get_")(handle, *case.arrays, case.conv, **{case.like: case.spec}).best()
+    row = case.function.heuristic(handle, *case.arrays, case.conv, **{case.like: case.spec}).best()
     other = dnn.ConvolutionResult(row.algorithm, row.math_type, layout=layout)
     for alpha, beta in ((1.0, 0.0), (0.5, -2.0)):
         case.check(
             case.call(out=case.fresh(beta), alpha=alpha, beta=beta, algorithm=other), alpha, beta
         )
-    with make_plan(
-        handle, case.operation, case.arrays, [case.conv], out=case.spec, algorithm=other
+    with case.function.plan(
+        handle, *case.arrays, case.conv, out=case.spec, algorithm=other
     ) as plan:
         assert plan.workspace >= sum(array.nbytes for array in case.arrays)
 
@@ -270,9 +278,9 @@ def test_the_result_may_be_told_in_every_way(handle: dnn.Handle, kind: str) -> N
     for way in (*ways, *filters):
         case.check(case.call(**{case.like: way}))
         case.check(case.call(**{case.like: way}, out=case.fresh()))
-        with case.function("plan_")(handle, *case.arrays, case.conv, **{case.like: way}) as plan:
+        with case.function.plan(handle, *case.arrays, case.conv, **{case.like: way}) as plan:
             case.check(plan(*case.arrays))
-        assert len(case.function("get_")(handle, *case.arrays, case.conv, **{case.like: way})) > 3
+        assert len(case.function.heuristic(handle, *case.arrays, case.conv, **{case.like: way})) > 3
     last = dnn.TensorSpec(case.spec.shape, layout="NHWC")
     assert case.call(**{case.like: last}, interface="graph").layout == "NHWC"
     follows = Case(handle, kind, CASES["dilated_groups"])
@@ -313,23 +321,21 @@ def test_what_is_refused(handle: dnn.Handle, kind: str) -> None:
     refuses(
         ARGUMENT,
         "is int8; allowed: float32",
-        lambda: case.function()(handle, *integers, case.conv, **{like: shape}),
+        lambda: case.function(handle, *integers, case.conv, **{like: shape}),
     )
     small = dnn.ConvolutionSpec(padding=9)
     if kind == "data":
-        every = "", "plan_", "get_", "find_"
-        for function in (getattr(dnn, f"{which}convolution_backward_data") for which in every):
-            given = (handle, *case.arrays, case.conv)
-            wrong = dnn.FilterSpec(shape)
+        function = dnn.convolution_backward_data
+        for verb in (function, function.plan, function.heuristic, function.find):
             refuses(
-                ARGUMENT, r"^x=FilterSpec", lambda f=function, g=given, wrong=wrong: f(*g, x=wrong)
+                ARGUMENT,
+                r"^x=FilterSpec",
+                lambda verb=verb: verb(handle, *case.arrays, case.conv, x=dnn.FilterSpec(shape)),
             )
-        refuses(
-            ARGUMENT, "result of no image", lambda: case.function()(handle, *case.arrays, small)
-        )
+        refuses(ARGUMENT, "result of no image", lambda: case.function(handle, *case.arrays, small))
     else:
         tall = dnn.ConvolutionSpec(dilation=97)
-        refuses(ARGUMENT, "no filter brings", lambda: case.function()(handle, *case.arrays, tall))
+        refuses(ARGUMENT, "no filter brings", lambda: case.function(handle, *case.arrays, tall))
 
 
 def test_an_empty_batch(handle: dnn.Handle) -> None:
@@ -531,7 +537,7 @@ def test_random_gradients_agree_with_onnx_and_are_adjoint(device: Any, kind: str
             np.vdot(y, dy), abs=10 * BOUNDS[dtype] * size
         )
         sample = ConvolutionReference(
-            problem_of(case.operation, case.arrays, [case.conv], got),
+            case.problem(got),
             dict(zip(case.read, case.arrays, strict=True)),
         )
         assert sample.errors_of(got).l2 < BOUNDS[dtype]
@@ -551,7 +557,7 @@ def test_the_reference_sees_what_is_wrong(
 ) -> None:
     case = Case(handle, kind, CASES[name], dtype)
     for alpha, beta in ((1.0, 0.0), (0.5, -2.0)):
-        problem = problem_of(case.operation, case.arrays, [case.conv], case.fresh(), alpha, beta)
+        problem = case.problem(alpha=alpha, beta=beta)
         operands = dict(zip(case.read, case.arrays, strict=True))
         reference = ConvolutionReference(problem, operands, case.fresh(1) if beta else None)
         right = alpha * case.sums + beta * case.old.astype(np.float64)
@@ -565,7 +571,7 @@ def test_the_reference_sees_what_is_wrong(
             assert why_wrong(got.l2, case.spec.dtype, dnn.MathType.FMA)
     bad = case.arrays[0].numpy().copy()
     bad[0, 0] = np.nan
-    problem = problem_of(case.operation, case.arrays, [case.conv], case.fresh())
+    problem = case.problem()
     operands[case.read[0]] = upload(handle, case.arrays[0].spec, bad)
     with pytest.raises(
         dnn.ArgumentError, match=f"{case.read[0]}, dy or out hold values that are not finite"
@@ -581,7 +587,7 @@ def test_gradients_are_tuned(handle: dnn.Handle, kind: str, interface: str | Non
         interface=interface, layouts=("NHWC",) if interface != "graph" else ()
     )
     with dnn.Tuner(handle, ":memory:", policy) as tuner:
-        problem = problem_of(case.operation, case.arrays, [case.conv], case.spec)
+        problem = case.problem()
         table = tuner.tune(problem)
         right = [row for row in table if row.ok]
         assert len(right) >= 2
@@ -618,9 +624,9 @@ def test_autotuned_calls_measure_once(handle: dnn.Handle, kind: str) -> None:
 @every_kind
 def test_a_problem_is_saved_and_loaded(handle: dnn.Handle, kind: str, tmp_path: Any) -> None:
     case = Case(handle, kind, CASES["rotated"], "float16", "last")
-    problem = problem_of(case.operation, case.arrays, [case.conv], case.spec, 0.5, 2.0)
+    problem = case.problem(alpha=0.5, beta=2.0)
     dnn.ProblemList([problem]).save(tmp_path / "problems.json")
     (listed,) = dnn.ProblemList.load(tmp_path / "problems.json")
     assert listed.problem == problem
-    assert type(listed.problem) is getattr(dnn, f"ConvolutionBackward{kind.capitalize()}Problem")
+    assert listed.problem.operation is case.operation
     assert f"gradient of {case.like}: " in str(dnn.ProblemList([problem]))

@@ -59,7 +59,7 @@ def test_says_what_it_chose(handle: dnn.Handle) -> None:
     ) as plan:
         assert plan.choice == table.best()
         assert plan.choice.math_type == dnn.MathType.FMA
-        assert "ConvolutionForwardPlan" in repr(plan)
+        assert repr(plan) == f"<plan of {plan.problem}>"
     with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
         assert isinstance(plan.choice.algorithm, dnn.Engine)
         assert plan.choice.math_type == dnn.MathType.FMA
@@ -150,12 +150,9 @@ def test_a_call_is_one_c_call(
     assert calls == [function]
 
 
-TURNED = dnn.TensorSpec((2, 8, 11, 9))
 CHANGES = {  # between a call and the same again: what it does, and what the second then raises
     "nothing": (lambda handle, plan, x, out: None, None),
     "workspace": (lambda handle, plan, x, out: handle.workspace.release(), None),
-    "readonly": (lambda handle, plan, x, out: setattr(out, "readonly", True), dnn.ArrayTypeError),
-    "spec": (lambda handle, plan, x, out: setattr(x, "spec", TURNED), dnn.ArgumentError),
     "array closed": (lambda handle, plan, x, out: x.close(), dnn.ClosedError),
     "plan closed": (lambda handle, plan, x, out: plan.close(), dnn.ClosedError),
 }

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cudnnlite import ArgumentError, RNNSpec
-from cudnnlite.operations.rnn.formats import from_keras, from_onnx, from_torch, host_array, to_torch
+from cudnnlite.operations.rnn.formats import from_keras, from_onnx, from_torch, to_torch
+from cudnnlite.plans.host_arrays import host_array
 from cudnnlite.specs.rnn_weights import weight_parts
 
 SETTINGS = settings(deadline=None, max_examples=80)

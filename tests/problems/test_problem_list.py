@@ -76,7 +76,7 @@ def test_equal_problems_are_counted_together_in_the_order_of_the_first():
     found.add(convolution(3), "a")
     found.add(recurrent())
     # equal, but another object, and written in another way
-    found.add(convolution(3, y=dnn.TensorSpec((32, 64, 112, 112)), alpha=1), "b")
+    found.add(convolution(3, out=dnn.TensorSpec((32, 64, 112, 112)), alpha=1), "b")
     found.add(convolution(4), "c", count=5)
     found.add(convolution(3), "a")
     found.add(convolution(3))

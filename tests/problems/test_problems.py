@@ -30,7 +30,10 @@ from cudnnlite import (
 )
 from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnliteError
-from cudnnlite.problems.catalogue import problem_from_plain
+from cudnnlite.problems.catalogue import TUNABLE, problem_from_plain
+from cudnnlite.problems.convolution import FORWARD
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 from cudnnlite.specs.frozen import from_plain, to_plain
 
 X, W = TensorSpec((2, 4, 7, 6), "float16", "NHWC"), FilterSpec((6, 2, 3, 2), "float16", "NHWC")
@@ -58,8 +61,9 @@ PROBLEMS = {
     "convolution_bias_activation_forward": convolution_bias_activation_forward.problem(
         *FUSED, alpha=0.5
     ),
+    "convolution_bias_forward": convolution_forward.problem(X, W, CONV, bias=FUSED[2], alpha=0.5),
     "convolution_bias_addition_activation_forward": convolution_bias_activation_forward.problem(
-        *FUSED, z=FUSED_RESULT, y=FUSED_RESULT, alpha2=0.5
+        *FUSED, z=FUSED_RESULT, out=FUSED_RESULT, alpha2=0.5
     ),
     "rnn_forward": RNN,
 }
@@ -120,7 +124,33 @@ WRONG = {
 def test_convolutions_that_are_none(name):
     changes, message = WRONG[name]
     with pytest.raises(ArgumentError, match=message):
+        Problem(FORWARD, **{"x": X, "w": W, "conv": CONV} | changes)
+
+
+WRONG_ARGUMENTS = {
+    "x": ({"x": (2, 4, 7, 6)}, "x of type tuple is neither a TensorSpec nor a device array"),
+    "x_host": ({"x": np.ones((2, 4, 7, 6))}, r"x of type ndarray is .*: handle\.array\(x\)"),
+    "x_filter": ({"x": W}, "x of type FilterSpec is neither"),
+    "w": ({"w": None}, "w of type NoneType is neither"),
+    "out": ({"out": (2, 6, 4, 9)}, r"out of type tuple is .*: handle\.empty\(shape, dtype\)"),
+    "out_shape": ({"out": X}, r"out has shape \(2, 4, 7, 6\); the result has"),
+    "bias": ({"bias": 1.0}, "bias of type float is neither"),
+    **{name: WRONG[name] for name in ("conv", "channels", "groups", "dtype", "alpha_text")},
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ARGUMENTS)
+def test_arguments_of_a_convolution_that_are_none(name):
+    """Arrays of this library and specs say what they are; without a handle nothing else does."""
+    changes, message = WRONG_ARGUMENTS[name]
+    with pytest.raises(ArgumentError, match=message):
         convolution_forward.problem(**{"x": X, "w": W, "conv": CONV} | changes)
+
+
+def test_a_filter_may_be_described_as_a_tensor():
+    """As an array is; it is read in the layout of the images."""
+    described = TensorSpec(W.shape, W.dtype, "NHWC")
+    assert convolution_forward.problem(X, described, CONV, alpha=0.5, beta=2) == CONVOLUTION
 
 
 WRONG_RNN = {
@@ -140,7 +170,7 @@ WRONG_RNN = {
 def test_networks_that_are_none(name):
     changes, message = WRONG_RNN[name]
     with pytest.raises(ArgumentError, match=message):
-        rnn_forward.problem(weights=None, **{"spec": LSTM, "data": RNN.data} | changes)
+        Problem(RNN_FORWARD, **{"spec": LSTM, "data": RNN.data, "training": False} | changes)
 
 
 # ---------------------------------------------------------------- what is the same problem
@@ -186,8 +216,11 @@ def test_a_problem_is_a_value(problem):
 
 
 def test_kinds_are_told_apart():
-    assert set(KINDS) == set(PROBLEMS)
-    assert {kind: type(problem) for kind, problem in PROBLEMS.items()} == KINDS
+    assert {*PROBLEMS} == {*TUNABLE}
+    assert [problem.kind for problem in PROBLEMS.values()] == [*PROBLEMS]
+    assert {problem.operation.name for problem in PROBLEMS.values()} == {*PROBLEMS}
+    assert CONVOLUTION.operation is FORWARD
+    assert RNN.operation is RNN_FORWARD
     assert CONVOLUTION != RNN
     assert "in training" in str(RNN)
     assert "in training" not in str(RNN.replace(training=False))
@@ -368,7 +401,7 @@ def networks(draw):
 @given(st.one_of(convolutions(), networks()))
 def test_every_problem_comes_back_from_json(problem):
     again = through_json(problem)
-    assert type(again) is type(problem)
+    assert again.operation is problem.operation
     assert again == problem
     assert hash(again) == hash(problem)
     assert str(again) == str(problem)
@@ -467,7 +500,7 @@ def test_what_is_missing_or_too_much_is_named(problem):
         assert len(path) == 1, f"{path} may be left out, and what is meant is then anybody's guess"
         left_out = set(problem.values) - set(changed)
         assert left_out <= {"conv", "activation", "y", "z", "alpha", "alpha2", "beta", "training"}
-        assert type(made) is type(problem)
+        assert made.operation is problem.operation
     with pytest.raises(ArgumentError, match="tiling"):
         problem_from_plain(plain | {"tiling": 1})
     (first, *_) = specs_of(problem)

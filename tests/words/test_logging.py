@@ -33,7 +33,7 @@ def test_the_algorithm_of_each_plan(own_handle, caplog):
             own_handle, lstm, dnn.RNNWeights(own_handle, lstm), own_handle.zeros((2, 1, 3))
         )
     first, second = caplog.messages
-    assert "ConvolutionForwardPlan of" in first
+    assert first.startswith("plan of convolution forward of ")
     assert "GEMM" in first
     with dnn.convolution_forward.plan(own_handle, x, w, algorithm="GEMM") as plan:
         assert first.endswith(f": {plan.choice}")
@@ -46,7 +46,7 @@ def test_a_plan_without_a_choice(own_handle, caplog):
     with caplog.at_level(logging.DEBUG, "cudnnlite"):
         dnn.pooling_forward(own_handle, own_handle.zeros((1, 3, 6, 6)), dnn.PoolingSpec(2))
     (message,) = caplog.messages
-    assert message.startswith("PoolingForwardPlan of")
+    assert message.startswith("plan of pooling forward of ")
     assert "None" not in message
 
 

@@ -1,5 +1,6 @@
 """The public names: complete, sorted, documented, annotated; and the package around them."""
 
+import copy
 import dataclasses
 import enum
 import importlib
@@ -7,7 +8,9 @@ import importlib.metadata
 import importlib.resources
 import inspect
 import pathlib
+import pickle
 import pkgutil
+import pydoc
 import re
 import types
 import typing
@@ -18,13 +21,18 @@ from in_one import in_one_test
 
 import cudnnlite as dnn
 from cudnnlite import report
+from cudnnlite.plans.function import OperationFunction
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.specs.frozen import FrozenSpec
 
 REFERENCE = pathlib.Path(__file__).parents[2] / "docs" / "reference"
 NAMES = dnn.__all__
 CALLABLES = [name for name in NAMES if callable(getattr(dnn, name))]
-FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(dnn, name))]
+FUNCTIONS = [
+    name
+    for name in NAMES
+    if inspect.isfunction(getattr(dnn, name)) or isinstance(getattr(dnn, name), OperationFunction)
+]
 CLASSES = [name for name in NAMES if inspect.isclass(getattr(dnn, name))]
 # Made by functions, never by users: their constructors are nobody's to call.
 MADE_FOR_YOU = {
@@ -32,13 +40,11 @@ MADE_FOR_YOU = {
     "AlgorithmResult",
     "ConvolutionResult",
     "RNNResult",
-    "ConvolutionBackwardDataPlan",
-    "ConvolutionBackwardFilterPlan",
-    "ConvolutionBiasActivationForwardPlan",
-    "ConvolutionForwardPlan",
+    "ConvolutionPlan",
     "DeviceArray",
     "CudnnError",
     "RNNGradients",
+    "OperationPlan",
     "RNNOutput",
     "RNNPlan",
     "RNNReserve",
@@ -69,6 +75,23 @@ ABOVE_CUDNN = {
     "trace",
     "tune_model",
 }
+# Functions of a handle that run nothing of cuDNN's by themselves.
+NO_OPERATIONS = {"autotuned", "capture"}
+# Where cuDNN ranks its algorithms, and where there is a search.
+RANKED = {
+    "convolution_backward_data",
+    "convolution_backward_filter",
+    "convolution_bias_activation_forward",
+    "convolution_forward",
+    "convolution_transpose",
+}
+SEARCHED = {*RANKED, "rnn_forward"}
+VERBS = [
+    (name, verb)
+    for name in FUNCTIONS
+    for verb in ("plan", "problem", "find", "heuristic")
+    if hasattr(getattr(dnn, name), verb)
+]
 # What constructors take through **options.
 THROUGH_OPTIONS = {
     "ConvolutionDescriptor": {"mode", "compute_type", "math_type", "reorder_type"},
@@ -81,7 +104,6 @@ OPERANDS = {
     "dropout_forward": "handle x dropout",
     "transform_filter": "handle w",
     "fold_batch_normalization": "w bias scale shift mean var epsilon",
-    "convolution_bias_activation_forward.plan": "handle x w bias conv activation",
     "capture": "handle",
     "ctc_loss": "handle x labels label_lengths input_lengths ctc",
     "multi_head_attention_backward_data": "handle reserve dy",
@@ -92,9 +114,6 @@ OPERANDS = {
     "record_problems": "",
     "trace": "",
     "tune_model": "problems",
-    "rnn_forward.find": "handle spec weights x hx cx",
-    "plan_operation": "handle operation operands options",
-    "plan_rnn": "handle spec x",
     "rnn_backward_data": "handle reserve dy dhy dcy",
     "rnn_backward_weights": "handle reserve",
     "rnn_forward": "handle spec weights x hx cx",
@@ -103,7 +122,7 @@ OPERANDS = {
 
 def operands(name):
     """What stands before the options: of an operation, what its declaration says."""
-    operation = OPERATIONS.get(re.sub("^(find|get|plan)_", "", name))
+    operation = OPERATIONS.get(name)
     if operation is None or not operation.writes:
         return OPERANDS.get(name, "handle x w conv")
     specs = [option for option, kind in operation.options.items() if issubclass(kind, FrozenSpec)]
@@ -260,9 +279,20 @@ def test_methods_and_properties_are_documented_and_annotated(where, member):
 
 @in_one_test(FUNCTIONS)
 def test_functions_are_annotated(name):
-    function = getattr(dnn, name)
-    hints = typing.get_type_hints(function, vars(importlib.import_module(function.__module__)))
-    assert set(hints) == {p.name for p in parameters(function)} | {"return"}
+    assert_annotated(getattr(dnn, name))
+
+
+def assert_annotated(function):
+    """Fail unless each parameter, and what is returned, has a type that there is."""
+    names = {**vars(typing), **vars(dnn), **vars(importlib.import_module(function.__module__))}
+    signature = inspect.signature(function)
+    for annotation in [
+        signature.return_annotation,
+        *(parameter.annotation for parameter in signature.parameters.values()),
+    ]:
+        assert annotation is not inspect.Signature.empty
+        assert isinstance(annotation, str)
+        eval(annotation, names)
 
 
 @in_one_test(name for name in CLASSES if "__init__" in vars(getattr(dnn, name)))
@@ -275,6 +305,99 @@ def test_constructors_are_annotated(name):
 def test_options_after_the_operands_are_keywords(name):
     positional = [p.name for p in parameters(getattr(dnn, name)) if p.kind is not p.KEYWORD_ONLY]
     assert " ".join(positional) == operands(name)
+
+
+# ---------------------------------------------------------------- the verbs of operations
+
+
+def test_whatever_runs_on_a_handle_is_an_operation():
+    """One object, to be called and to be asked: there are no find_..., get_... and plan_... beside it."""
+    run_on_a_handle = {
+        name
+        for name in FUNCTIONS
+        if [*inspect.signature(getattr(dnn, name)).parameters][:1] == ["handle"]
+    }
+    operations = {name for name in NAMES if isinstance(getattr(dnn, name), OperationFunction)}
+    assert run_on_a_handle - NO_OPERATIONS == operations
+    assert {name for name in FUNCTIONS if name.startswith(("find_", "get_", "plan_"))} == set()
+    assert operations >= {name for name in OPERATIONS if hasattr(dnn, name)}
+
+
+def test_which_verbs_there_are():
+    by_verb = {verb: {name for name, other in VERBS if other == verb} for _, verb in VERBS}
+    operations = {name for name in NAMES if isinstance(getattr(dnn, name), OperationFunction)}
+    assert by_verb == {
+        "plan": operations,
+        "problem": operations,
+        "find": SEARCHED,
+        "heuristic": RANKED,
+    }
+    with_a_choice = {
+        name for name in OPERATIONS if OPERATIONS[name].algorithms and hasattr(dnn, name)
+    }
+    assert with_a_choice <= RANKED
+
+
+@in_one_test(VERBS)
+def test_a_verb_has_the_signature_of_its_operation(name, verb):
+    function = getattr(dnn, name)
+    ask = getattr(function, verb)
+    own = [*inspect.signature(function).parameters.values()]
+    assert [*inspect.signature(ask).parameters.values()] == (own[1:] if verb == "problem" else own)
+    assert (ask.__name__, ask.__qualname__) == (verb, f"{name}.{verb}")
+    assert ask.__module__ == function.__module__
+
+
+@in_one_test(VERBS)
+def test_a_verb_says_what_it_returns(name, verb):
+    ask = getattr(getattr(dnn, name), verb)
+    assert_annotated(ask)
+    returned = inspect.signature(ask).return_annotation
+    if returned == "NoReturn":  # it refuses, and says where to go
+        assert verb in ("plan", "problem")
+        return
+    plan = {"rnn_forward": "RNNPlan", **dict.fromkeys(RANKED, "ConvolutionPlan")}
+    allowed = {
+        "plan": plan.get(name, returned if returned.endswith("Plan") else "OperationPlan"),
+        "problem": "Problem",
+        "find": "AlgorithmTable",
+        "heuristic": "AlgorithmTable",
+    }
+    assert returned == allowed[verb]
+    assert returned in section(ask.__doc__, "Returns")
+
+
+@in_one_test(VERBS)
+def test_a_verb_has_a_docstring_of_its_own(name, verb):
+    function = getattr(dnn, name)
+    ask = getattr(function, verb)
+    text = inspect.cleandoc(ask.__doc__)
+    assert f"`{name}`" in text.splitlines()[0]
+    assert text != inspect.cleandoc(function.__doc__)
+    assert section(text, "Raises")
+    if inspect.signature(ask).return_annotation == "NoReturn":
+        return
+    names = {*inspect.signature(ask).parameters}
+    told = documented(text)
+    assert told <= names | {"others"}
+    assert "others" in told or told == names
+    if verb in ("find", "heuristic"):
+        assert "cudnn" in section(text, "Notes")
+
+
+@in_one_test(sorted({name for name, _ in VERBS}))
+def test_an_operation_looks_like_a_function(name):
+    """To help, to documentation, to pickle and to who reads its source."""
+    function = getattr(dnn, name)
+    assert callable(function)
+    assert (function.__name__, function.__qualname__) == (name, name)
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert copy.deepcopy(function) is function
+    assert f"def {name}(" in inspect.getsource(inspect.unwrap(function))
+    assert repr(function) == f"<operation {name}{inspect.signature(function)}>"
+    shown = pydoc.plain(pydoc.render_doc(function))
+    assert f"{name}(handle: 'Handle', " in shown
+    assert inspect.cleandoc(function.__doc__).splitlines()[0] in shown
 
 
 @in_one_test(name for name in CLASSES if name.endswith(("Descriptor", "Spec")))

@@ -1,7 +1,8 @@
 """The backend's attributes by kind of descriptor, with their types, from the regular names in the headers.
 
-The headers list the names of attributes and of types, and not which belongs to which.  The names say it: these rules were
-checked against what libcudnn says of a wrong type (`tests/unit/test_backend_attributes.py` asks the installed one).
+The headers list the names of attributes and of types, and not which belongs to which.  The names
+say it: these rules were checked against what libcudnn says of a wrong type
+(`tests/unit/test_backend_attributes.py` asks the installed one).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Generate ``enums.py``, ``types.py``, ``functions.py``, ``signatures.py`` and ``attributes.py`` from NVIDIA's headers.
 
-``python -m tools.raw.generate`` writes them; ``--check`` only compares and prints what would change. The headers
-are those of the cuDNN wheel unless ``--headers`` names a folder. Needs libclang and ruff, which the ``dev`` extra installs.
+``python -m tools.raw.generate`` writes them; ``--check`` only compares and prints what would
+change. The headers are those of the cuDNN wheel unless ``--headers`` names a folder. Needs libclang
+and ruff, which the ``dev`` extra installs.
 """
 
 from __future__ import annotations

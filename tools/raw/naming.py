@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-# Members whose spelling no general rule meets. Whole words, removed wherever they stand in a member's name.
+# Members whose spelling no general rule meets. Whole words, removed wherever they stand in a
+# member's name.
 _DROPPED_WORDS = {
     "cudnnMathType_t": "MATH",  # TENSOR_OP_MATH_ALLOW_CONVERSION has it in the middle
     "cudnnRNNMode_t": "RNN",  # RNN_RELU and RNN_TANH, but LSTM and GRU
@@ -22,9 +23,9 @@ def class_name(c_name: str) -> str:
 def members_of(c_name: str, values: dict[str, int]) -> dict[str, int]:
     """Return an enumeration's values by the Python names of its members.
 
-    The words that all members begin with are dropped, and one that all end in; a lone member loses its first word.
-    A closing ``..._COUNT`` is named COUNT and has no say in what is shared. A name that would start with a digit
-    keeps the last word that was dropped before it (``ALGO_0``).
+    The words that all members begin with are dropped, and one that all end in; a lone member loses
+    its first word. A closing ``..._COUNT`` is named COUNT and has no say in what is shared. A name
+    that would start with a digit keeps the last word that was dropped before it (``ALGO_0``).
     """
     c_members = [*values]
     counted = c_members[-1].endswith(("_COUNT", "_COUNTS"))

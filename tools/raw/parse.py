@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# All that the headers need from the CUDA toolkit and the C library, so that neither has to be installed.
+# All that the headers need from the CUDA toolkit and the C library, so that neither has to be
+# installed.
 _STUBS = {
     "cuda_runtime_api.h": "typedef struct CUstream_st *cudaStream_t; typedef struct CUgraph_st *cudaGraph_t;",
     "cuda_runtime.h": "#include <cuda_runtime_api.h>",
@@ -96,7 +97,8 @@ def parse_headers(directory: Path) -> Headers:
     Raises
     ------
     HeaderError
-        If there are no headers, or libclang is missing, reports an error, or meets a type without a ctypes rule.
+        If there are no headers, or libclang is missing, reports an error, or meets a type without a
+        ctypes rule.
     """
     if not (directory / "cudnn.h").is_file():
         raise HeaderError(f"no cuDNN headers in {directory}")
@@ -112,7 +114,8 @@ def parse_headers(directory: Path) -> Headers:
     with tempfile.TemporaryDirectory() as stubs:
         for name, text in _STUBS.items():
             Path(stubs, name).write_text(text + "\n", encoding="utf-8")
-        # CUDNN_WARN_DEPRECATED turns the headers' deprecation marks into attributes that libclang reports
+        # CUDNN_WARN_DEPRECATED turns the headers' deprecation marks into attributes that libclang
+        # reports
         arguments = ["-xc", "-nostdinc", f"-I{stubs}", f"-I{directory}", "-DCUDNN_WARN_DEPRECATED"]
         unit = cindex.Index.create().parse(
             "cudnnlite.h",
@@ -186,12 +189,14 @@ def _add_typedef(headers: Headers, cursor: Any) -> None:
     elif target.kind.name == "POINTER":
         pointee = target.get_pointee()
         if pointee.kind.name == "FUNCTIONPROTO":
-            # the parameters' own types keep typedef names, which the canonical function type has lost
+            # the parameters' own types keep typedef names, which the canonical function type has
+            # lost
             arguments = [c.type for c in cursor.get_children() if c.kind.name == "PARM_DECL"]
             kinds = [_ctype(headers, kind) for kind in (pointee.get_result(), *arguments)]
             headers.callbacks[name] = f"CFUNCTYPE({', '.join(kinds)})"
         else:
-            # cudnnBackendDescriptor_t is void * in C; a class of its own keeps it apart from data pointers all the same
+            # cudnnBackendDescriptor_t is void * in C; a class of its own keeps it apart from data
+            # pointers all the same
             headers.handles.append(name)
     else:
         raise HeaderError(f"no rule for the typedef {name}: {target.spelling}")
@@ -254,7 +259,8 @@ def _ctype(headers: Headers, kind: Any) -> str:
         case "INCOMPLETEARRAY":
             return f"POINTER({_ctype(headers, kind.element_type)})"
         case "POINTER":
-            # the sugared pointee keeps typedef names such as size_t, which the canonical type has lost
+            # the sugared pointee keeps typedef names such as size_t, which the canonical type has
+            # lost
             pointee = kind.get_pointee()
             target = pointee.get_canonical()
             incomplete = target.kind.name == "RECORD" and not list(target.get_fields())

@@ -2,10 +2,11 @@
 
     python -m tools.record.graphs OUT.json [PART PARTS]
 
-For each combination below: of a graph, in true float32 and without that promise, the first engine that the heuristics A and
-FALLBACK name, that keeps the promise, and that becomes a plan; of the call `cudnnConvolutionBiasActivationForward` each
-algorithm.  With it the status, and the largest error relative to the largest value, against ONNX in float64.  One part of
-several is recorded where that is asked; the rows of all of them are put together by `merge`.
+For each combination below: of a graph, in true float32 and without that promise, the first engine
+that the heuristics A and FALLBACK name, that keeps the promise, and that becomes a plan; of the
+call `cudnnConvolutionBiasActivationForward` each algorithm.  With it the status, and the largest
+error relative to the largest value, against ONNX in float64.  One part of several is recorded where
+that is asked; the rows of all of them are put together by `merge`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python -m tools.record.layers OUT.json [KIND ...]
 
-For each combination below: the status of each step, and how far what they wrote is from the emulated device's, relative to the
-largest value; None where that refuses.  With kinds named, only theirs.
+For each combination below: the status of each step, and how far what they wrote is from the
+emulated device's, relative to the largest value; None where that refuses.  With kinds named, only
+theirs.
 """
 
 from __future__ import annotations
@@ -220,7 +221,8 @@ def ctc(handle, rng, dtype, where, algorithm, normalization, gradients, **varian
     yield [costs.numpy(), *([slopes.numpy()] if gradients else [])]
 
 
-# ---------------------------------------------------------------- dropout, filters, fused batch normalisation
+# ---------------------------------------------------------------- dropout, filters, fused batch
+# normalisation
 
 
 def dropout(handle, rng, dtype, shape, layout, chance, in_place=False):

@@ -2,8 +2,9 @@
 
     python -m tools.record.operations OUT.json [OPERATION ...]
 
-For each combination that the samples name (tests/samples): the status, and the largest error relative to the largest value,
-against the samples' oracles in float64.  With operations named, only theirs.
+For each combination that the samples name (tests/samples): the status, and the largest error
+relative to the largest value, against the samples' oracles in float64.  With operations named, only
+theirs.
 """
 
 from __future__ import annotations

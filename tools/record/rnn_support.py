@@ -2,8 +2,9 @@
 
     python -m tools.record.rnn_support OUT.json
 
-For every combination below and every algorithm: whether inference, training and the backward passes run ("ok"), or which C
-function refuses.  The math type makes no difference: 4124 combinations on an H200 with cuDNN 9.19 did not depend on it.
+For every combination below and every algorithm: whether inference, training and the backward passes
+run ("ok"), or which C function refuses.  The math type makes no difference: 4124 combinations on an
+H200 with cuDNN 9.19 did not depend on it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Record, on a GPU, what cuDNN supports: the tables that the emulated device's refusals are tested against.
 
-    python -m tools.record.support OUT.json [convolution_backward_data | convolution_backward_filter]
+    python -m tools.record.support OUT.json [convolution_backward_data |
+    convolution_backward_filter]
 
-For every combination below and every algorithm: the status of the workspace query and of the call, and the relative L2
-error against float64 sums (by PyTorch, which this script alone needs).  Of a gradient, last, those of the engine that a plan
-runs without an algorithm.
+For every combination below and every algorithm: the status of the workspace query and of the call,
+and the relative L2 error against float64 sums (by PyTorch, which this script alone needs).  Of a
+gradient, last, those of the engine that a plan runs without an algorithm.
 """
 
 from __future__ import annotations

@@ -29,9 +29,11 @@ from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.problems.problem_list import ProblemList, SkippedNode
 from cudnnlite.specs.layout import LAYOUTS
 
-# Shape inference reads the values of shapes, axes and scales; of what is larger it needs no more than the shape.
+# Shape inference reads the values of shapes, axes and scales; of what is larger it needs no more
+# than the shape.
 _SMALL = 65536
-# Functions that call others twice, and so on, double with each: 1.4 KB were 8 million nodes, and took 137 s.
+# Functions that call others twice, and so on, double with each: 1.4 KB were 8 million nodes, and
+# took 137 s.
 _MOST_NODES = 1 << 16
 _DEEPEST = 100  # of functions in each other; onnx refuses more, and what calls itself has no end
 _BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
@@ -54,38 +56,44 @@ def problems_from_onnx(
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
-        The model.  Of weights that lie in files beside it only the shapes are needed; these files may be absent.
+        The model.  Of weights that lie in files beside it only the shapes are needed; these files
+        may be absent.
     batch : int, optional
-        The size of every symbolic axis of an input that is named like a batch ("batch", "batch_size", "N", ...), or else of
-        its first axis, where that is symbolic.
+        The size of every symbolic axis of an input that is named like a batch ("batch",
+        "batch_size", "N", ...), or else of its first axis, where that is symbolic.
     shapes : mapping of str to sequence of int, optional
-        The shapes of inputs by name, such as ``{"input": (1, 3, 224, 224)}``.  An axis that has a name gets the same size
-        wherever the model uses it.  Sizes that the model fixes cannot be changed.
+        The shapes of inputs by name, such as ``{"input": (1, 3, 224, 224)}``.  An axis that has a
+        name gets the same size wherever the model uses it.  Sizes that the model fixes cannot be
+        changed.
     dtype : DataType or str, optional
         "float32", "float16", "bfloat16" or "float64", instead of the model's.
     layout : str, optional
-        "NHWC": convolutions with channels last in memory; "NCHW", channels first as in ONNX, if not given.
+        "NHWC": convolutions with channels last in memory; "NCHW", channels first as in ONNX, if not
+        given.
 
     Returns
     -------
     ProblemList
-        Empty for a model without such nodes.  Its `skipped` names every node that looks like one of them but is no
-        problem, with the reason: cuDNN does it otherwise (a GRU with linear_before_reset=0, an LSTM with
-        peepholes, ...), or its shape stays unknown.  Its `notes` say what was assumed.
+        Empty for a model without such nodes.  Its `skipped` names every node that looks like one of
+        them but is no problem, with the reason: cuDNN does it otherwise (a GRU with
+        linear_before_reset=0, an LSTM with peepholes, ...), or its shape stays unknown.  Its
+        `notes` say what was assumed.
 
     Raises
     ------
     ArgumentError
-        The model cannot be read, is no ONNX model or not a valid one, or an argument does not go with it; the message names
-        the file and the cause.  Also where a node's shape stays unknown and may depend on external data that cannot be read.
+        The model cannot be read, is no ONNX model or not a valid one, or an argument does not go
+        with it; the message names the file and the cause.  Also where a node's shape stays unknown
+        and may depend on external data that cannot be read.
     MissingPackageError
         The package onnx is not installed: it comes with ``cudnnlite[onnx]``.
 
     Notes
     -----
-    Conv makes a `ConvolutionForwardProblem`, ConvTranspose a `ConvolutionBackwardDataProblem`, both without their bias; LSTM,
-    GRU and RNN make an `RNNForwardProblem` of one layer for inference.  Shapes come from ``onnx.shape_inference``.  Functions
-    of the model are inlined.  Nodes inside If, Loop and Scan are listed too, once.
+    Conv makes a `ConvolutionForwardProblem`, ConvTranspose a `ConvolutionBackwardDataProblem`, both
+    without their bias; LSTM, GRU and RNN make an `RNNForwardProblem` of one layer for inference.
+    Shapes come from ``onnx.shape_inference``.  Functions of the model are inlined.  Nodes inside
+    If, Loop and Scan are listed too, once.
 
     Examples
     --------
@@ -277,7 +285,8 @@ def _drop_weights(onnx: Any, graph: Any, folder: Path | None) -> dict[str, str]:
             try:
                 require(folder, "only the path of a model says where its external data is")
                 length = size * onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize
-                # The last length counts: no more is read than the tensor holds, whatever the model says.
+                # The last length counts: no more is read than the tensor holds, whatever the model
+                # says.
                 tensor.external_data.add(key="length", value=str(length))
                 external.load_external_data_for_tensor(tensor, str(folder))
             except Exception as error:  # onnx's own kinds have no common base
@@ -297,14 +306,16 @@ def _with_shapes(onnx: Any, model: Any) -> Any:
     """Return a model with the shapes of all values that onnx finds, or else with those that the model says."""
     declared = []
     for graph in _within(model.graph, onnx.GraphProto):
-        # What a model says of values inside is often older than its inputs, and inference would prefer it to what it finds.
+        # What a model says of values inside is often older than its inputs, and inference would
+        # prefer it to what it finds.
         declared.append(list(graph.value_info))
         del graph.value_info[:]
         for info in graph.output:
             if info.type.HasField("tensor_type"):
                 info.type.tensor_type.ClearField("shape")
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    # Of what inference knows nothing, the results of unknown operations for instance, the model is believed.
+    # Of what inference knows nothing, the results of unknown operations for instance, the model is
+    # believed.
     for graph, said in zip(_within(model.graph, onnx.GraphProto), declared, strict=True):
         known = {
             info.name for info in (*graph.value_info, *graph.output) if shape_of(info) is not None

@@ -35,9 +35,10 @@ Axes = np.ndarray[Any, Any]  # for each spatial axis a number: Python's own, for
 class OnnxNode:
     """A node, with what is known of the values that it can refer to.
 
-    Its `operation` has a domain in front that is not ONNX's own.  It is read with a data type instead of the model's, if given,
-    and in layouts by rank.  Readers add to its `notes`; `lacks_shape` is set where they ask for a shape that is not known, and
-    `open_axes` to the axes of it without a size.
+    Its `operation` has a domain in front that is not ONNX's own.  It is read with a data type
+    instead of the model's, if given, and in layouts by rank.  Readers add to its `notes`;
+    `lacks_shape` is set where they ask for a shape that is not known, and `open_axes` to the axes
+    of it without a size.
     """
 
     def __init__(
@@ -122,7 +123,8 @@ def convolution(node: OnnxNode) -> Problem:
     before, behind = _parted(
         given["auto_pad"], given["pads"], (size - 1) // stride * stride + reach - size
     )
-    # the same padding on both sides, which all of cuDNN takes, is as good where the filter gets to nothing that differs
+    # the same padding on both sides, which all of cuDNN takes, is as good where the filter gets to
+    # nothing that differs
     if np.all((size + before + behind - reach) // stride == (size + 2 * before - reach) // stride):
         behind = before
     return convolution_forward.problem(
@@ -286,7 +288,8 @@ def shape_of(value: Any) -> tuple[int | str, ...] | None:
         return tuple(value.dims)
     if value is None or not value.type.tensor_type.HasField("shape"):
         return None
-    # Some exporters write 0 or -1 for what is symbolic; unk__ is what inference, or we, called what has no name.
+    # Some exporters write 0 or -1 for what is symbolic; unk__ is what inference, or we, called what
+    # has no name.
     names = [(dim.dim_value, dim.dim_param) for dim in value.type.tensor_type.shape.dim]
     return tuple(
         size if size > 0 else "" if name.startswith("unk__") else name for size, name in names

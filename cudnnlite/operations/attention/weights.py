@@ -15,7 +15,7 @@ from cudnnlite.descriptors.attention import AttentionDescriptor
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, LibraryError
-from cudnnlite.operations.rnn.formats import check_mapping, check_names, checked
+from cudnnlite.plans.host_arrays import check_mapping, check_names, host_array_of_shape
 from cudnnlite.plans.named_weights import EmptyTensorDescriptor, NamedWeights
 from cudnnlite.plans.operands import use
 from cudnnlite.specs import TensorSpec
@@ -111,7 +111,7 @@ class AttentionWeights(NamedWeights):
         }
         check_names("state_dict", given, shapes)
         tensors = {
-            name: checked(f"state_dict[{prefix + name!r}]", given[name], shape)
+            name: host_array_of_shape(f"state_dict[{prefix + name!r}]", given[name], shape)
             for name, shape in shapes.items()
         }
         matrices = tensors.get("in_proj_weight", np.empty((0,)))

@@ -1,4 +1,4 @@
-"""Which algorithm and math type an RNN runs with: what the user may ask for, and what we choose if nothing is asked."""
+"""Which algorithm and math type an RNN runs with: what a user may ask for, and the rule without."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.math_types import allowed_math_types
 from cudnnlite.specs.rnn_rules import why_not
 
-# PERSIST_DYNAMIC last: it is compiled for each plan, and by then it is known what it has to beat.
+# PERSIST_DYNAMIC is the last: it is compiled for each plan, and a search that has timed the others
+# knows whether that is worthwhile.
 ALGORITHMS = (
     RNNAlgo.STANDARD,
     RNNAlgo.PERSIST_STATIC,
     RNNAlgo.PERSIST_STATIC_SMALL_H,
     RNNAlgo.PERSIST_DYNAMIC,
 )
+HALVES = (DataType.HALF, DataType.BFLOAT16)
 
 
 @lru_cache(maxsize=64)
@@ -28,56 +30,63 @@ def heuristic(spec: RNNSpec, data: RNNDataSpec, *, full: bool | None = None) -> 
 
     `full`: whether all sequences will have the full length; whether these have, if not given.
     """
-    full = data.is_full if full is None else full
-    narrow = spec.dtype in (DataType.HALF, DataType.BFLOAT16)
-    algorithm = (
-        _fastest(spec, data, narrow and spec.math_type != MathType.FMA)
-        if full
-        else RNNAlgo.STANDARD
-    )
+    if full is None:
+        full = data.is_full
+    algorithm = RNNAlgo.STANDARD
+    if full:
+        uses_tensor_cores = spec.dtype in HALVES and spec.math_type != MathType.FMA
+        algorithm = _fastest(spec, data, uses_tensor_cores=uses_tensor_cores)
     return AlgorithmResult(algorithm, _math_type(spec, algorithm, data.batch), deterministic=None)
 
 
 def _math_type(spec: RNNSpec, algorithm: RNNAlgo, batch: int) -> MathType:
-    """Return the spec's math type; where that is DEFAULT, half precision gains by tensor cores, but for small problems."""
-    tiny = algorithm == RNNAlgo.PERSIST_STATIC_SMALL_H and spec.hidden_size < 128 and batch < 256
-    if (
-        spec.dtype in (DataType.HALF, DataType.BFLOAT16)
-        and spec.math_type == MathType.DEFAULT
-        and not tiny
-    ):
-        return MathType.TENSOR_OP
-    return spec.math_type
+    """Return the spec's math type, or TENSOR_OP where that is DEFAULT in half precision.
+
+    Small problems do not gain by tensor cores.
+    """
+    if spec.math_type != MathType.DEFAULT or spec.dtype not in HALVES:
+        return spec.math_type
+    is_small = spec.hidden_size < 128 and batch < 256
+    if algorithm == RNNAlgo.PERSIST_STATIC_SMALL_H and is_small:
+        return spec.math_type
+    return MathType.TENSOR_OP
 
 
-def _fastest(spec: RNNSpec, data: RNNDataSpec, tensor_cores: bool) -> RNNAlgo:
+def _fastest(spec: RNNSpec, data: RNNDataSpec, *, uses_tensor_cores: bool) -> RNNAlgo:
     """Return the algorithm for sequences of full length."""
-
-    def does(algorithm: RNNAlgo) -> bool:
-        return not why_not(spec, algorithm, backward=True)
-
-    gated, batch, hidden = spec.cell in (RNNMode.LSTM, RNNMode.GRU), data.batch, spec.hidden_size
-    small_h, static = RNNAlgo.PERSIST_STATIC_SMALL_H, RNNAlgo.PERSIST_STATIC
+    is_gated = spec.cell in (RNNMode.LSTM, RNNMode.GRU)
+    batch, hidden = data.batch, spec.hidden_size
     if data.max_length == 1:
         return RNNAlgo.STANDARD
-    if batch == 1 and (64 if gated else 128) < hidden <= 512 and does(static):
-        return static
-    if does(small_h) and (tensor_cores or batch <= 256):
-        return small_h
-    if not tensor_cores or not does(static):
-        return RNNAlgo.STANDARD
-    # its time grows with the batch
+    least_hidden = 64 if is_gated else 128
+    static_is_possible = _is_possible(spec, RNNAlgo.PERSIST_STATIC)
+    if batch == 1 and least_hidden < hidden <= 512 and static_is_possible:
+        return RNNAlgo.PERSIST_STATIC
+    if _is_possible(spec, RNNAlgo.PERSIST_STATIC_SMALL_H) and (uses_tensor_cores or batch <= 256):
+        return RNNAlgo.PERSIST_STATIC_SMALL_H
+    if uses_tensor_cores and static_is_possible and batch <= _max_static_batch(spec):
+        return RNNAlgo.PERSIST_STATIC
+    return RNNAlgo.STANDARD
+
+
+def _is_possible(spec: RNNSpec, algorithm: RNNAlgo) -> bool:
+    return not why_not(spec, algorithm, backward=True)
+
+
+def _max_static_batch(spec: RNNSpec) -> int:
+    """Return the largest batch for which PERSIST_STATIC is the fastest; its time grows with it."""
     if spec.cell == RNNMode.LSTM:
-        keeps_up = batch <= 64
-    elif spec.cell == RNNMode.GRU:
-        keeps_up = batch <= 32 and hidden <= 1024
-    else:
-        keeps_up = batch <= 32 or (batch <= 64 and hidden <= 2048)
-    return static if keeps_up else RNNAlgo.STANDARD
+        return 64
+    if spec.cell == RNNMode.GRU:
+        return 32 if spec.hidden_size <= 1024 else 0
+    return 64 if spec.hidden_size <= 2048 else 32
 
 
 def parse_algorithm(algorithm: Any, spec: RNNSpec, batch: int) -> AlgorithmResult | None:
-    """Return what the user asked for as algorithm and math type, None for nothing; ArgumentError if it cannot be had."""
+    """Return what the user asked for as algorithm and math type; None for nothing.
+
+    ArgumentError where it cannot be used.
+    """
     if algorithm is None:
         return None
     if isinstance(algorithm, AlgorithmTable):

@@ -73,9 +73,9 @@ class RNNGradients(NamedTuple):
 
 
 class ForwardCall(NamedTuple):
-    """What a training call was given, and what it wrote: the backward passes need it again."""
+    """The operands of a training call, and what it wrote: the backward passes need them again."""
 
-    plan: Any
+    key: Any  # the RNNPlanKey
     data: RNNDataSpec
     weights: RNNWeights
     x: DeviceArray
@@ -85,10 +85,11 @@ class ForwardCall(NamedTuple):
 
 
 class RNNReserve(TrainingReserve[ForwardCall]):
-    """The reserve space of one training call, and all that the backward passes must be given again.
+    """The reserve space of one training call, and all that the backward passes need again.
 
-    It keeps the operands of the forward call alive; none of them may be overwritten before the backward passes are done.
-    Passed to another training call as `reserve`, its memory is used again.
+    It keeps the operands of the forward call alive; none of them may be overwritten before the
+    backward passes are done. Passed to another training call as `reserve`, its memory is used
+    again.
 
     Attributes
     ----------
@@ -102,10 +103,14 @@ class RNNReserve(TrainingReserve[ForwardCall]):
 
 
 def written_of(out: Any, count: int) -> Any:
-    """Return what an earlier call returned, given as `out`, as the arrays that are written, of which there are so many."""
+    """Return `out` as the arrays that are written, of which there are so many.
+
+    It may be what an earlier call returned.
+    """
     if isinstance(out, RNNTrainingOutput):
         out = tuple(out)[:3]  # its reserve space is an argument of its own
-    if isinstance(out, (tuple, list)) and len(out) == 3 and count == 2 and out[2] is None:
+    is_triple = isinstance(out, (tuple, list)) and len(out) == 3
+    if is_triple and count == 2 and out[2] is None:
         out = out[:2]  # an RNNOutput of a network without cell states
     return out
 
@@ -120,48 +125,65 @@ def without_sequences(
     cx: Any,
     out: Any,
 ) -> RNNOutput | None:
-    """Return the outputs for no sequences, without a call: cuDNN has none for that; None where x is no such input."""
-    steps = {RNNDataLayout.SEQ_MAJOR_UNPACKED: 0, RNNDataLayout.BATCH_MAJOR_UNPACKED: 1}.get(layout)
-    if (
-        x.rank != 3
-        or steps is None
-        or x.shape[steps] == 0
-        or x.shape[2] != spec.input_size
-        or x.dtype != spec.dtype
-    ):
+    """Return the outputs for no sequences, without a call: cuDNN has none for that.
+
+    None where x is no such input.
+    """
+    if not _has_no_sequences(spec, x, layout):
         return None
     if lengths is not None and len(integers(lengths, "lengths", 1)):
         raise ArgumentError(f"lengths={shown(lengths)} has entries for a batch of 0")
+    specs = _empty_specs(spec, x, layout)
+    names = tuple(specs)
+    states = [("hx", hx, specs["hy"]), ("cx", cx, specs.get("cy"))]
+    for argument, state, expected in states:
+        if state is not None:
+            _empty_operand(handle, state, argument, expected)
+    out = written_of(out, len(specs))
+    if out is None:
+        outputs = [arrays.empty(handle.device, handle.stream, spec) for spec in specs.values()]
+    else:
+        outputs = [
+            _empty_operand(handle, array, f"out[{name!r}]", specs[name])
+            for name, array in zip(names, all_of(out, names), strict=True)
+        ]
+    if len(outputs) == 2:
+        outputs.append(None)
+    return RNNOutput(*outputs)
+
+
+def _has_no_sequences(spec: RNNSpec, x: TensorSpec, layout: RNNDataLayout) -> bool:
+    """Whether an input has steps, and a batch of 0."""
+    if x.rank != 3 or layout == RNNDataLayout.SEQ_MAJOR_PACKED:
+        return False
+    steps_axis = 1 if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else 0
+    has_vectors = x.shape[2] == spec.input_size and x.dtype == spec.dtype
+    return has_vectors and x.shape[steps_axis] != 0
+
+
+def _empty_specs(spec: RNNSpec, x: TensorSpec, layout: RNNDataLayout) -> dict[str, TensorSpec]:
+    """Return the specs of the outputs for a batch of 0, by name."""
+    y_layout = "sequence_major"
+    if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED:
+        y_layout = "batch_major"
     states = spec.num_layers * spec.directions
-    shapes = {"y": (*x.shape[:2], spec.output_size), "hy": (states, 0, spec.state_size)}
-    if spec.cell == RNNMode.LSTM:
-        shapes["cy"] = states, 0, spec.hidden_size
-    out = written_of(out, len(shapes))
-    all_of(out, tuple(shapes))
-    lies = {"y": "batch_major" if steps else "sequence_major"}
     specs = {
-        name: TensorSpec(shape, spec.dtype, lies.get(name, "states"))
-        for name, shape in shapes.items()
+        "y": TensorSpec((*x.shape[:2], spec.output_size), spec.dtype, y_layout),
+        "hy": TensorSpec((states, 0, spec.state_size), spec.dtype, "states"),
     }
-    given = [
-        (f"out[{name!r}]", array, name)
-        for name, array in zip(specs, out or (), strict=out is not None)
-    ]
-    given += [
-        (name, array, there)
-        for name, array, there in (("hx", hx, "hy"), ("cx", cx, "cy"))
-        if array is not None
-    ]
-    arrays_given = {
-        argument: (on_device(handle, array, argument), specs.get(name))
-        for argument, array, name in given
-    }
-    for argument, (array, wanted) in arrays_given.items():
-        if wanted is None or (array.shape, array.spec.dtype) != (wanted.shape, wanted.dtype):
-            own = array.spec if wanted is None else called(array.spec, wanted.layout)
-            raise ArgumentError(f"{argument} is {own}; needed: {wanted or 'none but for an LSTM'}")
-    written = [array for argument, (array, _) in arrays_given.items() if argument.startswith("out")]
-    y, hy, *cy = written or [
-        arrays.empty(handle.device, handle.stream, each) for each in specs.values()
-    ]
-    return RNNOutput(y, hy, cy[0] if cy else None)
+    if spec.cell == RNNMode.LSTM:
+        specs["cy"] = TensorSpec((states, 0, spec.hidden_size), spec.dtype, "states")
+    return specs
+
+
+def _empty_operand(
+    handle: Handle, array: Any, argument: str, expected: TensorSpec | None
+) -> DeviceArray:
+    operand = on_device(handle, array, argument)
+    if expected is None:
+        raise ArgumentError(f"{argument} is {operand.spec}; needed: none but for an LSTM")
+    if (operand.shape, operand.spec.dtype) != (expected.shape, expected.dtype):
+        raise ArgumentError(
+            f"{argument} is {called(operand.spec, expected.layout)}; needed: {expected}"
+        )
+    return operand

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from cudnnlite.arguments import sequence, shown
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.rnn.formats import host_array
+from cudnnlite.plans.host_arrays import host_array
 from cudnnlite.specs.rnn_data import MAX_BATCH, check_packed, parse_lengths
 from cudnnlite.unknown import tells_unknown
 

@@ -1,7 +1,7 @@
 """`RNNPlan`: a recurrent network made once and called many times, forward and backward.
 
-By hand, and not an operation as data, because sizes depend on each call's lengths besides: a description that could say all
-that would be longer than this code.
+It is no `OperationPlan`: what a call reads and writes, and what memory it needs, depends on the
+lengths of its sequences.
 """
 
 from __future__ import annotations
@@ -18,12 +18,20 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import RNNMode
 from cudnnlite.errors import (
     ArgumentError,
     ArrayTypeError,
     BadParamError,
     CudnnError,
     NotSupportedError,
+)
+from cudnnlite.operations.rnn.native import (
+    NativeRNN,
+    RNNPlanKey,
+    cell_spec,
+    explain,
+    hidden_spec,
 )
 from cudnnlite.operations.rnn.outputs import (
     ForwardCall,
@@ -33,11 +41,10 @@ from cudnnlite.operations.rnn.outputs import (
     RNNTrainingOutput,
     written_of,
 )
-from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, explain
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.plans.operands import check_workspace, on_device
-from cudnnlite.plans.replay import Operand, Replay, ReplayedCall, parse_replay
-from cudnnlite.plans.stateful_plan import PlanByHand, check_outputs
+from cudnnlite.plans.operands import check_workspace, on_device, operand_spec
+from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
+from cudnnlite.plans.stateful_plan import StatefulPlan, check_outputs, check_spec
 from cudnnlite.problems import call_watch, recording
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.rnn import forward_problem
@@ -45,14 +52,14 @@ from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.warn import log
 
 OutputT = TypeVar("OutputT")  # RNNOutput, or RNNTrainingOutput
-_MOST_REPLAYED = 4  # kinds of sequences that graphs are kept for
+_MAX_REPLAYED = 4  # kinds of sequences that graphs are kept for
 
 
-class RNNPlan(PlanByHand, Generic[OutputT]):
-    """A recurrent network on one handle, for one batch size and layout: `plan(weights, x, hx, cx)`.  See `rnn_forward.plan`.
+class RNNPlan(StatefulPlan, Generic[OutputT]):
+    """A recurrent network on one handle, for one batch size and layout: `plan(weights, x, hx, cx)`.
 
-    The sequences' lengths, and how many steps there is room for, may change from call to call; what depends on them is
-    asked again only where they do.
+    The sequences' lengths, and how many steps there is room for, may change from call to call; what
+    depends on them is asked again only where they do.  `rnn_forward.plan` makes it.
 
     Attributes
     ----------
@@ -65,59 +72,61 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
 
     Notes
     -----
-    C functions of a call: `cudnnRNNForward`; where sequences have other lengths than before, `cudnnSetRNNDataDescriptor` and
-    `cudnnGetRNNTempSpaceSizes`.
+    C functions of a call: `cudnnRNNForward`; where sequences have other lengths than before,
+    `cudnnSetRNNDataDescriptor` and `cudnnGetRNNTempSpaceSizes`.
     """
 
     _weights_type, _reserve_type = RNNWeights, RNNReserve
 
-    def __init__(self, handle: Handle, request: RNNRequest, *, replay: bool = False) -> None:
-        self._replays = parse_replay(replay) or request.choice.replay
+    def __init__(self, handle: Handle, key: RNNPlanKey) -> None:
         super().__init__(
-            handle,
-            f"RNNPlan of {request.spec} by {request.choice.algorithm}, {request.choice.math_type}",
+            handle, f"RNNPlan of {key.spec} by {key.choice.algorithm}, {key.choice.math_type}"
         )
-        self.spec: RNNSpec = request.spec
-        self._request = request
-        self._weights_kind = request.spec.weights_of()
+        self.key = key
+        self.spec: RNNSpec = key.spec
+        self._weights_kind = key.spec.weights_of()
         self._forward: PreparedCall | ReplayedCall | None = None
         self._replayed: dict[RNNDataSpec, ReplayedCall] = {}  # by the sequences that each is for
-        # what the last call was given: the same objects need not be looked at again
-        self._x_seen: TensorSpec | None = None
-        self._lengths_seen: Any = None
-        self._weights_seen: Callable[[], RNNWeights | None] = lambda: (
-            None
-        )  # weakly: a plan keeps no weights alive
-        self._pointers: dict[str, int] = {}
+        # What the last call's arguments were: the same objects are not checked again.
+        self._last_x_spec: TensorSpec | None = None
+        self._last_lengths: Any = None
+        # A weak reference: a plan keeps no weights alive.
+        self._last_weights: Callable[[], RNNWeights | None] = _no_weights
+        self._addresses: dict[str, int] = {}
         try:
-            self._problem = RNNProblem(handle, request, self._resources)
+            self._native = NativeRNN(handle, key, self._resources)
             log.debug("%s", self._description)
             self._resources.callback(_close_all, self._replayed)
         except BaseException as error:
             if isinstance(error, CudnnError):
-                explain(error, request, None)
+                explain(error, key, None)
             self.close()
             raise
 
     @property
     def replay(self) -> Replay | None:
-        """What a plan made with ``replay=True`` did so far with sequences such as the last call's; None for any other."""
-        return self._forward.state if isinstance(self._forward, ReplayedCall) else None
+        """What a plan made with ``replay=True`` did so far; None for any other.
+
+        It is of sequences such as the last call's.
+        """
+        if isinstance(self._forward, ReplayedCall):
+            return self._forward.state
+        return None
 
     @property
     def choice(self) -> AlgorithmResult:
         """Algorithm and math type that each call uses, with the workspace that the last one needed."""
-        return replace(self._request.choice, workspace=self.workspace)
+        return replace(self.key.choice, workspace=self.workspace, replay=self.key.replay)
 
     @property
     def workspace(self) -> int:
         """The bytes of scratch memory that the last call needed."""
-        return self._problem.workspace
+        return self._native.workspace
 
     @property
     def reserve(self) -> int:
         """The bytes of reserve space that the last call needed; 0 in inference."""
-        return self._problem.reserve
+        return self._native.reserve
 
     def __call__(
         self,
@@ -151,28 +160,30 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         """
         if self._closed or get_ident() != self._thread or call_watch.active:
             self.use()
-        problem = self._problem
+        native = self._native
         x = on_device(self._handle, x, "x")
-        if weights is None or weights is not self._weights_seen():
+        if weights is None or weights is not self._last_weights():
             self._check_weights(weights)
-        if lengths is not self._lengths_seen or (
-            x.spec is not self._x_seen and x.spec != self._x_seen
-        ):
+        if not self._describes(x.spec, lengths):
             self.describe(x.spec, lengths)
-        hx, cx = self._hidden(hx, cx, "hx", "cx")
-        y, hy, cy = self._results(out, ("y", "hy", "cy"), problem.y)
-        space = self._reserve_space(reserve, problem.reserve, training=self._request.training)
-        own = (
-            None
-            if workspace is None
-            else check_workspace(self._handle, workspace, problem.workspace)
-        )
-        states = self._states(self._request.dropout_state)
-        inputs = {"x": x, "weights": weights.array, "hx": hx, "cx": cx, "dropout_state": states}
+        hx, cx = self._states(hx, cx, "hx", "cx")
+        y, hy, cy = self._results(out, ("y", "hy", "cy"), native.y)
+        space = self._reserve_space(reserve, native.reserve, training=self.key.training)
+        scratch = None
+        if workspace is not None:
+            scratch = check_workspace(self._handle, workspace, native.workspace)
+        random_states = self._random_states(self.key.dropout_state)
+        inputs = {
+            "x": x,
+            "weights": weights.array,
+            "hx": hx,
+            "cx": cx,
+            "dropout_state": random_states,
+        }
         if space is not None:
             inputs["reserve"] = space.array
-        outputs = {"y": y, "hy": hy, "cy": cy, "workspace": own}
-        pointers = {
+        outputs = {"y": y, "hy": hy, "cy": cy, "workspace": scratch}
+        addresses = {
             "x": x.ptr,
             "y": y.ptr,
             "hx": _address(hx),
@@ -180,29 +191,28 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
             "cx": _address(cx),
             "cy": _address(cy),
             "weightSpace": weights.array.ptr,
-            "workSpace": self._scratch() if own is None else own.ptr,
+            "workSpace": self._scratch() if scratch is None else scratch.ptr,
             "reserveSpace": 0 if space is None else space.array.ptr,
         }
-        assert self._forward is not None
-        if (
-            pointers != self._pointers
-            or y.readonly
-            or hy.readonly
-            or (cy is not None and cy.readonly)
-        ):
+        forward = self._forward
+        assert forward is not None
+        is_readonly = y.readonly or hy.readonly or (cy is not None and cy.readonly)
+        if addresses != self._addresses or is_readonly:
             check_outputs(inputs, outputs)
-            self._pointers = {}  # an interrupt in the next line must not leave addresses that nobody knows of
-            self._forward.replace(**pointers)
-            self._pointers = pointers
+            # An interrupt in `replace` must not leave addresses that nobody knows of.
+            self._addresses = {}
+            forward.replace(**addresses)
+            self._addresses = addresses
         if space is not None:
             space.begin()
-        self._call(self._forward, (), [*inputs.values(), *outputs.values()])
-        assert problem.data is not None
+        self._call(forward, (), [*inputs.values(), *outputs.values()])
+        data = native.data
+        assert data is not None
         if call_watch.active:
-            recording.record(forward_problem(self.spec, problem.data, self._request.training))
+            recording.record(forward_problem(self.spec, data, self.key.training))
         if space is None:
             return RNNOutput(y, hy, cy)  # type: ignore[return-value]
-        space.finish(ForwardCall(self._request, problem.data, weights, x, hx, cx, y))
+        space.finish(ForwardCall(self.key, data, weights, x, hx, cx, y))
         return RNNTrainingOutput(y, hy, cy, space)  # type: ignore[return-value]
 
     def backward_data(
@@ -216,16 +226,17 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
     ) -> RNNGradients:
         """Enqueue the backward pass over the data (`cudnnRNNBackwardData_v8`); see `rnn_backward_data`."""
         self.use()
-        call, problem = self._recall(reserve, has_gradients=False), self._problem
+        call = self._recall(reserve, has_gradients=False)
+        native = self._native
+        if dy is None and dhy is None and dcy is None:
+            raise ArgumentError(
+                "none of dy, dhy and dcy is given: there is no gradient to go back from"
+            )
         if dy is None:  # cuDNN follows that pointer
-            if dhy is None and dcy is None:
-                raise ArgumentError(
-                    "none of dy, dhy and dcy is given: there is no gradient to go back from"
-                )
-            dy = arrays.empty(self._device, self._handle.stream, problem.y)
+            dy = arrays.empty(self._device, self._handle.stream, native.y)
             dy.fill(0)
-        dy = self._operand(dy, "dy", problem.y)
-        dhy, dcy = self._hidden(dhy, dcy, "dhy", "dcy")
+        dy = self._operand(dy, "dy", native.y)
+        dhy, dcy = self._states(dhy, dcy, "dhy", "dcy")
         dx, dhx, dcx = self._results(out, ("dx", "dhx", "dcx"), call.data.tensor())
         inputs = {
             "x": call.x,
@@ -236,33 +247,33 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
             "cx": call.cx,
             "dhy": dhy,
             "dcy": dcy,
-            "dropout_state": self._states(self._request.dropout_state),
+            "dropout_state": self._random_states(self.key.dropout_state),
             "reserve": reserve.array,
         }
         outputs = {"dx": dx, "dhx": dhx, "dcx": dcx}
         check_outputs(inputs, outputs)
         arguments = (
             self._handle.ptr,
-            problem.rnn.ptr,
+            native.rnn.ptr,
             None,
-            problem.y_desc.ptr,
+            native.y_desc.ptr,
             call.y.ptr,
             dy.ptr,
-            problem.x_desc.ptr,
+            native.x_desc.ptr,
             dx.ptr,
-            problem.h_desc,
+            native.h_desc,
             _address(call.hx),
             _address(dhy),
             dhx.ptr,
-            problem.c_desc,
+            native.c_desc,
             _address(call.cx),
             _address(dcy),
             _address(dcx),
-            problem.weight_bytes,
+            native.weight_bytes,
             call.weights.array.ptr,
-            problem.workspace,
+            native.workspace,
             self._scratch(),
-            problem.reserve,
+            native.reserve,
             reserve.array.ptr,
         )
         function = self._handle.api.cudnnRNNBackwardData_v8
@@ -280,7 +291,8 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
     ) -> RNNWeights:
         """Enqueue the backward pass over the weights (`cudnnRNNBackwardWeights_v8`); see `rnn_backward_weights`."""
         self.use()
-        call, problem = self._recall(reserve, has_gradients=True), self._problem
+        call = self._recall(reserve, has_gradients=True)
+        native = self._native
         inputs = {
             "x": call.x,
             "y": call.y,
@@ -288,173 +300,228 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
             "hx": call.hx,
             "reserve": reserve.array,
         }
-        replaced = out is not None and not accumulate
+        is_replaced = out is not None and not accumulate
         out = self._gradients(call.weights, out, accumulate, inputs)
-        self._states(self._request.dropout_state)
+        self._random_states(self.key.dropout_state)
         arguments = (
             self._handle.ptr,
-            problem.rnn.ptr,
+            native.rnn.ptr,
             WgradMode.ADD,
             None,
-            problem.x_desc.ptr,
+            native.x_desc.ptr,
             call.x.ptr,
-            problem.h_desc,
+            native.h_desc,
             _address(call.hx),
-            problem.y_desc.ptr,
+            native.y_desc.ptr,
             call.y.ptr,
-            problem.weight_bytes,
+            native.weight_bytes,
             out.array.ptr,
-            problem.workspace,
+            native.workspace,
             self._scratch(),
-            problem.reserve,
+            native.reserve,
             reserve.array.ptr,
         )
         function = self._handle.api.cudnnRNNBackwardWeights_v8
-        # cuDNN can only add (WgradMode.SET is NOT_SUPPORTED), so what should be replaced is cleared first
         operands = [call.x, call.hx, call.y, out.array, reserve.array]
-        self._call(
-            function,
-            arguments,
-            operands,
-            clear=[(out.array.ptr, out.array.nbytes)] if replaced else (),
-        )
+        clear = []
+        if is_replaced:
+            # cuDNN can only add: WgradMode.SET is NOT_SUPPORTED.
+            clear.append((out.array.ptr, out.array.nbytes))
+        self._call(function, arguments, operands, clear)
         return out
 
     def _explain(self, error: CudnnError) -> None:
-        explain(error, self._request, self._problem.data)
+        explain(error, self.key, self._native.data)
+
+    def _describes(self, x: TensorSpec, lengths: Any) -> bool:
+        """Whether cuDNN has the description of these sequences already."""
+        if lengths is not self._last_lengths:
+            return False
+        return x is self._last_x_spec or x == self._last_x_spec
 
     def describe(self, x: TensorSpec, lengths: Iterable[int] | None = None) -> None:
         """Describe sequences to cuDNN, as a call does, so that `workspace` and `reserve` are theirs."""
-        data = self._problem.check_data(x, lengths)
-        if data != self._problem.data:
-            self._tell_data(data)
-        unchanging = lengths is None or isinstance(
-            lengths, tuple
-        )  # a list may be changed before the next call
-        self._x_seen, self._lengths_seen = (x, lengths) if unchanging else (None, None)
+        data = self._native.check_data(x, lengths)
+        if data != self._native.data:
+            self._describe_data(data)
+        is_immutable = lengths is None or isinstance(lengths, tuple)
+        if is_immutable:
+            self._last_x_spec, self._last_lengths = x, lengths
+        else:  # a list may be changed before the next call
+            self._last_x_spec = self._last_lengths = None
 
     def check_operands(
         self, weights: RNNWeights, x: DeviceArray, hx: Any, cx: Any, lengths: Iterable[int] | None
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
-        """Check what a call would be given, without a call; return hx and cx as device arrays."""
+        """Check the arguments of a call without making it; return hx and cx as device arrays."""
         self._check_weights(weights)
-        self._problem.check_data(x.spec, lengths)
-        return self._hidden(hx, cx, "hx", "cx")
+        self._native.check_data(x.spec, lengths)
+        return self._states(hx, cx, "hx", "cx")
+
+    def check_descriptions(self, weights: Any, hx: Any, cx: Any) -> None:
+        """Check weights and states that were given to `rnn_forward.plan`: specs may stand for arrays."""
+        if weights is not None:
+            self._check_weights(weights)
+        check_state_specs(self.spec, self.key.batch, self._handle, hx, cx)
 
     def new_outputs(self) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
         """Allocate what a call writes, for its `out`; after `describe`."""
-        return self._results(None, ("y", "hy", "cy"), self._problem.y)
+        return self._results(None, ("y", "hy", "cy"), self._native.y)
 
     def new_reserve(self) -> RNNReserve | None:
         """Allocate a call's reserve space, for its `reserve`; None in inference; after `describe`."""
-        return self._reserve_space(None, self._problem.reserve, training=self._request.training)  # type: ignore[no-any-return]
+        return self._reserve_space(None, self._native.reserve, training=self.key.training)  # type: ignore[no-any-return]
 
-    def _tell_data(self, data: Any) -> None:
-        problem = self._problem
-        self._x_seen = self._lengths_seen = (
-            None  # whatever was seen before is not what cuDNN is told of now
-        )
+    def _describe_data(self, data: RNNDataSpec) -> None:
+        native = self._native
+        # What was described before is not what cuDNN has from now on.
+        self._last_x_spec = self._last_lengths = None
         try:
-            problem.tell_data(data)
-            self._pointers = {}
+            native.describe_data(data)
+            self._addresses = {}
             if data in self._replayed:
                 self._forward = self._replayed[data]
                 return
-            forward = self._handle.api.prepare(
-                "cudnnRNNForward",
-                self._handle.ptr,
-                problem.rnn.ptr,
-                problem.mode,
-                None,
-                problem.x_desc.ptr,
-                0,
-                problem.y_desc.ptr,
-                0,
-                problem.h_desc,
-                0,
-                0,
-                problem.c_desc,
-                0,
-                0,
-                problem.weight_bytes,
-                0,
-                problem.workspace,
-                0,
-                problem.reserve,
-                0,
-            )
-            self._forward = self._replaying(forward, data) if self._replays else forward
+            forward = self._prepare_forward()
+            self._forward = self._replaying(forward, data) if self.key.replay else forward
         except BaseException as error:  # an interrupt, too
-            problem.data = None  # cuDNN is told again by the next call
+            native.data = None  # the next call describes them again
             if isinstance(error, CudnnError):
-                explain(error, self._request, data)
+                explain(error, self.key, data)
             raise
+
+    def _prepare_forward(self) -> PreparedCall:
+        """Marshal the forward call, addresses missing."""
+        native = self._native
+        return self._handle.api.prepare(
+            "cudnnRNNForward",
+            self._handle.ptr,
+            native.rnn.ptr,
+            native.mode,
+            None,
+            native.x_desc.ptr,
+            0,
+            native.y_desc.ptr,
+            0,
+            native.h_desc,
+            0,
+            0,
+            native.c_desc,
+            0,
+            0,
+            native.weight_bytes,
+            0,
+            native.workspace,
+            0,
+            native.reserve,
+            0,
+        )
 
     def _replaying(self, forward: PreparedCall, data: RNNDataSpec) -> ReplayedCall:
         """Return a call that is launched as a graph; kept for these sequences."""
-        staged = {}
-        if not self._request.training:  # a reserve space is too large to be copied
-            problem = self._problem
-            specs = {"x": data.tensor(), "hx": problem.hidden, "y": problem.y, "hy": problem.hidden}
-            specs |= {"cx": problem.cell, "cy": problem.cell} if problem.lstm else {}
-            staged = {
-                name: Operand(spec.nbytes, name[-1] == "x", name[-1] == "y")
-                for name, spec in specs.items()
-            }
-        if len(self._replayed) >= _MOST_REPLAYED:
-            self._replayed.pop(next(iter(self._replayed))).close()
-        # lengths that are new at each call are not worth a recording
-        made = self._replayed[data] = ReplayedCall(
-            self._handle, forward, staged, waits=bool(self._replayed)
-        )
-        return made
+        if len(self._replayed) >= _MAX_REPLAYED:
+            oldest = next(iter(self._replayed))
+            self._replayed.pop(oldest).close()
+        # Lengths that are new at each call are not worth a recording.
+        waits = bool(self._replayed)
+        replayed = ReplayedCall(self._handle, forward, self._staged_operands(data), waits=waits)
+        self._replayed[data] = replayed
+        return replayed
+
+    def _staged_operands(self, data: RNNDataSpec) -> dict[str, Operand]:
+        """Return the operands that a graph may have copies of; none in training.
+
+        A reserve space is too large to be copied.
+        """
+        if self.key.training:
+            return {}
+        native = self._native
+        inputs = {"x": data.tensor(), "hx": native.hidden}
+        outputs = {"y": native.y, "hy": native.hidden}
+        if native.lstm:
+            inputs["cx"] = native.cell
+            outputs["cy"] = native.cell
+        operands = {}
+        for name, spec in inputs.items():
+            operands[name] = Operand(spec.nbytes, read=True, written=False)
+        for name, spec in outputs.items():
+            operands[name] = Operand(spec.nbytes, read=False, written=True)
+        return operands
 
     def _recall(self, reserve: Any, *, has_gradients: bool) -> ForwardCall:
         """Return the forward call of a reserve space, with its sequences described to cuDNN again."""
         call = RNNReserve.checked(self._handle, reserve).recall(has_gradients=has_gradients)
-        if call.plan != self._request:
-            raise ArgumentError(f"reserve is of {call.plan}; the plan is for {self._request}")
-        if call.data != self._problem.data:
-            self._tell_data(call.data)
+        if not self.key.computes_as(call.key):
+            raise ArgumentError(f"reserve is of {call.key}; the plan is for {self.key}")
+        if call.data != self._native.data:
+            self._describe_data(call.data)
         return call
 
     def _scratch(self) -> int:
         """Return the address of the handle's workspace."""
-        limit = self._request.workspace_limit
         return self._handle.workspace.reserve(
-            self._problem.workspace, self._handle.stream, limit=limit
+            self._native.workspace, self._handle.stream, limit=self.key.workspace_limit
         )
 
     def _check_weights(self, weights: Any, argument: str = "weights") -> None:
         super()._check_weights(weights, argument)
-        if weights.nbytes != self._problem.weight_bytes:
+        if weights.nbytes != self._native.weight_bytes:
             raise ArgumentError(
-                f"{argument} have {weights.nbytes} bytes; {self.choice.algorithm} wants {self._problem.weight_bytes}"
+                f"{argument} have {weights.nbytes} bytes; {self.choice.algorithm} wants {self._native.weight_bytes}"
             )
         if argument == "weights":
-            self._weights_seen = weakref.ref(weights)
+            self._last_weights = weakref.ref(weights)
 
-    def _hidden(
+    def _states(
         self, h: Any, c: Any, h_name: str, c_name: str
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
-        problem = self._problem
-        if c is not None and not problem.lstm:
-            raise ArgumentError(
-                f"{c_name} is given to a {self.spec.cell.name}; only an LSTM has a cell state"
-            )
-        if isinstance(h, tuple):
-            raise ArrayTypeError(f"{h_name} is a tuple; pass {h_name} and {c_name} separately")
-        hidden = None if h is None else self._operand(h, h_name, problem.hidden)
-        return hidden, None if c is None else self._operand(c, c_name, problem.cell)
+        """Return the states that are given, or their gradients, on the device."""
+        native = self._native
+        _check_states(self.spec, h, c, h_name, c_name)
+        hidden = None if h is None else self._operand(h, h_name, native.hidden)
+        cell = None if c is None else self._operand(c, c_name, native.cell)
+        return hidden, cell
 
     def _results(
-        self, out: Any, names: tuple[str, str, str], first: TensorSpec
+        self, out: Any, names: tuple[str, str, str], sequences: TensorSpec
     ) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
-        """Return the arrays to write, sequences and states: the caller's, or new ones; the third is None but for an LSTM."""
-        count = 3 if self._problem.lstm else 2
-        specs = (first, self._problem.hidden, self._problem.cell)[:count]
-        y, h, *c = self._outputs(written_of(out, count), names[:count], specs, "out['{}']")
-        return y, h, c[0] if c else None
+        """Return the arrays to write, sequences and states: the caller's, or new ones.
+
+        The third is None but for an LSTM.
+        """
+        native = self._native
+        if native.lstm:
+            specs = (sequences, native.hidden, native.cell)
+            y, h, c = self._outputs(written_of(out, 3), names, specs, "out['{}']")
+            return y, h, c
+        y, h = self._outputs(
+            written_of(out, 2), names[:2], (sequences, native.hidden), "out['{}']"
+        )
+        return y, h, None
+
+
+def check_state_specs(
+    spec: RNNSpec, batch: int, handle: Handle | None, hx: Any, cx: Any
+) -> None:
+    """Check the first states, or the specs that stand for them."""
+    _check_states(spec, hx, cx, "hx", "cx")
+    if hx is not None:
+        check_spec(operand_spec(handle, hx, "hx"), "hx", hidden_spec(spec, batch))
+    if cx is not None:
+        check_spec(operand_spec(handle, cx, "cx"), "cx", cell_spec(spec, batch))
+
+
+def _check_states(spec: RNNSpec, h: Any, c: Any, h_name: str, c_name: str) -> None:
+    if c is not None and spec.cell != RNNMode.LSTM:
+        raise ArgumentError(
+            f"{c_name} is given to a {spec.cell.name}; only an LSTM has a cell state"
+        )
+    if isinstance(h, tuple):
+        raise ArrayTypeError(f"{h_name} is a tuple; pass {h_name} and {c_name} separately")
+
+
+def _no_weights() -> None:
+    return None
 
 
 def _address(array: DeviceArray | None) -> int:

@@ -1,10 +1,9 @@
-"""`plan_operation`: the plan of any operation's call; in a CUDA graph, beside the call itself, and with what does not fit."""
+"""The verbs of public operations: `.plan` of every one beside the call itself and in a CUDA graph, `.problem`, the tables."""
 
 from __future__ import annotations
 
 import gc
 import inspect
-import re
 import weakref
 from collections.abc import Callable
 from itertools import product
@@ -12,11 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from cudnnlite.operations.planning import _OTHERS
 
 import cudnnlite as dnn
+from cudnnlite.operations.convolution.function import ConvolutionFunction
+from cudnnlite.plans.function import OperationFunction
 from cudnnlite.problems.catalogue import OPERATIONS
 
+from .operation_samples import SAMPLES, Case
 from .test_bad_input import ARGUMENT, ARRAY, refuses
 
 
@@ -137,41 +138,118 @@ def test_dropout_on_another_stream(handle: dnn.Handle) -> None:
                 plan(x)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "capture",
-        "convolution_forward.find",
-        "convolution_forward.plan",
-        "convolution_forward.heuristic",
-        "fold_batch_normalization",
-        "multi_head_attention_backward_data",
-        "rnn_backward_weights",
-        "plan_rnn",
-        "pack_sequences",
-    ],
-)
-def test_what_runs_no_plan_of_its_own_is_refused_unrun(handle: dnn.Handle, name: str) -> None:
-    x = handle.array(np.ones((1, 1, 4, 4), np.float32))
-    with (
-        dnn.trace() as trace,
-        pytest.raises(dnn.ArgumentError, match=f"^operation=.*{name}.*; needed: a function"),
-    ):
-        getattr(dnn, name).plan(handle, x, x, dnn.ConvolutionSpec())
+# ---------------------------------------------------------------- the verbs
+
+# Public functions that run no plan of their own.
+WITHOUT_PLANS = {"fold_batch_normalization", "pack_sequences"}
+BACKWARD = [
+    f"{network}_backward_{way}"
+    for network, way in product(("rnn", "multi_head_attention"), ("data", "weights"))
+]
+every_operation = pytest.mark.parametrize("name", SAMPLES)
+
+
+def test_every_operation_is_one_object_with_verbs() -> None:
+    operations = {
+        name: function
+        for name in dnn.__all__
+        if ".operations." in getattr(function := getattr(dnn, name), "__module__", "")
+        and callable(function)
+        and not inspect.isclass(function)
+    }
+    without = {
+        name for name, function in operations.items() if not isinstance(function, OperationFunction)
+    }
+    assert without == WITHOUT_PLANS
+    assert {name for name in OPERATIONS if hasattr(dnn, name)} <= operations.keys() - without
+    for name in operations.keys() - without:
+        parameters = [*inspect.signature(operations[name]).parameters]
+        assert parameters[0] == "handle"
+        assert [*inspect.signature(operations[name].plan).parameters] == parameters
+        assert [*inspect.signature(operations[name].problem).parameters] == parameters[1:]
+        assert (operations[name].plan.__name__, operations[name].problem.__name__) == (
+            "plan",
+            "problem",
+        )
+        is_convolution = isinstance(operations[name], ConvolutionFunction)
+        assert hasattr(operations[name], "heuristic") == is_convolution
+        assert hasattr(operations[name], "find") == (is_convolution or name == "rnn_forward")
+
+
+@every_operation
+def test_each_verb_takes_the_arguments_of_the_call(handle: dnn.Handle, name: str) -> None:
+    """Of arrays and of specs alike; the problem without a handle, and without a C call."""
+    case, function = Case(handle, name), getattr(dnn, name)
+    arguments = case.keywords()
+    specs = {argument: as_spec(value) for argument, value in arguments.items()}
+    with dnn.trace() as trace:
+        problem = function.problem(**arguments)
+        assert function.problem(**specs) == problem
+    assert not trace.calls
+    assert problem.kind == name
+    for described in (arguments, specs):
+        with function.plan(handle, **described) as plan:
+            assert plan.problem == problem
+            case.outs = {operand: case.fresh(operand) for operand in case.outs}
+            case.assert_right(plan(*case.arrays.values(), out=case.given()["out"]))
+            case.outs = {operand: case.fresh(operand) for operand in case.outs}
+            case.assert_right(plan(**case.given()))
+
+
+def as_spec(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(as_spec, value))
+    return value.spec if isinstance(value, dnn.DeviceArray) else value
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if OPERATIONS[name].algorithms])
+def test_the_tables_take_the_arguments_of_the_call(handle: dnn.Handle, name: str) -> None:
+    case, function = Case(handle, name), getattr(dnn, name)
+    arguments = case.keywords()
+    specs = {argument: as_spec(value) for argument, value in arguments.items()}
+    ranked = function.heuristic(handle, **arguments)
+    assert [row.algorithm for row in function.heuristic(handle, **specs)] == [
+        row.algorithm for row in ranked
+    ]
+    assert ranked[0].ok
+    if not OPERATIONS[name].algorithms.find:
+        refuses(ARGUMENT, "cuDNN has no search", lambda: function.find(handle, **arguments))
+        return
+    found = function.find(handle, **arguments)
+    assert {row.algorithm for row in found} == {row.algorithm for row in ranked}
+    case.assert_right(function(handle, **arguments, algorithm=found.best()))
+    refuses(ARRAY, r"\b(x|w|dy)\b", lambda: function.find(handle, **specs))
+    for chooses in ({"algorithm": found[0]}, {"interface": "graph"}, {"replay": True}):
+        for verb in (function.heuristic, function.find):
+            (argument,) = chooses
+            refuses(
+                ARGUMENT,
+                argument,
+                lambda verb=verb, chooses=chooses: verb(handle, **arguments, **chooses),
+            )
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_a_backward_pass_with_weights_has_no_plan_of_its_own(handle: dnn.Handle, name: str) -> None:
+    forward = name.partition("_backward")[0] + "_forward"
+    method = "backward" + name.partition("_backward")[2]
+    function = getattr(dnn, name)
+    arguments = dict.fromkeys([*inspect.signature(function).parameters][1:])
+    with dnn.trace() as trace:
+        refuses(
+            ARGUMENT,
+            rf"{forward}\.plan\(.*training=True\).*{method}",
+            lambda: function.plan(handle, **arguments),
+        )
+        refuses(ARGUMENT, rf"{forward}\.plan", lambda: function.problem(**arguments))
     assert not trace.calls
 
 
-def test_every_other_operation_has_a_plan() -> None:
-    public = {
-        n
-        for n in dir(dnn)
-        if inspect.isfunction(f := getattr(dnn, n)) and ".operations." in f.__module__
-    }
-    verbs = r"(plan|find|get|record|pack|fold)_|capture$|(multi_head_attention|rnn)_backward"
-    assert {name for name in public if not re.match(verbs, name)} == public & {
-        *OPERATIONS,
-        *_OTHERS,
-    }
+@pytest.mark.parametrize("name", ["ctc_loss", "multi_head_attention_forward"])
+def test_what_has_no_choice_is_no_problem(name: str) -> None:
+    function = getattr(dnn, name)
+    arguments = dict.fromkeys([*inspect.signature(function).parameters][1:])
+    refuses(ARGUMENT, f"{name} is no problem as data", lambda: function.problem(**arguments))
 
 
 def test_a_plan_keeps_no_operand_and_its_error_tells_of_no_other(handle: dnn.Handle) -> None:
@@ -203,35 +281,44 @@ def test_a_plan_of_attention_derives_no_spec_again(
 
 def test_what_a_plan_refuses(handle: dnn.Handle) -> None:
     x, pooling = handle.array(np.ones((2, 1, 4), np.float32)), dnn.PoolingSpec(2)
-    for wrong in (3, None, np.add, dnn.Handle, handle.array, "pooling_forward"):
-        refuses(ARGUMENT, "operation=", lambda wrong=wrong: wrong.plan(handle, x))
-    for way, of in product(("data", "weights"), ("rnn", "multi_head_attention")):
-        told = f"pooling_forward, or that of {of}_forward with training=True, whose plan has a backward_{way}$"
-        function = getattr(dnn, f"{of}_backward_{way}")
-        refuses(ARGUMENT, told, lambda function=function: function.plan(handle))
-    for wrong in (dnn.convolution_backward_data.find, dnn.plan_rnn, 3):
-        refuses(
-            ARGUMENT,
-            "such as dnn.pooling_forward$",
-            lambda wrong=wrong: wrong.plan(handle),
-        )
-    refuses(
-        ARGUMENT,
-        "operation=pooling_forward: missing",
-        lambda: dnn.pooling_forward.plan(handle, x),
-    )
+    with pytest.raises(TypeError, match=r"pooling_forward\(\) missing .*'pooling'"):
+        dnn.pooling_forward.plan(handle, x)
     for wrong, hint in (
         ("alhpa", r"'alhpa'; did you mean alpha\?$"),
         ("window", r"'window'; it is a field of pooling: "),
     ):
-        refuses(
-            ARGUMENT,
-            hint,
-            lambda wrong=wrong: dnn.pooling_forward.plan(handle, x, **{wrong: 2}),
-        )
+        for verb in (dnn.pooling_forward, dnn.pooling_forward.plan):
+            with pytest.raises(TypeError, match=hint):
+                verb(handle, x, pooling, **{wrong: 2})
+        with pytest.raises(TypeError, match=hint):
+            dnn.pooling_forward.problem(x, pooling, **{wrong: 2})
     refuses(ARRAY, r"\bx\b", lambda: dnn.pooling_forward.plan(handle, [1.0], pooling))
     refuses(ARGUMENT, "pooling=", lambda: dnn.pooling_forward.plan(handle, x, 2))
-    assert type(handle.plans).__name__ == "PlanCache"
+    refuses(ARGUMENT, "handle=", lambda: dnn.pooling_forward.plan(None, x, pooling))
+    refuses(ARGUMENT, "handle=", lambda: dnn.pooling_forward.plan(x, x, pooling))
+
+
+def test_what_a_plan_is_called_with(handle: dnn.Handle) -> None:
+    """Operands in order or by name; what is missing, unknown or given twice is named."""
+    y, dy, x = (handle.array(np.ones((2, 1, 4), np.float32)) for _ in range(3))
+    with dnn.pooling_backward.plan(handle, y, dy, x, dnn.PoolingSpec(1)) as plan:
+        expected = plan(y, dy, x).numpy()
+        for found in (plan(y=y, dy=dy, x=x), plan(y, x=x, dy=dy), plan(x=x, dy=dy, y=y)):
+            np.testing.assert_array_equal(found.numpy(), expected)
+        for match, call in (
+            ("missing x", lambda: plan(y, dy=dy)),
+            ("takes y, dy, x; 2 arrays were given", lambda: plan(y, dy)),
+            ("takes y, dy, x; 4 arrays were given", lambda: plan(y, dy, x, x)),
+            ("unexpected keyword argument 'w'", lambda: plan(y, dy, x=x, w=x)),
+            ("multiple values for argument 'y'", lambda: plan(y, dy, x=x, y=y)),
+            ("no reserve space", lambda: plan(y, dy, x, reserve=x)),
+        ):
+            with pytest.raises(TypeError, match=match):
+                call()
+
+
+def test_what_a_plan_of_sequences_refuses(handle: dnn.Handle) -> None:
+    x = handle.array(np.ones((2, 1, 4), np.float32))
     attention, other = dnn.AttentionSpec(1, 4), handle.array(np.ones((2, 2, 4), np.float32))
     weights = dnn.AttentionWeights(handle, attention)
     with dnn.multi_head_attention_forward.plan(handle, attention, weights, x, x, x) as plan:
@@ -353,7 +440,9 @@ def test_a_plan_takes_operands_in_the_order_of_the_arguments(handle: dnn.Handle,
 def test_every_operation_reads_in_the_order_of_its_function() -> None:
     """A declaration's order is what a plan takes; `convolution_transpose` alone runs another function's operation."""
     functions = {
-        name: getattr(dnn, name) for name in dnn.__all__ if inspect.isfunction(getattr(dnn, name))
+        name: function
+        for name in dnn.__all__
+        if isinstance(function := getattr(dnn, name), OperationFunction)
     }
     for operation in OPERATIONS.values():
         names = [

@@ -1,0 +1,316 @@
+"""`RNNForwardFunction`: `rnn_forward` with its verbs, and what a type checker knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, overload
+
+from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import RNNAlgo, RNNDataLayout
+from cudnnlite.operations.layers.dropout import DropoutState
+from cudnnlite.operations.rnn.outputs import RNNOutput, RNNReserve, RNNTrainingOutput
+from cudnnlite.operations.rnn.plan import RNNPlan
+from cudnnlite.operations.rnn.search import find
+from cudnnlite.operations.rnn.weights import RNNWeights
+from cudnnlite.plans.function import BoundCall, OperationFunction
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_PLAN_DOC = """\
+Make descriptors and choose an algorithm once, for many calls with the same batch size and layout.
+
+Parameters
+----------
+handle : Handle
+    The plan belongs to it and is closed with it.
+spec : RNNSpec
+    The network.
+weights : RNNWeights or None
+    Checked where they are given.  Each call of the plan is given its own.
+x : TensorSpec, RNNDataSpec or device array
+    An input, as in `rnn_forward`; an RNNDataSpec has lengths and layout.
+hx, cx : TensorSpec or device array, optional
+    Checked where they are given.
+lengths : sequence of int, optional
+    As in `rnn_forward`.  Calls may have other lengths; a plan that was made without any takes full
+    sequences only, as some algorithms do.
+training, layout, algorithm, padding_fill, dropout_state, workspace_limit
+    As in `rnn_forward`.
+out, reserve, workspace
+    Refused here: each call of the plan takes them.
+replay : bool
+    Record the forward call as a CUDA graph for the addresses that it was first made with, and launch
+    that from then on: what cuDNN enqueues by hundreds of kernels costs the host one launch.  With
+    other addresses the call is made as it is, or through copies to buffers of the plan, whichever
+    was measured to take less time, once, which waits for the stream; what comes again is recorded
+    too, up to 8 graphs for each of up to 4 kinds of sequences.  ``plan.replay`` tells.
+
+Returns
+-------
+RNNPlan
+    To be called as `plan(weights, x, hx, cx)`; in training it has `backward_data` and
+    `backward_weights`.
+
+Raises
+------
+ArgumentError
+    As in `rnn_forward`.
+NotSupportedError
+    The algorithm does not do this network; some refusals come with the first call only.
+
+Notes
+-----
+C functions: `cudnnSetRNNDescriptor_v8`, `cudnnSetRNNDataDescriptor`, `cudnnBuildRNNDynamic` for
+PERSIST_DYNAMIC, `cudnnGetRNNWeightSpaceSize`, `cudnnGetRNNTempSpaceSizes`; of a call,
+`cudnnRNNForward`.
+
+Examples
+--------
+>>> gru = dnn.RNNSpec("gru", input_size=4, hidden_size=8)
+>>> with dnn.Handle() as handle:
+...     weights = dnn.RNNWeights(handle, gru)
+...     x = handle.array(np.ones((5, 2, 4), np.float32))
+...     with dnn.rnn_forward.plan(handle, gru, None, x, lengths=[5, 3]) as plan:
+...         for lengths in ([5, 3], [2, 4]):
+...             y, hy, _ = plan(weights, x, lengths=lengths)
+...     print(y.shape, hy.shape)
+(5, 2, 8) (1, 2, 8)
+"""
+_PROBLEM_DOC = """\
+Return what a call of `rnn_forward` asks for, as data: it can be listed, saved, tuned, looked up.
+
+Parameters
+----------
+spec : RNNSpec
+    The network.
+weights : RNNWeights or None
+    Checked where they are given.
+x : TensorSpec, RNNDataSpec or device array
+    An input, as in `rnn_forward`; an RNNDataSpec has lengths and layout.
+lengths, layout, training
+    As in `rnn_forward`.
+hx, cx : TensorSpec or device array, optional
+    Checked where they are given.
+others
+    Not part of the problem.
+
+Returns
+-------
+Problem
+    Of the network, its sequences, and whether backward passes follow.
+
+Raises
+------
+ArgumentError
+    Specs that do not fit together; the message names the argument.
+
+Examples
+--------
+>>> lstm = dnn.RNNSpec("lstm", input_size=4, hidden_size=8)
+>>> print(dnn.rnn_forward.problem(lstm, None, dnn.RNNDataSpec((5, 2, 4), (5, 3))))
+LSTM 4 to 8, T=5 N=2, 8 steps in all, float32
+"""
+_HEURISTIC_DOC = """\
+Return what `rnn_forward` runs with where nothing was measured; nothing is run.
+
+cuDNN has no heuristic for recurrent networks: the rule is cudnnlite's own, by what was fastest on
+an H200, and `rnn_forward` documents it.
+
+Parameters
+----------
+handle : Handle
+    Of the device of the call.
+others
+    As in `rnn_forward`, but that specs may stand for arrays, weights may be None, and nothing
+    chooses an algorithm.
+
+Returns
+-------
+AlgorithmTable
+    One row: algorithm and math type, without a time or a workspace.
+
+Raises
+------
+ArgumentError, ClosedError, ThreadError
+    The message names the argument.
+
+Examples
+--------
+>>> gru = dnn.RNNSpec("gru", input_size=4, hidden_size=8)
+>>> with dnn.Handle() as handle:
+...     print(dnn.rnn_forward.heuristic(handle, gru, None, dnn.RNNDataSpec((5, 2, 4)))[0].algorithm)
+PERSIST_STATIC_SMALL_H
+"""
+
+
+class RNNOptions(TypedDict, total=False):
+    """The keyword arguments of `rnn_forward`, but `training`, which decides what it returns."""
+
+    lengths: Iterable[int] | None
+    layout: RNNDataLayout | str
+    algorithm: AlgorithmResult | RNNAlgo | str | None
+    padding_fill: float
+    dropout_state: DropoutState | None
+    out: Sequence[AnyArray | None] | None
+    reserve: RNNReserve | None
+    workspace_limit: int | str | None
+    workspace: AnyArray | None
+    replay: bool
+
+
+class PlanVerb(Protocol):
+    """The type of `rnn_forward.plan`."""
+
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        spec: RNNSpec,
+        weights: RNNWeights | None,
+        x: AnyArray | TensorSpec | RNNDataSpec,
+        hx: AnyArray | TensorSpec | None = ...,
+        cx: AnyArray | TensorSpec | None = ...,
+        *,
+        training: Literal[False] = ...,
+        **options: Unpack[RNNOptions],
+    ) -> RNNPlan[RNNOutput]: ...
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        spec: RNNSpec,
+        weights: RNNWeights | None,
+        x: AnyArray | TensorSpec | RNNDataSpec,
+        hx: AnyArray | TensorSpec | None = ...,
+        cx: AnyArray | TensorSpec | None = ...,
+        *,
+        training: Literal[True],
+        **options: Unpack[RNNOptions],
+    ) -> RNNPlan[RNNTrainingOutput]: ...
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        spec: RNNSpec,
+        weights: RNNWeights | None,
+        x: AnyArray | TensorSpec | RNNDataSpec,
+        hx: AnyArray | TensorSpec | None = ...,
+        cx: AnyArray | TensorSpec | None = ...,
+        *,
+        training: bool,
+        **options: Unpack[RNNOptions],
+    ) -> RNNPlan[Any]: ...
+
+
+class ProblemVerb(Protocol):
+    """The type of `rnn_forward.problem`."""
+
+    def __call__(
+        self,
+        spec: RNNSpec,
+        weights: RNNWeights | None,
+        x: AnyArray | TensorSpec | RNNDataSpec,
+        hx: AnyArray | TensorSpec | None = ...,
+        cx: AnyArray | TensorSpec | None = ...,
+        *,
+        training: bool = ...,
+        **options: Unpack[RNNOptions],
+    ) -> Problem:
+        """Return what is asked, as data."""
+
+
+class HeuristicVerb(Protocol):
+    """The type of `rnn_forward.heuristic`."""
+
+    def __call__(
+        self,
+        handle: Handle,
+        spec: RNNSpec,
+        weights: RNNWeights | None,
+        x: AnyArray | TensorSpec | RNNDataSpec,
+        hx: AnyArray | TensorSpec | None = ...,
+        cx: AnyArray | TensorSpec | None = ...,
+        *,
+        training: bool = ...,
+        **options: Unpack[RNNOptions],
+    ) -> AlgorithmTable:
+        """Return what is chosen where nothing was measured."""
+
+
+class RNNForwardFunction(OperationFunction[..., Any]):
+    """The public operation `rnn_forward`.
+
+    Attributes
+    ----------
+    plan, problem : callables
+        As those of `OperationFunction`.
+    heuristic : callable
+        (handle, arguments) -> what is chosen where nothing was measured.
+    find : callable
+        (handle, arguments) -> what was measured of every algorithm; its signature is its own.
+    """
+
+    plan: PlanVerb  # type: ignore[assignment]
+    problem: ProblemVerb
+    heuristic: HeuristicVerb
+    find = staticmethod(find)
+
+    def __init__(self, bind: Callable[..., BoundCall[Any]]) -> None:
+        super().__init__(bind)
+        self.plan = self._verb("plan", self._plan, _PLAN_DOC, "RNNPlan")
+        self.problem = self._verb(
+            "problem", self._problem, _PROBLEM_DOC, "Problem", takes_handle=False
+        )
+        self.heuristic = self._verb("heuristic", self._heuristic, _HEURISTIC_DOC, "AlgorithmTable")
+
+    def _heuristic(self, *args: Any, **kwargs: Any) -> Any:
+        return self._bound(*args, **kwargs).heuristic()
+
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        spec: RNNSpec,
+        weights: RNNWeights,
+        x: AnyArray,
+        hx: AnyArray | None = ...,
+        cx: AnyArray | None = ...,
+        *,
+        training: Literal[False] = ...,
+        **options: Unpack[RNNOptions],
+    ) -> RNNOutput: ...
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        spec: RNNSpec,
+        weights: RNNWeights,
+        x: AnyArray,
+        hx: AnyArray | None = ...,
+        cx: AnyArray | None = ...,
+        *,
+        training: Literal[True],
+        **options: Unpack[RNNOptions],
+    ) -> RNNTrainingOutput: ...
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        spec: RNNSpec,
+        weights: RNNWeights,
+        x: AnyArray,
+        hx: AnyArray | None = ...,
+        cx: AnyArray | None = ...,
+        *,
+        training: bool,
+        **options: Unpack[RNNOptions],
+    ) -> Any: ...
+    def __call__(self, handle: Handle, *args: Any, **kwargs: Any) -> Any:
+        """Bind the arguments and run the request."""
+        return super().__call__(handle, *args, **kwargs)

@@ -1,0 +1,186 @@
+"""`NativeRNN`: a network and its sequences, their descriptors, and the sizes that cuDNN wants."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from cudnnlite._raw.enums import ForwardMode
+from cudnnlite.descriptors import DropoutDescriptor, RNNDataDescriptor, RNNDescriptor
+from cudnnlite.descriptors.rnn import RNNStateDescriptor
+from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import RNNAlgo, RNNDataLayout, RNNMode
+from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
+from cudnnlite.operations.layers.dropout import DropoutState
+from cudnnlite.operations.rnn.sequences import data_spec
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.sizes import format_size
+from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.rnn_rules import why_not
+
+
+class RNNPlanKey(NamedTuple):
+    """What an RNN plan is made for: plain values, so that equal keys find the same plan."""
+
+    spec: RNNSpec
+    choice: AlgorithmResult  # algorithm and math type, and nothing that was measured
+    batch: int
+    layout: RNNDataLayout
+    padded_io: bool  # whether sequences may have other lengths than the longest
+    training: bool
+    padding_fill: float
+    dropout_state: DropoutState | None
+    workspace_limit: int | None
+    is_guess: bool  # whether nobody measured the choice with these very sequences
+    replay: bool  # whether calls are launched as CUDA graphs
+
+    def computes_as(self, other: RNNPlanKey) -> bool:
+        """Whether a reserve space of the other's plan is one of this key's plan too."""
+        return self == other or self._of_computation() == other._of_computation()
+
+    def _of_computation(self) -> RNNPlanKey:
+        return self._replace(is_guess=False, replay=False)
+
+
+class NativeRNN:
+    """The descriptors of a plan.
+
+    Parameters
+    ----------
+    handle : Handle
+        What the calls are made with.
+    key : RNNPlanKey
+        What is described.
+    stack : ExitStack
+        Owns the descriptors.
+
+    Attributes
+    ----------
+    data : RNNDataSpec or None
+        The sequences that cuDNN has the description of.
+    hidden, cell, y : TensorSpec
+        The states; the output for these sequences.
+    workspace, reserve : int
+        The bytes that cuDNN wants for them.
+    """
+
+    def __init__(self, handle: Handle, key: RNNPlanKey, stack: ExitStack) -> None:
+        self.handle = handle
+        self.key = key
+        self._stack = stack
+        spec = key.spec
+        self.lstm = spec.cell == RNNMode.LSTM
+        self.mode = ForwardMode.TRAINING if key.training else ForwardMode.INFERENCE
+        self.hidden = hidden_spec(spec, key.batch)
+        self.cell = cell_spec(spec, key.batch)
+        self.data: RNNDataSpec | None = None
+        self.x_desc: RNNDataDescriptor
+        self.y_desc: RNNDataDescriptor
+        self._has_data_descriptors = False
+        self.y: TensorSpec
+        self.workspace = 0
+        self.reserve = 0
+        self.rnn = self._describe_network()
+        self.h_desc = stack.enter_context(RNNStateDescriptor(self.hidden)).ptr
+        self.c_desc = None
+        if self.lstm:
+            self.c_desc = stack.enter_context(RNNStateDescriptor(self.cell)).ptr
+        size = ctypes.c_size_t()
+        handle.api.cudnnGetRNNWeightSpaceSize(handle.ptr, self.rnn.ptr, size)
+        self.weight_bytes = size.value
+        if key.choice.algorithm == RNNAlgo.PERSIST_DYNAMIC:
+            # Without this the calls return SUCCESS and garbage.
+            handle.api.cudnnBuildRNNDynamic(handle.ptr, self.rnn.ptr, key.batch)
+
+    def _describe_network(self) -> RNNDescriptor:
+        key, state = self.key, self.key.dropout_state
+        dropout = None
+        if state is not None:
+            dropout = self._stack.enter_context(
+                DropoutDescriptor(self.handle, key.spec.dropout, state.array, state.seed)
+            )
+        return self._stack.enter_context(
+            RNNDescriptor(
+                key.spec.replace(math_type=key.choice.math_type),
+                RNNAlgo(key.choice.algorithm),
+                padded_io=key.padded_io,
+                dropout=dropout,
+                api=self.handle.api,
+            )
+        )
+
+    def check_data(self, x: TensorSpec, lengths: Any) -> RNNDataSpec:
+        """Return what `x` and `lengths` describe; ArgumentError where the plan is for another kind."""
+        key = self.key
+        data = data_spec(key.spec, x, lengths, key.layout)
+        if data.batch != key.batch:
+            raise ArgumentError(
+                f"x={x} has {data.batch} sequences; the plan was made for {key.batch}"
+            )
+        if not (data.is_full or data.is_packed or key.padded_io):
+            raise ArgumentError(
+                f"lengths={data.lengths} differ; the plan was made for sequences of full length"
+            )
+        return data
+
+    def describe_data(self, data: RNNDataSpec) -> None:
+        """Describe the sequences to cuDNN, and ask for the sizes.
+
+        WorkspaceLimitError if they are more than allowed.
+        """
+        handle, key = self.handle, self.key
+        y = data.with_vectors(key.spec.output_size, key.padding_fill)
+        self.data = None  # until all of it is done
+        if not self._has_data_descriptors:
+            self.x_desc = self._stack.enter_context(RNNDataDescriptor(data))
+            self.y_desc = self._stack.enter_context(RNNDataDescriptor(y))
+            self._has_data_descriptors = True
+        else:
+            self.x_desc.set(data)
+            self.y_desc.set(y)
+        workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
+        handle.api.cudnnGetRNNTempSpaceSizes(
+            handle.ptr, self.rnn.ptr, self.mode, self.x_desc.ptr, workspace, reserve
+        )
+        self.workspace = workspace.value
+        self.reserve = reserve.value
+        limit = key.workspace_limit
+        if limit is not None and workspace.value > limit:
+            raise WorkspaceLimitError(
+                f"{key.choice.algorithm} needs a workspace of {format_size(workspace.value)}; the limit is "
+                f"{format_size(limit)}"
+            )
+        self.y = y.tensor()
+        self.data = data
+
+
+def hidden_spec(spec: RNNSpec, batch: int) -> TensorSpec:
+    """Return the spec of hx and hy."""
+    return TensorSpec(spec.hidden_shape(batch), spec.dtype, "states")
+
+
+def cell_spec(spec: RNNSpec, batch: int) -> TensorSpec:
+    """Return the spec of cx and cy."""
+    return TensorSpec(spec.cell_shape(batch), spec.dtype, "states")
+
+
+def explain(error: CudnnError, key: RNNPlanKey, data: RNNDataSpec | None) -> None:
+    """Add what was asked for to an error's message.
+
+    To a refusal it adds the reason too, which cuDNN does not return.
+    """
+    error.involving(
+        rnn=key.spec,
+        algorithm=f"{key.choice.algorithm} with {key.choice.math_type} math",
+    )
+    if data is not None:
+        error.involving(x=data)
+    if not isinstance(error, NotSupportedError):
+        return
+    is_full = data is None or data.is_full
+    is_backward = "Backward" in error.function
+    algorithm = RNNAlgo(key.choice.algorithm)
+    reason = why_not(key.spec, algorithm, full=is_full, backward=is_backward)
+    if reason and reason != error.detail:
+        error.notes += (reason,)

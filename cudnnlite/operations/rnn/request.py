@@ -1,0 +1,353 @@
+"""The requests of recurrent networks: a forward call, and the two backward passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from cudnnlite.arguments import instance_of, one_of, shown
+from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import RNNAlgo, RNNDataLayout
+from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
+from cudnnlite.operations.layers.dropout import DropoutState, check_states
+from cudnnlite.operations.rnn.choice import heuristic, parse_algorithm
+from cudnnlite.operations.rnn.native import RNNPlanKey
+from cudnnlite.operations.rnn.outputs import (
+    RNNGradients,
+    RNNOutput,
+    RNNReserve,
+    RNNTrainingOutput,
+    without_sequences,
+)
+from cudnnlite.operations.rnn.plan import RNNPlan, check_state_specs
+from cudnnlite.operations.rnn.sequences import data_spec
+from cudnnlite.operations.rnn.weights import RNNWeights
+from cudnnlite.plans.operands import on_device, operand_spec, use
+from cudnnlite.plans.replay import parse_replay
+from cudnnlite.plans.stateful_function import BackwardRequest, refuse_arguments_of_calls
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.results import AlgorithmResult, RNNResult
+from cudnnlite.problems.rnn import forward_problem
+from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.specs import RNNDataSpec, RNNSpec
+from cudnnlite.specs.rnn_data import parse_data_layout, parse_fill
+
+
+class TunedChoice(NamedTuple):
+    """What a tuner chose for a problem; the handle keeps it beside its plans.
+
+    So the tuner is asked once, and problems with the same choice have one plan.
+    """
+
+    algorithm: AlgorithmResult
+
+    def close(self) -> None:
+        """Do nothing: it owns nothing."""
+
+
+@dataclass(eq=False, slots=True)
+class RNNForwardRequest:
+    """The arguments of one call of `rnn_forward`, or of one of its verbs."""
+
+    handle: Any  # None where only the problem is asked for
+    spec: Any
+    weights: Any
+    x: Any
+    hx: Any
+    cx: Any
+    lengths: Any
+    training: Any
+    layout: Any
+    algorithm: Any
+    padding_fill: Any
+    dropout_state: Any
+    out: Any
+    reserve: Any
+    workspace_limit: Any
+    workspace: Any
+    replay: Any
+
+    def run(self) -> Any:
+        """Compute, by the plan that the handle keeps for calls of this kind."""
+        use(self.handle)
+        instance_of(self.spec, RNNSpec, "spec")
+        self.x = on_device(self.handle, self.x, "x")
+        layout = parse_data_layout(self.layout)
+        if self.x.size == 0 and self.training is False:
+            empty = self._without_sequences(layout)
+            if empty is not None:
+                return empty
+        data = data_spec(self.spec, self.x.spec, self.lengths, layout)
+        if self.lengths is not None:
+            self.lengths = data.lengths
+        key = self._plan_key(data, self._limit_of_call())
+        return self._run_by_plan(key)
+
+    def _without_sequences(self, layout: RNNDataLayout) -> RNNOutput | None:
+        return without_sequences(
+            self.handle,
+            self.spec,
+            self.x.spec,
+            self.lengths,
+            layout,
+            self.hx,
+            self.cx,
+            self.out,
+        )
+
+    def _run_by_plan(self, key: RNNPlanKey) -> Any:
+        """Call the plan of a key; where a guess turns out to be unsupported, STANDARD's."""
+        plans = self.handle.plans
+        try:
+            return self._call(plans.get(key, RNNPlan, self.handle, key))
+        except (NotSupportedError, WorkspaceLimitError):
+            if not key.is_guess or key.choice.algorithm == RNNAlgo.STANDARD:
+                raise
+        # From now on the key of the guess finds the plan of STANDARD.
+        standard = _choice_of(RNNAlgo.STANDARD, key.choice.math_type)
+        plan = RNNPlan[Any](self.handle, key._replace(choice=standard))
+        plans.keep(key, plan)
+        return self._call(plan)
+
+    def _call(self, plan: RNNPlan[Any]) -> Any:
+        return plan(
+            self.weights,
+            self.x,
+            self.hx,
+            self.cx,
+            lengths=self.lengths,
+            out=self.out,
+            reserve=self.reserve,
+            workspace=self.workspace,
+        )
+
+    def plan(self) -> RNNPlan[Any]:
+        """Decide and marshal the call once, for many of its kind."""
+        use(self.handle)
+        refuse_arguments_of_calls(
+            "rnn_forward", out=self.out, reserve=self.reserve, workspace=self.workspace
+        )
+        data = self._data()
+        limit = self.handle.workspace.limit_for(self.workspace_limit)
+        key = self._plan_key(data, limit, lengths_vary=self.lengths is not None)
+        plan = RNNPlan[Any](self.handle, key)
+        try:
+            plan.describe(self.x, data.lengths)
+            plan.check_descriptions(self.weights, self.hx, self.cx)
+        except BaseException:
+            plan.close()
+            raise
+        return plan
+
+    def problem(self) -> Problem:
+        """Return what is asked, as data."""
+        data = self._data()
+        one_of(self.training, "training", True, False)
+        if self.weights is not None:
+            _check_kind(self.weights, self.spec)
+        check_state_specs(self.spec, data.batch, self.handle, self.hx, self.cx)
+        return forward_problem(self.spec, data, self.training)
+
+    def heuristic(self) -> AlgorithmTable:
+        """Return what is chosen where nothing was measured, as a table of one row."""
+        use(self.handle)
+        self._refuse_choice()
+        problem = self.problem()
+        result = heuristic(problem.spec, problem.data)
+        row = RNNResult(result.algorithm, result.math_type, deterministic=None, heuristic=0)
+        timing = "Not measured: a rule of cudnnlite, by what was fastest on an H200; cuDNN has no heuristic for RNNs."
+        return AlgorithmTable([row], title=str(problem), timing=timing)
+
+    def _refuse_choice(self) -> None:
+        """Raise ArgumentError where an argument chooses, or belongs to a call."""
+        for name in ("algorithm", "workspace", "out", "reserve"):
+            if getattr(self, name) is not None:
+                raise ArgumentError(f"{name} is given to heuristic, which runs nothing")
+        if self.replay:
+            raise ArgumentError("replay is given to heuristic, which makes no plan")
+
+    def _data(self) -> RNNDataSpec:
+        """Return the sequences of an input: an array, its spec, or all of them as one spec.
+
+        `x` is its TensorSpec from then on.
+        """
+        instance_of(self.spec, RNNSpec, "spec")
+        layout = parse_data_layout(self.layout)
+        if isinstance(self.x, RNNDataSpec):
+            layout = self._take_data_spec(self.x, layout)
+        if isinstance(self.x, (tuple, list)):
+            raise ArgumentError(
+                f"x={shown(self.x)} is neither a spec nor a device array: dnn.TensorSpec(shape, dtype)"
+            )
+        self.x = operand_spec(self.handle, self.x, "x")
+        return data_spec(self.spec, self.x, self.lengths, layout)
+
+    def _take_data_spec(self, x: RNNDataSpec, layout: RNNDataLayout) -> RNNDataLayout:
+        """Put the parts of a whole spec in the place of x and lengths, and return its layout."""
+        has_layout = layout not in (x.layout, RNNDataLayout.SEQ_MAJOR_UNPACKED)
+        if self.lengths is not None or has_layout:
+            raise ArgumentError(
+                f"lengths or layout are given beside a whole spec, {x}, which has its own"
+            )
+        if x.is_packed or not x.is_full:
+            self.lengths = x.lengths
+        self.x = x.tensor()
+        return x.layout
+
+    def _limit_of_call(self) -> int | None:
+        """Return the most workspace in bytes that a call may use.
+
+        With a buffer of the caller's own there is no limit of the handle's: the buffer's size is
+        checked by the call.  A tuner has to choose within that size.
+        """
+        if self.workspace is None or self.workspace_limit is not None:
+            limit: int | None = self.handle.workspace.limit_for(self.workspace_limit)
+            return limit
+        if self.algorithm is None and self.handle.chooser is not None:
+            return on_device(self.handle, self.workspace, "workspace").nbytes
+        return None
+
+    def _plan_key(
+        self, data: RNNDataSpec, limit: int | None, *, lengths_vary: bool = False
+    ) -> RNNPlanKey:
+        """Return what a plan is made for.
+
+        `lengths_vary`: its calls may have lengths that differ, even where these do not.
+        """
+        one_of(self.training, "training", True, False)
+        replay = parse_replay(self.replay)
+        dropout_state = self._parse_dropout_state()
+        padding_fill = parse_fill(self.padding_fill, self.spec.dtype)
+        result = parse_algorithm(self.algorithm, self.spec, data.batch)
+        is_guess = result is None
+        if result is None and self.handle.chooser is not None:
+            posed_data = _with_unequal_lengths(data) if lengths_vary else data
+            result = self._tuned_choice(posed_data, limit)
+        if result is None:
+            is_full = data.is_full and not lengths_vary
+            result = heuristic(self.spec, data, full=is_full)
+        is_padded = data.needs_padded_io or (lengths_vary and not data.is_packed)
+        return RNNPlanKey(
+            self.spec,
+            _choice_of(result.algorithm, result.math_type),
+            data.batch,
+            data.layout,
+            is_padded,
+            self.training,
+            padding_fill,
+            dropout_state,
+            limit,
+            is_guess,
+            replay or result.replay,
+        )
+
+    def _tuned_choice(self, data: RNNDataSpec, limit: int | None) -> AlgorithmResult | None:
+        """Return what the handle's tuner chooses; None where it has no choice now.
+
+        A choice is kept until the tuner's revision changes.  Where there is none, the tuner is
+        asked again at the next call.
+        """
+        chooser, plans = self.handle.chooser, self.handle.plans
+        key = ("rnn_forward", self.spec, data, self.training, limit, chooser, chooser.revision)
+        kept_choice = plans.find(key)
+        if kept_choice is not None:
+            return kept_choice.algorithm  # type: ignore[no-any-return]
+        problem = forward_problem(self.spec, data, self.training)
+        result = chooser.choose(problem, {}, limit, for_call=True)
+        algorithm = parse_algorithm(result, self.spec, data.batch)
+        if algorithm is not None:
+            plans.keep(key, TunedChoice(algorithm))
+        return algorithm
+
+    def _parse_dropout_state(self) -> DropoutState | None:
+        """Return the random states that the network draws from; None where it drops nothing."""
+        spec, state = self.spec, self.dropout_state
+        drops = self.training and spec.dropout > 0 and spec.num_layers > 1
+        if not drops:
+            if state is not None:  # which nobody reads
+                instance_of(state, DropoutState, "dropout_state", ": dnn.DropoutState(handle, seed)")
+            return None
+        if state is None:
+            raise ArgumentError(
+                f"dropout_state=None; {spec} drops {spec.dropout:g}: training needs a DropoutState(handle, seed)"
+            )
+        check_states(self.handle, state)
+        return state  # type: ignore[no-any-return]
+
+
+@dataclass(eq=False, slots=True)
+class RNNBackwardDataRequest(BackwardRequest[RNNGradients]):
+    """The arguments of one call of `rnn_backward_data`."""
+
+    handle: Any
+    reserve: Any
+    dy: Any
+    dhy: Any
+    dcy: Any
+    out: Any
+
+    name = "rnn_backward_data"
+    forward = "rnn_forward"
+    method = "backward_data"
+
+    def run(self) -> RNNGradients:
+        """Compute, by the plan of the forward call."""
+        plan = _plan_of(self.handle, self.reserve)
+        return plan.backward_data(self.reserve, self.dy, self.dhy, self.dcy, out=self.out)
+
+
+@dataclass(eq=False, slots=True)
+class RNNBackwardWeightsRequest(BackwardRequest[RNNWeights]):
+    """The arguments of one call of `rnn_backward_weights`."""
+
+    handle: Any
+    reserve: Any
+    out: Any
+    accumulate: Any
+
+    name = "rnn_backward_weights"
+    forward = "rnn_forward"
+    method = "backward_weights"
+
+    def run(self) -> RNNWeights:
+        """Compute, by the plan of the forward call."""
+        plan = _plan_of(self.handle, self.reserve)
+        return plan.backward_weights(self.reserve, out=self.out, accumulate=self.accumulate)
+
+
+def _plan_of(handle: Handle, reserve: Any) -> RNNPlan[RNNTrainingOutput]:
+    """Return a plan of the forward call that filled a reserve space.
+
+    The plan that the handle keeps for the key of a guess may be that of STANDARD, which took its
+    place after that call.
+    """
+    use(handle)
+    key: RNNPlanKey = RNNReserve.checked(handle, reserve).call.key
+    plan: RNNPlan[RNNTrainingOutput] = handle.plans.get(key, RNNPlan, handle, key)
+    if not plan.key.computes_as(key):
+        key = key._replace(is_guess=False)
+        plan = handle.plans.get(key, RNNPlan, handle, key)
+    return plan
+
+
+@lru_cache(maxsize=64)
+def _choice_of(algorithm: Any, math_type: Any) -> AlgorithmResult:
+    """Return algorithm and math type without what was measured, so that equal choices are equal."""
+    return AlgorithmResult(algorithm, math_type, deterministic=None)
+
+
+def _with_unequal_lengths(data: RNNDataSpec) -> RNNDataSpec:
+    """Return sequences of the same kind whose lengths differ; of packed ones these themselves."""
+    if data.is_packed or not data.is_full:
+        return data
+    steps = max(2, data.max_length)
+    lengths = (*(steps,) * (data.batch - 1), steps - 1)
+    return RNNDataSpec.from_values(data.values() | {"max_length": steps, "lengths": lengths})
+
+
+def _check_kind(weights: Any, spec: RNNSpec) -> None:
+    """Raise ArgumentError unless weights are those of a network."""
+    instance_of(weights, RNNWeights, "weights")
+    if weights.kind != spec.weights_of():
+        raise ArgumentError(f"weights are for {weights.spec}; the network is {spec}")
