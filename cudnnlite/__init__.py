@@ -158,7 +158,6 @@ from cudnnlite.operations.layers.spatial_transformer import (
 )
 from cudnnlite.operations.layers.transform import transform_filter, transform_tensor
 from cudnnlite.operations.rnn.functions import (
-    plan_rnn,
     rnn_backward_data,
     rnn_backward_weights,
     rnn_forward,
@@ -166,7 +165,6 @@ from cudnnlite.operations.rnn.functions import (
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.operations.rnn.packing import PackedSequences, pack_sequences
 from cudnnlite.operations.rnn.plan import RNNPlan
-from cudnnlite.operations.rnn.search import find_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.capture import CapturedGraph, capture
 from cudnnlite.plans.named_weights import WeightLayout, WeightPlace
@@ -350,7 +348,6 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "errors",
-    "find_rnn_forward",
     "fold_batch_normalization",
     "im2col",
     "lrn_backward",
@@ -360,7 +357,6 @@ __all__ = [
     "multi_head_attention_forward",
     "op_tensor",
     "pack_sequences",
-    "plan_rnn",
     "pooling_backward",
     "pooling_forward",
     "problems_from_onnx",

@@ -149,7 +149,7 @@ class Network(ExitStack):
         """Plan a call of a function of cudnnlite, and return its result: like the first array, if none is given."""
         reads = [self.ordered(one) for one in reads]
         y = self.new(reads[0].shape) if y is None else y
-        make = partial(dnn.plan_operation, self.handle, function, *reads, *options, **named)
+        make = partial(function.plan, self.handle, *reads, *options, **named)
         try:
             plan = make(out=y)
         except dnn.NotSupportedError:  # cuDNN does not write every array that has gaps

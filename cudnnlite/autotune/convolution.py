@@ -79,7 +79,7 @@ def check_operands(
     checked = {name: on_device(handle, array, name) for name, array in operands.items()}
     # The message of a filter that is none at all is better than that of another spec.
     reads = [checked[name] for name in operation.reads]
-    Request(handle, operation, reads, [*problem.options.values()]).problem()
+    Request(handle, operation, reads, [*problem.options.values()]).specs()
     for name, array in checked.items():
         spec = problem.values[written if name == "out" else name]
         if not is_as(array.spec, spec):

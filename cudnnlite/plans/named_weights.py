@@ -1,8 +1,9 @@
-"""`NamedWeights`: matrices and biases in one device buffer, reachable by name; how they lie there is cuDNN's own affair."""
+"""`NamedWeights`: matrices and biases in one device buffer, by name; cuDNN sets their layout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,7 +28,7 @@ WeightsT = TypeVar("WeightsT", bound="NamedWeights")
 
 
 class WeightPlace(NamedTuple):
-    """Where one matrix or bias lies.
+    """The place of one matrix or bias in the buffer.
 
     Attributes
     ----------
@@ -46,7 +47,10 @@ class WeightPlace(NamedTuple):
 
 
 class WeightLayout(Sequence[WeightPlace]):
-    """The places of all matrices and biases; prints as a table.  Opaque: another device or cuDNN may have another."""
+    """The places of all matrices and biases; prints as a table.
+
+    Opaque: another device, or another cuDNN, may have another layout.
+    """
 
     def __init__(self, places: Sequence[WeightPlace], nbytes: int) -> None:
         self._places = tuple(places)
@@ -59,26 +63,27 @@ class WeightLayout(Sequence[WeightPlace]):
         return len(self._places)
 
     def __repr__(self) -> str:
-        rows = [
-            ("name", "offset", "shape"),
-            *((p.name, str(p.offset), str(p.shape)) for p in self._places),
-        ]
+        rows = [("name", "offset", "shape")]
+        for place in self._places:
+            rows.append((place.name, str(place.offset), str(place.shape)))
         return "\n".join([*aligned(rows, ["offset"]), f"{self.nbytes} bytes"])
 
 
 class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
-    """One buffer, zero at first; a subclass says what for, and asks cuDNN for the places."""
+    """One buffer, zero at first; a subclass asks cuDNN for the places in it."""
 
     _instead_of_copy: ClassVar[str] = (
         "pickle its numpy() and spec, and make another by its class's from_arrays"
     )
-    _places: dict[
-        str, tuple[int, TensorSpec]
-    ]  # by name: the offset in bytes, and how it lies there
+    _places: dict[str, tuple[int, TensorSpec]]  # by name: the offset in bytes, and the spec there
 
     def __init__(self, handle: Handle, spec: Any, kind: Any, nbytes: int) -> None:
-        self.spec, self.kind, self.device, self.nbytes = spec, kind, handle.device, nbytes
-        flat = TensorSpec((max(-(-nbytes // itemsize(spec.dtype)), 1),), spec.dtype)
+        self.spec = spec
+        self.kind = kind
+        self.device = handle.device
+        self.nbytes = nbytes
+        size = ceil(nbytes / itemsize(spec.dtype))
+        flat = TensorSpec((max(size, 1),), spec.dtype)
         self.array = arrays.empty(handle.device, handle.stream, flat)
         self.fill_zero(handle.stream)
 
@@ -92,10 +97,10 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         return new
 
     def view(self: WeightsT, handle: Handle) -> WeightsT:
-        """Return the same weights as belonging to `handle`'s stream, which waits once, here, for the stream they belong to.
+        """Return the same weights as belonging to `handle`'s stream.
 
-        So two streams can share weights, as long as nobody writes to them; and calls can be
-        recorded into a graph.
+        That waits once, here, for the stream that they belong to.  So two streams can share
+        weights, as long as nobody writes to them; and calls can be recorded into a graph.
         """
         instance_of(handle, Handle, "handle").use()
         array = arrays.view(handle.device, handle.stream, self.array, "weights")
@@ -136,14 +141,17 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         try:
             return self._places[name]
         except (KeyError, TypeError):
-            near = meant(name, self._places) if isinstance(name, str) else ""
+            hint = meant(name, self._places) if isinstance(name, str) else ""
+            first_names = ", ".join(list(self._places)[:6])
             raise KeyError(
-                f"{shown(name)} is no weight of {self.spec}; there are {', '.join(list(self._places)[:6])}, ...{near}"
+                f"{shown(name)} is no weight of {self.spec}; there are {first_names}, ...{hint}"
             ) from None
 
     def _host(self, values: Any, what: str) -> Array:
         """Return values on the host in the weights' dtype; ArgumentError where that has none so large."""
-        host = host_array(values.numpy() if isinstance(values, DeviceArray) else values, what)
+        if isinstance(values, DeviceArray):
+            values = values.numpy()
+        host = host_array(values, what)
         dtype = numpy_dtype(self.spec.dtype)
         try:
             with np.errstate(over="raise", invalid="ignore"):
@@ -164,10 +172,9 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         """Copy every matrix and bias to the host, by name, and wait for it."""
         memory = np.empty(self.array.nbytes, np.uint8)
         self.array.device.copy_out(memory, self.array.ptr, self.array.stream)
-        places = self._places.items()
         return {
             name: read_values(memory[offset:], spec).copy(order="C")
-            for name, (offset, spec) in places
+            for name, (offset, spec) in self._places.items()
         }
 
     def update(self, values: Mapping[str, Any]) -> None:
@@ -180,9 +187,11 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
             written then.
         """
         check_names("values", values, self._places, all_of_them=False)
-        hosts = {name: self._host(each, f"values[{name!r}]") for name, each in values.items()}
-        for name, host in hosts.items():
-            host_array_of_shape(f"values[{name!r}]", host, self._places[name][1].shape)
+        hosts = {}
+        for name, value in values.items():
+            host = self._host(value, f"values[{name!r}]")
+            shape = self._places[name][1].shape
+            hosts[name] = host_array_of_shape(f"values[{name!r}]", host, shape)
         if len(hosts) < len(self._places):
             for name, host in hosts.items():
                 self[name] = host

@@ -195,12 +195,12 @@ class Request(Generic[ResultT]):
         scalars = {"alpha": self.alpha, "beta": self.beta}
         return Problem(
             operation,
-            **self._specs(),
+            **self.specs(),
             **options,
             **{name: scalars[name] for name in operation.scalars},
         )
 
-    def _specs(self) -> dict[str, Any]:
+    def specs(self) -> dict[str, Any]:
         """Return the specs of operands and outputs by name; None for an output that nobody described.
 
         A filter is read in the layout of the first tensor that is read, where it fits both.

@@ -70,21 +70,23 @@ class BackwardRequest(Generic[ResultT]):
     def plan(self) -> NoReturn:
         """Raise ArgumentError: the forward call's plan is the one."""
         raise ArgumentError(
-            f"{self.name} runs by the plan of the forward call: make that by {self.forward}.plan(..., training=True); "
-            f"its {self.method} is this pass"
+            f"{self.name} runs by the plan of the forward call: make that by "
+            f"{self.forward}.plan(..., training=True); its {self.method} is this pass"
         )
 
     def problem(self) -> NoReturn:
         """Raise ArgumentError: there is no declaration."""
         raise ArgumentError(
-            f"{self.name} cannot be listed or tuned: it runs by the plan of the forward call, {self.forward}.plan(..., training=True)"
+            f"{self.name} cannot be listed or tuned: it runs by the plan of the forward call, "
+            f"{self.forward}.plan(..., training=True)"
         )
 
 
 def refuse_problem(name: str) -> NoReturn:
     """Raise the ArgumentError of an operation that has no declaration."""
     raise ArgumentError(
-        f"{name} is no problem as data: there is nothing to choose, so it cannot be listed or tuned; {name}.plan makes its plan"
+        f"{name} is no problem as data: there is nothing to choose, so it cannot be listed or "
+        f"tuned; {name}.plan makes its plan"
     )
 
 

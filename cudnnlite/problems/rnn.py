@@ -1,7 +1,7 @@
-"""The forward pass of a recurrent network as data, so far as it goes.
+"""The forward pass of a recurrent network as data, for lists, searches and tuners.
 
-Its specs are options and its operands are none: what a call reads and writes depends on the cell,
-the lengths and the direction of the pass, which `plan.RNNPlan` does by hand.
+Its specs are options, and it has no operands: what a call reads and writes depends on the cell, the
+lengths and the direction of the pass.  `RNNPlan` makes the calls.
 """
 
 from __future__ import annotations
@@ -27,22 +27,28 @@ def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[s
 
 
 def _flops(problem: Any) -> int:
-    """Return the multiplications and additions of the matrix products, over all steps of all sequences."""
+    """Return the multiplications and additions of the matrix products, over all steps."""
     values = sum(prod(part.shape) for part in weight_parts(problem.spec) if not part.bias)
     return 2 * values * sum(problem.data.lengths)  # type: ignore[no-any-return]
 
 
 def _words(problem: Any) -> str:
     spec, data = problem.spec, problem.data
-    cell = f"{'bidirectional ' if spec.bidirectional else ''}{spec.cell.name}"
-    sizes = f"{spec.input_size} to {spec.hidden_size}" + (
-        f" x {spec.num_layers}" if spec.num_layers > 1 else ""
-    )
-    steps = f"T={data.max_length} N={data.batch}" + (
-        "" if data.is_full else f", {sum(data.lengths)} steps in all"
-    )
-    math = "" if spec.math_type == MathType.DEFAULT else f", math_type={spec.math_type.name!r}"
-    return f"{cell} {sizes}, {steps}, {dtype_name(spec.dtype)}{', training' if problem.training else ''}{math}"
+    cell = spec.cell.name
+    if spec.bidirectional:
+        cell = f"bidirectional {cell}"
+    sizes = f"{spec.input_size} to {spec.hidden_size}"
+    if spec.num_layers > 1:
+        sizes += f" x {spec.num_layers}"
+    words = [f"{cell} {sizes}", f"T={data.max_length} N={data.batch}"]
+    if not data.is_full:
+        words.append(f"{sum(data.lengths)} steps in all")
+    words.append(dtype_name(spec.dtype))
+    if problem.training:
+        words.append("training")
+    if spec.math_type != MathType.DEFAULT:
+        words.append(f"math_type={spec.math_type.name!r}")
+    return ", ".join(words)
 
 
 def _title(problem: Any) -> str:
@@ -51,7 +57,7 @@ def _title(problem: Any) -> str:
 
 
 def _infer(**_: Any) -> TensorSpec:
-    raise NotImplementedError("what a recurrent network writes is the plan's affair")
+    raise NotImplementedError("a recurrent network's outputs are described by its plan")
 
 
 FORWARD = Operation(

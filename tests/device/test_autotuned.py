@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
 import cudnnlite as dnn
 from cudnnlite import rnn_forward
 from cudnnlite.autotune import tuner as tuner_module
@@ -55,19 +56,18 @@ class Chooser:
     def __init__(self, choice: Any) -> None:
         self.choice = choice
         self.asked: list[tuple[Any, Mapping[str, int], int | None]] = []
-        self.recalled: list[Hashable] = []
-        self.known: dict[Hashable, Any] = {}
-
-    def recall(self, key: Hashable) -> Any:
-        self.recalled.append(key)
-        return self.known.get(key)
+        self.revision = 0
 
     def choose(
-        self, problem: Any, alignments: Mapping[str, int], limit: int | None, key: Hashable = None
+        self,
+        problem: Any,
+        alignments: Mapping[str, int],
+        limit: int | None,
+        *,
+        for_call: bool = False,
     ) -> Any:
+        assert for_call
         self.asked.append((problem, alignments, limit))
-        assert key == self.recalled[-1]
-        self.known[key] = self.choice
         return self.choice
 
 
@@ -91,7 +91,6 @@ def case(handle: dnn.Handle) -> Iterator[Case]:
 
 def test_a_handle_has_no_chooser(handle: dnn.Handle, case: Case) -> None:
     assert handle.chooser is None
-    assert tuned_choice(handle, "key", lambda: pytest.fail("made without need"), None) is None
     case.check()
 
 
@@ -111,14 +110,25 @@ def test_what_was_chosen_is_recalled(
     """The second call poses no problem and makes no plan: it is the call alone."""
     out = poisoned(handle, case.output_spec)
     case.run(out=out)
-    monkeypatch.setattr("cudnnlite.problems.convolution.ConvolutionForwardProblem.__init__", None)
     calls = count_calls(monkeypatch, handle.api, *MAKING)
-    for _ in range(3):
-        case.run(out=out)
+    with monkeypatch.context() as patch:
+        patch.setattr(Problem, "__init__", None)
+        for _ in range(3):
+            case.run(out=out)
     assert calls == []
     assert len(chooser.asked) == 1
-    assert len(set(chooser.recalled)) == 1
-    assert len(chooser.recalled) == 4
+
+
+def test_a_chooser_that_changed_its_mind_is_asked_again(
+    handle: dnn.Handle, case: Case, chooser: Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = forward_calls(monkeypatch, handle)
+    case.run()
+    chooser.choice, chooser.revision = dnn.AlgorithmResult(A.GEMM, M.FMA), 1
+    case.run()
+    case.run()
+    assert [call.algorithm for call in calls] == [A.IMPLICIT_GEMM, A.GEMM, A.GEMM]
+    assert len(chooser.asked) == 2
 
 
 def test_the_choice_is_what_runs(
@@ -140,7 +150,7 @@ def test_a_given_algorithm_is_respected(
     with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv, algorithm=given) as plan:
         plan(case.x, case.w)
     assert {call.algorithm for call in calls} == {A.GEMM}
-    assert chooser.recalled == chooser.asked == []
+    assert chooser.asked == []
 
 
 def test_none_leaves_it_to_the_heuristic(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
@@ -165,7 +175,7 @@ def test_plan_and_call_pose_the_same(handle: dnn.Handle, case: Case, chooser: Ch
         assert plan.choice == replace(FIRST, workspace=plan.workspace)
     assert chooser.asked[0] == chooser.asked[1]
     posed, alignments, limit = chooser.asked[0]
-    assert posed == problem_of(case, y=out.spec, alpha=2.0, beta=0.5)
+    assert posed == problem_of(case, out=out.spec, alpha=2.0, beta=0.5)
     assert alignments == {"x": 256, "w": 256, "out": 256}
     assert limit == 1 << 20
 
@@ -206,7 +216,6 @@ def test_the_limit_is_told(handle: dnn.Handle, case: Case, chooser: Chooser) -> 
     case.run()
     case.run(workspace_limit=77)
     assert [limit for *_, limit in chooser.asked] == [77, 55, 99]
-    assert len(chooser.recalled) == 4
 
 
 def test_a_choice_that_needs_more_than_the_limit_is_refused(
@@ -229,7 +238,7 @@ def test_an_empty_batch_asks_nobody(handle: dnn.Handle, case: Case, chooser: Cho
 def test_equal_calls_are_one_key(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
     for conv in (case.conv, case.conv.replace(), dnn.ConvolutionSpec(1, math_type="fma")):
         dnn.convolution_forward(handle, case.x, case.w, conv)
-    assert len(set(chooser.recalled)) == 1
+    assert len(chooser.asked) == 1
     others: list[dict[str, Any]] = [
         {"alpha": 2.0},
         {"beta": 1.0, "out": case.run()},
@@ -243,7 +252,7 @@ def test_equal_calls_are_one_key(handle: dnn.Handle, case: Case, chooser: Choose
     for other in others:
         given = {"x": case.x, "w": case.w, "conv": case.conv} | other
         dnn.convolution_forward(handle, **given)
-    assert len(set(chooser.recalled)) == 1 + 1 + len(others)  # one of them made its `out`
+    assert len(chooser.asked) == 1 + 1 + len(others)  # one of them made its `out`
 
 
 WRONG: dict[str, Any] = {
@@ -301,7 +310,7 @@ def test_an_rnn_asks(handle: dnn.Handle, chooser: Chooser) -> None:
         assert posed == rnn_forward.problem(network.spec, None, data, training=training)
         assert alignments == {}
         assert limit == 1 << 30
-    assert out.reserve.call.plan.choice.algorithm == R.PERSIST_STATIC
+    assert out.reserve.call.key.choice.algorithm == R.PERSIST_STATIC
     dnn.rnn_backward_data(handle, out.reserve, out.y)
     network.run(training=True, workspace_limit="1 GiB")
     with network.plan() as plan:
@@ -320,7 +329,7 @@ def test_a_given_algorithm_of_an_rnn_is_respected(
     network.assert_right(network.run(algorithm=given))
     with network.plan(algorithm=given) as plan:
         assert plan.choice.algorithm == R.STANDARD
-    assert chooser.recalled == []
+    assert chooser.asked == []
 
 
 def test_none_leaves_an_rnn_to_the_heuristic(handle: dnn.Handle, chooser: Chooser) -> None:
@@ -473,7 +482,7 @@ def test_results_are_right(handle: dnn.Handle, dtype: str) -> None:
     ) as tuner:
         for beta in (0.0, -0.5):
             for spec in (case.output_spec, with_gaps(case.y_shape, dtype, last=True)):
-                best = tuner.choose(problem_of(case, y=spec, beta=beta))
+                best = tuner.choose(problem_of(case, out=spec, beta=beta))
                 for _ in range(2):
                     out = upload(handle, spec, case.old_host)
                     y = case.run(out=out, beta=beta)
@@ -492,7 +501,7 @@ def test_the_second_call_measures_nothing(
     ) as tuner:
         case.run(out=out)
         network.run()
-        best = tuner.tune(problem_of(case, y=case.output_spec)).best()
+        best = tuner.tune(problem_of(case, out=case.output_spec)).best()
         calls = count_calls(
             monkeypatch, handle.api, *MAKING, "cudnnSetStream", "cudnnGetRNNTempSpaceSizes"
         )

@@ -184,17 +184,17 @@ PLACES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
         lambda b: dnn.convolution_forward.find(b.handle, b.x, b.problem.w_host),
     ),
     "plan_x_numpy": (
-        ARGUMENT,
+        ARRAY,
         r"\bx\b",
         lambda b: dnn.convolution_forward.plan(b.handle, b.problem.x_host, b.w),
     ),
     "plan_x_none": (
-        ARGUMENT,
+        ARRAY,
         r"\bx\b",
         lambda b: dnn.convolution_forward.plan(b.handle, None, b.w),
     ),
     "get_w_number": (
-        ARGUMENT,
+        ARRAY,
         r"\bw\b",
         lambda b: dnn.convolution_forward.heuristic(b.handle, b.x, 5),
     ),

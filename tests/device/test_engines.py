@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import warnings
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,12 +15,13 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite import convolution_forward
 from cudnnlite._raw.enums import BackendHeurMode, BackendKnobType, PointwiseMode
+from cudnnlite._raw.leaks import release_leaks
 from cudnnlite.autotune.entries import row_from_plain, row_to_plain
 from cudnnlite.graph.engines import HEURISTICS, named_by
 from cudnnlite.graph.execution_plan import MOST_PACKS, ExecutionPlan
 from cudnnlite.graph.operation_graph import Graph, convolution_graph
 from cudnnlite.operations.convolution.engines import engine_rows
-from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.problem import Problem as Described
 
 from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps
 from .test_tuner import hurry
@@ -33,7 +36,7 @@ def graph_of(handle: dnn.Handle, problem: Problem, stack: ExitStack) -> Graph:
     return convolution_graph(handle, stack, FORWARD, specs, posed.conv, 1.0, 0.0)
 
 
-def problem_of(problem: Problem) -> Problem:
+def problem_of(problem: Problem) -> Described:
     w = dnn.FilterSpec(problem.w.shape, problem.w.spec.dtype, problem.w.layout)
     return convolution_forward.problem(problem.x.spec, w, problem.conv)
 
@@ -237,7 +240,7 @@ def test_a_limit_that_excludes_the_preferred_warns(handle: dnn.Handle) -> None:
 
 @pytest.mark.parametrize("operand", ["x", "w", "out"])
 def test_operands_that_are_not_aligned(handle: dnn.Handle, operand: str) -> None:
-    """A plan refuses them, before anything runs; the one-line call, and a plan made for them, take the descriptor call."""
+    """The descriptor call takes them, for a plan of aligned ones too; a plan of engines alone refuses them."""
     problem = Problem(handle, X, W, "float32", padding=1, math_type="fma")
     y = poisoned(handle, problem.output_spec)
     arrays = {"x": problem.x, "w": problem.w, "out": y}
@@ -247,12 +250,20 @@ def test_operands_that_are_not_aligned(handle: dnn.Handle, operand: str) -> None
     if operand != "out":
         handle.device.copy_within(moved.ptr, array.ptr, array.spec.nbytes, handle.stream)
     given = {**arrays, operand: moved}
+    fill(given["out"], 0xFF)
     before = memory_of(given["out"]).copy()
-    with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
+    with dnn.convolution_forward.plan(
+        handle, problem.x, problem.w, problem.conv, interface="graph"
+    ) as plan:
         plan(problem.x, problem.w, out=poisoned(handle, problem.output_spec))
         with pytest.raises(dnn.ArgumentError, match=f"^{operand} begins at .* aligned to 16 bytes"):
             plan(given["x"], given["w"], out=given["out"])
         assert (memory_of(given["out"]) == before).all()
+        problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
+    with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
+        plan(problem.x, problem.w, out=poisoned(handle, problem.output_spec))
+        out = plan(given["x"], given["w"], out=given["out"])
+        problem.assert_right(out, problem.choice())
         problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
     out = dnn.convolution_forward(handle, given["x"], given["w"], problem.conv, out=given["out"])
     problem.assert_right(out, problem.choice())
@@ -280,6 +291,20 @@ def test_strided_operands_are_right(handle: dnn.Handle) -> None:
     spec = with_gaps(problem.y_shape, "float32")
     out = upload(handle, spec, np.full(problem.y_shape, np.nan, np.float32))
     problem.assert_right(problem.run(out=out), dnn.Engine(0))
+
+
+def test_a_closed_plan_leaves_no_plan_for_misaligned_operands_behind(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    memory = handle.empty((problem.x.nbytes + 64,), "uint8")
+    moved = dnn.DeviceArray(problem.x.spec, memory.device, memory.ptr + 4, memory, handle.stream)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
+            plan(moved, problem.w)
+        del plan
+        gc.collect()
+        release_leaks()
+    assert [str(warning.message) for warning in told] == []
 
 
 # ---------------------------------------------------------------- engines as values

@@ -1,4 +1,4 @@
-"""Hostile and property tests of operations, written once: a new one has them by being declared and having a sample.
+"""Invalid input and property tests of operations, written once: a new one has them by being declared and having a sample.
 
 Each refusal names the argument and leaves `out` alone, whether the call is one line or a plan's; nothing leaks, and the call
 works afterwards.

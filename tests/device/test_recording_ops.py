@@ -9,8 +9,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
-from cudnnlite.operations.rnn import plan as rnn_plan
-from cudnnlite.problems import convolution as convolution_problem
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.recording import record_problems
 
 from .test_rnn_plan import Network
@@ -104,12 +103,11 @@ def test_nothing_is_made_while_nobody_records(handle, monkeypatch):
     x, w = operands(handle)
     network = Network(handle)
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise AssertionError("made without need")
 
     dnn.convolution_forward(handle, x, w, SPEC)  # makes the plan, which has its problem
-    monkeypatch.setattr(convolution_problem.ConvolutionForwardProblem, "__init__", refuse)
-    monkeypatch.setattr(rnn_plan, "RNNForwardProblem", refuse)
+    monkeypatch.setattr(Problem, "__init__", refuse)
     dnn.convolution_forward(handle, x, w, SPEC)
     dnn.rnn_forward(handle, network.spec, network.weights, network.x)
     with record_problems() as problems:
@@ -161,7 +159,7 @@ def test_a_network_that_the_first_guess_does_not_do_counts_once(handle, monkeypa
         calls.append(spec)
         return dnn.AlgorithmResult(dnn.RNNAlgo.PERSIST_STATIC, spec.math_type)
 
-    monkeypatch.setattr("cudnnlite.operations.rnn.problem.heuristic", guess)
+    monkeypatch.setattr("cudnnlite.operations.rnn.request.heuristic", guess)
     spec, x = network.spec, network.x
     with record_problems() as found:
         # PERSIST_STATIC does not do unequal lengths: it is refused, and STANDARD runs

@@ -286,7 +286,7 @@ def test_what_is_not_aligned_is_refused_as_ever(handle: dnn.Handle) -> None:
 def test_a_gradient(handle: dnn.Handle, what: str) -> None:
     rng, conv = np.random.default_rng(3), dnn.ConvolutionSpec(padding=1, math_type="fma")
     w, dy_shape = handle.array(rng.standard_normal(W).astype(np.float32)), (X[0], W[0], *X[2:])
-    make = getattr(dnn, f"plan_convolution_backward_{what}")
+    make = getattr(dnn, f"convolution_backward_{what}").plan
     draw = {
         "data": lambda: w,
         "filter": lambda: handle.array(rng.standard_normal(X).astype(np.float32)),
@@ -317,7 +317,7 @@ def test_an_empty_batch(handle: dnn.Handle) -> None:
 
 
 def test_a_result_that_replays(handle: dnn.Handle) -> None:
-    """`rnn_forward` keeps a plan that replays for it, `plan_rnn` makes one."""
+    """`rnn_forward` keeps a plan that replays for it, `rnn_forward.plan` makes one."""
     network = network_of(handle)
     row = replace(dnn.AlgorithmResult(dnn.RNNAlgo.STANDARD, network.spec.math_type), replay=True)
     assert "replayed" in str(row)
@@ -346,7 +346,7 @@ def test_a_tuned_convolution_that_replays(
     ) as plan:
         row = replace(plan.choice, replay=True)
     with dnn.autotuned(handle, cache=":memory:") as tuner:
-        monkeypatch.setattr(tuner, "choose", lambda *_: row)
+        monkeypatch.setattr(tuner, "choose", lambda *_, **__: row)
         out = poisoned(handle, problem.output_spec)
         for turn in range(6):
             fill(out, 0xFF)

@@ -159,9 +159,10 @@ class Network:
         return dnn.rnn_forward.find(self.handle, **self.arguments() | options)
 
     def plan(self, **options: Any) -> dnn.RNNPlan:
-        """Call `plan_rnn`, with some arguments replaced."""
+        """Call `rnn_forward.plan`, with some arguments replaced."""
         given = {
             "spec": self.spec,
+            "weights": None,
             "x": self.x,
             "lengths": self.lengths,
             "layout": self.layout,

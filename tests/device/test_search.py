@@ -186,12 +186,13 @@ def test_find_keeps_its_workspace_limit(handle: dnn.Handle, limit: Any) -> None:
     assert len(found) >= len(ALGORITHMS)
 
 
-@pytest.mark.parametrize("call", ["convolution_forward.plan", "convolution_forward"])
-def test_a_limit_that_costs_something_warns(handle: dnn.Handle, call: str) -> None:
+@pytest.mark.parametrize("is_planned", [False, True], ids=["call", "plan"])
+def test_a_limit_that_costs_something_warns(handle: dnn.Handle, is_planned: bool) -> None:
     problem, table = demanding(handle)
     limit = table[0].workspace - 1
+    verb = dnn.convolution_forward.plan if is_planned else dnn.convolution_forward
     with pytest.warns(dnn.WorkspaceLimitWarning, match=table[0].algorithm.name) as caught:
-        result = getattr(dnn, call)(
+        result = verb(
             handle,
             problem.x,
             problem.w,
@@ -200,7 +201,7 @@ def test_a_limit_that_costs_something_warns(handle: dnn.Handle, call: str) -> No
             interface="descriptor",
         )
     assert len(caught) == 1
-    if call.startswith("plan"):
+    if is_planned:
         with result as plan:
             result = plan(problem.x, problem.w)
     problem.assert_right(result, table.best(workspace_limit=limit).algorithm)

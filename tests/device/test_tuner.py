@@ -221,7 +221,7 @@ def test_strided_operands_in_both_layouts(handle: dnn.Handle) -> None:
     case = Case(handle, X, W, padding=1, math_type="fma")
     spec, y = with_gaps(X, "float32"), with_gaps(Y, "float32", last=True)
     case.x = upload(handle, spec, case.x_host)
-    table = tuner_of(handle, layouts=["NHWC", "NCHW"]).tune(problem_of(case, y=y))
+    table = tuner_of(handle, layouts=["NHWC", "NCHW"]).tune(problem_of(case, out=y))
     assert len(table) == 3 * len(ALGORITHMS)
     assert_ordered(table)
     for row in table:
@@ -518,7 +518,7 @@ def test_the_operands_are_measured_and_not_written(
     with monkeypatch.context() as patch:
         calls = forward_calls(patch, handle)
         table = tuner_of(handle, layouts=layouts).tune(
-            problem_of(case, y=out.spec, beta=beta), operands
+            problem_of(case, out=out.spec, beta=beta), operands
         )
     for name, array in operands.items():
         np.testing.assert_array_equal(memory_of(array), before[name], err_msg=name)

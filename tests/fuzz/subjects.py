@@ -1,12 +1,12 @@
 """Legal calls of everything public: what the fuzzing makes hostile ones of.
 
-Operations come from their table and from tests/samples.  `LEGAL` has the rest; a test tells what is missing there.
+Operations come from their table and from tests/samples.  `LEGAL` has the rest; a test tells what is missing there.  An
+operation is a subject by its name, and by that of each of its verbs: "pooling_forward", "pooling_forward.plan", ...
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +19,8 @@ from device.operation_samples import SAMPLES, Case
 
 import cudnnlite as dnn
 from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.plans.function import OperationFunction
+from cudnnlite.problems import convolution
 from cudnnlite.search.timing_policy import TimingPolicy
 from cudnnlite.specs.frozen import FrozenSpec
 
@@ -37,11 +39,12 @@ RESULTS = {
     "ReplayCosts",
     "AlgorithmResult",
     "AlgorithmTable",
-    "ConvolutionForwardPlan",
+    "ConvolutionPlan",
     "ConvolutionResult",
     "DeviceArray",
     "ListedProblem",
     "ModelTuning",
+    "OperationPlan",
     "PackedSequences",
     "RNNGradients",
     "RNNOutput",
@@ -89,6 +92,7 @@ class Things:
         self.model = onnx.parser.parse_model(MODEL)
         self.tuner = dnn.Tuner(self.handle, cache=None)
         self.plan = dnn.convolution_forward.plan(self.handle, self.x, self.w, self.conv)
+        self.layer_plan = dnn.pooling_forward.plan(self.handle, self.x, dnn.PoolingSpec(2))
         self.rnn_plan = dnn.rnn_forward.plan(self.handle, self.lstm, None, self.sequence)
         self.rnn_out = out
         self.attention = dnn.AttentionSpec(1, 2, q_proj_size=2, o_proj_size=2, bias=True)
@@ -111,7 +115,14 @@ class Things:
 
     def close(self) -> None:
         """Give everything back."""
-        for thing in (self.plan, self.rnn_plan, self.tuner, self.handle, self.other):
+        for thing in (
+            self.plan,
+            self.layer_plan,
+            self.rnn_plan,
+            self.tuner,
+            self.handle,
+            self.other,
+        ):
             thing.close()
 
     @property
@@ -144,6 +155,7 @@ class Things:
             self.model,
             self.tuner,
             self.plan,
+            self.layer_plan,
             self.rnn_plan,
             self.handle.stream,
             self.other.stream,
@@ -218,22 +230,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "dimensions": (1, 2),
         "data_type": "float",
     },
-    "ConvolutionBiasActivationForwardProblem": lambda t: {
-        "x": t.x.spec,
-        "w": dnn.FilterSpec(t.w.shape),
-        "bias": dnn.TensorSpec((1, t.w.shape[0], 1, 1)),
-        "conv": t.conv,
-        "activation": "relu",
-        "alpha": 1.0,
-    },
     "ConvolutionDescriptor": lambda t: {**_CONV, "spatial_rank": 2, "math_type": "fma"},
-    "ConvolutionForwardProblem": lambda t: {
-        "x": t.x.spec,
-        "w": dnn.FilterSpec(t.w.shape),
-        "conv": t.conv,
-        "alpha": 1.0,
-        "y": None,
-    },
     "ConvolutionSpec": lambda t: {
         **_CONV,
         "mode": "convolution",
@@ -276,6 +273,14 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "mode": "max",
         "nan": "propagate",
     },
+    "Problem": lambda t: {
+        "operation": convolution.FORWARD,
+        "x": t.x.spec,
+        "w": dnn.FilterSpec(t.w.shape),
+        "conv": t.conv,
+        "alpha": 1.0,
+        "y": None,
+    },
     "ProblemList": lambda t: {"problems": [t.problem]},
     "RNNDataDescriptor": lambda t: {
         "shape": (4, 2, 3),
@@ -295,11 +300,6 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "algorithm": "standard",
         "padded_io": True,
         "dropout": None,
-    },
-    "RNNForwardProblem": lambda t: {
-        "spec": t.lstm,
-        "data": dnn.RNNDataSpec((4, 2, 2)),
-        "training": False,
     },
     "RNNSpec": lambda t: {
         "cell": "lstm",
@@ -428,6 +428,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "out": None,
         "reserve": None,
     },
+    "scale_tensor": lambda t: {"handle": t.handle, "y": t.y, "alpha": 2.0},
     "transform_filter": lambda t: {
         "handle": t.handle,
         "w": t.w,
@@ -448,17 +449,10 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         **{name: np.ones((1, 3, 1, 1), np.float32) for name in ("scale", "shift", "mean", "var")},
         "epsilon": 1e-5,
     },
-    "convolution_forward.find": lambda t: _convolving(t, **_FIND),
-    "rnn_forward.find": lambda t: _recurrent(t, weights=t.weights, algorithms=["standard"]),
-    "convolution_forward.heuristic": lambda t: _convolving(t, out=t.y),
-    "convolution_forward.plan": lambda t: _convolving(t, **_PLAN),
-    "plan_operation": lambda t: {
-        "handle": t.handle,
-        "operation": dnn.scale_tensor,
-        "y": t.y,
-        "alpha": 1.0,
-    },
-    "plan_rnn": lambda t: _recurrent(t, algorithm=None, padding_fill=0.0, dropout_state=None),
+    "convolution_forward": lambda t: _convolving(t, **_PLAN, bias=None, workspace=None),
+    "rnn_forward.find": lambda t: _recurrent(
+        t, weights=t.weights, hx=None, cx=None, algorithms=["standard"]
+    ),
     "problems_from_onnx": lambda t: {
         "model": t.model,
         "batch": 2,
@@ -512,8 +506,7 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.AttentionWeights: lambda t: t.projections,
     dnn.BackendDescriptor: lambda t: dnn.BackendDescriptor(t.handle, "tensor", unique_id=3),
     dnn.ConvolutionDescriptor: lambda t: dnn.ConvolutionDescriptor(1),
-    dnn.ConvolutionForwardPlan: lambda t: t.plan,
-    dnn.ConvolutionForwardProblem: lambda t: t.problem,
+    dnn.ConvolutionPlan: lambda t: t.plan,
     dnn.ConvolutionSpec: lambda t: t.conv,
     dnn.CTCLossSpec: lambda t: dnn.CTCLossSpec(),
     dnn.DeviceArray: lambda t: t.x,
@@ -522,13 +515,12 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.FilterSpec: lambda t: dnn.FilterSpec((3, 2, 3, 3)),
     dnn.Handle: lambda t: t.handle,
     dnn.ModelTuning: lambda t: dnn.ModelTuning(()),
+    dnn.OperationPlan: lambda t: t.layer_plan,
     dnn.PackedSequences: lambda t: dnn.pack_sequences([np.ones((2, 3)), np.ones((4, 3))]),
     dnn.PoolingSpec: lambda t: dnn.PoolingSpec(2),
+    dnn.Problem: lambda t: t.problem,
     dnn.ProblemList: lambda t: dnn.ProblemList([t.problem]),
     dnn.RNNDataSpec: lambda t: dnn.RNNDataSpec((4, 2, 3)),
-    dnn.RNNForwardProblem: lambda t: dnn.rnn_forward.problem(
-        t.lstm, None, dnn.RNNDataSpec((4, 2, 2))
-    ),
     dnn.RNNPlan: lambda t: t.rnn_plan,
     dnn.RNNSpec: lambda t: t.lstm,
     dnn.RNNWeights: lambda t: t.weights,
@@ -576,15 +568,36 @@ class Subject(NamedTuple):
     legal: dict[str, Any]
 
 
+VERBS = ("plan", "problem", "find", "heuristic")
+# Arguments that a verb has, since it has the signature of its operation, and refuses.
+NOT_FOR = {
+    "plan": {"workspace"},
+    "problem": {"handle"},
+    "find": {"algorithm", "interface", "workspace", "replay"},
+    "heuristic": {"algorithm", "interface", "workspace", "replay"},
+}
+
+
 def public_names() -> Iterator[str]:
-    """Yield every public name that can be called, but errors and enums."""
+    """Yield every public name that can be called, but errors and enums; and the verbs of operations."""
     for name in dnn.__all__:
         thing = getattr(dnn, name)
         is_other = isinstance(thing, type) and (
             issubclass(thing, (Exception,)) or hasattr(thing, "__members__")
         )
-        if name not in NO_CALLABLES | RESULTS and not name.endswith("Plan") and not is_other:
+        if name not in NO_CALLABLES | RESULTS and not is_other:
             yield name
+        if isinstance(thing, OperationFunction):
+            yield from (f"{name}.{verb}" for verb in VERBS if hasattr(thing, verb))
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """Return what is public under a name, a verb's as well."""
+    function, _, verb = name.partition(".")
+    found: Callable[..., Any] = getattr(dnn, function)
+    if verb:
+        found = getattr(found, verb)
+    return found
 
 
 def public_methods() -> Iterator[tuple[type, str]]:
@@ -602,59 +615,62 @@ def public_methods() -> Iterator[tuple[type, str]]:
 
 
 METHODS = {f"{kind.__name__}.{name}": (kind, name) for kind, name in public_methods()}
-KINDS_BY_CLASS = {kind.__name__: name for name, kind in KINDS.items()}
 
 
 def operation_of(name: str) -> str:
-    """Return the operation that a public function, or class of problems, is of; empty if none."""
-    found = KINDS_BY_CLASS.get(name, re.sub("^(find|get|plan)_", "", name))
-    return found if found in SAMPLES else ""
+    """Return the operation that a public function, or a verb of it, is of; empty if none."""
+    function = name.partition(".")[0]
+    return function if function in SAMPLES else ""
 
 
-SUBJECTS = [*(name for name in public_names() if name in LEGAL or operation_of(name)), *METHODS]
+def is_known(name: str) -> bool:
+    """Whether a legal call of a public name is known: its own, its operation's, or its sample's."""
+    return name in LEGAL or name.partition(".")[0] in LEGAL or bool(operation_of(name))
+
+
+SUBJECTS = [*(name for name in public_names() if is_known(name)), *METHODS]
 
 
 def subject(things: Things, name: str) -> Subject:
-    """Return a legal call of a public name, or of a method."""
+    """Return a legal call of a public name, of a verb, or of a method."""
     if name in METHODS:
-        kind, method = METHODS[name]
-        bound = getattr(INSTANCES[kind](things), method)
-        parameters = inspect.signature(bound).parameters.values()
-        named = {each.name for each in parameters}
-        legal = {
-            n: value
-            for n, value in {"handle": things.handle, "spec": things.lstm}.items()
-            if n in named
-        }
-        if (
-            method == "replace"
-        ):  # fields of the class, which may be others than its constructor's arguments
-            fields = (
-                kind.__dataclass_fields__
-                if issubclass(kind, FrozenSpec)
-                else LEGAL[kind.__name__](things)
-            )
-            legal |= {n: value for n, value in LEGAL[kind.__name__](things).items() if n in fields}
-        return Subject(bound, legal)
-    function = getattr(dnn, name)
+        return _method(things, name)
+    call = function_of(name)
     if name in LEGAL:
-        return Subject(function, LEGAL[name](things))
+        return Subject(call, LEGAL[name](things))
+    function, _, verb = name.partition(".")
+    legal = LEGAL[function](things) if function in LEGAL else _sample(things, function)
+    refused = NOT_FOR[verb] if verb else set()
+    return Subject(call, {n: value for n, value in legal.items() if n not in refused})
+
+
+def _method(things: Things, name: str) -> Subject:
+    kind, method = METHODS[name]
+    bound = getattr(INSTANCES[kind](things), method)
+    named = {*inspect.signature(bound).parameters}
+    usual = {"handle": things.handle, "spec": things.lstm}
+    legal = {n: value for n, value in usual.items() if n in named}
+    if method == "replace":
+        # It takes fields, which may be others than the constructor's arguments.
+        fields: Any = {*things.problem.values}
+        if issubclass(kind, FrozenSpec):
+            fields = kind.__dataclass_fields__
+        made_of = LEGAL[kind.__name__](things)
+        legal |= {n: value for n, value in made_of.items() if n in fields}
+    return Subject(bound, legal)
+
+
+def _sample(things: Things, name: str) -> dict[str, Any]:
+    """Return the arguments of an operation's sample."""
     case = Case(things.handle, operation_of(name))
-    if name in KINDS_BY_CLASS:
-        return Subject(function, dict(case.problem.values))
-    options = {
-        n: p.default
-        for n, p in inspect.signature(function).parameters.items()
-        if p.default is not p.empty
-    }
+    parameters = inspect.signature(function_of(name)).parameters
+    options = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
     others = {
         case.operation.argument(operand): array
         for operand, array in case.outs.items()
         if operand in case.operation.caller_provided
     }
-    return Subject(
-        function, {"handle": things.handle, **options, **case.options, **case.arrays, **others}
-    )
+    return {"handle": things.handle, **options, **case.options, **case.arrays, **others}
 
 
 @contextmanager

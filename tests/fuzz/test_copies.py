@@ -57,30 +57,6 @@ def replayed(things: Things) -> Any:
     return things.replaying._prepared
 
 
-def backward_data_plan(things: Things) -> Any:
-    """Return a plan of a convolution's gradient of its input."""
-    return dnn.convolution_backward_data.plan(things.handle, things.w, things.y, things.conv)
-
-
-def backward_filter_plan(things: Things) -> Any:
-    """Return a plan of a convolution's gradient of its filter."""
-    w = dnn.FilterSpec(things.w.shape)
-    return dnn.convolution_backward_filter.plan(things.handle, things.x, things.y, things.conv, w=w)
-
-
-def fused_plan(things: Things) -> Any:
-    """Return a plan of a convolution with bias and activation."""
-    bias = dnn.TensorSpec((1, 3, 1, 1))
-    return dnn.convolution_bias_activation_forward.plan(
-        things.handle,
-        things.x.spec,
-        dnn.FilterSpec(things.w.shape),
-        bias,
-        things.conv,
-        activation="relu",
-    )
-
-
 # what calls return, by the name of its class; `INSTANCES` and `SUBJECTS` have the other public classes
 RETURNED: dict[str, Callable[[Things], Any]] = {
     "AlgorithmResult": lambda t: t.table[0],
@@ -90,9 +66,6 @@ RETURNED: dict[str, Callable[[Things], Any]] = {
     "AttentionReserve": lambda t: t.reserves[0],
     "AttentionTrainingOutput": attention_output,
     "CapturedGraph": captured,
-    "ConvolutionBackwardDataPlan": backward_data_plan,
-    "ConvolutionBackwardFilterPlan": backward_filter_plan,
-    "ConvolutionBiasActivationForwardPlan": fused_plan,
     "ConvolutionResult": lambda t: dnn.ConvolutionResult(
         dnn.ConvolutionFwdAlgo.GEMM, dnn.MathType.FMA
     ),

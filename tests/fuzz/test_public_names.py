@@ -20,10 +20,11 @@ from .hostile import values
 from .subjects import (
     KEYED,
     LEGAL,
+    METHODS,
     RESULTS,
     SUBJECTS,
     Things,
-    operation_of,
+    is_known,
     public_names,
     subject,
     used,
@@ -48,11 +49,35 @@ def no_gpu(kind: str, index: int) -> Any:
 
 
 def test_everything_public_is_fuzzed() -> None:
-    missing = [name for name in public_names() if name not in LEGAL and not operation_of(name)]
+    missing = [name for name in public_names() if not is_known(name)]
     assert missing == [], (
         "add a legal call to LEGAL in tests/fuzz/subjects.py, or a result to RESULTS"
     )
-    assert [name for name in {**LEGAL, **dict.fromkeys(RESULTS)} if not hasattr(dnn, name)] == []
+    assert {*LEGAL} <= {*public_names()}
+    assert [name for name in RESULTS if not hasattr(dnn, name)] == []
+    verbs = {name.partition(".")[2] for name in SUBJECTS if name.partition(".")[0] in dnn.__all__}
+    assert verbs >= {"plan", "problem", "find", "heuristic"}
+
+
+# Whose verb refuses, and says where to go instead.
+REFUSING = {"convolution_bias_activation_forward.find"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in SUBJECTS if name not in METHODS])
+def test_what_is_taken_for_a_legal_call_is_one(name: str, things: Things) -> None:
+    """Otherwise all that is drawn is refused for the same reason."""
+    call, legal = subject(things, name)
+    parameters = inspect.signature(call).parameters
+    by_place = [
+        legal.pop(n, things.handle) for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY
+    ]
+    if inspect.signature(call).return_annotation == "NoReturn" or name in REFUSING:
+        with pytest.raises(dnn.ArgumentError):
+            call(*by_place, **legal)
+        return
+    with used(call(*by_place, **legal)):
+        pass
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,6 +1,6 @@
 """What the tests of an operation cannot derive from the table of operations: one module a family, found by being here.
 
-Each has `SAMPLES`: operation -> `Sample`.  From it come the hostile and the property tests (tests/device/test_operations.py),
+Each has `SAMPLES`: operation -> `Sample`.  From it come the tests of invalid input and the property tests (tests/device/test_operations.py),
 what is recorded on a GPU (tools/record/operations.py), and the comparison of the emulated device with that.
 """
 

@@ -47,11 +47,36 @@ def convolution(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.Devic
     y = dnn.convolution_forward(handle, x, w, algorithm=best, bias=w)
     dnn.convolution_forward.plan(handle, y.spec, dnn.FilterSpec((4, 3, 1, 1)), out=y).close()
     dnn.batch_normalization_inference(handle, y, w, w, w, w, out=y)
-    reveal_type(
-        dnn.dropout_forward(handle, w, 0.5, dropout_state=dnn.DropoutState(handle))[1]
-    )  # DeviceArray
+    dropped = dnn.dropout_forward(handle, w, 0.5, dropout_state=dnn.DropoutState(handle))
+    reveal_type(dropped[1])  # DeviceArray
     reveal_type(dnn.convolution_bias_activation_forward(handle, x, w, w, z=y))  # DeviceArray
     return dnn.softmax_forward(handle, dnn.activation_forward(handle, y, "relu", out=y))
+
+
+def verbs(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.Problem:
+    """Each has the signature of its function: `problem` without the handle."""
+    pooling = dnn.PoolingSpec(2)
+    reveal_type(dnn.pooling_forward(handle, x, pooling, out=x))  # DeviceArray
+    with dnn.pooling_forward.plan(handle, x.spec, pooling, alpha=2.0) as plan:
+        reveal_type(plan.problem)  # Problem
+        reveal_type(plan(x))  # DeviceArray
+    with dnn.convolution_forward.plan(handle, x, w, algorithm="GEMM") as choosing:
+        reveal_type(choosing)  # ConvolutionPlan
+        reveal_type(choosing.choice)  # AlgorithmResult | None
+        reveal_type(choosing(x, w, out=x))  # DeviceArray
+    reveal_type(dnn.convolution_forward.find(handle, x, w, beta=1.0, out=x))  # AlgorithmTable
+    ranked = dnn.convolution_forward.heuristic(handle, x.spec, dnn.FilterSpec((4, 3, 1, 1)))
+    reveal_type(ranked[0])  # AlgorithmResult
+    normalise = dnn.batch_normalization_training
+    reveal_type(normalise(handle, x, w, w))  # tuple[DeviceArray, ...]
+    ask = dnn.scale_tensor.problem
+    reveal_type(
+        ask
+    )  # def (y: SupportsDLPack | SupportsCudaArrayInterface, alpha: float) -> Problem
+    problem = dnn.pooling_forward.problem(x.spec, pooling)
+    reveal_type(problem.flops)  # int
+    dnn.ProblemList([problem, dnn.convolution_forward.problem(x, x.spec, alpha=2.0)])
+    return problem
 
 
 def recurrent(handle: dnn.Handle, x: Foreign | Numba, training: bool) -> None:
@@ -62,9 +87,8 @@ def recurrent(handle: dnn.Handle, x: Foreign | Numba, training: bool) -> None:
     out = dnn.rnn_forward(handle, lstm, weights, x, training=True)
     reveal_type(out.reserve)  # RNNReserve
     dx, dhx, dcx = dnn.rnn_backward_data(handle, out.reserve, dhy=hy)
-    reveal_type(
-        dnn.rnn_backward_weights(handle, out.reserve)["layer0.forward.input.i"]
-    )  # DeviceArray
+    gradients = dnn.rnn_backward_weights(handle, out.reserve)
+    reveal_type(gradients["layer0.forward.input.i"])  # DeviceArray
     either = dnn.rnn_forward(handle, lstm, weights, x, training=training)
     reveal_type(either)  # Any
     with dnn.rnn_forward.plan(

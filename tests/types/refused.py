@@ -21,6 +21,18 @@ def wrong(handle: dnn.Handle, x: dnn.DeviceArray) -> None:
     dnn.convolution_bias_activation_forward(handle, x, x, 1.0)  # error: arg-type
     dnn.batch_normalization_inference(handle, x, x, x, x, None)  # error: arg-type
     dnn.ctc_loss(handle, [[1.0]], [1], [1], [1])  # error: arg-type
+    pooling = dnn.PoolingSpec(2)
+    dnn.pooling_forward(handle, x, pooling, betta=1)  # error: call-arg
+    dnn.pooling_forward.plan(handle, x, poling=pooling)  # error: call-arg
+    dnn.pooling_forward.plan(handle, x, 2)  # error: arg-type
+    dnn.pooling_forward.plan(x, pooling)  # error: call-arg
+    dnn.pooling_forward.problem(x.spec, pooling, aplha=1)  # error: call-arg
+    dnn.pooling_forward.problem(handle, x, pooling)  # error: call-arg
+    dnn.pooling_forward.find(handle, x, pooling)  # error: attr-defined
+    dnn.convolution_forward.find(handle, x, x, algoritm="GEMM")  # error: call-arg
+    dnn.convolution_forward.heuristic(handle, x)  # error: call-arg
+    dnn.convolution_forward.plan(handle, x, x).chioce  # error: attr-defined
+    dnn.plan_operation(handle, dnn.pooling_forward, x, pooling)  # error: attr-defined
     dnn.ConvolutionSpec(paddding=1)  # error: call-arg
     dnn.RNNSpec("lstm", 3, "4")  # error: arg-type
     dnn.Hanlde()  # error: attr-defined

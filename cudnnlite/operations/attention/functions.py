@@ -1,85 +1,31 @@
-"""Multi-head attention, forward and backward, in one line each."""
+"""Multi-head attention, forward and backward."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, overload
 
-from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.attention.function import AttentionForwardFunction
 from cudnnlite.operations.attention.plan import (
     AttentionGradients,
-    AttentionPlan,
     AttentionReserve,
     AttentionTrainingOutput,
-    make_request,
+)
+from cudnnlite.operations.attention.request import (
+    AttentionBackwardDataRequest,
+    AttentionBackwardWeightsRequest,
+    AttentionForwardRequest,
 )
 from cudnnlite.operations.attention.weights import AttentionWeights
-from cudnnlite.operations.layers.dropout import DropoutState, check_states
-from cudnnlite.plans.operands import on_device, use
+from cudnnlite.operations.layers.dropout import DropoutState
+from cudnnlite.plans.function import BoundCall
+from cudnnlite.plans.stateful_function import backward_operation
 from cudnnlite.specs.attention import AttentionSpec
 
 
-@overload
-def multi_head_attention_forward(
-    handle: Handle,
-    spec: AttentionSpec,
-    weights: AttentionWeights,
-    q: AnyArray,
-    k: AnyArray,
-    v: AnyArray,
-    *,
-    q_lengths: Sequence[int] | None = ...,
-    kv_lengths: Sequence[int] | None = ...,
-    window: tuple[Sequence[int], Sequence[int]] | None = ...,
-    residual: AnyArray | None = ...,
-    step: int | None = ...,
-    training: Literal[False] = ...,
-    dropout_state: DropoutState | None = ...,
-    out: AnyArray | None = ...,
-    reserve: AttentionReserve | None = ...,
-) -> DeviceArray: ...
-@overload
-def multi_head_attention_forward(
-    handle: Handle,
-    spec: AttentionSpec,
-    weights: AttentionWeights,
-    q: AnyArray,
-    k: AnyArray,
-    v: AnyArray,
-    *,
-    q_lengths: Sequence[int] | None = ...,
-    kv_lengths: Sequence[int] | None = ...,
-    window: tuple[Sequence[int], Sequence[int]] | None = ...,
-    residual: AnyArray | None = ...,
-    step: int | None = ...,
-    training: Literal[True],
-    dropout_state: DropoutState | None = ...,
-    out: AnyArray | None = ...,
-    reserve: AttentionReserve | None = ...,
-) -> AttentionTrainingOutput: ...
-@overload
-def multi_head_attention_forward(
-    handle: Handle,
-    spec: AttentionSpec,
-    weights: AttentionWeights,
-    q: AnyArray,
-    k: AnyArray,
-    v: AnyArray,
-    *,
-    q_lengths: Sequence[int] | None = ...,
-    kv_lengths: Sequence[int] | None = ...,
-    window: tuple[Sequence[int], Sequence[int]] | None = ...,
-    residual: AnyArray | None = ...,
-    step: int | None = ...,
-    training: bool,
-    dropout_state: DropoutState | None = ...,
-    out: AnyArray | None = ...,
-    reserve: AttentionReserve | None = ...,
-) -> Any: ...
+@AttentionForwardFunction
 def multi_head_attention_forward(
     handle: Handle,
     spec: AttentionSpec,
@@ -97,35 +43,40 @@ def multi_head_attention_forward(
     dropout_state: DropoutState | None = None,
     out: AnyArray | None = None,
     reserve: AttentionReserve | None = None,
-) -> Any:
+) -> BoundCall[DeviceArray | AttentionTrainingOutput]:
     """Let queries attend to keys and values, asynchronously.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     spec : AttentionSpec
         Heads, sizes, scale, dropout.
     weights : AttentionWeights
         Its projections.
     q, k, v : device arrays
-        ``(batch, beam, time, vector)``, or ``(batch, time, vector)`` for one beam, of the spec's dtype; keys and values have
-        one beam, and as many steps as each other.  Packed, with the vectors last, and batch, beam and time in any one order
-        in memory: a view of ``(time, batch, vector)`` will do.
+        ``(batch, beam, time, vector)``, or ``(batch, time, vector)`` for one beam, of the spec's
+        dtype; keys and values have one beam, and as many steps as each other.  Packed, with the
+        vectors last, and batch, beam and time in any one order in memory: a view of ``(time, batch,
+        vector)`` will do.
     q_lengths : sequence of int, optional
-        On the host: the steps that each beam of each entry of the batch has, from 0 on; all if not given.
+        On the host: the steps that each beam of each entry of the batch has, from 0 on; all if not
+        given.
     kv_lengths : sequence of int, optional
-        The same of keys and values, from 0 on.  What lies beyond is not attended to, and has to be finite all the same: cuDNN
-        multiplies it by 0.
+        The same of keys and values, from 0 on.  What lies beyond is not attended to, and has to be
+        finite all the same: cuDNN multiplies it by 0.
     window : tuple of two sequences of int, optional
-        For each step of the queries the first step of the keys that it attends to, and the one behind the last:
-        ``([0] * T, range(1, T + 1))`` is causal.  A step that has none left gets what the bias of the output says, or 0.
+        For each step of the queries the first step of the keys that it attends to, and the one
+        behind the last: ``([0] * T, range(1, T + 1))`` is causal.  A step that has none left gets
+        what the bias of the output says, or 0.
     residual : device array, optional
         Added to the output, which must be as long as a query, and laid out as it is.
     step : int, optional
         Only this step of the queries, in inference; the other steps of `out` are left as they are.
     training : bool
-        Whether the backward passes will follow; dropout takes place in training alone, and allows no backward pass.
+        Whether the backward passes will follow; dropout takes place in training alone, and allows
+        no backward pass.
     dropout_state : DropoutState, optional
         Needed in training where the spec has dropout.
     out : device array, optional
@@ -136,8 +87,8 @@ def multi_head_attention_forward(
     Returns
     -------
     DeviceArray, or AttentionTrainingOutput in training
-        Shaped as `q`, with vectors of `AttentionSpec.output_size`, in the same order in memory.  Beyond a query's end stands
-        what the bias of the output says, or 0.
+        Shaped as `q`, with vectors of `AttentionSpec.output_size`, in the same order in memory.
+        Beyond a query's end stands what the bias of the output says, or 0.
 
     Raises
     ------
@@ -148,7 +99,8 @@ def multi_head_attention_forward(
 
     Notes
     -----
-    C functions: `cudnnMultiHeadAttnForward`, `cudnnGetMultiHeadAttnBuffers`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnMultiHeadAttnForward`, `cudnnGetMultiHeadAttnBuffers`, deprecated since cuDNN
+    9.0.0, still shipped and working.
 
     Examples
     --------
@@ -162,40 +114,38 @@ def multi_head_attention_forward(
     [[0. 2.]
      [2. 4.]]
     """
-    use(handle)
-    instance_of(spec, AttentionSpec, "spec")
-    given = {name: on_device(handle, array, name) for name, array in (("q", q), ("k", k), ("v", v))}
-    one_of(training, "training", True, False)
-    if training and (spec.dropout or spec.post_dropout) and dropout_state is None:
-        raise ArgumentError(
-            "dropout_state is not given, which training with dropout needs: DropoutState(handle)"
-        )
-    if dropout_state is not None:
-        check_states(handle, dropout_state)
-    request = make_request(
+    return AttentionForwardRequest(
+        handle,
         spec,
-        given,
-        q_lengths,
-        kv_lengths,
-        window,
-        dropout_state if training else None,
+        weights,
+        q,
+        k,
+        v,
+        q_lengths=q_lengths,
+        kv_lengths=kv_lengths,
+        window=window,
+        residual=residual,
+        step=step,
         training=training,
+        dropout_state=dropout_state,
+        out=out,
+        reserve=reserve,
     )
-    plan = handle.plans.get(request, AttentionPlan, handle, request)
-    return plan(weights, *given.values(), residual=residual, step=step, out=out, reserve=reserve)
 
 
+@backward_operation
 def multi_head_attention_backward_data(
     handle: Handle,
     reserve: AttentionReserve,
     dy: AnyArray,
     *,
     out: Sequence[AnyArray | None] | None = None,
-) -> AttentionGradients:
+) -> BoundCall[AttentionGradients]:
     """Compute the gradients of queries, keys and values; before those of the weights, and once for each forward call.
 
-    With dropout they are refused: on an H200 cuDNN 9.19 calls gradients a success that are not those of the output (with
-    `dropout` of queries and keys, with `post_dropout` of what lies before an output projection).
+    With dropout they are refused: on an H200 cuDNN 9.19 calls gradients a success that are not
+    those of the output (with `dropout` of queries and keys, with `post_dropout` of what lies before
+    an output projection).
 
     Parameters
     ----------
@@ -204,8 +154,9 @@ def multi_head_attention_backward_data(
     reserve : AttentionReserve
         That of what the forward call in training returned.
     dy : device array
-        The gradient of its output, laid out as that, and 0 beyond a query's end: the gradient of the output's bias
-        counts what stands there in some cases, and not in others.  (It is the gradient of a residual, too.)
+        The gradient of its output, laid out as that, and 0 beyond a query's end: the gradient of
+        the output's bias counts what stands there in some cases, and not in others.  (It is the
+        gradient of a residual, too.)
     out : tuple of device arrays, optional
         dq, dk and dv, written in place; new arrays if not given.
 
@@ -223,7 +174,8 @@ def multi_head_attention_backward_data(
 
     Notes
     -----
-    C functions: `cudnnMultiHeadAttnBackwardData`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnMultiHeadAttnBackwardData`, deprecated since cuDNN 9.0.0, still shipped and
+    working.
 
     Examples
     --------
@@ -240,16 +192,17 @@ def multi_head_attention_backward_data(
      [1. 1.]] [[2. 2.]
      [2. 2.]]
     """
-    return _plan_of(handle, reserve).backward_data(reserve, dy, out=out)
+    return AttentionBackwardDataRequest(handle, reserve, dy, out=out)
 
 
+@backward_operation
 def multi_head_attention_backward_weights(
     handle: Handle,
     reserve: AttentionReserve,
     *,
     out: AttentionWeights | None = None,
     accumulate: bool = False,
-) -> AttentionWeights:
+) -> BoundCall[AttentionWeights]:
     """Compute the gradients of the weights, after those of the data.
 
     Parameters
@@ -277,18 +230,11 @@ def multi_head_attention_backward_weights(
 
     Notes
     -----
-    C functions: `cudnnMultiHeadAttnBackwardWeights`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnMultiHeadAttnBackwardWeights`, deprecated since cuDNN 9.0.0, still shipped
+    and working.
 
     Examples
     --------
     See `multi_head_attention_backward_data`.
     """
-    return _plan_of(handle, reserve).backward_weights(reserve, out=out, accumulate=accumulate)
-
-
-def _plan_of(handle: Any, reserve: Any) -> AttentionPlan:
-    """Return the plan of the forward call that filled a reserve space."""
-    use(handle)
-    request = AttentionReserve.checked(handle, reserve).call.request
-    plan: AttentionPlan = handle.plans.get(request, AttentionPlan, handle, request)
-    return plan
+    return AttentionBackwardWeightsRequest(handle, reserve, out=out, accumulate=accumulate)

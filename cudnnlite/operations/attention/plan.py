@@ -1,53 +1,33 @@
-"""`AttentionPlan`: the descriptors of multi-head attention over sequences of one kind, and what its calls return.
+"""`AttentionPlan`: the descriptors of multi-head attention over sequences of one kind.
 
-By hand, as recurrent networks are: weights whose layout cuDNN alone knows, and a reserve space between the passes.
+It is no `OperationPlan`: cuDNN alone knows the layout of the weights, and a reserve space goes from
+one pass to the next.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from itertools import permutations
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from cudnnlite._raw.enums import WgradMode
-from cudnnlite.arguments import integer, sequence, shown
+from cudnnlite.arguments import integer
 from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
 from cudnnlite.descriptors.native import c_ints, device_ints
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.dtypes import dtype_name
 from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.operations.attention.plan_key import AttentionPlanKey
 from cudnnlite.operations.attention.weights import AttentionWeights
-from cudnnlite.operations.layers.dropout import DropoutState
-from cudnnlite.plans.stateful_plan import PlanByHand, TrainingReserve, check_outputs
-from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec, parse_seq_lengths
-from cudnnlite.specs.layout import same_strides
+from cudnnlite.plans.stateful_plan import StatefulPlan, TrainingReserve, check_outputs
+from cudnnlite.specs.attention import SeqDataSpec
 
-Window = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-class AttentionRequest(NamedTuple):
-    """What a plan is made for: plain values, so that equal requests find the same plan."""
-
-    spec: AttentionSpec
-    q: SeqDataSpec
-    k: SeqDataSpec
-    v: SeqDataSpec
-    y: SeqDataSpec
-    arrays: tuple[
-        TensorSpec, ...
-    ]  # the four as they are given, which may lack the axis of one beam
-    q_lengths: tuple[int, ...]
-    kv_lengths: tuple[int, ...]
-    window: Window
-    training: bool
-    dropout_state: DropoutState | None
+OutputT = TypeVar("OutputT")  # DeviceArray, or AttentionTrainingOutput
 
 
 class AttentionTrainingOutput(NamedTuple):
@@ -80,9 +60,9 @@ class AttentionGradients(NamedTuple):
 
 
 class AttentionCall(NamedTuple):
-    """What a training call was given: the backward passes need it again."""
+    """The operands of a training call: the backward passes need them again."""
 
-    request: Any
+    key: AttentionPlanKey
     weights: AttentionWeights
     q: DeviceArray
     k: DeviceArray
@@ -91,9 +71,10 @@ class AttentionCall(NamedTuple):
 
 
 class AttentionReserve(TrainingReserve[AttentionCall]):
-    """The reserve space of one training call, and all that the backward passes must be given again.
+    """The reserve space of one training call, and all that the backward passes need again.
 
-    It keeps the operands of the forward call alive; none of them may be overwritten before the backward passes are done.
+    It keeps the operands of the forward call alive; none of them may be overwritten before the
+    backward passes are done.
 
     Attributes
     ----------
@@ -110,90 +91,131 @@ class AttentionReserve(TrainingReserve[AttentionCall]):
     )
 
 
-class AttentionPlan(PlanByHand):
-    """The descriptors of attention over sequences of one kind, and the sizes that cuDNN wants."""
+class AttentionPlan(StatefulPlan, Generic[OutputT]):
+    """Attention over sequences of one kind, on one handle: `plan(weights, q, k, v)`.
+
+    `multi_head_attention_forward.plan` makes it.
+
+    Attributes
+    ----------
+    spec : AttentionSpec
+        What it was made for; the maxima are those of the sequences.
+    workspace, reserve : int
+        Bytes that a call needs, of scratch memory and of reserve space.
+    """
 
     _weights_type, _reserve_type = AttentionWeights, AttentionReserve
 
-    def __init__(self, handle: Handle, request: AttentionRequest) -> None:
-        super().__init__(handle, f"AttentionPlan of {request.spec}")
-        self.request, self.spec, self._weights_kind = (
-            request,
-            request.spec,
-            request.spec.weights_of(),
-        )
-        own, api, spec, state = (
-            self._resources.enter_context,
-            handle.api,
-            request.spec,
-            request.dropout_state,
-        )
+    def __init__(self, handle: Handle, key: AttentionPlanKey) -> None:
+        super().__init__(handle, f"AttentionPlan of {key.spec}")
+        self.key = key
+        self.spec = key.spec
+        self._weights_kind = key.spec.weights_of()
         try:
-            dropout, post_dropout = (
-                own(DropoutDescriptor(handle, chance, state.array, state.seed))
-                if chance and state is not None
-                else None
-                for chance in (spec.dropout, spec.post_dropout)
-            )
-            self._attention = own(
-                AttentionDescriptor(spec, dropout=dropout, post_dropout=post_dropout, api=api)
-            )
-            self._q, self._k, self._v, self._y = (
-                own(SeqDataDescriptor(data, api=api)).ptr
-                for data in (request.q, request.k, request.v, request.y)
-            )
-            sizes = [ctypes.c_size_t() for _ in range(3)]
-            reserve = sizes[2] if request.training else None
-            api.cudnnGetMultiHeadAttnBuffers(
-                handle.ptr, self._attention.ptr, sizes[0], sizes[1], reserve
-            )
-            self._weight_bytes, self._workspace, self._reserve = (size.value for size in sizes)
-            self._lengths = [
-                arrays.from_host(self._device, handle.stream, np.array(lengths, np.int32))
-                for lengths in (request.q_lengths, request.kv_lengths)
-            ]
+            self._attention = self._describe_attention()
+            self._q = self._describe_sequences(key.q)
+            self._k = self._describe_sequences(key.k)
+            self._v = self._describe_sequences(key.v)
+            self._y = self._describe_sequences(key.y)
+            self._query_sizes()
+            self._q_lengths = self._on_device(key.q_lengths)
+            self._kv_lengths = self._on_device(key.kv_lengths)
+            low, high = key.window
             self._bounds = (
-                *map(c_ints, request.window),
-                *(device_ints(array.ptr) for array in self._lengths),
+                c_ints(low),
+                c_ints(high),
+                device_ints(self._q_lengths.ptr),
+                device_ints(self._kv_lengths.ptr),
             )
         except BaseException:
             self.close()
             raise
 
+    def _describe_attention(self) -> AttentionDescriptor:
+        spec = self.spec
+        return self._resources.enter_context(
+            AttentionDescriptor(
+                spec,
+                dropout=self._describe_dropout(spec.dropout),
+                post_dropout=self._describe_dropout(spec.post_dropout),
+                api=self._handle.api,
+            )
+        )
+
+    def _describe_dropout(self, probability: float) -> DropoutDescriptor | None:
+        state = self.key.dropout_state
+        if not probability or state is None:
+            return None
+        return self._resources.enter_context(
+            DropoutDescriptor(self._handle, probability, state.array, state.seed)
+        )
+
+    def _describe_sequences(self, data: SeqDataSpec) -> Any:
+        descriptor = SeqDataDescriptor(data, api=self._handle.api)
+        return self._resources.enter_context(descriptor).ptr
+
+    def _query_sizes(self) -> None:
+        """Ask for the bytes of weights, workspace and reserve space."""
+        weights, workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
+        self._handle.api.cudnnGetMultiHeadAttnBuffers(
+            self._handle.ptr,
+            self._attention.ptr,
+            weights,
+            workspace,
+            reserve if self.key.training else None,
+        )
+        self._weight_bytes = weights.value
+        self.workspace = workspace.value
+        self.reserve = reserve.value
+
+    def _on_device(self, lengths: tuple[int, ...]) -> DeviceArray:
+        return arrays.from_host(self._device, self._handle.stream, np.array(lengths, np.int32))
+
     def __call__(
         self,
         weights: AttentionWeights,
-        q: DeviceArray,
-        k: DeviceArray,
-        v: DeviceArray,
+        q: AnyArray,
+        k: AnyArray,
+        v: AnyArray,
         *,
-        residual: Any = None,
+        residual: AnyArray | None = None,
         step: int | None = None,
-        out: Any = None,
+        out: AnyArray | None = None,
         reserve: AttentionReserve | None = None,
-    ) -> DeviceArray | AttentionTrainingOutput:
-        """Enqueue the forward pass on the handle's stream."""
+    ) -> OutputT:
+        """Enqueue the forward pass on the handle's stream.
+
+        Parameters
+        ----------
+        weights, q, k, v, residual, step, out, reserve
+            As in `multi_head_attention_forward`.
+
+        Returns
+        -------
+        DeviceArray, or AttentionTrainingOutput in training
+
+        Raises
+        ------
+        ArgumentError, ArrayTypeError, ClosedError, ThreadError
+            Before anything is written.
+        CudnnError
+            The C function failed.
+        """
         self.use()
-        request, handle = self.request, self._handle
+        key, handle = self.key, self._handle
         self._check_weights(weights)
-        *wanted, y_spec = request.arrays
-        q, k, v = map(self._operand, (q, k, v), "qkv", wanted)
-        added = None if residual is None else self._operand(residual, "residual", y_spec)
-        if added is not None and request.spec.output_size != request.spec.q_size:
-            raise ArgumentError(
-                f"residual with outputs of {request.spec.output_size}; cuDNN adds one where they are as long as queries, "
-                f"{request.spec.q_size}"
-            )
-        if step is not None and request.training:
-            raise ArgumentError("step is given with training=True, which computes all steps")
-        at = -1 if step is None else integer(step, "step", 0)
-        if at >= request.q.shape[2]:
-            raise ArgumentError(f"step={step}; allowed: below {request.q.shape[2]}")
+        q_spec, k_spec, v_spec, y_spec = key.arrays
+        q = self._operand(q, "q", q_spec)
+        k = self._operand(k, "k", k_spec)
+        v = self._operand(v, "v", v_spec)
+        inputs = {"weights": weights.array, "q": q, "k": k, "v": v}
+        residual_address = 0
+        if residual is not None:
+            inputs["residual"] = self._residual(residual)
+            residual_address = inputs["residual"].ptr
+        step_index = self._step_index(step)
         (y,) = self._outputs(None if out is None else (out,), ("out",), (y_spec,))
-        inputs = {"weights": weights.array, "q": q, "k": k, "v": v} | (
-            {} if added is None else {"residual": added}
-        )
-        space = self._reserve_space(reserve, self._reserve, training=request.training)
+        space = self._reserve_space(reserve, self.reserve, training=key.training)
         check_outputs(inputs, {"out": y, "reserve": None if space is None else space.array})
         if space is not None:
             space.begin()
@@ -203,11 +225,11 @@ class AttentionPlan(PlanByHand):
             (
                 handle.ptr,
                 self._attention.ptr,
-                at,
+                step_index,
                 *self._bounds,
                 self._q,
                 q.ptr,
-                0 if added is None else added.ptr,
+                residual_address,
                 self._k,
                 k.ptr,
                 self._v,
@@ -219,29 +241,61 @@ class AttentionPlan(PlanByHand):
             None if space is None else space.array,
         )
         if space is None:
-            return y
-        space.finish(AttentionCall(request, weights, q, k, v))
-        return AttentionTrainingOutput(y, space)
+            return y  # type: ignore[return-value]
+        space.finish(AttentionCall(key, weights, q, k, v))
+        return AttentionTrainingOutput(y, space)  # type: ignore[return-value]
 
-    def backward_data(self, reserve: AttentionReserve, dy: Any, *, out: Any) -> AttentionGradients:
+    def _residual(self, residual: AnyArray) -> DeviceArray:
+        """Return what is added to the output, on the device."""
+        spec = self.spec
+        array = self._operand(residual, "residual", self.key.arrays[3])
+        if spec.output_size != spec.q_size:
+            raise ArgumentError(
+                f"residual with outputs of {spec.output_size}; cuDNN adds one where they are as long as queries, "
+                f"{spec.q_size}"
+            )
+        return array
+
+    def _step_index(self, step: int | None) -> int:
+        """Return the one step that is computed; -1 for all of them."""
+        if step is None:
+            return -1
+        if self.key.training:
+            raise ArgumentError("step is given with training=True, which computes all steps")
+        index = integer(step, "step", 0)
+        steps = self.key.q.shape[2]
+        if index >= steps:
+            raise ArgumentError(f"step={step}; allowed: below {steps}")
+        return index
+
+    def check_weights(self, weights: Any) -> None:
+        """Raise ArgumentError unless weights are those of this attention."""
+        self._check_weights(weights)
+
+    def backward_data(
+        self,
+        reserve: AttentionReserve,
+        dy: AnyArray,
+        *,
+        out: Sequence[AnyArray | None] | None = None,
+    ) -> AttentionGradients:
         """Enqueue the backward pass over the data; see `multi_head_attention_backward_data`."""
         self.use()
-        call, handle, spec = reserve.recall(has_gradients=False), self._handle, self.request.spec
+        call = self._recall(reserve, has_gradients=False)
+        handle, spec = self._handle, self.spec
         if spec.dropout or spec.post_dropout:
             raise ArgumentError(
                 f"reserve is of {spec}: with dropout cuDNN 9.19 computes gradients that are not those of its output"
             )
-        dy = self._operand(dy, "dy", call.request.arrays[3])
-        names, inputs = ("dq", "dk", "dv"), _inputs(call, reserve, dy)
-        gradients = self._outputs(
-            out, names, tuple(array.spec for array in (call.q, call.k, call.v))
-        )
-        check_outputs(inputs, dict(zip(names, gradients, strict=True)))
-        dq, dk, dv = gradients
+        dy = self._operand(dy, "dy", self.key.arrays[3])
+        inputs = _inputs(call, reserve, dy)
+        specs = (call.q.spec, call.k.spec, call.v.spec)
+        dq, dk, dv = self._outputs(out, ("dq", "dk", "dv"), specs)
+        check_outputs(inputs, {"dq": dq, "dk": dk, "dv": dv})
         reserve.begin()
         self._run(
             handle.api.cudnnMultiHeadAttnBackwardData,
-            [*inputs.values(), *gradients],
+            [*inputs.values(), dq, dk, dv],
             (
                 handle.ptr,
                 self._attention.ptr,
@@ -266,12 +320,16 @@ class AttentionPlan(PlanByHand):
         return AttentionGradients(dq, dk, dv)
 
     def backward_weights(
-        self, reserve: AttentionReserve, *, out: AttentionWeights | None, accumulate: bool
+        self,
+        reserve: AttentionReserve,
+        *,
+        out: AttentionWeights | None = None,
+        accumulate: bool = False,
     ) -> AttentionWeights:
         """Enqueue the backward pass over the weights; see `multi_head_attention_backward_weights`."""
         self.use()
-        call, handle = reserve.recall(has_gradients=True), self._handle
-        dy = call.dy
+        call = self._recall(reserve, has_gradients=True)
+        handle, dy = self._handle, call.dy
         assert dy is not None
         inputs = _inputs(call, reserve, dy)
         out = self._gradients(call.weights, out, accumulate, inputs)
@@ -299,13 +357,21 @@ class AttentionPlan(PlanByHand):
         )
         return out
 
+    def _recall(self, reserve: Any, *, has_gradients: bool) -> AttentionCall:
+        """Return the forward call of a reserve space, which must be of a plan such as this."""
+        reserve = AttentionReserve.checked(self._handle, reserve)
+        call: AttentionCall = reserve.recall(has_gradients=has_gradients)
+        if call.key != self.key:
+            raise ArgumentError(f"reserve is of {call.key}; the plan is for {self.key}")
+        return call
+
     def _unwritten_by_cudnn(self, dq: DeviceArray) -> list[tuple[int, int]]:
         """Return the memory that must be zero before the backward pass over the data.
 
         cuDNN 9.19 does not write dq beyond the longest query (seen on an H200).
         """
-        steps = self.request.q.shape[2]
-        if max(self.request.q_lengths, default=steps) < steps:
+        steps = self.key.q.shape[2]
+        if max(self.key.q_lengths, default=steps) < steps:
             return [(dq.ptr, dq.nbytes)]
         return []
 
@@ -318,132 +384,35 @@ class AttentionPlan(PlanByHand):
         clear: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Make the C call, which ends with workspace and reserve space."""
-        there = [*operands, *self._lengths, reserve, self._states(self.request.dropout_state)]
-        scratch = self._handle.workspace.reserve(self._workspace, self._handle.stream)
-        kept = 0 if reserve is None else reserve.ptr
+        random_states = self._random_states(self.key.dropout_state)
+        all_operands = [*operands, self._q_lengths, self._kv_lengths, reserve, random_states]
+        scratch = self._handle.workspace.reserve(self.workspace, self._handle.stream)
+        reserve_address = 0 if reserve is None else reserve.ptr
         self._call(
-            function, (*arguments, self._workspace, scratch, self._reserve, kept), there, clear
+            function,
+            (*arguments, self.workspace, scratch, self.reserve, reserve_address),
+            all_operands,
+            clear,
         )
 
     def _explain(self, error: CudnnError) -> None:
-        error.involving(spec=self.spec, q=self.request.q, k=self.request.k, v=self.request.v)
+        error.involving(spec=self.spec, q=self.key.q, k=self.key.k, v=self.key.v)
 
     def _weight_space(self, weights: AttentionWeights) -> tuple[int, int]:
-        return self._weight_bytes, weights.array.ptr if self._weight_bytes else 0
+        """Return the bytes of the weights, and their address; 0 where there are none."""
+        address = weights.array.ptr if self._weight_bytes else 0
+        return self._weight_bytes, address
 
 
 def _inputs(
     call: AttentionCall, reserve: AttentionReserve, dy: DeviceArray
 ) -> dict[str, DeviceArray]:
     """Return what a backward pass reads, by name."""
-    weights = call.weights.array
     return {
         "dy": dy,
         "q": call.q,
         "k": call.k,
         "v": call.v,
-        "weights": weights,
+        "weights": call.weights.array,
         "reserve": reserve.array,
     }
-
-
-def make_request(
-    spec: AttentionSpec,
-    given: dict[str, DeviceArray],
-    q_lengths: Any,
-    kv_lengths: Any,
-    window: Any,
-    dropout_state: DropoutState | None,
-    *,
-    training: bool,
-) -> AttentionRequest:
-    """Return what a plan is made for; ArgumentError where operands and spec do not fit together."""
-    whole = {name: _with_beam(array.spec, name) for name, array in given.items()}
-    (batch, beam, steps, _), (_, _, reach, _) = whole["q"].shape, whole["k"].shape
-    shapes = {
-        "q": (batch, beam, steps, spec.q_size),
-        "k": (batch, 1, reach, spec.k_size),
-        "v": (batch, 1, reach, spec.v_size),
-    }
-    for name, found in whole.items():
-        if found.shape != shapes[name] or found.dtype != spec.dtype:
-            own, wanted = (
-                given[name].spec,
-                _at_rank(TensorSpec(shapes[name], spec.dtype), given[name].spec.rank),
-            )
-            raise ArgumentError(
-                f"{name} is {own}; needed: {wanted.shape} in {dtype_name(spec.dtype)}"
-            )
-    lengths = (
-        parse_seq_lengths(q_lengths, "q_lengths", batch * beam, steps, 0),
-        parse_seq_lengths(kv_lengths, "kv_lengths", batch, reach, 0),
-    )
-    for name, there in zip(MAXIMA, (steps, reach, batch, beam), strict=True):
-        if there > (getattr(spec, name) or there):
-            raise ArgumentError(f"{name}={getattr(spec, name)} of the spec; there are {there}")
-    # no room to spare: where there was, cuDNN 9.19's gradients of queries and keys were wrong, by what memory held
-    spec = spec.replace(**dict(zip(MAXIMA, (steps, reach, batch, beam), strict=True)))
-    # a descriptor's lengths begin with 1; those that count are on the device, and may be 0
-    told = [[max(1, length) for length in of] for of in lengths]
-    for order in permutations(AXES[:3]):
-        axes = (*order, AXES[3])
-        data = [
-            SeqDataSpec(shapes[name], of, spec.dtype, axes)
-            for name, of in zip("qkv", (told[0], *told[1:] * 2), strict=True)
-        ]
-        pairs = zip(data, whole.values(), strict=True)
-        if all(same_strides(x.shape, found.strides, x.tensor().strides) for x, found in pairs):
-            (q, k, v), y = (
-                data,
-                SeqDataSpec((batch, beam, steps, spec.output_size), told[0], spec.dtype, axes),
-            )
-            ranks = [given[name].spec.rank for name in "qkvq"]
-            alike = tuple(
-                _at_rank(x.tensor(), rank) for x, rank in zip((q, k, v, y), ranks, strict=True)
-            )
-            ends = _parse_window(window, steps, reach)
-            return AttentionRequest(
-                spec, q, k, v, y, alike, *lengths, ends, training, dropout_state
-            )
-    listed = ", ".join(f"{name} is {array.spec}" for name, array in given.items())
-    raise ArgumentError(
-        f"{listed}; needed: all packed in one order of their axes, and the vectors last"
-    )
-
-
-def _with_beam(spec: TensorSpec, argument: str) -> TensorSpec:
-    """Return the spec of (batch, beam, time, vector) for what may lack a beam."""
-    if spec.rank not in (3, 4):
-        raise ArgumentError(
-            f"{argument} is {spec}; needed: (batch, beam, time, vector), or (batch, time, vector)"
-        )
-    if spec.rank == 4:
-        return spec
-    (batch, *shape), (first, *strides) = spec.shape, spec.strides
-    return TensorSpec((batch, 1, *shape), spec.dtype, strides=(first, 1, *strides))
-
-
-def _at_rank(spec: TensorSpec, rank: int) -> TensorSpec:
-    """Return the spec of (batch, time, vector) where that is what was given."""
-    if rank == 4:
-        return spec
-    shape, strides = spec.shape, spec.strides
-    return TensorSpec((shape[0], *shape[2:]), spec.dtype, strides=(strides[0], *strides[2:]))
-
-
-def _parse_window(window: Any, steps: int, reach: int) -> Window:
-    """Return first and end for each step."""
-    if window is None:
-        return (0,) * steps, (reach,) * steps
-    what = "a pair of sequences of integers"
-    pair = sequence(window, "window", what)
-    if len(pair) != 2:
-        raise ArgumentError(f"window={shown(window)} is not {what}")
-    low, high = (
-        tuple(integer(end, "window", 0) for end in sequence(ends, "window", what)) for ends in pair
-    )
-    if len(low) != steps or len(high) != steps:
-        raise ArgumentError(
-            f"window has {len(low)} and {len(high)} entries; needed: one for each of the {steps} steps"
-        )
-    return low, high

@@ -28,9 +28,10 @@ _KINDS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")  # as MultiHeadAttnWei
 class AttentionWeights(NamedWeights):
     """The weights of multi-head attention: one buffer, zero at first, with a view of each projection and bias by name.
 
-    Names are ``wq``, ``wk``, ``wv`` and ``wo``, of shape (heads, projected size, size), and with biases ``bq``, ``bk`` and
-    ``bv``, (heads, projected size), and ``bo``, (o_proj_size,); none for a projection that there is not.  A view is written
-    by ``weights[name] = values``; reading ``weights[name]`` gives a DeviceArray that shares the memory.
+    Names are ``wq``, ``wk``, ``wv`` and ``wo``, of shape (heads, projected size, size), and with
+    biases ``bq``, ``bk`` and ``bv``, (heads, projected size), and ``bo``, (o_proj_size,); none for
+    a projection that there is not.  A view is written by ``weights[name] = values``; reading
+    ``weights[name]`` gives a DeviceArray that shares the memory.
 
     Parameters
     ----------
@@ -55,8 +56,8 @@ class AttentionWeights(NamedWeights):
 
     Notes
     -----
-    C functions: `cudnnGetMultiHeadAttnBuffers`, `cudnnGetMultiHeadAttnWeights`, which alone says where a matrix lies;
-    deprecated since cuDNN 9.0.0.
+    C functions: `cudnnGetMultiHeadAttnBuffers`, `cudnnGetMultiHeadAttnWeights`, which alone says
+    where a matrix lies; deprecated since cuDNN 9.0.0.
 
     Examples
     --------
@@ -94,24 +95,26 @@ class AttentionWeights(NamedWeights):
         state_dict : mapping of str to tensor
             PyTorch tensors, on any device, or NumPy arrays.
         prefix : str
-            What the names begin with in a larger model: "encoder.attention.".  Other names are left alone then.
+            What the names begin with in a larger model: "encoder.attention.".  Other names are left
+            alone then.
 
         Raises
         ------
         ArgumentError
-            A tensor is missing, not known (as `bias_k` is to cuDNN), or has the wrong shape; or a projection is not there.
+            A tensor is missing, not known (as `bias_k` is to cuDNN), or has the wrong shape; or a
+            projection is not there.
         """
         shapes = _torch_shapes(spec)
         check_mapping(state_dict, "state_dict")
         instance_of(prefix, str, "prefix")
-        given = {
-            name[len(prefix) :]: value
+        values_by_name = {
+            name.removeprefix(prefix): value
             for name, value in state_dict.items()
             if name.startswith(prefix)
         }
-        check_names("state_dict", given, shapes)
+        check_names("state_dict", values_by_name, shapes)
         tensors = {
-            name: host_array_of_shape(f"state_dict[{prefix + name!r}]", given[name], shape)
+            name: host_array_of_shape(f"state_dict[{prefix + name!r}]", values_by_name[name], shape)
             for name, shape in shapes.items()
         }
         matrices = tensors.get("in_proj_weight", np.empty((0,)))
@@ -139,7 +142,9 @@ class AttentionWeights(NamedWeights):
         """Return a state_dict for a `torch.nn.MultiheadAttention`, as NumPy arrays; waits for the copy."""
         shapes, values = _torch_shapes(self.spec), self.numpy()
         rows = [values[f"w{x}"].reshape(-1, values[f"w{x}"].shape[2]) for x in "qkv"]
-        tensors = {"in_proj_weight": np.concatenate(rows)} if "in_proj_weight" in shapes else {}
+        tensors = {}
+        if "in_proj_weight" in shapes:
+            tensors["in_proj_weight"] = np.concatenate(rows)
         tensors |= {f"{x}_proj_weight": matrix for x, matrix in zip("qkv", rows, strict=True)}
         tensors["out_proj.weight"] = (
             values["wo"].transpose(1, 0, 2).reshape(self.spec.o_proj_size, -1)
@@ -153,10 +158,8 @@ class AttentionWeights(NamedWeights):
 def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors that PyTorch has; ArgumentError where it has no such attention."""
     instance_of(spec, AttentionSpec, "spec")
-    sizes, projected = (
-        (spec.q_size, spec.k_size, spec.v_size),
-        {spec.q_proj_size, spec.k_proj_size, spec.v_proj_size},
-    )
+    sizes = (spec.q_size, spec.k_size, spec.v_size)
+    projected = {spec.q_proj_size, spec.k_proj_size, spec.v_proj_size}
     if len(projected) > 1 or not spec.o_proj_size or not spec.q_proj_size:
         raise ArgumentError(
             f"{spec} is none that PyTorch has: its projections are four, and queries, keys and values alike"
@@ -177,21 +180,31 @@ def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
 def _read_layout(
     handle: Handle, attention: AttentionDescriptor, spec: AttentionSpec, base: int, nbytes: int
 ) -> dict[str, tuple[int, TensorSpec]]:
-    """Ask cuDNN for the address of every matrix and bias, and check that each has the shape that its name promises."""
+    """Ask cuDNN for the place of every matrix and bias, and check their shapes."""
     places = {}
-    with EmptyTensorDescriptor() as described:
+    with EmptyTensorDescriptor() as descriptor:
         for name, shape in spec.weight_shapes().items():
-            at, kind = ctypes.c_void_p(), MultiHeadAttnWeightKind(_KINDS.index(name))
+            address, kind = ctypes.c_void_p(), MultiHeadAttnWeightKind(_KINDS.index(name))
             handle.api.cudnnGetMultiHeadAttnWeights(
-                handle.ptr, attention.ptr, kind, nbytes, base, described.ptr, ctypes.byref(at)
+                handle.ptr,
+                attention.ptr,
+                kind,
+                nbytes,
+                base,
+                descriptor.ptr,
+                ctypes.byref(address),
             )
-            found = TensorDescriptor.read(
-                handle.api, described.ptr
-            )  # of rank 3: that of a bias ends in 1, of bo begins so too
-            kept = slice(1, 2) if name == "bo" else slice(len(shape))
-            part = TensorSpec(found.shape[kept], spec.dtype, strides=found.strides[kept])
-            packed = part.nbytes == part.size * itemsize(spec.dtype)
-            if at.value is None or part.shape != shape or found.size != part.size or not packed:
-                raise LibraryError(f"cuDNN gives {name} as {found}, expected: {shape} without gaps")
-            places[name] = at.value - base, part
+            # Of rank 3: the shape of a bias ends in 1, that of bo begins so too.
+            description = TensorDescriptor.read(handle.api, descriptor.ptr)
+            axes = slice(1, 2) if name == "bo" else slice(len(shape))
+            part = TensorSpec(
+                description.shape[axes], spec.dtype, strides=description.strides[axes]
+            )
+            is_whole = part.shape == shape and description.size == part.size
+            is_packed = part.nbytes == part.size * itemsize(spec.dtype)
+            if address.value is None or not is_whole or not is_packed:
+                raise LibraryError(
+                    f"cuDNN gives {name} as {description}, expected: {shape} without gaps"
+                )
+            places[name] = address.value - base, part
     return places

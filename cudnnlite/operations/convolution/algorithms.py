@@ -289,7 +289,7 @@ def ranked(handle: Handle, problem: Problem) -> AlgorithmTable:
     """Return the ranking of cuDNN's heuristic for a problem."""
     with ExitStack() as stack:
         try:
-            return rank(NativeConvolution(handle, problem, stack))
+            return rank(NativeConvolution(handle, problem, stack, for_descriptor_call=True))
         except CudnnError as error:
             add_context(error, problem)
             raise
@@ -313,7 +313,7 @@ def search(
         )
     with ExitStack() as stack:
         try:
-            native = NativeConvolution(handle, problem, stack)
+            native = NativeConvolution(handle, problem, stack, for_descriptor_call=True)
             y = arrays.empty(handle.device, stream, as_tensor(spec)) if out is None else out
             size = _search_workspace(native, limit)
             scratch = handle.device.allocate(size, stream)

@@ -90,7 +90,10 @@ def preferred_engine(
             trial = search.enter_context(ExitStack())
             if not why:
                 try:
-                    plan = ExecutionPlan(graph, configuration, trial)
+                    # Of a configuration of our own: what a heuristic returns cannot be written
+                    # down as a program, because nobody sets its attributes.
+                    own_configuration = configure(graph, configuration.engine, trial)
+                    plan = ExecutionPlan(graph, own_configuration, trial)
                     row = replace(row, workspace=plan.workspace)
                 except REFUSALS as error:
                     why = f"it cannot do this after all ({error.status})"

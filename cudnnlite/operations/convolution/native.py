@@ -27,13 +27,23 @@ class NativeConvolution(NativeProblem):
         As in `NativeProblem`.
     graph : Graph, optional
         The problem's, where somebody has it, and keeps it for as long as this is used.
+    for_descriptor_call : bool
+        Whether the descriptor call is what this is for: then a padding that it does not have is
+        refused, and not left out for the graph.
     """
 
     def __init__(
-        self, handle: Handle, problem: Problem, stack: ExitStack, graph: Graph | None = None
+        self,
+        handle: Handle,
+        problem: Problem,
+        stack: ExitStack,
+        graph: Graph | None = None,
+        *,
+        for_descriptor_call: bool = False,
     ) -> None:
         super().__init__(handle, problem, stack)
         self._given_graph = graph
+        self._for_descriptor_call = for_descriptor_call
 
     @cached_property
     def graph(self) -> Graph:
@@ -45,7 +55,7 @@ class NativeConvolution(NativeProblem):
     def described_values(self) -> dict[str, Any]:
         """Return the specs that have descriptors; a padding that differs at the two ends has none."""
         values = super().described_values()
-        if not self.problem.conv.is_symmetric:
+        if not (self._for_descriptor_call or self.problem.conv.is_symmetric):
             del values["conv"]
         return values
 

@@ -149,6 +149,7 @@ class ConvolutionPlan(OperationPlan):
                     self._handle, self.problem, limit=self._limit, is_aligned=False
                 )
                 self._misaligned_plan = plan.prepare()
+                self._resources.callback(plan.close)
             return self._misaligned_plan.run(arrays[: self._reads], arrays[-1], workspace)
         return super()._run_misaligned(alignments, arrays, workspace)
 

@@ -1,14 +1,15 @@
 """Connectionist temporal classification: `ctc_loss`.
 
-By hand, and not an operation as data: of its two C functions one wants labels and lengths on the
-host, the other on the device.
+It is no `Operation`: of its two C functions one wants labels and lengths on the host, the other on
+the device.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Concatenate, NoReturn, ParamSpec
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,32 +21,92 @@ from cudnnlite.descriptors.rnn import RNNStateDescriptor
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.device import refuse_in_capture
-from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import CTCGradMode, CTCLossAlgo, DataType, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.plans.operands import on_device, use
-from cudnnlite.plans.stateful_plan import PlanByHand, check_outputs
+from cudnnlite.plans.function import BoundCall
+from cudnnlite.plans.operands import on_device, operand_spec, use
+from cudnnlite.plans.stateful_function import (
+    StatefulFunction,
+    refuse_arguments_of_calls,
+    refuse_problem,
+)
+from cudnnlite.plans.stateful_plan import StatefulPlan, check_outputs
 from cudnnlite.problems.operation import all_of
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import CTCLossSpec
 
+P = ParamSpec("P")
+
+Integers = tuple[Any, Any, Any]  # labels, their lengths, those of the inputs
+
 _NAMES = ("labels", "label_lengths", "input_lengths")
-_WHOLE = CTCLossSpec()
+_DEFAULT_CTC = CTCLossSpec()
+_PLAN_DOC = """\
+Make the descriptors of `{name}` once, for many calls with logits of one shape.
+
+Parameters
+----------
+handle : Handle
+    The plan belongs to it and is closed with it.
+x : TensorSpec or device array
+    As in `{name}`.
+labels, label_lengths, input_lengths
+    May be None: each call of the plan is given its own.  Checked where all three are given.
+ctc, algorithm, gradients
+    As in `{name}`.
+out
+    Refused here: each call of the plan takes it.
+
+Returns
+-------
+CTCLossPlan
+    To be called as `plan(x, labels, label_lengths, input_lengths, out=...)`.
+
+Raises
+------
+ArgumentError, NotSupportedError, BadParamError
+    As in `{name}`.
+
+Examples
+--------
+>>> with dnn.Handle() as handle:
+...     x = handle.array(np.zeros((2, 1, 3), np.float32))
+...     with dnn.ctc_loss.plan(handle, x, None, None, None, gradients=False) as plan:
+...         for label in (1, 2):
+...             costs, _ = plan(x, [label], [1], [2])
+...     print(np.exp(costs.numpy()).round(3))
+[3.]
+"""
 
 
+class CTCLossFunction(StatefulFunction[P, tuple[DeviceArray, DeviceArray | None]]):
+    """The public operation `ctc_loss`."""
+
+    plan: Callable[Concatenate[Handle, P], CTCLossPlan]  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        bind: Callable[Concatenate[Handle, P], BoundCall[tuple[DeviceArray, DeviceArray | None]]],
+    ) -> None:
+        super().__init__(bind)
+        self.plan = self._verb("plan", self._plan, _PLAN_DOC, "CTCLossPlan")
+
+
+@CTCLossFunction
 def ctc_loss(
     handle: Handle,
-    x: AnyArray,
-    labels: ArrayLike | AnyArray,
-    label_lengths: ArrayLike | AnyArray,
-    input_lengths: ArrayLike | AnyArray,
-    ctc: CTCLossSpec = _WHOLE,
+    x: Operand,
+    labels: ArrayLike | AnyArray | None,
+    label_lengths: ArrayLike | AnyArray | None,
+    input_lengths: ArrayLike | AnyArray | None,
+    ctc: CTCLossSpec = _DEFAULT_CTC,
     *,
     algorithm: CTCLossAlgo | str = CTCLossAlgo.DETERMINISTIC,
     gradients: bool = True,
     out: Sequence[AnyArray | None] | None = None,
-) -> tuple[DeviceArray, DeviceArray | None]:
+) -> BoundCall[tuple[DeviceArray, DeviceArray | None]]:
     """Compute the CTC loss of each sequence of a batch, and its gradient; label 0 is the blank.
 
     Parameters
@@ -107,145 +168,268 @@ def ctc_loss(
     ...     costs, _ = dnn.ctc_loss(handle, x, *lengths, dnn.CTCLossSpec(max_label_length=1), gradients=False)
     [3.] [[ 0.     0.333 -0.333]]
     """
-    use(handle)
-    x = on_device(handle, x, "x")
-    kind = parse_enum(CTCLossAlgo, algorithm, "algorithm")
-    instance_of(ctc, CTCLossSpec, "ctc")
-    one_of(gradients, "gradients", True, False)
-    plan = handle.plans.get(("ctc_loss", x.spec, ctc, kind), CTCLossPlan, handle, x.spec, ctc, kind)
-    return plan(x, labels, label_lengths, input_lengths, gradients=gradients, out=out)  # type: ignore[no-any-return]
+    return CTCLossRequest(
+        handle,
+        x,
+        labels,
+        label_lengths,
+        input_lengths,
+        ctc,
+        algorithm=algorithm,
+        gradients=gradients,
+        out=out,
+    )
 
 
-class CTCLossPlan(PlanByHand):
-    """The descriptors of `ctc_loss` for logits of one shape."""
+@dataclass(eq=False, slots=True)
+class CTCLossRequest:
+    """The arguments of one call of `ctc_loss`, or of its plan."""
+
+    handle: Any
+    x: Any
+    labels: Any
+    label_lengths: Any
+    input_lengths: Any
+    ctc: Any
+    algorithm: Any
+    gradients: Any
+    out: Any
+
+    def run(self) -> tuple[DeviceArray, DeviceArray | None]:
+        """Compute, by the plan that the handle keeps for calls of this kind."""
+        use(self.handle)
+        self.x = on_device(self.handle, self.x, "x")
+        self._parse_options()
+        key = ("ctc_loss", self.x.spec, self.ctc, self.algorithm, self.gradients)
+        plan: CTCLossPlan | None = self.handle.plans.find(key)
+        if plan is None:
+            plan = self._new_plan(self.x.spec)
+            self.handle.plans.keep(key, plan)
+        return plan(self.x, self.labels, self.label_lengths, self.input_lengths, out=self.out)
+
+    def plan(self) -> CTCLossPlan:
+        """Make the descriptors once, for many calls of this kind."""
+        use(self.handle)
+        refuse_arguments_of_calls("ctc_loss", out=self.out)
+        x = operand_spec(self.handle, self.x, "x")
+        self._parse_options()
+        plan = self._new_plan(x)
+        integers = (self.labels, self.label_lengths, self.input_lengths)
+        try:
+            if all(values is not None for values in integers):
+                plan.check_integers(integers)
+        except BaseException:
+            plan.close()
+            raise
+        return plan
+
+    def problem(self) -> NoReturn:
+        """Raise ArgumentError: there is no declaration."""
+        refuse_problem("ctc_loss")
+
+    def _parse_options(self) -> None:
+        self.algorithm = parse_enum(CTCLossAlgo, self.algorithm, "algorithm")
+        instance_of(self.ctc, CTCLossSpec, "ctc")
+        one_of(self.gradients, "gradients", True, False)
+
+    def _new_plan(self, x: TensorSpec) -> CTCLossPlan:
+        return CTCLossPlan(self.handle, x, self.ctc, self.algorithm, gradients=self.gradients)
+
+
+class CTCLossPlan(StatefulPlan):
+    """The descriptors of `ctc_loss` for logits of one shape; `ctc_loss.plan` makes it.
+
+    Attributes
+    ----------
+    x : TensorSpec
+        The logits.
+    costs : TensorSpec
+        The costs.
+    ctc : CTCLossSpec
+        With the compute type filled in.
+    algorithm : CTCLossAlgo
+        What each call uses.
+    gradients : bool
+        Whether each call computes them.
+    """
 
     def __init__(
-        self, handle: Handle, x: TensorSpec, ctc: CTCLossSpec, algorithm: CTCLossAlgo
+        self,
+        handle: Handle,
+        x: TensorSpec,
+        ctc: CTCLossSpec,
+        algorithm: CTCLossAlgo,
+        *,
+        gradients: bool,
     ) -> None:
         _check_x(x)
         super().__init__(handle, f"CTCLossPlan of {x}, {ctc}")
-        kind = x.dtype if ctc.compute_type is None else ctc.compute_type
-        ctc, self.costs = ctc.replace(compute_type=kind), TensorSpec((x.shape[1],), kind)
-        self.x, self.ctc, self.algorithm = x, ctc, algorithm
+        compute_type = x.dtype if ctc.compute_type is None else ctc.compute_type
+        self.x = x
+        self.ctc = ctc.replace(compute_type=compute_type)
+        self.costs = TensorSpec((x.shape[1],), compute_type)
+        self.algorithm = algorithm
+        self.gradients = gradients
         try:
-            self._x_desc = self._resources.enter_context(RNNStateDescriptor(x)).ptr  # of rank 3
-            self._ctc_desc = self._resources.enter_context(
-                CTCLossDescriptor(ctc, api=handle.api)
-            ).ptr
+            x_desc = RNNStateDescriptor(x)  # of rank 3
+            self._x_desc = self._resources.enter_context(x_desc).ptr
+            ctc_desc = CTCLossDescriptor(self.ctc, api=handle.api)
+            self._ctc_desc = self._resources.enter_context(ctc_desc).ptr
         except BaseException as error:
             if isinstance(error, CudnnError):
-                error.involving(x=x, ctc=ctc)
+                error.involving(x=x, ctc=self.ctc)
             self.close()
             raise
+        self._dx_desc = self._x_desc if gradients else None
 
     def __call__(
         self,
-        x: DeviceArray,
-        labels: Any,
-        label_lengths: Any,
-        input_lengths: Any,
+        x: AnyArray,
+        labels: ArrayLike | AnyArray,
+        label_lengths: ArrayLike | AnyArray,
+        input_lengths: ArrayLike | AnyArray,
         *,
-        gradients: bool = True,
-        out: Any = None,
+        out: Sequence[AnyArray | None] | None = None,
     ) -> tuple[DeviceArray, DeviceArray | None]:
-        """Enqueue the call on the handle's stream; see `ctc_loss`."""
+        """Enqueue the call on the handle's stream.
+
+        Parameters
+        ----------
+        x, labels, label_lengths, input_lengths, out
+            As in `ctc_loss`.
+
+        Returns
+        -------
+        costs, gradients
+            As in `ctc_loss`.
+
+        Raises
+        ------
+        ArgumentError, ArrayTypeError, ClosedError, ThreadError
+            Before anything is written.
+        CudnnError
+            The C function failed.
+        """
         self.use()
-        handle, stream = self._handle, self._handle.stream
         x = self._operand(x, "x", self.x)
-        integers = self._integers((labels, label_lengths, input_lengths))
-        there = [array for array in integers if isinstance(array, DeviceArray)]
-        costs, dx = self._results(out, gradients=gradients)
-        inputs = {"x": x, **dict(zip(_NAMES, there, strict=False))}
+        integers = self.check_integers((labels, label_lengths, input_lengths))
+        on_device_integers = [array for array in integers if isinstance(array, DeviceArray)]
+        costs, dx = self._results(out)
+        inputs = {"x": x, **dict(zip(_NAMES, on_device_integers, strict=False))}
         check_outputs(inputs, {"out[0]": costs, "out[1]": dx})
-        address, dx_desc = (0, None) if dx is None else (dx.ptr, self._x_desc)
-        size = ctypes.c_size_t()
-        api, ctc, kind, x_desc = handle.api, self._ctc_desc, self.algorithm, self._x_desc
-        flat, lengths, steps = (device_ints(a.ptr) if there else c_ints(a) for a in integers)
-        if not there:  # from where a graph would copy them again, when they are gone
-            instead = "have labels and lengths on the device"
-            refuse_in_capture(
-                self._device, stream, "labels cannot be copied from the host", instead
+        if on_device_integers:
+            addresses = [device_ints(array.ptr) for array in on_device_integers]
+            self._call(
+                self._run_on_device, (x, addresses, costs, dx), [*inputs.values(), costs, dx]
             )
-
-        def run() -> None:
-            if there:
-                api.cudnnGetCTCLossWorkspaceSize_v8(handle.ptr, kind, ctc, x_desc, dx_desc, size)
-            else:
-                api.cudnnGetCTCLossWorkspaceSize(
-                    handle.ptr, x_desc, dx_desc, flat, lengths, steps, kind, ctc, size
-                )
-            scratch = handle.workspace.reserve(size.value, stream)
-            if dx is not None and self.ctc.grad_mode == CTCGradMode.ZERO_OOB:
-                # cuDNN 9.19 leaves most of them as they are all the same
-                self._device.fill(dx.ptr, dx.nbytes, 0, stream)
-            if there:
-                api.cudnnCTCLoss_v8(
-                    handle.ptr,
-                    kind,
-                    ctc,
-                    x_desc,
-                    x.ptr,
-                    flat,
-                    lengths,
-                    steps,
-                    costs.ptr,
-                    dx_desc,
-                    address,
-                    size.value,
-                    scratch,
-                )
-            else:
-                api.cudnnCTCLoss(
-                    handle.ptr,
-                    x_desc,
-                    x.ptr,
-                    flat,
-                    lengths,
-                    steps,
-                    costs.ptr,
-                    dx_desc,
-                    address,
-                    kind,
-                    ctc,
-                    scratch,
-                    size.value,
-                )
-
-        self._call(run, (), [x, costs, dx, *there])
+            return costs, dx
+        # A graph would copy the integers again from the host, where they are gone by then.
+        refuse_in_capture(
+            self._device,
+            self._handle.stream,
+            "labels cannot be copied from the host",
+            "have labels and lengths on the device",
+        )
+        host_integers = [c_ints(numbers) for numbers in integers]
+        self._call(self._run_on_host, (x, host_integers, costs, dx), [x, costs, dx])
         return costs, dx
+
+    def _run_on_device(
+        self, x: DeviceArray, integers: Integers, costs: DeviceArray, dx: DeviceArray | None
+    ) -> None:
+        """Make the call that has labels and lengths on the device."""
+        handle, size = self._handle, ctypes.c_size_t()
+        handle.api.cudnnGetCTCLossWorkspaceSize_v8(
+            handle.ptr, self.algorithm, self._ctc_desc, self._x_desc, self._dx_desc, size
+        )
+        scratch = handle.workspace.reserve(size.value, handle.stream)
+        self._clear(dx)
+        handle.api.cudnnCTCLoss_v8(
+            handle.ptr,
+            self.algorithm,
+            self._ctc_desc,
+            self._x_desc,
+            x.ptr,
+            *integers,
+            costs.ptr,
+            self._dx_desc,
+            0 if dx is None else dx.ptr,
+            size.value,
+            scratch,
+        )
+
+    def _run_on_host(
+        self, x: DeviceArray, integers: Integers, costs: DeviceArray, dx: DeviceArray | None
+    ) -> None:
+        """Make the call that has labels and lengths on the host."""
+        handle, size = self._handle, ctypes.c_size_t()
+        handle.api.cudnnGetCTCLossWorkspaceSize(
+            handle.ptr,
+            self._x_desc,
+            self._dx_desc,
+            *integers,
+            self.algorithm,
+            self._ctc_desc,
+            size,
+        )
+        scratch = handle.workspace.reserve(size.value, handle.stream)
+        self._clear(dx)
+        handle.api.cudnnCTCLoss(
+            handle.ptr,
+            self._x_desc,
+            x.ptr,
+            *integers,
+            costs.ptr,
+            self._dx_desc,
+            0 if dx is None else dx.ptr,
+            self.algorithm,
+            self._ctc_desc,
+            scratch,
+            size.value,
+        )
+
+    def _clear(self, dx: DeviceArray | None) -> None:
+        """Set the gradients to zero where those beyond the end should be: cuDNN 9.19 leaves most."""
+        if dx is not None and self.ctc.grad_mode == CTCGradMode.ZERO_OOB:
+            self._device.fill(dx.ptr, dx.nbytes, 0, self._handle.stream)
 
     def _explain(self, error: CudnnError) -> None:
         error.involving(x=self.x, ctc=self.ctc)
 
-    def _integers(self, given: tuple[Any, Any, Any]) -> list[Any]:
-        """Return labels, their lengths and those of the inputs: device arrays, or lists that were checked."""
-        stream, n = self._handle.stream, self.x.shape[1]
-        found = [arrays.find_on_device(self._device, stream, value) for value in given]
-        if all(array is None for array in found):
-            return self._checked(*map(_on_host, given, _NAMES))
-        for name, value, array in zip(_NAMES, given, found, strict=True):
+    def check_integers(self, integers: tuple[Any, Any, Any]) -> list[Any]:
+        """Return labels, their lengths and those of the inputs: device arrays, or checked lists."""
+        stream = self._handle.stream
+        device_arrays = [arrays.find_on_device(self._device, stream, values) for values in integers]
+        if all(array is None for array in device_arrays):
+            labels, label_lengths, input_lengths = map(_on_host, integers, _NAMES)
+            return self._checked(labels, label_lengths, input_lengths)
+        for name, values, array in zip(_NAMES, integers, device_arrays, strict=True):
             if array is None:
-                where = " and ".join(
-                    other for other, a in zip(_NAMES, found, strict=True) if a is not None
-                )
+                on_device_names = [
+                    other
+                    for other, device_array in zip(_NAMES, device_arrays, strict=True)
+                    if device_array is not None
+                ]
                 raise ArgumentError(
-                    f"{name} of type {type(value).__name__} is on the host, {where} on the device"
+                    f"{name} of type {type(values).__name__} is on the host, "
+                    f"{' and '.join(on_device_names)} on the device"
                 )
-            if (
-                array.spec.dtype != DataType.INT32
-                or len(array.shape) != 1
-                or not array.spec.fits("packed")
-            ):
-                raise ArgumentError(
-                    f"{name} is {array.spec}; needed: int32 in one dimension, without gaps"
-                )
-            if name != "labels" and array.shape != (n,):
-                raise ArgumentError(f"{name} has shape {array.shape}; needed: {(n,)}")
+            self._check_device_integers(name, array)
         if not self.ctc.max_label_length:
             raise ArgumentError(
                 "ctc.max_label_length=0 with labels on the device, where their lengths are not looked at"
             )
-        return found
+        return device_arrays
+
+    def _check_device_integers(self, name: str, array: DeviceArray) -> None:
+        is_packed = len(array.shape) == 1 and array.spec.fits("packed")
+        if array.spec.dtype != DataType.INT32 or not is_packed:
+            raise ArgumentError(
+                f"{name} is {array.spec}; needed: int32 in one dimension, without gaps"
+            )
+        batch = self.x.shape[1]
+        if name != "labels" and array.shape != (batch,):
+            raise ArgumentError(f"{name} has shape {array.shape}; needed: {(batch,)}")
 
     def _checked(self, labels: Any, label_lengths: Any, input_lengths: Any) -> list[list[int]]:
         steps, n, alphabet = self.x.shape
@@ -265,17 +449,20 @@ class CTCLossPlan(PlanByHand):
             )
         return [labels, label_lengths, input_lengths]
 
-    def _results(self, out: Any, *, gradients: bool) -> tuple[DeviceArray, DeviceArray | None]:
+    def _results(self, out: Any) -> tuple[DeviceArray, DeviceArray | None]:
         """Return the arrays to write: the caller's, or new ones."""
-        given = all_of(out, ("costs", "gradients"), "costs and gradients")
-        if not gradients and given[1] is not None:
+        costs, dx = all_of(out, ("costs", "gradients"), "costs and gradients")
+        if not self.gradients and dx is not None:
             raise ArgumentError("out[1] is given with gradients=False, which writes none")
-        wanted = zip(given, (self.costs, self.x)[: 1 + gradients], strict=False)
-        each = [
-            self._outputs(None if a is None else (a,), (f"out[{i}]",), (spec,))[0]
-            for i, (a, spec) in enumerate(wanted)
-        ]
-        return each[0], each[1] if gradients else None
+        costs = self._result(costs, "out[0]", self.costs)
+        if not self.gradients:
+            return costs, None
+        return costs, self._result(dx, "out[1]", self.x)
+
+    def _result(self, array: Any, argument: str, spec: TensorSpec) -> DeviceArray:
+        if array is None:
+            return arrays.empty(self._device, self._handle.stream, spec)
+        return self._operand(array, argument, spec)
 
 
 def _check_x(x: TensorSpec) -> None:

@@ -15,8 +15,8 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.plans.host_arrays import host_array
 from cudnnlite.plans.function import operation
+from cudnnlite.plans.host_arrays import host_array
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.dropout import BACKWARD, FORWARD

@@ -24,9 +24,16 @@ _SEQUENCES = 4
 
 
 class PrefixCheck:
-    """Runs plans over the first steps of all sequences and compares a few of these with `rnn_equations` in float64.
+    """Runs plans over the first steps of all sequences, and compares a few of these in float64.
 
-    `operands` are what the plans are called with: weights, x, hx and cx; `data` are the sequences in `x`.
+    The reference is `rnn_equations`.
+
+    Parameters
+    ----------
+    operands : sequence
+        What the plans are called with: weights, x, hx and cx.
+    data : RNNDataSpec
+        The sequences in x.
     """
 
     def __init__(self, operands: Sequence[Any], data: RNNDataSpec) -> None:
@@ -43,24 +50,25 @@ class PrefixCheck:
         """Return the errors of a plan's y, hy and cy over the first steps."""
         out = plan(self._weights, self._x, self._hx, self._cx, lengths=self._data.lengths)
         if isinstance(out, RNNTrainingOutput):
-            plan.backward_data(out.reserve, out.y)  # what cannot go back cannot train
+            # A candidate whose backward pass is refused cannot train.
+            plan.backward_data(out.reserve, out.y)
         if self._expected is None:  # after the first plan has accepted the operands
             self._expected = self._reference(plan.spec)
             if not all(np.isfinite(values).all() for values in self._expected):
                 raise ArgumentError(
                     "x, hx, cx or weights hold values that are not finite; nothing can be checked with them"
                 )
-        y = self._steps_of(out.y)
-        got = [
-            y,
-            *(state.numpy()[:, self._sequences] for state in (out.hy, out.cy) if state is not None),
-        ]
-        return relative_errors(got, self._expected)
+        results = [self._steps_of(out.y), out.hy.numpy()[:, self._sequences]]
+        if out.cy is not None:
+            results.append(out.cy.numpy()[:, self._sequences])
+        return relative_errors(results, self._expected)
 
     def why_wrong(self, error: float, math_type: MathType) -> str:
         """Return why a candidate with that error cannot be used; empty if it can."""
-        why = why_wrong(error, self._data.dtype, math_type)
-        return f"{why} over the first {self._steps} steps" if why else ""
+        reason = why_wrong(error, self._data.dtype, math_type)
+        if not reason:
+            return ""
+        return f"{reason} over the first {self._steps} steps"
 
     def _steps_of(self, array: DeviceArray) -> Array:
         """Return the steps of the chosen sequences in float64."""
@@ -69,28 +77,31 @@ class PrefixCheck:
         )
 
     def _reference(self, spec: RNNSpec) -> list[Array]:
-        chosen = self._sequences
-        hx, cx = (
-            None if s is None else s.numpy()[:, chosen].astype(np.float64)
-            for s in (self._hx, self._cx)
-        )
         network = rnn_equations.network_of(spec, self._weights.numpy())
-        active = rnn_equations.active_steps(self._data)[:, chosen]
-        y, hy, cy = rnn_equations.forward(network, self._steps_of(self._x), active, hx, cx)
-        return [y, hy] if cy is None else [y, hy, cy]
+        active = rnn_equations.active_steps(self._data)[:, self._sequences]
+        x = self._steps_of(self._x)
+        hx, cx = self._state_of(self._hx), self._state_of(self._cx)
+        y, hy, cy = rnn_equations.forward(network, x, active, hx, cx)
+        if cy is None:
+            return [y, hy]
+        return [y, hy, cy]
+
+    def _state_of(self, state: DeviceArray | None) -> Array | None:
+        """Return the state of the chosen sequences in float64."""
+        if state is None:
+            return None
+        return state.numpy()[:, self._sequences].astype(np.float64)
 
 
 def _first_steps(
     x: DeviceArray, data: RNNDataSpec, lengths: tuple[int, ...], steps: int
 ) -> DeviceArray:
-    """Return the first steps of all sequences: a view, but for batch-major data, where they do not lie together."""
+    """Return the first steps of all sequences: a view, or a copy of batch-major data."""
     if data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED:
         return arrays.from_host(
             x.device, x.stream, np.ascontiguousarray(x.numpy()[:, :steps]), dtype=data.dtype
         )
-    shape = (
-        (sum(lengths), data.vector_size)
-        if data.is_packed
-        else (steps, data.batch, data.vector_size)
-    )
+    shape: tuple[int, ...] = (steps, data.batch, data.vector_size)
+    if data.is_packed:
+        shape = (sum(lengths), data.vector_size)
     return arrays.part_of(x, TensorSpec(shape, data.dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, overload
+from typing import Any, Literal, Protocol, overload
 
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
@@ -18,9 +18,6 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _PLAN_DOC = """\
 Make descriptors and choose an algorithm once, for many calls with the same batch size and layout.
@@ -149,21 +146,6 @@ PERSIST_STATIC_SMALL_H
 """
 
 
-class RNNOptions(TypedDict, total=False):
-    """The keyword arguments of `rnn_forward`, but `training`, which decides what it returns."""
-
-    lengths: Iterable[int] | None
-    layout: RNNDataLayout | str
-    algorithm: AlgorithmResult | RNNAlgo | str | None
-    padding_fill: float
-    dropout_state: DropoutState | None
-    out: Sequence[AnyArray | None] | None
-    reserve: RNNReserve | None
-    workspace_limit: int | str | None
-    workspace: AnyArray | None
-    replay: bool
-
-
 class PlanVerb(Protocol):
     """The type of `rnn_forward.plan`."""
 
@@ -178,7 +160,16 @@ class PlanVerb(Protocol):
         cx: AnyArray | TensorSpec | None = ...,
         *,
         training: Literal[False] = ...,
-        **options: Unpack[RNNOptions],
+        lengths: Iterable[int] | None = ...,
+        layout: RNNDataLayout | str = ...,
+        algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+        padding_fill: float = ...,
+        dropout_state: DropoutState | None = ...,
+        out: Sequence[AnyArray | None] | None = ...,
+        reserve: RNNReserve | None = ...,
+        workspace_limit: int | str | None = ...,
+        workspace: AnyArray | None = ...,
+        replay: bool = ...,
     ) -> RNNPlan[RNNOutput]: ...
     @overload
     def __call__(
@@ -191,7 +182,16 @@ class PlanVerb(Protocol):
         cx: AnyArray | TensorSpec | None = ...,
         *,
         training: Literal[True],
-        **options: Unpack[RNNOptions],
+        lengths: Iterable[int] | None = ...,
+        layout: RNNDataLayout | str = ...,
+        algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+        padding_fill: float = ...,
+        dropout_state: DropoutState | None = ...,
+        out: Sequence[AnyArray | None] | None = ...,
+        reserve: RNNReserve | None = ...,
+        workspace_limit: int | str | None = ...,
+        workspace: AnyArray | None = ...,
+        replay: bool = ...,
     ) -> RNNPlan[RNNTrainingOutput]: ...
     @overload
     def __call__(
@@ -204,7 +204,16 @@ class PlanVerb(Protocol):
         cx: AnyArray | TensorSpec | None = ...,
         *,
         training: bool,
-        **options: Unpack[RNNOptions],
+        lengths: Iterable[int] | None = ...,
+        layout: RNNDataLayout | str = ...,
+        algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+        padding_fill: float = ...,
+        dropout_state: DropoutState | None = ...,
+        out: Sequence[AnyArray | None] | None = ...,
+        reserve: RNNReserve | None = ...,
+        workspace_limit: int | str | None = ...,
+        workspace: AnyArray | None = ...,
+        replay: bool = ...,
     ) -> RNNPlan[Any]: ...
 
 
@@ -220,7 +229,16 @@ class ProblemVerb(Protocol):
         cx: AnyArray | TensorSpec | None = ...,
         *,
         training: bool = ...,
-        **options: Unpack[RNNOptions],
+        lengths: Iterable[int] | None = ...,
+        layout: RNNDataLayout | str = ...,
+        algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+        padding_fill: float = ...,
+        dropout_state: DropoutState | None = ...,
+        out: Sequence[AnyArray | None] | None = ...,
+        reserve: RNNReserve | None = ...,
+        workspace_limit: int | str | None = ...,
+        workspace: AnyArray | None = ...,
+        replay: bool = ...,
     ) -> Problem:
         """Return what is asked, as data."""
 
@@ -238,7 +256,16 @@ class HeuristicVerb(Protocol):
         cx: AnyArray | TensorSpec | None = ...,
         *,
         training: bool = ...,
-        **options: Unpack[RNNOptions],
+        lengths: Iterable[int] | None = ...,
+        layout: RNNDataLayout | str = ...,
+        algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+        padding_fill: float = ...,
+        dropout_state: DropoutState | None = ...,
+        out: Sequence[AnyArray | None] | None = ...,
+        reserve: RNNReserve | None = ...,
+        workspace_limit: int | str | None = ...,
+        workspace: AnyArray | None = ...,
+        replay: bool = ...,
     ) -> AlgorithmTable:
         """Return what is chosen where nothing was measured."""
 
@@ -283,7 +310,16 @@ class RNNForwardFunction(OperationFunction[..., Any]):
         cx: AnyArray | None = ...,
         *,
         training: Literal[False] = ...,
-        **options: Unpack[RNNOptions],
+        lengths: Iterable[int] | None = ...,
+        layout: RNNDataLayout | str = ...,
+        algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+        padding_fill: float = ...,
+        dropout_state: DropoutState | None = ...,
+        out: Sequence[AnyArray | None] | None = ...,
+        reserve: RNNReserve | None = ...,
+        workspace_limit: int | str | None = ...,
+        workspace: AnyArray | None = ...,
+        replay: bool = ...,
     ) -> RNNOutput: ...
     @overload
     def __call__(
@@ -296,7 +332,16 @@ class RNNForwardFunction(OperationFunction[..., Any]):
         cx: AnyArray | None = ...,
         *,
         training: Literal[True],
-        **options: Unpack[RNNOptions],
+        lengths: Iterable[int] | None = ...,
+        layout: RNNDataLayout | str = ...,
+        algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+        padding_fill: float = ...,
+        dropout_state: DropoutState | None = ...,
+        out: Sequence[AnyArray | None] | None = ...,
+        reserve: RNNReserve | None = ...,
+        workspace_limit: int | str | None = ...,
+        workspace: AnyArray | None = ...,
+        replay: bool = ...,
     ) -> RNNTrainingOutput: ...
     @overload
     def __call__(
@@ -309,7 +354,16 @@ class RNNForwardFunction(OperationFunction[..., Any]):
         cx: AnyArray | None = ...,
         *,
         training: bool,
-        **options: Unpack[RNNOptions],
+        lengths: Iterable[int] | None = ...,
+        layout: RNNDataLayout | str = ...,
+        algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+        padding_fill: float = ...,
+        dropout_state: DropoutState | None = ...,
+        out: Sequence[AnyArray | None] | None = ...,
+        reserve: RNNReserve | None = ...,
+        workspace_limit: int | str | None = ...,
+        workspace: AnyArray | None = ...,
+        replay: bool = ...,
     ) -> Any: ...
     def __call__(self, handle: Handle, *args: Any, **kwargs: Any) -> Any:
         """Bind the arguments and run the request."""

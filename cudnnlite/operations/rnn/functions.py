@@ -53,27 +53,31 @@ def rnn_forward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, its workspace serves it; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, its workspace serves it; it keeps the plan for the next call of
+        the same kind.
     spec : RNNSpec
         The network.
     weights : RNNWeights
         Its weights.
     x : device array
-        The input, of the spec's dtype, packed in C order: (T, N, input_size); (N, T, input_size) with
-        ``layout="batch_major"``; (sum of lengths, input_size) with ``layout="packed"``, all first steps, then all second
-        steps of the sequences that have one, and so on.  With N = 0, neither packed nor in training, the results are empty
-        too, and nothing is called: cuDNN takes no batch of 0.
+        The input, of the spec's dtype, packed in C order: (T, N, input_size); (N, T, input_size)
+        with ``layout="batch_major"``; (sum of lengths, input_size) with ``layout="packed"``, all
+        first steps, then all second steps of the sequences that have one, and so on.  With N = 0,
+        neither packed nor in training, the results are empty too, and nothing is called: cuDNN
+        takes no batch of 0.
     hx, cx : device array, optional
-        The first hidden state of every layer and direction, (num_layers * directions, N, state_size), layer0.forward,
-        layer0.backward, layer1.forward, ...; and, for an LSTM, the
+        The first hidden state of every layer and direction, (num_layers * directions, N,
+        state_size), layer0.forward, layer0.backward, layer1.forward, ...; and, for an LSTM, the
         first cell state, (num_layers * directions, N, hidden_size).  Zeros if not given.
     lengths : sequence of int, optional
-        On the host.  Of each sequence, 1 to T; all are T if not given.  What lies beyond a sequence's end is not read.  For
-        packed data they are needed, and may not increase.
+        On the host.  Of each sequence, 1 to T; all are T if not given.  What lies beyond a
+        sequence's end is not read.  For packed data they are needed, and may not increase.
     training : bool
-        Whether the backward passes will follow; the reserve space is then returned too, and dropout applied.
+        Whether the backward passes will follow; the reserve space is then returned too, and dropout
+        applied.
     algorithm : AlgorithmResult, RNNAlgo or str, optional
-        A search's result (applied with its math type), or an algorithm.  If not given, the rule below chooses it.
+        A search's result (applied with its math type), or an algorithm.  If not given, the rule
+        below chooses it.
     layout : RNNDataLayout or str
         "sequence_major", "batch_major" or "packed".
     padding_fill : float
@@ -87,7 +91,8 @@ def rnn_forward(
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     workspace : device array, optional
-        The caller's own scratch memory, instead of the handle's.  The backward passes use the handle's.
+        The caller's own scratch memory, instead of the handle's.  The backward passes use the
+        handle's.
     replay : bool
         Launch the call as a CUDA graph, as `rnn_forward.plan` describes.
 
@@ -101,7 +106,8 @@ def rnn_forward(
     Raises
     ------
     ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written; the message names the argument, what was given and what is allowed.
+        Before anything is written; the message names the argument, what was given and what is
+        allowed.
     NotSupportedError
         The algorithm does not do this network; the message says why.
     WorkspaceLimitError
@@ -113,16 +119,19 @@ def rnn_forward(
     -----
     C functions: `cudnnRNNForward`; for the first call of a kind, also those of `rnn_forward.plan`.
 
-    float32 data is multiplied in TF32 on Ampere and later unless ``spec.math_type`` is `MathType.FMA`.
+    float32 data is multiplied in TF32 on Ampere and later unless ``spec.math_type`` is
+    `MathType.FMA`.
 
-    Without `algorithm`, STANDARD runs sequences of unequal lengths, single steps, and what the others do not do, or cuDNN
-    refuses.  For the rest the rule is, in this order: PERSIST_STATIC for a batch of 1 and hidden sizes from 65 (cells
-    without gates: 129) to 512; PERSIST_STATIC_SMALL_H where it does the network, but for float32 and FMA up to a batch of
-    256 only; in half precision (float16 and bfloat16, unless the math type is FMA) PERSIST_STATIC, for an LSTM and a batch
-    of up to 64, a GRU of hidden size up to 1024 and a batch of up to 32, other cells and a batch of up to 32 (64 up to
-    hidden size 2048); STANDARD.  In half precision DEFAULT math means TENSOR_OP, but for PERSIST_STATIC_SMALL_H with a
-    hidden size below 128 and a batch below 256; a search's result is applied as it is.
-    That is what was fastest on an H200; `rnn_forward.find` measures it on yours.
+    Without `algorithm`, STANDARD runs sequences of unequal lengths, single steps, and what the
+    others do not do, or cuDNN refuses.  For the rest the rule is, in this order: PERSIST_STATIC for
+    a batch of 1 and hidden sizes from 65 (cells without gates: 129) to 512; PERSIST_STATIC_SMALL_H
+    where it does the network, but for float32 and FMA up to a batch of 256 only; in half precision
+    (float16 and bfloat16, unless the math type is FMA) PERSIST_STATIC, for an LSTM and a batch of
+    up to 64, a GRU of hidden size up to 1024 and a batch of up to 32, other cells and a batch of up
+    to 32 (64 up to hidden size 2048); STANDARD.  In half precision DEFAULT math means TENSOR_OP,
+    but for PERSIST_STATIC_SMALL_H with a hidden size below 128 and a batch below 256; a search's
+    result is applied as it is. That is what was fastest on an H200; `rnn_forward.find` measures it
+    on yours.
 
     Examples
     --------
@@ -170,10 +179,11 @@ def rnn_backward_data(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     reserve : RNNReserve
-        That of what the training call returned.  It holds that call's operands, which must be unchanged.  It is overwritten, so
-        that this can be done once for each training call.
+        That of what the training call returned.  It holds that call's operands, which must be
+        unchanged.  It is overwritten, so that this can be done once for each training call.
     dy : device array, optional
         Shaped as y.  What lies beyond a sequence's end is not read.
     dhy, dcy : device array, optional
@@ -225,7 +235,8 @@ def rnn_backward_weights(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
+        the same kind.
     reserve : RNNReserve
         That of what the training call returned, with which `rnn_backward_data` was called.
     out : RNNWeights, optional

@@ -26,8 +26,8 @@ class RNNOutput(NamedTuple):
     y : DeviceArray
         The last layer's output at every step, laid out as x; vectors of `RNNSpec.output_size`.
     hy : DeviceArray
-        The last hidden state of every layer and direction, (num_layers * directions, batch, state_size): layer0.forward,
-        layer0.backward, layer1.forward, ...
+        The last hidden state of every layer and direction, (num_layers * directions, batch,
+        state_size): layer0.forward, layer0.backward, layer1.forward, ...
     cy : DeviceArray or None
         LSTM only: the last cell states, (num_layers * directions, batch, hidden_size).
     """
@@ -147,9 +147,8 @@ def without_sequences(
             _empty_operand(handle, array, f"out[{name!r}]", specs[name])
             for name, array in zip(names, all_of(out, names), strict=True)
         ]
-    if len(outputs) == 2:
-        outputs.append(None)
-    return RNNOutput(*outputs)
+    cy = outputs[2] if len(outputs) == 3 else None
+    return RNNOutput(outputs[0], outputs[1], cy)
 
 
 def _has_no_sequences(spec: RNNSpec, x: TensorSpec, layout: RNNDataLayout) -> bool:

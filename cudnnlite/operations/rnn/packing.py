@@ -12,7 +12,7 @@ from cudnnlite.arguments import sequence, shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.host_arrays import host_array
 from cudnnlite.specs.rnn_data import MAX_BATCH, check_packed, parse_lengths
-from cudnnlite.unknown import tells_unknown
+from cudnnlite.unknown import suggest_keywords
 
 Array = np.ndarray[Any, Any]
 
@@ -27,7 +27,8 @@ class PackedSequences(NamedTuple):
     lengths : tuple of int
         As they are sorted, for `rnn_forward`.
     order : tuple of int
-        Which of the sequences given stands at each place: ``hx[:, order]`` belongs to them, and hy and cy are sorted so.
+        Which of the sequences given stands at each place: ``hx[:, order]`` belongs to them, and hy
+        and cy are sorted so.
     """
 
     values: Array
@@ -46,7 +47,7 @@ class PackedSequences(NamedTuple):
         return [packed[places == self.order.index(number)] for number in range(len(self.order))]
 
 
-@tells_unknown
+@suggest_keywords
 def pack_sequences(sequences: Iterable[ArrayLike]) -> PackedSequences:
     """Sort and interleave sequences of different lengths, as ``layout="packed"`` wants them.
 
@@ -69,22 +70,22 @@ def pack_sequences(sequences: Iterable[ArrayLike]) -> PackedSequences:
     >>> packed = dnn.pack_sequences([np.full((2, 3), 1.0), np.full((4, 3), 2.0), np.full((3, 3), 3.0)])
     >>> packed.lengths, packed.order, packed.values[:, 0].tolist()
     ((4, 3, 2), (1, 2, 0), [2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 2.0])
-    >>> [each.shape for each in packed.unpack(packed.values)]
+    >>> [sequence.shape for sequence in packed.unpack(packed.values)]
     [(2, 3), (4, 3), (3, 3)]
     """
-    given = sequence(sequences, "sequences", "arrays (length, vector)", MAX_BATCH)
-    found = [host_array(each, f"sequences[{number}]") for number, each in enumerate(given)]
-    if any(each.ndim != 2 or each.shape[1] != found[0].shape[1] for each in found):
-        shapes = shown([each.shape for each in found])
+    items = sequence(sequences, "sequences", "arrays (length, vector)", MAX_BATCH)
+    hosts = [host_array(item, f"sequences[{number}]") for number, item in enumerate(items)]
+    if any(host.ndim != 2 or host.shape[1] != hosts[0].shape[1] for host in hosts):
+        shapes = shown([host.shape for host in hosts])
         raise ArgumentError(
             f"sequences have shapes {shapes}; needed: (length, vector), with one vector size"
         )
-    order = tuple(sorted(range(len(found)), key=lambda number: -len(found[number])))
-    lengths = parse_lengths([len(found[number]) for number in order])
+    order = tuple(sorted(range(len(hosts)), key=lambda number: -len(hosts[number])))
+    lengths = parse_lengths([len(hosts[number]) for number in order])
     places = _places(lengths)
-    values = np.empty((sum(lengths), found[0].shape[1]), np.result_type(*found))
+    values = np.empty((sum(lengths), hosts[0].shape[1]), np.result_type(*hosts))
     for place, number in enumerate(order):
-        values[places == place] = found[number]
+        values[places == place] = hosts[number]
     return PackedSequences(values, lengths, order)
 
 

@@ -94,7 +94,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         self._last_weights: Callable[[], RNNWeights | None] = _no_weights
         self._addresses: dict[str, int] = {}
         try:
-            self._native = NativeRNN(handle, key, self._resources)
+            self._network = NativeRNN(handle, key, self._resources)
             log.debug("%s", self._description)
             self._resources.callback(_close_all, self._replayed)
         except BaseException as error:
@@ -121,12 +121,12 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
     @property
     def workspace(self) -> int:
         """The bytes of scratch memory that the last call needed."""
-        return self._native.workspace
+        return self._network.workspace
 
     @property
     def reserve(self) -> int:
         """The bytes of reserve space that the last call needed; 0 in inference."""
-        return self._native.reserve
+        return self._network.reserve
 
     def __call__(
         self,
@@ -160,18 +160,18 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         """
         if self._closed or get_ident() != self._thread or call_watch.active:
             self.use()
-        native = self._native
+        network = self._network
         x = on_device(self._handle, x, "x")
         if weights is None or weights is not self._last_weights():
             self._check_weights(weights)
         if not self._describes(x.spec, lengths):
             self.describe(x.spec, lengths)
         hx, cx = self._states(hx, cx, "hx", "cx")
-        y, hy, cy = self._results(out, ("y", "hy", "cy"), native.y)
-        space = self._reserve_space(reserve, native.reserve, training=self.key.training)
+        y, hy, cy = self._results(out, ("y", "hy", "cy"), network.y)
+        space = self._reserve_space(reserve, network.reserve, training=self.key.training)
         scratch = None
         if workspace is not None:
-            scratch = check_workspace(self._handle, workspace, native.workspace)
+            scratch = check_workspace(self._handle, workspace, network.workspace)
         random_states = self._random_states(self.key.dropout_state)
         inputs = {
             "x": x,
@@ -206,7 +206,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         if space is not None:
             space.begin()
         self._call(forward, (), [*inputs.values(), *outputs.values()])
-        data = native.data
+        data = network.data
         assert data is not None
         if call_watch.active:
             recording.record(forward_problem(self.spec, data, self.key.training))
@@ -227,15 +227,15 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         """Enqueue the backward pass over the data (`cudnnRNNBackwardData_v8`); see `rnn_backward_data`."""
         self.use()
         call = self._recall(reserve, has_gradients=False)
-        native = self._native
+        network = self._network
         if dy is None and dhy is None and dcy is None:
             raise ArgumentError(
                 "none of dy, dhy and dcy is given: there is no gradient to go back from"
             )
         if dy is None:  # cuDNN follows that pointer
-            dy = arrays.empty(self._device, self._handle.stream, native.y)
+            dy = arrays.empty(self._device, self._handle.stream, network.y)
             dy.fill(0)
-        dy = self._operand(dy, "dy", native.y)
+        dy = self._operand(dy, "dy", network.y)
         dhy, dcy = self._states(dhy, dcy, "dhy", "dcy")
         dx, dhx, dcx = self._results(out, ("dx", "dhx", "dcx"), call.data.tensor())
         inputs = {
@@ -254,26 +254,26 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         check_outputs(inputs, outputs)
         arguments = (
             self._handle.ptr,
-            native.rnn.ptr,
+            network.rnn.ptr,
             None,
-            native.y_desc.ptr,
+            network.y_desc.ptr,
             call.y.ptr,
             dy.ptr,
-            native.x_desc.ptr,
+            network.x_desc.ptr,
             dx.ptr,
-            native.h_desc,
+            network.h_desc,
             _address(call.hx),
             _address(dhy),
             dhx.ptr,
-            native.c_desc,
+            network.c_desc,
             _address(call.cx),
             _address(dcy),
             _address(dcx),
-            native.weight_bytes,
+            network.weight_bytes,
             call.weights.array.ptr,
-            native.workspace,
+            network.workspace,
             self._scratch(),
-            native.reserve,
+            network.reserve,
             reserve.array.ptr,
         )
         function = self._handle.api.cudnnRNNBackwardData_v8
@@ -292,7 +292,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         """Enqueue the backward pass over the weights (`cudnnRNNBackwardWeights_v8`); see `rnn_backward_weights`."""
         self.use()
         call = self._recall(reserve, has_gradients=True)
-        native = self._native
+        network = self._network
         inputs = {
             "x": call.x,
             "y": call.y,
@@ -305,20 +305,20 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         self._random_states(self.key.dropout_state)
         arguments = (
             self._handle.ptr,
-            native.rnn.ptr,
+            network.rnn.ptr,
             WgradMode.ADD,
             None,
-            native.x_desc.ptr,
+            network.x_desc.ptr,
             call.x.ptr,
-            native.h_desc,
+            network.h_desc,
             _address(call.hx),
-            native.y_desc.ptr,
+            network.y_desc.ptr,
             call.y.ptr,
-            native.weight_bytes,
+            network.weight_bytes,
             out.array.ptr,
-            native.workspace,
+            network.workspace,
             self._scratch(),
-            native.reserve,
+            network.reserve,
             reserve.array.ptr,
         )
         function = self._handle.api.cudnnRNNBackwardWeights_v8
@@ -331,7 +331,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         return out
 
     def _explain(self, error: CudnnError) -> None:
-        explain(error, self.key, self._native.data)
+        explain(error, self.key, self._network.data)
 
     def _describes(self, x: TensorSpec, lengths: Any) -> bool:
         """Whether cuDNN has the description of these sequences already."""
@@ -341,8 +341,8 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
 
     def describe(self, x: TensorSpec, lengths: Iterable[int] | None = None) -> None:
         """Describe sequences to cuDNN, as a call does, so that `workspace` and `reserve` are theirs."""
-        data = self._native.check_data(x, lengths)
-        if data != self._native.data:
+        data = self._network.check_data(x, lengths)
+        if data != self._network.data:
             self._describe_data(data)
         is_immutable = lengths is None or isinstance(lengths, tuple)
         if is_immutable:
@@ -355,7 +355,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
         """Check the arguments of a call without making it; return hx and cx as device arrays."""
         self._check_weights(weights)
-        self._native.check_data(x.spec, lengths)
+        self._network.check_data(x.spec, lengths)
         return self._states(hx, cx, "hx", "cx")
 
     def check_descriptions(self, weights: Any, hx: Any, cx: Any) -> None:
@@ -366,18 +366,18 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
 
     def new_outputs(self) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
         """Allocate what a call writes, for its `out`; after `describe`."""
-        return self._results(None, ("y", "hy", "cy"), self._native.y)
+        return self._results(None, ("y", "hy", "cy"), self._network.y)
 
     def new_reserve(self) -> RNNReserve | None:
         """Allocate a call's reserve space, for its `reserve`; None in inference; after `describe`."""
-        return self._reserve_space(None, self._native.reserve, training=self.key.training)  # type: ignore[no-any-return]
+        return self._reserve_space(None, self._network.reserve, training=self.key.training)  # type: ignore[no-any-return]
 
     def _describe_data(self, data: RNNDataSpec) -> None:
-        native = self._native
+        network = self._network
         # What was described before is not what cuDNN has from now on.
         self._last_x_spec = self._last_lengths = None
         try:
-            native.describe_data(data)
+            network.describe_data(data)
             self._addresses = {}
             if data in self._replayed:
                 self._forward = self._replayed[data]
@@ -385,35 +385,35 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
             forward = self._prepare_forward()
             self._forward = self._replaying(forward, data) if self.key.replay else forward
         except BaseException as error:  # an interrupt, too
-            native.data = None  # the next call describes them again
+            network.data = None  # the next call describes them again
             if isinstance(error, CudnnError):
                 explain(error, self.key, data)
             raise
 
     def _prepare_forward(self) -> PreparedCall:
         """Marshal the forward call, addresses missing."""
-        native = self._native
+        network = self._network
         return self._handle.api.prepare(
             "cudnnRNNForward",
             self._handle.ptr,
-            native.rnn.ptr,
-            native.mode,
+            network.rnn.ptr,
+            network.mode,
             None,
-            native.x_desc.ptr,
+            network.x_desc.ptr,
             0,
-            native.y_desc.ptr,
+            network.y_desc.ptr,
             0,
-            native.h_desc,
-            0,
-            0,
-            native.c_desc,
+            network.h_desc,
             0,
             0,
-            native.weight_bytes,
+            network.c_desc,
             0,
-            native.workspace,
             0,
-            native.reserve,
+            network.weight_bytes,
+            0,
+            network.workspace,
+            0,
+            network.reserve,
             0,
         )
 
@@ -435,12 +435,12 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         """
         if self.key.training:
             return {}
-        native = self._native
-        inputs = {"x": data.tensor(), "hx": native.hidden}
-        outputs = {"y": native.y, "hy": native.hidden}
-        if native.lstm:
-            inputs["cx"] = native.cell
-            outputs["cy"] = native.cell
+        network = self._network
+        inputs = {"x": data.tensor(), "hx": network.hidden}
+        outputs = {"y": network.y, "hy": network.hidden}
+        if network.lstm:
+            inputs["cx"] = network.cell
+            outputs["cy"] = network.cell
         operands = {}
         for name, spec in inputs.items():
             operands[name] = Operand(spec.nbytes, read=True, written=False)
@@ -453,21 +453,21 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         call = RNNReserve.checked(self._handle, reserve).recall(has_gradients=has_gradients)
         if not self.key.computes_as(call.key):
             raise ArgumentError(f"reserve is of {call.key}; the plan is for {self.key}")
-        if call.data != self._native.data:
+        if call.data != self._network.data:
             self._describe_data(call.data)
         return call
 
     def _scratch(self) -> int:
         """Return the address of the handle's workspace."""
         return self._handle.workspace.reserve(
-            self._native.workspace, self._handle.stream, limit=self.key.workspace_limit
+            self._network.workspace, self._handle.stream, limit=self.key.workspace_limit
         )
 
     def _check_weights(self, weights: Any, argument: str = "weights") -> None:
         super()._check_weights(weights, argument)
-        if weights.nbytes != self._native.weight_bytes:
+        if weights.nbytes != self._network.weight_bytes:
             raise ArgumentError(
-                f"{argument} have {weights.nbytes} bytes; {self.choice.algorithm} wants {self._native.weight_bytes}"
+                f"{argument} have {weights.nbytes} bytes; {self.choice.algorithm} wants {self._network.weight_bytes}"
             )
         if argument == "weights":
             self._last_weights = weakref.ref(weights)
@@ -476,10 +476,10 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         self, h: Any, c: Any, h_name: str, c_name: str
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
         """Return the states that are given, or their gradients, on the device."""
-        native = self._native
+        network = self._network
         _check_states(self.spec, h, c, h_name, c_name)
-        hidden = None if h is None else self._operand(h, h_name, native.hidden)
-        cell = None if c is None else self._operand(c, c_name, native.cell)
+        hidden = None if h is None else self._operand(h, h_name, network.hidden)
+        cell = None if c is None else self._operand(c, c_name, network.cell)
         return hidden, cell
 
     def _results(
@@ -489,20 +489,18 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
 
         The third is None but for an LSTM.
         """
-        native = self._native
-        if native.lstm:
-            specs = (sequences, native.hidden, native.cell)
+        network = self._network
+        if network.lstm:
+            specs = (sequences, network.hidden, network.cell)
             y, h, c = self._outputs(written_of(out, 3), names, specs, "out['{}']")
             return y, h, c
         y, h = self._outputs(
-            written_of(out, 2), names[:2], (sequences, native.hidden), "out['{}']"
+            written_of(out, 2), names[:2], (sequences, network.hidden), "out['{}']"
         )
         return y, h, None
 
 
-def check_state_specs(
-    spec: RNNSpec, batch: int, handle: Handle | None, hx: Any, cx: Any
-) -> None:
+def check_state_specs(spec: RNNSpec, batch: int, handle: Handle | None, hx: Any, cx: Any) -> None:
     """Check the first states, or the specs that stand for them."""
     _check_states(spec, hx, cx, "hx", "cx")
     if hx is not None:

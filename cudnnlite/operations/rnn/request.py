@@ -266,7 +266,9 @@ class RNNForwardRequest:
         drops = self.training and spec.dropout > 0 and spec.num_layers > 1
         if not drops:
             if state is not None:  # which nobody reads
-                instance_of(state, DropoutState, "dropout_state", ": dnn.DropoutState(handle, seed)")
+                instance_of(
+                    state, DropoutState, "dropout_state", ": dnn.DropoutState(handle, seed)"
+                )
             return None
         if state is None:
             raise ArgumentError(
@@ -343,7 +345,9 @@ def _with_unequal_lengths(data: RNNDataSpec) -> RNNDataSpec:
         return data
     steps = max(2, data.max_length)
     lengths = (*(steps,) * (data.batch - 1), steps - 1)
-    return RNNDataSpec.from_values(data.values() | {"max_length": steps, "lengths": lengths})
+    values = data.values() | {"max_length": steps, "lengths": lengths}
+    unequal: RNNDataSpec = RNNDataSpec.from_values(values)
+    return unequal
 
 
 def _check_kind(weights: Any, spec: RNNSpec) -> None:

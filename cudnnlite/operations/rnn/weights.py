@@ -17,7 +17,7 @@ from cudnnlite.errors import LibraryError
 from cudnnlite.operations.rnn import formats as rnn_formats
 from cudnnlite.plans.named_weights import EmptyTensorDescriptor, NamedWeights
 from cudnnlite.specs import RNNSpec, TensorSpec
-from cudnnlite.specs.rnn_weights import weight_parts
+from cudnnlite.specs.rnn_weights import WeightPart, weight_parts
 
 Array = np.ndarray[Any, Any]
 
@@ -25,10 +25,11 @@ Array = np.ndarray[Any, Any]
 class RNNWeights(NamedWeights):
     """The weights of an RNN: one buffer, zero at first, with a view of each matrix and bias by name.
 
-    Names are ``layer0.forward.input.i``, ``layer0.forward.recurrent.i`` and the same with ``.bias``;
-    ``layer0.backward...`` if bidirectional; ``layer0.forward.projection``.  Gates are i, f, g, o of an LSTM, r, z, n of a GRU,
-    h of a plain network.  A view is written by ``weights[name] = values``; reading ``weights[name]`` gives a DeviceArray that
-    shares the memory.
+    Names are ``layer0.forward.input.i``, ``layer0.forward.recurrent.i`` and the same with
+    ``.bias``; ``layer0.backward...`` if bidirectional; ``layer0.forward.projection``.  Gates are i,
+    f, g, o of an LSTM, r, z, n of a GRU, h of a plain network.  A view is written by
+    ``weights[name] = values``; reading ``weights[name]`` gives a DeviceArray that shares the
+    memory.
 
     Parameters
     ----------
@@ -42,7 +43,8 @@ class RNNWeights(NamedWeights):
     spec : RNNSpec
         What they are for.  Math type, compute type, clipping and dropout of the network may differ.
     kind : RNNSpec
-        The spec without what weights do not depend on: two weights of one kind are for the same networks.
+        The spec without what weights do not depend on: two weights of one kind are for the same
+        networks.
     array : DeviceArray
         The whole buffer; its layout is cuDNN's own affair.
 
@@ -55,7 +57,8 @@ class RNNWeights(NamedWeights):
 
     Notes
     -----
-    C functions: `cudnnGetRNNWeightSpaceSize`, `cudnnGetRNNWeightParams`, which alone says where a matrix lies.
+    C functions: `cudnnGetRNNWeightSpaceSize`, `cudnnGetRNNWeightParams`, which alone says where a
+    matrix lies.
 
     Examples
     --------
@@ -91,12 +94,14 @@ class RNNWeights(NamedWeights):
         state_dict : mapping of str to tensor
             PyTorch tensors, on any device, or NumPy arrays.
         prefix : str
-            What the names begin with in a larger model: "encoder.lstm.".  Other names are left alone then.
+            What the names begin with in a larger model: "encoder.lstm.".  Other names are left
+            alone then.
 
         Raises
         ------
         ArgumentError
-            A tensor is missing, not known, or has the wrong shape; a bias is not zero that the spec has not got.
+            A tensor is missing, not known, or has the wrong shape; a bias is not zero that the spec
+            has not got.
         """
         return cls.from_arrays(handle, spec, rnn_formats.from_torch(spec, state_dict, prefix))
 
@@ -123,8 +128,8 @@ class RNNWeights(NamedWeights):
         handle, spec
             As in `RNNWeights`.
         W, R : array_like, or list of them
-            (directions, gates * hidden_size, input) and (directions, gates * hidden_size, hidden_size); with several layers,
-            a list with those of each node.
+            (directions, gates * hidden_size, input) and (directions, gates * hidden_size,
+            hidden_size); with several layers, a list with those of each node.
         B : array_like, or list of them, optional
             (directions, 2 * gates * hidden_size); zeros if not given.
 
@@ -135,7 +140,8 @@ class RNNWeights(NamedWeights):
 
         Notes
         -----
-        ONNX's GRU agrees with cuDNN's where its attribute ``linear_before_reset`` is 1, which the weights do not tell.
+        ONNX's GRU agrees with cuDNN's where its attribute ``linear_before_reset`` is 1, which the
+        weights do not tell.
         """
         return cls.from_arrays(handle, spec, rnn_formats.from_onnx(spec, W, R, B))
 
@@ -148,13 +154,15 @@ class RNNWeights(NamedWeights):
         handle, spec
             As in `RNNWeights`.
         weights : list of arrays, or list of such lists
-            (input, gates * hidden_size), (hidden_size, gates * hidden_size), and the bias: (gates * hidden_size,), for a GRU
-            (2, gates * hidden_size).  Layer after layer; forward before backward.
+            (input, gates * hidden_size), (hidden_size, gates * hidden_size), and the bias: (gates *
+            hidden_size,), for a GRU (2, gates * hidden_size).  Layer after layer; forward before
+            backward.
 
         Raises
         ------
         ArgumentError
-            A wrong number of arrays, a wrong shape, or a GRU with ``reset_after=False``, which cuDNN has not.
+            A wrong number of arrays, a wrong shape, or a GRU with ``reset_after=False``, which
+            cuDNN has not.
         """
         return cls.from_arrays(handle, spec, rnn_formats.from_keras(spec, weights))
 
@@ -162,22 +170,17 @@ class RNNWeights(NamedWeights):
 def _read_layout(
     handle: Handle, rnn: RNNDescriptor, spec: RNNSpec, base: int, nbytes: int
 ) -> dict[str, tuple[int, TensorSpec]]:
-    """Ask cuDNN for the address of every matrix and bias, and check that each has the shape that its name promises."""
+    """Ask cuDNN for the place of every matrix and bias, and check their shapes."""
     places: dict[str, tuple[int, TensorSpec]] = {}
-    kinds: dict[tuple[int, ...], TensorSpec] = {}  # a deep network has many parts of few shapes
-    asked, dtype, rank, dims, steps = (
-        None,
-        ctypes.c_int(),
-        ctypes.c_int(),
-        c_ints((0, 0, 0)),
-        c_ints((0, 0, 0)),
-    )
+    specs: dict[tuple[int, ...], TensorSpec] = {}  # a deep network has many parts of few shapes
+    pair: tuple[int, int] | None = None
+    matrix_address, bias_address = ctypes.c_void_p(), ctypes.c_void_p()
     with EmptyTensorDescriptor() as matrix, EmptyTensorDescriptor() as bias:
         for part in weight_parts(spec):
-            if asked != (
-                pair := (part.pseudo_layer, part.linear_layer)
-            ):  # one call tells of a matrix and of its bias
-                asked, matrix_at, bias_at = pair, ctypes.c_void_p(), ctypes.c_void_p()
+            if pair != (part.pseudo_layer, part.linear_layer):
+                # One call returns a matrix and its bias.
+                pair = part.pseudo_layer, part.linear_layer
+                matrix_address, bias_address = ctypes.c_void_p(), ctypes.c_void_p()
                 handle.api.cudnnGetRNNWeightParams(
                     handle.ptr,
                     rnn.ptr,
@@ -186,20 +189,28 @@ def _read_layout(
                     base,
                     part.linear_layer,
                     matrix.ptr,
-                    matrix_at,
+                    matrix_address,
                     bias.ptr,
-                    bias_at,
+                    bias_address,
                 )
-            address, descriptor = (bias_at.value, bias) if part.bias else (matrix_at.value, matrix)
+            address, descriptor = matrix_address.value, matrix
+            if part.bias:
+                address, descriptor = bias_address.value, bias
             if address is None:
                 raise LibraryError(f"cuDNN has no {part.name} in {spec}")
-            handle.api.cudnnGetTensorNdDescriptor(descriptor.ptr, 3, dtype, rank, dims, steps)
-            shape = tuple(dims[: rank.value])  # (1, rows, columns); a bias has one column
-            if shape != (1, *part.shape, *(1,) * (2 - len(part.shape))):
-                raise LibraryError(
-                    f"cuDNN gives {part.name} the shape {shape}, expected: {part.shape}"
-                )
-            if part.shape not in kinds:
-                kinds[part.shape] = TensorSpec(part.shape, spec.dtype)
-            places[part.name] = address - base, kinds[part.shape]
+            _check_shape(handle, descriptor, part)
+            if part.shape not in specs:
+                specs[part.shape] = TensorSpec(part.shape, spec.dtype)
+            places[part.name] = address - base, specs[part.shape]
     return places
+
+
+def _check_shape(handle: Handle, descriptor: EmptyTensorDescriptor, part: WeightPart) -> None:
+    """Check that cuDNN describes a part as (1, rows, columns); a bias has one column."""
+    dtype, rank = ctypes.c_int(), ctypes.c_int()
+    dims, strides = c_ints((0, 0, 0)), c_ints((0, 0, 0))
+    handle.api.cudnnGetTensorNdDescriptor(descriptor.ptr, 3, dtype, rank, dims, strides)
+    shape = tuple(dims[: rank.value])
+    rows_and_columns = (*part.shape, 1)[:2]
+    if shape != (1, *rows_and_columns):
+        raise LibraryError(f"cuDNN gives {part.name} the shape {shape}, expected: {part.shape}")

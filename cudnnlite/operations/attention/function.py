@@ -1,0 +1,198 @@
+"""`AttentionForwardFunction`: what a type checker knows of `multi_head_attention_forward`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, overload
+
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.operations.attention.plan import (
+    AttentionPlan,
+    AttentionReserve,
+    AttentionTrainingOutput,
+)
+from cudnnlite.operations.attention.weights import AttentionWeights
+from cudnnlite.operations.layers.dropout import DropoutState
+from cudnnlite.plans.function import BoundCall
+from cudnnlite.plans.stateful_function import StatefulFunction
+from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.attention import AttentionSpec
+
+_PLAN_DOC = """\
+Make the descriptors of `{name}` once, for many calls with the same sizes, lengths and window.
+
+Parameters
+----------
+handle : Handle
+    The plan belongs to it and is closed with it.
+spec, q_lengths, kv_lengths, window, training, dropout_state
+    As in `{name}`.
+weights : AttentionWeights or None
+    Checked where they are given.  Each call of the plan is given its own.
+q, k, v : TensorSpec or device array
+    As in `{name}`.
+residual, step, out, reserve
+    Refused here: each call of the plan takes them.
+
+Returns
+-------
+AttentionPlan
+    To be called as `plan(weights, q, k, v, residual=..., step=..., out=..., reserve=...)`; in
+    training it has `backward_data` and `backward_weights`.
+
+Raises
+------
+ArgumentError, NotSupportedError, BadParamError
+    As in `{name}`.
+
+Examples
+--------
+>>> spec = dnn.AttentionSpec(1, 2, scale=1.0)
+>>> with dnn.Handle() as handle:
+...     weights = dnn.AttentionWeights(handle, spec)
+...     q = handle.array(np.zeros((1, 2, 2), np.float32))
+...     with dnn.multi_head_attention_forward.plan(handle, spec, None, q, q, q) as plan:
+...         print(plan(weights, q, q, q).shape)
+(1, 2, 2)
+"""
+
+
+class PlanVerb(Protocol):
+    """The type of `multi_head_attention_forward.plan`."""
+
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        spec: AttentionSpec,
+        weights: AttentionWeights | None,
+        q: AnyArray | TensorSpec,
+        k: AnyArray | TensorSpec,
+        v: AnyArray | TensorSpec,
+        *,
+        training: Literal[False] = ...,
+        q_lengths: Sequence[int] | None = ...,
+        kv_lengths: Sequence[int] | None = ...,
+        window: tuple[Sequence[int], Sequence[int]] | None = ...,
+        residual: AnyArray | None = ...,
+        step: int | None = ...,
+        dropout_state: DropoutState | None = ...,
+        out: AnyArray | None = ...,
+        reserve: AttentionReserve | None = ...,
+    ) -> AttentionPlan[DeviceArray]: ...
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        spec: AttentionSpec,
+        weights: AttentionWeights | None,
+        q: AnyArray | TensorSpec,
+        k: AnyArray | TensorSpec,
+        v: AnyArray | TensorSpec,
+        *,
+        training: Literal[True],
+        q_lengths: Sequence[int] | None = ...,
+        kv_lengths: Sequence[int] | None = ...,
+        window: tuple[Sequence[int], Sequence[int]] | None = ...,
+        residual: AnyArray | None = ...,
+        step: int | None = ...,
+        dropout_state: DropoutState | None = ...,
+        out: AnyArray | None = ...,
+        reserve: AttentionReserve | None = ...,
+    ) -> AttentionPlan[AttentionTrainingOutput]: ...
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        spec: AttentionSpec,
+        weights: AttentionWeights | None,
+        q: AnyArray | TensorSpec,
+        k: AnyArray | TensorSpec,
+        v: AnyArray | TensorSpec,
+        *,
+        training: bool,
+        q_lengths: Sequence[int] | None = ...,
+        kv_lengths: Sequence[int] | None = ...,
+        window: tuple[Sequence[int], Sequence[int]] | None = ...,
+        residual: AnyArray | None = ...,
+        step: int | None = ...,
+        dropout_state: DropoutState | None = ...,
+        out: AnyArray | None = ...,
+        reserve: AttentionReserve | None = ...,
+    ) -> AttentionPlan[Any]: ...
+
+
+class AttentionForwardFunction(StatefulFunction[..., Any]):
+    """The public operation `multi_head_attention_forward`."""
+
+    plan: PlanVerb  # type: ignore[assignment]
+
+    def __init__(self, bind: Callable[..., BoundCall[Any]]) -> None:
+        super().__init__(bind)
+        self.plan = self._verb("plan", self._plan, _PLAN_DOC, "AttentionPlan")
+
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        spec: AttentionSpec,
+        weights: AttentionWeights,
+        q: AnyArray,
+        k: AnyArray,
+        v: AnyArray,
+        *,
+        training: Literal[False] = ...,
+        q_lengths: Sequence[int] | None = ...,
+        kv_lengths: Sequence[int] | None = ...,
+        window: tuple[Sequence[int], Sequence[int]] | None = ...,
+        residual: AnyArray | None = ...,
+        step: int | None = ...,
+        dropout_state: DropoutState | None = ...,
+        out: AnyArray | None = ...,
+        reserve: AttentionReserve | None = ...,
+    ) -> DeviceArray: ...
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        spec: AttentionSpec,
+        weights: AttentionWeights,
+        q: AnyArray,
+        k: AnyArray,
+        v: AnyArray,
+        *,
+        training: Literal[True],
+        q_lengths: Sequence[int] | None = ...,
+        kv_lengths: Sequence[int] | None = ...,
+        window: tuple[Sequence[int], Sequence[int]] | None = ...,
+        residual: AnyArray | None = ...,
+        step: int | None = ...,
+        dropout_state: DropoutState | None = ...,
+        out: AnyArray | None = ...,
+        reserve: AttentionReserve | None = ...,
+    ) -> AttentionTrainingOutput: ...
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        spec: AttentionSpec,
+        weights: AttentionWeights,
+        q: AnyArray,
+        k: AnyArray,
+        v: AnyArray,
+        *,
+        training: bool,
+        q_lengths: Sequence[int] | None = ...,
+        kv_lengths: Sequence[int] | None = ...,
+        window: tuple[Sequence[int], Sequence[int]] | None = ...,
+        residual: AnyArray | None = ...,
+        step: int | None = ...,
+        dropout_state: DropoutState | None = ...,
+        out: AnyArray | None = ...,
+        reserve: AttentionReserve | None = ...,
+    ) -> Any: ...
+    def __call__(self, handle: Handle, *args: Any, **kwargs: Any) -> Any:
+        """Bind the arguments and run the request."""
+        return super().__call__(handle, *args, **kwargs)
