@@ -148,7 +148,10 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
             ) from None
 
     def _host(self, values: Any, what: str) -> Array:
-        """Return values on the host in the weights' dtype; ArgumentError where that has none so large."""
+        """Return values on the host in the weights' dtype.
+
+        ArgumentError where that has none so large.
+        """
         if isinstance(values, DeviceArray):
             values = values.numpy()
         host = host_array(values, what)
@@ -221,7 +224,7 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         return weights
 
     def close(self) -> None:
-        """Give up the memory; it is freed when nobody else holds it.  Harmless when called again."""
+        """Give up the memory, which is freed when nobody else holds it; harmless when repeated."""
         self.array.close()
 
     def __eq__(self, other: object) -> bool:

@@ -120,7 +120,10 @@ class StatefulPlan(Plan):
         return out
 
     def _random_states(self, dropout_state: Any) -> DeviceArray | None:
-        """Return the random states that cuDNN has the address of; ClosedError if they were closed."""
+        """Return the random states that cuDNN has the address of.
+
+        ClosedError if they were closed.
+        """
         if dropout_state is None:
             return None
         _ = dropout_state.array.ptr
@@ -206,7 +209,8 @@ class TrainingReserve(NonCopyable, Generic[CallT]):
         call = self.call
         if self._has_gradients and not has_gradients:
             raise ArgumentError(
-                "reserve was overwritten by a backward pass over the data; run the forward pass again"
+                "reserve was overwritten by a backward pass over the data; "
+                "run the forward pass again"
             )
         if has_gradients and not self._has_gradients:
             _, backward_data, backward_weights = self._passes

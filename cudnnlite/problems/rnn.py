@@ -76,5 +76,8 @@ FORWARD = Operation(
 
 
 def forward_problem(spec: RNNSpec, data: RNNDataSpec, training: bool = False) -> Problem:
-    """Return the problem of a forward pass: a network, its sequences, and whether backward passes follow."""
+    """Return the problem of a forward pass through a network.
+
+    `training`: whether backward passes follow.
+    """
     return Problem(FORWARD, spec=spec, data=data, training=training)

@@ -537,3 +537,52 @@ def test_plans_go_with_the_handle(handle):
     for _ in range(3):
         case.forward()
     assert len(handle.plans) == before + 1
+
+
+def test_a_plan_forward_and_backward(handle):
+    case = Case(handle, spec_of(bias=True))
+    expected = case.forward(training=True)
+    specs = [operand.spec for operand in case.operands]
+    make_plan = dnn.multi_head_attention_forward.plan
+    with make_plan(handle, case.spec, None, *specs, training=True) as plan:
+        y, reserve = plan(case.weights, *case.operands)
+        assert reserve.nbytes == max(plan.reserve, reserve.nbytes)
+        np.testing.assert_array_equal(y.numpy(), expected.y.numpy())
+        gradients = plan.backward_data(reserve, y)
+        dweights = plan.backward_weights(reserve)
+        with pytest.raises(dnn.ArgumentError, match="no gradients yet"):
+            plan.backward_weights(expected.reserve)
+    reference = dnn.multi_head_attention_backward_data(handle, expected.reserve, expected.y)
+    for gradient, other in zip(gradients, reference, strict=True):
+        np.testing.assert_array_equal(gradient.numpy(), other.numpy())
+    other = dnn.multi_head_attention_backward_weights(handle, expected.reserve)
+    np.testing.assert_array_equal(dweights["wq"].numpy(), other["wq"].numpy())
+
+
+def test_what_a_plan_refuses(handle):
+    case, other = Case(handle, spec_of(bias=True)), Case(handle, spec_of())
+    forward = dnn.multi_head_attention_forward
+    for changes, message in (
+        ({"out": case.operands[0]}, "out.*plan's calls"),
+        ({"residual": case.operands[0]}, "residual.*plan's calls"),
+        ({"step": 0}, "step.*plan's calls"),
+        ({"training": 1}, "training=1"),
+    ):
+        with pytest.raises(dnn.ArgumentError, match=message):
+            forward.plan(handle, case.spec, None, *case.operands, **changes)
+    with pytest.raises(dnn.ArgumentError, match="weights are for"):
+        forward.plan(handle, case.spec, other.weights, *case.operands)
+    reserve = other.forward(training=True).reserve
+    with (
+        forward.plan(handle, case.spec, case.weights, *case.operands, training=True) as plan,
+        pytest.raises(dnn.ArgumentError, match="reserve is of"),
+    ):
+        plan.backward_data(reserve, case.operands[0])
+    with pytest.raises(dnn.ArgumentError, match="is no problem as data"):
+        forward.problem(case.spec, None, *case.operands)
+    for function in (
+        dnn.multi_head_attention_backward_data,
+        dnn.multi_head_attention_backward_weights,
+    ):
+        with pytest.raises(dnn.ArgumentError, match=r"forward\.plan\(.*training=True"):
+            function.plan(handle, reserve, *[None] * (function.__name__.endswith("data")))

@@ -330,3 +330,37 @@ def test_plans_go_with_the_handle(handle):
     for _ in range(3):
         call(handle)
     assert len(handle.plans) == before + 1
+
+
+def test_a_plan_for_many_labels(handle):
+    x = handle.array(logits())
+    host = arguments(handle, LABELS, INPUTS, "host")
+    expected, slopes = dnn.ctc_loss(handle, x, *host)
+    with dnn.ctc_loss.plan(handle, x.spec, None, None, None) as plan:
+        costs, gradients = plan(x, *host)
+        np.testing.assert_array_equal(costs.numpy(), expected.numpy())
+        np.testing.assert_array_equal(gradients.numpy(), slopes.numpy())
+        with pytest.raises(dnn.ArgumentError, match="label_lengths"):
+            plan(x, [1], [2], [1])
+    with dnn.ctc_loss.plan(handle, x, *host, gradients=False) as plan:
+        costs, gradients = plan(x, *host)
+        assert gradients is None
+        np.testing.assert_array_equal(costs.numpy(), expected.numpy())
+        with pytest.raises(dnn.ArgumentError, match="gradients=False"):
+            plan(x, *host, out=(costs, slopes))
+
+
+def test_what_a_plan_refuses(handle):
+    x = handle.array(logits())
+    host = arguments(handle, LABELS, INPUTS, "host")
+    for changes, message in (
+        ({"out": dnn.ctc_loss(handle, x, *host)}, "out.*plan's calls"),
+        ({"gradients": 1}, "gradients=1"),
+        ({"algorithm": "fast"}, "algorithm='fast'"),
+    ):
+        with pytest.raises(dnn.ArgumentError, match=message):
+            dnn.ctc_loss.plan(handle, x, *host, **changes)
+    with pytest.raises(dnn.ArgumentError, match="labels has a"):
+        dnn.ctc_loss.plan(handle, x, [0] * len(host[0]), *host[1:])
+    with pytest.raises(dnn.ArgumentError, match="ctc_loss is no problem as data"):
+        dnn.ctc_loss.problem(x, *host)

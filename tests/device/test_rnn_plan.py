@@ -396,6 +396,163 @@ def test_sizes_are_those_of_the_last_call(handle: dnn.Handle) -> None:
         assert inference.reserve == 0
 
 
+# ---------------------------------------------------------------- the verbs
+
+
+def test_a_plan_takes_the_arguments_of_a_call(handle: dnn.Handle) -> None:
+    network = Network(handle)
+    hx, cx = network.hx, network.cx
+    with dnn.rnn_forward.plan(handle, network.spec, network.weights, network.x, hx, cx) as plan:
+        network.assert_right(network.call(plan))
+    specs = (network.x.spec, network.hx.spec, network.cx.spec)
+    with dnn.rnn_forward.plan(handle, network.spec, None, *specs) as plan:
+        network.assert_right(network.call(plan))
+
+
+WRONG_OF_A_PLAN: dict[str, Any] = {
+    "out": (r"\bout\b.*plan's calls", lambda n: {"out": n.outputs()}),
+    "reserve": (r"\breserve\b.*plan's calls", lambda n: {"reserve": n.run(training=True).reserve}),
+    "workspace": (
+        r"\bworkspace\b.*plan's calls",
+        lambda n: {"workspace": n.handle.empty((64,), "uint8")},
+    ),
+    "weights": (r"weights of type str", lambda n: {"weights": "random"}),
+    "weights_of_another": (
+        r"weights are for",
+        lambda n: {"weights": Network(n.handle, hidden_size=9).weights},
+    ),
+    "hx": (r"\bhx\b.*needed", lambda n: {"hx": dnn.TensorSpec((1, 1, 1))}),
+    "cx": (r"\bcx\b.*needed", lambda n: {"cx": dnn.TensorSpec((1, 1, 1))}),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OF_A_PLAN)
+def test_what_a_plan_refuses(handle: dnn.Handle, name: str) -> None:
+    message, arguments = WRONG_OF_A_PLAN[name]
+    network = Network(handle)
+    with pytest.raises(dnn.ArgumentError, match=message):
+        network.plan(**arguments(network))
+
+
+def test_a_problem_of_arrays_and_of_specs(handle: dnn.Handle) -> None:
+    network = Network(handle, lengths=LENGTHS)
+    data = dnn.RNNDataSpec(network.x.shape, LENGTHS)
+    problem = dnn.rnn_forward.problem(network.spec, None, data)
+    arguments = network.arguments()
+    assert dnn.rnn_forward.problem(**arguments) == problem
+    assert dnn.rnn_forward.problem(**arguments | {"x": network.x.spec}) == problem
+    assert dnn.rnn_forward.problem(**arguments, algorithm="standard") == problem
+    assert dnn.rnn_forward.problem(**arguments, training=True) != problem
+    for wrong in ({"weights": 3}, {"hx": dnn.TensorSpec((1, 1, 1))}, {"training": 1}):
+        with pytest.raises(dnn.ArgumentError, match=next(iter(wrong))):
+            dnn.rnn_forward.problem(**arguments | wrong)
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS])
+def test_the_heuristic_is_what_a_call_runs_with(handle: dnn.Handle, lengths: Any) -> None:
+    network = Network(handle, lengths=lengths)
+    (row,) = dnn.rnn_forward.heuristic(handle, **network.arguments())
+    reserve = network.run(training=True).reserve
+    choice = reserve.call.key.choice
+    assert (row.algorithm, row.math_type) == (choice.algorithm, choice.math_type)
+    network.assert_right(network.run(algorithm=row))
+    for name in ("algorithm", "workspace", "out", "reserve", "replay"):
+        with pytest.raises(dnn.ArgumentError, match=f"{name} is given to heuristic"):
+            dnn.rnn_forward.heuristic(handle, **network.arguments() | {name: "standard"})
+
+
+def test_a_call_that_replays(handle: dnn.Handle) -> None:
+    network = Network(handle)
+    plans = len(handle.plans)
+    for _ in range(4):
+        network.assert_right(network.run(replay=True))
+    assert len(handle.plans) == plans + 1
+    trained = network.run(replay=True, training=True)
+    with network.plan(training=True) as plan:  # which makes the backward passes of either
+        gradients = plan.backward_data(trained.reserve, trained.y)
+    expected = network.run(training=True)
+    expected_gradients = dnn.rnn_backward_data(handle, expected.reserve, expected.y)
+    np.testing.assert_array_equal(gradients.dx.numpy(), expected_gradients.dx.numpy())
+
+
+def test_the_backward_passes_have_no_plan_of_their_own(handle: dnn.Handle) -> None:
+    reserve = Network(handle).run(training=True).reserve
+    for function in (dnn.rnn_backward_data, dnn.rnn_backward_weights):
+        with pytest.raises(dnn.ArgumentError, match=r"rnn_forward\.plan\(.*training=True"):
+            function.plan(handle, reserve)
+        with pytest.raises(dnn.ArgumentError, match=r"rnn_forward\.plan\(.*training=True"):
+            function.problem(reserve)
+
+
+def test_the_reserve_of_a_call_outlives_a_guess_that_failed(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer sequences made STANDARD of the heuristic's choice; the backward pass is still of that."""
+    network = Network(handle)
+    limit = 1 << 30
+    first = network.run(training=True, workspace_limit=limit)
+    assert first.reserve.call.key.choice.algorithm != STANDARD
+    query = handle.api.cudnnGetRNNTempSpaceSizes
+
+    def want_more(*arguments: Any) -> None:
+        query(*arguments)
+        if read_rnn(handle.api, arguments[1]).algorithm != STANDARD:
+            arguments[4].value = 1 << 40
+
+    with monkeypatch.context() as patch:
+        patch.setattr(handle.api, "cudnnGetRNNTempSpaceSizes", want_more)
+        longer = network.with_sequences(None, 40)
+        second = longer.run(training=True, workspace_limit=limit)
+        assert second.reserve.call.key.choice.algorithm == STANDARD
+    gradients = dnn.rnn_backward_data(handle, first.reserve, first.y)
+    expected = network.run(training=True)
+    expected_gradients = dnn.rnn_backward_data(handle, expected.reserve, expected.y)
+    np.testing.assert_array_equal(gradients.dx.numpy(), expected_gradients.dx.numpy())
+
+
+class CountingChooser:
+    """Chooses what it is told to, and counts how often it is asked."""
+
+    def __init__(self, choice: Any) -> None:
+        self.choice, self.revision, self.count = choice, 0, 0
+
+    def choose(self, problem: Any, alignments: Any, limit: Any, *, for_call: bool = False) -> Any:
+        assert for_call
+        self.count += 1
+        return self.choice
+
+
+def test_a_tuner_is_asked_once_for_a_choice(handle: dnn.Handle) -> None:
+    network = Network(handle)
+    handle.chooser = chooser = CountingChooser(dnn.AlgorithmResult(STANDARD, FMA))
+    for _ in range(3):
+        network.assert_right(network.run())
+    with network.plan() as plan:
+        assert plan.choice.algorithm == STANDARD
+    assert chooser.count == 1
+    other = network.with_sequences((5, 3, 1, 2), 5)
+    for _ in range(3):
+        other.assert_right(other.run())
+    assert chooser.count == 2
+    chooser.revision += 1
+    network.run()
+    assert chooser.count == 3
+
+
+def test_a_tuner_without_a_choice_is_asked_again(handle: dnn.Handle) -> None:
+    network = Network(handle)
+    network.run()
+    plans = len(handle.plans)
+    handle.chooser = chooser = CountingChooser(None)
+    for _ in range(3):
+        network.assert_right(network.run())
+    assert chooser.count == 3
+    assert len(handle.plans) == plans  # the heuristic's plan, which was there
+    chooser.choice = dnn.AlgorithmResult(STANDARD, FMA)
+    trained = network.run(training=True)
+    assert trained.reserve.call.key.choice.algorithm == STANDARD
+
+
 # ---------------------------------------------------------------- what cuDNN is asked
 
 

@@ -39,11 +39,7 @@ HAVE_AN_EXAMPLE = (
     "multi_head_attention_backward_data",
     "multi_head_attention_forward",
     "AlgorithmTable",
-    "ConvolutionBackwardDataProblem",
-    "ConvolutionBackwardFilterProblem",
-    "ConvolutionBiasActivationForwardProblem",
     "ConvolutionDescriptor",
-    "ConvolutionForwardProblem",
     "ConvolutionSpec",
     "DeviceArray",
     "DropoutDescriptor",
@@ -55,7 +51,6 @@ HAVE_AN_EXAMPLE = (
     "RNNDataDescriptor",
     "RNNDataSpec",
     "RNNDescriptor",
-    "RNNForwardProblem",
     "RNNSpec",
     "RNNWeights",
     "TensorDescriptor",
@@ -69,17 +64,6 @@ HAVE_AN_EXAMPLE = (
     "convolution_backward_filter",
     "convolution_forward",
     "convolution_transpose",
-    "convolution_backward_data.find",
-    "convolution_backward_filter.find",
-    "convolution_forward.find",
-    "rnn_forward.find",
-    "convolution_backward_data.heuristic",
-    "convolution_backward_filter.heuristic",
-    "convolution_forward.heuristic",
-    "convolution_backward_data.plan",
-    "convolution_backward_filter.plan",
-    "convolution_forward.plan",
-    "plan_rnn",
     "problems_from_onnx",
     "record_problems",
     "rnn_backward_data",
@@ -91,13 +75,8 @@ HAVE_AN_EXAMPLE = (
 NO_OCCASION = {
     "RNNDescriptor": {"cudnnRNNSetClip_v8", "cudnnRNNGetClip_v8"},  # of older libraries
     "TensorDescriptor": {"cudnnSetTensorNdDescriptorEx"},  # for NCHW_VECT_C
-    "rnn_forward.find": {"cudnnRNNBackwardData_v8"},  # in training
     "convolution_backward_filter": {"cudnnConvolutionBackwardFilter"},  # where no engine serves
     "convolution_transpose": {"cudnnConvolutionBackwardData"},
-    "convolution_backward_data.plan": {"cudnnTransformTensor"},  # for a choice in another layout
-    "convolution_backward_filter.plan": {"cudnnTransformTensor"},
-    "convolution_forward.plan": {"cudnnTransformTensor"},
-    "plan_rnn": {"cudnnBuildRNNDynamic"},  # for PERSIST_DYNAMIC
 }
 
 

@@ -411,6 +411,15 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "out": None,
         "accumulate": False,
     },
+    "multi_head_attention_forward.plan": lambda t: {
+        "handle": t.handle,
+        "spec": t.attention,
+        "weights": t.projections,
+        "q": t.queries,
+        "k": t.queries,
+        "v": t.queries,
+        "training": True,
+    },
     "multi_head_attention_forward": lambda t: {
         "handle": t.handle,
         "spec": t.attention,
@@ -534,6 +543,11 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.TuningPolicy: lambda t: dnn.TuningPolicy(),
     dnn.Workspace: lambda t: t.handle.workspace,
 }
+# what a call takes by place, in any number
+OPERANDS: dict[str, Callable[[Things], tuple[Any, ...]]] = {
+    "ConvolutionPlan.__call__": lambda t: (t.x, t.w),
+    "OperationPlan.__call__": lambda t: (t.x,),
+}
 CALLED = {"__call__", "__setitem__"}
 KEYED = {
     f"{kind}Weights.{method}"
@@ -558,14 +572,17 @@ NO_METHODS = {
     "named_by",
     "recall",
     "choose",
+    "prepare",
+    "run",
 }
 
 
 class Subject(NamedTuple):
-    """Something to be called: how, and with what by name."""
+    """Something to be called: how, with what by name, and with what by place."""
 
     call: Callable[..., Any]
     legal: dict[str, Any]
+    by_place: tuple[Any, ...] = ()
 
 
 VERBS = ("plan", "problem", "find", "heuristic")
@@ -648,6 +665,8 @@ def _method(things: Things, name: str) -> Subject:
     kind, method = METHODS[name]
     bound = getattr(INSTANCES[kind](things), method)
     named = {*inspect.signature(bound).parameters}
+    if name in OPERANDS:
+        return Subject(bound, {}, OPERANDS[name](things))
     usual = {"handle": things.handle, "spec": things.lstm}
     legal = {n: value for n, value in usual.items() if n in named}
     if method == "replace":

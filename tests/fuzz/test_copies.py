@@ -113,7 +113,7 @@ def made(name: str, things: Things) -> Any:
     maker = RETURNED.get(name) or OTHERS.get(name) or INSTANCES.get(getattr(dnn, name, object))
     if maker is not None:
         return maker(things)
-    call, legal = subject(things, name)
+    call, legal, _ = subject(things, name)
     return call(**legal)
 
 
@@ -173,8 +173,10 @@ def classes_with_close() -> Iterator[tuple[str, str]]:
                 "Protocol" in ast.unparse(base) for base in node.bases
             ):
                 continue
+            # One that has a docstring alone gives nothing back: its object is a value.
             if any(
-                isinstance(part, ast.FunctionDef) and part.name == "close" for part in node.body
+                isinstance(part, ast.FunctionDef) and part.name == "close" and len(part.body) > 1
+                for part in node.body
             ):
                 yield ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts), node.name
 

@@ -67,7 +67,7 @@ REFUSING = {"convolution_bias_activation_forward.find"}
 @pytest.mark.parametrize("name", [name for name in SUBJECTS if name not in METHODS])
 def test_what_is_taken_for_a_legal_call_is_one(name: str, things: Things) -> None:
     """Otherwise all that is drawn is refused for the same reason."""
-    call, legal = subject(things, name)
+    call, legal, _ = subject(things, name)
     parameters = inspect.signature(call).parameters
     by_place = [
         legal.pop(n, things.handle) for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY
@@ -80,6 +80,13 @@ def test_what_is_taken_for_a_legal_call_is_one(name: str, things: Things) -> Non
         pass
 
 
+def some_of(operands: tuple[Any, ...], hostile: Any) -> Any:
+    """Return lists as long as the operands, some of which are replaced; None where there are none."""
+    if not operands:
+        return None
+    return st.tuples(*(st.just(operand) | hostile for operand in operands)).map(list)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(7200, method="thread")
 @pytest.mark.parametrize("name", SUBJECTS)
@@ -89,10 +96,12 @@ def test_only_our_exceptions_come_out(
     monkeypatch.chdir(tmp_path)  # some texts are paths
     monkeypatch.setattr(choice, "devices", choice.Devices(no_gpu))
     hostile = values(*things.hostile)
-    call, legal = subject(things, name)
+    call, legal, operands = subject(things, name)
     parameters = inspect.signature(call).parameters
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     names += [n for n in legal if n not in parameters]
+    if operands:  # a plan without a reserve space refuses one as Python does what it does not know
+        names.remove("reserve")
     if not names and not any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
         with used(call()):  # it takes no arguments
             return
@@ -117,7 +126,7 @@ def test_only_our_exceptions_come_out(
         given |= {n: data.draw(hostile, label=n) for n in sorted(chosen | needed)}
         by_place = [given.pop(n) for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY]
         if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
-            by_place += data.draw(st.lists(hostile, max_size=3))
+            by_place += data.draw(some_of(operands, hostile) or st.lists(hostile, max_size=3))
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
         try:
             with used(subject(things, name).call(*by_place, **given)):

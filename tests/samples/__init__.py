@@ -1,7 +1,8 @@
 """What the tests of an operation cannot derive from the table of operations: one module a family, found by being here.
 
-Each has `SAMPLES`: operation -> `Sample`.  From it come the tests of invalid input and the property tests (tests/device/test_operations.py),
-what is recorded on a GPU (tools/record/operations.py), and the comparison of the emulated device with that.
+Each has `SAMPLES`: operation -> `Sample`.  From it come the tests of invalid input and the property
+tests (tests/device/test_operations.py), what is recorded on a GPU (tools/record/operations.py), and
+the comparison of the emulated device with that.
 """
 
 from __future__ import annotations

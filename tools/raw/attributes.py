@@ -2,7 +2,7 @@
 
 The headers list the names of attributes and of types, and not which belongs to which.  The names
 say it: these rules were checked against what libcudnn says of a wrong type
-(`tests/unit/test_backend_attributes.py` asks the installed one).
+(`tests/graph/test_backend_attributes.py` asks the installed one).
 """
 
 from __future__ import annotations

@@ -110,7 +110,8 @@ def multi_head_attention_forward(
     ...     q = handle.array(np.zeros((1, 2, 2), np.float32))
     ...     v = handle.array(np.array([[[0, 2], [4, 6]]], np.float32))
     ...     causal = ([0, 0], [1, 2])
-    ...     print(dnn.multi_head_attention_forward(handle, spec, weights, q, v, v, window=causal).numpy()[0])
+    ...     y = dnn.multi_head_attention_forward(handle, spec, weights, q, v, v, window=causal)
+    ...     print(y.numpy()[0])
     [[0. 2.]
      [2. 4.]]
     """
@@ -141,11 +142,11 @@ def multi_head_attention_backward_data(
     *,
     out: Sequence[AnyArray | None] | None = None,
 ) -> BoundCall[AttentionGradients]:
-    """Compute the gradients of queries, keys and values; before those of the weights, and once for each forward call.
+    """Compute the gradients of queries, keys and values, once for each forward call.
 
-    With dropout they are refused: on an H200 cuDNN 9.19 calls gradients a success that are not
-    those of the output (with `dropout` of queries and keys, with `post_dropout` of what lies before
-    an output projection).
+    Those of the weights come after.  With dropout they are refused: on an H200 cuDNN 9.19 calls
+    gradients a success that are not those of the output (with `dropout` of queries and keys, with
+    `post_dropout` of what lies before an output projection).
 
     Parameters
     ----------
@@ -184,7 +185,8 @@ def multi_head_attention_backward_data(
     ...     eye = dict.fromkeys(["wq", "wk", "wv", "wo"], np.eye(2)[None])
     ...     weights = dnn.AttentionWeights.from_arrays(handle, spec, eye)
     ...     x = handle.array(np.ones((1, 2, 2), np.float32))
-    ...     y, reserve = dnn.multi_head_attention_forward(handle, spec, weights, x, x, x, training=True)
+    ...     forward = dnn.multi_head_attention_forward
+    ...     y, reserve = forward(handle, spec, weights, x, x, x, training=True)
     ...     gradients = dnn.multi_head_attention_backward_data(handle, reserve, x)
     ...     dweights = dnn.multi_head_attention_backward_weights(handle, reserve)
     ...     print(gradients.dv.numpy()[0], dweights["wo"].numpy()[0])

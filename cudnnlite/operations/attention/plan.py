@@ -251,8 +251,8 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         array = self._operand(residual, "residual", self.key.arrays[3])
         if spec.output_size != spec.q_size:
             raise ArgumentError(
-                f"residual with outputs of {spec.output_size}; cuDNN adds one where they are as long as queries, "
-                f"{spec.q_size}"
+                f"residual with outputs of {spec.output_size}; "
+                f"cuDNN adds one where they are as long as queries, {spec.q_size}"
             )
         return array
 
@@ -285,7 +285,8 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         handle, spec = self._handle, self.spec
         if spec.dropout or spec.post_dropout:
             raise ArgumentError(
-                f"reserve is of {spec}: with dropout cuDNN 9.19 computes gradients that are not those of its output"
+                f"reserve is of {spec}: with dropout cuDNN 9.19 computes gradients "
+                "that are not those of its output"
             )
         dy = self._operand(dy, "dy", self.key.arrays[3])
         inputs = _inputs(call, reserve, dy)
@@ -326,7 +327,10 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         out: AttentionWeights | None = None,
         accumulate: bool = False,
     ) -> AttentionWeights:
-        """Enqueue the backward pass over the weights; see `multi_head_attention_backward_weights`."""
+        """Enqueue the backward pass over the weights.
+
+        See `multi_head_attention_backward_weights`.
+        """
         self.use()
         call = self._recall(reserve, has_gradients=True)
         handle, dy = self._handle, call.dy

@@ -165,7 +165,7 @@ def _at_rank(spec: TensorSpec, rank: int) -> TensorSpec:
 
 
 def _parse_window(window: Any, q_steps: int, kv_steps: int) -> Window:
-    """Return for each step of the queries the first step of the keys, and the one behind the last."""
+    """Return for each step of the queries the first key, and the one behind the last."""
     if window is None:
         return (0,) * q_steps, (kv_steps,) * q_steps
     needed = "a pair of sequences of integers"
@@ -178,6 +178,7 @@ def _parse_window(window: Any, q_steps: int, kv_steps: int) -> Window:
     )
     if len(low) != q_steps or len(high) != q_steps:
         raise ArgumentError(
-            f"window has {len(low)} and {len(high)} entries; needed: one for each of the {q_steps} steps"
+            f"window has {len(low)} and {len(high)} entries; "
+            f"needed: one for each of the {q_steps} steps"
         )
     return low, high

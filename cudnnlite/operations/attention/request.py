@@ -116,7 +116,8 @@ class AttentionForwardRequest:
         drops = self.spec.dropout or self.spec.post_dropout
         if self.training and drops and state is None:
             raise ArgumentError(
-                "dropout_state is not given, which training with dropout needs: DropoutState(handle)"
+                "dropout_state is not given, which training with dropout needs: "
+                "DropoutState(handle)"
             )
         if state is not None:
             check_states(self.handle, state)

@@ -26,7 +26,7 @@ _KINDS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")  # as MultiHeadAttnWei
 
 
 class AttentionWeights(NamedWeights):
-    """The weights of multi-head attention: one buffer, zero at first, with a view of each projection and bias by name.
+    """The weights of multi-head attention: one buffer, zero at first, with views by name.
 
     Names are ``wq``, ``wk``, ``wv`` and ``wo``, of shape (heads, projected size, size), and with
     biases ``bq``, ``bk`` and ``bv``, (heads, projected size), and ``bo``, (o_proj_size,); none for
@@ -139,7 +139,10 @@ class AttentionWeights(NamedWeights):
         return cls.from_arrays(handle, spec, values)
 
     def to_torch(self) -> dict[str, Array]:
-        """Return a state_dict for a `torch.nn.MultiheadAttention`, as NumPy arrays; waits for the copy."""
+        """Return a state_dict for a `torch.nn.MultiheadAttention`, as NumPy arrays.
+
+        Waits for the copy.
+        """
         shapes, values = _torch_shapes(self.spec), self.numpy()
         rows = [values[f"w{x}"].reshape(-1, values[f"w{x}"].shape[2]) for x in "qkv"]
         tensors = {}
@@ -156,13 +159,17 @@ class AttentionWeights(NamedWeights):
 
 
 def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors that PyTorch has; ArgumentError where it has no such attention."""
+    """Return the shapes of the tensors that PyTorch has.
+
+    ArgumentError where it has no such attention.
+    """
     instance_of(spec, AttentionSpec, "spec")
     sizes = (spec.q_size, spec.k_size, spec.v_size)
     projected = {spec.q_proj_size, spec.k_proj_size, spec.v_proj_size}
     if len(projected) > 1 or not spec.o_proj_size or not spec.q_proj_size:
         raise ArgumentError(
-            f"{spec} is none that PyTorch has: its projections are four, and queries, keys and values alike"
+            f"{spec} is none that PyTorch has: its projections are four, "
+            "and queries, keys and values alike"
         )
     rows = spec.heads * spec.q_proj_size
     if len(set(sizes)) == 1:

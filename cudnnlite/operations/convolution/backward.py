@@ -29,7 +29,7 @@ from cudnnlite.specs.layout import parse_shape
 from cudnnlite.specs.steps import parse_steps
 
 
-@convolution_operation
+@convolution_operation(convolution_backward.DATA)
 def convolution_backward_data(
     handle: Handle,
     w: Operand,
@@ -150,7 +150,7 @@ def convolution_backward_data(
     )
 
 
-@convolution_operation
+@convolution_operation(convolution_backward.FILTER)
 def convolution_backward_filter(
     handle: Handle,
     x: Operand,
@@ -271,7 +271,7 @@ def convolution_backward_filter(
     )
 
 
-@convolution_operation
+@convolution_operation(convolution_backward.DATA)
 def convolution_transpose(
     handle: Handle,
     x: Operand,

@@ -17,7 +17,7 @@ from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec
 
 
-@convolution_operation
+@convolution_operation(convolution.FORWARD)
 def convolution_forward(
     handle: Handle,
     x: Operand,

@@ -10,6 +10,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.plans.function import OperationFunction
+from cudnnlite.problems.operation import Algorithms, Operation
 from cudnnlite.problems.table import AlgorithmTable
 
 P = ParamSpec("P")
@@ -38,7 +39,7 @@ NotSupportedError
 
 Notes
 -----
-C functions: `cudnnGet...Algorithm_v7`, `cudnnGet...AlgorithmMaxCount`.
+C functions: `{algorithms.heuristic}`, `{algorithms.count}`.
 """
 _FIND_DOC = """\
 Let cuDNN run and time every algorithm of `{name}` on these arrays.
@@ -74,8 +75,13 @@ NotSupportedError
 
 Notes
 -----
-C functions: `cudnnFind...AlgorithmEx`, `cudnnGet...AlgorithmMaxCount`, and, for the size of the search's own workspace,
-`cudnnGet...WorkspaceSize`.  Plain `cudnnFind...`, which allocates behind the caller's back, is never used.
+C functions: `{algorithms.find}`, `{algorithms.count}`, and, for the size of the
+search's own workspace, `{algorithms.workspace}`.  Plain `cudnnFind...`, which allocates behind
+the caller's back, is never used.
+"""
+
+_NO_FIND_DOC = """\
+Raise ArgumentError: cuDNN has no search for this operation; a `Tuner` measures it.
 """
 
 
@@ -96,10 +102,18 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
     heuristic: Callable[Concatenate[Handle, P], AlgorithmTable]
     find: Callable[Concatenate[Handle, P], AlgorithmTable]
 
-    def __init__(self, bind: Callable[Concatenate[Handle, P], ConvolutionRequest]) -> None:
+    def __init__(
+        self,
+        bind: Callable[Concatenate[Handle, P], ConvolutionRequest],
+        algorithms: Algorithms,
+    ) -> None:
         super().__init__(bind)
-        self.heuristic = self._verb("heuristic", self._heuristic, _HEURISTIC_DOC, "AlgorithmTable")
-        self.find = self._verb("find", self._find, _FIND_DOC, "AlgorithmTable")
+        heuristic_doc = _HEURISTIC_DOC.format(name=self.__name__, algorithms=algorithms)
+        find_doc = _NO_FIND_DOC
+        if algorithms.find:
+            find_doc = _FIND_DOC.format(name=self.__name__, algorithms=algorithms)
+        self.heuristic = self._verb("heuristic", self._heuristic, heuristic_doc, "AlgorithmTable")
+        self.find = self._verb("find", self._find, find_doc, "AlgorithmTable")
 
     def _heuristic(self, *args: Any, **kwargs: Any) -> Any:
         return self._bound(*args, **kwargs).heuristic()
@@ -109,7 +123,10 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
 
 
 def convolution_operation(
-    bind: Callable[Concatenate[Handle, P], ConvolutionRequest],
-) -> ConvolutionFunction[P]:
-    """Make a public operation of the function that binds its arguments."""
-    return ConvolutionFunction(bind)
+    declaration: Operation,
+) -> Callable[[Callable[Concatenate[Handle, P], ConvolutionRequest]], ConvolutionFunction[P]]:
+    """Make public operations of functions that bind arguments; `declaration` has the algorithms."""
+    algorithms = declaration.algorithms
+    if algorithms is None:
+        raise ValueError(f"{declaration} has no choice of algorithms")
+    return lambda bind: ConvolutionFunction(bind, algorithms)

@@ -24,7 +24,7 @@ from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.layers import ActivationSpec
 
 
-@convolution_operation
+@convolution_operation(fused_convolution.FUSED)
 def convolution_bias_activation_forward(
     handle: Handle,
     x: Operand,

@@ -162,10 +162,12 @@ def ctc_loss(
     --------
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.zeros((2, 1, 3), np.float32))  # each label has the probability 1/3
-    ...     costs, gradients = dnn.ctc_loss(handle, x, [2], [1], [2])  # three of the nine paths: -2, 2-, 22
+    ...     # Three of the nine paths: -2, 2-, 22.
+    ...     costs, gradients = dnn.ctc_loss(handle, x, [2], [1], [2])
     ...     print(np.exp(costs.numpy()).round(3), gradients.numpy()[0].round(3))
     ...     lengths = [handle.array(np.array(n, np.int32)) for n in ([2], [1], [2])]
-    ...     costs, _ = dnn.ctc_loss(handle, x, *lengths, dnn.CTCLossSpec(max_label_length=1), gradients=False)
+    ...     ctc = dnn.CTCLossSpec(max_label_length=1)
+    ...     costs, _ = dnn.ctc_loss(handle, x, *lengths, ctc, gradients=False)
     [3.] [[ 0.     0.333 -0.333]]
     """
     return CTCLossRequest(
@@ -389,7 +391,10 @@ class CTCLossPlan(StatefulPlan):
         )
 
     def _clear(self, dx: DeviceArray | None) -> None:
-        """Set the gradients to zero where those beyond the end should be: cuDNN 9.19 leaves most."""
+        """Set the gradients to zero where those beyond the end should be zero.
+
+        cuDNN 9.19 leaves most of them as they are all the same.
+        """
         if dx is not None and self.ctc.grad_mode == CTCGradMode.ZERO_OOB:
             self._device.fill(dx.ptr, dx.nbytes, 0, self._handle.stream)
 
@@ -417,7 +422,8 @@ class CTCLossPlan(StatefulPlan):
             self._check_device_integers(name, array)
         if not self.ctc.max_label_length:
             raise ArgumentError(
-                "ctc.max_label_length=0 with labels on the device, where their lengths are not looked at"
+                "ctc.max_label_length=0 with labels on the device, "
+                "where their lengths are not looked at"
             )
         return device_arrays
 
@@ -466,7 +472,10 @@ class CTCLossPlan(StatefulPlan):
 
 
 def _check_x(x: TensorSpec) -> None:
-    """Refuse what cuDNN 9.19 reads wrongly on an H200, and calls a success: a last axis with gaps, or other ones."""
+    """Refuse what cuDNN 9.19 reads wrongly on an H200, and calls a success.
+
+    That is a last axis with gaps, or other ones.
+    """
     if x.rank != 3 or not x.size:
         raise ArgumentError(f"x={x}; needed: (T, N, A), none of them 0")
     steps, n, alphabet = x.shape
@@ -483,6 +492,7 @@ def _on_host(values: Any, argument: str) -> list[int]:
         numbers = np.asarray(values)
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise ArgumentError(
-            f"{argument} is {numbers.dtype} of shape {numbers.shape}; needed: integers in one dimension"
+            f"{argument} is {numbers.dtype} of shape {numbers.shape}; "
+            "needed: integers in one dimension"
         )
     return [int(number) for number in numbers]

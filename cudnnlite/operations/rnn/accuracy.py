@@ -1,4 +1,4 @@
-"""`PrefixCheck`: what an algorithm computes over the first steps, against a reference in float64."""
+"""`PrefixCheck`: an algorithm's results over the first steps, against a reference in float64."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class PrefixCheck:
             self._expected = self._reference(plan.spec)
             if not all(np.isfinite(values).all() for values in self._expected):
                 raise ArgumentError(
-                    "x, hx, cx or weights hold values that are not finite; nothing can be checked with them"
+                    "x, hx, cx or weights hold values that are not finite; "
+                    "nothing can be checked with them"
                 )
         results = [self._steps_of(out.y), out.hy.numpy()[:, self._sequences]]
         if out.cy is not None:

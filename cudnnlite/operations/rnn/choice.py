@@ -98,7 +98,8 @@ def parse_algorithm(algorithm: Any, spec: RNNSpec, batch: int) -> AlgorithmResul
         return AlgorithmResult(kind, _math_type(spec, kind, batch), deterministic=None)
     if not isinstance(algorithm.algorithm, RNNAlgo):
         raise ArgumentError(
-            f"algorithm={algorithm.algorithm} is not one of an RNN; allowed: {', '.join(RNNAlgo.__members__)}"
+            f"algorithm={algorithm.algorithm} is not one of an RNN; "
+            f"allowed: {', '.join(RNNAlgo.__members__)}"
         )
     parse_enum(RNNAlgo, algorithm.algorithm, "algorithm")
     if not algorithm.ok:
@@ -107,6 +108,7 @@ def parse_algorithm(algorithm: Any, spec: RNNSpec, batch: int) -> AlgorithmResul
         )
     if algorithm.math_type not in (*allowed_math_types(spec.math_type, spec.dtype), spec.math_type):
         raise ArgumentError(
-            f"algorithm was found with math type {algorithm.math_type}, which would undo the spec's {spec.math_type}"
+            f"algorithm was found with math type {algorithm.math_type}, "
+            f"which would undo the spec's {spec.math_type}"
         )
     return algorithm

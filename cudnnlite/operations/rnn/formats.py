@@ -1,4 +1,4 @@
-"""How PyTorch, ONNX and Keras write an RNN's weights: to and from the names of `specs.rnn_weights`, in NumPy."""
+"""The RNN weights of PyTorch, ONNX and Keras: to and from the names of `specs.rnn_weights`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -
 
 
 def to_torch(spec: RNNSpec, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Stack the gates into the tensors of a PyTorch state_dict; a bias that the spec has not got becomes zeros."""
+    """Stack the gates into the tensors of a PyTorch state_dict.
+
+    A bias that the spec does not have becomes zeros.
+    """
     stacks: dict[str, list[Array]] = {}
     dtype = next(iter(values.values())).dtype
     for part in sorted(_torch_parts(spec), key=lambda part: (part.pseudo_layer, part.field)):
@@ -111,7 +114,10 @@ def _split(
 
 
 def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
-    """Split the inputs W, R and B of ONNX nodes LSTM, GRU or RNN: arrays, or a list with one for each layer."""
+    """Split the inputs W, R and B of ONNX nodes LSTM, GRU or RNN.
+
+    They are arrays, or lists with one for each layer.
+    """
     if instance_of(spec, RNNSpec, "spec").projects:
         raise ArgumentError(f"{spec} has a projection, which ONNX has no input for")
     layers = spec.num_layers
@@ -142,7 +148,10 @@ def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
 
 
 def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
-    """Split what `get_weights()` of Keras layers returns: kernel, recurrent kernel and bias, which Keras stores transposed."""
+    """Split what `get_weights()` of Keras layers returns: kernel, recurrent kernel and bias.
+
+    Keras stores them transposed.
+    """
     if instance_of(spec, RNNSpec, "spec").projects:
         raise ArgumentError(f"{spec} has a projection, which Keras's layers have not")
     flat = [
@@ -155,8 +164,8 @@ def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
     count = len(parts)
     if len(flat) != count * spec.num_layers * spec.directions:
         raise ArgumentError(
-            f"weights has {len(flat)} arrays; {spec} needs {count} ({', '.join(parts)}) for each of "
-            f"{spec.num_layers} layers and {spec.directions} directions"
+            f"weights has {len(flat)} arrays; {spec} needs {count} ({', '.join(parts)}) "
+            f"for each of {spec.num_layers} layers and {spec.directions} directions"
         )
     gates, hidden = _KERAS_GATES[spec.cell], spec.hidden_size
     stacked = len(gates) * hidden
@@ -198,7 +207,8 @@ def _per_layer(value: Any, argument: str, layers: int) -> list[Array]:
         items = list(value)
     if len(items) != layers:
         raise ArgumentError(
-            f"{argument} has {len(items)} arrays; the spec has {layers} layers, one ONNX node for each"
+            f"{argument} has {len(items)} arrays; "
+            f"the spec has {layers} layers, one ONNX node for each"
         )
     return [host_array(item, f"{argument} of layer {layer}") for layer, item in enumerate(items)]
 

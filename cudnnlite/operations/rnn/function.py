@@ -42,11 +42,11 @@ training, layout, algorithm, padding_fill, dropout_state, workspace_limit
 out, reserve, workspace
     Refused here: each call of the plan takes them.
 replay : bool
-    Record the forward call as a CUDA graph for the addresses that it was first made with, and launch
-    that from then on: what cuDNN enqueues by hundreds of kernels costs the host one launch.  With
-    other addresses the call is made as it is, or through copies to buffers of the plan, whichever
-    was measured to take less time, once, which waits for the stream; what comes again is recorded
-    too, up to 8 graphs for each of up to 4 kinds of sequences.  ``plan.replay`` tells.
+    Record the forward call as a CUDA graph for the addresses that it was first made with, and
+    launch that from then on: what cuDNN enqueues by hundreds of kernels costs the host one launch.
+    With other addresses the call is made as it is, or through copies to buffers of the plan,
+    whichever was measured to take less time, once, which waits for the stream; what comes again is
+    recorded too, up to 8 graphs for each of up to 4 kinds of sequences.  ``plan.replay`` tells.
 
 Returns
 -------

@@ -174,7 +174,9 @@ def rnn_backward_data(
     *,
     out: Sequence[AnyArray | None] | None = None,
 ) -> BoundCall[RNNGradients]:
-    """Compute the gradients of input and first states from those of output and last states, asynchronously.
+    """Compute the gradients of input and first states, asynchronously.
+
+    They come from those of output and last states.
 
     Parameters
     ----------
@@ -230,7 +232,9 @@ def rnn_backward_weights(
     out: RNNWeights | None = None,
     accumulate: bool = False,
 ) -> BoundCall[RNNWeights]:
-    """Compute the gradients of the weights, asynchronously; after `rnn_backward_data`, without which it is an ArgumentError.
+    """Compute the gradients of the weights, asynchronously.
+
+    `rnn_backward_data` comes before; without that it is an ArgumentError.
 
     Parameters
     ----------
@@ -267,7 +271,8 @@ def rnn_backward_weights(
     ...     weights = dnn.RNNWeights(handle, lstm)
     ...     x = handle.array(np.ones((5, 2, 4), np.float32))
     ...     y, hy, cy, reserve = dnn.rnn_forward(handle, lstm, weights, x, training=True)
-    ...     dx, dhx, dcx = dnn.rnn_backward_data(handle, reserve, y)  # first; here of half the sum of y * y
+    ...     # First those of the data; here of half the sum of y * y.
+    ...     dx, dhx, dcx = dnn.rnn_backward_data(handle, reserve, y)
     ...     gradients = dnn.rnn_backward_weights(handle, reserve)
     ...     print(gradients["layer0.forward.input.i"].shape)
     (8, 4)

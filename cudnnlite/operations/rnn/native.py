@@ -111,7 +111,7 @@ class NativeRNN:
         )
 
     def check_data(self, x: TensorSpec, lengths: Any) -> RNNDataSpec:
-        """Return what `x` and `lengths` describe; ArgumentError where the plan is for another kind."""
+        """Return what `x` and `lengths` describe; ArgumentError if it is not for this plan."""
         key = self.key
         data = data_spec(key.spec, x, lengths, key.layout)
         if data.batch != key.batch:
@@ -148,8 +148,8 @@ class NativeRNN:
         limit = key.workspace_limit
         if limit is not None and workspace.value > limit:
             raise WorkspaceLimitError(
-                f"{key.choice.algorithm} needs a workspace of {format_size(workspace.value)}; the limit is "
-                f"{format_size(limit)}"
+                f"{key.choice.algorithm} needs a workspace of {format_size(workspace.value)}; "
+                f"the limit is {format_size(limit)}"
             )
         self.y = y.tensor()
         self.data = data

@@ -18,7 +18,9 @@ Array = np.ndarray[Any, Any]
 
 
 class PackedSequences(NamedTuple):
-    """Sequences as ``layout="packed"`` wants them: sorted, the longest first, and all first steps before all second steps.
+    """Sequences as ``layout="packed"`` wants them.
+
+    They are sorted, the longest first, and all first steps come before all second steps.
 
     Attributes
     ----------
@@ -36,7 +38,10 @@ class PackedSequences(NamedTuple):
     order: tuple[int, ...]
 
     def unpack(self, values: ArrayLike) -> list[Array]:
-        """Split packed values (sum of lengths, vector), such as ``y.numpy()``, into sequences, as they were given."""
+        """Split packed values, such as ``y.numpy()``, into sequences, in their original order.
+
+        Packed values are (sum of lengths, vector).
+        """
         packed = host_array(values)
         if packed.ndim != 2:
             raise ArgumentError(
@@ -67,7 +72,8 @@ def pack_sequences(sequences: Iterable[ArrayLike]) -> PackedSequences:
 
     Examples
     --------
-    >>> packed = dnn.pack_sequences([np.full((2, 3), 1.0), np.full((4, 3), 2.0), np.full((3, 3), 3.0)])
+    >>> sequences = [np.full((2, 3), 1.0), np.full((4, 3), 2.0), np.full((3, 3), 3.0)]
+    >>> packed = dnn.pack_sequences(sequences)
     >>> packed.lengths, packed.order, packed.values[:, 0].tolist()
     ((4, 3, 2), (1, 2, 0), [2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 2.0])
     >>> [sequence.shape for sequence in packed.unpack(packed.values)]

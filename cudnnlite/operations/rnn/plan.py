@@ -115,7 +115,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
 
     @property
     def choice(self) -> AlgorithmResult:
-        """Algorithm and math type that each call uses, with the workspace that the last one needed."""
+        """Algorithm and math type of each call, with the workspace that the last one needed."""
         return replace(self.key.choice, workspace=self.workspace, replay=self.key.replay)
 
     @property
@@ -224,7 +224,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         *,
         out: Sequence[AnyArray | None] | None = None,
     ) -> RNNGradients:
-        """Enqueue the backward pass over the data (`cudnnRNNBackwardData_v8`); see `rnn_backward_data`."""
+        """Enqueue the backward pass over the data; see `rnn_backward_data`."""
         self.use()
         call = self._recall(reserve, has_gradients=False)
         network = self._network
@@ -289,7 +289,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
     def backward_weights(
         self, reserve: RNNReserve, *, out: RNNWeights | None = None, accumulate: bool = False
     ) -> RNNWeights:
-        """Enqueue the backward pass over the weights (`cudnnRNNBackwardWeights_v8`); see `rnn_backward_weights`."""
+        """Enqueue the backward pass over the weights; see `rnn_backward_weights`."""
         self.use()
         call = self._recall(reserve, has_gradients=True)
         network = self._network
@@ -340,7 +340,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         return x is self._last_x_spec or x == self._last_x_spec
 
     def describe(self, x: TensorSpec, lengths: Iterable[int] | None = None) -> None:
-        """Describe sequences to cuDNN, as a call does, so that `workspace` and `reserve` are theirs."""
+        """Describe sequences to cuDNN, as a call does; `workspace` and `reserve` are theirs then."""
         data = self._network.check_data(x, lengths)
         if data != self._network.data:
             self._describe_data(data)
@@ -359,7 +359,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         return self._states(hx, cx, "hx", "cx")
 
     def check_descriptions(self, weights: Any, hx: Any, cx: Any) -> None:
-        """Check weights and states that were given to `rnn_forward.plan`: specs may stand for arrays."""
+        """Check the weights and states of `rnn_forward.plan`: specs may stand for arrays."""
         if weights is not None:
             self._check_weights(weights)
         check_state_specs(self.spec, self.key.batch, self._handle, hx, cx)
@@ -369,8 +369,13 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         return self._results(None, ("y", "hy", "cy"), self._network.y)
 
     def new_reserve(self) -> RNNReserve | None:
-        """Allocate a call's reserve space, for its `reserve`; None in inference; after `describe`."""
-        return self._reserve_space(None, self._network.reserve, training=self.key.training)  # type: ignore[no-any-return]
+        """Allocate a call's reserve space, for its `reserve`; after `describe`.
+
+        None in inference.
+        """
+        nbytes = self._network.reserve
+        space: RNNReserve | None = self._reserve_space(None, nbytes, training=self.key.training)
+        return space
 
     def _describe_data(self, data: RNNDataSpec) -> None:
         network = self._network
@@ -449,7 +454,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         return operands
 
     def _recall(self, reserve: Any, *, has_gradients: bool) -> ForwardCall:
-        """Return the forward call of a reserve space, with its sequences described to cuDNN again."""
+        """Return the forward call of a reserve space, and describe its sequences to cuDNN again."""
         call = RNNReserve.checked(self._handle, reserve).recall(has_gradients=has_gradients)
         if not self.key.computes_as(call.key):
             raise ArgumentError(f"reserve is of {call.key}; the plan is for {self.key}")
@@ -467,7 +472,8 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         super()._check_weights(weights, argument)
         if weights.nbytes != self._network.weight_bytes:
             raise ArgumentError(
-                f"{argument} have {weights.nbytes} bytes; {self.choice.algorithm} wants {self._network.weight_bytes}"
+                f"{argument} have {weights.nbytes} bytes; "
+                f"{self.choice.algorithm} wants {self._network.weight_bytes}"
             )
         if argument == "weights":
             self._last_weights = weakref.ref(weights)

@@ -156,7 +156,10 @@ class RNNForwardRequest:
         problem = self.problem()
         result = heuristic(problem.spec, problem.data)
         row = RNNResult(result.algorithm, result.math_type, deterministic=None, heuristic=0)
-        timing = "Not measured: a rule of cudnnlite, by what was fastest on an H200; cuDNN has no heuristic for RNNs."
+        timing = (
+            "Not measured: a rule of cudnnlite, by what was fastest on an H200; "
+            "cuDNN has no heuristic for RNNs."
+        )
         return AlgorithmTable([row], title=str(problem), timing=timing)
 
     def _refuse_choice(self) -> None:
@@ -178,7 +181,8 @@ class RNNForwardRequest:
             layout = self._take_data_spec(self.x, layout)
         if isinstance(self.x, (tuple, list)):
             raise ArgumentError(
-                f"x={shown(self.x)} is neither a spec nor a device array: dnn.TensorSpec(shape, dtype)"
+                f"x={shown(self.x)} is neither a spec nor a device array: "
+                "dnn.TensorSpec(shape, dtype)"
             )
         self.x = operand_spec(self.handle, self.x, "x")
         return data_spec(self.spec, self.x, self.lengths, layout)
@@ -272,7 +276,8 @@ class RNNForwardRequest:
             return None
         if state is None:
             raise ArgumentError(
-                f"dropout_state=None; {spec} drops {spec.dropout:g}: training needs a DropoutState(handle, seed)"
+                f"dropout_state=None; {spec} drops {spec.dropout:g}: "
+                "training needs a DropoutState(handle, seed)"
             )
         check_states(self.handle, state)
         return state  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The search that cuDNN lacks: every algorithm and math type of an RNN, timed on the device and checked."""
+"""The search that cuDNN lacks: every algorithm and math type of an RNN, timed and checked."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def find(
     workspace_limit: int | str | None = None,
     replay: bool = False,
 ) -> AlgorithmTable:
-    """Time every algorithm and math type that the spec allows on these arrays, and check what each computes.
+    """Time every algorithm and math type that the spec allows on these arrays, and check it.
 
     Each candidate first runs over the first steps of the sequences; what it computes for some of
     them is compared with a reference in float64, so that an algorithm which computes garbage is not
@@ -114,9 +114,10 @@ def find(
     --------
     >>> lstm = dnn.RNNSpec("lstm", input_size=4, hidden_size=8)
     >>> with dnn.Handle() as handle:
-    ...     weights = dnn.RNNWeights(handle, lstm)  # load the real ones first: with zeros everything is right
+    ...     weights = dnn.RNNWeights(handle, lstm)  # load real ones: zeros are always right
     ...     x = handle.array(np.ones((5, 2, 4), np.float32))
-    ...     table = dnn.rnn_forward.find(handle, lstm, weights, x, algorithms=["STANDARD", "PERSIST_STATIC_SMALL_H"])
+    ...     algorithms = ["STANDARD", "PERSIST_STATIC_SMALL_H"]
+    ...     table = dnn.rnn_forward.find(handle, lstm, weights, x, algorithms=algorithms)
     ...     best = table.best(workspace_limit="64 MiB")
     ...     y, hy, cy = dnn.rnn_forward(handle, lstm, weights, x, algorithm=best)
     >>> print(best.ok, best.time_ms > 0)
@@ -142,8 +143,8 @@ def find(
     )
 
 
-# As an error and `help` name it.
-find.__name__ = "find"
+# As errors, `help` and pickle name it.
+find.__module__ = "cudnnlite.operations.rnn.functions"
 find.__qualname__ = "rnn_forward.find"
 find = suggest_keywords(find)
 
@@ -362,7 +363,7 @@ class _Trial:
     def _row_of(
         self, candidate: RNNResult, contest: Contest, max_error: float | None
     ) -> AlgorithmResult:
-        """Run and check a candidate, and enter it into the contest unless it is wrong or refused."""
+        """Run and check a candidate; enter it into the contest unless it is wrong or refused."""
         plan = None
         try:
             plan = self._stack.enter_context(self._plan(candidate))

@@ -35,16 +35,19 @@ def _data(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout) -> 
     if x.rank != rank or x.size == 0:
         hint = ""
         if x.rank == rank:
-            hint = ", none of them 0 (rnn_forward alone takes N = 0, in inference, not packed; else leave the call out)"
-        raise ArgumentError(
-            f"x has shape {x.shape}; allowed in this layout: {AXES[layout].format(spec.input_size)}{hint}"
-        )
+            hint = (
+                ", none of them 0 (rnn_forward alone takes N = 0, in inference, not packed; "
+                "else leave the call out)"
+            )
+        axes = AXES[layout].format(spec.input_size)
+        raise ArgumentError(f"x has shape {x.shape}; allowed in this layout: {axes}{hint}")
     if x.dtype != spec.dtype or x.shape[-1] != spec.input_size:
         _refuse_vectors(spec, x, layout)
     packed_layout = "NCW" if rank == 3 else "packed"
     if not x.fits(packed_layout):
         raise ArgumentError(
-            f"x is {x}: it must be packed in C order (for (N, T, vector) there is layout='batch_major')"
+            f"x is {x}: it must be packed in C order "
+            "(for (N, T, vector) there is layout='batch_major')"
         )
     return RNNDataSpec(x.shape, lengths, x.dtype, layout)
 

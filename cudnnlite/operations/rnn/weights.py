@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 class RNNWeights(NamedWeights):
-    """The weights of an RNN: one buffer, zero at first, with a view of each matrix and bias by name.
+    """The weights of an RNN: one buffer, zero at first, with views of its parts by name.
 
     Names are ``layer0.forward.input.i``, ``layer0.forward.recurrent.i`` and the same with
     ``.bias``; ``layer0.backward...`` if bidirectional; ``layer0.forward.projection``.  Gates are i,
@@ -106,9 +106,10 @@ class RNNWeights(NamedWeights):
         return cls.from_arrays(handle, spec, rnn_formats.from_torch(spec, state_dict, prefix))
 
     def to_torch(self) -> dict[str, Array]:
-        """Return a state_dict for a `torch.nn.LSTM`, `GRU` or `RNN`, as NumPy arrays; waits for the copy.
+        """Return a state_dict for a `torch.nn.LSTM`, `GRU` or `RNN`, as NumPy arrays.
 
-        With a single bias, the other one is zeros: PyTorch always has two, or none.
+        Waits for the copy.  With a single bias, the other one is zeros: PyTorch always has two, or
+        none.
         """
         return rnn_formats.to_torch(self.spec, self.numpy())
 
@@ -147,7 +148,9 @@ class RNNWeights(NamedWeights):
 
     @classmethod
     def from_keras(cls, handle: Handle, spec: RNNSpec, weights: Any) -> RNNWeights:
-        """Make weights from what Keras's `LSTM`, `GRU`, `SimpleRNN` or `Bidirectional` layers return as `get_weights()`.
+        """Make weights from what `get_weights()` of Keras layers returns.
+
+        They are `LSTM`, `GRU`, `SimpleRNN` or `Bidirectional` layers.
 
         Parameters
         ----------
