@@ -17,6 +17,9 @@ _UNITS = {"": 1, "b": 1} | {
 _MOST = 2**63 - 1  # more than there is anywhere
 _PATTERN = re.compile(r"\s*(\d{1,99}(?:\.\d{1,99})?)\s*(%|[a-z]*)\s*", re.IGNORECASE)
 
+# Bytes: memory of CUDA and of the emulated device begins at multiples of it.
+ALLOCATION_ALIGNMENT = 256
+
 
 def parse_size(value: SupportsIndex | str, argument: str, *, total: int | None = None) -> int:
     """Turn bytes, or a text such as "64 MiB", "1.5 GB" or "10%", which is of `total`, into bytes; or ArgumentError."""

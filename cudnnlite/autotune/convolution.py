@@ -16,7 +16,6 @@ from cudnnlite.autotune.synthetic_operands import random_array
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.graph.engines import Engine
@@ -34,7 +33,7 @@ from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
-from cudnnlite.sizes import over_limit
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT, over_limit
 from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import layout_of_rank
 from cudnnlite.specs.math_types import allowed_math_types

@@ -18,13 +18,13 @@ from cudnnlite._raw.cenum import CEnum
 from cudnnlite.autotune.policy import TuningPolicy, with_defaults, without_defaults
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device, DeviceFacts
-from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import WITHIN_NOISE, AlgorithmResult, ConvolutionResult, RNNResult
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 
 # Of the keys.  They get another number where a part of them gets another meaning, a field of the
 # policy another default for instance; nothing old is found then.

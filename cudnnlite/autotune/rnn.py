@@ -9,13 +9,13 @@ from typing import Any
 from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
 from cudnnlite.autotune.synthetic_operands import fill_random, random_array
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.rnn.search import candidates, search_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import on_device
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 
 
 def operands_of(

@@ -11,9 +11,10 @@ from numpy.random import default_rng  # here: NumPy imports it when it is first 
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT, bytes_spec
+from cudnnlite.devices.storage import bytes_spec
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.search.timing_policy import DEFAULT_TIMING
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 from cudnnlite.specs import TensorSpec
 
 

@@ -15,6 +15,10 @@ MAX_CACHED = 128  # plans kept for one-line calls; the least recently used one g
 class Closes(Protocol):
     """What has a `close()`."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
     def close(self) -> None:
         """Give back what this object owns; harmless when called again."""
 
@@ -45,7 +49,7 @@ class PlanCache(NonCopyable):
     def find(self, key: Hashable) -> Any:
         """Return the plan for `key`, or None; TypeError where the key cannot be hashed."""
         entry = self._cached.get(key)
-        if entry is None:
+        if entry is None or entry[0].closed:  # a plan under two keys is closed when one is dropped
             return None
         self._uses += 1
         entry[1] = self._uses
@@ -68,7 +72,7 @@ class PlanCache(NonCopyable):
         previous = self._cached.pop(key, None)
         self._uses += 1
         self._cached[key] = [plan, self._uses]
-        if previous is not None:
+        if previous is not None and previous[0] is not plan:
             previous[0].close()
         while len(self._cached) > MAX_CACHED:
             oldest = min(self._cached, key=lambda cached: self._cached[cached][1])

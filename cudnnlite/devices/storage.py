@@ -17,10 +17,6 @@ from cudnnlite.specs.filter import as_tensor
 
 Array = np.ndarray[Any, Any]
 
-ALLOCATION_ALIGNMENT = (
-    256  # bytes: what an allocation is aligned to at least; more is all the same to a kernel
-)
-
 
 def bytes_spec(nbytes: int) -> TensorSpec:
     """Return the spec of a buffer of at least so many bytes, and of at least one; of rank 2 where an axis is too short."""

@@ -1,28 +1,32 @@
-"""Emulated activations, softmax among them."""
+"""Emulated activations."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from cudnnlite.emulated.operation import Array, computes, in_any_layout
-from cudnnlite.enums import ActivationMode, NanPropagation, SoftmaxAlgorithm, SoftmaxMode
+from cudnnlite.emulated.operation import Array, computes, never_refused
+from cudnnlite.enums import ActivationMode, NanPropagation
+from cudnnlite.problems import activation as declarations
 from cudnnlite.problems.operation import FLOATS
 from cudnnlite.specs.layers import ActivationSpec
 
 
 def _relu(x: Array, spec: ActivationSpec) -> Array:
-    # a NaN that is not propagated is the smallest value
-    values = x if spec.nan == NanPropagation.PROPAGATE else np.where(np.isnan(x), 0, x)
-    return np.clip(values, 0, spec.coef if spec.mode == ActivationMode.CLIPPED_RELU else None)
+    upper = spec.coef if spec.mode == ActivationMode.CLIPPED_RELU else None
+    if spec.nan != NanPropagation.PROPAGATE:
+        # A NaN that is not propagated becomes the smallest value.
+        x = np.where(np.isnan(x), 0, x)
+    return np.clip(x, 0, upper)
 
 
 def _sigmoid(x: Array) -> Array:
-    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * x))  # overflows nowhere
+    # This form does not overflow anywhere.
+    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * x))
 
 
-@computes("activation_forward", dtypes=FLOATS, refuse=in_any_layout)
+@computes(declarations.FORWARD, dtypes=FLOATS, why_refused=never_refused)
 def forward(x: Array, activation: ActivationSpec) -> Array:
-    """Return the function of each value."""
+    """`cudnnActivationForward`: return the function of each value."""
     coef = x.dtype.type(activation.coef)
     match activation.mode:
         case ActivationMode.SIGMOID:
@@ -36,9 +40,13 @@ def forward(x: Array, activation: ActivationSpec) -> Array:
     return _relu(x, activation)
 
 
-@computes("activation_backward", dtypes=FLOATS)
+@computes(declarations.BACKWARD, dtypes=FLOATS)
 def backward(y: Array, dy: Array, x: Array, activation: ActivationSpec) -> Array:
-    """Return the gradient of x: of sigmoid and tanh from y, of the others from x; at a kink the slope that an H200 takes."""
+    """`cudnnActivationBackward`: return the gradient of x.
+
+    That of sigmoid and tanh is computed from y, the others from x.  At a kink the slope is that of
+    an H200.
+    """
     coef = x.dtype.type(activation.coef)
     match activation.mode:
         case ActivationMode.SIGMOID:
@@ -53,29 +61,3 @@ def backward(y: Array, dy: Array, x: Array, activation: ActivationSpec) -> Array
         case ActivationMode.CLIPPED_RELU:
             return np.where((x > 0) & (x <= coef), dy, 0)
     return np.where(x > 0, dy, 0)
-
-
-def _axes(values: Array, mode: SoftmaxMode) -> tuple[int, ...]:
-    return (1,) if mode == SoftmaxMode.CHANNEL else tuple(range(1, values.ndim))
-
-
-@computes(
-    "softmax_forward", dtypes=FLOATS, refuse=in_any_layout
-)  # what is computed wrongly is refused before
-def softmax(x: Array, algorithm: SoftmaxAlgorithm, mode: SoftmaxMode) -> Array:
-    """Return the softmax, or its logarithm."""
-    axes = _axes(x, mode)
-    shifted = x if algorithm == SoftmaxAlgorithm.FAST else x - x.max(axes, keepdims=True)
-    sums = np.exp(shifted).sum(axes, keepdims=True)
-    return np.asarray(
-        shifted - np.log(sums) if algorithm == SoftmaxAlgorithm.LOG else np.exp(shifted) / sums
-    )
-
-
-@computes("softmax_backward", dtypes=FLOATS)
-def softmax_backward(y: Array, dy: Array, algorithm: SoftmaxAlgorithm, mode: SoftmaxMode) -> Array:
-    """Return the gradient of x."""
-    axes = _axes(y, mode)
-    if algorithm == SoftmaxAlgorithm.LOG:
-        return np.asarray(dy - np.exp(y) * dy.sum(axes, keepdims=True))
-    return np.asarray(y * (dy - (y * dy).sum(axes, keepdims=True)))

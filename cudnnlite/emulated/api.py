@@ -19,8 +19,9 @@ from cudnnlite._raw.check import status_error
 from cudnnlite._raw.library import Library
 from cudnnlite._raw.record import Function
 from cudnnlite._raw.types import cudnnHandle_t
+from cudnnlite.emulated.functions import IMPLEMENTATIONS
 from cudnnlite.emulated.memory import EmulatedMemory, IllegalAddressError
-from cudnnlite.emulated.registry import IMPLEMENTATIONS, RefusalError, bad, null, unsupported
+from cudnnlite.emulated.registry import RefusalError, bad, null, unsupported
 from cudnnlite.enums import Status
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 

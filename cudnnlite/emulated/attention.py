@@ -1,7 +1,8 @@
 """Emulated multi-head attention.
 
-The weights are laid out unlike a GPU's on purpose: code that does not ask `cudnnGetMultiHeadAttnWeights` fails.  Backward
-passes want the reserve space and the operands of their training forward pass; hardware computes garbage instead.
+The layout of the weights differs from a GPU's on purpose: code that does not ask
+`cudnnGetMultiHeadAttnWeights` fails.  Backward passes need the reserve space and the operands of
+their training forward pass; hardware computes garbage instead.
 """
 
 from __future__ import annotations
@@ -21,172 +22,197 @@ from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.dropout import find_dropout
 from cudnnlite.emulated.memory import POISON_FREED
 from cudnnlite.emulated.precision import round_tf32, to_output, wide_dtype
-from cudnnlite.emulated.registry import bad, check_size, emulates, unsupported
-from cudnnlite.emulated.spaces import Places, Reserve, Spaces, aligned, checksum
+from cudnnlite.emulated.registry import Work, bad, check_size, emulates, unsupported
+from cudnnlite.emulated.spaces import Reserve, ReserveLayout, Spaces, align, checksum
 from cudnnlite.emulated.support import multiplies_in_tf32
 from cudnnlite.specs.attention import AttentionSpec
 
 Array = NDArray[Any]
-_OPERANDS = ("queries", "keys", "values")
+_ARGUMENTS = {"q": "queries", "k": "keys", "v": "values"}
+_WEIGHT_NAMES = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")  # by MultiHeadAttnWeightKind
 
 
-def _places(spec: AttentionSpec) -> tuple[dict[str, int], int]:
-    """Lay out the weights in the opposite of cuDNN's order, with gaps; return the offsets, and the bytes of the whole."""
-    places, offset = {}, 0
+def _weight_offsets(spec: AttentionSpec) -> tuple[dict[str, int], int]:
+    """Return the offsets of the weights, and the bytes of all.
+
+    They have the opposite of cuDNN's order, with gaps between them.
+    """
+    offsets: dict[str, int] = {}
+    offset = 0
     for name, shape in reversed(spec.weight_shapes().items()):
-        places[name] = offset
-        offset = aligned(offset + math.prod(shape) * itemsize(spec.dtype)) + 16
-    return places, offset
+        offsets[name] = offset
+        offset = align(offset + math.prod(shape) * itemsize(spec.dtype)) + 16
+    return offsets, offset
 
 
-def _room(spec: AttentionSpec) -> tuple[int, ...]:
-    """Return what there is room for: batch, beam, steps of queries and of keys."""
+def _max_sizes(spec: AttentionSpec) -> tuple[int, ...]:
+    """Return the largest batch, beam, and steps of queries and of keys."""
     return spec.max_batch or 0, spec.max_beam or 0, spec.max_q_length or 0, spec.max_kv_length or 0
 
 
 def _workspace_bytes(spec: AttentionSpec) -> int:
-    return 512 + 4 * math.prod(_room(spec))
+    return 512 + 4 * math.prod(_max_sizes(spec))
 
 
-def _kept(sizes: tuple[int, ...]) -> Places:
-    """Return what a reserve space holds: which steps there are, and which keys each sees."""
-    return Places({"live": sizes[:3], "seen": sizes}, np.dtype(bool))
+def _reserve_layout(sizes: tuple[int, ...]) -> ReserveLayout:
+    """Return the layout of a reserve space: which steps exist, and which keys each step sees."""
+    return ReserveLayout({"live_steps": sizes[:3], "visible_keys": sizes}, np.dtype(bool))
 
 
 @emulates("cudnnGetMultiHeadAttnBuffers")
-def buffers(given: SimpleNamespace) -> None:
-    """Tell how large the buffers are: in training everything is in the reserve space."""
-    spec, reserve = (
-        read_attention(given.api.real, given.attnDesc).spec,
-        given.reserveSpaceSizeInBytes,
-    )
-    given.weightSizeInBytes[0] = _places(spec)[1]
-    given.workSpaceSizeInBytes[0] = 0 if reserve else _workspace_bytes(spec)
-    if reserve:
-        reserve[0] = _kept(_room(spec)).nbytes
+def buffers(c_call: SimpleNamespace) -> None:
+    """`cudnnGetMultiHeadAttnBuffers`: write the sizes; training needs no workspace."""
+    spec = read_attention(c_call.api.real, c_call.attnDesc).spec
+    _, weight_bytes = _weight_offsets(spec)
+    c_call.weightSizeInBytes[0] = weight_bytes
+    if c_call.reserveSpaceSizeInBytes:
+        c_call.workSpaceSizeInBytes[0] = 0
+        c_call.reserveSpaceSizeInBytes[0] = _reserve_layout(_max_sizes(spec)).nbytes
+    else:
+        c_call.workSpaceSizeInBytes[0] = _workspace_bytes(spec)
 
 
 @emulates("cudnnGetMultiHeadAttnWeights")
-def weight(given: SimpleNamespace) -> None:
-    """Tell where a matrix or a bias lies; a null address, and no description, of what is not there."""
-    if given.wKind not in list(MultiHeadAttnWeightKind):
-        raise bad(f"wKind={given.wKind}; allowed: {', '.join(MultiHeadAttnWeightKind.__members__)}")
-    spec = read_attention(given.api.real, given.attnDesc).spec
-    places, needed = _places(spec)
-    check_size("weights", given.weightSizeInBytes, needed)
-    name = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")[given.wKind]
-    given.wAddr[0] = (given.weights or 0) + places[name] if name in places else None
-    if name in places:
-        shape = spec.weight_shapes()[name]
-        dims = shape if len(shape) == 3 else (*shape, 1) if len(shape) == 2 else (1, *shape, 1)
-        strides = [math.prod(dims[axis + 1 :]) for axis in range(3)]
-        given.api.real.cudnnSetTensorNdDescriptor(
-            given.wDesc, spec.dtype, 3, c_ints(dims), c_ints(strides)
-        )
+def weight(c_call: SimpleNamespace) -> None:
+    """`cudnnGetMultiHeadAttnWeights`: write where a matrix or a bias is.
+
+    What does not exist has a null address, and its descriptor is not set.
+    """
+    if c_call.wKind not in list(MultiHeadAttnWeightKind):
+        allowed = ", ".join(MultiHeadAttnWeightKind.__members__)
+        raise bad(f"wKind={c_call.wKind}; allowed: {allowed}")
+    spec = read_attention(c_call.api.real, c_call.attnDesc).spec
+    offsets, needed = _weight_offsets(spec)
+    check_size("weights", c_call.weightSizeInBytes, needed)
+    name = _WEIGHT_NAMES[c_call.wKind]
+    if name not in offsets:
+        c_call.wAddr[0] = None
+        return
+    c_call.wAddr[0] = (c_call.weights or 0) + offsets[name]
+    dims = _described_dims(spec.weight_shapes()[name])
+    strides = [math.prod(dims[axis + 1 :]) for axis in range(3)]
+    c_call.api.real.cudnnSetTensorNdDescriptor(
+        c_call.wDesc, spec.dtype, 3, c_ints(dims), c_ints(strides)
+    )
 
 
-class _Taped(NamedTuple):
-    """What a forward pass computed, and a backward pass needs."""
+def _described_dims(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the three sizes that cuDNN describes weights with."""
+    if len(shape) == 3:
+        return shape
+    if len(shape) == 2:
+        return (*shape, 1)
+    return (1, *shape, 1)
 
-    projected: dict[str, Array]
+
+class _ForwardPass(NamedTuple):
+    """The results of a forward pass, some of which a backward pass needs."""
+
+    y: Array  # before dropout and residual
+    projections: dict[str, Array]
     softmax: Array
-    heads: Array  # what comes out of each
+    heads: Array  # the output of each head
 
 
 class _Call(Spaces):
-    """What a call is given, read back and checked.  Nothing is written before all is read.
+    """The arguments of a call, read back and checked.  Nothing is written before all is read.
 
-    `described` are the arguments that describe q, k, v and y.
+    `descriptor_names` are the arguments that describe q, k, v and y.
     """
 
-    def __init__(self, given: SimpleNamespace, *described: str) -> None:
-        super().__init__(given)
-        self.spec, one_to_one, *dropouts = read_attention(self.api.real, given.attnDesc)
+    def __init__(self, c_call: SimpleNamespace, *descriptor_names: str) -> None:
+        super().__init__(c_call)
+        self.spec, one_to_one, *dropouts = read_attention(self.api.real, c_call.attnDesc)
         self.dropouts = [find_dropout(self.api, pointer.value) for pointer in dropouts]
-        spec = self.spec
-        self.compute = wide_dtype(spec.dtype)
+        self.dtype = wide_dtype(self.spec.dtype)
         self.data = {
-            name: SeqDataDescriptor.read(self.api.real, getattr(given, argument))
-            for name, argument in zip("qkvy", described, strict=True)
+            name: SeqDataDescriptor.read(self.api.real, getattr(c_call, argument))
+            for name, argument in zip("qkvy", descriptor_names, strict=True)
         }
         batch, beam, steps, _ = self.data["q"].shape
-        reach = self.data["k"].shape[2]
+        self.sizes = (batch, beam, steps, self.data["k"].shape[2])
+        self._check_data()
+        max_sizes = _max_sizes(self.spec)
+        if any(size > most for size, most in zip(self.sizes, max_sizes, strict=True)):
+            raise bad(f"batch, beam and lengths of {self.sizes}; attnDesc has room for {max_sizes}")
+        if one_to_one and beam > 1:
+            raise unsupported("QUERYMAP_ONE_TO_ONE with several beams")
+        self.live_steps: Array
+        self.visible_keys: Array
+
+    def _check_data(self) -> None:
+        """Refuse sequences that do not fit together."""
+        spec = self.spec
+        batch, beam, steps, key_steps = self.sizes
         shapes = {
             "q": (batch, beam, steps, spec.q_size),
-            "k": (batch, 1, reach, spec.k_size),
-            "v": (batch, 1, reach, spec.v_size),
+            "k": (batch, 1, key_steps, spec.k_size),
+            "v": (batch, 1, key_steps, spec.v_size),
             "y": (batch, beam, steps, spec.output_size),
         }
         for name, data in self.data.items():
-            if (
-                data.shape != shapes[name]
-                or data.dtype != spec.dtype
-                or data.axes != self.data["q"].axes
-            ):
+            has_axes_of_queries = data.axes == self.data["q"].axes
+            if data.shape != shapes[name] or data.dtype != spec.dtype or not has_axes_of_queries:
                 raise bad(
                     f"{name} is {data}; needed: {shapes[name]} in {spec.dtype.name}, as the others"
                 )
-        self.sizes, room = (batch, beam, steps, reach), _room(spec)
-        if any(there > most for there, most in zip(self.sizes, room, strict=True)):
-            raise bad(f"batch, beam and lengths of {self.sizes}; attnDesc has room for {room}")
-        if one_to_one and beam > 1:
-            raise unsupported("QUERYMAP_ONE_TO_ONE with several beams")
-        self.live: Array
-        self.seen: Array
 
-    def limit(self, q_lengths: Any, kv_lengths: Any) -> None:
-        """Read what is attended to: `live` steps (B, M, T), and of each the keys that are `seen` (B, M, T, T')."""
-        batch, beam, steps, reach = self.sizes
+    def read_lengths(self, q_lengths: Any, kv_lengths: Any) -> None:
+        """Work out `live_steps` (B, M, T), and `visible_keys` of each of them (B, M, T, T')."""
+        batch, beam, steps, key_steps = self.sizes
+        q_ends = self._lengths(q_lengths, batch * beam, steps).reshape(batch, beam, 1)
+        key_ends = self._lengths(kv_lengths, batch, key_steps).reshape(batch, 1, 1, 1)
+        window_starts = np.array(self.c_call.loWinIdx[:steps])[:, None]
+        window_ends = np.array(self.c_call.hiWinIdx[:steps])[:, None]
+        keys = np.arange(key_steps)
+        is_in_window = (keys >= window_starts) & (keys < window_ends)
+        self.live_steps = np.arange(steps) < q_ends
+        self.visible_keys = self.live_steps[..., None] & (keys < key_ends) & is_in_window
 
-        def read(pointer: Any, count: int, most: int) -> Array:
-            lengths: Array = self.api.memory.ints(pointer, count)
-            if lengths.min() < 0 or lengths.max() > most:
-                raise bad(f"lengths of {lengths.tolist()}; allowed: 0 to {most}")
-            return lengths
-
-        self.live = np.arange(steps) < read(q_lengths, batch * beam, steps).reshape(batch, beam, 1)
-        keys, there = np.arange(reach), read(kv_lengths, batch, reach).reshape(batch, 1, 1, 1)
-        first, end = (
-            np.array(window[:steps])[:, None]
-            for window in (self.given.loWinIdx, self.given.hiWinIdx)
-        )
-        self.seen = self.live[..., None] & (keys < there) & (keys >= first) & (keys < end)
+    def _lengths(self, pointer: Any, count: int, max_length: int) -> Array:
+        lengths: Array = self.api.memory.ints(pointer, count)
+        if lengths.min() < 0 or lengths.max() > max_length:
+            raise bad(f"lengths of {lengths.tolist()}; allowed: 0 to {max_length}")
+        return lengths
 
     def view(self, name: str, argument: str) -> Array:
-        """View an operand that is laid out as q, k, v or y are."""
+        """Return a view of an operand that has the layout of q, k, v or y."""
         spec = self.data[name].tensor()
         return memory_view(self.memory(argument, spec.nbytes), spec)
 
-    def wide(self, name: str, argument: str) -> Array:
-        """Copy it in the type that is computed in."""
-        return self.view(name, argument).astype(self.compute)
+    def read(self, name: str, argument: str) -> Array:
+        """Return a copy of such an operand in the type that is computed in."""
+        return self.view(name, argument).astype(self.dtype)
 
-    def operands(self) -> tuple[list[Array], dict[str, Array], int]:
-        """Copy q, k and v, and the weights, and return a checksum of all besides."""
-        given = [self.wide(name, argument) for name, argument in zip("qkv", _OPERANDS, strict=True)]
+    def operands(self) -> tuple[dict[str, Array], dict[str, Array], int]:
+        """Return copies of q, k and v, and of the weights, and a checksum of all."""
+        values = {name: self.read(name, argument) for name, argument in _ARGUMENTS.items()}
         stored = self.weights("weights")
-        sums = checksum(*given, *stored.values())
-        return given, {name: values.astype(self.compute) for name, values in stored.items()}, sums
+        weights = {name: part.astype(self.dtype) for name, part in stored.items()}
+        return values, weights, checksum(*values.values(), *stored.values())
 
     def weights(self, argument: str) -> dict[str, Array]:
-        """View weights by name."""
-        places, needed = _places(self.spec)
+        """Return views of weights by name."""
+        offsets, needed = _weight_offsets(self.spec)
         if not needed:
             return {}
-        space, shapes = self.space(argument, "weightSizeInBytes", needed), self.spec.weight_shapes()
+        space = self.space(argument, "weightSizeInBytes", needed)
+        shapes = self.spec.weight_shapes()
+        dtype = numpy_dtype(self.spec.dtype)
         return {
-            n: np.ndarray(shapes[n], numpy_dtype(self.spec.dtype), space, offset)
-            for n, offset in places.items()
+            name: np.ndarray(shapes[name], dtype, space, offset) for name, offset in offsets.items()
         }
 
     def reserve(self) -> Reserve:
-        """View the reserve space, which is as large as there is room for."""
-        memory = self.space(
-            "reserveSpace", "reserveSpaceSizeInBytes", _kept(_room(self.spec)).nbytes
-        )
-        return Reserve(
-            memory, _kept(self.sizes), (self.spec, [data.shape for data in self.data.values()])
-        )
+        """Return the reserve space, which is large enough for the largest call."""
+        needed = _reserve_layout(_max_sizes(self.spec)).nbytes
+        memory = self.space("reserveSpace", "reserveSpaceSizeInBytes", needed)
+        problem = (self.spec, [data.shape for data in self.data.values()])
+        return Reserve(memory, _reserve_layout(self.sizes), problem)
+
+    def workspace(self) -> Array:
+        """Return a view of the workspace."""
+        return self.space("workSpace", "workSpaceSizeInBytes", _workspace_bytes(self.spec))
 
     def product(self, subscripts: str, a: Array, b: Array) -> Array:
         """Multiply as an H200 does: float32 in TF32, unless that is forbidden."""
@@ -194,178 +220,194 @@ class _Call(Spaces):
             a, b = round_tf32(a), round_tf32(b)
         return np.asarray(np.einsum(subscripts, a, b, optimize=True))
 
+    def _projection(self, name: str, values: Array, weights: dict[str, Array]) -> Array:
+        """Return the vectors of each head, (B, M, heads, T, size)."""
+        if f"w{name}" in weights:
+            projection = self.product("bmti,hpi->bmhtp", values, weights[f"w{name}"])
+        else:
+            shape = (*values.shape[:2], self.spec.heads, *values.shape[2:])
+            projection = np.broadcast_to(values[:, :, None], shape)
+        if f"b{name}" in weights:
+            projection = projection + weights[f"b{name}"][:, None]
+        return projection
+
+    def _softmax(self, projections: dict[str, Array]) -> Array:
+        limits = np.finfo(self.dtype)
+        products = self.product("bmhtp,bhsp->bmhts", projections["q"], projections["k"][:, 0])
+        scores = products * self.dtype.type(self.spec.scale)
+        visible = self.visible_keys[:, :, None]
+        highest = np.max(scores, -1, keepdims=True, where=visible, initial=limits.min)
+        powers = np.exp(np.where(visible, scores - highest, -np.inf))
+        # The sum is 0 where no key is visible.
+        return np.asarray(powers / np.maximum(powers.sum(-1, keepdims=True), limits.tiny))
+
     def forward(
-        self, given: list[Array], weights: dict[str, Array], mask: Array | None
-    ) -> tuple[Array, _Taped]:
-        """Return the output before its dropout and residual."""
-        projected = {}
-        for name, values in zip("qkv", given, strict=True):
-            each = np.broadcast_to(
-                values[:, :, None], (*values.shape[:2], self.spec.heads, *values.shape[2:])
-            )
-            if f"w{name}" in weights:
-                each = self.product("bmti,hpi->bmhtp", values, weights[f"w{name}"])
-            if f"b{name}" in weights:
-                each = each + weights[f"b{name}"][:, None]
-            projected[name] = each
-        scores = self.product(
-            "bmhtp,bhsp->bmhts", projected["q"], projected["k"][:, 0]
-        ) * self.compute.type(self.spec.scale)
-        seen = self.seen[:, :, None]
-        highest = np.max(scores, -1, keepdims=True, where=seen, initial=np.finfo(self.compute).min)
-        powers = np.exp(np.where(seen, scores - highest, -np.inf))
-        softmax = powers / np.maximum(powers.sum(-1, keepdims=True), np.finfo(self.compute).tiny)
-        heads = self.product(
-            "bmhts,bhsv->bmhtv", softmax if mask is None else softmax * mask, projected["v"][:, 0]
-        )
+        self, values: dict[str, Array], weights: dict[str, Array], mask: Array | None
+    ) -> _ForwardPass:
+        """Compute the output before its dropout and residual."""
+        projections = {
+            name: self._projection(name, operand, weights) for name, operand in values.items()
+        }
+        softmax = self._softmax(projections)
+        factors = softmax if mask is None else softmax * mask
+        heads = self.product("bmhts,bhsv->bmhtv", factors, projections["v"][:, 0])
         if "wo" in weights:
-            y = self.product("bmhtv,hov->bmto", heads, weights["wo"]) + weights.get(
-                "bo", self.compute.type(0)
-            )
+            bias = weights.get("bo", self.dtype.type(0))
+            y = self.product("bmhtv,hov->bmto", heads, weights["wo"]) + bias
         else:
             y = np.moveaxis(heads, 2, 3).reshape(self.data["y"].shape)
-        return y, _Taped(projected, softmax, heads)
+        return _ForwardPass(y, projections, softmax, heads)
 
     def backward(
-        self, dy: Array, weights: dict[str, Array], given: list[Array]
-    ) -> tuple[list[Array], dict[str, Array]]:
+        self, dy: Array, weights: dict[str, Array], values: dict[str, Array]
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the gradients of the operands, and of the weights."""
-        spec, (_, (projected, softmax, heads)) = self.spec, self.forward(given, weights, None)
-        # an H200 does so in some cases, and in others leaves out what lies beyond a query's end
-        dweights = {"bo": dy.sum((0, 1, 2))}
-        dy = np.where(self.live[..., None], dy, 0)
+        forward_pass = self.forward(values, weights, None)
+        projections, softmax = forward_pass.projections, forward_pass.softmax
+        # An H200 does so in some cases, and in others leaves out what is beyond a query's end.
+        weight_gradients = {"bo": dy.sum((0, 1, 2))}
+        dy = np.where(self.live_steps[..., None], dy, 0)
         if "wo" in weights:
             dheads = self.product("bmto,hov->bmhtv", dy, weights["wo"])
-            dweights["wo"] = self.product("bmto,bmhtv->hov", dy, heads)
+            weight_gradients["wo"] = self.product("bmto,bmhtv->hov", dy, forward_pass.heads)
         else:
-            dheads = np.moveaxis(dy.reshape(*dy.shape[:3], spec.heads, -1), 3, 2)
-        dsoftmax = self.product("bmhtv,bhsv->bmhts", dheads, projected["v"][:, 0])
-        dscores = (
-            softmax
-            * (dsoftmax - (softmax * dsoftmax).sum(-1, keepdims=True))
-            * self.compute.type(spec.scale)
-        )
+            dheads = np.moveaxis(dy.reshape(*dy.shape[:3], self.spec.heads, -1), 3, 2)
+        dsoftmax = self.product("bmhtv,bhsv->bmhts", dheads, projections["v"][:, 0])
+        centred = dsoftmax - (softmax * dsoftmax).sum(-1, keepdims=True)
+        dscores = softmax * centred * self.dtype.type(self.spec.scale)
         slopes = {
-            "q": self.product("bmhts,bhsp->bmhtp", dscores, projected["k"][:, 0]),
-            "k": self.product("bmhts,bmhtp->bhsp", dscores, projected["q"])[:, None],
+            "q": self.product("bmhts,bhsp->bmhtp", dscores, projections["k"][:, 0]),
+            "k": self.product("bmhts,bmhtp->bhsp", dscores, projections["q"])[:, None],
             "v": self.product("bmhts,bmhtv->bhsv", softmax, dheads)[:, None],
         }
-        gradients = []
-        for name, values in zip("qkv", given, strict=True):
-            slope, matrix = slopes[name], weights.get(f"w{name}")
-            dweights[f"b{name}"] = slope.sum((0, 1, 3))
-            if matrix is None:
-                gradients.append(slope.sum(2))
+        gradients = {}
+        for name, slope in slopes.items():
+            weight_gradients[f"b{name}"] = slope.sum((0, 1, 3))
+            if f"w{name}" in weights:
+                weight_gradients[f"w{name}"] = self.product("bmhtp,bmti->hpi", slope, values[name])
+                gradients[name] = self.product("bmhtp,hpi->bmti", slope, weights[f"w{name}"])
             else:
-                dweights[f"w{name}"] = self.product("bmhtp,bmti->hpi", slope, values)
-                gradients.append(self.product("bmhtp,hpi->bmti", slope, matrix))
-        return gradients, dweights
+                gradients[name] = slope.sum(2)
+        return gradients, weight_gradients
 
-    def recall(self, stage: str, sums: int) -> Reserve:
-        """Return the reserve space at that stage, of the same problem and operands, and read what is in it."""
-        kept = self.reserve()
-        kept.expect(stage, weightSpace=sums)
+    def restore(self, stage: str, operands_checksum: int) -> Reserve:
+        """Return the reserve space at a stage of the same problem and operands, and read it."""
+        reserve = self.reserve()
+        reserve.expect(stage, weightSpace=operands_checksum)
         if any(dropout is not None and dropout.probability for dropout in self.dropouts):
             raise unsupported("gradients with dropout, which a GPU computes wrongly")
-        live, seen = kept.tape["live"], kept.tape["seen"]
-        if stage == Reserve.FORWARD and not (
-            np.array_equal(self.live, live) and np.array_equal(self.seen, seen)
-        ):
-            raise bad("lengths or window are not what they were in the forward pass")
-        self.live, self.seen = live, seen
-        return kept
+        live_steps, visible_keys = reserve.tape["live_steps"], reserve.tape["visible_keys"]
+        if stage == Reserve.FORWARD:
+            is_same = np.array_equal(self.live_steps, live_steps)
+            if not is_same or not np.array_equal(self.visible_keys, visible_keys):
+                raise bad("lengths or window are not what they were in the forward pass")
+        self.live_steps, self.visible_keys = live_steps, visible_keys
+        return reserve
+
+    def begin_reserve(self) -> tuple[Reserve, list[Array | None]]:
+        """Write the steps into the reserve space, and return it and the masks of both dropouts."""
+        reserve = self.reserve()
+        reserve.begin()
+        reserve.tape["live_steps"][...] = self.live_steps
+        reserve.tape["visible_keys"][...] = self.visible_keys
+        batch, beam, steps, key_steps = self.sizes
+        shapes = ((batch, beam, self.spec.heads, steps, key_steps), self.data["y"].shape)
+        masks: list[Array | None] = []
+        for dropout, shape in zip(self.dropouts, shapes, strict=True):
+            mask = None
+            if dropout is not None:
+                mask = np.empty(shape, self.dtype)
+                dropout.draw(self.api, [mask])
+            masks.append(mask)
+        return reserve, masks
 
 
 @emulates("cudnnMultiHeadAttnForward")
-def forward(given: SimpleNamespace) -> Any:
-    """Compute the output; for training also what the backward passes need."""
-    call, step, training = (
-        _Call(given, "qDesc", "kDesc", "vDesc", "oDesc"),
-        given.currIdx,
-        bool(given.reserveSpace),
-    )
-    if given.residuals and call.spec.output_size != call.spec.q_size:
-        raise bad(
-            f"residuals with outputs of {call.spec.output_size} for queries of {call.spec.q_size}"
-        )
-    if step >= call.sizes[2] or (step >= 0 and training):
-        raise bad(f"currIdx={step} of {call.sizes[2]}, {'training' if training else 'inference'}")
+def forward(c_call: SimpleNamespace) -> Work:
+    """`cudnnMultiHeadAttnForward`: compute the output.
+
+    In training the reserve space receives what the backward passes need.
+    """
+    call = _Call(c_call, "qDesc", "kDesc", "vDesc", "oDesc")
+    step = c_call.currIdx
+    is_training = bool(c_call.reserveSpace)
+    spec = call.spec
+    if c_call.residuals and spec.output_size != spec.q_size:
+        raise bad(f"residuals with outputs of {spec.output_size} for queries of {spec.q_size}")
+    if step >= call.sizes[2] or (step >= 0 and is_training):
+        mode = "training" if is_training else "inference"
+        raise bad(f"currIdx={step} of {call.sizes[2]}, {mode}")
 
     def work() -> None:
-        call.limit(given.devSeqLengthsQO, given.devSeqLengthsKV)
-        (operands, weights, sums), target = call.operands(), call.view("y", "out")
-        added = call.wide("y", "residuals") if given.residuals else call.compute.type(0)
-        masks: list[Array | None] = [None, None]
-        if training:
-            kept = call.reserve()
-            kept.begin()
-            kept.tape["live"][...], kept.tape["seen"][...] = call.live, call.seen
-            shapes = ((*call.live.shape[:2], call.spec.heads, *call.seen.shape[2:]), target.shape)
-            for number, (dropout, shape) in enumerate(zip(call.dropouts, shapes, strict=True)):
-                if dropout is not None:
-                    masks[number] = mask = np.empty(shape, call.compute)
-                    dropout.draw(call.api, [mask])
+        call.read_lengths(c_call.devSeqLengthsQO, c_call.devSeqLengthsKV)
+        values, weights, operands_checksum = call.operands()
+        target = call.view("y", "out")
+        residuals: Any = call.dtype.type(0)
+        if c_call.residuals:
+            residuals = call.read("y", "residuals")
+        reserve = None
+        softmax_mask = y_mask = None
+        if is_training:
+            reserve, (softmax_mask, y_mask) = call.begin_reserve()
         else:
-            call.space("workSpace", "workSpaceSizeInBytes", _workspace_bytes(call.spec))[:] = (
-                POISON_FREED
-            )
+            call.workspace()[:] = POISON_FREED
         with np.errstate(all="ignore"):
-            result, _ = call.forward(operands, weights, masks[0])
-            result = to_output(
-                (result if masks[1] is None else result * masks[1]) + added, target.dtype
-            )
-        steps = slice(None) if step < 0 else slice(step, step + 1)
-        target[:, :, steps] = result[:, :, steps]
-        if training:
-            kept.finish(Reserve.FORWARD, weightSpace=sums)
+            y = call.forward(values, weights, softmax_mask).y
+            if y_mask is not None:
+                y = y * y_mask
+            y = to_output(y + residuals, target.dtype)
+        written_steps = slice(None) if step < 0 else slice(step, step + 1)
+        target[:, :, written_steps] = y[:, :, written_steps]
+        if reserve is not None:
+            reserve.finish(Reserve.FORWARD, weightSpace=operands_checksum)
 
     return work
 
 
 @emulates("cudnnMultiHeadAttnBackwardData")
-def backward_data(given: SimpleNamespace) -> Any:
-    """Compute dq, dk and dv, and what the gradients of the weights need."""
-    call = _Call(given, "dqDesc", "dkDesc", "dvDesc", "doDesc")
+def backward_data(c_call: SimpleNamespace) -> Work:
+    """`cudnnMultiHeadAttnBackwardData`: compute dq, dk and dv, before the weights' gradients."""
+    call = _Call(c_call, "dqDesc", "dkDesc", "dvDesc", "doDesc")
 
     def work() -> None:
-        call.limit(given.devSeqLengthsDQDO, given.devSeqLengthsDKDV)
-        operands, weights, sums = call.operands()
-        kept = call.recall(Reserve.FORWARD, sums)
-        targets = [
-            call.view(name, f"d{argument}") for name, argument in zip("qkv", _OPERANDS, strict=True)
-        ]
+        call.read_lengths(c_call.devSeqLengthsDQDO, c_call.devSeqLengthsDKDV)
+        values, weights, operands_checksum = call.operands()
+        reserve = call.restore(Reserve.FORWARD, operands_checksum)
+        targets = {name: call.view(name, f"d{argument}") for name, argument in _ARGUMENTS.items()}
         with np.errstate(all="ignore"):
-            gradients, _ = call.backward(call.wide("y", "dout"), weights, operands)
-        dq, dk, dv = (
-            to_output(gradient, target.dtype)
-            for gradient, target in zip(gradients, targets, strict=True)
-        )
-        # An H200 leaves dq beyond the longest query as it was, unless a projection of the queries writes all of it.
-        written_steps = (
-            call.sizes[2] if "wq" in weights else np.count_nonzero(call.live.any((0, 1)))
-        )
-        targets[0][:, :, :written_steps] = dq[:, :, :written_steps]
-        targets[1][...] = dk
-        targets[2][...] = dv
-        kept.finish(Reserve.BACKWARD_DATA)
+            gradients, _ = call.backward(call.read("y", "dout"), weights, values)
+        outputs = {
+            name: to_output(gradient, targets[name].dtype) for name, gradient in gradients.items()
+        }
+        # An H200 leaves dq beyond the longest query as it was, unless a projection of the queries
+        # writes all of it.
+        written_steps = call.sizes[2]
+        if "wq" not in weights:
+            written_steps = int(np.count_nonzero(call.live_steps.any((0, 1))))
+        targets["q"][:, :, :written_steps] = outputs["q"][:, :, :written_steps]
+        targets["k"][...] = outputs["k"]
+        targets["v"][...] = outputs["v"]
+        reserve.finish(Reserve.BACKWARD_DATA)
 
     return work
 
 
 @emulates("cudnnMultiHeadAttnBackwardWeights")
-def backward_weights(given: SimpleNamespace) -> Any:
-    """Write the gradients of the weights, or add them to what is there."""
-    call = _Call(given, "qDesc", "kDesc", "vDesc", "doDesc")
-    if given.addGrad not in list(WgradMode):
-        raise bad(f"addGrad={given.addGrad}; allowed: {', '.join(WgradMode.__members__)}")
+def backward_weights(c_call: SimpleNamespace) -> Work:
+    """`cudnnMultiHeadAttnBackwardWeights`: write the gradients of the weights, or add them."""
+    call = _Call(c_call, "qDesc", "kDesc", "vDesc", "doDesc")
+    if c_call.addGrad not in list(WgradMode):
+        raise bad(f"addGrad={c_call.addGrad}; allowed: {', '.join(WgradMode.__members__)}")
 
     def work() -> None:
-        operands, weights, sums = call.operands()
-        call.recall(Reserve.BACKWARD_DATA, sums)
+        values, weights, operands_checksum = call.operands()
+        call.restore(Reserve.BACKWARD_DATA, operands_checksum)
         with np.errstate(all="ignore"):
-            _, gradients = call.backward(call.wide("y", "dout"), weights, operands)
+            _, gradients = call.backward(call.read("y", "dout"), weights, values)
         for name, target in call.weights("dweights").items():
-            old = target.astype(call.compute) if given.addGrad == WgradMode.ADD else 0
-            target[...] = to_output(old + gradients[name], target.dtype)
+            old_values: Any = 0
+            if c_call.addGrad == WgradMode.ADD:
+                old_values = target.astype(call.dtype)
+            target[...] = to_output(old_values + gradients[name], target.dtype)
 
     return work

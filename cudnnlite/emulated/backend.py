@@ -1,24 +1,21 @@
-"""Emulated backend descriptors: made, set, finalised and read as strictly as cuDNN does, by the generated table."""
+"""Emulated backend descriptors, made, set and read by the generated table as strictly as by cuDNN.
+
+`cudnnlite.emulated.finalization` makes them final.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from cudnnlite._raw.attributes import ATTRIBUTES, KINDS_SINCE
 from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
-from cudnnlite.emulated.api import EmulatedApi
-from cudnnlite.emulated.registry import RefusalError, bad, emulates, unsupported
+from cudnnlite.emulated.registry import EmulationState, RefusalError, bad, emulates, unsupported
 from cudnnlite.enums import DataType, Status, is_choice
-from cudnnlite.graph.attributes import C_TYPES, ENUMS_OF_ATTRIBUTES, REQUIRED
+from cudnnlite.graph.attributes import C_TYPES, ENUMS_OF_ATTRIBUTES
 
-Finalizer = Callable[["Native"], None]
-FINALIZERS: dict[
-    str, Finalizer
-] = {}  # by kind: what cuDNN works out when a descriptor becomes final
-# what cuDNN fills in; such attributes cannot be set
+# Attributes that cuDNN fills in, and that cannot be set.
 _READ_ONLY = {
     "ENGINEHEUR": {"results"},
     "ENGINE": {"knob_info", "numerical_note", "behavior_note", "layout_info"},
@@ -28,179 +25,174 @@ _READ_ONLY = {
 }
 
 
-class Native:
-    """What an emulated `cudnnBackendDescriptor_t` points at.
+class BackendObject:
+    """The object behind an emulated `cudnnBackendDescriptor_t`.
 
     Attributes
     ----------
     kind : str
-        Of which kind it is.
-    values : dict
-        Its attributes by name: a list of C values, of `Native` for descriptors.
-    final : bool
-        Whether it was finalised, so that it does not change any more.
-    made : object
-        What its finalizer worked out for those that refer to it.
+        Its kind, as the generated table names it.
+    attributes : dict
+        By name, a list of C values, or of `BackendObject` for descriptors.
+    is_final : bool
+        Whether it was finalised, after which it does not change.
+    content : object
+        What finalising worked out for the objects that refer to it.
     """
 
     def __init__(self, kind: str) -> None:
-        self._cell = ctypes.create_string_buffer(64)  # its address is the descriptor
-        self.address = ctypes.addressof(self._cell)
+        # The address of the buffer is the descriptor.
+        self._buffer = ctypes.create_string_buffer(64)
+        self.address = ctypes.addressof(self._buffer)
         self.kind = kind
         self.clear()
 
     def clear(self) -> None:
-        """Make it as it was when it was created."""
-        self.values: dict[str, list[Any]] = {}
-        self.final = False
-        self.made: Any = None
+        """Return to the state after creation."""
+        self.attributes: dict[str, list[Any]] = {}
+        self.is_final = False
+        self.content: Any = None
 
-    def one(self, name: str, default: Any = None) -> Any:
+    def value(self, name: str, default: Any = None) -> Any:
         """Return an attribute that has one value."""
-        return self.values[name][0] if name in self.values else default
+        return self.attributes[name][0] if name in self.attributes else default
 
-    def fill(self, **values: list[Any]) -> Native:
-        """Set attributes as cuDNN does itself, and make it final."""
-        self.values.update(values)
-        self.final = True
+    def finalize_with(self, **attributes: list[Any]) -> BackendObject:
+        """Set attributes, read-only ones too, and make it final."""
+        self.attributes.update(attributes)
+        self.is_final = True
         return self
 
-    def become(self, other: Native) -> None:
-        """Take over what another descriptor of the same kind says."""
-        self.values, self.final, self.made = dict(other.values), other.final, other.made
+    def copy_from(self, other: BackendObject) -> None:
+        """Become a copy of another object of the same kind."""
+        self.attributes = dict(other.attributes)
+        self.is_final = other.is_final
+        self.content = other.content
 
 
-def finalizes(kind: str) -> Callable[[Finalizer], Finalizer]:
-    """Register what is done when a descriptor of a kind becomes final."""
-
-    def register(finalizer: Finalizer) -> Finalizer:
-        FINALIZERS[kind] = finalizer
-        return finalizer
-
-    return register
-
-
-def native(api: EmulatedApi, descriptor: Any, kind: str | None = None) -> Native:
-    """Return what a descriptor points at; RefusalError if it is none, or one of another kind."""
-    found = api.backend.get(getattr(descriptor, "value", descriptor) or 0)
-    if found is None:
+def backend_object(api: EmulationState, descriptor: Any) -> BackendObject:
+    """Return the object behind a descriptor; RefusalError if there is none."""
+    address = getattr(descriptor, "value", descriptor) or 0
+    if address not in api.backend:
         raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "not a live backend descriptor")
-    if kind is not None and not (found.kind == kind and found.final):
-        raise bad(f"{found.kind}, {'' if found.final else 'not '}final; wanted a final {kind}")
-    return found  # type: ignore[no-any-return]
+    target: BackendObject = api.backend[address]
+    return target
+
+
+def final_object(api: EmulationState, descriptor: Any, kind: str) -> BackendObject:
+    """Return the object behind a descriptor; RefusalError unless it is a final one of a kind."""
+    target = backend_object(api, descriptor)
+    if target.kind != kind or not target.is_final:
+        state = "final" if target.is_final else "not final"
+        raise bad(f"{target.kind}, {state}; wanted a final {kind}")
+    return target
 
 
 @emulates("cudnnBackendCreateDescriptor")
-def create(given: SimpleNamespace) -> None:
-    """Make a descriptor."""
-    member = BackendDescriptorType(given.descriptorType)
+def create(c_call: SimpleNamespace) -> None:
+    """`cudnnBackendCreateDescriptor`: make a descriptor."""
+    member = BackendDescriptorType(c_call.descriptorType)
     if member.name not in BackendDescriptorType.__members__:
-        raise unsupported(f"descriptor type {given.descriptorType}")
-    if given.api.library.version < KINDS_SINCE.get(member.name, 0):
+        raise unsupported(f"descriptor type {c_call.descriptorType}")
+    if c_call.api.library.version < KINDS_SINCE.get(member.name, 0):
         raise RefusalError(Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "unknown descriptor type")
-    made = Native(member.name)
-    given.api.backend[made.address] = made
-    given.descriptor[0] = type(given.descriptor[0])(made.address)
+    new_object = BackendObject(member.name)
+    c_call.api.backend[new_object.address] = new_object
+    c_call.descriptor[0] = type(c_call.descriptor[0])(new_object.address)
 
 
 @emulates("cudnnBackendDestroyDescriptor")
-def destroy(given: SimpleNamespace) -> None:
-    """Forget a descriptor."""
-    del given.api.backend[native(given.api, given.descriptor).address]
+def destroy(c_call: SimpleNamespace) -> None:
+    """`cudnnBackendDestroyDescriptor`: destroy a descriptor."""
+    del c_call.api.backend[backend_object(c_call.api, c_call.descriptor).address]
 
 
 @emulates("cudnnBackendInitialize")
-def initialize(given: SimpleNamespace) -> None:
-    """Begin anew with a descriptor."""
-    native(given.api, given.descriptor).clear()
+def initialize(c_call: SimpleNamespace) -> None:
+    """`cudnnBackendInitialize`: return a descriptor to the state after creation."""
+    backend_object(c_call.api, c_call.descriptor).clear()
 
 
-def _attribute(given: SimpleNamespace, found: Native, count: int) -> tuple[str, str]:
+def _attribute(c_call: SimpleNamespace, target: BackendObject, count: int) -> tuple[str, str]:
     """Return the name and the type of the attribute that a call is about, if it fits the table."""
-    number = given.attributeName
-    by_number = {attribute[0]: name for name, attribute in ATTRIBUTES.get(found.kind, {}).items()}
+    number = c_call.attributeName
+    table = ATTRIBUTES.get(target.kind, {})
+    by_number = {attribute[0]: name for name, attribute in table.items()}
     if number not in by_number:
-        raise unsupported(f"{found.kind} has no attribute {number}")
+        raise unsupported(f"{target.kind} has no attribute {number}")
     name = by_number[number]
-    _, usual, many = ATTRIBUTES[found.kind][name]
-    kind = BackendAttributeType(given.attributeType).name
-    if kind not in ((usual, "DOUBLE") if usual == "FLOAT" else (usual,)):
+    _, table_type, is_list = table[name]
+    type_name = BackendAttributeType(c_call.attributeType).name
+    allowed_types = (table_type, "DOUBLE") if table_type == "FLOAT" else (table_type,)
+    if type_name not in allowed_types:
         raise RefusalError(
-            Status.BAD_PARAM_ATTRIBUTE_TYPE, f"{found.kind}.{name} is {usual}, not {kind}"
+            Status.BAD_PARAM_ATTRIBUTE_TYPE,
+            f"{target.kind}.{name} is {table_type}, not {type_name}",
         )
-    if not many and count > 1:
-        raise bad(f"{found.kind}.{name} has one value, not {count}")
-    return name, kind
+    if not is_list and count > 1:
+        raise bad(f"{target.kind}.{name} has one value, not {count}")
+    return name, type_name
 
 
 @emulates("cudnnBackendSetAttribute")
-def set_attribute(given: SimpleNamespace) -> None:
-    """Set an attribute."""
-    found, count, elements = (
-        native(given.api, given.descriptor),
-        given.elementCount,
-        given.arrayOfElements,
-    )
-    name, type_name = _attribute(given, found, count)
-    if found.final:
-        raise bad(f"{found.kind} is final")
-    if name in _READ_ONLY.get(found.kind, ()):
-        raise bad(f"{found.kind}.{name} cannot be set")
+def set_attribute(c_call: SimpleNamespace) -> None:
+    """`cudnnBackendSetAttribute`: set an attribute."""
+    target = backend_object(c_call.api, c_call.descriptor)
+    count = c_call.elementCount
+    elements = c_call.arrayOfElements
+    name, type_name = _attribute(c_call, target, count)
+    if target.is_final:
+        raise bad(f"{target.kind} is final")
+    if name in _READ_ONLY.get(target.kind, ()):
+        raise bad(f"{target.kind}.{name} cannot be set")
     if count < 1 or not elements:
         raise RefusalError(
-            Status.BAD_PARAM_NULL_POINTER, f"{found.kind}.{name}: {count} values at {elements}"
+            Status.BAD_PARAM_NULL_POINTER, f"{target.kind}.{name}: {count} values at {elements}"
         )
     values = list((C_TYPES.get(type_name, ctypes.c_int) * count).from_address(elements))
+    target.attributes[name] = _checked_values(
+        c_call.api, f"{target.kind}.{name}", type_name, values
+    )
+
+
+def _checked_values(
+    api: EmulationState, attribute: str, type_name: str, values: list[Any]
+) -> list[Any]:
+    """Return the values of an attribute, with objects for descriptors, if they are allowed."""
     if type_name == "BACKEND_DESCRIPTOR":
-        values = [native(given.api, value) for value in values]
-        if not all(value.final for value in values):
-            raise RefusalError(Status.BAD_PARAM_NOT_FINALIZED, f"{found.kind}.{name} is not final")
-    if type_name == "HANDLE" and values[0] not in given.api.handles:
-        raise bad(f"{found.kind}.{name} is not a live handle of the emulated device")
+        objects = [backend_object(api, value) for value in values]
+        if not all(member.is_final for member in objects):
+            raise RefusalError(Status.BAD_PARAM_NOT_FINALIZED, f"{attribute} is not final")
+        return objects
+    if type_name == "HANDLE" and values[0] not in api.handles:
+        raise bad(f"{attribute} is not a live handle of the emulated device")
     # cuDNN takes any number here, and may compute with it.
     enum = DataType if type_name == "DATA_TYPE" else ENUMS_OF_ATTRIBUTES.get(type_name)
     if enum is not None and not all(is_choice(enum(value)) for value in values):
-        raise bad(f"{found.kind}.{name}={values} is not of {enum.__name__}")
-    found.values[name] = values
-
-
-@emulates("cudnnBackendFinalize")
-def finalize(given: SimpleNamespace) -> None:
-    """Check a descriptor, and make it final."""
-    found = native(given.api, given.descriptor)
-    if found.final:
-        raise bad(f"{found.kind} is final")
-    missing = [name for name in REQUIRED.get(found.kind, ()) if name not in found.values]
-    if missing:
-        raise bad(f"{found.kind} lacks {', '.join(missing)}")
-    if found.kind not in FINALIZERS:
-        raise unsupported(f"the emulated device has no graphs with {found.kind}")
-    FINALIZERS[found.kind](found)
-    found.final = True
+        raise bad(f"{attribute}={values} is not of {enum.__name__}")
+    return values
 
 
 @emulates("cudnnBackendGetAttribute")
-def get_attribute(given: SimpleNamespace) -> None:
-    """Tell an attribute; descriptors are written into those that the caller made."""
-    found, room, elements = (
-        native(given.api, given.descriptor),
-        given.requestedElementCount,
-        given.arrayOfElements,
-    )
-    name, type_name = _attribute(given, found, 1)
-    if not found.final:
-        raise RefusalError(Status.BAD_PARAM_NOT_FINALIZED, f"{found.kind} is not final")
-    values = found.values.get(name, [])
-    given.elementCount[0] = len(values)
-    if not room or not elements:
+def get_attribute(c_call: SimpleNamespace) -> None:
+    """`cudnnBackendGetAttribute`: write an attribute, descriptors into those of the caller."""
+    source = backend_object(c_call.api, c_call.descriptor)
+    capacity = c_call.requestedElementCount
+    elements = c_call.arrayOfElements
+    name, type_name = _attribute(c_call, source, 1)
+    if not source.is_final:
+        raise RefusalError(Status.BAD_PARAM_NOT_FINALIZED, f"{source.kind} is not final")
+    values = source.attributes.get(name, [])
+    c_call.elementCount[0] = len(values)
+    if not capacity or not elements:
         return
-    values = values[:room]
-    array = (C_TYPES.get(type_name, ctypes.c_int) * room).from_address(elements)
+    values = values[:capacity]
+    array = (C_TYPES.get(type_name, ctypes.c_int) * capacity).from_address(elements)
     if type_name != "BACKEND_DESCRIPTOR":
         array[: len(values)] = values
         return
     for address, value in zip(array, values, strict=False):
-        target = native(given.api, address)
+        target = backend_object(c_call.api, address)
         if target.kind != value.kind:
-            raise bad(f"{found.kind}.{name} is {value.kind}, not {target.kind}")
-        target.become(value)
+            raise bad(f"{source.kind}.{name} is {value.kind}, not {target.kind}")
+        target.copy_from(value)

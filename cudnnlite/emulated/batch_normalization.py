@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,40 +9,89 @@ import numpy as np
 
 from cudnnlite._raw.enums import BatchNormOps
 from cudnnlite.descriptors import TensorDescriptor
-from cudnnlite.emulated.operation import Array, Call, bits_bytes, computes, in_one_layout
+from cudnnlite.emulated.operation import (
+    Array,
+    Call,
+    Values,
+    computes,
+    nbytes_of_bits,
+    why_not_one_layout,
+)
 from cudnnlite.emulated.registry import emulates
 from cudnnlite.enums import BatchNormMode, Status
+from cudnnlite.problems import batch_normalization as declarations
 from cudnnlite.problems.operation import FLOATS
 from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.layers import ActivationSpec
+
+_WORKSPACE = 1592  # bytes that an H200 wants for small images; it wants more for larger ones
+_IMAGES = ("x", "y", "dy", "dx")
 
 
 def _axes(x: Array, mode: BatchNormMode) -> tuple[int, ...]:
-    return (0,) if mode == BatchNormMode.PER_ACTIVATION else (0, *range(2, x.ndim))
+    if mode == BatchNormMode.PER_ACTIVATION:
+        return (0,)
+    return (0, *range(2, x.ndim))
 
 
-def _channels_first(spec: TensorSpec) -> bool:
-    """Tell whether the axes lie in memory in their order, with gaps or without."""
-    steps = [stride for size, stride in zip(spec.shape, spec.strides, strict=True) if size > 1]
-    return steps == sorted(steps, reverse=True)
+def _has_channels_first(spec: TensorSpec) -> bool:
+    """Return whether the axes have their order in memory too, with gaps or without."""
+    strides = [stride for size, stride in zip(spec.shape, spec.strides, strict=True) if size > 1]
+    return strides == sorted(strides, reverse=True)
 
 
-def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """SPATIAL takes images with gaps beside packed ones, channels first; PER_ACTIVATION takes channels first alone."""
-    images = {name: spec for name, spec in specs.items() if name in ("x", "y", "dy", "dx")}
-    first = all(_channels_first(spec) for spec in specs.values())
-    if options["mode"] == BatchNormMode.SPATIAL and first:
-        return ""
-    if options["mode"] == BatchNormMode.PER_ACTIVATION and not first:
+def _why_refused(specs: Values, options: Values) -> str | None:
+    """Return why an H200 refuses layouts, without an activation.
+
+    SPATIAL takes images with gaps beside packed ones, if the channels come first; PER_ACTIVATION
+    takes no images but those with channels first.
+    """
+    mode = options["mode"]
+    channels_first = all(_has_channels_first(spec) for spec in specs.values())
+    if mode == BatchNormMode.SPATIAL and channels_first:
+        return None
+    if mode == BatchNormMode.PER_ACTIVATION and not channels_first:
         return "PER_ACTIVATION: the channels do not come first"
-    return in_one_layout(images, options)
+    images = {name: spec for name, spec in specs.items() if name in _IMAGES}
+    return why_not_one_layout(images, options)
 
 
-def _inference_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    return "" if options["mode"] == BatchNormMode.SPATIAL else _refused(specs, options)
+def _why_inference_refused(specs: Values, options: Values) -> str | None:
+    if options["mode"] == BatchNormMode.SPATIAL:
+        return None
+    return _why_refused(specs, options)
+
+
+def _why_fused_refused(specs: Values, options: Values) -> str | None:
+    """Refuse channels that are not next to each other in memory, also a single channel."""
+    if specs["x"].strides[1] == 1:
+        return None
+    return "the channels come first"
+
+
+def _training_workspace(specs: Values) -> int:
+    """`cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize`: return the bytes."""
+    return _WORKSPACE
+
+
+def _backward_workspace(specs: Values) -> int:
+    """`cudnnGetBatchNormalizationBackwardExWorkspaceSize`: return the bytes."""
+    return _WORKSPACE
+
+
+@emulates("cudnnGetBatchNormalizationTrainingExReserveSpaceSize")
+def reserve_size(c_call: SimpleNamespace) -> None:
+    """`cudnnGetBatchNormalizationTrainingExReserveSpaceSize`: with an addition a bit a value."""
+    count = TensorDescriptor.read(c_call.api.real, c_call.xDesc).size
+    has_addition = c_call.bnOps == BatchNormOps.BN_ADD_ACTIVATION
+    c_call.sizeInBytes[0] = nbytes_of_bits(count) if has_addition else 0
 
 
 @computes(
-    "batch_normalization_inference", dtypes=FLOATS, alike=("x", "y"), refuse=_inference_refused
+    declarations.INFERENCE,
+    dtypes=FLOATS,
+    same_dtype=("x", "y"),
+    why_refused=_why_inference_refused,
 )
 def inference(
     x: Array,
@@ -54,46 +102,92 @@ def inference(
     mode: BatchNormMode,
     epsilon: float,
 ) -> Array:
-    """Return the normalised values."""
+    """`cudnnBatchNormalizationForwardInference`: return the normalised values."""
     return np.asarray(scale * (x - mean) / np.sqrt(variance + x.dtype.type(epsilon)) + bias)
 
 
-@emulates("cudnnGetBatchNormalizationTrainingExReserveSpaceSize")
-def reserve_size(given: SimpleNamespace) -> None:
-    """Tell how large the reserve space is: with an addition a bit for each value."""
-    count = TensorDescriptor.read(given.api.real, given.xDesc).size
-    given.sizeInBytes[0] = bits_bytes(count) if given.bnOps == BatchNormOps.BN_ADD_ACTIVATION else 0
-
-
+@computes(
+    declarations.TRAINING,
+    dtypes=FLOATS,
+    same_dtype=("x", "y"),
+    why_refused=_why_refused,
+    workspace=_training_workspace,
+)
 def training(
     x: Array,
     scale: Array,
     bias: Array,
-    *given: Array,
+    running_mean: Array,
+    running_var: Array,
     mode: BatchNormMode,
     momentum: float,
     epsilon: float,
-    activation: Any = None,
-    call: Any = None,
 ) -> tuple[Array, ...]:
-    """Return the normalised values, the batch's mean and inverse deviation, and the running statistics.
-
-    With an activation through a relu; with a z, which is added before, the reserve space notes what was positive.
-    """
-    *z, running_mean, running_var = given
-    axes, new = _axes(x, mode), x.dtype.type(momentum)
-    mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
-    inverse = 1 / np.sqrt(variance + x.dtype.type(epsilon))
+    """`cudnnBatchNormalizationForwardTrainingEx`: return values, batch and running statistics."""
+    axes = _axes(x, mode)
+    weight = x.dtype.type(momentum)
+    mean = x.mean(axes, keepdims=True)
+    variance = x.var(axes, keepdims=True)
+    inverse_deviation = 1 / np.sqrt(variance + x.dtype.type(epsilon))
     count = x.size // mean.size
     unbiased = variance * x.dtype.type(count / max(count - 1, 1))
-    running = ((1 - new) * running_mean + new * mean, (1 - new) * running_var + new * unbiased)
-    y = scale * (x - mean) * inverse + bias
-    if z:
-        y = y + z[0]
-        call.reserve(bits_bytes(x.size))[:] = np.packbits(y > 0)
-    return (y if activation is None else np.maximum(y, 0), mean, inverse, *running)
+    y = scale * (x - mean) * inverse_deviation + bias
+    new_mean = (1 - weight) * running_mean + weight * mean
+    new_var = (1 - weight) * running_var + weight * unbiased
+    return y, mean, inverse_deviation, new_mean, new_var
 
 
+@computes(
+    declarations.TRAINING_RELU,
+    dtypes=FLOATS,
+    same_dtype=("x", "y"),
+    why_refused=_why_fused_refused,
+    refusal_status=Status.NOT_SUPPORTED,
+    workspace=_training_workspace,
+)
+def training_relu(
+    *operands: Array, activation: ActivationSpec, call: Call, **options: Any
+) -> tuple[Array, ...]:
+    """`cudnnBatchNormalizationForwardTrainingEx`: return the same, with a relu behind it."""
+    y, *statistics = training(*operands, **options)
+    return np.maximum(y, 0), *statistics
+
+
+@computes(
+    declarations.TRAINING_ADD_RELU,
+    dtypes=FLOATS,
+    same_dtype=("x", "y", "z"),
+    why_refused=_why_fused_refused,
+    refusal_status=Status.NOT_SUPPORTED,
+    workspace=_training_workspace,
+)
+def training_add_relu(
+    x: Array,
+    scale: Array,
+    bias: Array,
+    z: Array,
+    *running: Array,
+    activation: ActivationSpec,
+    call: Call,
+    **options: Any,
+) -> tuple[Array, ...]:
+    """`cudnnBatchNormalizationForwardTrainingEx`: return the same, with z added before the relu.
+
+    The reserve space notes which values are positive.
+    """
+    y, *statistics = training(x, scale, bias, *running, **options)
+    y = y + z
+    call.reserve(nbytes_of_bits(x.size))[:] = np.packbits(y > 0)
+    return np.maximum(y, 0), *statistics
+
+
+@computes(
+    declarations.BACKWARD,
+    dtypes=FLOATS,
+    same_dtype=("x", "dy", "dx"),
+    why_refused=_why_refused,
+    workspace=_backward_workspace,
+)
 def backward(
     x: Array,
     dy: Array,
@@ -102,15 +196,26 @@ def backward(
     saved_inv_variance: Array,
     mode: BatchNormMode,
     epsilon: float,
-) -> tuple[Array, ...]:
-    """Return the gradients of x, scale and bias."""
-    axes, normal = _axes(x, mode), (x - saved_mean) * saved_inv_variance
-    dbias, dscale = dy.sum(axes, keepdims=True), (dy * normal).sum(axes, keepdims=True)
+) -> tuple[Array, Array, Array]:
+    """`cudnnBatchNormalizationBackwardEx`: return the gradients of x, scale and bias."""
+    axes = _axes(x, mode)
+    normalised = (x - saved_mean) * saved_inv_variance
+    dbias = dy.sum(axes, keepdims=True)
+    dscale = (dy * normalised).sum(axes, keepdims=True)
     count = x.dtype.type(x.size // dbias.size)
-    return scale * saved_inv_variance * (dy - (dbias + normal * dscale) / count), dscale, dbias
+    centred = dy - (dbias + normalised * dscale) / count
+    return scale * saved_inv_variance * centred, dscale, dbias
 
 
-def fused_backward(
+@computes(
+    declarations.BACKWARD_RELU,
+    dtypes=FLOATS,
+    same_dtype=("x", "dy", "dx", "y"),
+    why_refused=_why_fused_refused,
+    refusal_status=Status.NOT_SUPPORTED,
+    workspace=_backward_workspace,
+)
+def backward_relu(
     x: Array,
     dy: Array,
     scale: Array,
@@ -118,44 +223,41 @@ def fused_backward(
     saved_inv_variance: Array,
     y: Array,
     bias: Array,
+    activation: ActivationSpec,
     call: Call,
-    activation: Any,
     **options: Any,
-) -> tuple[Array, ...]:
-    """Return the same through the relu; with an addition the gradient of z too: the reserve space says what was positive."""
-    added = "dz" in call.specs
-    positive = (
-        call.kept_bits(x.shape)
-        if added
-        else scale * (x - saved_mean) * saved_inv_variance + bias > 0
-    )
-    dz = np.where(positive, dy, 0)
-    return (
-        *backward(x, dz, scale, saved_mean, saved_inv_variance, **options),
-        *([dz] if added else []),
-    )
+) -> tuple[Array, Array, Array]:
+    """`cudnnBatchNormalizationBackwardEx`: return the same gradients through the relu."""
+    is_positive = scale * (x - saved_mean) * saved_inv_variance + bias > 0
+    dz = np.where(is_positive, dy, 0)
+    dx, dscale, dbias = backward(x, dz, scale, saved_mean, saved_inv_variance, **options)
+    return dx, dscale, dbias
 
 
-def _fused_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Refuse channels that do not lie next to each other, also where there is one."""
-    return "" if specs["x"].strides[1] == 1 else "the channels come first"
+@computes(
+    declarations.BACKWARD_ADD_RELU,
+    dtypes=FLOATS,
+    same_dtype=("x", "dy", "dx", "dz", "y"),
+    why_refused=_why_fused_refused,
+    refusal_status=Status.NOT_SUPPORTED,
+    workspace=_backward_workspace,
+)
+def backward_add_relu(
+    x: Array,
+    dy: Array,
+    scale: Array,
+    saved_mean: Array,
+    saved_inv_variance: Array,
+    y: Array,
+    bias: Array,
+    activation: ActivationSpec,
+    call: Call,
+    **options: Any,
+) -> tuple[Array, Array, Array, Array]:
+    """`cudnnBatchNormalizationBackwardEx`: return the same gradients, and that of z.
 
-
-_WORKSPACE = 1592  # what an H200 wants for small images; for larger ones more
-for _name, _read, _written in (("", (), ()), ("_relu", (), ()), ("_add_relu", ("z",), ("dz",))):
-    for _way, _compute, _alike in (
-        ("training", training, ("x", "y", *_read)),
-        (
-            "backward",
-            fused_backward if _name else backward,
-            ("x", "dy", "dx", *_written, *(["y"] if _name else [])),
-        ),
-    ):
-        computes(
-            f"batch_normalization_{_way}{_name}",
-            dtypes=FLOATS,
-            alike=_alike,
-            refuse=_fused_refused if _name else _refused,
-            refused=Status.NOT_SUPPORTED if _name else Status.BAD_PARAM,
-            workspace=lambda specs: _WORKSPACE,
-        )(_compute)
+    The reserve space says which values are positive.
+    """
+    dz = np.where(call.reserved_bits(x.shape), dy, 0)
+    dx, dscale, dbias = backward(x, dz, scale, saved_mean, saved_inv_variance, **options)
+    return dx, dscale, dbias, dz

@@ -1,17 +1,18 @@
-"""Emulated pointwise operations behind a convolution: what they compute, and which chains of them an H200 has engines for.
+"""Emulated pointwise operations behind a convolution, and which of them an H200 has engines for.
 
-The rules reproduce a table recorded on an H200 with cuDNN 9.19 (tests/emulated/data/graphs.json): what is not in it is refused.
+The rules reproduce a table recorded on an H200 with cuDNN 9.19 (tests/emulated/data/graphs.json):
+what is not in it is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cudnnlite._raw.enums import PointwiseMode
-from cudnnlite.emulated.backend import Native, finalizes
+from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.registry import bad, unsupported
 from cudnnlite.enums import ConvolutionMode, DataType, TensorFormat
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
@@ -22,11 +23,8 @@ BINARY: Mapping[PointwiseMode, Callable[..., Array]] = {
     PointwiseMode.ADD: np.add,
     PointwiseMode.MUL: np.multiply,
 }
-_COEFFICIENTS = {
-    "relu_upper_clip": np.inf,
-    "elu_alpha": 1.0,
-    "swish_beta": 1.0,
-}  # by attribute: what it is if not set
+# Attributes of activations, with the values that they have if they are not set.
+_COEFFICIENTS = {"relu_upper_clip": np.inf, "elu_alpha": 1.0, "swish_beta": 1.0}
 UNARY: Mapping[PointwiseMode, Callable[..., Array]] = {
     PointwiseMode.IDENTITY: lambda x, upper, alpha, beta: x,
     PointwiseMode.RELU_FWD: lambda x, upper, alpha, beta: np.clip(x, 0, upper),
@@ -37,6 +35,7 @@ UNARY: Mapping[PointwiseMode, Callable[..., Array]] = {
         np.maximum(x, 0) + alpha * np.expm1(np.minimum(x, 0))
     ),
 }
+# Activations that the engines for a convolution with a bias have built in.
 _BUILT_IN = {
     PointwiseMode.RELU_FWD,
     PointwiseMode.TANH_FWD,
@@ -45,108 +44,171 @@ _BUILT_IN = {
 }
 
 
-def spec_of(tensor: Native) -> TensorSpec:
+def spec_of(tensor: BackendObject) -> TensorSpec:
     """Return the spec of a "TENSOR"; ArgumentError if there is none."""
-    dims, strides = (tuple(tensor.values[name]) for name in ("dimensions", "strides"))
-    return TensorSpec(dims, DataType(tensor.one("data_type")), strides=strides)
+    shape = tuple(tensor.attributes["dimensions"])
+    strides = tuple(tensor.attributes["strides"])
+    return TensorSpec(shape, DataType(tensor.value("data_type")), strides=strides)
 
 
-@finalizes("POINTWISE")
-def _check_mode(pointwise: Native) -> None:
-    """Refuse a "POINTWISE" of a mode, or with an attribute, that nothing is known of."""
-    mode = PointwiseMode(pointwise.one("mode"))
+def mode_of(operation: BackendObject) -> PointwiseMode:
+    """Return the mode of an "OPERATION_POINTWISE"."""
+    return PointwiseMode(operation.value("pw_descriptor").value("mode"))
+
+
+def check_mode(pointwise: BackendObject) -> None:
+    """Refuse a "POINTWISE" of an unknown mode, or with an unknown attribute."""
+    mode = PointwiseMode(pointwise.value("mode"))
     if mode not in BINARY and mode not in UNARY:
-        raise unsupported(f"pointwise mode {pointwise.one('mode')}")
-    known = {"mode", "math_prec", "nan_propagation", *_COEFFICIENTS}
-    if unknown := pointwise.values.keys() - known:
-        raise unsupported(f"the emulated device knows nothing of {', '.join(sorted(unknown))}")
+        raise unsupported(f"pointwise mode {pointwise.value('mode')}")
+    allowed = {"mode", "math_prec", "nan_propagation", *_COEFFICIENTS}
+    unknown = sorted(pointwise.attributes.keys() - allowed)
+    if unknown:
+        raise unsupported(f"the emulated device knows nothing of {', '.join(unknown)}")
 
 
-@finalizes("OPERATION_POINTWISE")
-def _check_operation(operation: Native) -> None:
+def check_operation(operation: BackendObject) -> None:
     """Refuse an "OPERATION_POINTWISE" that lacks an operand, or has one too many."""
-    binary = PointwiseMode(operation.one("pw_descriptor").one("mode")) in BINARY
-    needed = {"xdesc", "ydesc"} | ({"bdesc"} if binary else set())
-    if missing := sorted(needed - operation.values.keys()):
+    needed = {"xdesc", "ydesc"}
+    if mode_of(operation) in BINARY:
+        needed.add("bdesc")
+    missing = sorted(needed - operation.attributes.keys())
+    if missing:
         raise bad(f"OPERATION_POINTWISE lacks {', '.join(missing)}")
-    if many := sorted(operation.values.keys() - needed - {"pw_descriptor", "alpha1", "alpha2"}):
-        raise bad(f"OPERATION_POINTWISE has {', '.join(many)}")
+    allowed = needed | {"pw_descriptor", "alpha1", "alpha2"}
+    superfluous = sorted(operation.attributes.keys() - allowed)
+    if superfluous:
+        raise bad(f"OPERATION_POINTWISE has {', '.join(superfluous)}")
 
 
-def computed(operation: Native, x: Array, b: Array | None = None) -> Array:
-    """Return what a pointwise operation makes of its operands."""
-    steps = operation.one("pw_descriptor")
-    mode = PointwiseMode(steps.one("mode"))
-    if mode == PointwiseMode.RELU_FWD and not steps.one("nan_propagation"):
-        x = np.where(np.isnan(x), x.dtype.type(0), x)
+def compute_pointwise(operation: BackendObject, x: Array, b: Array | None = None) -> Array:
+    """Return the result of a pointwise operation."""
+    pointwise = operation.value("pw_descriptor")
+    mode = mode_of(operation)
+    to_dtype = x.dtype.type
+    if mode == PointwiseMode.RELU_FWD and not pointwise.value("nan_propagation"):
+        x = np.where(np.isnan(x), to_dtype(0), x)
     if b is None:
-        return UNARY[mode](
-            x, *(x.dtype.type(steps.one(name, usual)) for name, usual in _COEFFICIENTS.items())
-        )
-    alphas = (x.dtype.type(operation.one(name, 1.0)) for name in ("alpha1", "alpha2"))
-    return BINARY[mode](*(alpha * value for alpha, value in zip(alphas, (x, b), strict=True)))
+        coefficients = [
+            to_dtype(pointwise.value(name, default)) for name, default in _COEFFICIENTS.items()
+        ]
+        return UNARY[mode](x, *coefficients)
+    alpha1 = to_dtype(operation.value("alpha1", 1.0))
+    alpha2 = to_dtype(operation.value("alpha2", 1.0))
+    return BINARY[mode](alpha1 * x, alpha2 * b)
 
 
-def refusal(
-    x: TensorSpec,
-    w: FilterSpec,
-    conv: ConvolutionSpec,
-    scalars: tuple[float, float],
-    chain: tuple[Native, ...],
-    *,
-    narrow: bool,
-) -> str:
-    """Return why an H200 has no engine for a convolution with pointwise operations behind it; empty if it has one.
+class FusedConvolution(NamedTuple):
+    """A convolution with pointwise operations behind it, as far as engines depend on it.
 
-    `scalars` are the convolution's alpha and beta, `chain` the operations behind it in order, and `narrow` tells whether it
-    is an engine that multiplies on tensor cores.
+    `alpha` and `beta` are the convolution's; `chain` has the operations in order.
     """
-    wide = DataType.DOUBLE if x.dtype == DataType.DOUBLE else DataType.FLOAT
-    y = spec_of(chain[-1].one("ydesc"))
-    betweens = {spec_of(operation.one("xdesc")).dtype for operation in chain}
-    precisions = {DataType(operation.one("pw_descriptor").one("math_prec")) for operation in chain}
-    if scalars != (1.0, 0.0):
+
+    x: TensorSpec
+    w: FilterSpec
+    conv: ConvolutionSpec
+    alpha: float
+    beta: float
+    chain: Sequence[BackendObject]
+
+    @property
+    def y(self) -> TensorSpec:
+        """The result of the last operation."""
+        return spec_of(self.chain[-1].value("ydesc"))
+
+
+def why_no_fused_engine(problem: FusedConvolution, *, uses_tensor_cores: bool) -> str | None:
+    """Return why an H200 has no such engine for a fused convolution, or None if it has one."""
+    chain, y = problem.chain, problem.y
+    if (problem.alpha, problem.beta) != (1.0, 0.0):
         return "a scalar at the convolution, with operations behind it"
-    if {conv.compute_type} | betweens | precisions != {wide}:
-        return f"operations behind a convolution are computed in {wide.name}, and so are the tensors between"
-    kinds = [_kind(operation, y) for operation in chain]
-    operands = {y.dtype} | {
-        spec_of(operation.one("bdesc")).dtype for operation in chain if "bdesc" in operation.values
+    reason = _why_not_one_precision(problem)
+    if reason is not None:
+        return reason
+    classes = [_class_of(operation, y) for operation in chain]
+    dtypes = {y.dtype} | {
+        spec_of(operation.value("bdesc")).dtype
+        for operation in chain
+        if "bdesc" in operation.attributes
     }
-    if "" in kinds or operands != {x.dtype}:
-        return "an operand of another type, layout or shape than the result's, a value for each channel, or one value"
-    alphas = [(operation.one("alpha1", 1.0), operation.one("alpha2", 1.0)) for operation in chain]
-    rest = kinds[1:] if kinds[0] == "added image" else kinds
-    built_in = rest in (["added channels"], ["added channels", "built in"])
-    if built_in and {(1.0, 1.0), *alphas[len(kinds) - len(rest) :]} == {(1.0, 1.0)}:
-        return ""  # the addition of an image may have scalars
-    if {*alphas} != {(1.0, 1.0)}:
+    if None in classes or dtypes != {problem.x.dtype}:
+        return (
+            "an operand of another type, layout or shape than the result's, a value for each "
+            "channel, or one value"
+        )
+    alphas = [
+        (operation.value("alpha1", 1.0), operation.value("alpha2", 1.0)) for operation in chain
+    ]
+    if _is_built_in(classes, alphas):
+        return None
+    if set(alphas) != {(1.0, 1.0)}:
         return "scalars elsewhere than at the addition of an image before a bias"
-    last, bfloat16 = CHANNELS_LAST[x.rank], x.dtype == DataType.BFLOAT16
-    if (
-        x.dtype == DataType.DOUBLE
-        or not (x.fits(last) and y.fits(last))
-        or w.format != TensorFormat.NHWC
-    ):
+    return _why_no_general_engine(problem, uses_tensor_cores=uses_tensor_cores)
+
+
+def _why_not_one_precision(problem: FusedConvolution) -> str | None:
+    """Return why an operation, or a tensor between operations, has another type than all others."""
+    wide = DataType.DOUBLE if problem.x.dtype == DataType.DOUBLE else DataType.FLOAT
+    dtypes = {problem.conv.compute_type}
+    for operation in problem.chain:
+        dtypes.add(spec_of(operation.value("xdesc")).dtype)
+        dtypes.add(DataType(operation.value("pw_descriptor").value("math_prec")))
+    if dtypes == {wide}:
+        return None
+    return (
+        f"operations behind a convolution are computed in {wide.name}, and so are the tensors "
+        "between"
+    )
+
+
+def _is_built_in(classes: Sequence[str | None], alphas: Sequence[tuple[float, float]]) -> bool:
+    """Return whether engines have a chain built in.
+
+    It is a bias, with an activation behind it or without.  An image may be added before, with
+    scalars.
+    """
+    first = 1 if classes[0] == "added image" else 0
+    has_no_scalars = all(pair == (1.0, 1.0) for pair in alphas[first:])
+    chain = list(classes[first:])
+    return has_no_scalars and chain in (["added channels"], ["added channels", "built in"])
+
+
+def _why_no_general_engine(problem: FusedConvolution, *, uses_tensor_cores: bool) -> str | None:
+    """Return why no engine computes operations that are not built in."""
+    x, w = problem.x, problem.w
+    layout = CHANNELS_LAST[x.rank]
+    is_channels_last = x.fits(layout) and problem.y.fits(layout) and w.format == TensorFormat.NHWC
+    if x.dtype == DataType.DOUBLE or not is_channels_last:
         return (
             "these operations have engines with channels last in memory alone, and none in float64"
         )
-    if conv.mode == ConvolutionMode.CONVOLUTION or (bfloat16 and w.shape[1] == 1):
-        return "these operations have no engines behind a rotated filter, nor behind a depthwise one in bfloat16"
-    if not narrow and (bfloat16 or x.rank == 5):
-        return "these operations in bfloat16, and in three dimensions, have engines with tensor cores alone"
-    return ""
+    is_bfloat16 = x.dtype == DataType.BFLOAT16
+    is_rotated = problem.conv.mode == ConvolutionMode.CONVOLUTION
+    is_depthwise = w.shape[1] == 1
+    if is_rotated or (is_bfloat16 and is_depthwise):
+        return (
+            "these operations have no engines behind a rotated filter, nor behind a depthwise one "
+            "in bfloat16"
+        )
+    if not uses_tensor_cores and (is_bfloat16 or x.rank == 5):
+        return (
+            "these operations in bfloat16, and in three dimensions, have engines with tensor cores "
+            "alone"
+        )
+    return None
 
 
-def _kind(operation: Native, y: TensorSpec) -> str:
-    """Return what an operation is, as far as engines care; empty where nothing is known of such."""
-    mode = PointwiseMode(operation.one("pw_descriptor").one("mode"))
+def _class_of(operation: BackendObject, y: TensorSpec) -> str | None:
+    """Return the class of an operation, as far as engines differ; None if it has none."""
+    mode = mode_of(operation)
     if mode in UNARY:
         return "built in" if mode in _BUILT_IN else "function"
-    b = spec_of(operation.one("bdesc"))
-    what = "added" if mode == PointwiseMode.ADD else "multiplied"
+    b = spec_of(operation.value("bdesc"))
+    is_addition = mode == PointwiseMode.ADD
     if b.shape == y.shape and same_strides(y.shape, y.strides, b.strides):
-        return f"{what} image" if what == "added" else ""
+        return "added image" if is_addition else None
     if b.shape == (1, y.shape[1], *[1] * (y.rank - 2)):
-        return f"{what} channels"
-    return f"{what} number" if b.size == 1 and what == "added" else ""
+        return "added channels" if is_addition else "multiplied channels"
+    if b.size == 1 and is_addition:
+        return "added number"
+    return None

@@ -1,10 +1,14 @@
-"""The emulated half of 'an operation is data': a C call unmarshalled by the names of its header, and NumPy in, NumPy out."""
+"""The emulated half of 'an operation is data': a C call unmarshalled by its declaration.
+
+NumPy arrays go in and come out; descriptors, addresses and rounding are dealt with here.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,23 +18,22 @@ import numpy as np
 from cudnnlite.descriptors import DESCRIPTORS
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.emulated.descriptor_state import descriptor_state
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, wide_dtype
 from cudnnlite.emulated.registry import (
+    EmulationState,
+    Implementation,
     RefusalError,
     Work,
     bad,
     check_aligned,
     check_size,
-    emulates,
     null,
     unsupported,
 )
-from cudnnlite.emulated.remembered import remembered
 from cudnnlite.enums import DataType, Status
-from cudnnlite.problems.catalogue import OPERATIONS
-from cudnnlite.problems.operation import RESERVE_ALIGNMENT
+from cudnnlite.problems.operation import RESERVE_ALIGNMENT, Operation
 from cudnnlite.problems.problem import SCALARS
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
@@ -38,275 +41,349 @@ from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import same_strides
 
 Array = np.ndarray[Any, Any]
+Values = Mapping[str, Any]  # specs or options, by name
+RefusalRule = Callable[[Values, Values], str | None]  # (specs, options) -> why an H200 refuses
 
-DOCUMENTED = (
-    DataType.FLOAT,
-    DataType.DOUBLE,
-    DataType.HALF,
-)  # of bfloat16 only a GPU says where it is taken
-ENTRIES: dict[str, dict[str, Callable[..., Any]]] = {}  # by C function and operation
-COMPUTES: dict[str, Callable[..., Any]] = {}  # by operation: what `computes` registered
+# cuDNN documents these for every layer; only a GPU says where bfloat16 is supported.
+DOCUMENTED_DTYPES = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF)
 
 
 class Call:
-    """A call of an operation's C function, or of one that asks about it; its descriptors are read back and checked.
+    """A call of an operation's C function, or of a C function that asks about the operation.
 
-    `specs` and `options` are those by name, `given` the C arguments by the header's names and by ours.  RefusalError or
-    ArgumentError if the descriptors do not fit together.
+    The descriptors are read back and checked: RefusalError or ArgumentError if they do not fit
+    together.
+
+    Attributes
+    ----------
+    operation : Operation
+        The declaration.
+    arguments : dict
+        The C arguments, by the header's names and by the declaration's.
+    specs, options : dict
+        By name.
     """
 
-    def __init__(self, given: SimpleNamespace, operation: str) -> None:
-        self.api: EmulatedApi = given.api
-        self.operation = own = OPERATIONS[operation]
-        self.given = dict(vars(given))
-        self.given |= {
-            here: self.given[there] for there, here in own.names.items() if there in self.given
-        }
-        kinds = {
-            name: FilterSpec if name in own.filters else TensorSpec
-            for name in (*own.reads, *own.writes)
-        }
-        self.specs: dict[str, Any] = {
-            n: self._described(n, kind)
-            for n, kind in kinds.items()
-            if n not in own.without_descriptor
-        }
-        self.options = {name: self._option(name, kind) for name, kind in own.options.items()}
-        found = self.specs | {
-            n: needed(self.specs | self.options) for n, needed in own.without_descriptor.items()
-        }
-        self.specs = {name: found[name] for name in kinds}
-        self.alignments = own.alignments(self.specs, self.options)
-        expected = own.expected(self.specs | self.options)
-        own.check(self.specs, SCALARS | self.options)
-        for name, spec in expected.items():
-            if spec.shape != (shape := self.specs[name].shape):
-                raise bad(f"{name} has shape {shape}, the result has {spec.shape}")
+    def __init__(self, c_call: SimpleNamespace, operation: Operation) -> None:
+        self.api: EmulationState = c_call.api
+        self.operation = operation
+        self.arguments = dict(vars(c_call))
+        for header_name, name in operation.names.items():
+            if hasattr(c_call, header_name):
+                self.arguments[name] = getattr(c_call, header_name)
+        names = (*operation.reads, *operation.writes)
+        described = [name for name in names if name not in operation.without_descriptor]
+        self.specs: dict[str, Any] = {name: self._read_operand(name) for name in described}
+        self.options = {name: self._option(name, kind) for name, kind in operation.options.items()}
+        values = self.specs | self.options
+        specs = dict(self.specs)
+        for name, infer_spec in operation.without_descriptor.items():
+            specs[name] = infer_spec(values)
+        self.specs = {name: specs[name] for name in names}
+        self.alignments = operation.alignments(self.specs, self.options)
+        self._check_specs()
 
-    def _described(self, name: str, kind: type) -> Any:
-        native = self.given[f"{self.operation.shared.get(name, name)}Desc"]
-        descriptor = DESCRIPTORS[kind]
-        return (
-            remembered(self.api, native)
-            if descriptor.by_handle
-            else descriptor.read(self.api.real, native)
-        )
+    def _check_specs(self) -> None:
+        """Refuse operands that do not fit together."""
+        expected_specs = self.operation.expected(self.specs | self.options)
+        self.operation.check(self.specs, SCALARS | self.options)
+        for name, expected in expected_specs.items():
+            shape = self.specs[name].shape
+            if expected.shape != shape:
+                raise bad(f"{name} has shape {shape}, the result has {expected.shape}")
+
+    def _read_operand(self, name: str) -> Any:
+        spec_type = FilterSpec if name in self.operation.filters else TensorSpec
+        return self._read_descriptor(name, spec_type)
+
+    def _read_descriptor(self, name: str, spec_type: type) -> Any:
+        native = self.arguments[f"{self.operation.shared.get(name, name)}Desc"]
+        descriptor = DESCRIPTORS[spec_type]
+        if descriptor.by_handle:
+            return descriptor_state(self.api, native)
+        return descriptor.read(self.api.real, native)
 
     def _option(self, name: str, kind: Any) -> Any:
         if issubclass(kind, FrozenSpec):
-            return self._described(name, kind)
-        if kind is float and name not in self.given:  # what asks for a size is not told all of it
-            return 0.0
+            return self._read_descriptor(name, kind)
         if kind is float:
-            return self.number(name) if name in self.operation.by_address else self.given[name]
-        value = kind(self.given[name])
+            return self._float_option(name)
+        value = kind(self.arguments[name])
         if value.name not in kind.__members__:
-            raise bad(f"{name}={self.given[name]}; allowed: {', '.join(kind.__members__)}")
+            raise bad(f"{name}={self.arguments[name]}; allowed: {', '.join(kind.__members__)}")
         return value
 
+    def _float_option(self, name: str) -> Any:
+        # A C function that asks for a size does not receive the floats.
+        if name not in self.arguments:
+            return 0.0
+        if name in self.operation.by_address:
+            return self.number(name)
+        return self.arguments[name]
+
     @property
-    def compute(self) -> np.dtype[Any]:
-        """What is computed in: float64 beside float64, float32 otherwise."""
+    def compute_dtype(self) -> np.dtype[Any]:
+        """The type that values are computed in: float64 beside float64, float32 otherwise."""
         return wide_dtype(next(iter(self.specs.values())).dtype)
 
     def number(self, name: str) -> float:
-        """Return a host scalar, read in the type that cuDNN wants for it: float beside what is computed in integers too."""
-        if not self.given[name]:
+        """Return a host scalar, which is a float where integers are computed too."""
+        if not self.arguments[name]:
             raise null(name)
-        kind = ctypes.c_double if self.compute == np.float64 else ctypes.c_float
-        return kind.from_address(self.given[name]).value
+        c_type = ctypes.c_double if self.compute_dtype == np.float64 else ctypes.c_float
+        return c_type.from_address(self.arguments[name]).value
 
     def scalars(self) -> tuple[float, float]:
-        """Return alpha and beta, those that the operation has not as 1 and 0."""
-        alpha, beta = (
-            self.number(n) if n in self.operation.scalars else d for n, d in SCALARS.items()
-        )
-        return alpha, beta
+        """Return alpha and beta, with 1 and 0 for those that the operation does not have."""
+        values = dict(SCALARS)
+        for name in self.operation.scalars:
+            values[name] = self.number(name)
+        return values["alpha"], values["beta"]
 
     def view(self, name: str) -> Bytes:
         """Return the memory of an operand, which must lie inside one allocation and be aligned."""
-        address, spec = self.given[name] or 0, self.specs[name]
-        check_aligned(name, address, self.alignments.get(name, numpy_dtype(spec.dtype).itemsize))
+        address = self.arguments[name] or 0
+        spec = self.specs[name]
+        alignment = self.alignments.get(name, numpy_dtype(spec.dtype).itemsize)
+        check_aligned(name, address, alignment)
         return self.api.memory.view(address, spec.nbytes)
 
     def check_workspace(self, needed: int) -> None:
         """Refuse a workspace that is too small, or lies outside live allocations."""
-        # scratch memory without a size is as large as it has to be
-        given = self.given.get("workSpaceSizeInBytes", needed)
-        check_size("workspace", given, needed, Status.BAD_PARAM_SIZE_INSUFFICIENT)
+        # Scratch memory without a size argument is as large as it has to be.
+        nbytes = self.arguments.get("workSpaceSizeInBytes", needed)
+        check_size("workspace", nbytes, needed, Status.BAD_PARAM_SIZE_INSUFFICIENT)
         names = self.operation.header("workSpace")
         for name in names:
-            self.api.memory.view(self.given[name] or 0, needed // len(names))
+            self.api.memory.view(self.arguments[name] or 0, needed // len(names))
 
     def reserve(self, needed: int) -> Bytes:
         """Return the memory of the reserve space, which must be as large as it has to be."""
-        given = self.given["reserveSpaceSizeInBytes"]
-        check_aligned("reserve space", self.given["reserveSpace"] or 0, RESERVE_ALIGNMENT)
-        check_size("reserve space", given, needed, Status.BAD_PARAM_SIZE_INSUFFICIENT)
-        return self.api.memory.view(self.given["reserveSpace"] or 0, needed)
+        address = self.arguments["reserveSpace"] or 0
+        nbytes = self.arguments["reserveSpaceSizeInBytes"]
+        check_aligned("reserve space", address, RESERVE_ALIGNMENT)
+        check_size("reserve space", nbytes, needed, Status.BAD_PARAM_SIZE_INSUFFICIENT)
+        return self.api.memory.view(address, needed)
 
-    def kept_bits(self, shape: tuple[int, ...]) -> Array:
-        """Return what is noted in the reserve space, a bit for each value."""
+    def reserved_bits(self, shape: tuple[int, ...]) -> Array:
+        """Return the bits that the reserve space holds, one for each value."""
         count = math.prod(shape)
-        return np.unpackbits(self.reserve(bits_bytes(count)), count=count).reshape(shape)
+        return np.unpackbits(self.reserve(nbytes_of_bits(count)), count=count).reshape(shape)
 
-    def _is_same(self, one: str, other: str) -> bool:
-        """Whether two operands are the same memory, described in the same way."""
-        return bool(self.given[one] == self.given[other] and self.specs[one] == self.specs[other])
+    def _is_same(self, name: str, other: str) -> bool:
+        """Return whether two operands are the same memory, described in the same way."""
+        if self.arguments[name] != self.arguments[other]:
+            return False
+        return bool(self.specs[name] == self.specs[other])
 
     def views(self) -> dict[str, Bytes]:
-        """Return the memory of all operands; that of what is written overlaps no other's, and its values not each other.
+        """Return the memory of all operands, by name.
 
-        What may be computed in place may be the first that is written.
+        An operand that is written overlaps no other, and its values do not overlap each other.
+        Only the operands that the declaration allows may be the memory that is written.
         """
-        found = {name: self.view(name) for name in self.specs}
+        views = {name: self.view(name) for name in self.specs}
         for number, written in enumerate(self.operation.writes):
-            target = as_tensor(self.specs[written])
-            is_in_place = any(self._is_same(name, written) for name in self.operation.in_place)
             for name in (*self.operation.reads, *self.operation.writes[:number]):
-                allowed = is_in_place and self._is_same(name, written)
-                if np.shares_memory(found[name], found[written]) and not allowed:
-                    raise bad(f"{name} and {written} overlap in memory")
+                if np.shares_memory(views[name], views[written]):
+                    self._check_in_place(name, written)
+            target = as_tensor(self.specs[written])
             if target.overlaps_itself:
                 raise bad(
                     f"values of {written} overlap each other in memory: strides {target.strides}"
                 )
-        return found
+        return views
+
+    def _check_in_place(self, name: str, written: str) -> None:
+        """Refuse an operand that shares memory with one that is written, unless it may."""
+        is_in_place = any(self._is_same(other, written) for other in self.operation.in_place)
+        if not is_in_place or not self._is_same(name, written):
+            raise bad(f"{name} and {written} overlap in memory")
 
 
-def bits_bytes(count: int) -> int:
-    """Return how many bytes so many bits take."""
+def nbytes_of_bits(count: int) -> int:
+    """Return the bytes that so many bits take."""
     return -(-count // 8)
 
 
-def enter(operation: str, function: str, entry: Callable[..., Any]) -> None:
-    """Register the emulation of a C function for one of its operations, which differ in what is a null pointer."""
-    entries = ENTRIES.setdefault(function, {})
-    entries[operation] = entry
+def why_not_one_layout(specs: Values, options: Values) -> str | None:
+    """Return why an H200 may refuse: operands of one shape differ in strides, or layouts differ.
 
-    def pick(given: SimpleNamespace) -> Any:
-        nulls = {o: {n for n in OPERATIONS[o].nulls if hasattr(given, n)} for o in entries}
-        missing = {name for names in nulls.values() for name in names if not getattr(given, name)}
-        for name, own in nulls.items():
-            if own == missing:
-                return entries[name](given)
-        raise RefusalError(
-            Status.BAD_PARAM_NULL_POINTER, f"{', '.join(sorted(missing))}: null pointers"
-        )
-
-    emulates(function)(pick)
-
-
-def in_one_layout(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Return why an H200 may refuse: operands of one shape with other strides, or images in several layouts.
-
-    What is refused where nothing is known of an operation.  A vector lies in every layout.
+    This is the rule for operations about which no recording says more.  A vector has every layout.
     """
-    whole = [s for s in specs.values() if max(s.shape) < s.size]
-    alike = all(
-        same_strides(s.shape, s.strides, whole[-1].strides)
-        for s in whole
-        if s.shape == whole[-1].shape
+    tensors = [spec for spec in specs.values() if max(spec.shape) < spec.size]
+    if not tensors:
+        return None
+    last = tensors[-1]
+    same_shape = [spec for spec in tensors if spec.shape == last.shape]
+    has_equal_strides = all(
+        same_strides(spec.shape, spec.strides, last.strides) for spec in same_shape
     )
-    layouts = {spec.layout for spec in whole}
-    if alike and (
-        not whole or any(all(s.layout == name or s.fits(name) for s in whole) for name in layouts)
-    ):
-        return ""
-    return "operands in several layouts: " + ", ".join(
-        f"{name} is {spec}" for name, spec in specs.items()
+    if has_equal_strides and have_common_layout(tensors):
+        return None
+    operands = ", ".join(f"{name} is {spec}" for name, spec in specs.items())
+    return f"operands in several layouts: {operands}"
+
+
+def have_common_layout(specs: list[Any]) -> bool:
+    """Return whether one layout fits all specs."""
+    layouts = {spec.layout for spec in specs}
+    return any(
+        all(spec.layout == layout or spec.fits(layout) for spec in specs) for layout in layouts
     )
 
 
-def in_any_layout(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Refuse nothing: an H200 takes these operands in any layouts and strides."""
-    return ""
+def never_refused(specs: Values, options: Values) -> str | None:
+    """Return None: an H200 takes these operands in any layouts and strides."""
+    return None
+
+
+def no_workspace(specs: Values) -> int:
+    """Return the bytes of workspace that most operations need: none."""
+    return 0
+
+
+@dataclass(frozen=True, eq=False)
+class OperationEmulation:
+    """What the emulated device does for an operation's C functions; `computes` makes it."""
+
+    operation: Operation
+    compute: Callable[..., Any]
+    dtypes: tuple[DataType, ...]
+    ranks: tuple[int, ...]
+    same_dtype: tuple[str, ...] | None
+    why_refused: RefusalRule
+    refusal_status: Status
+    workspace: Callable[[Values], int]
+
+    def __call__(self, *operands: Any, **options: Any) -> Any:
+        """Compute, NumPy in, NumPy out."""
+        return self.compute(*operands, **options)
+
+    def run(self, c_call: SimpleNamespace) -> Work:
+        """Check a call of the operation's C function, and return its work."""
+        call = Call(c_call, self.operation)
+        self._check_support(call)
+        call.check_workspace(self.workspace(call.specs))
+        alpha, beta = call.scalars()
+        # Addresses are checked now, and again at each launch.
+        call.views()
+        return partial(self._work, call, alpha, beta)
+
+    def write_workspace_size(self, c_call: SimpleNamespace) -> None:
+        """Answer the C function that tells the size of the workspace."""
+        c_call.sizeInBytes[0] = self.workspace(Call(c_call, self.operation).specs)
+
+    def _check_support(self, call: Call) -> None:
+        """Refuse what an H200 refuses."""
+        specs = call.specs
+        target = specs[self.operation.writes[0]]
+        dtypes = {specs[name].dtype for name in self.same_dtype or specs}
+        listed = ", ".join(f"{name} is {spec.dtype.name}" for name, spec in specs.items())
+        if len(dtypes) > 1:
+            raise bad(listed)
+        if target.dtype not in self.dtypes:
+            raise unsupported(listed)
+        if target.rank not in self.ranks:
+            raise unsupported(f"tensors of rank {target.rank}")
+        reason = self.why_refused(specs, call.options)
+        if reason is not None:
+            raise RefusalError(self.refusal_status, reason)
+
+    def _work(self, call: Call, alpha: float, beta: float) -> None:
+        """Read the operands, compute, and write the results."""
+        operation = self.operation
+        views = call.views()
+        call.api.ran.add(operation.function)
+        operands = [
+            read_values(views[name], call.specs[name]).astype(call.compute_dtype)
+            for name in (*operation.reads, *operation.caller_provided)
+        ]
+        options = dict(call.options)
+        if operation.reserve:
+            options["call"] = call
+        with np.errstate(all="ignore"):
+            results: Any = self.compute(*operands, **options)
+        if not isinstance(results, tuple):
+            results = (results,)
+        for number, (name, result) in enumerate(zip(operation.writes, results, strict=True)):
+            if number < operation.blended_outputs:
+                _write(views[name], call.specs[name], result, alpha, beta)
+            else:
+                _write(views[name], call.specs[name], result, 1.0, 0.0)
+
+
+def _write(memory: Bytes, spec: Any, result: Any, alpha: float, beta: float) -> None:
+    """Write alpha * result + beta * what the memory holds."""
+    old_values = read_values(memory, spec) if beta else None
+    whole = np.broadcast_to(result, spec.shape)
+    blend = scale_add(whole, alpha, beta, old_values, numpy_dtype(spec.dtype))
+    write_values(memory, spec, slice(None), blend)
 
 
 def computes(
-    operation: str,
+    operation: Operation,
     *,
-    dtypes: tuple[DataType, ...] = DOCUMENTED,
+    dtypes: tuple[DataType, ...] = DOCUMENTED_DTYPES,
     ranks: tuple[int, ...] = (4, 5),
-    alike: tuple[str, ...] | None = None,
-    refuse: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = in_one_layout,
-    refused: Status = Status.BAD_PARAM,
-    workspace: Callable[[Mapping[str, Any]], int] = lambda specs: 0,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated function, NumPy in, NumPy out, as what an operation computes.
+    same_dtype: tuple[str, ...] | None = None,
+    why_refused: RefusalRule = why_not_one_layout,
+    refusal_status: Status = Status.BAD_PARAM,
+    workspace: Callable[[Values], int] = no_workspace,
+) -> Callable[[Callable[..., Any]], OperationEmulation]:
+    """Turn the decorated function, NumPy in, NumPy out, into the emulation of an operation.
 
-    It receives the operands in the order of `Operation.reads`, then those of `Operation.caller_provided`, float32 or float64, and the
-    options by name; where there is a reserve space, `call` besides.  It returns the result before alpha, beta and rounding,
-    or what has its shape by broadcasting; a tuple where more than one operand is written.  Descriptors, addresses, alignment
-    and what is refused are seen to here.
+    It receives the operands in the order of `Operation.reads`, then those of
+    `Operation.caller_provided`, in float32 or float64, and the options by name; where there is a
+    reserve space, `call` besides.  It returns the result before alpha, beta and rounding, or what
+    can be broadcast to the result's shape; a tuple where more than one operand is written.
 
-    Without more than its name an operation takes what cuDNN documents: float32, float64, float16, rank 4 or 5, in one layout.
-    Rows that were recorded on a GPU say what is to be added, or taken away.
+    Without options an operation takes what cuDNN documents: float32, float64 and float16, of rank 4
+    or 5, in one layout.  Rows that were recorded on a GPU say what else it takes or refuses.
 
     Parameters
     ----------
-    operation : str
-        Its name.
+    operation : Operation
+        The declaration.
     dtypes, ranks : tuple
-        What an H200 takes: of all operands alike.  (1-D images are told to cuDNN at rank 4.)
-    alike : tuple of str, optional
+        What an H200 takes.  (cuDNN receives 1-D images at rank 4.)
+    same_dtype : tuple of str, optional
         The operands that must have one data type; all if not given.
-    refuse : callable, optional
-        (all specs, options) -> why an H200 refuses them; empty if it does not.  `in_one_layout` if not given.
-    refused : Status
-        What it calls that.
+    why_refused : callable
+        (specs, options) -> why an H200 refuses them, or None if it does not.
+    refusal_status : Status
+        The status of that refusal.
     workspace : callable
-        (all specs) -> bytes, which the operation's C function for that tells, where it has one.
+        (specs) -> bytes of workspace.
     """
 
-    def register(compute: Callable[..., Any]) -> Callable[..., Any]:
-        def entry(given: SimpleNamespace) -> Work:
-            call = Call(given, operation)
-            own, specs = call.operation, call.specs
-            target = specs[own.writes[0]]
-            kinds = {specs[name].dtype for name in alike or specs}
-            if len(kinds) > 1 or target.dtype not in dtypes:
-                told = ", ".join(f"{name} is {spec.dtype.name}" for name, spec in specs.items())
-                raise bad(told) if len(kinds) > 1 else unsupported(told)
-            if target.rank not in ranks:
-                raise unsupported(f"tensors of rank {target.rank}")
-            if why := refuse(specs, call.options):
-                raise RefusalError(refused, why)
-            call.check_workspace(workspace(specs))
-            alpha, beta = call.scalars()
-            call.views()  # what must not be is refused now, and again at each launch
-            return partial(work, call, alpha, beta)
+    def decorate(compute: Callable[..., Any]) -> OperationEmulation:
+        return OperationEmulation(
+            operation,
+            compute,
+            dtypes,
+            ranks,
+            same_dtype,
+            why_refused,
+            refusal_status,
+            workspace,
+        )
 
-        def work(call: Call, alpha: float, beta: float) -> None:
-            own, specs, views = call.operation, call.specs, call.views()
-            call.api.ran.add(own.function)
-            values = [
-                read_values(views[n], specs[n]).astype(call.compute)
-                for n in (*own.reads, *own.caller_provided)
-            ]
-            given = {**call.options, "call": call} if own.reserve else call.options
-            with np.errstate(all="ignore"):
-                results: Any = compute(*values, **given)
-            for name, result in zip(
-                own.writes, results if isinstance(results, tuple) else (results,), strict=True
-            ):
-                how = (alpha, beta) if name in own.writes[: own.blended_outputs] else (1.0, 0.0)
-                spec, old = specs[name], read_values(views[name], specs[name]) if how[1] else None
-                whole = np.broadcast_to(result, spec.shape)
-                write_values(
-                    views[name],
-                    spec,
-                    slice(None),
-                    scale_add(whole, *how, old, numpy_dtype(spec.dtype)),
-                )
+    return decorate
 
-        def size(given: SimpleNamespace) -> None:
-            given.sizeInBytes[0] = workspace(Call(given, operation).specs)
 
-        enter(operation, OPERATIONS[operation].function, entry)
-        if OPERATIONS[operation].workspace:
-            enter(operation, OPERATIONS[operation].workspace, size)
-        COMPUTES[operation] = compute
-        return compute
-
-    return register
+def call_operation(
+    implementations: Mapping[Operation, Implementation], c_call: SimpleNamespace
+) -> Work | None:
+    """Call a C function for one of its operations, which differ in what is a null pointer."""
+    nulls = {
+        operation: {name for name in operation.nulls if hasattr(c_call, name)}
+        for operation in implementations
+    }
+    missing = {name for names in nulls.values() for name in names if not getattr(c_call, name)}
+    for operation, names in nulls.items():
+        if names == missing:
+            return implementations[operation](c_call)
+    raise RefusalError(
+        Status.BAD_PARAM_NULL_POINTER, f"{', '.join(sorted(missing))}: null pointers"
+    )

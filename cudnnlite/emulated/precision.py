@@ -1,4 +1,4 @@
-"""Number formats of the emulated device: TF32 operands, and what an accumulator becomes in memory."""
+"""Number formats of the emulated device: TF32 operands, and the rounding of accumulators."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ Array = NDArray[Any]
 
 
 def wide_dtype(dtype: DataType) -> np.dtype[Any]:
-    """Return what floats of a type are computed in: float64 for float64, float32 otherwise."""
+    """Return the type that floats are computed in: float64 for float64, float32 otherwise."""
     return np.dtype(np.float64 if dtype == DataType.DOUBLE else np.float32)
 
 
 def round_tf32(a: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return float32 values of any shape and strides rounded to TF32, 10 instead of 23 explicit bits of mantissa.
+    """Return float32 values rounded to TF32: 10 instead of 23 explicit bits of mantissa.
 
-    Ties go away from zero, as in the instruction ``cvt.rna.tf32.f32``. On an H200 with cuDNN 9.19 the implicit-GEMM
-    kernels ``sm80_xmma_fprop_implicit_gemm_tf32f32`` do so (1 + 2**-11 becomes 1 + 2**-10); its
-    ``sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32`` and CUTLASS 1 x 1 kernels send ties to even. Neither truncates.
-    Infinities, NaNs and subnormals stay as they are; a value whose rounding leaves the range, such as the largest finite
-    float32, becomes infinite (as measured on the H200).
+    Ties go away from zero, as in the instruction ``cvt.rna.tf32.f32``.  On an H200 with cuDNN 9.19
+    the implicit-GEMM kernels ``sm80_xmma_fprop_implicit_gemm_tf32f32`` do so (1 + 2**-11 becomes
+    1 + 2**-10); its ``sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32`` and CUTLASS 1 x 1 kernels send
+    ties to even.  Neither truncates.  Infinities, NaNs and subnormals stay as they are; a value
+    whose rounding leaves the range, such as the largest finite float32, becomes infinite (as
+    measured on the H200).
     """
-    # Sign and magnitude are separate in the format, so adding half a unit to the bits moves away from zero for both
-    # signs, and a carry out of the mantissa lands in the exponent. A NaN could carry into its sign: leave it alone.
+    # Sign and magnitude are separate in the format, so adding half a unit to the bits moves away
+    # from zero for both signs, and a carry out of the mantissa lands in the exponent.  A NaN could
+    # carry into its sign, and is left alone.
     bits = a.view(np.uint32)
     rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
     return np.where(np.isfinite(a), rounded, a)
 
 
 def to_output(acc: Array, dtype: DTypeLike) -> Array:
-    """Convert accumulators (float32, float64, int32) to a storage dtype, without warnings; memory may be shared.
+    """Convert accumulators (float32, float64, int32) to a storage dtype, without warnings.
 
-    Floating point, ml_dtypes' too: rounded to nearest, ties to even, once; overflow gives infinity where the format has one.
-    Integer: rounded to nearest, ties to even, then saturated; NaN gives 0 (``cvt.rni.sat``).
+    The result may share memory.  Floating point, ml_dtypes' too, is rounded to nearest, ties to
+    even, once; overflow gives infinity where the format has one.  Integers are rounded to nearest,
+    ties to even, then saturated; NaN gives 0 (``cvt.rni.sat``).
     """
     dtype = np.dtype(dtype)
     if dtype == acc.dtype:
@@ -47,9 +50,8 @@ def to_output(acc: Array, dtype: DTypeLike) -> Array:
         if dtype.kind in "iu":
             return _to_integer(acc, dtype)
         if dtype == ml_dtypes.bfloat16 and acc.dtype != np.float32:
-            acc = _odd_float32(
-                acc.astype(np.float64)
-            )  # ml_dtypes goes by way of float32, which would round twice
+            # ml_dtypes goes by way of float32, which would round twice.
+            acc = _round_to_odd(acc.astype(np.float64))
         return acc.astype(dtype)
 
 
@@ -58,9 +60,10 @@ def scale_add(
 ) -> Array:
     """Return ``alpha * acc + beta * y_old`` in a dtype: the blend that ends most cuDNN operations.
 
-    Computed in float64 for float64 accumulators, else in float32 (cuDNN's type for alpha and beta), and converted last; see
-    :func:`to_output`. An int32 accumulator with alpha 1 and beta 0 is converted as it is: float32 could not hold it. With
-    beta 0 `y_old` is not read: NaNs in fresh memory do not reach the result.
+    It is computed in float64 for float64 accumulators, else in float32 (cuDNN's type for alpha and
+    beta), and converted last; see `to_output`.  An int32 accumulator with alpha 1 and beta 0 is
+    converted as it is: float32 could not hold it.  With beta 0 `y_old` is not read: NaNs in fresh
+    memory do not reach the result.
     """
     if alpha == 1 and beta == 0:
         return to_output(acc, dtype)
@@ -76,14 +79,19 @@ def _to_integer(acc: Array, dtype: np.dtype[Any]) -> Array:
     limits = np.iinfo(dtype)
     if acc.dtype.kind in "iu":
         return np.clip(acc.astype(np.int64), limits.min, limits.max).astype(dtype)
-    # float32 holds the limits of 8 and 16 bits exactly, those of 32 bits only float64 does
-    rounded = np.rint(acc.astype(np.float64) if dtype.itemsize > 2 else acc)
+    if dtype.itemsize > 2:
+        # float32 holds the limits of 8 and 16 bits exactly; those of 32 bits need float64.
+        acc = acc.astype(np.float64)
+    rounded = np.rint(acc)
     rounded = np.clip(np.where(np.isnan(rounded), 0, rounded), limits.min, limits.max)
     return rounded.astype(dtype)
 
 
-def _odd_float32(a: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Round to float32, inexact values to the neighbour with an odd mantissa; a second rounding is then harmless."""
+def _round_to_odd(a: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return float32 values, inexact ones with an odd mantissa.
+
+    A second rounding does not change the result then.
+    """
     nearest = a.astype(np.float32)
     bits = nearest.view(np.uint32)
     bits -= np.abs(nearest) > np.abs(a)  # towards zero

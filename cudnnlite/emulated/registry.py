@@ -1,15 +1,78 @@
-"""`emulates`: which C functions are emulated, and by what; every emulation enters itself here."""
+"""`emulates`: which C function an emulation serves, and how an emulation refuses a call.
+
+`cudnnlite.emulated.functions` lists all emulations.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any, Protocol
 
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.library import Library
+from cudnnlite.emulated.memory import EmulatedMemory
 from cudnnlite.enums import Status
 
 Work = Callable[[], object]
+# A C call is one object: `api` is the `EmulatedApi`, `arguments` is the tuple that C saw, and each
+# argument is an attribute with the header's name.
 Implementation = Callable[[SimpleNamespace], Work | None]
-IMPLEMENTATIONS: dict[str, Implementation] = {}  # by the name of the C function
+
+
+class EmulationState(Protocol):
+    """What an emulation uses of the `EmulatedApi` that calls it.
+
+    Attributes
+    ----------
+    memory : EmulatedMemory
+        The device's memory.
+    real : CudnnApi
+        The functions of the loaded libcudnn.
+    library : Library
+        The loaded libcudnn.
+    handles, backend, remembered : dict
+        By the addresses of live handles, of live backend descriptors, and of other live
+        descriptors: what belongs to them.
+    ran : set
+        The kernels that did something since this set was emptied.
+    """
+
+    memory: EmulatedMemory
+    real: CudnnApi
+    library: Library
+    handles: dict[int, Any]
+    backend: dict[int, Any]
+    remembered: dict[int, Any]
+    ran: set[object]
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """A C function, and what the emulated device does for it; `emulates` makes it."""
+
+    function: str
+    implementation: Implementation
+
+    def __call__(self, c_call: SimpleNamespace) -> Work | None:
+        """Do what the C function does."""
+        return self.implementation(c_call)
+
+
+def emulates(function: str) -> Callable[[Implementation], Emulation]:
+    """Turn the decorated function into the emulation of a C function.
+
+    It receives the C call, returns on success, and raises `RefusalError` otherwise.  Where a GPU
+    does the work later, on the handle's stream, the function checks its arguments, reads its
+    descriptors, and returns that work.  The work is done at once, or, where the stream is being
+    recorded, whenever the graph is launched.
+    """
+
+    def decorate(implementation: Implementation) -> Emulation:
+        return Emulation(function, implementation)
+
+    return decorate
 
 
 class RefusalError(Exception):
@@ -36,30 +99,14 @@ def unsupported(message: str) -> RefusalError:
     return RefusalError(Status.NOT_SUPPORTED, message)
 
 
-def check_size(what: str, given: int, needed: int, status: Status = Status.BAD_PARAM) -> None:
+def check_size(name: str, nbytes: int, needed: int, status: Status = Status.BAD_PARAM) -> None:
     """Refuse memory of fewer bytes than are needed."""
-    if given < needed:
-        raise RefusalError(status, f"{what} of {given} bytes; {needed} are needed")
+    if nbytes < needed:
+        raise RefusalError(status, f"{name} of {nbytes} bytes; {needed} are needed")
 
 
-def check_aligned(what: str, address: int, size: int) -> None:
-    """Refuse an address that is no multiple of a size."""
-    if address % size:
-        told = f"{what} at {address:#x} is not aligned to {size} bytes"
-        raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, told)
-
-
-def emulates(name: str) -> Callable[[Implementation], Implementation]:
-    """Register the decorated function as the emulation of the C function `name`.
-
-    It is given one object: `api` is the `EmulatedApi`, `arguments` what C saw, and each argument is there by the header's
-    name.  It returns on success and raises `RefusalError` otherwise.  A function whose work a GPU does later, on the handle's
-    stream, checks its arguments, reads its descriptors, and returns that work: it is done at once, or, where the stream is
-    being recorded, whenever the graph is launched.
-    """
-
-    def register(implementation: Implementation) -> Implementation:
-        IMPLEMENTATIONS[name] = implementation
-        return implementation
-
-    return register
+def check_aligned(name: str, address: int, alignment: int) -> None:
+    """Refuse an address that is not a multiple of an alignment in bytes."""
+    if address % alignment:
+        message = f"{name} at {address:#x} is not aligned to {alignment} bytes"
+        raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, message)

@@ -1,6 +1,7 @@
-"""Where the emulated device keeps a recurrent network's weights, its sequences, and what its backward passes read.
+"""Where the emulated device keeps a recurrent network's weights, sequences and reserve space.
 
-The weights are laid out unlike a GPU's on purpose: code that does not ask `cudnnGetRNNWeightParams` fails.
+The layout of the weights differs from a GPU's on purpose: code that does not ask
+`cudnnGetRNNWeightParams` fails.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import wide_dtype
 from cudnnlite.emulated.registry import bad, check_size, emulates
-from cudnnlite.emulated.spaces import Places, aligned
+from cudnnlite.emulated.spaces import ReserveLayout, align
 from cudnnlite.enums import RNNMode
 from cudnnlite.problems.rnn_equations import active_steps, sequence_major, tape_shapes
 from cudnnlite.specs import RNNDataSpec, RNNSpec
@@ -31,77 +32,90 @@ WeightLayout = tuple[dict[tuple[int, int, bool], tuple[WeightPart, int]], int]
 
 @lru_cache(maxsize=64)
 def weight_layout(spec: RNNSpec) -> WeightLayout:
-    """Lay out the weights: biases, then matrices, each in the opposite of cuDNN's order and with gaps between them.
+    """Return the parts and their offsets by (pseudo layer, linear layer, is a bias), and all bytes.
 
-    Returns the parts and their offsets, by (pseudo layer, linear layer, is a bias), and the bytes of the whole.
+    Biases come first, then matrices, each in the opposite of cuDNN's order, with gaps between them.
     """
     parts = sorted(
         weight_parts(spec), key=lambda part: (not part.bias, -part.pseudo_layer, -part.linear_layer)
     )
-    places, offset = {}, 0
+    places: dict[tuple[int, int, bool], tuple[WeightPart, int]] = {}
+    offset = 0
     for number, part in enumerate(parts):
         places[part.pseudo_layer, part.linear_layer, part.bias] = part, offset
-        offset = aligned(offset + math.prod(part.shape) * itemsize(spec.dtype)) + 16 * (
-            1 + number % 3
-        )
+        gap = 16 * (1 + number % 3)
+        offset = align(offset + math.prod(part.shape) * itemsize(spec.dtype)) + gap
     return places, offset
 
 
 def weight_views(spec: RNNSpec, space: Bytes) -> dict[str, Array]:
-    """View every part of the weights, by name."""
+    """Return a view of every part of the weights, by name."""
     dtype = numpy_dtype(spec.dtype)
+    places, _ = weight_layout(spec)
     return {
-        part.name: np.ndarray(part.shape, dtype, space, at)
-        for part, at in weight_layout(spec)[0].values()
+        part.name: np.ndarray(part.shape, dtype, space, offset) for part, offset in places.values()
     }
 
 
 @emulates("cudnnGetRNNWeightSpaceSize")
-def weight_space_size(given: SimpleNamespace) -> None:
-    """Tell how large the weight space is."""
-    given.weightSpaceSize[0] = weight_layout(read_rnn(given.api.real, given.rnnDesc).spec)[1]
+def weight_space_size(c_call: SimpleNamespace) -> None:
+    """`cudnnGetRNNWeightSpaceSize`: write the size of the weight space."""
+    _, nbytes = weight_layout(read_rnn(c_call.api.real, c_call.rnnDesc).spec)
+    c_call.weightSpaceSize[0] = nbytes
 
 
 @emulates("cudnnGetRNNWeightParams")
-def weight_params(given: SimpleNamespace) -> None:
-    """Tell where a matrix and its bias lie; a null address, and no description, of what is not there."""
-    spec = read_rnn(given.api.real, given.rnnDesc).spec
-    (places, needed), layers = weight_layout(spec), spec.num_layers * spec.directions
-    if not 0 <= given.pseudoLayer < layers:
-        raise bad(f"pseudoLayer={given.pseudoLayer}; allowed: below {layers}")
-    numbers = [*range(2 * len(spec.gates)), *([PROJECTION] if spec.cell == RNNMode.LSTM else [])]
-    if given.linLayerID not in numbers:
-        raise bad(f"linLayerID={given.linLayerID}; allowed for {spec.cell.name}: {numbers}")
-    check_size("weightSpace", given.weightSpaceSize, needed)
+def weight_params(c_call: SimpleNamespace) -> None:
+    """`cudnnGetRNNWeightParams`: write where a matrix and its bias are.
+
+    A part that does not exist has a null address, and its descriptor is not set.
+    """
+    spec = read_rnn(c_call.api.real, c_call.rnnDesc).spec
+    places, needed = weight_layout(spec)
+    layers = spec.num_layers * spec.directions
+    if not 0 <= c_call.pseudoLayer < layers:
+        raise bad(f"pseudoLayer={c_call.pseudoLayer}; allowed: below {layers}")
+    linear_layers = list(range(2 * len(spec.gates)))
+    if spec.cell == RNNMode.LSTM:
+        linear_layers.append(PROJECTION)
+    if c_call.linLayerID not in linear_layers:
+        raise bad(f"linLayerID={c_call.linLayerID}; allowed for {spec.cell.name}: {linear_layers}")
+    check_size("weightSpace", c_call.weightSpaceSize, needed)
     for descriptor, address, is_bias in (
-        (given.mDesc, given.mAddr, False),
-        (given.bDesc, given.bAddr, True),
+        (c_call.mDesc, c_call.mAddr, False),
+        (c_call.bDesc, c_call.bAddr, True),
     ):
-        part, offset = places.get((given.pseudoLayer, given.linLayerID, is_bias), (None, 0))
-        address[0] = None if part is None else (given.weightSpace or 0) + offset
-        if part is not None:
-            rows, columns = (*part.shape, 1)[:2]
-            sizes, strides = c_ints([1, rows, columns]), c_ints([rows * columns, columns, 1])
-            given.api.real.cudnnSetTensorNdDescriptor(descriptor, spec.dtype, 3, sizes, strides)
+        key = (c_call.pseudoLayer, c_call.linLayerID, is_bias)
+        if key not in places:
+            address[0] = None
+            continue
+        part, offset = places[key]
+        address[0] = (c_call.weightSpace or 0) + offset
+        rows, columns = (*part.shape, 1)[:2]
+        sizes = c_ints([1, rows, columns])
+        strides = c_ints([rows * columns, columns, 1])
+        c_call.api.real.cudnnSetTensorNdDescriptor(descriptor, spec.dtype, 3, sizes, strides)
 
 
 def write_steps(target: Array, data: RNNDataSpec, steps: Array, fill: float) -> None:
-    """Write (T, N, vector) in the layout of `data`, `fill` beyond the sequences' ends."""
-    target, active = sequence_major(target, data), active_steps(data)
-    target[...] = (
-        steps[active]
-        if data.is_packed
-        else np.where(active[:, :, None], steps, steps.dtype.type(fill))
-    )
+    """Write (T, N, vector) in the layout of `data`, with `fill` beyond the sequences' ends."""
+    target = sequence_major(target, data)
+    active = active_steps(data)
+    if data.is_packed:
+        target[...] = steps[active]
+    else:
+        target[...] = np.where(active[:, :, None], steps, steps.dtype.type(fill))
 
 
-def reserve_places(spec: RNNSpec, data: RNNDataSpec, *, masked: bool) -> Places:
-    """Return what a reserve space holds: the equations' tape, and the masks of dropout."""
+def reserve_layout(spec: RNNSpec, data: RNNDataSpec, *, has_dropout: bool) -> ReserveLayout:
+    """Return the layout of a reserve space: the equations' tape, and the masks of dropout.
+
+    There are masks wherever there is a dropout descriptor, whose probability may be another one
+    when the space is used.
+    """
     steps, batch = data.max_length, data.batch
-    sizes = dict(tape_shapes(spec, steps, batch))
-    if masked:  # by any dropout descriptor: its probability may be another when the space is used
-        sizes |= {
-            (k, 0, "mask"): (steps, batch, spec.layer_input_size(k))
-            for k in range(1, spec.num_layers)
-        }
-    return Places(sizes, wide_dtype(spec.dtype))
+    shapes = dict(tape_shapes(spec, steps, batch))
+    if has_dropout:
+        for layer in range(1, spec.num_layers):
+            shapes[layer, 0, "mask"] = (steps, batch, spec.layer_input_size(layer))
+    return ReserveLayout(shapes, wide_dtype(spec.dtype))

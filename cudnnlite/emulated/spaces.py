@@ -1,4 +1,4 @@
-"""The spaces that stateful calls are given: weights, workspace, and what a training call keeps for its backward passes."""
+"""The memory of stateful calls: weights, workspace, and the reserve space of a training call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnlite.emulated.memory import Bytes
-from cudnnlite.emulated.registry import bad, check_size, null
+from cudnnlite.emulated.registry import EmulationState, bad, check_size, null
 
 Array = NDArray[Any]
 _ALIGNMENT = 16
@@ -24,78 +24,81 @@ _HEADER = np.dtype(
 
 
 class Spaces:
-    """The memory that a call is given, by the names of its C arguments, looked at before it is used."""
+    """The memory of a call, by the names of its C arguments; addresses are checked at every use."""
 
-    def __init__(self, given: SimpleNamespace) -> None:
-        self.given, self.api = given, given.api
+    def __init__(self, c_call: SimpleNamespace) -> None:
+        self.c_call = c_call
+        self.api: EmulationState = c_call.api
 
     def memory(self, name: str, nbytes: int) -> Bytes:
-        """View what lies at an address."""
-        address = getattr(self.given, name)
+        """Return a view of the memory at an address."""
+        address = getattr(self.c_call, name)
         if not address:
             raise null(name)
-        return self.api.memory.view(address, nbytes)  # type: ignore[no-any-return]
+        return self.api.memory.view(address, nbytes)
 
-    def space(self, name: str, size: str, needed: int) -> Bytes:
-        """View what is needed of a space, of as many bytes as the argument `size` says."""
-        check_size(name, getattr(self.given, size), needed)
+    def space(self, name: str, size_name: str, needed: int) -> Bytes:
+        """Return a view of a space whose size is the argument `size_name`."""
+        check_size(name, getattr(self.c_call, size_name), needed)
         return self.memory(name, needed)
 
 
-class Places:
-    """How a reserve space is cut up: a header, then arrays of one type by name."""
+class ReserveLayout:
+    """How a reserve space is divided: a header, then arrays of one type by name."""
 
     def __init__(self, shapes: Mapping[Any, tuple[int, ...]], dtype: np.dtype[Any]) -> None:
-        self.dtype, self.nbytes = dtype, aligned(_HEADER.itemsize)
-        self.places: dict[Any, tuple[tuple[int, ...], int]] = {}
+        self.dtype = dtype
+        self.shapes = dict(shapes)
+        self.offsets: dict[Any, int] = {}
+        self.nbytes = align(_HEADER.itemsize)
         for key, shape in shapes.items():
-            self.places[key] = shape, self.nbytes
-            self.nbytes = aligned(self.nbytes + math.prod(shape) * dtype.itemsize)
+            self.offsets[key] = self.nbytes
+            self.nbytes = align(self.nbytes + math.prod(shape) * dtype.itemsize)
 
 
 class Reserve:
-    """A reserve space: what is in it, and who left it there.
+    """A reserve space: its contents, and the call that wrote them.
 
-    Hardware takes any bytes and computes garbage.  Here they must come from the call before, of the same `problem` (any
-    value whose representation tells it) and with the same operands, which checksums tell.
+    Hardware takes any bytes and computes garbage.  Here they must come from the call before, of the
+    same `problem` (any value that its representation identifies) and with the same operands, which
+    are compared by checksums.
     """
 
-    FORWARD, BACKWARD_DATA = (
-        "the forward call for training",
-        "the backward call over the data",
-    )  # the stages
+    # The stages that a reserve space goes through.
+    FORWARD = "the forward call for training"
+    BACKWARD_DATA = "the backward call over the data"
 
-    def __init__(self, memory: Bytes, places: Places, problem: object) -> None:
+    def __init__(self, memory: Bytes, layout: ReserveLayout, problem: object) -> None:
         self._header = np.ndarray((1,), _HEADER, memory)
         self._problem = zlib.crc32(repr(problem).encode())
-        self.tape = {
-            key: np.ndarray(shape, places.dtype, memory, at)
-            for key, (shape, at) in places.places.items()
+        arrays = {
+            key: np.ndarray(shape, layout.dtype, memory, layout.offsets[key])
+            for key, shape in layout.shapes.items()
         }
-        self.masks = [self.tape.pop(key) for key in places.places if "mask" in key] or None
+        self.tape = {key: array for key, array in arrays.items() if "mask" not in key}
+        self.masks = [array for key, array in arrays.items() if "mask" in key] or None
 
     def begin(self) -> None:
-        """Make it nobody's while it is overwritten."""
+        """Mark the contents as no stage's while they are overwritten."""
         self._header["magic"] = 0
 
     def finish(self, stage: str, **operands: int) -> None:
-        """Note the stage that is reached, and the checksums of operands."""
-        self._header["magic"], self._header["stage"], self._header["problem"] = (
-            _MAGIC,
-            len(stage),
-            self._problem,
-        )
+        """Store the stage that is reached, and the checksums of operands."""
+        self._header["magic"] = _MAGIC
+        self._header["stage"] = len(stage)
+        self._header["problem"] = self._problem
         for name, value in operands.items():
             self._header["operands"][0, _OPERANDS.index(name)] = value
 
     def expect(self, stage: str, **operands: int) -> None:
-        """Refuse unless it is at that stage of the same problem, with the same operands."""
+        """Refuse unless the contents are at that stage of the same problem and operands."""
         header = self._header[0]
         if header["magic"] != _MAGIC or header["stage"] != len(stage):
             raise bad(f"reserveSpace is not as {stage} left it")
         if header["problem"] != self._problem:
             raise bad(
-                "reserveSpace is of another problem: another network, other sequences or another dropout probability"
+                "reserveSpace is of another problem: another network, other sequences or another "
+                "dropout probability"
             )
         for name, value in operands.items():
             if header["operands"][_OPERANDS.index(name)] != value:
@@ -103,14 +106,15 @@ class Reserve:
 
 
 def checksum(*arrays: Array | None) -> int:
-    """Return a checksum over the values of arrays, as far as they are there."""
+    """Return a checksum over the values of arrays; None has none."""
     value = 0
-    for a in arrays:
-        if a is not None:
-            value = zlib.crc32(np.ascontiguousarray(a).reshape(-1).view(np.uint8).data, value)
+    for array in arrays:
+        if array is not None:
+            memory = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            value = zlib.crc32(memory, value)
     return value
 
 
-def aligned(nbytes: int) -> int:
-    """Return the next place where something may begin."""
+def align(nbytes: int) -> int:
+    """Return the next offset at which an array may begin."""
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT

@@ -1,83 +1,123 @@
-"""Emulated spatial transformers."""
+"""Emulated spatial transformers, and their descriptors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudnnlite.emulated.operation import Array, computes
-from cudnnlite.enums import Status
+from cudnnlite.emulated.descriptor_state import destroy_descriptor, store_state
+from cudnnlite.emulated.operation import Array, computes, never_refused
+from cudnnlite.emulated.registry import bad, emulates
+from cudnnlite.enums import DataType, Status
+from cudnnlite.problems import spatial_transformer as declarations
 from cudnnlite.specs.layers import SpatialTransformerSpec
 
-
-def _transforms(way: str, refused: Status = Status.BAD_PARAM) -> Callable[..., Any]:
-    """Register one of the four operations; an H200 took images of all layouts beside each other."""
-    return computes(
-        f"spatial_transformer_{way}",
-        ranks=(3, 4),
-        refuse=lambda specs, options: "",
-        refused=refused,
-    )
+_RANKS = (3, 4)
 
 
-def _base(transformer: SpatialTransformerSpec, dtype: Any) -> Array:
+@emulates("cudnnSetSpatialTransformerNdDescriptor")
+def set_descriptor(c_call: SimpleNamespace) -> None:
+    """`cudnnSetSpatialTransformerNdDescriptor`: set a descriptor; there is one sampler."""
+    if c_call.samplerType:
+        raise bad(f"samplerType={c_call.samplerType}; allowed: 0")
+    shape = c_call.dimA[: c_call.nbDims]
+    dtype = DataType(c_call.dataType)
+    store_state(c_call.api, c_call.stDesc, SpatialTransformerSpec, shape, dtype)
+
+
+@emulates("cudnnDestroySpatialTransformerDescriptor")
+def destroy(c_call: SimpleNamespace) -> None:
+    """`cudnnDestroySpatialTransformerDescriptor`: destroy a descriptor and its state."""
+    destroy_descriptor(c_call, "cudnnDestroySpatialTransformerDescriptor")
+
+
+def _points(transformer: SpatialTransformerSpec, dtype: Any) -> Array:
     """Return (x, y, 1) of each point before it is moved."""
     height, width = (np.linspace(-1, 1, size, dtype=dtype) for size in transformer.shape[2:])
-    return np.stack([*np.meshgrid(width, height), np.ones(transformer.shape[2:], dtype)], axis=-1)
+    ones = np.ones(transformer.shape[2:], dtype)
+    return np.stack([*np.meshgrid(width, height), ones], axis=-1)
 
 
-def _corners(grid: Array, shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yield, of the four pixels around each point: indices, weights, and the weights' slopes; 0 for those outside."""
-    places = [(grid[..., axis] + 1) / 2 * (size - 1) for axis, size in enumerate(shape[:1:-1])]
-    lows = [np.floor(place) for place in places]
+class _Corner(NamedTuple):
+    """One of the four pixels around each point."""
+
+    pixels: tuple[Any, ...]  # an index into the images
+    weight: Array  # 0 where the pixel is outside the image
+    slopes: tuple[Array, Array]  # of the weight, along x and y
+
+
+def _corners(grid: Array, shape: tuple[int, ...]) -> Iterator[_Corner]:
+    """Yield the four pixels around each point."""
+    height, width = shape[2:]
+    batch = np.arange(len(grid))[:, None, None]
+    x = (grid[..., 0] + 1) / 2 * (width - 1)
+    y = (grid[..., 1] + 1) / 2 * (height - 1)
     for right in (0, 1):
         for below in (0, 1):
-            sides = zip(lows, places, (right, below), strict=True)
-            (w, u), (h, v) = (
-                (low + step, 1 - np.abs(place - low - step)) for low, place, step in sides
-            )
-            inside = (w >= 0) & (w < shape[3]) & (h >= 0) & (h < shape[2])
-            at = tuple(np.where(inside, index, 0).astype(int) for index in (h, w))
-            signs = (2 * right - 1, 2 * below - 1)
-            batch = np.arange(len(grid))[:, None, None]
-            yield (
-                (batch, slice(None), *at),
-                u * v * inside,
-                (signs[0] * v * inside, signs[1] * u * inside),
+            column = np.floor(x) + right
+            row = np.floor(y) + below
+            x_weight = 1 - np.abs(x - np.floor(x) - right)
+            y_weight = 1 - np.abs(y - np.floor(y) - below)
+            is_inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+            pixels = (np.where(is_inside, place, 0).astype(int) for place in (row, column))
+            x_sign = 2 * right - 1
+            y_sign = 2 * below - 1
+            yield _Corner(
+                (batch, slice(None), *pixels),
+                x_weight * y_weight * is_inside,
+                (x_sign * y_weight * is_inside, y_sign * x_weight * is_inside),
             )
 
 
-@_transforms("grid")
+# An H200 took images of all layouts beside each other, in each of the four operations.
+
+
+@computes(declarations.GRID, ranks=_RANKS, why_refused=never_refused)
 def grid(theta: Array, transformer: SpatialTransformerSpec) -> Array:
-    """Return the points."""
-    return np.asarray(np.einsum("hwk,njk->nhwj", _base(transformer, theta.dtype), theta))
+    """`cudnnSpatialTfGridGeneratorForward`: return the points."""
+    points = _points(transformer, theta.dtype)
+    return np.asarray(np.einsum("hwk,njk->nhwj", points, theta))
 
 
-@_transforms("grid_backward")
+@computes(declarations.GRID_BACKWARD, ranks=_RANKS, why_refused=never_refused)
 def grid_backward(dgrid: Array, transformer: SpatialTransformerSpec) -> Array:
-    """Return the gradient of the matrices."""
-    return np.asarray(np.einsum("hwk,nhwj->njk", _base(transformer, dgrid.dtype), dgrid))
+    """`cudnnSpatialTfGridGeneratorBackward`: return the gradient of the matrices."""
+    points = _points(transformer, dgrid.dtype)
+    return np.asarray(np.einsum("hwk,nhwj->njk", points, dgrid))
 
 
-@_transforms("sample", Status.NOT_SUPPORTED)
+@computes(
+    declarations.SAMPLE,
+    ranks=_RANKS,
+    why_refused=never_refused,
+    refusal_status=Status.NOT_SUPPORTED,
+)
 def sample(x: Array, grid: Array, transformer: SpatialTransformerSpec) -> Array:
-    """Return what lies at the points."""
-    found = sum(x[at] * weight[..., None] for at, weight, _ in _corners(grid, x.shape))
-    return np.moveaxis(np.asarray(found), -1, 1)
+    """`cudnnSpatialTfSamplerForward`: return the images' values at the points."""
+    corners = _corners(grid, x.shape)
+    values = sum(x[corner.pixels] * corner.weight[..., None] for corner in corners)
+    return np.moveaxis(np.asarray(values), -1, 1)
 
 
-@_transforms("sample_backward", Status.NOT_SUPPORTED)
+@computes(
+    declarations.SAMPLE_BACKWARD,
+    ranks=_RANKS,
+    why_refused=never_refused,
+    refusal_status=Status.NOT_SUPPORTED,
+)
 def sample_backward(
     x: Array, grid: Array, dy: Array, transformer: SpatialTransformerSpec
-) -> tuple[Array, ...]:
-    """Return the gradients of the images and of the points."""
-    dx, dgrid = np.zeros_like(x), np.zeros_like(grid)
-    last = np.moveaxis(dy, 1, -1)
-    for at, weight, slopes in _corners(grid, x.shape):
-        np.add.at(dx, at, last * weight[..., None])
-        along = (x[at] * last).sum(-1)
-        for axis, slope in enumerate(slopes):
-            dgrid[..., axis] += along * slope * (x.shape[3 - axis] - 1) / 2
+) -> tuple[Array, Array]:
+    """`cudnnSpatialTfSamplerBackward`: return the gradients of the images and of the points."""
+    dx = np.zeros_like(x)
+    dgrid = np.zeros_like(grid)
+    channels_last = np.moveaxis(dy, 1, -1)
+    for corner in _corners(grid, x.shape):
+        np.add.at(dx, corner.pixels, channels_last * corner.weight[..., None])
+        products = (x[corner.pixels] * channels_last).sum(-1)
+        for axis, slope in enumerate(corner.slopes):
+            dgrid[..., axis] += products * slope * (x.shape[3 - axis] - 1) / 2
     return dx, dgrid

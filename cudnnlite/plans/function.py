@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from cudnnlite.devices.handle import Handle
 from cudnnlite.plans.operation_plan import OperationPlan
@@ -90,14 +90,16 @@ class OperationFunction(Generic[P, ResultT]):
 
     __name__: str
     __qualname__: str
-    plan: Callable[Concatenate[Handle, P], OperationPlan]
+    _plan_type: ClassVar[str] = "OperationPlan"
+    _result_type: ClassVar[str] = ""  # where the annotation of `bind` does not say it
+    plan: Callable[Concatenate[Handle, P], OperationPlan[ResultT]]
     problem: Callable[P, Problem]
 
     def __init__(self, bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]]) -> None:
         functools.update_wrapper(self, bind)
         self._bind = bind
-        self.__signature__ = _signature_of(bind)
-        self.plan = self._verb("plan", self._plan, _PLAN_DOC, "OperationPlan")
+        self.__signature__ = _signature_of(bind, self._result_type)
+        self.plan = self._verb("plan", self._plan, _PLAN_DOC, self._plan_type)
         self.problem = self._verb(
             "problem", self._problem, _PROBLEM_DOC, "Problem", takes_handle=False
         )
@@ -179,8 +181,9 @@ def operation(
     return OperationFunction(bind)
 
 
-def _signature_of(bind: Callable[..., Any]) -> inspect.Signature:
-    """Return a signature that returns what the request's run does."""
+def _signature_of(bind: Callable[..., Any], result_type: str) -> inspect.Signature:
+    """Return a signature that returns what the request's run does: ``Request[X]`` returns X."""
     signature = inspect.signature(bind)
-    returned = str(signature.return_annotation).partition("[")[2].removesuffix("]")
-    return signature.replace(return_annotation=returned)
+    if not result_type:
+        result_type = str(signature.return_annotation).partition("[")[2].removesuffix("]")
+    return signature.replace(return_annotation=result_type)

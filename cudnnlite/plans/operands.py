@@ -9,10 +9,9 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.device import check_recorded_together
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, ArrayTypeError
-from cudnnlite.sizes import format_size
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT, format_size
 from cudnnlite.specs import TensorSpec
 
 WORKSPACE_ALIGNMENT = 16  # bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from threading import get_ident
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.arrays import DeviceArray, empty
@@ -33,7 +33,8 @@ from cudnnlite.warn import log
 _traits = attrgetter("traits")
 
 
-PlanT = TypeVar("PlanT", bound="OperationPlan")
+PlanT = TypeVar("PlanT", bound="OperationPlan[Any]")
+ResultT = TypeVar("ResultT")
 
 
 class Prepared(Protocol):
@@ -55,7 +56,7 @@ class Prepared(Protocol):
         """Change addresses: the operands', and ``workSpace``."""
 
 
-class OperationPlan(Plan):
+class OperationPlan(Plan, Generic[ResultT]):
     """A problem on one handle, with everything decided and marshalled: ``plan(*operands, out=...)``.
 
     The operands are those of the public function, in its order.
@@ -151,7 +152,7 @@ class OperationPlan(Plan):
         workspace: object = None,
         reserve: object = None,
         **named_operands: object,
-    ) -> Any:
+    ) -> ResultT:
         """Enqueue the operation on the handle's stream.
 
         Parameters
@@ -183,7 +184,8 @@ class OperationPlan(Plan):
         """
         if named_operands:
             operands = self._in_order(operands, named_operands)
-        return self.run(operands, out, workspace, reserve)
+        result: ResultT = self.run(operands, out, workspace, reserve)
+        return result
 
     def _in_order(
         self, operands: tuple[Any, ...], named_operands: Mapping[str, Any]
@@ -211,25 +213,26 @@ class OperationPlan(Plan):
         is_watched = call_watch.active
         if is_watched or self._closed or get_ident() != self._thread:
             self.use()
-        if out is None or reserve is not None or self._has_extras:
+        if self._has_extras or reserve is not None:
             arrays = self._with_outputs(operands, out, reserve)
+        elif out is None:
+            arrays = (*operands, self._new_output(self._names[-1]))
         else:
             arrays = (*operands, out)
         stream = self._handle._stream
         try:
-            is_repeated = (
-                [*map(_traits, arrays)] == self._last_traits
-                and stream is self._last_stream
-                and workspace is None
-                and not is_watched
-                and (
-                    not self.workspace or self._lease(self.workspace, stream) == self._last_scratch
-                )
-            )
+            traits = [*map(_traits, arrays)]
         except AttributeError:  # an array of another library, or none at all
-            is_repeated = False
+            return self._run_checked(arrays, None, workspace)
+        is_repeated = (
+            traits == self._last_traits
+            and stream is self._last_stream
+            and workspace is None
+            and not is_watched
+            and (not self.workspace or self._lease(self.workspace, stream) == self._last_scratch)
+        )
         if not is_repeated:
-            return self._run_checked(arrays, workspace)
+            return self._run_checked(arrays, traits, workspace)
         prepared: Any = self._prepared
         try:
             status = prepared.function(*prepared.arguments)
@@ -242,27 +245,36 @@ class OperationPlan(Plan):
             return self._result(arrays)
         return arrays[self._reads]
 
-    def _run_checked(self, arrays: tuple[Any, ...], workspace: object) -> Any:
-        """Check all arrays, point the call to them, and make it."""
+    def _run_checked(
+        self, arrays: tuple[Any, ...], traits: list[Any] | None, workspace: object
+    ) -> Any:
+        """Check all arrays, point the call to them, and make it.
+
+        `traits` are those of the arrays: the next call with such arrays repeats this one.
+        """
         # An interrupt below must not leave addresses that nobody knows of.
         self._last_traits = None
         arrays = self._checked(arrays)
-        alignments = self._misaligned(arrays) if self._alignments else None
-        if alignments:
-            return self._run_misaligned(alignments, arrays, workspace)
+        stream = self._handle._stream
+        all_addresses = 0
+        is_elsewhere = False
+        for array in arrays:
+            all_addresses |= array.ptr
+            if array.stream is not stream:
+                is_elsewhere = True
+        if self._alignments and all_addresses % STRICTEST_ALIGNMENT:
+            alignments = self._misaligned(arrays)
+            if alignments:
+                return self._run_misaligned(alignments, arrays, workspace)
         prepared: Any = self._prepared
         if prepared is None:  # an empty batch: there is nothing to call
             return self._result(arrays)
-        stream = self._handle._stream
         crossed: Sequence[Any] = ()
         try:
-            for array in arrays:
-                if array.stream is not stream:
-                    crossed = wait_for_streams(stream, *arrays)
-                    break
-            if workspace is None and not self.workspace:
-                scratch = 0
-            else:
+            if is_elsewhere:
+                crossed = wait_for_streams(stream, *arrays)
+            scratch = 0
+            if workspace is not None or self.workspace:
                 scratch = self._scratch_for(workspace, arrays, stream)
             addresses = {name: arrays[index].ptr for name, index in self._header_names}
             for name, offset in self._scratch_offsets:
@@ -271,7 +283,7 @@ class OperationPlan(Plan):
             if not crossed and workspace is None:
                 self._last_scratch = scratch
                 self._last_stream = stream
-                self._last_traits = [*map(_traits, arrays)]
+                self._last_traits = traits
             status = prepared.function(*prepared.arguments)
             if status:
                 prepared.check(status)
@@ -298,8 +310,6 @@ class OperationPlan(Plan):
             )
         if reserve is not None and not operation.reserve:
             raise TypeError(f"a {self._description} has no reserve space")
-        if not self._has_extras:
-            return (*operands, self._new_output(self._names[-1]) if out is None else out)
         outputs = [out] if self._writes_one else [*all_of(out, operation.writes)]
         for index, name in enumerate(operation.writes):
             if outputs[index] is None:
@@ -410,11 +420,6 @@ class OperationPlan(Plan):
 
     def _misaligned(self, arrays: Sequence[DeviceArray]) -> dict[str, int]:
         """Return the operands that the kernels cannot load where they are, and the alignments that they need."""
-        addresses = 0
-        for array in arrays[: len(self._names)]:
-            addresses |= array.ptr
-        if addresses % STRICTEST_ALIGNMENT == 0:
-            return {}
         return misaligned(self._alignments, dict(zip(self._names, arrays)))  # noqa: B905
 
     def _scratch_for(self, workspace: object, arrays: Sequence[DeviceArray], stream: object) -> int:

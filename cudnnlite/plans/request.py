@@ -101,20 +101,20 @@ class Request(Generic[ResultT]):
         result: ResultT = plan.run(self.operands, self.out, self.workspace, self.reserve)
         return result
 
-    def make_and_keep_plan(self, key: tuple[Any, ...]) -> OperationPlan:
+    def make_and_keep_plan(self, key: tuple[Any, ...]) -> OperationPlan[ResultT]:
         """Return a new plan, which the handle keeps for calls of this kind."""
         plan = self.make_plan()
         self.handle.plans.keep(key, plan)
         return plan
 
-    def plan(self) -> OperationPlan:
+    def plan(self) -> OperationPlan[ResultT]:
         """Decide and marshal the call once, for many of its kind."""
         use(self.handle)
         return self.make_plan()
 
-    def make_plan(self) -> OperationPlan:
+    def make_plan(self) -> OperationPlan[ResultT]:
         """Return a new plan, on a handle that may be used."""
-        return OperationPlan(self.handle, self.problem(), self.limit()).prepare()
+        return OperationPlan[ResultT](self.handle, self.problem(), self.limit()).prepare()
 
     def key(self) -> tuple[Any, ...]:
         """Return what tells this kind of call from others.

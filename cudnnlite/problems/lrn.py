@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnlite._raw.enums import DivNormMode, LRNMode
-from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.operation import Operation, check_alike, gradient_of
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import LRNSpec
 

@@ -47,6 +47,7 @@ class Problem:
     values: Mapping[str, Any]
 
     def __init__(self, operation: Operation, **values: Any) -> None:
+        instance_of(operation, Operation, "operation")
         unknown = set(values) - set(operation.fields)
         missing = {*operation.reads, *operation.options} - set(values)
         if unknown or missing:

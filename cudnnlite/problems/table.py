@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any, NamedTuple, overload
 
-from cudnnlite.arguments import one_of
+from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.enums import MathType, Status, parse_math_type
 from cudnnlite.errors import MissingPackageError, NoAlgorithmError
 from cudnnlite.problems.results import AlgorithmResult, named, parse_max_error, ranking_ms, why_not
@@ -222,6 +222,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
 
     def status_of(self, row: AlgorithmResult) -> str:
         """Return what the last column has: whether a row can be used, why not, and what else is to be known of it."""
+        instance_of(row, AlgorithmResult, "row")
         return "; ".join(filter(None, (self._failure(row) or "ok", row.comment)))
 
     def to_dict(self) -> dict[str, list[Any]]:

@@ -50,7 +50,6 @@ CONV = ConvolutionSpec(padding=1)
 NETWORK, DATA = RNNSpec("lstm", 8, 8), RNNDataSpec((5, 2, 8))
 
 
-
 def convolution(y=None, **scalars):
     return convolution_forward.problem(X, W, CONV, out=y, **scalars)
 

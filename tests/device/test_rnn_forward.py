@@ -190,7 +190,7 @@ def test_a_compiled_kernel_in_float64(handle: dnn.Handle) -> None:
     for batch in (3, 5):
         problem = Problem(handle, Case("lstm", 1, True, batch=batch))
         result = problem.run_or_refused(
-            lambda: problem.forward(algorithm="PERSIST_DYNAMIC"), "PERSIST_DYNAMIC"
+            lambda problem=problem: problem.forward(algorithm="PERSIST_DYNAMIC"), "PERSIST_DYNAMIC"
         )
         assert result is not None
         problem.assert_forward(result, "PERSIST_DYNAMIC")

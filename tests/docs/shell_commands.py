@@ -42,7 +42,7 @@ _VARIABLES = set(
         r'"([A-Z][A-Z0-9_]{5,})"',
         "".join(
             path.read_text()
-            for room in ("cudnnlite", "tests/unit")
+            for room in ("cudnnlite", "tests")
             for path in (ROOT / room).rglob("*.py")
         ),
     )

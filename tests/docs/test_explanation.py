@@ -345,7 +345,7 @@ ROOMS = [
 ]
 HOMES = ("tests/device", "tests/emulated", "cudnnlite", *ROOMS, "")  # of a name alone
 PATHS = re.compile(
-    r"`((?:cudnnlite|tests|docs|examples|_raw|specs|descriptors|devices|operations|search|emulated|autotune|\.ci)/[\w./-]*|\w+\.(?:py|md|toml))`"
+    r"`((?:cudnnlite|tests|docs|examples|_raw|specs|descriptors|devices|operations|problems|plans|graph|tools|search|emulated|autotune|\.ci)/[\w./-]*|\w+\.(?:py|md|toml))`"
 )
 
 

@@ -1,4 +1,4 @@
-"""The emulated device's memory: every use is checked, and what is new or freed looks like nothing useful."""
+"""The emulated device's memory: every use is checked, and new or freed memory holds garbage."""
 
 import gc
 import itertools
@@ -130,11 +130,11 @@ def test_freed_memory_cannot_be_used(memory):
 
 
 def test_freed_addresses_are_not_handed_out_again_soon(memory):
-    seen = set()
+    addresses = set()
     for _ in range(300):
         buffer = memory.allocate(4096)
-        assert buffer.handle not in seen
-        seen.add(buffer.handle)
+        assert buffer.handle not in addresses
+        addresses.add(buffer.handle)
         buffer.close()
 
 
@@ -286,16 +286,16 @@ def test_many_threads(memory):
     start = threading.Barrier(8)
 
     def work(seed):
-        mine = random.Random(seed)
+        rng = random.Random(seed)
         held = []
         try:
             start.wait()
             for step in range(300):
-                buffer = memory.allocate(mine.randrange(1, 5000))
+                buffer = memory.allocate(rng.randrange(1, 5000))
                 memory.view(buffer.handle, buffer.size)[:] = seed
                 held.append(buffer)
                 if step % 3 == 2:
-                    old = held.pop(mine.randrange(len(held)))
+                    old = held.pop(rng.randrange(len(held)))
                     if not (memory.view(old.handle, old.size) == seed).all():
                         errors.append("overwritten")
                     old.close()
@@ -357,14 +357,14 @@ def test_copies_are_checked(own_device):
 
 def test_streams(own_device):
     default = own_device.stream(None)
-    made = own_device.create_stream()
+    new_stream = own_device.create_stream()
     assert default is own_device.default_stream
-    assert made.handle != default.handle
-    assert own_device.stream(made) is made
-    assert own_device.stream(made.handle) is made
-    made.sync()
-    for bad in (
-        made.handle + 1,
+    assert new_stream.handle != default.handle
+    assert own_device.stream(new_stream) is new_stream
+    assert own_device.stream(new_stream.handle) is new_stream
+    new_stream.sync()
+    for stream in (
+        new_stream.handle + 1,
         True,
         "stream",
         1.5,
@@ -372,8 +372,8 @@ def test_streams(own_device):
         EmulatedDevice(8).default_stream,
     ):
         with pytest.raises(dnn.ArgumentError, match="is not a stream of <emulated:5>"):
-            own_device.stream(bad)
-    assert repr(made) == f"<EmulatedStream {made.handle:#x} of <emulated:5>>"
+            own_device.stream(stream)
+    assert repr(new_stream) == f"<EmulatedStream {new_stream.handle:#x} of <emulated:5>>"
 
 
 @pytest.mark.parametrize("pointer", ["x", "w", "y", "workspace"])

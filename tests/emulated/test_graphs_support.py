@@ -1,4 +1,7 @@
-"""What an H200 did of graphs with a convolution, and of its fused call: the emulated device is never laxer, and right."""
+"""Graphs with a convolution, and its fused call: the emulated device against an H200's results.
+
+It is never laxer, and its numbers are right.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from cudnnlite.graph.engines import named_by
 from tools.record.graphs import CASES, combinations, graph_of, record
 
 ROWS = json.loads((Path(__file__).parent / "data" / "graphs.json").read_text())["rows"]
-# the largest error relative to the largest value, of what is multiplied in full and of what may be in TF32
+# The largest errors, relative to the largest value: of products in full precision, and in TF32.
 BOUNDS = {"float64": 1e-13, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2, "int8": 0.0}
 TF32 = 5e-3
 GROUPS = sorted(
@@ -28,9 +31,10 @@ GROUPS = sorted(
 
 
 def why_stricter(key):
-    """Return why the emulated device may refuse a graph that an H200 took; empty where it may not.
+    """Return why the emulated device may refuse a graph that an H200 took, or "" if it may not.
 
-    As `cudnnConvolutionForward` does, or because nothing here makes such graphs, or because their values were wrong.
+    `cudnnConvolutionForward` refuses it too, or nothing here makes such graphs, or the H200's
+    values were wrong.
     """
     _, _, dtype, layout, other, chain, compute, between, _ = key
     wide = "float64" if dtype == "float64" else "float32"
@@ -40,7 +44,8 @@ def why_stricter(key):
         return "float64 in NDHWC"
     if between != wide or (chain and compute != wide):
         return "tensors between in another type"
-    return "row" if "row" in chain else ""  # whose values an H200 gets wrong
+    # An H200's values of additions of a row are wrong.
+    return "row" if "row" in chain else ""
 
 
 def test_all_was_recorded():
@@ -53,35 +58,49 @@ def test_all_was_recorded():
 
 @pytest.mark.parametrize(("kind", "case", "dtype"), GROUPS)
 def test_the_emulated_device_does_as_the_gpu_did(kind, case, dtype):
-    seen = Counter()
+    outcomes = Counter()
     with dnn.Handle(device="emulated") as handle:
-        for key, results in ROWS:
-            if (key[0], key[1], key[2]) != (kind, case, dtype):
+        for key, gpu_results in ROWS:
+            if key[:3] != [kind, case, dtype]:
                 continue
-            found = record(handle, key)
-            y_dtype = dtype if kind == "graph" else key[11]
-            precise = kind == "graph" or key[13] == "FMA" or dtype != "float32"
-            found *= len(results) // len(found)  # a refusal of all at once
-            for number, (mine, gpu) in enumerate(zip(found, results, strict=True)):
-                seen[gpu[0] == "SUCCESS", mine[0] == "SUCCESS"] += 1
-                if mine[0] == "SUCCESS":
-                    assert gpu[0] == "SUCCESS", (key, number, mine, gpu)
-                    may_round = y_dtype == "float32" and (
-                        number == 1 if kind == "graph" else not precise
-                    )
-                    assert mine[2] <= (TF32 if may_round else BOUNDS[y_dtype]), (key, number, mine)
-                elif kind == "graph" and gpu[0] == "SUCCESS":
-                    assert why_stricter(key), (key, number, mine)
-                elif (
-                    gpu[0] == "SUCCESS"
-                ):  # as strict as cudnnConvolutionForward; but the algorithm that is usual is there
-                    assert (
-                        number != 1
-                        or any(name in (case, key[3]) for name in ("3d", "NDHWC"))
-                        or "int8" in key
-                        or (len({*key[3:6]}) > 1)
-                    ), (key, number, mine)
-    assert seen[True, True] or kind == "call"
+            results = record(handle, key)
+            # A refusal of all at once stands for each.
+            results *= len(gpu_results) // len(results)
+            pairs = zip(results, gpu_results, strict=True)
+            for number, (result, gpu_result) in enumerate(pairs):
+                check_result(key, number, result, gpu_result)
+                outcomes[gpu_result[0] == "SUCCESS", result[0] == "SUCCESS"] += 1
+    assert outcomes[True, True] or kind == "call"
+
+
+def check_result(key, number, result, gpu_result):
+    """Fail where the emulated device is laxer than a GPU, wrong, or stricter without a reason."""
+    status, _, error = result
+    gpu_status = gpu_result[0]
+    if status == "SUCCESS":
+        assert gpu_status == "SUCCESS", (key, number, result, gpu_result)
+        assert error <= bound_of(key, number), (key, number, result)
+    elif gpu_status == "SUCCESS" and key[0] == "graph":
+        assert why_stricter(key), (key, number, result)
+    elif gpu_status == "SUCCESS":
+        # It is as strict as cudnnConvolutionForward, but has the algorithm that is usual.
+        assert number != 1 or may_lack_the_usual_algorithm(key), (key, number, result)
+
+
+def bound_of(key, number):
+    """Return the largest error that a result may have."""
+    is_graph = key[0] == "graph"
+    dtype = key[2]
+    y_dtype = dtype if is_graph else key[11]
+    may_round = number == 1 if is_graph else key[13] != "FMA" and dtype == "float32"
+    return TF32 if y_dtype == "float32" and may_round else BOUNDS[y_dtype]
+
+
+def may_lack_the_usual_algorithm(key):
+    """Return whether the fused call's IMPLICIT_PRECOMP_GEMM may be refused."""
+    is_3d = any(name in (key[1], key[3]) for name in ("3d", "NDHWC"))
+    has_several_layouts = len({*key[3:6]}) > 1
+    return is_3d or "int8" in key or has_several_layouts
 
 
 @pytest.mark.parametrize(
@@ -94,16 +113,17 @@ def test_what_becomes_of_a_nan(row):
     assert status == "SUCCESS"
     _, _, activation, propagate, dtype = key
     with dnn.Handle(device="emulated") as handle:
-        ((mine, _, got),) = record(handle, key)
-    assert mine == "SUCCESS"
+        ((emulated_status, _, emulated_value),) = record(handle, key)
+    assert emulated_status == "SUCCESS"
     if propagate or "relu" not in activation:
-        assert got == value == "nan", "a promise of both"
-    elif dtype != "float32":  # where an H200's strict engine lets it pass
-        assert got == value == "0.0"
+        assert emulated_value == value == "nan", "a promise of both"
+    elif dtype != "float32":
+        # In float32 an H200's strict engine lets the NaN pass.
+        assert emulated_value == value == "0.0"
 
 
 def test_the_gpu_was_right():
-    """All that it called a success, but what the emulated device refuses for that."""
+    """Every success, except what the emulated device refuses because it is wrong."""
     for key, results in ROWS:
         for number, (status, engine, error) in enumerate(results):
             if status != "SUCCESS" or key[0] == "nan":

@@ -15,7 +15,7 @@ from oracles import HAS_TORCH, onnx_convolution
 from scipy.signal import correlate
 
 import cudnnlite as dnn
-from cudnnlite.emulated import convolution, kernels
+from cudnnlite.emulated import convolution_call, kernels
 from cudnnlite.emulated.kernels import KERNELS, TAP_BY_TAP
 from cudnnlite.enums import ConvolutionMode
 from cudnnlite.specs import ConvolutionSpec
@@ -65,7 +65,7 @@ def scipy_convolution(x: np.ndarray, w: np.ndarray, problem: ConvolutionSpec) ->
 
 
 def relaid(a: np.ndarray, order: tuple[int, ...], gap: int) -> np.ndarray:
-    """Copy with its axes in memory order `order`, the last of them with a stride of `gap` elements."""
+    """Return a copy whose axes have an order in memory, the last a stride of `gap` elements."""
     base = np.empty([*(a.shape[axis] for axis in order[:-1]), a.shape[order[-1]] * gap], a.dtype)
     view = base[..., ::gap].transpose(np.argsort(order))
     view[...] = a
@@ -75,7 +75,7 @@ def relaid(a: np.ndarray, order: tuple[int, ...], gap: int) -> np.ndarray:
 def run(
     name: str, x: np.ndarray, w: np.ndarray, problem: ConvolutionSpec, out: np.ndarray
 ) -> np.ndarray:
-    """Run an algorithm with poisoned output and scratch of the promised size, and check what lies around it."""
+    """Run an algorithm with poisoned output and scratch, and check the memory around."""
     algorithm = ALGORITHMS[name]
     size = algorithm.size(x.shape, w.shape, problem, x.dtype)
     buffer = np.full(size + 2 * GUARD, 0xFF, np.uint8)
@@ -291,7 +291,7 @@ def test_a_small_problem_wants_little_workspace() -> None:
     ],
 )
 def test_temporaries_are_bounded(name: str, x_shape, w_shape) -> None:
-    """The operands are far larger than what may be allocated; they are one number, seen through zero strides."""
+    """The operands are far larger than what may be allocated: one number with strides of zero."""
     x, w = np.broadcast_to(np.float32(2), x_shape), np.broadcast_to(np.float32(0.5), w_shape)
     problem = same(2)
     out = np.empty(problem.output_shape(x_shape, w_shape), np.float32)
@@ -375,12 +375,13 @@ def test_large_gradients_are_computed_in_parts(name):
     dx, dw = (a.numpy() for a in torch.ops.aten.convolution_backward(*tensors, *steps)[:2])
     size = KERNELS["dx"].size(x_shape, w_shape, conv, np.float32)
     assert size < x.nbytes * math.prod(w_shape[2:])  # in parts
-    scratch, got = np.full(size, 0xFF, np.uint8), np.full(x_shape, np.nan, np.float32)
-    KERNELS["dx"].run(w, dy, conv, got, scratch)
-    assert relative_error(got, dx) < 1e-6
-    got = np.ones(w_shape, np.float32)  # the gradient of a filter is added
-    KERNELS["dw"].run(x, dy, conv, got, scratch)
-    assert relative_error(got - 1, np.flip(dw, rotate)) < 1e-5
+    scratch = np.full(size, 0xFF, np.uint8)
+    x_gradient = np.full(x_shape, np.nan, np.float32)
+    KERNELS["dx"].run(w, dy, conv, x_gradient, scratch)
+    assert relative_error(x_gradient, dx) < 1e-6
+    w_gradient = np.ones(w_shape, np.float32)  # the gradient of a filter is added
+    KERNELS["dw"].run(x, dy, conv, w_gradient, scratch)
+    assert relative_error(w_gradient - 1, np.flip(dw, rotate)) < 1e-5
 
 
 def test_a_batch_in_parts(monkeypatch):
@@ -390,8 +391,8 @@ def test_a_batch_in_parts(monkeypatch):
         rng.standard_normal(shape)
         for shape in ((5, 3, 6, 7), (4, 3, 3, 2), (1, 4, 1, 1), (5, 4, 4, 6))
     ]
-    for limit in (convolution.BATCH_BYTES, 1):
-        monkeypatch.setattr(convolution, "BATCH_BYTES", limit)
+    for limit in (convolution_call.BATCH_BYTES, 1):
+        monkeypatch.setattr(convolution_call, "BATCH_BYTES", limit)
         with dnn.Handle("emulated") as handle:
             x, w, bias, z = map(handle.array, hosts)
             y = dnn.convolution_bias_activation_forward(

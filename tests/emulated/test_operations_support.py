@@ -1,4 +1,7 @@
-"""What an H200 refused and computed of the operations that `computes` emulates: the emulated device is never laxer."""
+"""The operations that `computes` emulates, against what an H200 refused and computed.
+
+The emulated device is never laxer.
+"""
 
 import json
 from collections import Counter
@@ -13,13 +16,16 @@ from tools.record import layers as record_layers
 from tools.record.operations import record
 
 ROWS = json.loads((Path(__file__).parent / "data" / "operations_support.json").read_text())["rows"]
-# by how much a result may differ from float64, relative to the largest value: an H200's own errors, and some room
+# The largest errors against float64, relative to the largest value: those of an H200, and a margin.
 BOUNDS = {"float64": 1e-14, "float32": 1e-6, "float16": 1.5e-3, "bfloat16": 1.2e-2}
 GROUPS = sorted({(row[0], row[2]) for row in ROWS})
 
 
 def is_at_a_kink(row):
-    """Some of its values lie at one, where the oracle has the slope of one side, as PyTorch, and an H200 that of the other."""
+    """Return whether some values are at a kink.
+
+    The oracle has the slope of one side there, as PyTorch has, and an H200 that of the other.
+    """
     return row[0] == "activation_backward" and row[1]["mode"] in ("CLIPPED_RELU", "ELU")
 
 
@@ -34,21 +40,25 @@ def test_all_was_recorded():
 def test_the_emulated_device_does_as_the_gpu_did(kind, rank):
     with dnn.Handle(device="emulated") as handle:
         for row in ROWS:
-            key, (status, _) = row[:8], row[8:]
-            if (key[0], key[2]) == (kind, rank):
-                got, error = record(handle, *key)
-                if (
-                    got == "REFUSED_BY_US"
-                ):  # by name, before cuDNN is asked: what it refuses, or computes wrongly
-                    assert status != "SUCCESS" or key[3] not in FLOATS, row
-                    continue
-                if key[3] not in FLOATS and got == "NOT_SUPPORTED":  # integers: less than a GPU
-                    continue
-                assert got == status, row
-                if got == "SUCCESS" and is_at_a_kink(row):
-                    assert error == pytest.approx(row[9], abs=BOUNDS[key[6]]), row
-                elif got == "SUCCESS":
-                    assert error <= BOUNDS.get(key[6], 0), row
+            if (row[0], row[2]) == (kind, rank):
+                check_row(row, *record(handle, *row[:8]))
+
+
+def check_row(row, status, error):
+    """Fail where the emulated device does not do as the GPU did."""
+    dtype, y_dtype, gpu_status, gpu_error = row[3], row[6], row[8], row[9]
+    if status == "REFUSED_BY_US":
+        # It was refused before cuDNN was asked, which refuses it too or computes it wrongly.
+        assert gpu_status != "SUCCESS" or dtype not in FLOATS, row
+        return
+    if dtype not in FLOATS and status == "NOT_SUPPORTED":
+        # The emulated device has fewer operations on integers than a GPU.
+        return
+    assert status == gpu_status, row
+    if status == "SUCCESS" and is_at_a_kink(row):
+        assert error == pytest.approx(gpu_error, abs=BOUNDS[y_dtype]), row
+    elif status == "SUCCESS":
+        assert error <= BOUNDS.get(y_dtype, 0), row
 
 
 @pytest.mark.parametrize(
@@ -83,9 +93,9 @@ def test_what_no_row_covers_is_refused(name, operands, options):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_gpu_was_right(dtype):
-    """All that it called a success, of what we let through: against an oracle in float64, when it was recorded.
+    """Every success of what we do not refuse, against an oracle in float64.
 
-    But at kinks, which are compared one by one with what the emulated device has there.
+    Values at kinks are compared one by one with the emulated device's, by another test.
     """
     for row in ROWS:
         # FAST does not subtract the largest value
@@ -96,7 +106,8 @@ def test_the_gpu_was_right(dtype):
 
 
 LAYERS = json.loads((Path(__file__).parent / "data" / "layers_support.json").read_text())["rows"]
-# how far a GPU's results may be from the emulated device's: TF32 in attention, and what its roundings make of float16 there
+# The largest differences between a GPU's results and the emulated device's.  In attention these are
+# due to TF32, and to roundings of float16.
 DIFFERENCES = {
     "attention": 0.1,
     "ctc": 5e-4,

@@ -1,4 +1,4 @@
-"""Number formats of the emulated device against exact arithmetic (fractions), NumPy and ml_dtypes."""
+"""Number formats of the emulated device against fractions, NumPy and ml_dtypes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ float32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 def exactly_rounded(value: float, bits: int, smallest: int, *, ties_away: bool) -> float:
-    """Round to `bits` significant bits, spacing at least ``2**smallest``, in rational arithmetic."""
+    """Round to `bits` significant bits, spacing at least ``2**smallest``, by fractions."""
     if value == 0 or not math.isfinite(value):
         return value
     unit = Fraction(2) ** max(math.frexp(value)[1] - bits, smallest)
@@ -48,7 +48,7 @@ def test_tf32_has_ten_bits_and_ties_away(value: float, tie: bool) -> None:
 
 def test_tf32_by_hand() -> None:
     unit = 2.0**-10
-    given_ = [
+    values = [
         1 + unit / 2,
         1 + unit / 2 - 2**-23,
         1 + 1.5 * unit,
@@ -59,7 +59,7 @@ def test_tf32_by_hand() -> None:
         2.0**-149,
     ]
     expected = [1 + unit, 1, 1 + 2 * unit, -1 - unit, 2, 0.0, -0.0, 0.0]
-    result = round_tf32(np.array(given_, np.float32))
+    result = round_tf32(np.array(values, np.float32))
     np.testing.assert_array_equal(bits_of(result), bits_of(np.array(expected, np.float32)))
 
 

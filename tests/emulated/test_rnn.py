@@ -1,4 +1,4 @@
-"""The emulated RNN functions, called as C calls them: numbers, the layout of the weights, dropout, and what they refuse."""
+"""The emulated RNN functions, called as C calls them: numbers, weights, dropout, and refusals."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Machine:
 
 
 class Net:
-    """A network and everything that its calls take; `call` lets a test change single arguments by their C names."""
+    """A network and the arguments of its calls; `call` changes single ones by their C names."""
 
     def __init__(
         self,
@@ -325,8 +325,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def assert_same(got, expected):
-    for one, other in zip(got, expected, strict=True):
+def assert_same(results, expected):
+    for one, other in zip(results, expected, strict=True):
         assert (one is None) == (other is None)
         if one is not None:
             np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
@@ -432,9 +432,11 @@ def test_rounding(dtype, math, low, high):
     y, exact_y = net.forward()[0], exact.forward()[0]
     assert low <= np.linalg.norm(y - exact_y) < high * np.linalg.norm(exact_y)
     expected = exact.gradients()
-    for name, got in net.gradients().items():
+    for name, gradient in net.gradients().items():
         assert (
-            low <= np.linalg.norm(got - expected[name]) < 2 * high * np.linalg.norm(expected[name])
+            low
+            <= np.linalg.norm(gradient - expected[name])
+            < 2 * high * np.linalg.norm(expected[name])
         ), name
 
 
@@ -442,9 +444,14 @@ def test_tf32_rounds_both_operands():
     net = Net(
         "relu", layers=1, hidden=8, input_size=8, bias="none", dtype="float32", lengths=(1, 1)
     )
-    lost, kept = np.float32(1 + 2**-12), np.float32(1 + 2**-9)  # TF32 has 10 bits
+    # TF32 has 10 bits: it loses the first value's last one, and holds the second value.
+    inexact, exact = np.float32(1 + 2**-12), np.float32(1 + 2**-9)
     x = net.buffers["x"].bytes().view("f4")
-    for weight, value, result in ((lost, kept, kept), (kept, lost, kept), (lost, lost, 1)):
+    for weight, value, result in (
+        (inexact, exact, exact),
+        (exact, inexact, exact),
+        (inexact, inexact, 1),
+    ):
         for name, view in net.views("weightSpace").items():
             view[...] = np.eye(8) * (weight if "input" in name else 0)
         x[:] = value
@@ -479,8 +486,9 @@ def test_the_rnn_follows_its_dropout_descriptor():
 
 
 def test_masks_follow_the_seed():
-    made = [dropped(0.5, seed) for seed in (5, 5, 6)]  # states included: without them no masks
-    first, again, other = (net.forward()[0] for net, _ in made)
+    # The nets keep the states, without which there are no masks.
+    nets = [dropped(0.5, seed) for seed in (5, 5, 6)]
+    first, again, other = (net.forward()[0] for net, _ in nets)
     np.testing.assert_array_equal(first, again)
     assert not np.allclose(first, other)
 
@@ -526,8 +534,8 @@ def test_a_reserve_space_may_be_moved_and_a_workspace_lost():
     net.buffers["workSpace"].bytes()[:] = 0
     net.buffers["reserveSpace"] = net.machine.buffer(net.buffers["reserveSpace"].bytes())
     expected = other.gradients()
-    for name, got in net.gradients().items():
-        np.testing.assert_array_equal(got, expected[name])
+    for name, gradient in net.gradients().items():
+        np.testing.assert_array_equal(gradient, expected[name])
 
 
 def unset(kind, create):
@@ -539,7 +547,7 @@ def unset(kind, create):
 
 
 SMALL_H = {"algorithm": "PERSIST_STATIC_SMALL_H", "dtype": "float32"}
-# What is refused, by the function's arguments: what is changed, the options of Net, the error, its message.
+# What is refused, by what is changed: the options of Net, the error, its message.
 ROWS: dict[str, list[tuple[str, dict[str, Any], dict[str, Any], Any, str]]] = {
     FORWARD: [
         ("weights_too_small", {"weightSpaceSize": 16}, {}, BAD, "weightSpace of 16 bytes"),

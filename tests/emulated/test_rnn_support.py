@@ -1,4 +1,7 @@
-"""The emulated device runs and refuses what an H200 with cuDNN 9.19 ran and refused: 932 recorded combinations."""
+"""The emulated device runs and refuses what an H200 with cuDNN 9.19 ran and refused.
+
+932 combinations were recorded.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,23 @@ from cudnnlite.specs.rnn_rules import why_not
 from tools.record.rnn_support import BASE, lengths_of, outcome  # isort: skip  (beside this file)
 
 ROWS = json.loads((Path(__file__).parent / "data" / "rnn_support.json").read_text())["rows"]
-LARGEST_RUN, LARGEST_REFUSED = (
-    192,
-    512,
-)  # of larger networks, which take NumPy too long, only what is refused is called
-# Recorded before the plan told cuDNN of padding for batch-major data; it refused each algorithm then.
+# Larger networks take NumPy too long; of these, only what is refused is called.
+LARGEST_RUN = 192
+LARGEST_REFUSED = 512
+# These rows are from before the plan enabled padding for batch-major data: each algorithm refused.
 BEFORE_PADDING = {"layout": "batch_major"}
 GROUPS = sorted({(row[0], row[2]) for row in ROWS})
 
 
 def rule(cell: str, variant: dict[str, Any], algorithm: str) -> list[bool]:
     """Return whether our rule refuses a network, and its training."""
-    own = BASE | variant
-    batch, steps = own["batch"], own["steps"]
-    lengths = lengths_of(own.get("lengths"), batch, steps)
+    problem = BASE | variant
+    batch, steps = problem["batch"], problem["steps"]
+    lengths = lengths_of(problem.get("lengths"), batch, steps)
     full = lengths is None or min(lengths) == steps
     options = {
         key: value
-        for key, value in own.items()
+        for key, value in problem.items()
         if key not in ("batch", "steps", "lengths", "layout")
     }
     spec, kind = dnn.RNNSpec(cell, **options), dnn.RNNAlgo[algorithm]
@@ -52,8 +54,8 @@ def test_the_rule_is_what_was_recorded() -> None:
 
 
 def is_called(row: list[Any]) -> bool:
-    most = LARGEST_RUN if "ok" in row[3] else LARGEST_REFUSED
-    return row[1] != BEFORE_PADDING and (BASE | row[1])["hidden_size"] <= most
+    largest = LARGEST_RUN if "ok" in row[3] else LARGEST_REFUSED
+    return row[1] != BEFORE_PADDING and (BASE | row[1])["hidden_size"] <= largest
 
 
 @pytest.mark.parametrize(("cell", "algorithm"), GROUPS)

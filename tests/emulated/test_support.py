@@ -1,4 +1,4 @@
-"""The emulated device's refusals against what a GPU refused (recorded by tools/record/support.py)."""
+"""The emulated device's refusals against a GPU's, which tools/record/support.py records."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ def algorithms_of(name):
 
 
 def specs_of(row):
-    """Return the specs of a recorded row at the rank that cuDNN is told."""
-    (x, w, y), conv = (given := record_support.specs_of(row))[0].values(), given[1]
+    """Return the specs of a recorded row at the rank that cuDNN receives."""
+    specs, conv = record_support.specs_of(row)
+    x, w, y = specs.values()
     if x.rank == 3:
         conv = conv.replace(
             padding=(0, conv.padding), stride=(1, conv.stride), dilation=(1, conv.dilation)
@@ -53,7 +54,8 @@ def test_refuses_exactly_what_the_gpu_refused(name, case):
     differences, compared = [], Counter()
     for row, results in RECORDED[name]["rows"]:
         if row[0] != case or any(result[0] == "BAD_PARAM" for result in results):
-            continue  # BAD_PARAM came from a descriptor, which is the real library's on both devices
+            # BAD_PARAM came from a descriptor, which is the real library's on both devices.
+            continue
         specs = specs_of(row)
         reasons = {
             algorithm.name: why_refused(algorithm, *specs) for algorithm in algorithms_of(name)

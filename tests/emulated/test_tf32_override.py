@@ -1,6 +1,7 @@
-"""NVIDIA's own switch forbids TF32 on the emulated device too: in convolutions, and in recurrent networks.
+"""NVIDIA's own switch forbids TF32 in convolutions and recurrent networks, emulated ones too.
 
-On an H200 (cuDNN 9.19, 2026-11-21) errors of 3.8e-4 (LSTM) and 4.4e-4 (GRU, both STANDARD) fell to 3.3e-7 and 3.5e-7.
+On an H200 (cuDNN 9.19, 2026-11-21) errors of 3.8e-4 (LSTM) and 4.4e-4 (GRU, both STANDARD) fell to
+3.3e-7 and 3.5e-7.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every emulated operation refuses, by the example of `cudnnTransformTensor`, called as C calls it."""
+"""What every emulated operation refuses: `cudnnTransformTensor`, called as C calls it."""
 
 from __future__ import annotations
 

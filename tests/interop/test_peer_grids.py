@@ -193,16 +193,16 @@ class Convolution:
 
     def _find(self, math_type: str, workspace_limit: int) -> dnn.AlgorithmTable:
         conv = self.geometry.spec(math_type)
-        find = getattr(dnn, f"find_{self.function}")
-        table: dnn.AlgorithmTable = find(
+        table: dnn.AlgorithmTable = getattr(dnn, self.function).find(
             self.handle, *self.operands, conv, **self._like, workspace_limit=workspace_limit
         )
         return table
 
     def _get(self, math_type: str) -> dnn.AlgorithmTable:
         conv = self.geometry.spec(math_type)
-        get = getattr(dnn, f"get_{self.function}")
-        table: dnn.AlgorithmTable = get(self.handle, *self.operands, conv, **self._like)
+        table: dnn.AlgorithmTable = getattr(dnn, self.function).heuristic(
+            self.handle, *self.operands, conv, **self._like
+        )
         return table
 
     @property

@@ -219,15 +219,19 @@ def test_a_graph_of_another_library_is_told_and_what_it_writes_is_loaded(
         x, y = handle.array(np.ones((2, 3, 5, 4), np.float32)), handle.empty((2, 3, 5, 4))
         dnn.activation_forward(handle, x, "tanh", out=y)
         handle.synchronize()
-        with (
-            dnn.trace() as traced,
-            pytest.warns(RuntimeWarning, match="saw no begin of|somebody else"),
-        ):
+
+        def record_and_replay() -> None:
             with torch.cuda.graph(graph, stream=side):
                 dnn.activation_forward(handle, x, "tanh", out=y)
             graph.replay()
             torch.cuda.synchronize()
             dnn.scale_tensor(handle, y, 2.0).numpy()
+
+        with (
+            dnn.trace() as traced,
+            pytest.warns(RuntimeWarning, match="saw no begin of|somebody else"),
+        ):
+            record_and_replay()
     assert "cudnnActivationForward" not in traced.as_c().partition("int main")[2]
     assert_it_prints_the_same(toolchain, traced, tmp_path, "cuda")
 

@@ -18,8 +18,8 @@ from cudnnlite._raw.library import Library, load_library
 from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
 from cudnnlite.emulated.api import EmulatedApi, RefusalError
 from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.emulated.functions import IMPLEMENTATIONS
 from cudnnlite.emulated.memory import EmulatedMemory, IllegalAddressError
-from cudnnlite.emulated.registry import IMPLEMENTATIONS
 from cudnnlite.errors import NotSupportedError, SymbolNotFoundError
 from cudnnlite.problems.catalogue import OPERATIONS
 
@@ -475,7 +475,7 @@ def test_anything_else_comes_out_as_itself(monkeypatch, raised):
 @contextmanager
 def broken_stream_getter(monkeypatch, raised):
 
-    def broken(given):
+    def broken(c_call):
         raise raised
 
     monkeypatch.setitem(IMPLEMENTATIONS, "cudnnGetStream", broken)
@@ -488,6 +488,6 @@ def test_emulations_know_their_arguments_by_the_names_of_the_header():
     for name, function in IMPLEMENTATIONS.items():
         inspect.signature(function).bind("the call")
         source = inspect.getsource(getattr(function, "func", function))
-        read[name] = {*re.findall(r"\bgiven\.(\w+)\b(?! = )", source)} - {"api", "arguments"}
+        read[name] = {*re.findall(r"\bc_call\.(\w+)\b(?! = )", source)} - {"api", "arguments"}
         assert read[name] <= {*FUNCTIONS[name].argnames}, name
     assert sum(map(len, read.values())) > 60

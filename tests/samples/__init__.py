@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudnnlite.emulated.operation import COMPUTES
+from cudnnlite.emulated.functions import EMULATED_OPERATIONS
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.operation import Operation
 
@@ -164,7 +164,7 @@ def shapes_of(
 
 def reference_of(name: str) -> Callable[..., tuple[Array, ...]]:
     """Return (operands in float64, options) -> all results, by an oracle, or by the emulation where there is none."""
-    function = SAMPLES[name].reference or COMPUTES[name]
+    function = SAMPLES[name].reference or EMULATED_OPERATIONS[OPERATIONS[name]]
 
     def every(*operands: Array, **options: Any) -> tuple[Array, ...]:
         found = function(*operands, **options)

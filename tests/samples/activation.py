@@ -7,7 +7,7 @@ from scipy.special import expit
 
 import cudnnlite as dnn
 import samples as s
-from cudnnlite.emulated.operation import COMPUTES
+from cudnnlite.emulated import activation as emulated_activation
 
 FUNCTIONS = {  # as ONNX and SciPy define them
     "SIGMOID": lambda x, coef: expit(x),
@@ -26,7 +26,7 @@ def _reference(x, activation):
 def _slope(y, dy, x, activation):
     """Return the emulation's gradient, but at kinks the slope that PyTorch takes; an H200 takes that of the other side."""
     mode, coef = activation.mode.name, activation.coef
-    dx = COMPUTES["activation_backward"](y, dy, x, activation)
+    dx = emulated_activation.backward(y, dy, x, activation)
     if mode == "ELU":
         return np.where(x == 0, coef * dy, dx)
     return np.where(x == coef, 0, dx) if mode == "CLIPPED_RELU" else dx

@@ -478,14 +478,18 @@ def test_what_fails_is_made_in_the_program_too(handle: dnn.Handle) -> None:
 
 def test_what_a_block_ended_with_belongs_to_the_program() -> None:
     wrong = (ctypes.c_int * 4)(1, 1, -1, 1)
+
+    def fail_twice(described: dnn.TensorDescriptor) -> None:
+        with pytest.raises(dnn.CudnnError):
+            library_api().cudnnSetTensorNdDescriptor(described, 5, 4, wrong, wrong)
+        library_api().cudnnSetTensorNdDescriptor(described, 0, 4, wrong, wrong)
+
     with (
         pytest.raises(dnn.CudnnError),
         dnn.trace() as trace,
         dnn.TensorDescriptor(X.shape) as described,
     ):
-        with pytest.raises(dnn.CudnnError):
-            library_api().cudnnSetTensorNdDescriptor(described, 5, 4, wrong, wrong)
-        library_api().cudnnSetTensorNdDescriptor(described, 0, 4, wrong, wrong)
+        fail_twice(described)
     assert main_of(trace).count("FAILED(") == 1
     assert (
         "FAILED(cudnnSetTensorNdDescriptor(tensor_desc, CUDNN_DATA_FLOAT, 4, (const int[]){1, 1, -1, 1}"
@@ -561,12 +565,15 @@ def test_what_nobody_knows_is_told_and_never_guessed(handle: dnn.Handle) -> None
 
 
 def test_a_callback_is_told(handle: dnn.Handle) -> None:
+    def set_and_reset() -> None:
+        handle.api.cudnnSetCallback(7, None, types.cudnnCallback_t(lambda *_: None))
+        handle.api.cudnnSetCallback(0, None, types.cudnnCallback_t())
+
     with (
         dnn.trace() as trace,
         pytest.warns(RuntimeWarning, match="fptr is a CFunctionType; the program has NULL"),
     ):
-        handle.api.cudnnSetCallback(7, None, types.cudnnCallback_t(lambda *_: None))
-        handle.api.cudnnSetCallback(0, None, types.cudnnCallback_t())
+        set_and_reset()
     assert "Not written out: cudnnSetCallback" in trace.as_c()
 
 

@@ -68,11 +68,10 @@ def verbs(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.Problem:
     ranked = dnn.convolution_forward.heuristic(handle, x.spec, dnn.FilterSpec((4, 3, 1, 1)))
     reveal_type(ranked[0])  # AlgorithmResult
     normalise = dnn.batch_normalization_training
-    reveal_type(normalise(handle, x, w, w))  # tuple[DeviceArray, ...]
-    ask = dnn.scale_tensor.problem
-    reveal_type(
-        ask
-    )  # def (y: SupportsDLPack | SupportsCudaArrayInterface, alpha: float) -> Problem
+    normalised = normalise(handle, x, w, w, running_mean=w, running_var=w)
+    reveal_type(normalised)  # tuple[DeviceArray, ...]
+    f = dnn.scale_tensor.problem
+    reveal_type(f)  # def (y: SupportsDLPack | SupportsCudaArrayInterface, alpha: float) -> Problem
     problem = dnn.pooling_forward.problem(x.spec, pooling)
     reveal_type(problem.flops)  # int
     dnn.ProblemList([problem, dnn.convolution_forward.problem(x, x.spec, alpha=2.0)])

@@ -17,6 +17,7 @@ import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -115,7 +116,11 @@ _SUMS = {}
 
 
 def graphs():
-    """Yield ("graph", case, dtype, layout, layout of bias and z, chain, compute, dtype between, alpha of the convolution)."""
+    """Yield the keys of graphs.
+
+    ("graph", case, dtype, layout, layout of bias and z, chain, compute, dtype between, alpha of the
+    convolution)
+    """
     for case, dtype in itertools.product(CASES, FLOATS):
         rank = len(CASES[case][0])
         wide = "float64" if dtype == "float64" else "float32"
@@ -181,9 +186,9 @@ def graphs():
 
 
 def calls():
-    """Yield ("call", case, dtype, layouts of x, w, y, activation, propagate, z, alpha, alpha2, dtypes of y and bias, math)."""
+    """Yield the keys of the fused call; `FusedCall` names their parts."""
 
-    def of(
+    def key_of(
         case,
         dtype,
         layouts,
@@ -203,18 +208,18 @@ def calls():
             LAYOUTS[len(CASES[case][0])], ("relu", "identity")
         ):
             for math in ("DEFAULT", "FMA") if dtype == "float32" else ("DEFAULT",):
-                yield of(case, dtype, [layout] * 3, activation, math=math)
+                yield key_of(case, dtype, [layout] * 3, activation, math=math)
     for dtype, layout in itertools.product(FLOATS, LAYOUTS[4]):
         for activation, nan in itertools.product(ACTIVATIONS, (False, True)):
             for z in (("none", 1.0, 0.0), ("own", 1.25, -0.5)):
-                yield of("3x3", dtype, [layout] * 3, activation, z, nan=nan)
+                yield key_of("3x3", dtype, [layout] * 3, activation, z, nan=nan)
         for activation in ("relu", "identity"):
             for z in (("in_place", 1.25, -0.5), ("null", 1.0, 0.0)):
-                yield of("3x3", dtype, [layout] * 3, activation, z)
+                yield key_of("3x3", dtype, [layout] * 3, activation, z)
         for other in FLOATS:
             if other != dtype:
-                yield of("3x3", dtype, [layout] * 3, "relu", bias=other)
-                yield of("3x3", dtype, [layout] * 3, "relu", y=other)
+                yield key_of("3x3", dtype, [layout] * 3, "relu", bias=other)
+                yield key_of("3x3", dtype, [layout] * 3, "relu", y=other)
         last = LAYOUTS[4][layout == "NCHW"]
         for layouts in (
             (layout, layout, last),
@@ -223,7 +228,7 @@ def calls():
             (layout, layout, "strided"),
             ("strided", layout, layout),
         ):
-            yield of("3x3", dtype, layouts, "relu", ("own", 1.0, 1.0))
+            yield key_of("3x3", dtype, layouts, "relu", ("own", 1.0, 1.0))
     for case, activation in itertools.product(
         ("3x3", "1x1", "3x3_stride2", "3x3_groups2", "3x3_dilation2", "3d"), ("relu", "identity")
     ):
@@ -235,11 +240,11 @@ def calls():
             ("int8", "int32"),
         ):
             for z in (("none", 0.75, 0.0), ("own", 0.75, 0.5)):
-                yield of(case, "int8", [layout] * 3, activation, z, y=y, bias=bias)
+                yield key_of(case, "int8", [layout] * 3, activation, z, y=y, bias=bias)
 
 
 def nans():
-    """Yield ("nan", what runs, activation, whether a NaN is to be propagated: None where that is not said, dtype)."""
+    """Yield ("nan", "graph" or "call", activation, whether NaNs are propagated or None, dtype)."""
     for dtype, activation in itertools.product(
         FLOATS, ("relu", "clipped_relu", "tanh", "identity")
     ):
@@ -258,9 +263,8 @@ def combinations():
 def values_of(rng, shape, dtype):
     """Return values in a host type: integers for integers."""
     kind = numpy_dtype(parse_dtype(dtype))
-    return (rng.integers(-3, 4, shape) if kind.kind == "i" else rng.standard_normal(shape)).astype(
-        kind
-    )
+    values = rng.integers(-3, 4, shape) if kind.kind == "i" else rng.standard_normal(shape)
+    return values.astype(kind)
 
 
 def convolved(x, w, options):
@@ -269,9 +273,8 @@ def convolved(x, w, options):
     if key not in _SUMS:
         conv = dnn.ConvolutionSpec(**options)
         steps = (conv.pads(x.ndim - 2), *conv.steps(x.ndim - 2)[1:])
-        _SUMS[key] = onnx_convolution(
-            x, w, *steps, conv.groups, conv.mode == dnn.ConvolutionMode.CONVOLUTION
-        )
+        is_rotated = conv.mode == dnn.ConvolutionMode.CONVOLUTION
+        _SUMS[key] = onnx_convolution(x, w, *steps, conv.groups, is_rotated)
     return _SUMS[key]
 
 
@@ -288,88 +291,122 @@ def error_of(y, expected):
     return float(f"{error:.1e}") if np.isfinite(error) else "inf"
 
 
+def reserve_workspace(handle, nbytes):
+    """Return the address of scratch memory, 0 for none."""
+    return handle.workspace.reserve(nbytes, handle.stream) if nbytes else 0
+
+
+class GraphCase:
+    """The operands of a graph, and its result.
+
+    Attributes
+    ----------
+    arrays : dict
+        The operands by name; those of the chain have its numbers.
+    expected : array
+        In float64.
+    """
+
+    def __init__(self, handle, key):
+        _, case, self.dtype, layout, other, chain, compute, _, alpha = key
+        x_shape, w_shape, options = CASES[case]
+        self.rng = np.random.default_rng(0)
+        self.conv = dnn.ConvolutionSpec(**options, compute_type=compute)
+        y_shape = self.conv.output_shape(x_shape, w_shape)
+        first, last = LAYOUTS[len(x_shape)]
+        plain = first if layout == "strided" else layout
+        swapped = last if plain == first else first
+        y_layout = {"y strided": "strided", "y other": swapped}.get(other, plain)
+        w_layout = swapped if other == "w other" else plain
+        image_layout = y_layout if other.startswith(("y ", "w ")) else other
+        small_layout = plain if image_layout == "strided" else image_layout
+        x = values_of(self.rng, x_shape, self.dtype)
+        w = values_of(self.rng, w_shape, self.dtype) / numpy_dtype(parse_dtype(self.dtype)).type(8)
+        self.arrays = {
+            "x": upload(handle, spec_of(x_shape, self.dtype, layout), x),
+            "w": handle.array(w, dtype=self.dtype, layout=w_layout),
+        }
+        self.y_spec = spec_of(y_shape, self.dtype, y_layout)
+        self.expected = alpha * convolved(x, w, options)
+        ones = [1] * (len(x_shape) - 2)
+        self.shapes = {
+            "bias": (1, y_shape[1], *ones),
+            "image": y_shape,
+            "number": (1, 1, *ones),
+            "row": (1, 1, *ones[:-1], y_shape[-1]),
+        }
+        for number, name in enumerate(chain):
+            if name in MODES:
+                self.expected = MODES[name][2](self.expected)
+            else:
+                is_image = OPERANDS[name][1] == "image"
+                operand_layout = image_layout if is_image else small_layout
+                self._add_operand(handle, str(number), name, operand_layout)
+
+    def _add_operand(self, handle, key, name, layout):
+        """Add or multiply an operand of the chain."""
+        _, kind, (alpha1, alpha2) = OPERANDS[name]
+        shape = self.shapes[kind]
+        values = values_of(self.rng, shape, self.dtype)
+        self.arrays[key] = upload(handle, spec_of(shape, self.dtype, layout), values)
+        second = alpha2 * values.astype(np.float64)
+        if name == "scale":
+            self.expected = alpha1 * self.expected * second
+        else:
+            self.expected = alpha1 * self.expected + second
+
+
 def record_graph(handle, key):
     """Return, in true float32 and without that promise, [status, engine, error]."""
-    _, case, dtype, layout, other, chain, compute, _, alpha = key
-    x_shape, w_shape, options = CASES[case]
-    conv, rng = dnn.ConvolutionSpec(**options, compute_type=compute), np.random.default_rng(0)
-    y_shape, rank = conv.output_shape(x_shape, w_shape), len(x_shape)
-    plain = LAYOUTS[rank][0] if layout == "strided" else layout
-    swapped = LAYOUTS[rank][plain == LAYOUTS[rank][0]]
-    y_layout = {"y strided": "strided", "y other": swapped}.get(other, plain)
-    w_layout = swapped if other == "w other" else plain
-    other = y_layout if other[:2] in ("y ", "w ") else other
-    hosts = {
-        "x": values_of(rng, x_shape, dtype),
-        "w": values_of(rng, w_shape, dtype) / numpy_dtype(parse_dtype(dtype)).type(8),
-    }
-    x = upload(handle, spec_of(x_shape, dtype, layout), hosts["x"])
-    arrays = {"x": x, "w": handle.array(hosts["w"], dtype=dtype, layout=w_layout)}
-    wanted = alpha * convolved(hosts["x"], hosts["w"], options)
-    shapes = {
-        "bias": (1, y_shape[1], *[1] * (rank - 2)),
-        "image": y_shape,
-        "number": (1,) * rank,
-        "row": (*[1] * (rank - 1), y_shape[-1]),
-    }
-    for number, name in enumerate(chain):
-        if name in OPERANDS:
-            _, kind, (own, its) = OPERANDS[name]
-            host = values_of(rng, shapes[kind], dtype)
-            spec = spec_of(
-                shapes[kind], dtype, other if kind == "image" or other != "strided" else plain
-            )
-            arrays[f"{number}"] = upload(handle, spec, host)
-            wanted = (
-                own * wanted * its * host.astype(np.float64)
-                if name == "scale"
-                else own * wanted + its * host.astype(np.float64)
-            )
-        else:
-            wanted = MODES[name][2](wanted)
-    y_spec = spec_of(y_shape, dtype, y_layout)
-    found = []
+    case = GraphCase(handle, key)
+    specs = {name: array.spec for name, array in case.arrays.items()}
     with ExitStack() as stack:
         try:
-            graph = graph_of(
-                handle, stack, key, {n: a.spec for n, a in arrays.items()}, y_spec, conv
-            )
+            graph = graph_of(handle, stack, key, specs, case.y_spec, case.conv)
         except CudnnError as error:
             return [[error.status.name, "graph", None]] * 2
-        named = [
-            c
+        configurations = [
+            configuration
             for mode in (BackendHeurMode.A, BackendHeurMode.FALLBACK)
-            for c in named_by(graph, mode, stack)
+            for configuration in named_by(graph, mode, stack)
         ]
-        for asked in (dnn.MathType.FMA, dnn.MathType.DEFAULT):
-            status = ("NONE_NAMED" if not named else "NONE_KEEPS", "", None)
-            tried = set()
-            for configuration in named:
-                narrow = asked == dnn.MathType.FMA != configuration.math_type(asked)
-                if configuration.engine in tried or narrow or not configuration.capturable:
-                    continue
-                tried.add(configuration.engine)
-                try:
-                    with ExitStack() as own:
-                        plan = ExecutionPlan(graph, configuration, own)
-                        y = poisoned(handle, y_spec)
-                        scratch = (
-                            handle.workspace.reserve(plan.workspace, handle.stream)
-                            if plan.workspace
-                            else 0
-                        )
-                        plan.replace(
-                            workSpace=scratch, **{n: a.ptr for n, a in (arrays | {"y": y}).items()}
-                        )
-                        plan()
-                        got = error_of(y, wanted)
-                    notes = "+".join(sorted(note.name for note in configuration.numerical))
-                    status = ("SUCCESS", f"{configuration.engine}: {notes}", got)
-                    break
-                except CudnnError as refused:
-                    status = (refused.status.name, f"{configuration.engine}", None)
-            found.append(list(status))
-    return found
+        return [
+            first_outcome(handle, graph, case, configurations, math_type)
+            for math_type in (dnn.MathType.FMA, dnn.MathType.DEFAULT)
+        ]
+
+
+def first_outcome(handle, graph, case, configurations, math_type):
+    """Return the outcome of the first engine that keeps the math type's promise and runs."""
+    outcome = ["NONE_KEEPS" if configurations else "NONE_NAMED", "", None]
+    tried = set()
+    for configuration in configurations:
+        is_true_float32 = configuration.math_type(math_type) == dnn.MathType.FMA
+        if math_type == dnn.MathType.FMA and not is_true_float32:
+            continue
+        if configuration.engine in tried or not configuration.capturable:
+            continue
+        tried.add(configuration.engine)
+        try:
+            error = error_of_engine(handle, graph, case, configuration)
+        except CudnnError as refusal:
+            outcome = [refusal.status.name, f"{configuration.engine}", None]
+            continue
+        notes = "+".join(sorted(note.name for note in configuration.numerical))
+        return ["SUCCESS", f"{configuration.engine}: {notes}", error]
+    return outcome
+
+
+def error_of_engine(handle, graph, case, configuration):
+    """Run an engine, and return the error."""
+    with ExitStack() as stack:
+        plan = ExecutionPlan(graph, configuration, stack)
+        y = poisoned(handle, case.y_spec)
+        addresses = {name: array.ptr for name, array in case.arrays.items()}
+        scratch = reserve_workspace(handle, plan.workspace)
+        plan.replace(workSpace=scratch, y=y.ptr, **addresses)
+        plan()
+        return error_of(y, case.expected)
 
 
 def graph_of(handle, stack, key, specs, y_spec, conv):
@@ -378,11 +415,11 @@ def graph_of(handle, stack, key, specs, y_spec, conv):
     kind, graph, rank = parse_dtype(compute), Graph(handle, stack), len(CASES[case][0])
     tensors = {name: graph.tensor(name, spec) for name, spec in specs.items()}
     virtual = y_spec.packed(y_spec.shape, between)
-    made = [graph.tensor(f"between {n}", virtual, virtual=True) for n in range(len(chain))]
-    made.append(graph.tensor("y", y_spec))
+    results = [graph.tensor(f"between {n}", virtual, virtual=True) for n in range(len(chain))]
+    results.append(graph.tensor("y", y_spec))
     graph.convolution(
         "OPERATION_CONVOLUTION_FORWARD",
-        {"x": tensors["x"], "w": tensors["w"], "y": made[0]},
+        {"x": tensors["x"], "w": tensors["w"], "y": results[0]},
         conv,
         rank - 2,
         kind,
@@ -390,7 +427,7 @@ def graph_of(handle, stack, key, specs, y_spec, conv):
     )
     wide = dnn.DataType.DOUBLE if kind == dnn.DataType.DOUBLE else dnn.DataType.FLOAT
     for number, name in enumerate(chain):
-        ends = {"xdesc": made[number], "ydesc": made[number + 1]}
+        ends = {"xdesc": results[number], "ydesc": results[number + 1]}
         if name in OPERANDS:
             mode, _, alphas = OPERANDS[name]
             graph.pointwise(mode, compute=wide, alphas=alphas, bdesc=tensors[f"{number}"], **ends)
@@ -400,177 +437,237 @@ def graph_of(handle, stack, key, specs, y_spec, conv):
     return graph.finish()
 
 
+class FusedCall(NamedTuple):
+    """The key of a row about the fused call."""
+
+    kind: str
+    case: str
+    dtype: str
+    x_layout: str
+    w_layout: str
+    y_layout: str
+    activation: str
+    propagates_nan: bool
+    z: str
+    alpha: float
+    alpha2: float
+    y_dtype: str
+    bias_dtype: str
+    math: str
+
+    def conv(self):
+        """Return the convolution's spec."""
+        compute_type = {"int8": "int32", "float64": "float64"}.get(self.dtype)
+        _, _, options = CASES[self.case]
+        return dnn.ConvolutionSpec(**options, compute_type=compute_type, math_type=self.math)
+
+    def activation_spec(self):
+        """Return the activation's spec."""
+        coef = {"clipped_relu": 0.75, "elu": 0.75, "swish": 1.5}.get(self.activation)
+        nan = "propagate" if self.propagates_nan else "not_propagate"
+        return dnn.ActivationSpec(self.activation, coef, nan=nan)
+
+    def expected(self, hosts):
+        """Return the result in float64."""
+        _, _, options = CASES[self.case]
+        sums = self.alpha * convolved(hosts["x"], hosts["w"], options)
+        sums = sums + self.alpha2 * hosts["z"].astype(np.float64)
+        sums = sums + hosts["bias"].astype(np.float64)
+        if self.activation == "relu":
+            values = np.maximum(sums, 0)
+        else:
+            values = MODES[self.activation][2](sums)
+        if self.y_dtype == "int8":
+            return np.clip(np.rint(values), -128, 127)
+        return values
+
+
+def hosts_of_call(call, y_shape):
+    """Return the operands of the fused call, by name."""
+    x_shape, w_shape, _ = CASES[call.case]
+    rng = np.random.default_rng(0)
+    hosts = {
+        "x": values_of(rng, x_shape, call.dtype),
+        "w": values_of(rng, w_shape, call.dtype),
+        "bias": values_of(rng, (1, y_shape[1], *[1] * (len(y_shape) - 2)), call.bias_dtype),
+        "z": values_of(rng, y_shape, call.y_dtype),
+    }
+    if call.dtype != "int8":
+        hosts["w"] = hosts["w"] / hosts["w"].dtype.type(8)
+    return hosts
+
+
 def record_call(handle, key):
     """Return [status, workspace, error] of each algorithm of the fused call."""
-    (
-        _,
-        case,
-        dtype,
-        layout,
-        w_layout,
-        y_layout,
-        activation,
-        nan,
-        z,
-        alpha,
-        alpha2,
-        y_dtype,
-        b_dtype,
-        math,
-    ) = key
-    x_shape, w_shape, options = CASES[case]
-    integer = dtype == "int8"
-    conv = dnn.ConvolutionSpec(
-        **options,
-        compute_type="int32" if integer else "float64" if dtype == "float64" else None,
-        math_type=math,
-    )
-    rng, y_shape, rank = np.random.default_rng(0), conv.output_shape(x_shape, w_shape), len(x_shape)
-    xv, wv = values_of(rng, x_shape, dtype), values_of(rng, w_shape, dtype)
-    bv, zv = (
-        values_of(rng, (1, y_shape[1], *[1] * (rank - 2)), b_dtype),
-        values_of(rng, y_shape, y_dtype),
-    )
-    if not integer:
-        wv = wv / wv.dtype.type(8)
-    x, w = (
-        upload(handle, spec_of(x_shape, dtype, layout), xv),
-        handle.array(wv, dtype=dtype, layout=w_layout),
-    )
-    y_spec = spec_of(y_shape, y_dtype, y_layout)
-    bias = handle.array(bv, dtype=b_dtype)
-    wanted = (
-        alpha * convolved(xv, wv, options) + alpha2 * zv.astype(np.float64) + bv.astype(np.float64)
-    )
-    wanted = np.maximum(wanted, 0) if activation == "relu" else MODES[activation][2](wanted)
-    if y_dtype == "int8":
-        wanted = np.clip(np.rint(wanted), -128, 127)
-    coef = {"clipped_relu": 0.75, "elu": 0.75, "swish": 1.5}.get(activation)
-    act = dnn.ActivationSpec(activation, coef, nan="propagate" if nan else "not_propagate")
-    kind = np.float64 if dtype == "float64" else np.float32
-    one, two = np.array(alpha, kind), np.array(alpha2, kind)
-    found = []
+    call = FusedCall(*key)
+    x_shape, w_shape, _ = CASES[call.case]
+    conv = call.conv()
+    y_shape = conv.output_shape(x_shape, w_shape)
+    y_spec = spec_of(y_shape, call.y_dtype, call.y_layout)
+    hosts = hosts_of_call(call, y_shape)
+    arrays = {
+        "x": upload(handle, spec_of(x_shape, call.dtype, call.x_layout), hosts["x"]),
+        "w": handle.array(hosts["w"], dtype=call.dtype, layout=call.w_layout),
+        "bias": handle.array(hosts["bias"], dtype=call.bias_dtype),
+    }
+    expected = call.expected(hosts)
+    results = []
     with ExitStack() as stack:
-        make = stack.enter_context
-        w_spec = dnn.FilterSpec(w_shape, dtype, w_layout)
-        descs = {
-            "x": make(dnn.TensorDescriptor(x.spec)),
-            "w": make(dnn.FilterDescriptor(w_spec)),
-            "y": make(dnn.TensorDescriptor(y_spec)),
-            "bias": make(dnn.TensorDescriptor(bias.spec)),
-            "conv": make(dnn.ConvolutionDescriptor(conv, spatial_rank=rank - 2)),
-            "act": make(dnn.ActivationDescriptor(act)),
+        w_spec = dnn.FilterSpec(w_shape, call.dtype, call.w_layout)
+        spatial_rank = len(x_shape) - 2
+        descriptors = {
+            "x": dnn.TensorDescriptor(arrays["x"].spec),
+            "w": dnn.FilterDescriptor(w_spec),
+            "y": dnn.TensorDescriptor(y_spec),
+            "bias": dnn.TensorDescriptor(arrays["bias"].spec),
+            "conv": dnn.ConvolutionDescriptor(conv, spatial_rank=spatial_rank),
+            "activation": dnn.ActivationDescriptor(call.activation_spec()),
         }
+        for descriptor in descriptors.values():
+            stack.enter_context(descriptor)
+        pointers = {name: descriptor.ptr for name, descriptor in descriptors.items()}
         for algorithm in list(dnn.ConvolutionFwdAlgo)[:8]:
-            y = upload(handle, y_spec, zv) if z == "in_place" else poisoned(handle, y_spec)
-            other = upload(handle, y_spec, zv) if z == "own" else y
-            size = ctypes.c_size_t()
+            in_place = upload(handle, y_spec, hosts["z"]) if call.z == "in_place" else None
+            y = poisoned(handle, y_spec) if in_place is None else in_place
+            z = upload(handle, y_spec, hosts["z"]) if call.z == "own" else y
+            addresses = {name: array.ptr for name, array in arrays.items()}
+            addresses |= {"y": y.ptr, "z": 0 if call.z == "null" else z.ptr}
+            workspace = workspace_of(handle, pointers, algorithm)
             try:
-                handle.api.cudnnGetConvolutionForwardWorkspaceSize(
-                    handle.ptr,
-                    descs["x"].ptr,
-                    descs["w"].ptr,
-                    descs["conv"].ptr,
-                    descs["y"].ptr,
-                    algorithm,
-                    size,
-                )
-                sized = size.value
-            except CudnnError:
-                sized, size.value = None, 1 << 24
-            scratch = handle.workspace.reserve(size.value, handle.stream) if size.value else 0
-            try:
-                handle.api.cudnnConvolutionBiasActivationForward(
-                    handle.ptr,
-                    one.ctypes.data,
-                    descs["x"].ptr,
-                    x.ptr,
-                    descs["w"].ptr,
-                    w.ptr,
-                    descs["conv"].ptr,
-                    algorithm,
-                    scratch,
-                    size.value,
-                    two.ctypes.data,
-                    descs["y"].ptr,
-                    0 if z == "null" else other.ptr,
-                    descs["bias"].ptr,
-                    bias.ptr,
-                    descs["act"].ptr,
-                    descs["y"].ptr,
-                    y.ptr,
-                )
-                found.append(["SUCCESS", sized, error_of(y, wanted)])
+                run_fused(handle, call, pointers, addresses, algorithm, workspace)
+                results.append(["SUCCESS", workspace, error_of(y, expected)])
             except CudnnError as error:
-                found.append([error.status.name, sized, None])
-    return found
+                results.append([error.status.name, workspace, None])
+    return results
+
+
+def workspace_of(handle, pointers, algorithm):
+    """Return the bytes of workspace of an algorithm; None where cuDNN refuses it."""
+    size = ctypes.c_size_t()
+    try:
+        handle.api.cudnnGetConvolutionForwardWorkspaceSize(
+            handle.ptr,
+            pointers["x"],
+            pointers["w"],
+            pointers["conv"],
+            pointers["y"],
+            algorithm,
+            size,
+        )
+    except CudnnError:
+        return None
+    return size.value
+
+
+def run_fused(handle, call, pointers, addresses, algorithm, workspace):
+    """Call the fused function, with 16 MiB where the size of the workspace is not known."""
+    nbytes = 1 << 24 if workspace is None else workspace
+    scalar_dtype = np.float64 if call.dtype == "float64" else np.float32
+    alpha = np.array(call.alpha, scalar_dtype)
+    alpha2 = np.array(call.alpha2, scalar_dtype)
+    handle.api.cudnnConvolutionBiasActivationForward(
+        handle.ptr,
+        alpha.ctypes.data,
+        pointers["x"],
+        addresses["x"],
+        pointers["w"],
+        addresses["w"],
+        pointers["conv"],
+        algorithm,
+        reserve_workspace(handle, nbytes),
+        nbytes,
+        alpha2.ctypes.data,
+        pointers["y"],
+        addresses["z"],
+        pointers["bias"],
+        addresses["bias"],
+        pointers["activation"],
+        pointers["y"],
+        addresses["y"],
+    )
 
 
 def record_nan(handle, key):
     """Return what an activation makes of a NaN: "nan", or the number."""
-    _, what, activation, nan, dtype = key
-    shape, conv = (
-        (1, 8, 2, 2),
-        dnn.ConvolutionSpec(
-            compute_type="float64" if dtype == "float64" else None, math_type="fma"
-        ),
-    )
-    host = np.ones(shape)
-    host[0, 0, 0, 0] = np.nan
-    hosts = {"x": host, "w": np.eye(8)[:, :, None, None], "bias": np.zeros((1, 8, 1, 1)), "y": host}
-    arrays = {
-        name: upload(
-            handle, spec_of(h.shape, dtype, "NCHW"), h.astype(numpy_dtype(parse_dtype(dtype)))
-        )
-        for name, h in hosts.items()
+    _, function, activation, propagates_nan, dtype = key
+    shape = (1, 8, 2, 2)
+    compute_type = "float64" if dtype == "float64" else None
+    conv = dnn.ConvolutionSpec(compute_type=compute_type, math_type="fma")
+    image = np.ones(shape)
+    image[0, 0, 0, 0] = np.nan
+    hosts = {
+        "x": image,
+        "w": np.eye(8)[:, :, None, None],
+        "bias": np.zeros((1, 8, 1, 1)),
+        "y": image,
     }
-    x, w, bias, y = arrays.values()
+    stored = numpy_dtype(parse_dtype(dtype))
+    arrays = {
+        name: upload(handle, spec_of(host.shape, dtype, "NCHW"), host.astype(stored))
+        for name, host in hosts.items()
+    }
+    nan = {None: None, True: "propagate", False: "not_propagate"}[propagates_nan]
+    if function == "call":
+        dnn.convolution_bias_activation_forward(
+            handle,
+            arrays["x"],
+            arrays["w"],
+            arrays["bias"],
+            conv,
+            dnn.ActivationSpec(activation, nan=nan),
+            algorithm="IMPLICIT_PRECOMP_GEMM",
+            out=arrays["y"],
+        )
+    else:
+        run_nan_graph(handle, arrays, conv, activation, nan)
+    value = float(arrays["y"].numpy()[0, 0, 0, 0])
+    return [["SUCCESS", "", str(value)]]
+
+
+def run_nan_graph(handle, arrays, conv, activation, nan):
+    """Run a convolution with a bias and an activation by the first engine that is named."""
     with ExitStack() as stack:
-        if what == "call":
-            act = dnn.ActivationSpec(activation, nan="propagate" if nan else "not_propagate")
-            options = {"algorithm": "IMPLICIT_PRECOMP_GEMM", "out": y}
-            dnn.convolution_bias_activation_forward(handle, x, w, bias, conv, act, **options)
-        else:
-            graph, kind = Graph(handle, stack), conv.compute_type_for(x.spec)
-            tensors = {name: graph.tensor(name, array.spec) for name, array in arrays.items()}
-            wide = dnn.TensorSpec(shape, kind)
-            first, second = (graph.tensor(f"between {n}", wide, virtual=True) for n in range(2))
-            operands = {"x": tensors["x"], "w": tensors["w"], "y": first}
-            graph.convolution("OPERATION_CONVOLUTION_FORWARD", operands, conv, 2, kind)
-            graph.pointwise(
-                PointwiseMode.ADD, compute=kind, xdesc=first, bdesc=tensors["bias"], ydesc=second
-            )
-            mode, coefficients, _ = MODES[activation]
-            said = (
-                {} if nan is None else {"nan_propagation": "propagate" if nan else "not_propagate"}
-            )
-            graph.pointwise(
-                mode,
-                compute=kind,
-                coefficients={**coefficients, **said},
-                xdesc=second,
-                ydesc=tensors["y"],
-            )
-            graph.finish()
-            named = (
-                c
-                for mode in (BackendHeurMode.A, BackendHeurMode.FALLBACK)
-                for c in named_by(graph, mode, stack)
-            )
-            plan = ExecutionPlan(graph, next(c for c in named if c.capturable), stack)
-            scratch = (
-                handle.workspace.reserve(plan.workspace, handle.stream) if plan.workspace else 0
-            )
-            plan.replace(workSpace=scratch, **{name: array.ptr for name, array in arrays.items()})
-            plan()
-        return [["SUCCESS", "", str(float(y.numpy()[0, 0, 0, 0]))]]
+        graph = Graph(handle, stack)
+        kind = conv.compute_type_for(arrays["x"].spec)
+        tensors = {name: graph.tensor(name, array.spec) for name, array in arrays.items()}
+        wide = dnn.TensorSpec(arrays["y"].shape, kind)
+        first, second = (graph.tensor(f"between {n}", wide, virtual=True) for n in range(2))
+        operands = {"x": tensors["x"], "w": tensors["w"], "y": first}
+        graph.convolution("OPERATION_CONVOLUTION_FORWARD", operands, conv, 2, kind)
+        graph.pointwise(
+            PointwiseMode.ADD, compute=kind, xdesc=first, bdesc=tensors["bias"], ydesc=second
+        )
+        mode, coefficients, _ = MODES[activation]
+        if nan is not None:
+            coefficients = {**coefficients, "nan_propagation": nan}
+        graph.pointwise(
+            mode, compute=kind, coefficients=coefficients, xdesc=second, ydesc=tensors["y"]
+        )
+        graph.finish()
+        configurations = (
+            configuration
+            for heuristic in (BackendHeurMode.A, BackendHeurMode.FALLBACK)
+            for configuration in named_by(graph, heuristic, stack)
+        )
+        first_capturable = next(
+            configuration for configuration in configurations if configuration.capturable
+        )
+        plan = ExecutionPlan(graph, first_capturable, stack)
+        scratch = reserve_workspace(handle, plan.workspace)
+        plan.replace(workSpace=scratch, **{name: array.ptr for name, array in arrays.items()})
+        plan()
+        handle.synchronize()
+
+
+RECORDERS = {"graph": record_graph, "call": record_call, "nan": record_nan}
 
 
 def record(handle, key):
-    """Return what became of one combination."""
+    """Return the outcomes of one combination."""
     try:
-        return {"graph": record_graph, "call": record_call, "nan": record_nan}[key[0]](handle, key)
-    except CudnnError as error:  # of a descriptor, or while the results were fetched
+        return RECORDERS[key[0]](handle, key)
+    except CudnnError as error:
+        # A descriptor was refused, or the results could not be read.
         return [[error.status.name, error.function, None]]
     except StopIteration:
         return [["NONE_NAMED", "", None]]
@@ -581,8 +678,9 @@ def record(handle, key):
 def merge(path, *parts) -> None:
     """Put the rows of all parts together, in the order of the combinations."""
     tables = [json.loads(Path(part).read_text()) for part in parts]
-    known = {json.dumps(key): found for table in tables for key, found in table["rows"]}
-    rows = [[key, known[text]] for key in combinations() if (text := json.dumps(key)) in known]
+    outcomes = {json.dumps(key): row for table in tables for key, row in table["rows"]}
+    texts = {json.dumps(key): key for key in combinations()}
+    rows = [[key, outcomes[text]] for text, key in texts.items() if text in outcomes]
     write(path, rows, about=tables[0]["about"])
 
 
@@ -599,4 +697,7 @@ def main(path, part="0", parts="1", device="cuda") -> None:
 
 
 if __name__ == "__main__":
-    (merge if sys.argv[1] == "merge" else main)(*sys.argv[1 + (sys.argv[1] == "merge") :])
+    if sys.argv[1] == "merge":
+        merge(*sys.argv[2:])
+    else:
+        main(*sys.argv[1:])

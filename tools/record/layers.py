@@ -1,10 +1,12 @@
-"""Record, on a GPU, what cuDNN supports of the layers that no sample describes: attention, CTC, dropout, filters, fused ones.
+"""Record, on a GPU, what cuDNN supports of the layers that no sample describes.
+
+These are attention, CTC, dropout, transformations of filters and fused batch normalisation.
 
     python -m tools.record.layers OUT.json [KIND ...]
 
-For each combination below: the status of each step, and how far what they wrote is from the
-emulated device's, relative to the largest value; None where that refuses.  With kinds named, only
-theirs.
+For each combination below: the status of each step, and the largest difference between the results
+and the emulated device's, relative to the largest value; None where the emulated device refuses.
+With kinds named, only theirs.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
 from cudnnlite.errors import CudnnError
 from tools.record import support as record_support
-from tools.record.support import LAST
+from tools.record.support import FIRST, LAST
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 COLUMNS = ["kind", "options", "statuses", "error"]
 
 
-def made(handle, rng, shape, dtype="float32", layout="first"):
+def small_numbers(handle, rng, shape, dtype="float32", layout="first"):
     """Return a device array of small numbers that every type holds."""
     kind = parse_dtype(dtype)
     name = {"first": None, "last": LAST.get(len(shape))}.get(layout, layout)
@@ -93,79 +95,113 @@ ATTENTION_VARIANTS = (
 )
 
 
+class AttentionCase:
+    """The operands of attention, in one order of their axes in memory."""
+
+    def __init__(self, handle, rng, dtype, **options):
+        self.handle, self.rng, self.dtype = handle, rng, dtype
+        sizes = ("batch", "beam", "steps", "reach")
+        self.batch, self.beam, self.steps, self.reach = (options.pop(name) for name in sizes)
+        self.order = options.pop("order")
+        self.step = options.pop("step", None)
+        self.has_residual = options.pop("residual", False)
+        self.lengths = options.pop("lengths", None)
+        self.window_name = options.pop("window", None)
+        room = options.pop("room", None)
+        if room:
+            options |= {
+                "max_q_length": self.steps + room,
+                "max_kv_length": self.reach + room,
+                "max_batch": self.batch + 1,
+                "max_beam": self.beam + 1,
+            }
+        self.spec = dnn.AttentionSpec(**options, dtype=dtype)
+
+    def weights(self):
+        """Return weights that every type holds."""
+        shapes = self.spec.weight_shapes()
+        values = {name: self.rng.integers(-4, 5, shape) / 8 for name, shape in shapes.items()}
+        return dnn.AttentionWeights.from_arrays(self.handle, self.spec, values)
+
+    def data(self, *shape):
+        """Return an array of numbers that every type holds."""
+        in_memory = [shape[axis] for axis in self.order] + [shape[3]]
+        strides, stride = {3: 1}, shape[3]
+        for axis, size in zip(reversed(self.order), reversed(in_memory[:3]), strict=True):
+            strides[axis] = stride
+            stride *= size
+        flat = self.handle.array(self.rng.integers(-4, 5, stride) / 4, dtype=self.dtype)
+        spec = dnn.TensorSpec(shape, self.dtype, strides=[strides[axis] for axis in range(4)])
+        return dnn.DeviceArray(spec, flat.device, flat.ptr, flat, flat.stream)
+
+    def q_lengths(self):
+        """Return the lengths of the queries, of which the first may be shorter."""
+        count = self.batch * self.beam
+        first = max(self.steps - self._missing(), 0)
+        return [first, *[self.steps] * (count - 1)]
+
+    def kv_lengths(self):
+        """Return the lengths of the keys, of which the first may be shorter."""
+        return [self.reach - self._missing(), *[self.reach] * (self.batch - 1)]
+
+    def _missing(self):
+        return {None: 0, "short": 1, "none": self.reach}[self.lengths]
+
+    def window(self):
+        """Return the first keys that the steps see, and the ends."""
+        starts = [0] * self.steps
+        if self.window_name == "causal":
+            return starts, [min(step + 1, self.reach) for step in range(self.steps)]
+        return (starts, starts) if self.window_name == "empty" else None
+
+    def output_gradient(self):
+        """Return the gradient of the output, with zeros beyond lengths that are short."""
+        dy = self.data(self.batch, self.beam, self.steps, self.spec.output_size)
+        if self.lengths is None or self.order != (0, 1, 2):
+            return dy
+        ends = np.reshape(self.q_lengths(), (self.batch, self.beam, 1))
+        is_live = np.arange(self.steps) < ends
+        spec = dnn.TensorSpec(dy.shape, self.dtype, strides=dy.spec.strides)
+        values = np.where(is_live[..., None], dy.numpy(), 0)
+        return record_support.upload(self.handle, spec, values)
+
+
 def attention(handle, rng, dtype, training, **variant):
     """Yield the output; in training the gradients after it."""
-    given = ATTENTION | variant
-    batch, beam, steps, reach, order = (
-        given.pop(name) for name in ("batch", "beam", "steps", "reach", "order")
+    case = AttentionCase(handle, rng, dtype, **(ATTENTION | variant))
+    spec = case.spec
+    weights = case.weights()
+    q = case.data(case.batch, case.beam, case.steps, spec.q_size)
+    k = case.data(case.batch, 1, case.reach, spec.k_size)
+    v = case.data(case.batch, 1, case.reach, spec.v_size)
+    residual = case.data(*q.shape) if case.has_residual else None
+    out = case.data(case.batch, case.beam, case.steps, spec.output_size)
+    has_dropout = bool(spec.dropout or spec.post_dropout)
+    state = dnn.DropoutState(handle, 1) if has_dropout and training else None
+    result = dnn.multi_head_attention_forward(
+        handle,
+        spec,
+        weights,
+        q,
+        k,
+        v,
+        q_lengths=case.q_lengths(),
+        kv_lengths=case.kv_lengths(),
+        window=case.window(),
+        residual=residual,
+        step=case.step,
+        training=training,
+        dropout_state=state,
+        out=out,
     )
-    step, residual, lengths, window, room = (
-        given.pop(n, None) for n in ("step", "residual", "lengths", "window", "room")
-    )
-    if room:
-        given |= {
-            "max_q_length": steps + room,
-            "max_kv_length": reach + room,
-            "max_batch": batch + 1,
-            "max_beam": beam + 1,
-        }
-    spec = dnn.AttentionSpec(**given, dtype=dtype)
-    values = {name: rng.integers(-4, 5, shape) / 8 for name, shape in spec.weight_shapes().items()}
-    weights = dnn.AttentionWeights.from_arrays(handle, spec, values)
-
-    def data(*shape):
-        lying = [shape[axis] for axis in order] + [shape[3]]
-        strides, step = {3: 1}, shape[3]
-        for axis, size in zip(reversed(order), reversed(lying[:3]), strict=True):
-            strides[axis], step = step, step * size
-        flat = handle.array(rng.integers(-4, 5, step) / 4, dtype=dtype)
-        lies = dnn.TensorSpec(shape, dtype, strides=[strides[axis] for axis in range(4)])
-        return dnn.DeviceArray(lies, flat.device, flat.ptr, flat, flat.stream)
-
-    q, k, v = (
-        data(batch, beam, steps, spec.q_size),
-        data(batch, 1, reach, spec.k_size),
-        data(batch, 1, reach, spec.v_size),
-    )
-    shorter = {None: 0, "short": 1, "none": reach}[lengths]
-    options = {"kv_lengths": [reach - shorter if i == 0 else reach for i in range(batch)]}
-    options["q_lengths"] = [
-        max(steps - shorter, 0) if i == 0 else steps for i in range(batch * beam)
-    ]
-    ends = {
-        "causal": ([0] * steps, [min(t + 1, reach) for t in range(steps)]),
-        "empty": ([0] * steps, [0] * steps),
-    }
-    options |= {
-        "window": ends.get(window),
-        "residual": data(*q.shape) if residual else None,
-        "step": step,
-    }
-    out = data(batch, beam, steps, spec.output_size)
-    drops = spec.dropout or spec.post_dropout
-    state = dnn.DropoutState(handle, 1) if drops and training else None
-    found = dnn.multi_head_attention_forward(
-        handle, spec, weights, q, k, v, training=training, dropout_state=state, out=out, **options
-    )
-    y = found.y if training else found
+    y = result.y if training else result
     yield [] if state else [y.numpy()]
-    if training and not drops:
-        live = np.arange(steps) < np.reshape(options["q_lengths"], (batch, beam, 1))
-        dy = data(*y.shape)
-        dy = (
-            record_support.upload(
-                handle,
-                dnn.TensorSpec(dy.shape, dtype, strides=dy.spec.strides),
-                np.where(live[..., None], dy.numpy(), 0),
-            )
-            if lengths is not None and order == (0, 1, 2)
-            else dy
-        )
-        yield [
-            gradient.numpy()
-            for gradient in dnn.multi_head_attention_backward_data(handle, found.reserve, dy)
-        ]
-        yield [*dnn.multi_head_attention_backward_weights(handle, found.reserve).numpy().values()]
+    if training and not has_dropout:
+        dy = case.output_gradient()
+        gradients = dnn.multi_head_attention_backward_data(handle, result.reserve, dy)
+        yield [gradient.numpy() for gradient in gradients]
+        weight_gradients = dnn.multi_head_attention_backward_weights(handle, result.reserve)
+        yield [*weight_gradients.numpy().values()]
 
 
 # ---------------------------------------------------------------- CTC
@@ -186,90 +222,100 @@ CTC_VARIANTS = (
 )
 
 
+def ctc_logits(handle, rng, dtype, shape, *, has_softmax, sequences_first):
+    """Return logits, or probabilities where cuDNN does not normalise."""
+    steps, _, alphabet = shape
+    values = rng.standard_normal(shape)
+    if not has_softmax:
+        values = np.exp(values) / np.exp(values).sum(-1, keepdims=True)
+    if not sequences_first:
+        return handle.array(values, dtype=dtype)
+    array = handle.array(np.ascontiguousarray(values.swapaxes(0, 1)), dtype=dtype)
+    strides = (alphabet, steps * alphabet, 1)
+    spec = dnn.TensorSpec(shape, array.spec.dtype, strides=strides)
+    return dnn.DeviceArray(spec, array.device, array.ptr, array, array.stream)
+
+
+def ctc_labels(alphabet):
+    """Return the labels of three sequences."""
+    if alphabet <= 2:
+        return [1], [1], [1]
+    return [1, 2, 3], [4], [2, 2]
+
+
 def ctc(handle, rng, dtype, where, algorithm, normalization, gradients, **variant):
     """Yield costs and gradients."""
     steps, alphabet = variant.pop("steps", 6), variant.pop("alphabet", 5)
-    labels = variant.pop(
-        "labels", ([1, 2], [1], [1, 1, 1]) if alphabet == 2 else ([1, 2, 3], [4], [2, 2])
+    labels = variant.pop("labels", ctc_labels(alphabet))
+    logits = ctc_logits(
+        handle,
+        rng,
+        dtype,
+        (steps, 3, alphabet),
+        has_softmax=normalization != "none",
+        sequences_first=variant.pop("sequences_first", False),
     )
-    if alphabet <= 2:
-        labels = ([1], [1], [1])
-    x = rng.standard_normal((steps, 3, alphabet))
-    if normalization == "none":
-        x = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
-    if variant.pop("sequences_first", False):
-        lying = handle.array(np.ascontiguousarray(x.swapaxes(0, 1)), dtype=dtype)
-        lies = dnn.TensorSpec(x.shape, lying.spec.dtype, strides=(alphabet, steps * alphabet, 1))
-        logits = dnn.DeviceArray(lies, lying.device, lying.ptr, lying, lying.stream)
-    else:
-        logits = handle.array(x, dtype=dtype)
-    spec = dnn.CTCLossSpec(
-        normalization, max_label_length=variant.pop("longest", max(map(len, labels))), **variant
-    )
+    max_label_length = variant.pop("longest", max(map(len, labels)))
+    spec = dnn.CTCLossSpec(normalization, max_label_length=max_label_length, **variant)
     numbers = [
-        [n for label in labels for n in label],
-        [*map(len, labels)],
+        [number for label in labels for number in label],
+        [len(label) for label in labels],
         [steps, max(steps - 1, 1), steps],
     ]
-    given = [handle.array(np.array(n, np.int32)) for n in numbers] if where == "device" else numbers
+    if where == "device":
+        numbers = [handle.array(np.array(values, np.int32)) for values in numbers]
     out = None
-    if spec.grad_mode.name == "SKIP_OOB":  # which leaves what lies beyond the end
-        out = (None, handle.array(np.zeros(x.shape), dtype=dtype))
+    if spec.grad_mode.name == "SKIP_OOB":
+        # This mode leaves what is beyond the end.
+        out = (None, handle.array(np.zeros(logits.shape), dtype=dtype))
     costs, slopes = dnn.ctc_loss(
-        handle, logits, *given, spec, algorithm=algorithm, gradients=gradients, out=out
+        handle, logits, *numbers, spec, algorithm=algorithm, gradients=gradients, out=out
     )
     yield [costs.numpy(), *([slopes.numpy()] if gradients else [])]
 
 
-# ---------------------------------------------------------------- dropout, filters, fused batch
-# normalisation
+# ---------------------------------------------------------------- other layers
 
 
 def dropout(handle, rng, dtype, shape, layout, chance, in_place=False):
-    """Yield what is kept, scaled, and its gradient: divided by what was given, and where it was dropped by what is left."""
+    """Yield the scale of each value, and the scale of its gradient.
+
+    Where a value is 0, the scale of all others stands for its own, to which the gradient is added.
+    """
     state = dnn.DropoutState(handle, 3)
-    x, dy = made(handle, rng, shape, dtype, layout), made(handle, rng, shape, dtype, layout)
-    given, slopes = x.numpy().astype(np.float64), dy.numpy().astype(np.float64)
+    x = small_numbers(handle, rng, shape, dtype, layout)
+    dy = small_numbers(handle, rng, shape, dtype, layout)
+    x_values, dy_values = x.numpy().astype(np.float64), dy.numpy().astype(np.float64)
+    scale = 1 / ((1 - chance) or np.inf)
     y, reserve = dnn.dropout_forward(
         handle, x, chance, dropout_state=state, out=x if in_place else None
     )
-    got, left = y.numpy().astype(np.float64), 1 / ((1 - chance) or np.inf)
-    yield [np.where(got, got / given, left)]
+    y_values = y.numpy().astype(np.float64)
+    yield [np.where(y_values, y_values / x_values, scale)]
     dx = dnn.dropout_backward(
         handle, dy, chance, reserve, dropout_state=state, out=dy if in_place else None
     )
-    yield [np.where(got, dx.numpy() / slopes, left + dx.numpy())]
+    yield [np.where(y_values, dx.numpy() / dy_values, scale + dx.numpy())]
 
 
 def transform_filter(handle, rng, dtype, to, shape, source, target, **options):
     """Yield the filter."""
-    w = made(handle, rng, shape, dtype, source)
-    yield [
-        dnn.transform_filter(
-            handle,
-            w,
-            layout=LAST.get(len(shape))
-            if target == "last"
-            else "NCHW"
-            if len(shape) == 4
-            else "NCDHW",
-            dtype=to,
-            **options,
-        ).numpy()
-    ]
+    w = small_numbers(handle, rng, shape, dtype, source)
+    layout = (LAST if target == "last" else FIRST)[len(shape)]
+    yield [dnn.transform_filter(handle, w, layout=layout, dtype=to, **options).numpy()]
 
 
 def fused_normalization(
     handle, rng, dtype, shape, layout, added, mode="spatial_persistent", activation="relu"
 ):
     """Yield y and the statistics, and then the gradients."""
-    wide, each = (
-        "float64" if dtype == "float64" else "float32",
-        (1, shape[1], *[1] * (len(shape) - 2)),
+    wide = "float64" if dtype == "float64" else "float32"
+    parameter_shape = (1, shape[1], *[1] * (len(shape) - 2))
+    parameter_layout = "first" if layout == "strided" else layout
+    x, z, dy = (small_numbers(handle, rng, shape, dtype, layout) for _ in range(3))
+    scale, bias, mean, var = (
+        small_numbers(handle, rng, parameter_shape, wide, parameter_layout) for _ in range(4)
     )
-    x, z, dy = (made(handle, rng, shape, dtype, layout) for _ in range(3))
-    small = "first" if layout == "strided" else layout
-    scale, bias, mean, var = (made(handle, rng, each, wide, small) for _ in range(4))
     y, *saved, reserve = dnn.batch_normalization_training(
         handle,
         x,
@@ -281,18 +327,21 @@ def fused_normalization(
         activation=activation,
         z=z if added else None,
     )
-    yield [a.numpy() for a in (y, *saved, mean, var)]
-    given = {
-        "mode": mode,
-        "activation": activation,
-        "y": y,
-        "bias": bias,
-        "reserve": reserve,
-        "added": added,
-    }
-    yield [
-        a.numpy() for a in dnn.batch_normalization_backward(handle, x, dy, scale, *saved, **given)
-    ]
+    yield [array.numpy() for array in (y, *saved, mean, var)]
+    gradients = dnn.batch_normalization_backward(
+        handle,
+        x,
+        dy,
+        scale,
+        *saved,
+        mode=mode,
+        activation=activation,
+        y=y,
+        bias=bias,
+        reserve=reserve,
+        added=added,
+    )
+    yield [gradient.numpy() for gradient in gradients]
 
 
 KINDS = {f.__name__: f for f in (attention, ctc, dropout, transform_filter, fused_normalization)}
@@ -386,29 +435,35 @@ def combinations():
 
 
 def record(handle, kind, options):
-    """Return the status of each step, and all that they wrote."""
-    statuses, found = [], []
+    """Return the status of each step, and all results."""
+    statuses, results = [], []
     try:
         for arrays in KINDS[kind](handle, np.random.default_rng(0), **options):
             statuses.append("SUCCESS")
-            found += arrays
+            results += arrays
     except CudnnError as error:
         statuses.append(error.status.name)
-    except dnn.ArgumentError:  # we do not let cuDNN compute what it computes wrongly
+    except dnn.ArgumentError:
+        # We do not let cuDNN compute what it computes wrongly.
         statuses.append("REFUSED_BY_US")
-    return statuses, found
+    return statuses, results
 
 
-def difference(found, expected):
-    """Return how far the one is from the other, relative to the largest value; infinite where one alone has NaNs."""
+def difference(results, expected):
+    """Return the largest difference, relative to the largest value.
+
+    It is infinite where one alone has NaNs.
+    """
     pairs = [
-        [np.asarray(values, np.float64) for values in pair]
-        for pair in zip(found, expected, strict=True)
+        (np.asarray(result, np.float64), np.asarray(values, np.float64))
+        for result, values in zip(results, expected, strict=True)
     ]
-    largest = max((np.nanmax(np.abs(wanted), initial=0) for _, wanted in pairs), default=0) or 1
-    gaps = [np.nanmax(np.abs(got - wanted), initial=0) for got, wanted in pairs]
-    alike = all(np.array_equal(np.isnan(got), np.isnan(wanted)) for got, wanted in pairs)
-    return float(f"{max(gaps, default=0) / largest:.1e}") if alike else float("inf")
+    has_same_nans = all(np.array_equal(np.isnan(a), np.isnan(b)) for a, b in pairs)
+    if not has_same_nans:
+        return float("inf")
+    largest = max((np.nanmax(np.abs(b), initial=0) for _, b in pairs), default=0) or 1
+    gaps = [np.nanmax(np.abs(a - b), initial=0) for a, b in pairs]
+    return float(f"{max(gaps, default=0) / largest:.1e}")
 
 
 def main(path, *kinds, device="cuda") -> int:
@@ -416,16 +471,12 @@ def main(path, *kinds, device="cuda") -> int:
     with dnn.Handle(device) as handle, dnn.Handle("emulated") as emulated:
         for kind, options in combinations():
             if kind in (kinds or KINDS):
-                statuses, found = record(handle, kind, options)
-                ours, expected = record(emulated, kind, options)
-                rows.append(
-                    [
-                        kind,
-                        options,
-                        statuses,
-                        difference(found, expected) if ours == statuses else None,
-                    ]
-                )
+                statuses, results = record(handle, kind, options)
+                emulated_statuses, expected = record(emulated, kind, options)
+                gap = None
+                if emulated_statuses == statuses:
+                    gap = difference(results, expected)
+                rows.append([kind, options, statuses, gap])
         header = {
             "device": handle.device.name,
             "cudnn": handle.api.library.version_text,

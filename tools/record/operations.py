@@ -1,4 +1,4 @@
-"""Record, on a GPU, what cuDNN supports of the operations that `emulated.operation.computes` emulates.
+"""Record, on a GPU, what cuDNN supports of the operations that `computes` emulates.
 
     python -m tools.record.operations OUT.json [OPERATION ...]
 
@@ -19,13 +19,14 @@ from tools.record import support as record_support
 from tools.record.support import LAST
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from cudnnlite.plans.call import call
 from samples import DTYPES, FLOATS, IMAGES, SAMPLES, combinations, hosts_of, reference_of, shapes_of
 
 import cudnnlite as dnn
 from cudnnlite.errors import CudnnError
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.catalogue import OPERATIONS
 
+INTEGERS = DTYPES[len(FLOATS) :]
 COLUMNS = ["operation", "options", "rank", "dtype", "x", "y", "y_dtype", "beta", "status", "error"]
 
 
@@ -36,73 +37,102 @@ def upload(handle, values, dtype, layout):
     return record_support.upload(handle, spec, values.astype(dnn.dtypes.numpy_dtype(spec.dtype)))
 
 
-def record(handle, name, plain, rank, dtype, x_layout, y_layout, y_dtype, beta):
-    """Return (status, error)."""
-    operation, sample, rng = OPERATIONS[name], SAMPLES[name], np.random.default_rng(rank)
-    images, integer = IMAGES.get(rank, (3, 7)), dtype in DTYPES[len(FLOATS) :]
+def operand_maker(rng, dtype):
+    """Return what makes the values of one operand after the other, of a shape."""
+    is_integer = dtype in INTEGERS
     stored = dnn.dtypes.numpy_dtype(dnn.dtypes.parse_dtype(dtype))
-
-    made = []
+    shapes = []
 
     def make(shape):
-        made.append(shape)
-        if len(made) == 1:  # no equal maxima; exact in every type
-            values = rng.permutation(int(np.prod(shape))).reshape(shape)
-            return (values % 100 if integer else values / 64 - 3).astype(stored)
-        return (rng.integers(0, 5, shape) if integer else rng.integers(-8, 9, shape) / 4).astype(
-            stored
-        )
+        shapes.append(shape)
+        if len(shapes) > 1:
+            values = rng.integers(0, 5, shape) if is_integer else rng.integers(-8, 9, shape) / 4
+            return values.astype(stored)
+        # The first operand has no equal maxima, and values that are exact in every type.
+        values = rng.permutation(int(np.prod(shape))).reshape(shape)
+        return (values % 100 if is_integer else values / 64 - 3).astype(stored)
 
-    def type_of(operand, usual):
-        return "float32" if operand in sample.wide and usual in FLOATS[2:] else usual
+    return make
 
-    def layout_of(operand, usual):
-        packed = operand in sample.packed and usual == "strided"
-        return "first" if packed or operand in operation.without_descriptor else usual
 
-    options = dict(sample.make(plain))
-    hosts = {
-        n: host.astype(np.float64)
-        for n, host in hosts_of(name, shapes_of(name, images, plain), options, make).items()
-    }
-    results = dict(
-        zip(operation.writes, reference_of(name)(*hosts.values(), **options), strict=True)
-    )
-    scalars = {"alpha": 0.75 if beta and "alpha" in operation.scalars else 1.0}
-    scalars["beta"] = beta if "beta" in operation.scalars else 0.0
-    arrays = {
-        n: upload(handle, hosts[n], type_of(n, dtype), layout_of(n, x_layout))
-        for n in operation.reads
-    }
-    wanted, outs = {}, {}
-    for number, (written, result) in enumerate(results.items()):
+def dtype_of(sample, operand, dtype):
+    """Return the data type of an operand beside others of a type."""
+    return "float32" if operand in sample.wide and dtype in FLOATS[2:] else dtype
+
+
+def layout_of(operation, sample, operand, layout):
+    """Return the layout of an operand beside others of a layout."""
+    has_no_gaps = operand in sample.packed and layout == "strided"
+    return "first" if has_no_gaps or operand in operation.without_descriptor else layout
+
+
+def expected_values(operation, name, hosts, options, scalars, dtypes):
+    """Return what has to be written, in float64, by the samples' oracles."""
+    results = reference_of(name)(*hosts.values(), **options)
+    expected = {}
+    for number, (written, result) in enumerate(zip(operation.writes, results, strict=True)):
         before = hosts.get(written, np.ones(result.shape))
-        in_place = y_layout == "in_place" and number == 0
-        layout = "first" if y_layout == "in_place" else y_layout
-        outs[written] = upload(
-            handle, before, type_of(written, y_dtype), layout_of(written, layout)
-        )
-        if in_place:
-            outs[written] = next(arrays[operand] for operand in operation.in_place)
-        wanted[written] = np.broadcast_to(result, before.shape)
+        values = np.broadcast_to(result, before.shape)
         if number < operation.blended_outputs:
-            wanted[written] = scalars["alpha"] * wanted[written] + scalars["beta"] * before
-        if (
-            outs[written].dtype.name in DTYPES[len(FLOATS) :]
-        ):  # an integer beyond its range is the nearest one in it
-            limits = np.iinfo(dnn.dtypes.numpy_dtype(outs[written].spec.dtype))
-            wanted[written] = wanted[written].clip(limits.min, limits.max)
-    out = tuple(outs.values()) if len(outs) > 1 else next(iter(outs.values()))
+            values = scalars["alpha"] * values + scalars["beta"] * before
+        if dtypes[written] in INTEGERS:
+            # An integer beyond the range of its type is the nearest one in it.
+            limits = np.iinfo(dnn.dtypes.numpy_dtype(dnn.dtypes.parse_dtype(dtypes[written])))
+            values = values.clip(limits.min, limits.max)
+        expected[written] = values
+    return expected
+
+
+def record(handle, name, plain, rank, dtype, x_layout, y_layout, y_dtype, beta):
+    """Return (status, error)."""
+    operation, sample = OPERATIONS[name], SAMPLES[name]
+    make = operand_maker(np.random.default_rng(rank), dtype)
+    options = dict(sample.make(plain))
+    shapes = shapes_of(name, IMAGES.get(rank, (3, 7)), plain)
+    hosts = {
+        operand: values.astype(np.float64)
+        for operand, values in hosts_of(name, shapes, options, make).items()
+    }
+    scalars = {
+        "alpha": 0.75 if beta and "alpha" in operation.scalars else 1.0,
+        "beta": beta if "beta" in operation.scalars else 0.0,
+    }
+    arrays = {
+        operand: upload(
+            handle,
+            hosts[operand],
+            dtype_of(sample, operand, dtype),
+            layout_of(operation, sample, operand, x_layout),
+        )
+        for operand in operation.reads
+    }
+    is_in_place = y_layout == "in_place"
+    dtypes = {written: dtype_of(sample, written, y_dtype) for written in operation.writes}
+    if is_in_place:
+        in_place = next(arrays[operand] for operand in operation.in_place)
+        dtypes[operation.writes[0]] = in_place.dtype.name
+    expected = expected_values(operation, name, hosts, options, scalars, dtypes)
+    outputs = {}
+    for written, values in expected.items():
+        if is_in_place and written == operation.writes[0]:
+            outputs[written] = in_place
+            continue
+        before = hosts.get(written, np.ones(values.shape))
+        layout = layout_of(operation, sample, written, "first" if is_in_place else y_layout)
+        outputs[written] = upload(handle, before, dtypes[written], layout)
+    out = tuple(outputs.values()) if len(outputs) > 1 else next(iter(outputs.values()))
     ordered = [options[option] for option in operation.options]
     try:
-        call(handle, operation, [*arrays.values()], ordered, **scalars, out=out)
+        Request(handle, operation, [*arrays.values()], ordered, **scalars, out=out).run()
     except CudnnError as error:
         return error.status.name, None
-    except dnn.ArgumentError:  # we do not let cuDNN compute what it computes wrongly
+    except dnn.ArgumentError:
+        # We do not let cuDNN compute what it computes wrongly.
         return "REFUSED_BY_US", None
     errors = [
-        np.abs(outs[n].numpy().astype(np.float64) - w).max() / (np.abs(w).max() or 1)
-        for n, w in wanted.items()
+        np.abs(outputs[written].numpy().astype(np.float64) - values).max()
+        / (np.abs(values).max() or 1)
+        for written, values in expected.items()
     ]
     return "SUCCESS", float(max(errors))
 

@@ -1,6 +1,8 @@
-"""Record, on a GPU, which RNN algorithms cuDNN runs: the table that the emulated device's refusals are tested against.
+"""Record, on a GPU, which RNN algorithms cuDNN runs.
 
     python -m tools.record.rnn_support OUT.json
+
+The emulated device's refusals are tested against this table.
 
 For every combination below and every algorithm: whether inference, training and the backward passes
 run ("ok"), or which C function refuses.  The math type makes no difference: 4124 combinations on an
@@ -106,28 +108,31 @@ def combinations():
             yield cell, variant
 
 
+def input_shape(layout, lengths, batch, steps):
+    """Return the shape of sequences in a layout, without the vectors."""
+    if layout == "packed":
+        return (sum(lengths),)
+    return (batch, steps) if layout == "batch_major" else (steps, batch)
+
+
 def outcome(handle, cell, variant, algorithm):
     """Return 'ok', or what failed, for inference, training and backward."""
-    values = BASE | variant
-    batch, steps = values.pop("batch"), values.pop("steps")
-    lengths, layout = (
-        lengths_of(values.pop("lengths", None), batch, steps),
-        values.pop("layout", "sequence_major"),
-    )
-    spec = dnn.RNNSpec(cell, **values)
+    options = BASE | variant
+    batch, steps = options.pop("batch"), options.pop("steps")
+    lengths = lengths_of(options.pop("lengths", None), batch, steps)
+    layout = options.pop("layout", "sequence_major")
+    spec = dnn.RNNSpec(cell, **options)
     if layout == "packed" and lengths is None:
         lengths = (steps,) * batch
-    shape = {"packed": (sum(lengths or ()),), "batch_major": (batch, steps)}.get(
-        layout, (steps, batch)
-    )
-    dtype = numpy_dtype(parse_dtype(values.get("dtype", "float32")))
+    dtype = numpy_dtype(parse_dtype(options.get("dtype", "float32")))
+    shape = input_shape(layout, lengths, batch, steps)
     x = handle.array(np.ones((*shape, spec.input_size), dtype))
     weights = dnn.RNNWeights(handle, spec)
     state = dnn.DropoutState(handle, 1) if spec.dropout else None
-    found = []
+    outcomes = []
     for training in (False, True):
         try:
-            out = dnn.rnn_forward(
+            forward_pass = dnn.rnn_forward(
                 handle,
                 spec,
                 weights,
@@ -138,17 +143,17 @@ def outcome(handle, cell, variant, algorithm):
                 algorithm=algorithm,
                 dropout_state=state,
             )
-            found.append("ok")
+            outcomes.append("ok")
         except CudnnError as error:
-            found.append(f"{error.function} {error.status.name}")
-    if found[1] == "ok":
+            outcomes.append(f"{error.function} {error.status.name}")
+    if outcomes[1] == "ok":
         try:
-            dnn.rnn_backward_data(handle, out.reserve, out.y)
-            dnn.rnn_backward_weights(handle, out.reserve)
-            found.append("ok")
+            dnn.rnn_backward_data(handle, forward_pass.reserve, forward_pass.y)
+            dnn.rnn_backward_weights(handle, forward_pass.reserve)
+            outcomes.append("ok")
         except CudnnError as error:
-            found.append(f"{error.function} {error.status.name}")
-    return found
+            outcomes.append(f"{error.function} {error.status.name}")
+    return outcomes
 
 
 def main() -> None:
@@ -163,7 +168,8 @@ def main() -> None:
                     continue
                 rows.append([cell, variant, algorithm, outcome(handle, cell, variant, algorithm)])
         about = {
-            "what": "outcomes of inference, training and backward passes, by cell, variant of the base problem, and algorithm",
+            "what": "outcomes of inference, training and backward passes, by cell, variant of the "
+            "base problem, and algorithm",
             "base": BASE,
             "device": handle.device.name,
             "cudnn": handle.version,

@@ -1,7 +1,9 @@
-"""Record, on a GPU, what cuDNN supports: the tables that the emulated device's refusals are tested against.
+"""Record, on a GPU, what cuDNN supports of convolutions and their gradients.
 
-    python -m tools.record.support OUT.json [convolution_backward_data |
-    convolution_backward_filter]
+    python -m tools.record.support OUT.json [OPERATION]
+
+The emulated device's refusals are tested against these tables.  OPERATION is convolution_forward,
+convolution_backward_data or convolution_backward_filter.
 
 For every combination below and every algorithm: the status of the workspace query and of the call,
 and the relative L2 error against float64 sums (by PyTorch, which this script alone needs).  Of a
@@ -16,11 +18,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from cudnnlite.plans.call import make_plan
 
 import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
 from cudnnlite.errors import CudnnError
+from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.problems.catalogue import OPERATIONS
 
 # name: (x shape, w shape, ConvolutionSpec options)
@@ -132,7 +134,7 @@ def combinations():
 
 
 def further():
-    """Yield more combinations, of the gradients alone: which operands may lie in which of three ways."""
+    """Yield more combinations, of the gradients alone: operands in three layouts each."""
     for case, dtype in itertools.product(("3x3", "3x3_stride2", "1d", "3d"), FLOATS):
         rank = len(CASES[case][0])
         first, last = FIRST[rank], LAST[rank]
@@ -191,12 +193,15 @@ def reference(values, written, options):
         return y.numpy()
     y.backward(wide["y"])
     gradient = (x if written == "dx" else w).grad
-    turned = written == "dw" and spec.mode == dnn.ConvolutionMode.CONVOLUTION
-    return (gradient.flip(axes) if turned else gradient).numpy()
+    is_rotated = written == "dw" and spec.mode == dnn.ConvolutionMode.CONVOLUTION
+    return (gradient.flip(axes) if is_rotated else gradient).numpy()
 
 
 def specs_of(combination):
-    """Return the specs of x, w and y, or of their gradients, by name, and the convolution's; ArgumentError without any."""
+    """Return the specs of x, w and y, or of their gradients, by name, and the convolution's.
+
+    ArgumentError if there are none.
+    """
     case, dtype, x_layout, w_layout, y_dtype, y_layout, math, _, compute = combination
     x_shape, w_shape, options = CASES[case]
     conv = dnn.ConvolutionSpec(**options, math_type=math, compute_type=compute)
@@ -204,54 +209,68 @@ def specs_of(combination):
     return specs | {"y": spec_of(conv.output_shape(x_shape, w_shape), y_dtype, y_layout)}, conv
 
 
+def expected_values(values, written, combination, dtype):
+    """Return what has to be written, in float64."""
+    beta = combination[7]
+    options = CASES[combination[0]][2]
+    old_values = values[written.removeprefix("d")].astype(np.float64)
+    expected = reference(values, written, options) + beta * old_values
+    plain = numpy_dtype(dtype)
+    if plain.kind in "iu":
+        limits = np.iinfo(plain)
+        return np.clip(np.rint(expected), limits.min, limits.max)
+    return expected
+
+
 def record(handle, operation, combination, rng):
-    """Return what came of each algorithm, and of the engine that a plan chooses where it is a gradient's."""
+    """Return the outcome of each algorithm, and of a gradient that of the engine of a plan."""
     specs, conv = specs_of(combination)
-    beta, written = combination[7], operation.writes[0]
-    values = {name: values_for(rng, spec.shape, spec.dtype) for name, spec in specs.items()}
+    written = operation.writes[0]
     target = written.removeprefix("d")
-    expected = reference(values, written, CASES[combination[0]][2]) + beta * values[target].astype(
-        np.float64
-    )
-    kind = numpy_dtype(specs[target].dtype)
-    if kind.kind in "iu":
-        expected = np.clip(np.rint(expected), np.iinfo(kind).min, np.iinfo(kind).max)
+    values = {name: values_for(rng, spec.shape, spec.dtype) for name, spec in specs.items()}
+    expected = expected_values(values, written, combination, specs[target].dtype)
     tensors = {
         name: spec.tensor if isinstance(spec, dnn.FilterSpec) else spec
         for name, spec in specs.items()
     }
-    operands = [name.removeprefix("d") for name in operation.reads]
-    given = [upload(handle, tensors[name], values[name]) for name in operands]
-    results = []
+    names = [name.removeprefix("d") for name in operation.reads]
+    operands = [upload(handle, tensors[name], values[name]) for name in names]
     choices = [
         {"algorithm": algorithm}
         for algorithm in operation.algorithms.kind
         if algorithm.name != "COUNT"
     ]
-    for choice in [*choices, *([{"interface": "graph"}] if written != "y" else [])]:
+    if written != "y":
+        choices.append({"interface": "graph"})
+    results = []
+    for choice in choices:
+        request = ConvolutionRequest(
+            handle,
+            operation,
+            [specs[name] for name in names],
+            [conv],
+            beta=combination[7],
+            result=specs[target],
+            **choice,
+        )
         out = upload(handle, tensors[target], values[target])
-        try:
-            with make_plan(
-                handle,
-                operation,
-                [specs[name] for name in operands],
-                [conv],
-                beta=beta,
-                out=specs[target],
-                **choice,
-            ) as plan:
-                plan(*given, out=out)
-                got = out.numpy().astype(np.float64)
-            error = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
-            engine = (
-                [str(plan.choice.algorithm), plan.choice.math_type.name]
-                if "interface" in choice
-                else []
-            )
-            results.append(["SUCCESS", float(f"{error:.1e}"), plan.workspace, *engine])
-        except CudnnError as error:
-            results.append([error.status.name, error.function, error.detail[:120]])
+        results.append(outcome_of(request, operands, out, expected))
     return results
+
+
+def outcome_of(request, operands, out, expected):
+    """Return status, error and workspace of a call; where an engine runs, which one."""
+    try:
+        with request.plan() as plan:
+            plan(*operands, out=out)
+            result = out.numpy().astype(np.float64)
+    except CudnnError as error:
+        return [error.status.name, error.function, error.detail[:120]]
+    error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
+    outcome = ["SUCCESS", float(f"{error:.1e}"), plan.workspace]
+    if request.interface == "graph":
+        outcome += [str(plan.choice.algorithm), plan.choice.math_type.name]
+    return outcome
 
 
 def write(path, rows, **header):
@@ -268,10 +287,14 @@ def main(path, name="convolution_forward", device="cuda") -> None:
             try:
                 rows.append([list(combination), record(handle, operation, combination, rng)])
             except dnn.ArgumentError:
-                continue  # channels that do not divide into vectors; for gradients, integers and operands of several types
+                # Channels do not divide into vectors; or a gradient has integers, or operands of
+                # several types.
+                continue
         about = {
-            "what": f"statuses (and relative L2 errors against float64) of {operation.function}, by algorithm",
-            "columns": "case, dtype, x layout, w layout, y dtype, y layout, math type, beta, compute type",
+            "what": "statuses (and relative L2 errors against float64) of "
+            f"{operation.function}, by algorithm",
+            "columns": "case, dtype, x layout, w layout, y dtype, y layout, math type, beta, "
+            "compute type",
             "device": handle.device.name,
             "cudnn": handle.version,
         }

@@ -101,12 +101,9 @@ def convolution_backward_data(
 
     Notes
     -----
-    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`.  For the first call of a
-    kind, those of a `BackendDescriptor`, or `cudnnGetConvolutionBackwardDataWorkspaceSize`,
-    `cudnnGetConvolutionBackwardDataAlgorithm_v7` and
-    `cudnnGetConvolutionBackwardDataAlgorithmMaxCount`; `cudnnTransformTensor` where operands are
-    converted. Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and
-    working.
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`; for the first call of a
+    kind, also those of `convolution_backward_data.plan`. Those of the descriptor call are
+    deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -224,12 +221,9 @@ def convolution_backward_filter(
 
     Notes
     -----
-    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardFilter`.  For the first call of
-    a kind, those of a `BackendDescriptor`, or `cudnnGetConvolutionBackwardFilterWorkspaceSize`,
-    `cudnnGetConvolutionBackwardFilterAlgorithm_v7` and
-    `cudnnGetConvolutionBackwardFilterAlgorithmMaxCount`; `cudnnTransformTensor` where operands are
-    converted. Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and
-    working.
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardFilter`; for the first call of a
+    kind, also those of `convolution_backward_filter.plan`. Those of the descriptor call are
+    deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -348,12 +342,9 @@ def convolution_transpose(
 
     Notes
     -----
-    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`.  For the first call of a
-    kind, those of a `BackendDescriptor`, or `cudnnGetConvolutionBackwardDataWorkspaceSize`,
-    `cudnnGetConvolutionBackwardDataAlgorithm_v7` and
-    `cudnnGetConvolutionBackwardDataAlgorithmMaxCount`; `cudnnTransformTensor` where operands are
-    converted. Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and
-    working.
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`; for the first call of a
+    kind, also those of `convolution_transpose.plan`. Those of the descriptor call are deprecated
+    since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------

@@ -97,11 +97,9 @@ def convolution_forward(
 
     Notes
     -----
-    C functions: `cudnnBackendExecute`, or `cudnnConvolutionForward`.  For the first call of a kind,
-    those of a `BackendDescriptor`, or `cudnnGetConvolutionForwardWorkspaceSize`,
-    `cudnnGetConvolutionForwardAlgorithm_v7` and `cudnnGetConvolutionForwardAlgorithmMaxCount`;
-    `cudnnTransformTensor` where operands are converted. Those of the descriptor call are deprecated
-    since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionForward`; for the first call of a kind,
+    also those of `convolution_forward.plan`. Those of the descriptor call are deprecated since
+    cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------

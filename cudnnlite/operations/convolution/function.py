@@ -39,7 +39,8 @@ NotSupportedError
 
 Notes
 -----
-C functions: `{algorithms.heuristic}`, `{algorithms.count}`.
+C functions: `{algorithms.heuristic}`, `{algorithms.count}`,
+deprecated since cuDNN 9.0.0, still shipped and working.
 """
 _FIND_DOC = """\
 Let cuDNN run and time every algorithm of `{name}` on these arrays.
@@ -77,11 +78,28 @@ Notes
 -----
 C functions: `{algorithms.find}`, `{algorithms.count}`, and, for the size of the
 search's own workspace, `{algorithms.workspace}`.  Plain `cudnnFind...`, which allocates behind
-the caller's back, is never used.
+the caller's back, is never used.  All are deprecated since cuDNN 9.0.0, still shipped and working.
 """
 
 _NO_FIND_DOC = """\
-Raise ArgumentError: cuDNN has no search for this operation; a `Tuner` measures it.
+Refuse: cuDNN has no search for this operation.
+
+Raises
+------
+ArgumentError
+    In any case; a `Tuner` measures what a search would.
+"""
+
+_PLAN_NOTES = """\
+
+Notes
+-----
+C functions: of an engine, those of a `BackendDescriptor`, and of its call `cudnnBackendExecute`; with
+addresses that were not seen lately `cudnnBackendInitialize` and so on of a variant pack.  Of the
+descriptor call `{algorithms.workspace}`; where no algorithm is given,
+`{algorithms.heuristic}` and `{algorithms.count}`; of a call,
+`{function}`, and `cudnnTransformTensor` where operands are converted.
+Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and working.
 """
 
 
@@ -98,6 +116,8 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
         (handle, arguments) -> what cuDNN's search measured.
     """
 
+    _plan_type = "ConvolutionPlan"
+    _result_type = "DeviceArray"
     plan: Callable[Concatenate[Handle, P], ConvolutionPlan]
     heuristic: Callable[Concatenate[Handle, P], AlgorithmTable]
     find: Callable[Concatenate[Handle, P], AlgorithmTable]
@@ -105,15 +125,19 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
     def __init__(
         self,
         bind: Callable[Concatenate[Handle, P], ConvolutionRequest],
+        function: str,
         algorithms: Algorithms,
     ) -> None:
         super().__init__(bind)
+        plan_notes = _PLAN_NOTES.format(function=function, algorithms=algorithms)
+        self.plan.__doc__ = f"{self.plan.__doc__}{plan_notes}"
         heuristic_doc = _HEURISTIC_DOC.format(name=self.__name__, algorithms=algorithms)
-        find_doc = _NO_FIND_DOC
+        find_doc, find_type = _NO_FIND_DOC, "NoReturn"
         if algorithms.find:
             find_doc = _FIND_DOC.format(name=self.__name__, algorithms=algorithms)
+            find_type = "AlgorithmTable"
         self.heuristic = self._verb("heuristic", self._heuristic, heuristic_doc, "AlgorithmTable")
-        self.find = self._verb("find", self._find, find_doc, "AlgorithmTable")
+        self.find = self._verb("find", self._find, find_doc, find_type)
 
     def _heuristic(self, *args: Any, **kwargs: Any) -> Any:
         return self._bound(*args, **kwargs).heuristic()
@@ -129,4 +153,4 @@ def convolution_operation(
     algorithms = declaration.algorithms
     if algorithms is None:
         raise ValueError(f"{declaration} has no choice of algorithms")
-    return lambda bind: ConvolutionFunction(bind, algorithms)
+    return lambda bind: ConvolutionFunction(bind, declaration.function, algorithms)

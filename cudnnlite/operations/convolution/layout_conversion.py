@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.convolution.algorithms import prepare
@@ -14,6 +13,7 @@ from cudnnlite.plans.conversion import conversion
 from cudnnlite.problems.fused_convolution import BIAS, FUSED, FUSED_WITH_Z
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, parse_layout

@@ -23,9 +23,10 @@ from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import format_size
+from cudnnlite.warn import log
 
 
-class ConvolutionPlan(OperationPlan):
+class ConvolutionPlan(OperationPlan[DeviceArray]):
     """A convolution, or a gradient of one, made once and called many times.
 
     Parameters
@@ -61,6 +62,9 @@ class ConvolutionPlan(OperationPlan):
 
     Notes
     -----
+    An engine that the heuristic chose wants aligned operands.  For others the plan makes the
+    descriptor call's plan when they come, and logs it.
+
     C functions of a call: `cudnnBackendExecute`, or the descriptor call and what converts operands
     for it.
     """
@@ -87,7 +91,7 @@ class ConvolutionPlan(OperationPlan):
         self._is_aligned = is_aligned
         self._graph = graph
         self._replayed: ReplayedCall | None = None
-        self._misaligned_plan: OperationPlan | None = None
+        self._misaligned_plan: ConvolutionPlan | None = None
 
     @property
     def replay(self) -> Replay | None:
@@ -149,6 +153,7 @@ class ConvolutionPlan(OperationPlan):
                     self._handle, self.problem, limit=self._limit, is_aligned=False
                 )
                 self._misaligned_plan = plan.prepare()
+                log.info("%s: operands that are not aligned run %s", self, plan.choice)
                 self._resources.callback(plan.close)
             return self._misaligned_plan.run(arrays[: self._reads], arrays[-1], workspace)
         return super()._run_misaligned(alignments, arrays, workspace)

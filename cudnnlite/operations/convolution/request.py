@@ -6,7 +6,6 @@ from typing import Any
 
 from cudnnlite.arguments import real_number
 from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.operations.convolution.algorithms import (
@@ -22,6 +21,7 @@ from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 
 
 class ConvolutionRequest(Request[DeviceArray]):
@@ -116,15 +116,24 @@ class ConvolutionRequest(Request[DeviceArray]):
         limit = self.limit()
         algorithm = parse_algorithm(self.operation, self.algorithm)
         plan = None
+        named_key = key
         if self._is_free and self.handle.chooser is not None:
             algorithm = self._tuned_choice(problem, limit)
+            # The plan is that of a call that names the choice, or of one without a tuner.
+            named_key = Request.key(self)
+            if algorithm is not None:
+                named_key = (*named_key, algorithm, None, self.replay)
+            plan = self.handle.plans.find(named_key)
             if algorithm is None:
-                key = Request.key(self)
-                plan = self.handle.plans.find(key)
+                key = named_key
+            elif plan is not None:
+                self.handle.plans.keep(key, plan)
         if plan is None:
             # Later calls may have operands that are aligned, whatever those of this one are.
             plan = self._planned(ConvolutionPlan, problem, algorithm, limit, is_aligned=True)
             self.handle.plans.keep(key, plan)
+            if named_key != key:
+                self.handle.plans.keep(named_key, plan)
         return plan
 
     def _tuned_choice(self, problem: Problem, limit: int | None) -> Any:

@@ -110,8 +110,9 @@ ArgumentError
 Examples
 --------
 >>> lstm = dnn.RNNSpec("lstm", input_size=4, hidden_size=8)
->>> print(dnn.rnn_forward.problem(lstm, None, dnn.RNNDataSpec((5, 2, 4), (5, 3))))
-LSTM 4 to 8, T=5 N=2, 8 steps in all, float32
+>>> problem = dnn.rnn_forward.problem(lstm, None, dnn.RNNDataSpec((5, 2, 4), (5, 3)))
+>>> print(problem.data.lengths, problem.training, problem.flops)
+(5, 3) False 6144
 """
 _HEURISTIC_DOC = """\
 Return what `rnn_forward` runs with where nothing was measured; nothing is run.

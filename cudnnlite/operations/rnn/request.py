@@ -42,6 +42,11 @@ class TunedChoice(NamedTuple):
 
     algorithm: AlgorithmResult
 
+    @property
+    def closed(self) -> bool:
+        """Never: it owns nothing."""
+        return False
+
     def close(self) -> None:
         """Do nothing: it owns nothing."""
 

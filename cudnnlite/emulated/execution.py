@@ -1,0 +1,170 @@
+"""Emulated execution plans: an engine computes a graph over the addresses of a variant pack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from cudnnlite.devices.storage import read_values, write_values
+from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.emulated.backend import BackendObject, final_object
+from cudnnlite.emulated.convolution_call import accumulator_dtype, convolve_batches
+from cudnnlite.emulated.engines import ENGINES, kernel_of
+from cudnnlite.emulated.fusion import compute_pointwise, spec_of
+from cudnnlite.emulated.memory import Bytes
+from cudnnlite.emulated.operation_graph import GraphConvolution
+from cudnnlite.emulated.precision import scale_add, to_output
+from cudnnlite.emulated.registry import EmulationState, Work, bad, check_aligned, emulates
+from cudnnlite.enums import DataType
+from cudnnlite.specs import TensorSpec
+
+Array = np.ndarray[Any, Any]
+Addresses = Mapping[int, int | None]  # by the numbers of the tensors
+_ALIGNMENT = 16  # of every address in a variant pack
+
+
+def check_variant_pack(pack: BackendObject) -> None:
+    """Refuse a "VARIANT_PACK" without one address for each of several tensors."""
+    ids, pointers = pack.attributes["unique_ids"], pack.attributes["data_pointers"]
+    if len(ids) != len(pointers) or len(set(ids)) != len(ids):
+        raise bad(f"{len(ids)} unique_ids and {len(pointers)} data_pointers")
+
+
+@emulates("cudnnBackendExecute")
+def execute(c_call: SimpleNamespace) -> Work:
+    """`cudnnBackendExecute`: compute a plan's graph over the addresses of a variant pack."""
+    api: EmulationState = c_call.api
+    plan = final_object(api, c_call.executionPlan, "EXECUTION_PLAN")
+    pack = final_object(api, c_call.variantPack, "VARIANT_PACK")
+    if plan.value("handle") != c_call.handle.value:
+        raise bad("the plan was made for another handle")
+    engine = plan.content
+    problem: GraphConvolution = engine.value("operation_graph").content
+    facts = ENGINES[engine.value("global_index")]
+    needed = plan.value("workspace_size")
+    workspace = pack.value("workspace") or 0
+    if needed:
+        check_aligned("the workspace", workspace, _ALIGNMENT)
+    ids, pointers = pack.attributes["unique_ids"], pack.attributes["data_pointers"]
+    addresses = dict(zip(ids, pointers, strict=True))
+    # Addresses are checked now, and again at each launch.
+    _GraphTensors(api, problem, addresses)
+
+    def work() -> None:
+        scratch = api.memory.view(workspace, needed)
+        tensors = _GraphTensors(api, problem, addresses)
+        factors = {
+            name: tensors.read(uid) for name, uid in problem.uids.items() if name != problem.written
+        }
+        kernel = kernel_of(problem, facts)
+        is_tf32 = facts.uses_tensor_cores and problem.x.dtype == DataType.FLOAT
+        api.ran.add((kernel, is_tf32))
+        shape = tensors.specs[problem.uids[problem.written]].shape
+        accumulator = accumulator_dtype(problem.x, problem.conv)
+        for batch, result in convolve_batches(
+            kernel, problem.conv, factors, shape, accumulator, scratch, is_tf32
+        ):
+            tensors.finish(batch, result)
+
+    return work
+
+
+class _GraphTensors:
+    """The tensors of a graph, by their numbers, and those of them that are in memory."""
+
+    def __init__(
+        self, api: EmulationState, problem: GraphConvolution, addresses: Addresses
+    ) -> None:
+        self._problem = problem
+        self.specs = _specs_of(problem)
+        outputs = [problem.uids[problem.written]]
+        outputs += [operation.value("ydesc").value("unique_id") for operation in problem.pointwise]
+        self._written = outputs[-1]
+        virtual = outputs[:-1]
+        self._views = {
+            uid: self._view(api, uid, addresses) for uid in self.specs if uid not in virtual
+        }
+        self._check_overlaps(addresses)
+
+    def _check_overlaps(self, addresses: Addresses) -> None:
+        """Refuse operands that overlap the output, except an addition at the same place.
+
+        Every engine of an H200 reads an image that is added before it writes the result there.
+        """
+        written = self._written
+        additions = {
+            operation.value("bdesc").value("unique_id")
+            for operation in self._problem.pointwise
+            if operation.value("bdesc")
+        }
+        for uid, view in self._views.items():
+            is_same_place = addresses[uid] == addresses[written]
+            is_same = is_same_place and self.specs[uid] == self.specs[written]
+            if uid == written or (uid in additions and is_same):
+                continue
+            if np.shares_memory(view, self._views[written]):
+                raise bad(f"operands {uid} and {written} overlap in memory")
+        if self.specs[written].overlaps_itself:
+            raise bad("values of the output overlap each other in memory")
+
+    def _view(self, api: EmulationState, uid: int, addresses: Addresses) -> Bytes:
+        if uid not in addresses:
+            raise bad(f"the variant pack has no tensor {uid}")
+        address = addresses[uid] or 0
+        check_aligned(f"tensor {uid}", address, _ALIGNMENT)
+        return api.memory.view(address, self.specs[uid].nbytes)
+
+    def read(self, uid: int) -> Array:
+        """Return the values of a tensor in memory."""
+        return read_values(self._views[uid], self.specs[uid])
+
+    def finish(self, batch: slice, result: Array) -> None:
+        """Scale a result, run the pointwise operations on it, and write the last one's result."""
+        problem = self._problem
+        spec = self.specs[self._written]
+        dtype = numpy_dtype(spec.dtype)
+        first = problem.uids[problem.written]
+        old_values = self.read(first)[batch] if problem.beta else None
+        first_dtype = result.dtype if problem.pointwise else dtype
+        values = scale_add(result, problem.alpha, problem.beta, old_values, first_dtype)
+        values_by_uid = {first: values}
+        with np.errstate(all="ignore"):
+            for operation in problem.pointwise:
+                operands = [
+                    self._operand(operation.value(name), batch, result.dtype, values_by_uid)
+                    for name in ("xdesc", "bdesc")
+                    if name in operation.attributes
+                ]
+                values = compute_pointwise(operation, *operands)
+                values_by_uid[operation.value("ydesc").value("unique_id")] = values
+        output = to_output(values_by_uid[self._written], dtype)
+        write_values(self._views[self._written], spec, batch, output)
+
+    def _operand(
+        self,
+        tensor: BackendObject,
+        batch: slice,
+        dtype: np.dtype[Any],
+        values_by_uid: Mapping[int, Array],
+    ) -> Array:
+        """Return the values of a pointwise operation's operand that belong to a batch."""
+        uid = tensor.value("unique_id")
+        if uid in values_by_uid:
+            return values_by_uid[uid]
+        values = self.read(uid).astype(dtype)
+        return values[batch] if values.shape[0] > 1 else values
+
+
+def _specs_of(problem: GraphConvolution) -> dict[int, TensorSpec]:
+    """Return the specs of all tensors of a graph, by their numbers."""
+    convolution_specs = (problem.x, problem.w.tensor, problem.y)
+    specs = dict(zip(problem.uids.values(), convolution_specs, strict=True))
+    for operation in problem.pointwise:
+        for name in ("xdesc", "bdesc", "ydesc"):
+            tensor = operation.value(name)
+            if tensor is not None:
+                specs[tensor.value("unique_id")] = spec_of(tensor)
+    return specs

@@ -1,0 +1,47 @@
+"""Emulated `cudnnBackendFinalize`: what becomes of each kind of backend descriptor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+
+from cudnnlite.emulated import engines, execution, fusion, operation_graph
+from cudnnlite.emulated.backend import BackendObject, backend_object
+from cudnnlite.emulated.registry import bad, emulates, unsupported
+from cudnnlite.graph.attributes import REQUIRED
+
+
+def _finalize_graph(graph: BackendObject) -> None:
+    operation_graph.finalize_graph(graph, len(engines.ENGINES))
+
+
+# By kind: what checks a descriptor, and works out what others need of it.
+FINALIZERS: Mapping[str, Callable[[BackendObject], None]] = {
+    "TENSOR": operation_graph.check_tensor,
+    "CONVOLUTION": operation_graph.check_convolution,
+    "POINTWISE": fusion.check_mode,
+    **dict.fromkeys(operation_graph.CONVOLUTIONS, operation_graph.finalize_convolution),
+    "OPERATION_POINTWISE": fusion.check_operation,
+    "OPERATIONGRAPH": _finalize_graph,
+    "ENGINE": engines.finalize_engine,
+    "KNOB_CHOICE": engines.check_knob_choice,
+    "ENGINECFG": engines.finalize_configuration,
+    "ENGINEHEUR": engines.finalize_heuristic,
+    "EXECUTION_PLAN": engines.finalize_plan,
+    "VARIANT_PACK": execution.check_variant_pack,
+}
+
+
+@emulates("cudnnBackendFinalize")
+def finalize(c_call: SimpleNamespace) -> None:
+    """`cudnnBackendFinalize`: check a descriptor, and make it final."""
+    target = backend_object(c_call.api, c_call.descriptor)
+    if target.is_final:
+        raise bad(f"{target.kind} is final")
+    missing = [name for name in REQUIRED.get(target.kind, ()) if name not in target.attributes]
+    if missing:
+        raise bad(f"{target.kind} lacks {', '.join(missing)}")
+    if target.kind not in FINALIZERS:
+        raise unsupported(f"the emulated device has no graphs with {target.kind}")
+    FINALIZERS[target.kind](target)
+    target.is_final = True
