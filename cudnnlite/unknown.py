@@ -70,6 +70,3 @@ def suggest_keywords(function: FunctionT) -> FunctionT:
             refuse_unknown(function, options)
 
     return suggesting  # type: ignore[return-value]
-
-
-tells_unknown = suggest_keywords  # until operations/ and plans/ use the new name

@@ -31,6 +31,7 @@ extensions = [
     "numpydoc",
     "sphinx_copybutton",
     "coverage_table",
+    "operation_verbs",
     "code_links",
     "mathml",
 ]

@@ -342,8 +342,10 @@ class OperationPlan(Plan, Generic[ResultT]):
         """Return the arrays on this device; ArgumentError or ArrayTypeError where one may not be used."""
         operation = self.problem.operation
         if len(arrays) != self._array_count:
+            count = len(arrays) - (self._array_count - self._reads)
             raise TypeError(
-                f"a {self._description} takes the operands {', '.join(operation.reads)}"
+                f"a {self._description} takes {', '.join(operation.reads)}; "
+                f"{count} arrays were given"
             )
         device, seen_specs = self._device, self._seen_specs
         for name, array in zip(self._names, arrays):  # noqa: B905  (extras have no specs)

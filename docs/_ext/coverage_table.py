@@ -14,14 +14,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from operation_verbs import operations, verbs
+
 import cudnnlite
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library
 from cudnnlite.descriptors import DESCRIPTORS
 from cudnnlite.doctor import probe
-from cudnnlite.emulated.registry import IMPLEMENTATIONS
-from cudnnlite.plans.function import OperationFunction
+from cudnnlite.emulated.functions import IMPLEMENTATIONS
 from cudnnlite.problems.catalogue import OPERATIONS
 
 PAGE = Path(__file__).parents[1] / "reference" / "coverage.md"
@@ -82,10 +83,9 @@ def public_docstrings() -> Iterator[tuple[str, str, bool]]:
     things = {name: thing for name, thing in exported.items() if callable(thing)}
     for name, thing in (things | BEHIND_THE_HANDLE | COMMANDS).items():
         yield name, inspect.cleandoc(thing.__doc__ or ""), False
-        if isinstance(thing, OperationFunction):
-            for verb in VERBS:
-                if hasattr(thing, verb):
-                    yield f"{name}.{verb}", inspect.cleandoc(getattr(thing, verb).__doc__), False
+        if name in operations():
+            for verb, function in verbs(name).items():
+                yield f"{name}.{verb}", inspect.cleandoc(function.__doc__ or ""), False
         if inspect.isclass(thing):
             for member, doc in members(thing):
                 yield f"{name}.{member}", doc, True
@@ -203,7 +203,6 @@ def totals(table: list[Row]) -> list[tuple[str, int, int, int, int]]:
     ]
 
 
-VERBS = ("plan", "problem", "heuristic", "find")  # of an operation
 INTRODUCTION = """\
 # Coverage
 

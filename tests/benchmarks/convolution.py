@@ -256,13 +256,12 @@ def run(handle, shape, config, eager, operation="forward", quick=False):
 
     operands = operands_of(handle, problem)
     read, y = [operands[name] for name in problem.operation.reads], operands["out"]
-    searches = () if quick else (("find", "find"), ("get", "heuristic"))
-    ranked = {
-        name: getattr(dnn, f"{prefix}_{problem.kind}")(handle, *read, problem.conv, out=y)
-        for prefix, name in searches
-    }
+    operation = getattr(dnn, problem.kind)
+    ranked = {}
+    if not quick:
+        ranked["find"] = operation.find(handle, *read, problem.conv, out=y)
+        ranked["heuristic"] = operation.heuristic(handle, *read, problem.conv, out=y)
     lap("searches")
-    plan_of = getattr(dnn, f"plan_{problem.kind}")
     ours, limit = table.best(), 2.0
     cost = (lambda row: row.call_us) if eager else (lambda row: row.time_ms)
     wanted = {"ours": ours, "default": None}
@@ -285,7 +284,7 @@ def run(handle, shape, config, eager, operation="forward", quick=False):
     for name, row in wanted.items():
         same[name] = "default" if row is None else name_of(row)
         if same[name] not in plans:
-            plans[same[name]] = plan_of(handle, *read, problem.conv, out=y, algorithm=row)
+            plans[same[name]] = operation.plan(handle, *read, problem.conv, out=y, algorithm=row)
         plan = plans[same[name]]
         plan(*read, out=y)  # the workspace grows before anything is recorded
         works[name] = lambda plan=plan: plan(*read, out=y)

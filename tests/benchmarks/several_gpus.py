@@ -39,7 +39,9 @@ def problems(config, which):
 def small():
     import cudnnlite as dnn
 
-    return convolution_forward.problem(dnn.TensorSpec((1, 8, 16, 16)), dnn.FilterSpec((8, 8, 3, 3)))
+    return dnn.convolution_forward.problem(
+        dnn.TensorSpec((1, 8, 16, 16)), dnn.FilterSpec((8, 8, 3, 3))
+    )
 
 
 def warm_up(folder, count):

@@ -21,7 +21,6 @@ from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned_problem import TunedProblem
-from cudnnlite.cli import app
 from cudnnlite.cli import autotune as cli_autotune
 from cudnnlite.cli import common as cli_common
 from cudnnlite.cli import problems as cli_problems

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -24,9 +25,21 @@ MODULES = [
     if not module.name.endswith("__main__")
 ]
 FINDER = doctest.DocTestFinder(exclude_empty=True)
-EXAMPLES = {
-    test.name: test for module in (dnn, *MODULES) for test in FINDER.find(module) if test.examples
-}
+VERBS = load("operation_verbs")
+
+
+def find_examples():
+    """The examples of all docstrings by full name; those of an operation's verbs too."""
+    found = [test for module in (dnn, *MODULES) for test in FINDER.find(module)]
+    for name, operation in VERBS.operations().items():
+        for verb, function in VERBS.verbs(name).items():
+            module = inspect.getmodule(operation._bind)
+            full_name = f"{operation.__module__}.{operation.__qualname__}.{verb}"
+            found += FINDER.find(function, full_name, module=False, globs=vars(module))
+    return {test.name: test for test in found if test.examples}
+
+
+EXAMPLES = find_examples()
 HAVE_AN_EXAMPLE = (
     "AttentionDescriptor",
     "AttentionSpec",
@@ -64,12 +77,27 @@ HAVE_AN_EXAMPLE = (
     "convolution_backward_filter",
     "convolution_forward",
     "convolution_transpose",
+    "multi_head_attention_forward.plan",
     "problems_from_onnx",
     "record_problems",
     "rnn_backward_data",
     "rnn_backward_weights",
     "rnn_forward",
+    "rnn_forward.find",
+    "rnn_forward.heuristic",
+    "rnn_forward.plan",
+    "rnn_forward.problem",
     "tune_model",
+)
+# Verbs that the example of their operation shows.
+SHOWN_BY_THE_OPERATION = (
+    "convolution_backward_data.find",
+    "convolution_backward_data.plan",
+    "convolution_backward_filter.find",
+    "convolution_backward_filter.plan",
+    "convolution_forward.find",
+    "convolution_forward.heuristic",
+    "convolution_forward.plan",
 )
 # C functions that a docstring names and its example has no occasion to call.
 NO_OCCASION = {
@@ -77,19 +105,32 @@ NO_OCCASION = {
     "TensorDescriptor": {"cudnnSetTensorNdDescriptorEx"},  # for NCHW_VECT_C
     "convolution_backward_filter": {"cudnnConvolutionBackwardFilter"},  # where no engine serves
     "convolution_transpose": {"cudnnConvolutionBackwardData"},
+    "rnn_forward.find": {"cudnnRNNBackwardData_v8"},  # in training
+    "rnn_forward.plan": {"cudnnBuildRNNDynamic"},  # for PERSIST_DYNAMIC
+    "convolution_backward_data.plan": {"cudnnTransformTensor"},  # for a choice in another layout
+    "convolution_backward_filter.plan": {
+        "cudnnConvolutionBackwardFilter",  # where no engine serves
+        "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+        "cudnnTransformTensor",
+    },
+    "convolution_forward.plan": {"cudnnTransformTensor"},
 }
 
 
 def noted(name: str) -> set[str]:
     """Return the C functions that the docstring of a public name says it calls."""
     found: set[str] = coverage_table.called_according_to(
-        inspect.cleandoc(getattr(dnn, name).__doc__), is_member=False
+        inspect.cleandoc(attrgetter(name)(dnn).__doc__), is_member=False
     )
     return found
 
 
 # a spec calls nothing: it holds the arguments of the functions that it names
-CALLING = [name for name in HAVE_AN_EXAMPLE if noted(name) and not name.endswith("Spec")]
+CALLING = [
+    name
+    for name in (*HAVE_AN_EXAMPLE, *SHOWN_BY_THE_OPERATION)
+    if noted(name) and not name.endswith("Spec")
+]
 
 
 def run(test: doctest.DocTest) -> None:
@@ -117,15 +158,26 @@ def test_examples_run(name):
 
 
 def full_name(name):
-    thing = getattr(dnn, name)
-    return f"{thing.__module__}.{thing.__qualname__}"
+    """The key in `EXAMPLES`."""
+    first, *verb = name.split(".")
+    thing = getattr(dnn, first)
+    return ".".join((thing.__module__, thing.__qualname__, *verb))
 
 
 @in_one_test(HAVE_AN_EXAMPLE)
 def test_the_main_names_have_an_example(name):
-    doc = inspect.cleandoc(getattr(dnn, name).__doc__)
+    doc = inspect.cleandoc(attrgetter(name)(dnn).__doc__)
     assert re.search(r"^Examples\n--------\n", doc, re.MULTILINE)
     assert any(example.want for example in EXAMPLES[full_name(name)].examples)  # it shows something
+
+
+@in_one_test(SHOWN_BY_THE_OPERATION)
+def test_the_example_of_an_operation_shows_its_verb(name):
+    operation, _, verb = name.partition(".")
+    assert any(
+        f"dnn.{operation}.{verb}(" in example.source
+        for example in EXAMPLES[full_name(operation)].examples
+    )
 
 
 def test_the_first_example_is_the_packages():
@@ -166,5 +218,6 @@ def test_an_example_calls_the_c_functions_that_its_docstring_names(name, monkeyp
         return object.__getattribute__(table, attribute)
 
     monkeypatch.setattr(CudnnApi, "__getattribute__", look_up, raising=False)
-    run(EXAMPLES[full_name(name)])
+    shown_by = name.partition(".")[0] if name in SHOWN_BY_THE_OPERATION else name
+    run(EXAMPLES[full_name(shown_by)])
     assert noted(name) - seen == NO_OCCASION.get(name, set())

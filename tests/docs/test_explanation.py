@@ -17,7 +17,7 @@ from cudnnlite._raw import library
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.types import HEADER_VERSION
 from cudnnlite.devices import plan_cache
-from cudnnlite.emulated.registry import IMPLEMENTATIONS
+from cudnnlite.emulated.functions import IMPLEMENTATIONS
 from cudnnlite.search.timing_policy import TimingPolicy
 
 ROOT = Path(__file__).parents[2]

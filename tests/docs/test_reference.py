@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,62 @@ def test_the_exit_codes_are_those_of_the_command_line(tmp_path):
         )
     ]
     assert [each.returncode for each in done] == [0, 1, 2]
+
+
+def test_every_operation_is_documented_with_its_verbs():
+    verbs = load("operation_verbs")
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in PAGES.glob("*.md"))
+    operations = verbs.operations()
+    assert len(operations) > 35
+    shown = re.findall(
+        r"^\.\. autofunction:: cudnnlite\.(\w+)\n\n\.\. verbs:: \1$", pages, re.MULTILINE
+    )
+    assert sorted(shown) == sorted(name for name in operations if verbs.verbs(name))
+    assert pages.count(".. verbs::") == len(shown) > 30
+    assert "autofunction:: cudnnlite.convolution_forward.find" in "".join(
+        verbs.directives("convolution_forward")
+    )
+    for name, operation in operations.items():
+        for verb in {"plan", "problem", "heuristic", "find"} - set(verbs.verbs(name)):
+            refusal = getattr(operation, verb, None)
+            assert refusal is None or "Raise ArgumentError" in refusal.__doc__
+
+
+def test_operations_and_verbs_are_shown_with_the_signature_that_they_state():
+    verbs = load("operation_verbs")
+    shown = [
+        verbs.own_signature(None, "function", "", one, None, "(*args)", "Any")
+        for one in (dnn.pooling_forward, dnn.pooling_forward.plan, dnn.pooling_forward.problem)
+    ]
+    assert [text.partition(",")[0] for text, _ in shown] == [
+        "(handle: Handle",
+        "(handle: Handle",
+        "(x: Operand",
+    ]
+    assert [returned for _, returned in shown] == ["DeviceArray", "OperationPlan", "Problem"]
+    assert verbs.own_signature(None, "function", "", dnn.pack_sequences, None, "", "") is None
+    assert verbs.own_signature(None, "class", "", dnn.Handle, None, "", "") is None
+
+
+def test_old_names_are_gone_and_new_ones_are_there():
+    page = (PAGES.parent / "howto" / "old_names.md").read_text(encoding="utf-8")
+    table = page.partition("## Old names and new names")[2].partition("\n## ")[0]
+    pairs = [line.split(" | ") for line in table.split("\n") if line.startswith("| `")]
+    assert len(pairs) > 20
+    old_names = [re.match(r"\| `dnn\.(\w+)", old)[1] for old, _ in pairs]
+    assert [name for name in old_names if hasattr(dnn, name)] == []
+    for _, new in pairs:
+        attrgetter(re.match(r"`dnn\.([\w.]+)", new)[1])(dnn)
+    pattern = re.compile(rf"\b({'|'.join(old_names)})\b")
+    root = PAGES.parents[1]
+    programs = [
+        *root.glob("examples/*"),
+        *root.glob("examples/c/*"),
+        *root.glob("tests/benchmarks/*.py"),
+    ]
+    for path in [root / "README.md", *root.glob("docs/**/*.md"), *programs]:
+        if path.is_file() and path.name not in ("old_names.md", "changelog.md"):
+            assert pattern.findall(path.read_text(encoding="utf-8")) == [], path
 
 
 def test_the_environment_variables_are_those_that_info_shows():

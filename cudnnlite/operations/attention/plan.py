@@ -96,6 +96,13 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
 
     `multi_head_attention_forward.plan` makes it.
 
+    Parameters
+    ----------
+    handle : Handle
+        The plan belongs to it and is closed with it.
+    key : AttentionPlanKey
+        What the sequences have in common.
+
     Attributes
     ----------
     spec : AttentionSpec

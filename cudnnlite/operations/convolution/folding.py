@@ -7,10 +7,10 @@ from typing import Any
 
 from cudnnlite.arguments import real_number, refused_as
 from cudnnlite.errors import ArgumentError
-from cudnnlite.unknown import tells_unknown
+from cudnnlite.unknown import suggest_keywords
 
 
-@tells_unknown
+@suggest_keywords
 def fold_batch_normalization(
     w: Any, bias: Any, scale: Any, shift: Any, mean: Any, var: Any, epsilon: float = 1e-5
 ) -> tuple[Any, Any]:

@@ -82,7 +82,7 @@ the caller's back, is never used.  All are deprecated since cuDNN 9.0.0, still s
 """
 
 _NO_FIND_DOC = """\
-Refuse: cuDNN has no search for this operation.
+Raise ArgumentError: cuDNN has no search for `{name}`.
 
 Raises
 ------
@@ -132,12 +132,11 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
         plan_notes = _PLAN_NOTES.format(function=function, algorithms=algorithms)
         self.plan.__doc__ = f"{self.plan.__doc__}{plan_notes}"
         heuristic_doc = _HEURISTIC_DOC.format(name=self.__name__, algorithms=algorithms)
-        find_doc, find_type = _NO_FIND_DOC, "NoReturn"
+        find_doc = _NO_FIND_DOC.format(name=self.__name__)
         if algorithms.find:
             find_doc = _FIND_DOC.format(name=self.__name__, algorithms=algorithms)
-            find_type = "AlgorithmTable"
         self.heuristic = self._verb("heuristic", self._heuristic, heuristic_doc, "AlgorithmTable")
-        self.find = self._verb("find", self._find, find_doc, find_type)
+        self.find = self._verb("find", self._find, find_doc, "AlgorithmTable")
 
     def _heuristic(self, *args: Any, **kwargs: Any) -> Any:
         return self._bound(*args, **kwargs).heuristic()
