@@ -112,6 +112,7 @@ from cudnnlite.operations.attention.functions import (
 )
 from cudnnlite.operations.attention.plan import (
     AttentionGradients,
+    AttentionPlan,
     AttentionReserve,
     AttentionTrainingOutput,
 )
@@ -133,7 +134,7 @@ from cudnnlite.operations.layers.batch_normalization import (
     batch_normalization_inference,
     batch_normalization_training,
 )
-from cudnnlite.operations.layers.ctc import ctc_loss
+from cudnnlite.operations.layers.ctc import CTCLossPlan, ctc_loss
 from cudnnlite.operations.layers.dropout import DropoutState, dropout_backward, dropout_forward
 from cudnnlite.operations.layers.lrn import (
     divisive_normalization_backward,
@@ -214,6 +215,7 @@ __all__ = [
     "ArrayTypeError",
     "AttentionDescriptor",
     "AttentionGradients",
+    "AttentionPlan",
     "AttentionReserve",
     "AttentionSpec",
     "AttentionTrainingOutput",
@@ -224,6 +226,7 @@ __all__ = [
     "CTCGradMode",
     "CTCLossAlgo",
     "CTCLossDescriptor",
+    "CTCLossPlan",
     "CTCLossSpec",
     "CaptureError",
     "CapturedGraph",

@@ -395,7 +395,7 @@ def test_a_model_file_is_read(one, path, tmp_path):
         ({"problems": [problem(), 7]}, "problem=7"),
         (
             {"problems": [Problem(TRANSFORM, x=dnn.TensorSpec((1, 2, 3, 4)))]},
-            "cannot be tuned; allowed: Problem, Problem",
+            "cannot be tuned; allowed: convolution_forward, ",
         ),
         ({"policy": "latency"}, "policy='latency'"),
         ({"executor": 7}, "executor=7"),

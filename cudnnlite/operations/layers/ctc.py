@@ -241,6 +241,19 @@ class CTCLossRequest:
 class CTCLossPlan(StatefulPlan):
     """The descriptors of `ctc_loss` for logits of one shape; `ctc_loss.plan` makes it.
 
+    Parameters
+    ----------
+    handle : Handle
+        Where the calls run.
+    x : TensorSpec
+        The logits, of shape (steps, batch, classes).
+    ctc : CTCLossSpec
+        The loss.
+    algorithm : CTCLossAlgo
+        Deterministic or not.
+    gradients : bool
+        Whether each call computes the gradients of the logits.
+
     Attributes
     ----------
     x : TensorSpec

@@ -182,7 +182,9 @@ class RNNForwardRequest:
         """
         instance_of(self.spec, RNNSpec, "spec")
         layout = parse_data_layout(self.layout)
+        padding_fill = 0.0
         if isinstance(self.x, RNNDataSpec):
+            padding_fill = self.x.padding_fill
             layout = self._take_data_spec(self.x, layout)
         if isinstance(self.x, (tuple, list)):
             raise ArgumentError(
@@ -190,7 +192,8 @@ class RNNForwardRequest:
                 "dnn.TensorSpec(shape, dtype)"
             )
         self.x = operand_spec(self.handle, self.x, "x")
-        return data_spec(self.spec, self.x, self.lengths, layout)
+        data = data_spec(self.spec, self.x, self.lengths, layout)
+        return data.replace(padding_fill=padding_fill)
 
     def _take_data_spec(self, x: RNNDataSpec, layout: RNNDataLayout) -> RNNDataLayout:
         """Put the parts of a whole spec in the place of x and lengths, and return its layout."""
