@@ -37,7 +37,7 @@ LAYERS = (
         "_raw.dlpack",
         "_raw.opaque",
         "_raw.elf",
-        "_raw.unforked",
+        "_raw.fork_lock",
         "_raw.noncopyable",
         "_raw.leaks",
         "_raw.dependencies",

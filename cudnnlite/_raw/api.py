@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from cudnnlite._raw.calls import CFunction, PreparedCall
 from cudnnlite._raw.check import make_check, read_last_error
+from cudnnlite._raw.fork_lock import fork_lock
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library, load_library
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite._raw.record import Function
-from cudnnlite._raw.unforked import unforked
 from cudnnlite.errors import SymbolNotFoundError
 from cudnnlite.unknown import meant
 
@@ -71,7 +71,7 @@ class CudnnApi(NonCopyable, _Base):
         if self._last_error is None:
             self._last_error = self._pointer(self._record("cudnnGetLastErrorString"))
             self._last_error.argtypes = self._record("cudnnGetLastErrorString").argtypes
-        with unforked:  # which may be its first call, as in `CFunction`
+        with fork_lock:  # which may be its first call, as in `CFunction`
             return read_last_error(self._last_error)
 
     def prepare(self, name: str, *arguments: Any) -> PreparedCall:

@@ -18,11 +18,11 @@ from weakref import ref
 
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite._raw.enums import C_NAMES
+from cudnnlite._raw.fork_lock import fork_lock
 from cudnnlite._raw.functions import C_TYPES
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
-from cudnnlite._raw.unforked import unforked
 from cudnnlite.arguments import real_number, refuse_masked, shown, with_article
 from cudnnlite.enums import __all__ as public_enums
 from cudnnlite.errors import ArgumentError
@@ -186,7 +186,7 @@ def observe_calls(observer: CallObserver | None) -> None:
     whether somebody observes, and costs nothing where nobody does.
     """
     global _call_observer  # noqa: PLW0603  (functions of every table are observed, or none is)
-    with unforked:
+    with fork_lock:
         _call_observer = observer
         for function in _functions:
             function.call = _observable(function.unobserved, function.record)
@@ -269,7 +269,7 @@ class CFunction:
     def _first(self, call: Call, *arguments: Any) -> Any:
         """Call C for the first time: libcudnn looks a function up then, behind locks of its own."""
         # not for ever: the thread of a finalizer may hold what a fork waits for
-        held = unforked.acquire(timeout=5)
+        held = fork_lock.acquire(timeout=5)
         try:
             result = call(*arguments)
             self.unobserved = call
@@ -279,7 +279,7 @@ class CFunction:
                     prepared.function = self.call
         finally:
             if held:
-                unforked.release()
+                fork_lock.release()
         return result
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cudnnlite._raw.elf import why_unloadable
-from cudnnlite._raw.unforked import unforked
+from cudnnlite._raw.fork_lock import fork_lock
 from cudnnlite.arguments import refusals_ignored, refused_as
 from cudnnlite.errors import LibraryError, LibraryNotFoundError, MixedLibrariesError
 from cudnnlite.warn import log, warn_user
@@ -85,7 +85,7 @@ def load_library() -> Library:
     copies; LibraryError for what the system refuses.
     """
     global _loaded  # noqa: PLW0603  (the process has one libcudnn; this is where that is remembered)
-    with unforked:
+    with fork_lock:
         if _loaded is None:
             with refused_as(LibraryError, "libcudnn cannot be loaded"):  # too many open files, say
                 _loaded = _load()

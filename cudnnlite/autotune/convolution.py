@@ -97,6 +97,10 @@ def search_convolution(
 ) -> AlgorithmTable:
     """Time and check every candidate on operands; the handle is waited for.
 
+    cuDNN's own search runs first, whose times are a column of the table.  Then each candidate that
+    the policy does not exclude runs once and is checked; those that pass are timed against each
+    other, with what a search over knobs adds to them.
+
     Of the operands "out" is overwritten: bring a copy.  `progress`: whether a bar on stderr shows
     how far a search over knobs is.  Returns the best first by the policy's objective; what cannot
     be used, or is excluded and not run, comes last.
@@ -112,7 +116,9 @@ def search_convolution(
         trial = _Trial(handle, problem, arrays_here, graph, stack)
         rows: list[AlgorithmResult] = []
         if policy.interface != "graph" and problem.conv.is_symmetric:  # graphs alone pad otherwise
-            rows += _descriptor_calls(handle, problem, policy, arrays_here, preferred=graph is None)
+            rows += _descriptor_calls(
+                handle, problem, policy, arrays_here, ranks_by_descriptor_call=graph is None
+            )
         if graph is not None:
             rows += engines(graph, problem, policy)
         contest = Contest(handle, latency=latency, flush_l2=policy.flush_l2)
@@ -144,9 +150,12 @@ def _descriptor_calls(
     policy: TuningPolicy,
     operands: Mapping[str, DeviceArray],
     *,
-    preferred: bool,
+    ranks_by_descriptor_call: bool,
 ) -> Iterator[AlgorithmResult]:
-    """Yield the candidates of the descriptor call, with the times that cudnnFind reports; `preferred` as in `candidates`."""
+    """Yield the candidates of the descriptor call, with the times that cudnnFind reports.
+
+    `ranks_by_descriptor_call` is that of `candidates`.
+    """
     algorithms, limit = problem.operation.algorithms, policy.workspace_limit
     assert algorithms is not None
     assert limit is None or isinstance(limit, int)
@@ -155,7 +164,9 @@ def _descriptor_calls(
     # Where there is no heuristic nothing says what is deterministic.
     with suppress(NotSupportedError):
         ranking = ranked(handle, problem)
-    for row in candidates(problem, policy, ranking, preferred=preferred):
+    for row in candidates(
+        problem, policy, ranking, ranks_by_descriptor_call=ranks_by_descriptor_call
+    ):
         if row.layout:
             yield row
         else:
@@ -187,17 +198,17 @@ def candidates(
     policy: TuningPolicy,
     ranking: Sequence[AlgorithmResult],
     *,
-    preferred: bool = False,
+    ranks_by_descriptor_call: bool = False,
 ) -> Iterator[ConvolutionResult]:
     """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried.
 
-    `ranking` is the heuristic's; `preferred`: whether what was not tuned runs by it, there being no
-    engines.
+    `ranking` is that of the descriptor call's heuristic; `ranks_by_descriptor_call`: whether it
+    chooses where nothing was tuned, because there are no engines.
     """
     deterministic = {row.algorithm: row.deterministic for row in ranking}
     places = {
         (row.algorithm, row.math_type, ""): place
-        for place, row in enumerate(ranking if preferred else ())
+        for place, row in enumerate(ranking if ranks_by_descriptor_call else ())
     }
     layouts, specs, first = [""], problem.specs.values(), problem.values[problem.operation.reads[0]]
     algorithms = problem.operation.algorithms

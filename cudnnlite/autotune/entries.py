@@ -31,12 +31,12 @@ from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 SCHEMA = 1
 # Of the JSON.  It gets another number where it says something that this version would not
 # understand, a new field of a row too.  An older version then leaves the file alone, and does not
-# take it for a damaged one. 1: every field of the policy in the key; "within the noise of the
-# first" in a row's remark. 2: the fields of the policy that are not at their default;
-# `within_noise` in a row.
+# take it for a damaged one.  A new field of the policy needs neither number.
+# 1: every field of the policy in the key; "within the noise of the first" in a row's remark.
+# 2: the fields of the policy that are not at their default; `within_noise` in a row.
 FORMAT = 2
 # What the policy's part of a key of format 1 contained at the least: those keys named the files of
-# their entries.
+# their entries.  Never add to it: newer fields were in no key of format 1.
 _POLICY_OF_FORMAT_1: dict[str, Any] = {
     "objective": "latency",
     "workspace_limit": None,

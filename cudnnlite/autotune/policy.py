@@ -173,7 +173,8 @@ class TuningPolicy:
     def key_fields(self) -> dict[str, Any]:
         """Return what a choice depends on, as JSON can hold it: the fields that are not at their default.
 
-        The seconds of a search over knobs are none of them where there is no such search.
+        The seconds of a search over knobs are none of them where there is no such search.  The
+        problem is not known here: a field that has no effect on problems of its kind is kept too.
         """
         changed = without_defaults(self.to_plain())
         if self.search != "knobs":

@@ -109,8 +109,9 @@ class DeviceArray(NonCopyable):
         self.readonly = readonly
         self._owner: object | None = owner
         self.stream = stream
-        # All that a call looks at: plans compare it at once with that of the last call.
-        self.traits = (ptr, spec, device, stream, readonly)
+        # All that a call looks at: a plan compares it at once with that of the last call, and the
+        # address apart from the rest.
+        self.traits = (ptr, (spec, device, stream, readonly))
 
     @property
     def shape(self) -> tuple[int, ...]:

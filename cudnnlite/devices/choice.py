@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from cudnnlite._raw.unforked import unforked
+from cudnnlite._raw.fork_lock import fork_lock
 from cudnnlite.arguments import MAX_INT, integer, refused_as, shown
 from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.errors import ArgumentError, NoDeviceError
@@ -62,7 +62,7 @@ class Devices:
                 "no CUDA device: this process was forked from one that used CUDA, which does not survive that; start "
                 'processes with multiprocessing.get_context("spawn")'
             )
-        with unforked:
+        with fork_lock:
             if (kind, index) not in self._made:
                 self._made[kind, index] = self._make(kind, index)
             return self._made[kind, index]
@@ -112,7 +112,7 @@ def parse_device(device: Any, argument: str) -> tuple[str, int]:
 def make_device(kind: str, index: int) -> Device:
     """Return a device of its own: 'cuda' or 'emulated'."""
     # These import much, for which there may be no file descriptor left.
-    with unforked, refused_as(NoDeviceError, f"{kind}:{index} cannot be used"):
+    with fork_lock, refused_as(NoDeviceError, f"{kind}:{index} cannot be used"):
         if kind == "emulated":
             from cudnnlite.emulated.device import EmulatedDevice
 

@@ -24,7 +24,7 @@ def im2col(x: Array, w: FilterSpec, conv: ConvolutionSpec) -> Array:
     n, c, *_ = x.shape
     places = conv.output_shape(x.shape, w.shape)[2:]
     taps = list(np.ndindex(*w.shape[2:]))
-    if conv.mode == ConvolutionMode.CONVOLUTION:
+    if conv.mode == ConvolutionMode.CONVOLUTION:  # as `correlation_filter` rotates a filter
         taps.reverse()
     columns = np.empty((c, len(taps), n, *places), x.dtype)
     box = (slice(0, n), *(slice(0, size) for size in places))

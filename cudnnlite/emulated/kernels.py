@@ -92,7 +92,7 @@ def _size(x: Shape, w: Shape, conv: ConvolutionSpec, dtype: DTypeLike) -> int:
 def correlation_filter(w: Array, conv: ConvolutionSpec) -> Array:
     """Return a view of `w` whose cross-correlation is what `conv` asks for.
 
-    It is rotated where `conv` is a convolution proper.
+    It is rotated where `conv` is a convolution proper.  A gradient is written through it too.
     """
     if conv.mode == ConvolutionMode.CONVOLUTION:
         return np.flip(w, tuple(range(2, w.ndim)))
@@ -173,8 +173,9 @@ class _Part(NamedTuple):
 
     box: Box  # images, and places of the output
     output_index: tuple[Any, ...]  # of the part in `split_groups` of the output
+    # Of the cross-correlation: they index a filter that went through `correlation_filter` alone.
     taps: list[Shape]
-    filters: Array  # (groups, filters, channels of a group, taps)
+    filters: Array  # (groups, filters, channels of a group, taps), from such a filter
     columns: Array  # room for (C, taps, n, *places)
 
 
@@ -269,6 +270,7 @@ def _gradient_of_filter(
     """Gather: ``dy @ columns.T``, all images together; added to `out`."""
     grouped = split_groups(dy, 1, conv.groups)
     gradient = split_groups(correlation_filter(out, conv), 0, conv.groups)
+    # The parts' filters are of no use here: the gradient stands in for a filter by its shape.
     for part in _parts(x.shape, out, dy.shape, conv, out.dtype, scratch):
         gather(part.columns, x, part.box, part.taps, conv)
         places = np.moveaxis(grouped[part.output_index], 0, 2)

@@ -98,7 +98,9 @@ class Request(Generic[ResultT]):
         if plan is None:
             use(self.handle)
             plan = self.make_and_keep_plan(key)
-        result: ResultT = plan.run(self.operands, self.out, self.workspace, self.reserve)
+        result: ResultT = plan(
+            *self.operands, out=self.out, workspace=self.workspace, reserve=self.reserve
+        )
         return result
 
     def make_and_keep_plan(self, key: tuple[Any, ...]) -> OperationPlan[ResultT]:
@@ -131,11 +133,10 @@ class Request(Generic[ResultT]):
         if self.workspace_limit is not None or self.workspace is not None:
             limit = self.limit()
         try:
-            specs = map(_spec_hash, self.operands)
             return (
                 self.operation,
-                *specs,
-                self._output_hashes(),
+                *map(_spec_hash, self.operands),
+                self._output_hash() if self.operation.writes_one else self._output_hashes(),
                 *self.options,
                 self.alpha,
                 self.beta,
@@ -145,11 +146,14 @@ class Request(Generic[ResultT]):
             self._view_arrays()
             return self.key()
 
+    def _output_hash(self) -> Any:
+        """Return the hash of the spec of the only output, None if nobody described it."""
+        if self.out is not None:
+            return self.out.spec._hash
+        return None if self.result is None else self.result._hash
+
     def _output_hashes(self) -> Any:
-        """Return the hashes of the specs of outputs, None for what nobody described."""
-        if self.operation.writes_one:
-            described = self.result if self.out is None else self.out.spec
-            return None if described is None else described._hash
+        """Return the hashes of the specs of several outputs, None for what nobody described."""
         specs = [getattr(described, "spec", described) for described in self._outputs()]
         return tuple(None if spec is None else spec._hash for spec in specs)
 

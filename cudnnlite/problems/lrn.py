@@ -42,7 +42,10 @@ def _divisive(
     writes: tuple[str, ...],
     check: Any = check_alike,
 ) -> Operation:
-    """Return one of the four operations: two of cuDNN's three scratch tensors are its workspace, and means may be missing."""
+    """Return one of the four operations.
+
+    The header's temp and temp2 are its workspace; without means, `means` and `dMeans` are null.
+    """
 
     def _like(x: TensorSpec, norm: LRNSpec, **others: TensorSpec) -> Any:
         for other, spec in others.items():

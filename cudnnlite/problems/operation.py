@@ -114,8 +114,8 @@ class Operation:
     workspace: str = (
         ""  # the C function that tells how much workspace is needed, but where there are algorithms
     )
-    # (specs) -> bytes of workspace, where no C function tells them; all arguments that are one
-    # divide them evenly
+    # (specs) -> bytes of workspace where no C function tells; several arguments that are named
+    # workSpace here get equal parts
     scratch: Callable[[Mapping[str, Any]], int] = lambda specs: 0
     reserve: str = ""  # the C function that tells how large the reserve space between a forward and a backward call is
     algorithms: Algorithms | None = None  # where there is a choice
@@ -185,7 +185,8 @@ class Operation:
     @cached_property
     def nulls(self) -> frozenset[str]:
         """Which C arguments are always null pointers: what tells the operations of one C function apart."""
-        return frozenset(name for name, value in self.constants.items() if value is None)
+        nulls = [name for name, value in self.constants.items() if value is None]
+        return frozenset(there for name in nulls for there in self.header(name))
 
     @cached_property
     def by_address(self) -> tuple[str, ...]:

@@ -209,7 +209,7 @@ class AttentionSpec(FrozenSpec):
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class SeqDataSpec(FrozenSpec, told_by="cudnnSetSeqDataDescriptor"):
+class SeqDataSpec(FrozenSpec, c_functions="cudnnSetSeqDataDescriptor"):
     """Sequences of vectors for attention: a frozen value, equal and hashable by its fields.
 
     Parameters

@@ -40,7 +40,7 @@ _DTYPES = (
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class ConvolutionSpec(
     SpatialSpec,
-    told_by="cudnnSetConvolutionNdDescriptor cudnnSetConvolutionGroupCount cudnnSetConvolutionMathType "
+    c_functions="cudnnSetConvolutionNdDescriptor cudnnSetConvolutionGroupCount cudnnSetConvolutionMathType "
     "cudnnSetConvolutionReorderType",
 ):
     """How a convolution is done: a frozen value, equal and hashable by its fields.

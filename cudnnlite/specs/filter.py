@@ -30,7 +30,7 @@ _FORMATS = {
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class FilterSpec(FrozenSpec, told_by="cudnnSetFilterNdDescriptor"):
+class FilterSpec(FrozenSpec, c_functions="cudnnSetFilterNdDescriptor"):
     """What a filter looks like, which has no strides in cuDNN: a frozen value, equal and hashable by its fields.
 
     Parameters

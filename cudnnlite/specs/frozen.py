@@ -44,13 +44,13 @@ class FrozenSpec:
     _hash: int
     _key: tuple[Any, ...]
 
-    def __init_subclass__(cls, told_by: str = "") -> None:
-        """Note a spec, and complete its docstring; `told_by` are the C functions that cuDNN is told it by."""
+    def __init_subclass__(cls, c_functions: str = "") -> None:
+        """Note a spec, and complete its docstring with the C functions that it is passed to."""
         if "__init__" not in vars(cls):  # what only gathers what others share
             return
         cls.__init__ = suggest_keywords(cls.__init__)  # type: ignore[method-assign]
         if SPECS.setdefault(cls.__name__, cls) is cls:
-            functions = ", ".join(f"`{name}`" for name in told_by.split())
+            functions = ", ".join(f"`{name}`" for name in c_functions.split())
             sections = _RAISES + (_NOTES.format(functions) if functions else "")
             text = inspect.cleandoc(cls.__doc__ or "")
             cls.__doc__ = re.sub(

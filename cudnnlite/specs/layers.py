@@ -34,7 +34,7 @@ _SAMPLED = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF)  # an H200 refuses b
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class ActivationSpec(
-    FrozenSpec, told_by="cudnnSetActivationDescriptor cudnnSetActivationDescriptorSwishBeta"
+    FrozenSpec, c_functions="cudnnSetActivationDescriptor cudnnSetActivationDescriptorSwishBeta"
 ):
     """A function of each value by itself: a frozen value, equal and hashable by its fields.
 
@@ -103,7 +103,7 @@ def parse_probability(value: Any, argument: str = "dropout") -> float:
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class LRNSpec(FrozenSpec, told_by="cudnnSetLRNDescriptor"):
+class LRNSpec(FrozenSpec, c_functions="cudnnSetLRNDescriptor"):
     """How a value is divided by those of the channels around it: a frozen value, equal and hashable by its fields.
 
     ``y = x / (k + alpha / n * sum(x ** 2)) ** beta``, the sum over `n` channels.
@@ -111,7 +111,9 @@ class LRNSpec(FrozenSpec, told_by="cudnnSetLRNDescriptor"):
     Parameters
     ----------
     n : int
-        How many channels, 1 to 16: ``(n - 1) // 2`` before, the others behind.
+        How many channels, 1 to 16: ``(n - 1) // 2`` before, the others behind.  Of divisive
+        normalisation: how many positions along each spatial axis, and the sum is divided by n once
+        for each of those axes.
     alpha, beta, k : float
         As above; cuDNN wants `beta` from 0.01 and `k` from 1e-5 on.
 
@@ -139,7 +141,7 @@ class LRNSpec(FrozenSpec, told_by="cudnnSetLRNDescriptor"):
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class OpTensorSpec(FrozenSpec, told_by="cudnnSetOpTensorDescriptor"):
+class OpTensorSpec(FrozenSpec, c_functions="cudnnSetOpTensorDescriptor"):
     """An operation on two values: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -177,7 +179,7 @@ class OpTensorSpec(FrozenSpec, told_by="cudnnSetOpTensorDescriptor"):
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class ReduceTensorSpec(FrozenSpec, told_by="cudnnSetReduceTensorDescriptor"):
+class ReduceTensorSpec(FrozenSpec, c_functions="cudnnSetReduceTensorDescriptor"):
     """What is made of many values: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -227,7 +229,7 @@ class ReduceTensorSpec(FrozenSpec, told_by="cudnnSetReduceTensorDescriptor"):
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class CTCLossSpec(FrozenSpec, told_by="cudnnSetCTCLossDescriptor_v9"):
+class CTCLossSpec(FrozenSpec, c_functions="cudnnSetCTCLossDescriptor_v9"):
     """How a CTC loss is computed: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -274,7 +276,7 @@ class CTCLossSpec(FrozenSpec, told_by="cudnnSetCTCLossDescriptor_v9"):
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class PoolingSpec(SpatialSpec, told_by="cudnnSetPoolingNdDescriptor"):
+class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
     """How images are pooled: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -364,7 +366,7 @@ class PoolingSpec(SpatialSpec, told_by="cudnnSetPoolingNdDescriptor"):
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class SpatialTransformerSpec(FrozenSpec, told_by="cudnnSetSpatialTransformerNdDescriptor"):
+class SpatialTransformerSpec(FrozenSpec, c_functions="cudnnSetSpatialTransformerNdDescriptor"):
     """What a spatial transformer makes of images: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -398,7 +400,7 @@ class SpatialTransformerSpec(FrozenSpec, told_by="cudnnSetSpatialTransformerNdDe
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class TensorTransformSpec(FrozenSpec, told_by="cudnnSetTensorTransformDescriptor"):
+class TensorTransformSpec(FrozenSpec, c_functions="cudnnSetTensorTransformDescriptor"):
     """How a tensor of rank 4 or 5 is padded, folded, and laid out anew: a frozen value, equal and hashable by its fields.
 
     Folding takes blocks of pixels apart: ``(N, C, H, W)`` becomes ``(N, f * g * C, H / f, W / g)``,

@@ -31,7 +31,7 @@ from cudnnlite.specs.layout import (
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorNdDescriptorEx"):
+class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTensorNdDescriptorEx"):
     """What a tensor looks like: a frozen value, equal and hashable by its fields.
 
     Parameters

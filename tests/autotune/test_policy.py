@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -138,7 +139,13 @@ def test_what_is_refused_by_name(name, value, allowed):
 
 
 def test_every_field_has_something_that_is_refused():
-    assert {name for name, _, _ in WRONG} == set(FIELDS)
+    missing = set(FIELDS) - {name for name, _, _ in WRONG}
+    assert not missing, f"give WRONG a value that is refused for {', '.join(missing)}"
+
+
+def test_every_field_is_documented():
+    parameters = (TuningPolicy.__doc__ or "").partition("Parameters")[2].partition("Raises")[0]
+    assert re.findall(r"^    (\w+) : ", parameters, re.MULTILINE) == FIELDS
 
 
 def test_there_is_no_field_of_another_name():

@@ -361,14 +361,33 @@ def test_the_digest_of_a_known_key(name):
     assert known.digest == digest, LOST
 
 
+# Of every field of the policy, as JSON has them.
+DEFAULTS = {
+    "objective": "latency",
+    "workspace_limit": None,
+    "deterministic": False,
+    "max_error": None,
+    "math_type": None,
+    "allow_tf32": True,
+    "layouts": [],
+    "interface": None,
+    "flush_l2": False,
+    "search": "heuristics",
+    "search_seconds": 10,
+}
+
+
 def test_the_defaults_of_the_policy_are_part_of_every_key():
     """They stand nowhere in it, so that with another default an old entry would mean something else."""
-    changed = {
-        name: value
-        for name, value in _POLICY_OF_FORMAT_1.items()
-        if TuningPolicy().to_plain().get(name) != value
-    }
+    plain = TuningPolicy().to_plain()
+    assert plain.keys() == DEFAULTS.keys(), (
+        f"add to DEFAULTS: {', '.join(plain.keys() - DEFAULTS.keys())}"
+    )
+    changed = [name for name, value in DEFAULTS.items() if plain[name] != value]
     assert not changed, f"raise SCHEMA: another default of {', '.join(changed)}"
+
+
+FIRST_FIELDS = "_POLICY_OF_FORMAT_1 has the fields that keys of format 1 had: never add to it"
 
 
 def test_the_digest_of_format_1():
@@ -376,10 +395,10 @@ def test_the_digest_of_format_1():
     usual, knobs = (known for known, _ in PINNED.values())
     assert usual.digests[1:] == (
         "90f6df76e606aebb5bfbd335a1f9299a56f3dd46fa9b42d28aa190b96df696c2",
-    )
+    ), FIRST_FIELDS
     assert knobs.digests[1:] == (
         "7f34e4e21f78bb7c46fed3726c2ffddc2b70e8b9e25400f56421f338d5ae483f",
-    )
+    ), FIRST_FIELDS
     nothing_usual = TuningPolicy(**{name: POLICY_VALUES[name][0] for name in _POLICY_OF_FORMAT_1})
     assert len(key(policy=nothing_usual).digests) == 1
 

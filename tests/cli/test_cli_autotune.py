@@ -498,8 +498,21 @@ def test_the_flags_of_the_policy(tuner):
     assert result.exit_code == 1
     policy = tuner.options["policy"]
     assert policy == TuningPolicy(
-        "device", "10%", True, 1e-3, None, False, ("NHWC", "NCHW"), "graph", True, "knobs", 3.0
+        objective="device",
+        workspace_limit="10%",
+        deterministic=True,
+        max_error=1e-3,
+        allow_tf32=False,
+        layouts=("NHWC", "NCHW"),
+        interface="graph",
+        flush_l2=True,
+        search="knobs",
+        search_seconds=3.0,
     )
+    usual = TuningPolicy().to_plain()
+    unchanged = {name for name, value in policy.to_plain().items() if value == usual[name]}
+    without_flag = unchanged - {"math_type"}  # the problem's own flag
+    assert not without_flag, f"no flag sets {', '.join(without_flag)}"
 
 
 def test_a_file_may_begin_like_somebodys_home(tmp_path, monkeypatch):

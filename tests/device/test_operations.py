@@ -50,9 +50,13 @@ every_operation = pytest.mark.parametrize("name", SAMPLES)
 def test_every_operation_has_a_sample() -> None:
     public = {name: it for name, it in OPERATIONS.items() if it.writes and hasattr(dnn, name)}
     missing = {name: it for name, it in public.items() if name not in SAMPLES}
-    assert not missing, "add a module to tests/samples with SAMPLES:\n" + "\n".join(
-        f'    "{name}": Sample({{values of {", ".join(it.options)}}}, at=lambda images: {{shapes of {", ".join(it.reads)}}}),'
-        for name, it in missing.items()
+    assert not missing, (
+        "add to SAMPLES, in the module of tests/samples named as the declaration's:\n"
+        + "\n".join(
+            f'    "{name}": Sample({{values of {", ".join(it.options)}}}, '
+            f"at=lambda images, plain: {{shapes of {', '.join(it.reads)}}}, drawn=...),"
+            for name, it in missing.items()
+        )
     )
     assert public.keys() == SAMPLES.keys()
 

@@ -149,8 +149,9 @@ def test_a_forked_process_says_what_is_wrong(path: Path) -> None:
         from concurrent.futures import ProcessPoolExecutor
         import cudnnlite as dnn
         from cudnnlite.autotune.model import tune_model
-        from cudnnlite.problems.convolution import Problem
-        problem = Problem(dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((2, 4, 3, 3)))
+        problem = dnn.convolution_forward.problem(
+            dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((2, 4, 3, 3))
+        )
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as executor:
             try:
                 tune_model([problem], executor=executor, cache=sys.argv[1])

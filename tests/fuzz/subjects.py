@@ -32,6 +32,8 @@ layer (float[N, 2, 5, 4] x, float[3, 2, 3, 3] w) => (float[N, 3, 5, 4] y) { y = 
 NO_CALLABLES = {"TF32", "TRUE_FLOAT32", "errors", "raw"}
 # values that operations return: their constructors only hold what they are given
 RESULTS = {
+    "AttentionPlan",
+    "CTCLossPlan",
     "AttentionGradients",
     "AttentionReserve",
     "AttentionTrainingOutput",
@@ -98,6 +100,10 @@ class Things:
         self.attention = dnn.AttentionSpec(1, 2, q_proj_size=2, o_proj_size=2, bias=True)
         self.projections = dnn.AttentionWeights(self.handle, self.attention)
         self.queries = self.handle.array(rng.standard_normal((2, 3, 2), np.float32))
+        self.attention_plan = dnn.multi_head_attention_forward.plan(
+            self.handle, self.attention, self.projections, *[self.queries] * 3
+        )
+        self.ctc_plan = dnn.ctc_loss.plan(self.handle, self.sequence, [1, 1], [1, 1], [4, 3])
         self.reserves = (
             self.attend(None),
             self.attend(None),
@@ -119,6 +125,8 @@ class Things:
             self.plan,
             self.layer_plan,
             self.rnn_plan,
+            self.attention_plan,
+            self.ctc_plan,
             self.tuner,
             self.handle,
             self.other,
@@ -365,6 +373,8 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "layouts": ("NHWC",),
         "interface": None,
         "flush_l2": False,
+        "search": "engines",
+        "search_seconds": 2.5,
     },
     "Workspace": lambda t: {"device": t.device, "limit": "1 MiB"},
     "CapturedGraph": lambda t: {"handle": t.handle},
@@ -513,6 +523,8 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.AlgorithmTable: lambda t: t.table,
     dnn.AttentionSpec: lambda t: t.attention,
     dnn.AttentionWeights: lambda t: t.projections,
+    dnn.AttentionPlan: lambda t: t.attention_plan,
+    dnn.CTCLossPlan: lambda t: t.ctc_plan,
     dnn.BackendDescriptor: lambda t: dnn.BackendDescriptor(t.handle, "tensor", unique_id=3),
     dnn.ConvolutionDescriptor: lambda t: dnn.ConvolutionDescriptor(1),
     dnn.ConvolutionPlan: lambda t: t.plan,
@@ -547,6 +559,19 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
 OPERANDS: dict[str, Callable[[Things], tuple[Any, ...]]] = {
     "ConvolutionPlan.__call__": lambda t: (t.x, t.w),
     "OperationPlan.__call__": lambda t: (t.x,),
+}
+# what a call takes by name
+NAMED_OPERANDS: dict[str, Callable[[Things], dict[str, Any]]] = {
+    "AttentionPlan.__call__": lambda t: {
+        "weights": t.projections,
+        **dict.fromkeys("qkv", t.queries),
+    },
+    "CTCLossPlan.__call__": lambda t: {
+        "x": t.sequence,
+        "labels": [1, 1],
+        "label_lengths": [1, 1],
+        "input_lengths": [4, 3],
+    },
 }
 CALLED = {"__call__", "__setitem__"}
 KEYED = {
@@ -667,6 +692,8 @@ def _method(things: Things, name: str) -> Subject:
     named = {*inspect.signature(bound).parameters}
     if name in OPERANDS:
         return Subject(bound, {}, OPERANDS[name](things))
+    if name in NAMED_OPERANDS:
+        return Subject(bound, NAMED_OPERANDS[name](things))
     usual = {"handle": things.handle, "spec": things.lstm}
     legal = {n: value for n, value in usual.items() if n in named}
     if method == "replace":

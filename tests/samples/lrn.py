@@ -87,7 +87,6 @@ _DIVISIVE = _FORWARD._replace(
         {"n": 7, "alpha": 0.5, "beta": 0.5},
     ),
 )
-_EVEN = (*_DIVISIVE.sets, {"n": 4, "alpha": 1.0})
 SAMPLES |= {
     "divisive_normalization_forward": _DIVISIVE._replace(
         sets=(*_DIVISIVE.sets, {"n": 4, "alpha": 1.0}), drawn=_drawn, subtracts=False

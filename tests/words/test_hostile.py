@@ -422,13 +422,13 @@ def test_a_fork_whose_wait_a_signal_handler_ends_leaves_the_child_free():
         """
         import os, signal, threading, time, warnings
         import cudnnlite as dnn
-        from cudnnlite._raw.unforked import unforked
+        from cudnnlite._raw.fork_lock import fork_lock
 
         warnings.simplefilter("ignore")
         held, done = threading.Event(), threading.Event()
 
         def hold():
-            with unforked:
+            with fork_lock:
                 held.set()
                 done.wait()
 
@@ -448,7 +448,7 @@ def test_a_fork_whose_wait_a_signal_handler_ends_leaves_the_child_free():
             os._exit(0)
         done.set()
         thread.join()
-        print(os.waitpid(child, 0)[1], unforked.acquire(blocking=False))
+        print(os.waitpid(child, 0)[1], fork_lock.acquire(blocking=False))
         """
     )
     assert done.stdout.split() == ["0", "True"], done.stderr
@@ -464,11 +464,11 @@ def test_a_first_call_does_not_wait_for_ever():
         from cudnnlite._raw.calls import CFunction
         from cudnnlite._raw.functions import FUNCTIONS
         from cudnnlite._raw.types import cudnnTensorDescriptor_t
-        from cudnnlite._raw.unforked import unforked
+        from cudnnlite._raw.fork_lock import fork_lock
 
         function = CFunction(lambda *_: 0, FUNCTIONS["cudnnDestroyTensorDescriptor"])
         thread = threading.Thread(target=function, args=[cudnnTensorDescriptor_t(4096)])
-        with unforked:
+        with fork_lock:
             thread.start()
             thread.join(30)
             print(thread.is_alive())

@@ -210,7 +210,7 @@ def convolution_backward_filter(
     Returns
     -------
     DeviceArray
-        dw.
+        dw, with its taps in the order of the filter, whatever ``conv.mode`` is.
 
     Raises
     ------

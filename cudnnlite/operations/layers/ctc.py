@@ -219,7 +219,7 @@ class CTCLossRequest:
         integers = (self.labels, self.label_lengths, self.input_lengths)
         try:
             if all(values is not None for values in integers):
-                plan.check_integers(integers)
+                plan._check_integers(integers)
         except BaseException:
             plan.close()
             raise
@@ -327,7 +327,7 @@ class CTCLossPlan(StatefulPlan):
         """
         self.use()
         x = self._operand(x, "x", self.x)
-        integers = self.check_integers((labels, label_lengths, input_lengths))
+        integers = self._check_integers((labels, label_lengths, input_lengths))
         on_device_integers = [array for array in integers if isinstance(array, DeviceArray)]
         costs, dx = self._results(out)
         inputs = {"x": x, **dict(zip(_NAMES, on_device_integers, strict=False))}
@@ -414,7 +414,7 @@ class CTCLossPlan(StatefulPlan):
     def _explain(self, error: CudnnError) -> None:
         error.involving(x=self.x, ctc=self.ctc)
 
-    def check_integers(self, integers: tuple[Any, Any, Any]) -> list[Any]:
+    def _check_integers(self, integers: tuple[Any, Any, Any]) -> list[Any]:
         """Return labels, their lengths and those of the inputs: device arrays, or checked lists."""
         stream = self._handle.stream
         device_arrays = [arrays.find_on_device(self._device, stream, values) for values in integers]
