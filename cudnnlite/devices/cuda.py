@@ -322,6 +322,9 @@ class CudaDevice(NonCopyable):
 
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy device memory to device memory, in stream order."""
+        if observer.current is observer.NOBODY:  # a plan that replays copies each new operand
+            self._copy_within(target, source, nbytes, stream)
+            return
         with observer.current.copying_within(self, target, source, nbytes, stream):
             self._copy_within(target, source, nbytes, stream)
 

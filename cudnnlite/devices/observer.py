@@ -106,8 +106,8 @@ class Observer:
         return _NOTHING
 
 
-_NOBODY = Observer()
-current: Observer = _NOBODY  # read as `observer.current`: a name that is imported would not change
+NOBODY = Observer()
+current: Observer = NOBODY  # read as `observer.current`: a name that is imported would not change
 
 
 def attach(new: Observer) -> None:
@@ -120,5 +120,5 @@ def attach(new: Observer) -> None:
 def detach() -> None:
     """Tell nobody from now on; harmless where nobody observes."""
     global current  # noqa: PLW0603
-    current = _NOBODY
+    current = NOBODY
     observe_calls(None)

@@ -86,6 +86,9 @@ class CapturedGraph(Plan):
         if self._graph is None or call_watch.active:
             refuse_launch(self._device, self._stream)
         try:
+            if observer.current is observer.NOBODY:  # saves 0.4 of 3.2 us
+                self._graph.launch(self._stream)
+                return
             with observer.current.launching(self._device, self._graph, self._stream):
                 self._graph.launch(self._stream)
         except Exception:
