@@ -82,12 +82,12 @@ class DeviceArray(NonCopyable):
     __slots__ = (
         "__weakref__",
         "_owner",
+        "_readonly",
+        "_stream",
         "device",
         "nbytes",
         "ptr",
-        "readonly",
         "spec",
-        "stream",
         "traits",
     )
     _instead_of_copy = "pickle its numpy(), and copy it by its copy()"
@@ -106,12 +106,37 @@ class DeviceArray(NonCopyable):
         self.device = device
         self.nbytes = spec.nbytes
         self.ptr = ptr
-        self.readonly = readonly
+        self._readonly = readonly
         self._owner: object | None = owner
-        self.stream = stream
-        # All that a call looks at: a plan compares it at once with that of the last call, and the
-        # address apart from the rest.
-        self.traits = (ptr, (spec, device, stream, readonly))
+        self._stream = stream
+        self._note_traits()
+
+    def _note_traits(self) -> None:
+        """Put together all that a call looks at.
+
+        A plan compares it at once with that of the last call, and the address apart from the rest.
+        """
+        self.traits = (self.ptr, (self.spec, self.device, self._stream, self._readonly))
+
+    @property
+    def readonly(self) -> bool:
+        """Whether the owner forbids writing."""
+        return self._readonly
+
+    @readonly.setter
+    def readonly(self, value: bool) -> None:
+        self._readonly = value
+        self._note_traits()
+
+    @property
+    def stream(self) -> Any:
+        """What orders its memory."""
+        return self._stream
+
+    @stream.setter
+    def stream(self, value: Any) -> None:
+        self._stream = value
+        self._note_traits()
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -9,15 +9,11 @@ from typing import Any, Protocol
 
 from cudnnlite._raw.noncopyable import NonCopyable
 
-MAX_CACHED = 128  # plans kept for one-line calls; the least recently used one goes first
+MAX_CACHED = 128  # keys of plans for one-line calls; the least recently used one goes first
 
 
 class Closes(Protocol):
     """What has a `close()`."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
 
     def close(self) -> None:
         """Give back what this object owns; harmless when called again."""
@@ -49,7 +45,7 @@ class PlanCache(NonCopyable):
     def find(self, key: Hashable) -> Any:
         """Return the plan for `key`, or None; TypeError where the key cannot be hashed."""
         entry = self._cached.get(key)
-        if entry is None or entry[0].closed:  # a plan under two keys is closed when one is dropped
+        if entry is None:
             return None
         self._uses += 1
         entry[1] = self._uses
@@ -68,15 +64,23 @@ class PlanCache(NonCopyable):
         return plan
 
     def keep(self, key: Hashable, plan: Closes) -> None:
-        """Let `find` return this plan for `key` from now on; one that it returned before is closed."""
+        """Let `find` return this plan for `key` from now on.
+
+        A plan may have several keys; it is closed when the last of them is gone.
+        """
         previous = self._cached.pop(key, None)
         self._uses += 1
         self._cached[key] = [plan, self._uses]
-        if previous is not None and previous[0] is not plan:
-            previous[0].close()
+        if previous is not None:
+            self._close_unless_kept(previous[0])
         while len(self._cached) > MAX_CACHED:
             oldest = min(self._cached, key=lambda cached: self._cached[cached][1])
-            self._cached.pop(oldest)[0].close()
+            self._close_unless_kept(self._cached.pop(oldest)[0])
+
+    def _close_unless_kept(self, plan: Closes) -> None:
+        """Close a plan that `find` returns for no key any more."""
+        if not any(kept_plan is plan for kept_plan, _ in self._cached.values()):
+            plan.close()
 
     def close(self) -> None:
         """Close all plans, whichever of them fails."""

@@ -131,6 +131,33 @@ def test_a_chooser_that_changed_its_mind_is_asked_again(
     assert len(chooser.asked) == 2
 
 
+def test_a_plan_outlives_its_oldest_keys(
+    handle: dnn.Handle, case: Case, chooser: Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of 200 kinds that have one plan: more than the handle keeps, and none closes it."""
+    out = poisoned(handle, case.output_spec)
+    case.run(out=out)
+    calls = count_calls(monkeypatch, handle.api, *MAKING)
+    for chooser.revision in range(1, 200):
+        case.run(out=out)
+    assert calls == []
+    assert len(handle.plans) <= 128
+    case.assert_right(out, FIRST.algorithm)
+
+
+def test_operands_of_one_alignment_have_one_key(
+    handle: dnn.Handle, case: Case, chooser: Chooser
+) -> None:
+    buffer = handle.empty((case.output_spec.size + 64,))
+    outs = [
+        buffer[start : start + case.output_spec.size].reshape(case.output_spec.shape)
+        for start in range(4, 60, 8)
+    ]
+    for out in outs:
+        case.run(out=out)
+    assert len(chooser.asked) == 1
+
+
 def test_the_choice_is_what_runs(
     handle: dnn.Handle, case: Case, chooser: Chooser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
