@@ -25,7 +25,7 @@ from cudnnlite.operations.convolution.engines import engine_rows, is_aligned, sh
 from cudnnlite.operations.convolution.layout_conversion import conversion_layout
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.plans.operands import on_device
-from cudnnlite.plans.replay import Replay, with_replay
+from cudnnlite.plans.replay import Replay
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.fused_convolution import BIAS, FUSED, FUSED_WITH_Z
 from cudnnlite.problems.problem import Problem
@@ -33,6 +33,7 @@ from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
+from cudnnlite.search.replayed_rows import with_replay
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT, over_limit
 from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import layout_of_rank

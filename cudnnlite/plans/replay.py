@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.noncopyable import NonCopyable
@@ -14,17 +13,10 @@ from cudnnlite.devices import observer
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import CaptureError, CudnnError, DeviceMemoryError
 from cudnnlite.plans.capture import recorded, refuse_launch
-from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.search.contest import ranked
 from cudnnlite.search.timing import Stopwatch
 
 MOST_GRAPHS = 8  # by addresses; the oldest is closed where there are more
 _MOST_SEEN = 64  # sets of addresses of which it is known how often they came
-_LEAST_US = (
-    20.0  # what a launch and the copies of operands take the host at least: 24 us were measured
-)
-_MOST_TRIED = 2  # a graph, its copies, and what they take are measured in 10 ms and more
-_GAIN = 1.1  # so many times the device's time must the best call take, or there is little to gain
 _STAGING = 2  # graphs over the plan's own buffers, one for each weights
 
 
@@ -326,47 +318,6 @@ class ReplayedCall(NonCopyable):
             self._stages = staged.call_us < near * eager.call_us and staged.host_us < eager.host_us
         us = (eager.call_us, staged.call_us, launched.call_us, self._recorded_us)
         self._costs = self._measured = ReplayCosts(*us)
-
-
-def with_replay(
-    rows: Sequence[AlgorithmResult], measure: Callable[[AlgorithmResult], Replay | None]
-) -> list[AlgorithmResult]:
-    """Return rows, and of two that may win by it a second one, of launched graphs; ranked.
-
-    Those two take the device the least; of rows that were timed together one is tried.  `rows` are
-    what eager calls take; `measure` makes a plan with ``replay=True`` for a row, calls it twice
-    with other results, and returns its `replay`.
-    """
-    best = min((row.call_us for row in rows if row.ok and row.call_us is not None), default=0.0)
-    timed = [
-        (row.time_ms * 1e3, row)
-        for row in rows
-        if row.ok and row.call_us is not None and row.time_ms is not None
-    ]
-    ranking = list(rows)
-    hopeful = {
-        (us, row.call_us): row for us, row in reversed(timed) if max(_GAIN * us, _LEAST_US) < best
-    }
-    for _, row in sorted(hopeful.items(), key=lambda pair: pair[0])[:_MOST_TRIED]:
-        try:
-            replay = measure(row)
-        except (CudnnError, DeviceMemoryError):
-            continue
-        if replay is None or replay.costs is None:
-            continue
-        # The plan's checks, which it did not measure.
-        checks_us = max(0.0, (row.call_us or 0.0) - replay.costs.eager_us)
-        replayed = replace(
-            row,
-            replay=True,
-            heuristic=None,
-            call_us=replay.costs.staged_us + checks_us,
-            host_us=None,
-            call_spread_us=None,
-            remark="",
-        )
-        ranking.append(replayed)
-    return ranked(ranking, latency=True)
 
 
 def parse_replay(replay: object) -> bool:

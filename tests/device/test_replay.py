@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.plans.replay import Replay, ReplayCosts, with_replay
+from cudnnlite.plans.replay import Replay, ReplayCosts
+from cudnnlite.search.replayed_rows import with_replay
 
 from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps
 from .rnn_problems import Case, overwrite

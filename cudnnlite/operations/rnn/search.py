@@ -25,13 +25,14 @@ from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.sequences import data_spec
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import on_device, use
-from cudnnlite.plans.replay import Replay, parse_replay, with_replay
+from cudnnlite.plans.replay import Replay, parse_replay
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, RNNResult, ranking_ms
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.accuracy import why_inexact
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
+from cudnnlite.search.replayed_rows import with_replay
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.math_types import allowed_math_types
