@@ -21,6 +21,7 @@ from cudnnlite._raw.check import status_error
 from cudnnlite.descriptors.rnn import RNNDataDescriptor, RNNStateDescriptor, read_rnn
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.operations.rnn.choice import heuristic
+from cudnnlite.problems.recording import record_problems
 
 from .problems import fill, poisoned
 from .test_plan import count_calls
@@ -441,7 +442,6 @@ def test_a_problem_of_arrays_and_of_specs(handle: dnn.Handle) -> None:
     arguments = network.arguments()
     assert dnn.rnn_forward.problem(**arguments) == problem
     assert dnn.rnn_forward.problem(**arguments | {"x": network.x.spec}) == problem
-    assert dnn.rnn_forward.problem(**arguments, algorithm="standard") == problem
     assert dnn.rnn_forward.problem(**arguments, training=True) != problem
     for wrong in ({"weights": 3}, {"hx": dnn.TensorSpec((1, 1, 1))}, {"training": 1}):
         with pytest.raises(dnn.ArgumentError, match=next(iter(wrong))):
@@ -457,8 +457,9 @@ def test_the_heuristic_is_what_a_call_runs_with(handle: dnn.Handle, lengths: Any
     assert (row.algorithm, row.math_type) == (choice.algorithm, choice.math_type)
     network.assert_right(network.run(algorithm=row))
     for name in ("algorithm", "workspace", "out", "reserve", "replay"):
+        value = True if name == "replay" else "standard"
         with pytest.raises(dnn.ArgumentError, match=f"{name} is given to heuristic"):
-            dnn.rnn_forward.heuristic(handle, **network.arguments() | {name: "standard"})
+            dnn.rnn_forward.heuristic(handle, **network.arguments() | {name: value})
 
 
 def test_a_call_that_replays(handle: dnn.Handle) -> None:
@@ -667,6 +668,23 @@ def test_every_padding_fill_finds_its_plan(handle: dnn.Handle, fill: float) -> N
     assert len(handle.plans) == 1
 
 
+def test_a_whole_spec_brings_its_fill(handle: dnn.Handle) -> None:
+    """Into the problem, the plan's calls and what is recorded of them."""
+    network = Network(handle, lengths=LENGTHS)
+    data = dnn.RNNDataSpec(network.x.shape, lengths=LENGTHS, padding_fill=7.0)
+    problem = dnn.rnn_forward.problem(network.spec, None, data)
+    arguments = (network.spec, network.weights, network.x)
+    assert problem.data == data
+    assert problem == dnn.rnn_forward.problem(*arguments, lengths=LENGTHS, padding_fill=7)
+    beyond = np.arange(T)[:, None] >= np.array(LENGTHS)
+    with dnn.rnn_forward.plan(handle, network.spec, None, data) as plan, record_problems() as seen:
+        y = plan(network.weights, network.x, lengths=LENGTHS).y.numpy()
+    np.testing.assert_array_equal(y[beyond], np.float32(7))
+    assert [entry.problem for entry in seen] == [problem]
+    with pytest.raises(dnn.ArgumentError, match=r"^padding_fill=3 is given beside a whole spec"):
+        dnn.rnn_forward.plan(handle, network.spec, None, data, padding_fill=3)
+
+
 DESCRIBING = (
     "cudnnSetRNNDataDescriptor 1",
     "cudnnSetRNNDataDescriptor 2",
@@ -819,6 +837,16 @@ def test_what_cudnn_refuses_is_tried_once(
     assert len(calls) == 2
     ((plan, _),) = handle.plans._cached.values()
     assert (plan.choice.algorithm, plan.choice.math_type) == (STANDARD, expected.math_type)
+
+
+def test_a_leased_workspace_does_not_replace_the_choice(handle: dnn.Handle) -> None:
+    network = Network(handle, hidden_size=16, math_type="default")
+    expected = heuristic(network.spec, dnn.RNNDataSpec(network.x.shape))
+    with handle.workspace.lease(1, handle.stream), pytest.raises(dnn.WorkspaceLimitError):
+        network.run()
+    network.assert_right(network.run())
+    ((plan, _),) = handle.plans._cached.values()
+    assert plan.choice.algorithm == expected.algorithm != STANDARD
 
 
 def test_what_cudnn_refuses_is_tried_once_in_training(

@@ -145,14 +145,20 @@ class NativeRNN:
         )
         self.workspace = workspace.value
         self.reserve = reserve.value
-        limit = key.workspace_limit
-        if limit is not None and workspace.value > limit:
+        if self.exceeds_limit:
+            assert key.workspace_limit is not None
             raise WorkspaceLimitError(
-                f"{key.choice.algorithm} needs a workspace of {format_size(workspace.value)}; "
-                f"the limit is {format_size(limit)}"
+                f"{key.choice.algorithm} needs a workspace of {format_size(self.workspace)}; "
+                f"the limit is {format_size(key.workspace_limit)}"
             )
         self.y = y.tensor()
         self.data = data
+
+    @property
+    def exceeds_limit(self) -> bool:
+        """Whether the sequences that were described last need more workspace than is allowed."""
+        limit = self.key.workspace_limit
+        return limit is not None and self.workspace > limit
 
 
 def hidden_spec(spec: RNNSpec, batch: int) -> TensorSpec:

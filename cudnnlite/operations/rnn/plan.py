@@ -124,6 +124,11 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         return self._network.workspace
 
     @property
+    def exceeds_limit(self) -> bool:
+        """Whether the last call needed more workspace than it may use."""
+        return self._network.exceeds_limit
+
+    @property
     def reserve(self) -> int:
         """The bytes of reserve space that the last call needed; 0 in inference."""
         return self._network.reserve
@@ -209,7 +214,8 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         data = network.data
         assert data is not None
         if call_watch.active:
-            recording.record(forward_problem(self.spec, data, self.key.training))
+            asked_data = data.replace(padding_fill=self.key.padding_fill)
+            recording.record(forward_problem(self.spec, asked_data, self.key.training))
         if space is None:
             return RNNOutput(y, hy, cy)  # type: ignore[return-value]
         space.finish(ForwardCall(self.key, data, weights, x, hx, cx, y))

@@ -23,7 +23,7 @@ from cudnnlite.operations.rnn.outputs import (
 from cudnnlite.operations.rnn.plan import RNNPlan, check_state_specs
 from cudnnlite.operations.rnn.sequences import data_spec
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.plans.operands import on_device, operand_spec, use
+from cudnnlite.plans.operands import on_device, operand_spec, usable_workspace, use
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.stateful_function import BackwardRequest, refuse_arguments_of_calls
 from cudnnlite.problems.problem import Problem
@@ -41,11 +41,6 @@ class TunedChoice(NamedTuple):
     """
 
     algorithm: AlgorithmResult
-
-    @property
-    def closed(self) -> bool:
-        """Never: it owns nothing."""
-        return False
 
     def close(self) -> None:
         """Do nothing: it owns nothing."""
@@ -83,7 +78,7 @@ class RNNForwardRequest:
             empty = self._without_sequences(layout)
             if empty is not None:
                 return empty
-        data = data_spec(self.spec, self.x.spec, self.lengths, layout)
+        data = self._with_fill(data_spec(self.spec, self.x.spec, self.lengths, layout))
         if self.lengths is not None:
             self.lengths = data.lengths
         key = self._plan_key(data, self._limit_of_call())
@@ -104,10 +99,18 @@ class RNNForwardRequest:
     def _run_by_plan(self, key: RNNPlanKey) -> Any:
         """Call the plan of a key; where a guess turns out to be unsupported, STANDARD's."""
         plans = self.handle.plans
+        has_fallback = key.is_guess and key.choice.algorithm != RNNAlgo.STANDARD
+        plan: RNNPlan[Any] | None = None
         try:
-            return self._call(plans.get(key, RNNPlan, self.handle, key))
-        except (NotSupportedError, WorkspaceLimitError):
-            if not key.is_guess or key.choice.algorithm == RNNAlgo.STANDARD:
+            plan = plans.get(key, RNNPlan, self.handle, key)
+            return self._call(plan)
+        except NotSupportedError:
+            if not has_fallback:
+                raise
+        except WorkspaceLimitError:
+            # A workspace that is leased to somebody says nothing of the algorithm.
+            is_too_large = plan is not None and plan.exceeds_limit
+            if not (has_fallback and is_too_large):
                 raise
         # From now on the key of the guess finds the plan of STANDARD.
         standard = _choice_of(RNNAlgo.STANDARD, key.choice.math_type)
@@ -115,7 +118,7 @@ class RNNForwardRequest:
         plans.keep(key, plan)
         return self._call(plan)
 
-    def _call(self, plan: RNNPlan[Any]) -> Any:
+    def _call(self, plan: Any) -> Any:
         return plan(
             self.weights,
             self.x,
@@ -147,6 +150,10 @@ class RNNForwardRequest:
 
     def problem(self) -> Problem:
         """Return what is asked, as data."""
+        self._refuse_choice("problem, which returns what is asked and not how it is computed")
+        return self._make_problem()
+
+    def _make_problem(self) -> Problem:
         data = self._data()
         one_of(self.training, "training", True, False)
         if self.weights is not None:
@@ -157,8 +164,8 @@ class RNNForwardRequest:
     def heuristic(self) -> AlgorithmTable:
         """Return what is chosen where nothing was measured, as a table of one row."""
         use(self.handle)
-        self._refuse_choice()
-        problem = self.problem()
+        self._refuse_choice("heuristic, which runs nothing")
+        problem = self._make_problem()
         result = heuristic(problem.spec, problem.data)
         row = RNNResult(result.algorithm, result.math_type, deterministic=None, heuristic=0)
         timing = (
@@ -167,13 +174,13 @@ class RNNForwardRequest:
         )
         return AlgorithmTable([row], title=str(problem), timing=timing)
 
-    def _refuse_choice(self) -> None:
+    def _refuse_choice(self, receiver: str) -> None:
         """Raise ArgumentError where an argument chooses, or belongs to a call."""
-        for name in ("algorithm", "workspace", "out", "reserve"):
+        for name in ("algorithm", "workspace", "workspace_limit", "out", "reserve"):
             if getattr(self, name) is not None:
-                raise ArgumentError(f"{name} is given to heuristic, which runs nothing")
-        if self.replay:
-            raise ArgumentError("replay is given to heuristic, which makes no plan")
+                raise ArgumentError(f"{name} is given to {receiver}")
+        if parse_replay(self.replay):
+            raise ArgumentError(f"replay is given to {receiver}")
 
     def _data(self) -> RNNDataSpec:
         """Return the sequences of an input: an array, its spec, or all of them as one spec.
@@ -182,9 +189,7 @@ class RNNForwardRequest:
         """
         instance_of(self.spec, RNNSpec, "spec")
         layout = parse_data_layout(self.layout)
-        padding_fill = 0.0
         if isinstance(self.x, RNNDataSpec):
-            padding_fill = self.x.padding_fill
             layout = self._take_data_spec(self.x, layout)
         if isinstance(self.x, (tuple, list)):
             raise ArgumentError(
@@ -192,8 +197,14 @@ class RNNForwardRequest:
                 "dnn.TensorSpec(shape, dtype)"
             )
         self.x = operand_spec(self.handle, self.x, "x")
-        data = data_spec(self.spec, self.x, self.lengths, layout)
-        return data.replace(padding_fill=padding_fill)
+        return self._with_fill(data_spec(self.spec, self.x, self.lengths, layout))
+
+    def _with_fill(self, data: RNNDataSpec) -> RNNDataSpec:
+        """Return the sequences with the fill that the call asks for."""
+        if type(self.padding_fill) is float and self.padding_fill == data.padding_fill:
+            return data  # a replacement takes 20 us
+        self.padding_fill = parse_fill(self.padding_fill, self.spec.dtype)
+        return data.replace(padding_fill=self.padding_fill)
 
     def _take_data_spec(self, x: RNNDataSpec, layout: RNNDataLayout) -> RNNDataLayout:
         """Put the parts of a whole spec in the place of x and lengths, and return its layout."""
@@ -202,10 +213,20 @@ class RNNForwardRequest:
             raise ArgumentError(
                 f"lengths or layout are given beside a whole spec, {x}, which has its own"
             )
+        self._take_fill(x)
         if x.is_packed or not x.is_full:
             self.lengths = x.lengths
         self.x = x.tensor()
         return x.layout
+
+    def _take_fill(self, x: RNNDataSpec) -> None:
+        """Take the fill of a whole spec, unless the call asks for another one."""
+        fill = parse_fill(self.padding_fill, self.spec.dtype)
+        if fill not in (0.0, x.padding_fill):
+            raise ArgumentError(
+                f"padding_fill={fill:g} is given beside a whole spec, {x}, which has its own"
+            )
+        self.padding_fill = x.padding_fill
 
     def _limit_of_call(self) -> int | None:
         """Return the most workspace in bytes that a call may use.
@@ -217,7 +238,7 @@ class RNNForwardRequest:
             limit: int | None = self.handle.workspace.limit_for(self.workspace_limit)
             return limit
         if self.algorithm is None and self.handle.chooser is not None:
-            return on_device(self.handle, self.workspace, "workspace").nbytes
+            return usable_workspace(on_device(self.handle, self.workspace, "workspace"))
         return None
 
     def _plan_key(
@@ -230,7 +251,6 @@ class RNNForwardRequest:
         one_of(self.training, "training", True, False)
         replay = parse_replay(self.replay)
         dropout_state = self._parse_dropout_state()
-        padding_fill = parse_fill(self.padding_fill, self.spec.dtype)
         result = parse_algorithm(self.algorithm, self.spec, data.batch)
         is_guess = result is None
         if result is None and self.handle.chooser is not None:
@@ -247,7 +267,7 @@ class RNNForwardRequest:
             data.layout,
             is_padded,
             self.training,
-            padding_fill,
+            data.padding_fill,
             dropout_state,
             limit,
             is_guess,
