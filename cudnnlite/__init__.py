@@ -188,6 +188,7 @@ from cudnnlite.specs.layers import (
     SpatialTransformerSpec,
     TensorTransformSpec,
 )
+from cudnnlite.unknown import meant as _meant
 from cudnnlite.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -397,12 +398,27 @@ _LATER = {
     "tune_model": "autotune.model",
 }
 
+_OLD_PREFIXES = {
+    "plan_": "plan",
+    "find_": "find",
+    "get_": "heuristic",
+}  # -> the verb that replaced it
+
+
+def _instead(name: str) -> str:
+    """Return a hint at what to write instead of a name that there is not, or ''."""
+    for prefix, verb in _OLD_PREFIXES.items():
+        if name.startswith(prefix) and name.removeprefix(prefix) in __all__:
+            return f"; it is {name.removeprefix(prefix)}.{verb} now"
+    return _meant(name, __all__)
+
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Import what there is of the tuner and of traces when it is first asked for, and keep it."""
         if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_instead(name)}")
         # There may be no file descriptor left for what has to be read.
         with _refused_as(CudnnliteError, f"{__name__}.{name} cannot be imported"):
             module = import_module(f"{__name__}.{_LATER[name]}")

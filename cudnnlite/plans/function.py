@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from cudnnlite.devices.handle import Handle
 from cudnnlite.plans.operation_plan import OperationPlan
@@ -92,6 +92,8 @@ class OperationFunction(Generic[P, ResultT]):
     __qualname__: str
     _plan_type: ClassVar[str] = "OperationPlan"
     _result_type: ClassVar[str] = ""  # where the annotation of `bind` does not say it
+    # The arguments that choose how to compute.
+    _choices: ClassVar[frozenset[str]] = frozenset()
     plan: Callable[Concatenate[Handle, P], OperationPlan[ResultT]]
     problem: Callable[P, Problem]
 
@@ -99,67 +101,67 @@ class OperationFunction(Generic[P, ResultT]):
         functools.update_wrapper(self, bind)
         self._bind = bind
         self.__signature__ = _signature_of(bind, self._result_type)
-        self.plan = self._verb("plan", self._plan, _PLAN_DOC, self._plan_type)
-        self.problem = self._verb(
-            "problem", self._problem, _PROBLEM_DOC, "Problem", takes_handle=False
-        )
+        self.plan = self._verb("plan", _PLAN_DOC, self._plan_type)
+        self.problem = self._verb("problem", _PROBLEM_DOC, "Problem")
 
     def __call__(self, handle: Handle, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         """Bind the arguments and run the request."""
         try:
             request = self._bind(handle, *args, **kwargs)
         except TypeError as error:
-            self._explain_unknown(error, kwargs)
+            # Where the function was entered, the error is another one.
+            if not _was_entered(error) and why_unknown(self, kwargs):
+                refuse_unknown(self, kwargs)
             raise
         return request.run()
 
-    def _bound(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the request."""
-        try:
-            return self._bind(*args, **kwargs)
-        except TypeError as error:
-            self._explain_unknown(error, kwargs)
-            raise
-
-    def _explain_unknown(self, error: TypeError, kwargs: dict[str, Any]) -> None:
-        """Raise an error that says what may be meant, if it was for an unknown keyword."""
-        was_entered = error.__traceback__ is not None and error.__traceback__.tb_next is not None
-        if not was_entered and why_unknown(self, kwargs):
-            refuse_unknown(self, kwargs)
-
-    def _plan(self, *args: Any, **kwargs: Any) -> Any:
-        return self._bound(*args, **kwargs).plan()
-
-    def _problem(self, *args: Any, **kwargs: Any) -> Any:
-        return self._bound(None, *args, **kwargs).problem()
-
-    def _verb(
-        self,
-        verb: str,
-        run: Callable[..., Any],
-        doc: str,
-        returned: str,
-        *,
-        takes_handle: bool = True,
-    ) -> Callable[..., Any]:
-        """Return a function that does `run`, with the operation's signature."""
+    def _verb(self, verb: str, doc: str, returned: str) -> Callable[..., Any]:
+        """Return a function that binds arguments and asks the request for the verb."""
+        takes_handle = verb != "problem"
+        signature = self._signature_of_verb(verb, returned)
 
         def function(*args: Any, **kwargs: Any) -> Any:
-            return run(*args, **kwargs)
+            arguments: tuple[Any, ...] = args if takes_handle else (None, *args)
+            try:
+                request = self._bind(*arguments, **kwargs)
+            except TypeError as error:
+                if _was_entered(error):
+                    raise
+                why = why_unknown(self, kwargs) or _why_unbound(signature, args, kwargs)
+                raise TypeError(f"{function.__qualname__}() {why}") from None
+            return getattr(request, verb)()
 
-        signature = self.__signature__
-        parameters = list(signature.parameters.values())
-        if not takes_handle:
-            parameters = parameters[1:]
-        name = f"{self.__name__}.{verb}"
         function.__name__ = verb
-        function.__qualname__ = name
+        function.__qualname__ = f"{self.__name__}.{verb}"
         function.__module__ = self.__module__
         function.__doc__ = doc.format(name=self.__name__, plan=returned)
-        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=parameters, return_annotation=returned
-        )
+        function.__signature__ = signature  # type: ignore[attr-defined]
         return function
+
+    def _signature_of_verb(self, verb: str, returned: str) -> inspect.Signature:
+        """Return the operation's signature without the arguments that a verb refuses."""
+        refused = {"workspace"}  # which belongs to the calls of a plan
+        if verb != "plan":
+            refused |= self._choices
+        if verb in ("problem", "heuristic"):
+            refused |= {"workspace_limit"}
+        signature = self.__signature__
+        parameters = list(signature.parameters.values())
+        if verb == "problem":
+            parameters = parameters[1:]
+        parameters = [parameter for parameter in parameters if parameter.name not in refused]
+        return signature.replace(parameters=parameters, return_annotation=returned)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say of a verb of other operations which ones this operation has."""
+            if name in ("find", "heuristic"):
+                raise AttributeError(
+                    f"{self.__name__} has no {name}: there are no algorithms to choose from; "
+                    "its verbs are plan and problem"
+                )
+            raise AttributeError(f"the operation {self.__name__} has no attribute {name!r}")
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Behave as a function does that a class has: so `help` and Sphinx see a function."""
@@ -179,6 +181,22 @@ def operation(
 ) -> OperationFunction[P, ResultT]:
     """Make a public operation of the function that binds its arguments."""
     return OperationFunction(bind)
+
+
+def _was_entered(error: TypeError) -> bool:
+    """Whether a call raised the error in the function, and not because its arguments do not fit."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
+
+
+def _why_unbound(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str:
+    """Return why arguments do not fit a signature."""
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    raise AssertionError("the arguments fit the signature")
 
 
 def _signature_of(bind: Callable[..., Any], result_type: str) -> inspect.Signature:

@@ -27,7 +27,6 @@ from cudnnlite.problems.operation import RESERVE_ALIGNMENT, STRICTEST_ALIGNMENT,
 from cudnnlite.problems.problem import Problem, check_shape
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.filter import as_tensor, is_as
-from cudnnlite.specs.layers import DropoutSpec
 from cudnnlite.warn import log
 
 _traits = attrgetter("traits")
@@ -105,15 +104,20 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._copies: AlignedCopies | None = None
         self._limit = limit
         self._lease = handle.workspace.reserve
-        self._random_states = [
-            value.state  # type: ignore[attr-defined]
-            for value in problem.options.values()
-            if isinstance(value, DropoutSpec)
-        ]
+        self._random_states: Any = None
+        extra_names = []
+        if operation.reserve:
+            extra_names.append("reserve")
+        if operation.state_option:
+            self._random_states = problem.values[operation.state_option].state
+            extra_names.append("dropout_state")
+        # All arrays of a call: operands, outputs, reserve space and random states.
+        self._array_names = (*self._names, *extra_names)
         # Whether a call has more arrays than operands and one output.
-        self._has_extras = bool(not self._writes_one or operation.reserve or self._random_states)
-        self._array_count = len(self._names) + bool(operation.reserve) + len(self._random_states)
-        self._written = range(self._reads, self._array_count)
+        self._has_extras = bool(not self._writes_one or extra_names)
+        # Whether it may take more operands than the C function reads.
+        self._is_plain = not (self._has_extras or operation.call_operands)
+        self._written = range(self._reads, len(self._array_names))
         self._note_header_names()
 
     def prepare(self: PlanT) -> PlanT:
@@ -168,9 +172,8 @@ class OperationPlan(Plan, Generic[ResultT]):
             Of the specs that the plan was made for, in the order of the public function, or by
             name.
         out : device array, or a tuple of them, optional
-            Written in place; read too where beta is not 0.  A new one if not given.  A tuple where
-            more than one operand is written; those of them that the operation updates must be
-            given.
+            As in the public function: written in place; read too where beta is not 0.  A new one if
+            not given.  A tuple where there is more than one.
         workspace : device array, optional
             The caller's own scratch memory, instead of the handle's.
         reserve : device array, optional
@@ -194,7 +197,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         is_watched = call_watch.active
         if is_watched or self._closed or get_ident() != self._thread:
             self.use()
-        if self._has_extras or reserve is not None:
+        if not self._is_plain or reserve is not None:
             arrays = self._with_outputs(operands, out, reserve)
         elif out is None:
             arrays = (*operands, self._new_output(self._names[-1]))
@@ -210,7 +213,8 @@ class OperationPlan(Plan, Generic[ResultT]):
         prepared: Any = self._prepared
         try:
             if traits != self._last_traits or (
-                self.workspace and self._lease(self.workspace, stream) != self._last_scratch
+                self.workspace
+                and self._lease(self.workspace, stream, self._limit) != self._last_scratch
             ):
                 is_moved = [*map(_kind, traits)] == self._last_kinds and self._move(traits)
                 if not is_moved:
@@ -228,7 +232,8 @@ class OperationPlan(Plan, Generic[ResultT]):
         self, operands: tuple[Any, ...], named_operands: Mapping[str, Any]
     ) -> tuple[Any, ...]:
         """Return operands of which some were given by name."""
-        names = self.problem.operation.reads
+        operation = self.problem.operation
+        names = operation.call_operands or operation.reads
         by_name = dict(zip(names, operands))  # noqa: B905  (too many are refused later)
         for name, array in named_operands.items():
             if name not in names:
@@ -238,6 +243,8 @@ class OperationPlan(Plan, Generic[ResultT]):
             if name in by_name:
                 raise TypeError(f"a {self._description} got multiple values for argument {name!r}")
             by_name[name] = array
+        if by_name.keys() <= {*operation.reads}:  # the others may come by keywords of their own
+            names = operation.reads
         missing = [name for name in names if name not in by_name]
         if missing:
             raise TypeError(f"a {self._description} is missing {', '.join(missing)}")
@@ -311,10 +318,10 @@ class OperationPlan(Plan, Generic[ResultT]):
         prepared: Any = self._prepared
         if prepared is None:  # an empty batch: there is nothing to call
             return self._result(arrays)
-        crossed: Sequence[Any] = ()
+        other_streams: Sequence[Any] = ()
         try:
             if is_elsewhere:
-                crossed = wait_for_streams(stream, *arrays)
+                other_streams = wait_for_streams(stream, *arrays)
             scratch = 0
             if workspace is not None or self.workspace:
                 scratch = self._scratch_for(workspace, arrays, stream)
@@ -323,7 +330,7 @@ class OperationPlan(Plan, Generic[ResultT]):
             if self.workspace:
                 by_name |= self._scratch_by_name(scratch)
             prepared.replace(**by_name)
-            if not crossed and workspace is None:
+            if not other_streams and workspace is None:
                 self._note_last(arrays, traits, scratch, stream)
             status = prepared.function(*prepared.arguments)
             if status:
@@ -332,8 +339,8 @@ class OperationPlan(Plan, Generic[ResultT]):
             add_context(error, self.problem)
             raise
         finally:
-            for other in crossed:
-                other.wait(stream)
+            for other_stream in other_streams:
+                other_stream.wait(stream)
         if call_watch.active:
             recording.record(self.problem)
             self.keep_for_graph((*arrays, workspace))
@@ -354,21 +361,47 @@ class OperationPlan(Plan, Generic[ResultT]):
     ) -> tuple[Any, ...]:
         """Return operands, outputs, reserve space and random states; what is not given is new."""
         operation = self.problem.operation
+        if len(operands) == len(operation.call_operands) != self._reads:
+            operands, out, reserve = self._split(operands, out, reserve)
         if len(operands) != self._reads:
-            raise TypeError(
-                f"a {self._description} takes {', '.join(operation.reads)}; "
-                f"{len(operands)} arrays were given"
-            )
+            raise self._wrong_count(len(operands))
         if reserve is not None and not operation.reserve:
             raise TypeError(f"a {self._description} has no reserve space")
-        outputs = [out] if self._writes_one else [*all_of(out, operation.writes)]
+        outputs = [*operation.all_written(out)]
         for index, name in enumerate(operation.writes):
             if outputs[index] is None:
                 outputs[index] = self._new_output(name)
         if operation.reserve:
             outputs.append(self._new_reserve() if reserve is None else reserve)
-        outputs.extend(state.array for state in self._random_states)
+        if self._random_states is not None:
+            outputs.append(self._random_states.array)
         return (*operands, *outputs)
+
+    def _split(
+        self, operands: Sequence[Any], out: object, reserve: object
+    ) -> tuple[Sequence[Any], Any, Any]:
+        """Return what is read, all outputs and the reserve space of a call with all its operands."""
+        operation = self.problem.operation
+        by_name = dict(zip(operation.call_operands, operands, strict=True))
+        if "reserve" in by_name:
+            if reserve is not None:
+                raise TypeError(f"a {self._description} got multiple values for argument 'reserve'")
+            reserve = by_name["reserve"]
+        if out is not None and not operation.outputs:
+            raise TypeError(f"a {self._description} has no out: it updates {operation.writes[0]}")
+        new_outputs = [out]
+        if len(operation.outputs) != 1:
+            new_outputs = [*all_of(out, operation.outputs)]
+        by_name |= dict(zip(operation.outputs, new_outputs))  # noqa: B905  (there may be none)
+        outputs = tuple(by_name[name] for name in operation.writes)
+        inputs = [by_name[name] for name in operation.reads]
+        return inputs, outputs[0] if self._writes_one else outputs, reserve
+
+    def _wrong_count(self, count: int) -> TypeError:
+        """Return the error of a call with too few operands or too many."""
+        operation = self.problem.operation
+        names = ", ".join(operation.call_operands or operation.reads)
+        return TypeError(f"a {self._description} takes {names}; {count} arrays were given")
 
     def _new_output(self, name: str) -> DeviceArray:
         spec = self._new_specs.get(name)
@@ -392,12 +425,8 @@ class OperationPlan(Plan, Generic[ResultT]):
     def _checked(self, arrays: tuple[Any, ...]) -> tuple[DeviceArray, ...]:
         """Return the arrays on this device; ArgumentError or ArrayTypeError where one may not be used."""
         operation = self.problem.operation
-        if len(arrays) != self._array_count:
-            count = len(arrays) - (self._array_count - self._reads)
-            raise TypeError(
-                f"a {self._description} takes {', '.join(operation.reads)}; "
-                f"{count} arrays were given"
-            )
+        if len(arrays) != len(self._array_names):
+            raise self._wrong_count(len(arrays) - len(self._written))
         device, seen_specs = self._device, self._seen_specs
         for name, array in zip(self._names, arrays):  # noqa: B905  (extras have no specs)
             if type(array) is not DeviceArray or array.device is not device:
@@ -406,7 +435,7 @@ class OperationPlan(Plan, Generic[ResultT]):
                 self._check_spec(name, array.spec)
         if operation.reserve:
             index = len(self._names)
-            space = self._checked_reserve(arrays[index], arrays[:index])
+            space = self._checked_reserve(arrays[index], arrays)
             arrays = (*arrays[:index], space, *arrays[index + 1 :])
         for index in range(self._reads, len(self._names)):
             self._check_output(index, arrays)
@@ -432,26 +461,33 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._seen_specs[name] = spec
 
     def _check_output(self, index: int, operands: Sequence[DeviceArray]) -> None:
-        """Check that an output may be written, beside what is read and what is written before it."""
+        """Check that an output may be written.
+
+        It may overlap neither what is read, nor the outputs before it, nor the random states.
+        """
         written = operands[index]
         start, end = written.ptr, written.ptr + written.nbytes
+        others = operands[:index]
+        if self._random_states is not None:
+            others = (*others, operands[-1])
         is_alone = not written.readonly
-        for other in operands[:index]:
+        for other in others:
             if other.ptr < end and start < other.ptr + other.nbytes:
                 is_alone = False
         if is_alone:  # the usual case, seen in a tenth of the time that the full check takes
             return
         operation = self.problem.operation
         is_first = index == self._reads
-        others = dict(zip(self._names[:index], operands[:index], strict=True))
+        names = (*self._names[:index], "dropout_state")
+        others_by_name = dict(zip(names, others))  # noqa: B905  (there may be no states)
         check_writable(
             written,
             operation.argument(self._names[index]),
             operation.in_place if is_first else frozenset(),
-            **others,
+            **others_by_name,
         )
 
-    def _checked_reserve(self, reserve: object, operands: Sequence[DeviceArray]) -> DeviceArray:
+    def _checked_reserve(self, reserve: object, arrays: Sequence[DeviceArray]) -> DeviceArray:
         operation = self.problem.operation
         space = on_device(self._handle, reserve, "reserve")
         if space.nbytes != self.reserve or not space.spec.fits(space.spec.layout):
@@ -463,7 +499,8 @@ class OperationPlan(Plan, Generic[ResultT]):
                 f"reserve begins at {space.ptr:#x}; needed: an address that is aligned to "
                 f"{RESERVE_ALIGNMENT} bytes"
             )
-        by_name = dict(zip(self._names, operands, strict=True))
+        by_name = dict(zip(self._array_names, arrays, strict=True))
+        by_name.pop("reserve")
         if not operation.needs_reserve:
             check_writable(space, "reserve", frozenset(), **by_name)
             return space
@@ -488,7 +525,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         operation = self.problem.operation
         by_name = {
             operation.argument(name) if name in operation.writes else name: array
-            for name, array in zip(self._names, arrays)  # noqa: B905
+            for name, array in zip(self._array_names, arrays, strict=True)
         }
         check_overlap(aligned, "workspace", frozenset(), **by_name)
         return aligned.ptr
@@ -538,8 +575,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         if workspace is not None:
             self._checked_workspace(workspace, arrays)  # must not overlap what is copied
         if self._copies is None:
-            function = operation.function if self.descriptors else "cudnnBackendExecute"
-            self._copies = AlignedCopies(self._handle, function, self._resources)
+            self._copies = AlignedCopies(self._handle, self._function_name(), self._resources)
         copies: dict[tuple[int, TensorSpec], DeviceArray] = {}
         stand_ins = list(arrays)
         for name, alignment in alignments.items():
@@ -563,6 +599,10 @@ class OperationPlan(Plan, Generic[ResultT]):
             if stand_ins[index] is not arrays[index]:
                 self._copies.bring_back(stand_ins[index], arrays[index])
         return self._result(arrays)
+
+    def _function_name(self) -> str:
+        """Return the C function that a call runs."""
+        return self.problem.operation.function
 
     def _is_read(self, name: str) -> bool:
         """Whether a call reads what an operand holds."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from cudnnlite.arguments import real_number
 from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.operands import on_device, tensor_spec, usable_workspace, use
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.operation import Operation
@@ -93,7 +94,7 @@ class Request(Generic[ResultT]):
             key = self.key()
             plan = self.handle.plans.find(key)
         except TypeError:  # an argument of a wrong type cannot be hashed; the problem names it
-            self.problem()
+            self.make_problem()
             raise
         if plan is None:
             use(self.handle)
@@ -112,17 +113,43 @@ class Request(Generic[ResultT]):
     def plan(self) -> OperationPlan[ResultT]:
         """Decide and marshal the call once, for many of its kind."""
         use(self.handle)
+        self.refuse(self.call_arguments(), "a plan; give it to the plan's calls")
         return self.make_plan()
 
     def make_plan(self) -> OperationPlan[ResultT]:
         """Return a new plan, on a handle that may be used."""
-        return OperationPlan[ResultT](self.handle, self.problem(), self.limit()).prepare()
+        return OperationPlan[ResultT](self.handle, self.make_problem(), self.limit()).prepare()
+
+    def problem(self) -> Problem:
+        """Return what is asked, as data."""
+        self.refuse(
+            self.call_arguments() | self.choice_arguments(),
+            "problem, which returns what is asked and not how it is computed",
+        )
+        return self.make_problem()
+
+    def call_arguments(self) -> dict[str, Any]:
+        """Return the arguments that a call alone uses, by name; None for those that are not given."""
+        arguments = {"workspace": self.workspace}
+        if not self.operation.needs_reserve:
+            arguments["reserve"] = self.reserve
+        return arguments
+
+    def choice_arguments(self) -> dict[str, Any]:
+        """Return the arguments that say how to compute, by name; None for those that are not given."""
+        return {"workspace_limit": self.workspace_limit}
+
+    def refuse(self, arguments: Mapping[str, Any], receiver: str) -> None:
+        """Raise ArgumentError where one of the arguments was given."""
+        for name, value in arguments.items():
+            if value is not None:
+                raise ArgumentError(f"{name} is given to {receiver}")
 
     def key(self) -> tuple[Any, ...]:
-        """Return what tells this kind of call from others.
+        """Return what calls of one kind have in common.
 
-        Specs are told apart by their hashes, which are worked out once a spec and cost less to
-        compare; a plan looks at the specs themselves, and refuses others than its own.
+        A spec stands there as its hash, which it computes once, and which costs less to compare.  A
+        plan compares the specs themselves, and refuses others than its own.
         """
         if (*map(type, self.options),) != self.operation.option_types:
             self._parse_options()
@@ -192,8 +219,8 @@ class Request(Generic[ResultT]):
             for array, name in zip(operation.all_written(self.out), operation.writes, strict=True)
         )
 
-    def problem(self) -> Problem:
-        """Return what is asked, as data: the specs of operands and outputs, options and scalars."""
+    def make_problem(self) -> Problem:
+        """Return the specs of operands and outputs, options and scalars, as one value."""
         operation = self.operation
         options = dict(zip(operation.options, self.options, strict=True))
         scalars = {"alpha": self.alpha, "beta": self.beta}

@@ -22,12 +22,11 @@ _BOTH = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleD
 
 def _parameters(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
     """Return what scale, bias and statistics look like: one value for each channel, or for each value of an image."""
-    each = (
-        x.shape[1:]
-        if mode == BatchNormMode.PER_ACTIVATION
-        else (*x.shape[1:2], *[1] * (x.rank - 2))
-    )
-    return x.packed((1, *each), DataType.DOUBLE if x.dtype == DataType.DOUBLE else DataType.FLOAT)
+    shape = (1, *x.shape[1:2], *[1] * (x.rank - 2))
+    if mode == BatchNormMode.PER_ACTIVATION:
+        shape = (1, *x.shape[1:])
+    dtype = DataType.DOUBLE if x.dtype == DataType.DOUBLE else DataType.FLOAT
+    return x.packed(shape, dtype)
 
 
 def _parameter(name: str, spec: TensorSpec, x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
@@ -36,9 +35,8 @@ def _parameter(name: str, spec: TensorSpec, x: TensorSpec, mode: BatchNormMode) 
     if (spec.shape, spec.dtype) != (expected.shape, expected.dtype):
         needed = f"{expected.shape} in {dtype_name(expected.dtype)}, for mode={mode.name}"
         is_last = mode != BatchNormMode.PER_ACTIVATION and spec.size == x.shape[-1] != x.shape[1]
-        raise ArgumentError(
-            f"{name} is {spec}; needed: {needed}{if_channels_last(x.rank) * is_last}"
-        )
+        hint = if_channels_last(x.rank) if is_last else ""
+        raise ArgumentError(f"{name} is {spec}; needed: {needed}{hint}")
     return spec
 
 
@@ -166,6 +164,7 @@ def _training(
             "workspace": "workSpace",
         },
         caller_provided={"running_mean": "running_mean", "running_var": "running_var"},
+        call_operands=("x", "scale", "bias", "running_mean", "running_var", *extra),
         shared=dict.fromkeys(("bias", "running_mean", "running_var", *_SAVED), "scale"),
         mixed=True,
         check=_check_fused if activation else _check,
@@ -215,6 +214,7 @@ def _backward(
         alignments=_alignments,
         workspace="cudnnGetBatchNormalizationBackwardExWorkspaceSize",
         reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize" if fused else "",
+        needs_reserve=fused,
     )
 
 

@@ -13,6 +13,7 @@ _HERE: dict[str, Any] = {
     "dtypes": (DataType.FLOAT, DataType.DOUBLE, DataType.HALF),
     "check": check_alike,
     "reserve": "cudnnDropoutGetReserveSpaceSize",
+    "state_option": "dropout",
 }
 
 
@@ -35,6 +36,8 @@ BACKWARD = Operation(
     ("dx",),
     lambda dy, **_: dy,
     in_place=frozenset({"dy"}),
+    call_operands=("dy", "reserve"),
+    needs_reserve=True,
     names={"xdesc": "dxDesc", "dydesc": "dyDesc", "dxdesc": "dxDesc"},
     **_HERE,
 )

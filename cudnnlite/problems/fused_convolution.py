@@ -47,7 +47,7 @@ def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
                 f"{argument} is {dtype_name(specs[name].dtype)}; needed: {dtype_name(dtype)}"
             )
     if "z" in specs and not same_strides(y.shape, y.strides, specs["z"].strides):
-        raise ArgumentError(f"z is {specs['z']}; it must lie in memory as the result does, {y}")
+        raise ArgumentError(f"z is {specs['z']}; needed: the layout of the result, which is {y}")
 
 
 def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -37,25 +37,28 @@ def natural_alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> 
 
 @dataclass(frozen=True)
 class Algorithms:
-    """Where cuDNN has a choice of algorithms: which, and the C functions that tell of them.
+    """Where cuDNN has a choice of algorithms: which, and the C functions that list and measure them.
 
     Such an operation has an option "conv", whose descriptor has the math type.
     """
 
-    kind: Any  # their enum
-    result: Any  # the C structure that a search fills
-    # C functions: how many results there may be, the ranking without a run, the search (empty:
-    # cuDNN has none), the size of the workspace
+    # The enum of the algorithms.
+    kind: Any
+    # The C structure that a search fills.
+    result: Any
+    # The C function that returns how many results there may be.
     count: str
+    # The C function that ranks without a run.
     heuristic: str
+    # The C function that runs and times; empty where cuDNN has none.
     find: str
+    # The C function that returns the size of the workspace.
     workspace: str
-    graph: (
-        str  # the kind of operation in cuDNN's graph API; its attributes have the operands' names
-    )
-    # (problem, algorithm) -> why the C function has no such call, or None if it has one
+    # The kind of operation in cuDNN's graph API; its attributes have the operands' names.
+    graph: str
+    # (problem, algorithm) -> why the C function has no such call, or None if it has one.
     why_unsupported: Callable[[Any, Any], str | None] = lambda problem, algorithm: None
-    # (problem) -> why no engine computes it, nor a part of it, or None if one may
+    # (problem) -> why no engine computes it, nor a part of it, or None if one may.
     why_no_graph: Callable[[Any], str | None] = lambda problem: None
 
 
@@ -63,80 +66,87 @@ class Algorithms:
 class Operation:
     """A C function as data."""
 
-    name: str  # what it is called in Python and in files: "pooling_backward"
-    function: str  # the C function; the order of its arguments is the generated table's
-    reads: tuple[
-        str, ...
-    ]  # the operands, by their names in the header, and in the order of the Python function
+    # What it is called in Python and in files: "pooling_backward".
+    name: str
+    # The C function; the order of its arguments is the generated table's.
+    function: str
+    # The operands that are read, by their names in the header, in the order of the Python function.
+    reads: tuple[str, ...]
+    # The operands that are written, by their names in the header.
     writes: tuple[str, ...]
-    # (specs read and given, options, by name) -> the spec of what is written, or of all that is, as
-    # a tuple.  ArgumentError where they do not fit together
+    # (specs of `reads` and `caller_provided`, options, by name) -> the spec of what is written, or a
+    # tuple of them.  ArgumentError where they do not fit together.
     infer: Callable[..., Any]
-    # name -> type.  A spec becomes a descriptor, ``<name>Desc`` in the header; enums and numbers go
-    # as they are, or by address where the header wants a pointer
+    # Option -> type.  A spec becomes a descriptor, ``<name>Desc`` in the header.  Enums and numbers
+    # are passed as they are, or by address where the header wants a pointer.
     options: Mapping[str, Any] = field(default_factory=dict)
-    names: Mapping[str, str] = field(
-        default_factory=dict
-    )  # where a header is irregular: its argument -> the name here
-    # what of `writes` the caller has to give, because it is updated or says the shape -> its name
-    # as a Python argument
+    # Where a header is irregular: its argument -> the name here.
+    names: Mapping[str, str] = field(default_factory=dict)
+    # Outputs that the caller has to give, because they are updated or say the shape -> the argument
+    # of the Python function.
     caller_provided: Mapping[str, str] = field(default_factory=dict)
-    # operands without a descriptor of their own -> the one whose descriptor is theirs too
+    # The operands of a plan's call, where the Python function takes more than `reads`: outputs that
+    # it updates, or the reserve space.
+    call_operands: tuple[str, ...] = ()
+    # Operands without a descriptor of their own -> the operand whose descriptor is theirs too.
     shared: Mapping[str, str] = field(default_factory=dict)
-    # operands of which cuDNN is told the address alone -> (specs and options, by name) -> what they
-    # have to be
+    # Operands of which cuDNN receives the address alone -> (specs and options, by name) -> the spec
+    # that they need.
     without_descriptor: Mapping[str, Callable[[Mapping[str, Any]], TensorSpec]] = field(
         default_factory=dict
     )
-    # which operands may be what is written first: the same memory, described in the same way
+    # The operands whose memory the first output may have, with the same layout.
     in_place: frozenset[str] = frozenset()
     # (specs, options and scalars) -> bytes that the addresses of operands have to be multiples of.
     # Operands that are not listed need the size of their data type.  A kernel that loads several
     # values at once ends the CUDA context of the process where its operand has less;
     # tests/device/alignment_sweep.py shows which ones do on a GPU.
     alignments: Alignments = natural_alignments
-    # whether what is written is a sum over the images of what is read, and so zero where there are
-    # none
+    # Whether the outputs are sums over the images of an input, and so zero where there are none.
     sums_images: bool = False
-    blended_outputs: int = (
-        1  # how many of what is written, from the first, `alpha` and `beta` apply to
-    )
-    # what operands may be, as far as that can be said beforehand; empty where `infer` sees to it
+    # How many of the outputs, from the first, `alpha` and `beta` apply to.
+    blended_outputs: int = 1
+    # The data types that operands may have; empty where `infer` checks them.
     dtypes: tuple[DataType, ...] = LAYER_DTYPES
-    mixed: bool = False  # whether operands may differ in their data types; `check` says how
-    constants: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # C arguments that are always the same
-    filters: frozenset[str] = frozenset()  # which operands are filters
-    # whether `infer` is told too what is written, None where nobody said: what is read may not tell
-    # its shape
+    # Whether operands may differ in their data types; `check` says how.
+    mixed: bool = False
+    # C arguments that are always the same.
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    # The operands that are filters.
+    filters: frozenset[str] = frozenset()
+    # Whether `infer` receives the outputs' specs too, None for those that nobody described: the
+    # inputs alone may not determine the shape.
     shape_from_out: bool = False
-    workspace: str = (
-        ""  # the C function that tells how much workspace is needed, but where there are algorithms
-    )
-    # (specs) -> bytes of workspace where no C function tells; several arguments that are named
-    # workSpace here get equal parts
+    # The C function that returns the size of the workspace, unless there are algorithms.
+    workspace: str = ""
+    # (specs) -> bytes of workspace, where no C function returns them.  Several arguments that are
+    # named workSpace here get equal parts.
     scratch: Callable[[Mapping[str, Any]], int] = lambda specs: 0
-    reserve: str = ""  # the C function that tells how large the reserve space between a forward and a backward call is
-    algorithms: Algorithms | None = None  # where there is a choice
-    # (all specs, options and scalars) -> nothing; ArgumentError where cuDNN answers SUCCESS and
-    # computes another thing
+    # The C function that returns the size of the reserve space between a forward and a backward call.
+    reserve: str = ""
+    # Whether the operation reads the reserve space that another one wrote.
+    needs_reserve: bool = False
+    # The option whose spec holds the random states, which a call advances.
+    state_option: str = ""
+    # The choice of algorithms, if there is one.
+    algorithms: Algorithms | None = None
+    # (all specs, options and scalars) -> nothing.  ArgumentError where cuDNN returns SUCCESS and
+    # computes something else.
     check: Callable[[Mapping[str, Any], Mapping[str, Any]], None] = lambda specs, options: None
     # (specs, options) -> options with what was left open filled in, and written in one way: equal
-    # problems are equal
+    # problems are equal.
     complete: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = (
         lambda specs, options: options
     )
-    flops: Callable[[Any], int] = lambda problem: (
-        0
-    )  # (problem) -> multiplications and additions of the usual way
-    # (problem) -> the math type that the user asked for
+    # (problem) -> multiplications and additions of the direct method.
+    flops: Callable[[Any], int] = lambda problem: 0
+    # (problem) -> the math type that the user asked for.
     math_type: Callable[[Any], MathType] = lambda problem: MathType.DEFAULT
-    hint: Callable[[Any], str] = lambda problem: (
-        ""
-    )  # (problem) -> what is known of a refusal, for its message
-    words: Callable[[Any], str] = str  # (problem) -> it in a few words, for tables
-    # (problem) -> it in a sentence, for titles and messages
+    # (problem) -> a known reason for a refusal, for its message; empty if there is none.
+    hint: Callable[[Any], str] = lambda problem: ""
+    # (problem) -> a few words, for tables.
+    words: Callable[[Any], str] = str
+    # (problem) -> a sentence, for titles and messages.
     title: Callable[[Any], str] = lambda problem: (
         f"{problem.kind.replace('_', ' ')} of {problem.terms}"
     )
@@ -149,7 +159,7 @@ class Operation:
 
     @property
     def record(self) -> Function:
-        """What the generated table knows of the C function."""
+        """The C function in the generated table."""
         return FUNCTIONS[self.function]
 
     @cached_property
@@ -164,18 +174,13 @@ class Operation:
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """What `out` is of what is written, or a tuple of; the rest has arguments of its own."""
+        """The outputs that `out` stands for; the others are arguments of their own."""
         return tuple(name for name in self.writes if name not in self.caller_provided)
 
     @cached_property
     def writes_one(self) -> bool:
         """Whether exactly one operand is written."""
         return len(self.writes) == 1
-
-    @property
-    def needs_reserve(self) -> bool:
-        """Whether it needs the reserve space that another operation wrote."""
-        return bool(self.reserve) and "dy" in self.reads
 
     @cached_property
     def option_types(self) -> tuple[type, ...]:
@@ -184,45 +189,50 @@ class Operation:
 
     @cached_property
     def nulls(self) -> frozenset[str]:
-        """Which C arguments are always null pointers: what tells the operations of one C function apart."""
-        nulls = [name for name, value in self.constants.items() if value is None]
-        return frozenset(there for name in nulls for there in self.header(name))
+        """The C arguments that are always null pointers.
+
+        By them the operations of one C function differ.
+        """
+        names = [name for name, value in self.constants.items() if value is None]
+        return frozenset(header_name for name in names for header_name in self.header(name))
 
     @cached_property
     def by_address(self) -> tuple[str, ...]:
-        """The numbers among the options to which the header wants pointers."""
+        """The numbers among the options that C receives by address."""
         numbers = [name for name, kind in self.options.items() if kind is float]
-        kinds = dict(zip(self.record.argnames, self.record.argtypes, strict=True))
+        types = dict(zip(self.record.argnames, self.record.argtypes, strict=True))
         return tuple(
             name
             for name in numbers
-            if all(issubclass(kinds[n], c_void_p) for n in self.header(name))
+            if all(issubclass(types[header_name], c_void_p) for header_name in self.header(name))
         )
 
     def header(self, name: str) -> tuple[str, ...]:
-        """Return how the header calls an argument; more than once where several are given the same."""
+        """Return the header's names of an argument: several where C takes the same value twice."""
         return tuple(
-            there for there in self.record.argnames if self.names.get(there, there) == name
+            header_name
+            for header_name in self.record.argnames
+            if self.names.get(header_name, header_name) == name
         )
 
     def argument(self, name: str) -> str:
-        """Return how the Python function calls an operand."""
+        """Return the Python function's name of an operand."""
         if name not in self.outputs:
             return self.caller_provided.get(name, name)
         return "out" if len(self.outputs) == 1 else f"out[{self.outputs.index(name)}]"
 
     def all_written(self, out: Any) -> Sequence[Any]:
-        """Return what was given for each operand that is written, None where nothing was."""
-        return (out,) if len(self.writes) == 1 else all_of(out, self.writes)
+        """Return the array for each output, None for a new one."""
+        return (out,) if self.writes_one else all_of(out, self.writes)
 
-    def gathered(self, out: Any, *given: Any) -> tuple[Any, ...]:
-        """Return everything that is written, as `call` takes it: `out`, a tuple or None, and what has to be given."""
-        return (*all_of(out, self.outputs), *given)
+    def gathered(self, out: Any, *updated: Any) -> tuple[Any, ...]:
+        """Return the arrays for all outputs: those of `out`, and those that the operation updates."""
+        return (*all_of(out, self.outputs), *updated)
 
     def expected(self, values: Mapping[str, Any]) -> dict[str, TensorSpec]:
-        """Return the specs of what is written, by name, from those of what is read or given, and the options.
+        """Return the specs of the outputs by name, from the other specs and the options.
 
-        ArgumentError where they do not fit together, or something that has to be given is not.
+        ArgumentError where they do not fit together, or a required output is missing.
         """
         missing = [
             argument for name, argument in self.caller_provided.items() if values.get(name) is None
@@ -231,24 +241,34 @@ class Operation:
             raise ArgumentError(
                 f"{missing[0]} has to be given: {self.function} updates it, or takes its shape from it"
             )
-        told = {name: values[name] for name in (*self.reads, *self.caller_provided, *self.options)}
-        told |= {name: values.get(name) for name in self.writes if self.shape_from_out}
-        found = self.infer(**told)
-        return dict(zip(self.writes, found if isinstance(found, tuple) else (found,), strict=True))
+        names = (*self.reads, *self.caller_provided, *self.options)
+        arguments = {name: values[name] for name in names}
+        if self.shape_from_out:
+            arguments |= {name: values.get(name) for name in self.writes}
+        specs = self.infer(**arguments)
+        if not isinstance(specs, tuple):
+            specs = (specs,)
+        return dict(zip(self.writes, specs, strict=True))
 
     def check_without_descriptor(self, values: Mapping[str, Any]) -> None:
-        """Raise ArgumentError where an operand without a descriptor is not what it has to be."""
-        for name, needed in self.without_descriptor.items():
-            spec, wanted = values[name], needed(values)
-            alike = (spec.shape, spec.dtype) == (wanted.shape, wanted.dtype)
-            if not alike or not same_strides(spec.shape, spec.strides, wanted.strides):
-                raise ArgumentError(f"{self.argument(name)} is {spec}; needed: {wanted}")
+        """Raise ArgumentError where an operand without a descriptor has not the spec that it needs."""
+        for name, needed_spec in self.without_descriptor.items():
+            spec = values[name]
+            needed = needed_spec(values)
+            is_alike = (spec.shape, spec.dtype) == (needed.shape, needed.dtype)
+            if not is_alike or not same_strides(spec.shape, spec.strides, needed.strides):
+                raise ArgumentError(f"{self.argument(name)} is {spec}; needed: {needed}")
 
     def check_dtypes(self, specs: Mapping[str, Any]) -> None:
-        """Raise ArgumentError where an operand's data type is none that the operation takes, or not the first one's."""
+        """Raise ArgumentError where an operand has a data type that the operation does not take.
+
+        Unless data types may be mixed, it takes that of the first operand.
+        """
         first = next(iter(specs.values())).dtype
         for name, spec in specs.items():
-            allowed = self.dtypes if self.mixed or spec.dtype not in self.dtypes else (first,)
+            allowed: tuple[DataType, ...] = (first,)
+            if self.mixed or spec.dtype not in self.dtypes:
+                allowed = self.dtypes
             if allowed and spec.dtype not in allowed:
                 listed = ", ".join(map(dtype_name, allowed))
                 verb = "needed" if len(allowed) == 1 else "allowed"
@@ -258,36 +278,24 @@ class Operation:
 
 
 def check_alike(specs: Mapping[str, TensorSpec], options: Mapping[str, Any] | None = None) -> None:
-    """Raise ArgumentError unless all operands, the last of which is written, have the same strides."""
+    """Raise ArgumentError unless all operands have the same strides; the last one is the output."""
     (first_name, first), *others = specs.items()
     for number, (name, spec) in enumerate(others, start=2):
         if not same_strides(first.shape, first.strides, spec.strides):
-            name = "out" if number == len(specs) else name  # noqa: PLW2901
+            argument = "out" if number == len(specs) else name
             raise ArgumentError(
-                f"{name} is {spec}; it must lie in memory as {first_name} does, {first}"
-            )
-
-
-def check_same_shape(
-    specs: Mapping[str, TensorSpec], options: Mapping[str, Any] | None = None
-) -> None:
-    """Raise ArgumentError unless all operands, the last of which is written, have the same shape; their strides may differ."""
-    (first_name, first), *others = specs.items()
-    for name, spec in others:
-        if spec.shape != first.shape:
-            raise ArgumentError(
-                f"{name} has shape {spec.shape}; needed: {first.shape}, the shape of {first_name}"
+                f"{argument} is {spec}; needed: the layout of {first_name}, which is {first}"
             )
 
 
 def gradient_of(
     forward: Operation, function: str, reads: tuple[str, ...], **fields: Any
 ) -> Operation:
-    """Return the operation that computes dx from dy and whatever else its C function reads of y and x."""
+    """Return the operation that computes dx from dy, and from y and x where its C function reads them."""
 
-    def infer(**given: Any) -> TensorSpec:
-        specs = {name: given.pop(name) for name in reads}
-        y = forward.infer(specs["x"], **given) if "x" in specs else specs["y"]
+    def infer(**arguments: Any) -> TensorSpec:
+        specs = {name: arguments.pop(name) for name in reads}
+        y = specs["y"] if "x" not in specs else forward.infer(specs["x"], **arguments)
         for name in {"y", "dy"} & specs.keys():
             if specs[name].shape != y.shape:
                 raise ArgumentError(f"{name} has shape {specs[name].shape}; needed: {y.shape}")
@@ -301,7 +309,7 @@ def gradient_of(
 
 
 def all_of(out: Any, names: Sequence[str], listed: str = "") -> Sequence[Any]:
-    """Return what was given for each of several operands that are written, None where nothing was."""
+    """Return the array for each of several outputs, None for a new one."""
     if out is None:
         return (None,) * len(names)
     if not isinstance(out, (tuple, list)) or len(out) != len(names):

@@ -63,11 +63,18 @@ ADD = Operation(
     lambda a, c: _spread("a", a, "c", c),
     names={"A": "a", "C": "c"},
     caller_provided={"c": "c"},
+    call_operands=("a", "c"),
 )
 
 
 SCALE = Operation(
-    "scale_tensor", "cudnnScaleTensor", (), ("y",), lambda y: y, caller_provided={"y": "y"}
+    "scale_tensor",
+    "cudnnScaleTensor",
+    (),
+    ("y",),
+    lambda y: y,
+    caller_provided={"y": "y"},
+    call_operands=("y",),
 )
 
 
@@ -80,6 +87,7 @@ SET = Operation(
     {"value": float},
     {"valuePtr": "value"},
     caller_provided={"y": "y"},
+    call_operands=("y",),
     dtypes=FLOATS,  # in which type cuDNN reads the value of integers is not known
 )
 

@@ -132,13 +132,30 @@ def test_what_is_refused(handle: dnn.Handle) -> None:
         forward(handle.empty((2, 8), "bfloat16"), 0.5),
     )
     refuses(ARGUMENT, r"\bout\b", forward(x, 0.5, out=handle.empty((2, 9))))
-    refuses(ARGUMENT, "reserve=None", backward(x, 0.5, None))
+    refuses(ARGUMENT, "reserve has to be given", backward(x, 0.5, None))
     for wrong in (handle.empty((reserve.nbytes + 1,), "uint8"), x):
         refuses(ARGUMENT, "reserve is", forward(x, 0.5, out=y, reserve=wrong))
         refuses(ARGUMENT, "reserve is", backward(x, 0.5, wrong, out=y))
     over = dnn.DeviceArray(reserve.spec, x.device, y.ptr, y, y.stream)
     refuses(ARGUMENT, "reserve overlaps y", forward(x, 0.5, out=y, reserve=over))
     refuses(ARGUMENT, "out overlaps reserve", backward(x, 0.5, over, out=y))
+    states, seed = state.array, state.save()
     np.testing.assert_array_equal(y.numpy(), before)
+    inside = dnn.DeviceArray(y.spec, x.device, states.ptr, states, x.stream)
+    reserve_inside = dnn.DeviceArray(reserve.spec, x.device, states.ptr, states, x.stream)
+    refuses(ARGUMENT, "out overlaps dropout_state", forward(x, 0.5, out=inside))
+    refuses(ARGUMENT, "out overlaps dropout_state", backward(x, 0.5, reserve, out=inside))
+    refuses(ARGUMENT, "reserve overlaps dropout_state", forward(x, 0.5, reserve=reserve_inside))
+    with dnn.dropout_forward.plan(handle, x, 0.5, dropout_state=state) as plan:
+        plan(x, out=y, reserve=reserve)
+        seed = state.save()
+        refuses(ARGUMENT, "overlaps dropout_state", lambda: plan(x, out=inside, reserve=reserve))
+        for taken, name in ((reserve, "reserve"), (states, "dropout_state")):
+            refuses(
+                ARGUMENT,
+                f"workspace overlaps {name}",
+                lambda taken=taken: plan(x, out=y, reserve=reserve, workspace=taken),
+            )
+    np.testing.assert_array_equal(state.save(), seed)
     state.close()
     refuses(dnn.ClosedError, "closed", forward(x, 0.5))

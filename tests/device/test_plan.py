@@ -155,6 +155,10 @@ CHANGES = {  # between a call and the same again: what it does, and what the sec
     "workspace": (lambda handle, plan, x, out: handle.workspace.release(), None),
     "array closed": (lambda handle, plan, x, out: x.close(), dnn.ClosedError),
     "plan closed": (lambda handle, plan, x, out: plan.close(), dnn.ClosedError),
+    "output read-only": (
+        lambda handle, plan, x, out: setattr(out, "readonly", True),
+        dnn.ArrayTypeError,
+    ),
 }
 
 
@@ -180,6 +184,38 @@ def test_the_same_call_again_sees_what_changed_meanwhile(
         plan(x, problem.w, out=out)
         problem.assert_right(out, plan.choice.algorithm)
         del taken
+
+
+def test_a_plan_keeps_its_own_limit_when_the_workspace_was_released(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1)
+    handle.workspace.limit = 0
+    plan = dnn.convolution_forward.plan(
+        handle, problem.x, problem.w, problem.conv, algorithm="GEMM", workspace_limit="1 GiB"
+    )
+    assert plan.workspace > 0
+    out = handle.empty(problem.y_shape)
+    for _ in range(2):
+        plan(problem.x, problem.w, out=out)
+        handle.workspace.release()
+    problem.assert_right(out, plan.choice.algorithm)
+    plan.close()
+
+
+VALUES = {  # of an argument that is parsed before a plan is looked for
+    "replay": (None, 0, "", [], 1, "yes"),
+    "interface": (0, "", [], "cuda", True),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_that_is_refused_is_refused_at_every_call(handle: dnn.Handle, name: str) -> None:
+    problem = Problem(handle, X, W, padding=1)
+    for _ in range(2):
+        problem.run()
+        problem.run(**{name: False if name == "replay" else "graph"})
+        for value in VALUES[name]:
+            with pytest.raises(dnn.ArgumentError, match=f"^{name}="):
+                problem.run(**{name: value})
 
 
 def test_an_interrupt_while_addresses_change_leaves_none_behind(

@@ -611,13 +611,6 @@ class Subject(NamedTuple):
 
 
 VERBS = ("plan", "problem", "find", "heuristic")
-# Arguments that a verb has, since it has the signature of its operation, and refuses.
-NOT_FOR = {
-    "plan": {"workspace"},
-    "problem": {"handle"},
-    "find": {"algorithm", "interface", "workspace", "replay"},
-    "heuristic": {"algorithm", "interface", "workspace", "replay"},
-}
 
 
 def public_names() -> Iterator[str]:
@@ -680,10 +673,11 @@ def subject(things: Things, name: str) -> Subject:
     call = function_of(name)
     if name in LEGAL:
         return Subject(call, LEGAL[name](things))
-    function, _, verb = name.partition(".")
+    function = name.partition(".")[0]
     legal = LEGAL[function](things) if function in LEGAL else _sample(things, function)
-    refused = NOT_FOR[verb] if verb else set()
-    return Subject(call, {n: value for n, value in legal.items() if n not in refused})
+    # A verb has fewer arguments than its operation.
+    taken = inspect.signature(call).parameters
+    return Subject(call, {n: value for n, value in legal.items() if n in taken})
 
 
 def _method(things: Things, name: str) -> Subject:

@@ -218,7 +218,7 @@ def test_operands_that_must_lie_alike():
         ({"y": first, "dy": other, "dx": first}, "dy"),
         ({"y": first, "dy": first, "dx": other}, "out"),
     ):
-        with pytest.raises(dnn.ArgumentError, match=f"^{name} is .*as y does"):
+        with pytest.raises(dnn.ArgumentError, match=f"^{name} is .*the layout of y"):
             check_alike(specs)
 
 

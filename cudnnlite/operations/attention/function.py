@@ -131,7 +131,7 @@ class AttentionForwardFunction(StatefulFunction[..., Any]):
 
     def __init__(self, bind: Callable[..., BoundCall[Any]]) -> None:
         super().__init__(bind)
-        self.plan = self._verb("plan", self._plan, _PLAN_DOC, "AttentionPlan")
+        self.plan = self._verb("plan", _PLAN_DOC, "AttentionPlan")
 
     @overload
     def __call__(

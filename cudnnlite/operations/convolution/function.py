@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -118,6 +118,7 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
 
     _plan_type = "ConvolutionPlan"
     _result_type = "DeviceArray"
+    _choices = frozenset({"algorithm", "interface", "replay"})
     plan: Callable[Concatenate[Handle, P], ConvolutionPlan]
     heuristic: Callable[Concatenate[Handle, P], AlgorithmTable]
     find: Callable[Concatenate[Handle, P], AlgorithmTable]
@@ -135,14 +136,8 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
         find_doc = _NO_FIND_DOC.format(name=self.__name__)
         if algorithms.find:
             find_doc = _FIND_DOC.format(name=self.__name__, algorithms=algorithms)
-        self.heuristic = self._verb("heuristic", self._heuristic, heuristic_doc, "AlgorithmTable")
-        self.find = self._verb("find", self._find, find_doc, "AlgorithmTable")
-
-    def _heuristic(self, *args: Any, **kwargs: Any) -> Any:
-        return self._bound(*args, **kwargs).heuristic()
-
-    def _find(self, *args: Any, **kwargs: Any) -> Any:
-        return self._bound(*args, **kwargs).find()
+        self.heuristic = self._verb("heuristic", heuristic_doc, "AlgorithmTable")
+        self.find = self._verb("find", find_doc, "AlgorithmTable")
 
 
 def convolution_operation(

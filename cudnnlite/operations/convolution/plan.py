@@ -98,6 +98,11 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         """What a plan made with ``replay=True`` did so far; None for any other."""
         return None if self._replayed is None else self._replayed.state
 
+    def _function_name(self) -> str:
+        if self.descriptors:
+            return super()._function_name()
+        return "cudnnBackendExecute"
+
     def _prepare_call(self) -> Prepared:
         native = NativeConvolution(self._handle, self.problem, self._resources, self._graph)
         chosen = choose(

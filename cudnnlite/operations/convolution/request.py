@@ -21,7 +21,6 @@ from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.table import AlgorithmTable
-from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 
 
 class ConvolutionRequest(Request[DeviceArray]):
@@ -78,23 +77,21 @@ class ConvolutionRequest(Request[DeviceArray]):
         self.plan_type = plan_type
 
     def key(self) -> tuple[Any, ...]:
-        """Return what tells this kind of call from others.
+        """Return what calls of one kind have in common.
 
         Where a tuner chooses, it and the alignments of the operands are part of the key: the plan
         of its choice is found without asking it.
         """
         key = Request.key(self)
-        if self.algorithm is not None or self.interface is not None or self.replay:
+        if not self._is_free or self.replay is not False:
             algorithm = parse_algorithm(self.operation, self.algorithm)
+            self.interface = parse_interface(self.interface)
+            self.replay = parse_replay(self.replay)
             return (*key, algorithm, self.interface, self.replay)
         chooser = self.handle.chooser
         if chooser is None:
             return key
-        return (*key, *self._offsets(), chooser, chooser.revision)
-
-    def _offsets(self) -> list[int]:
-        """Return how far operands are behind the addresses that an allocation has."""
-        return [array.ptr % ALLOCATION_ALIGNMENT for array in self._arrays().values()]
+        return (*key, *map(alignment_of, self._arrays().values()), chooser, chooser.revision)
 
     def _arrays(self) -> dict[str, DeviceArray]:
         """Return the operands that are arrays, by name; an output that does not exist yet is aligned."""
@@ -112,7 +109,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         Where the tuner has no choice (it may not measure now) the heuristic's plan is used, and the
         tuner is asked again at the next call.
         """
-        problem = self.problem()
+        problem = self.make_problem()
         limit = self.limit()
         algorithm = parse_algorithm(self.operation, self.algorithm)
         plan = None
@@ -146,7 +143,7 @@ class ConvolutionRequest(Request[DeviceArray]):
 
     def make_plan(self) -> ConvolutionPlan:
         """Return a new plan, of the tuner's choice where there is one."""
-        problem = self.problem()
+        problem = self.make_problem()
         limit = self.limit()
         algorithm = parse_algorithm(self.operation, self.algorithm)
         if self._is_free:
@@ -156,11 +153,14 @@ class ConvolutionRequest(Request[DeviceArray]):
             self.plan_type, problem, algorithm, limit, is_aligned=is_aligned or not self._is_free
         )
 
-    def plan(self) -> ConvolutionPlan:
-        """Decide and marshal the call once, for many of its kind."""
-        if self.workspace is not None:
-            raise ArgumentError("workspace is given for a plan; give it to the plan's calls")
-        return super().plan()  # type: ignore[return-value]
+    def choice_arguments(self) -> dict[str, Any]:
+        """Return the arguments that say how to compute, by name; None for those that are not given."""
+        return {
+            "algorithm": self.algorithm,
+            "interface": self.interface,
+            "replay": True if parse_replay(self.replay) else None,
+            "workspace_limit": self.workspace_limit,
+        }
 
     def _planned(
         self,
@@ -188,7 +188,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         """Return the ranking of cuDNN's v7 heuristic; nothing is run."""
         use(self.handle)
         self._refuse_choice("heuristic")
-        return ranked(self.handle, self.problem())
+        return ranked(self.handle, self.make_problem())
 
     def find(self) -> AlgorithmTable:
         """Let cuDNN run and time every algorithm on the operands.
@@ -198,7 +198,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         use(self.handle)
         self._refuse_choice("find")
         self._view_arrays()
-        problem = self.problem().replace(alpha=1.0, beta=0.0)
+        problem = self.make_problem().replace(alpha=1.0, beta=0.0)
         operands = dict(zip(self.operation.reads, self.operands, strict=True))
         if self.out is not None:
             check_writable(self.out, "out", frozenset(), **operands)
@@ -208,13 +208,10 @@ class ConvolutionRequest(Request[DeviceArray]):
 
     def _refuse_choice(self, verb: str) -> None:
         """Raise ArgumentError where an argument chooses what is asked for here."""
-        for name in ("algorithm", "interface", "workspace"):
-            if getattr(self, name) is not None:
-                raise ArgumentError(
-                    f"{name} is given to {verb}, which ranks the algorithms of the descriptor call"
-                )
-        if self.replay:
-            raise ArgumentError(f"replay is given to {verb}, which makes no plan")
+        choices = self.call_arguments() | self.choice_arguments()
+        if verb == "find":  # which has a limit
+            del choices["workspace_limit"]
+        self.refuse(choices, f"{verb}, which ranks the algorithms of the descriptor call")
         algorithms = self.operation.algorithms
         assert algorithms is not None
         if verb == "find" and not algorithms.find:

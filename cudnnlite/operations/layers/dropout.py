@@ -120,7 +120,7 @@ def dropout_forward(
     x : device array
         Of any shape; float32, float64 or float16.
     dropout : float
-        With which probability a value becomes 0.
+        Dropout probability.
     dropout_state : DropoutState
         Where the random numbers come from; advanced by the call.
     reserve : device array, optional
@@ -207,8 +207,6 @@ def dropout_backward(
     ...     print(dnn.dropout_backward(handle, x, 0, reserve, dropout_state=state).numpy())
     [[1. 1. 1. 1. 1. 1. 1. 1.]]
     """
-    if reserve is None:
-        raise ArgumentError("reserve=None; needed: what dropout_forward returned")
     options = (_spec(handle, dropout, dropout_state),)
     return Request(handle, BACKWARD, (dy,), options, out=out, reserve=reserve)
 

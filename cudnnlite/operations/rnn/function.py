@@ -39,7 +39,7 @@ lengths : sequence of int, optional
     sequences only, as some algorithms do.
 training, layout, algorithm, padding_fill, dropout_state, workspace_limit
     As in `rnn_forward`.
-out, reserve, workspace
+out, reserve
     Refused here: each call of the plan takes them.
 replay : bool
     Record the forward call as a CUDA graph for the addresses that it was first made with, and
@@ -284,6 +284,7 @@ class RNNForwardFunction(OperationFunction[..., Any]):
         (handle, arguments) -> what was measured of every algorithm; its signature is its own.
     """
 
+    _choices = frozenset({"algorithm", "replay", "out", "reserve"})
     plan: PlanVerb  # type: ignore[assignment]
     problem: ProblemVerb
     heuristic: HeuristicVerb
@@ -291,14 +292,9 @@ class RNNForwardFunction(OperationFunction[..., Any]):
 
     def __init__(self, bind: Callable[..., BoundCall[Any]]) -> None:
         super().__init__(bind)
-        self.plan = self._verb("plan", self._plan, _PLAN_DOC, "RNNPlan")
-        self.problem = self._verb(
-            "problem", self._problem, _PROBLEM_DOC, "Problem", takes_handle=False
-        )
-        self.heuristic = self._verb("heuristic", self._heuristic, _HEURISTIC_DOC, "AlgorithmTable")
-
-    def _heuristic(self, *args: Any, **kwargs: Any) -> Any:
-        return self._bound(*args, **kwargs).heuristic()
+        self.plan = self._verb("plan", _PLAN_DOC, "RNNPlan")
+        self.problem = self._verb("problem", _PROBLEM_DOC, "Problem")
+        self.heuristic = self._verb("heuristic", _HEURISTIC_DOC, "AlgorithmTable")
 
     @overload
     def __call__(
