@@ -198,7 +198,7 @@ def add_on_the_host(handles, *lists):
             handle.device.copy_in(array.ptr, total, handle.stream)
 
 
-def train(networks, data, *, epochs=20, batch=64, rate=0.05, momentum=0.9, seed=0, graph=True, add=None, report=None):
+def train(networks, data, *, epochs=20, batch=64, rate=0.05, momentum=0.9, seed=0, graph=True, add=None, report=None):  # noqa: C901  (two inner functions share its state)
     """Train a network, given in a list; return loss and both accuracies after each epoch, and the seconds of all.
 
     Copies of one on several GPUs take equal parts of each batch; `add` sums their gradients, so that all make the same step.

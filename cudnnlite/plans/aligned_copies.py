@@ -39,12 +39,15 @@ class AlignedCopies:
     def copy(
         self, argument: str, array: DeviceArray, alignment: int, *, is_read: bool
     ) -> DeviceArray:
-        """Return aligned memory of the array's spec, with its values where they are read; warns once an argument.
+        """Return aligned memory of the array's spec; warn once for each argument.
 
         CaptureError while a graph is recorded, which cannot allocate memory.
         """
         stream = self._handle.stream
-        where = f"{argument} begins at {array.ptr:#x}, which is not aligned to {alignment} bytes as {self._function} needs it"
+        where = (
+            f"{argument} begins at {array.ptr:#x}, which is not aligned to {alignment} bytes "
+            f"as {self._function} needs it"
+        )
         try:
             copy = arrays.empty(array.device, stream, array.spec)
         except CaptureError as error:
@@ -59,7 +62,7 @@ class AlignedCopies:
         return copy
 
     def bring_back(self, copy: DeviceArray, array: DeviceArray) -> None:
-        """Write the values of a copy to the array that it stands for; gaps between strides stay as they are."""
+        """Write the values of a copy to the array that it stands for; gaps keep their values."""
         stream = self._handle.stream
         if array.is_packed:
             arrays.move_values(array, copy, stream)

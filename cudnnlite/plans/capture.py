@@ -158,7 +158,7 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
     ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
-    ...     y = dnn.convolution_forward(handle, x, w)  # once before: now there are a plan and a workspace
+    ...     y = dnn.convolution_forward(handle, x, w)  # makes plan and workspace
     ...     with dnn.capture(handle) as graph:
     ...         y = dnn.convolution_forward(handle, x, w, out=y)
     ...         y = dnn.activation_forward(handle, y, "relu", out=y)

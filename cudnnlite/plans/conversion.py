@@ -15,6 +15,6 @@ from cudnnlite.specs import TensorSpec
 def conversion(
     handle: Handle, source: TensorSpec, target: TensorSpec, beta: float, stack: ExitStack
 ) -> PreparedCall:
-    """Return the call for target = source + beta * target; gaps between strides stay as they are."""
+    """Return the call for target = source + beta * target; gaps keep their values."""
     problem = Problem(TRANSFORM, x=source, y=target, beta=beta)
     return NativeProblem(handle, problem, stack).prepare()

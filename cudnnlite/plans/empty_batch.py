@@ -13,7 +13,7 @@ from cudnnlite.specs.filter import as_tensor
 
 
 class SumOfNothing:
-    """Computes out = beta * out, and zeros where beta is 0; a plan calls it as it calls a `PreparedCall`.
+    """Computes out = beta * out, or zeros if beta is 0; it has the interface of a `PreparedCall`.
 
     C functions: `cudnnScaleTensor`, and `cudnnSetTensor` where `out` is not read.
     """

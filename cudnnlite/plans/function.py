@@ -1,4 +1,4 @@
-"""`OperationFunction`: a public operation, called to compute, asked for a plan or for the problem."""
+"""`OperationFunction`: a public operation: a callable with the verbs `plan` and `problem`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class BoundCall(Protocol[ResultT_co]):
 
 
 class OperationFunction(Generic[P, ResultT]):
-    """A public operation: called to compute, asked for a plan or for the problem.
+    """A public operation: calling it computes; its verbs return a plan or the problem.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`NativeProblem`: a problem's descriptors, and C calls with their arguments found by the header's names."""
+"""`NativeProblem`: a problem's descriptors, and its C calls by the header's names."""
 
 from __future__ import annotations
 
@@ -112,7 +112,10 @@ class NativeProblem:
         return size.value
 
     def ask(self, function: str, **others: object) -> None:
-        """Call a C function now; `others` are arguments that the problem does not say, by the header's names."""
+        """Call a C function now.
+
+        `others` are arguments that the problem does not have, by the header's names.
+        """
         getattr(self.handle.api, function)(*self._arguments(function, others))
 
     def prepare(self, function: str = "", **others: object) -> PreparedCall:

@@ -23,7 +23,7 @@ def use(handle: object) -> None:
 
 
 def on_device(handle: Handle, array: object, argument: str) -> DeviceArray:
-    """Return `array` as a DeviceArray on the handle's device, without a copy; ArrayTypeError if it is not there."""
+    """Return `array` as a DeviceArray without a copy; ArrayTypeError if it is on another device."""
     if type(array) is DeviceArray and array.device is handle.device:
         return array
     return arrays.view(handle.device, handle.stream, array, argument)
@@ -33,13 +33,12 @@ def tensor_spec(operand: object, argument: str) -> TensorSpec:
     """Return the spec of an array, or the spec itself."""
     spec = getattr(operand, "spec", operand)
     if not isinstance(spec, TensorSpec):
-        made = (
-            "handle.empty(shape, dtype)"
-            if argument.startswith("out")
-            else f"handle.array({argument})"
-        )
+        hint = f"handle.array({argument})"
+        if argument.startswith("out"):
+            hint = "handle.empty(shape, dtype)"
+        kind = type(operand).__name__
         raise ArgumentError(
-            f"{argument} of type {type(operand).__name__} is neither a TensorSpec nor a device array: {made}"
+            f"{argument} of type {kind} is neither a TensorSpec nor a device array: {hint}"
         )
     return spec
 
@@ -62,10 +61,11 @@ def check_writable(
     in_place: frozenset[str] = frozenset(),
     **others: DeviceArray,
 ) -> None:
-    """Check that an output may be written and overlaps no other operand, which might be read after it was overwritten.
+    """Check that an output may be written, and that it overlaps no other operand.
 
-    Those that are named in `in_place` may be the output itself.  ArrayTypeError if its owner
-    forbids writing; or ArgumentError.
+    An operand in the same memory might be read after it was overwritten.  Those that are named in
+    `in_place` may be the output itself.  ArrayTypeError if its owner forbids writing; or
+    ArgumentError.
     """
     if written.readonly:
         raise ArrayTypeError(f"{argument} is read-only: its owner forbids writing to it")
@@ -133,7 +133,8 @@ def check_workspace(handle: Handle, workspace: object, needed: int) -> DeviceArr
     if buffer.nbytes - skipped < needed:
         behind = f", {skipped} of them before the first address that is aligned" if skipped else ""
         raise ArgumentError(
-            f"workspace has {format_size(buffer.nbytes)} ({buffer.nbytes} bytes{behind}); this call needs {needed} bytes"
+            f"workspace has {format_size(buffer.nbytes)} ({buffer.nbytes} bytes{behind}); "
+            f"this call needs {needed} bytes"
         )
     if not skipped:
         return buffer
@@ -151,7 +152,7 @@ def usable_workspace(workspace: DeviceArray) -> int:
 
 
 def _bytes_to_aligned(buffer: DeviceArray) -> int:
-    """Return how far an address that every kernel takes for its workspace lies behind the beginning of a buffer.
+    """Return the bytes from the beginning of a buffer to the first aligned address.
 
     On an H200 FFT kernels and reductions end the CUDA context where their workspace is not aligned
     to 8 bytes.

@@ -39,7 +39,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Prepared(Protocol):
-    """What a plan runs, as ``prepared.function(*prepared.arguments)``: one C call, or several as one."""
+    """What a plan runs by ``prepared.function(*prepared.arguments)``: one or several C calls."""
 
     @property
     def function(self) -> Callable[..., int | None]:
@@ -58,7 +58,7 @@ class Prepared(Protocol):
 
 
 class OperationPlan(Plan, Generic[ResultT]):
-    """A problem on one handle, with everything decided and marshalled: ``plan(*operands, out=...)``.
+    """A problem on one handle, decided and marshalled once; ``plan(*operands, out=...)`` computes.
 
     The operands are those of the public function, in its order.
 
@@ -91,9 +91,9 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._names = (*operation.reads, *operation.writes)
         self._seen_specs: dict[str, TensorSpec] = {}  # specs that were compared and found right
         self._new_specs: dict[str, TensorSpec] = {}  # of results that a call may allocate
-        # What the arrays of the last call were, if all of it was in order, and its workspace: a call
-        # with the same arrays looks at nothing again, which saves 4 of 5 us (two cores, no GPU).
-        # Of arrays that differ by their addresses alone it looks at those: 1.5 of 2.6 us less.
+        # The arrays and the workspace of the last call, if all checks passed.  A call with the same
+        # arrays checks nothing again, which saves 4 of 5 us (two cores, no GPU).  Where arrays
+        # differ by their addresses alone, only those are checked: 1.5 of 2.6 us less.
         self._last_traits: list[Any] | None = None
         self._last_kinds: list[Any] | None = None
         self._last_sizes: list[int] = []
@@ -147,7 +147,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         )
 
     def _prepare_call(self) -> Prepared:
-        """Describe the problem, note what memory a call needs, and return the call, addresses missing."""
+        """Return the call, which has no addresses yet; note what memory it needs."""
         native = NativeProblem(self._handle, self.problem, self._resources)
         self.descriptors = native.descriptors
         self.workspace = native.workspace()
@@ -278,20 +278,22 @@ class OperationPlan(Plan, Generic[ResultT]):
                     return False
         if bits % STRICTEST_ALIGNMENT:
             return False
-        by_name = dict(zip(self._header_names, self._in_header_order(addresses)))  # noqa: B905
         scratch = 0
         if self.workspace:
             scratch = self._lease(self.workspace, self._last_stream, self._limit)
-            by_name |= self._scratch_by_name(scratch)
         prepared: Any = self._prepared
-        prepared.replace(**by_name)
+        prepared.replace(**self._addresses_by_name(addresses, scratch))
         self._last_scratch = scratch
         self._last_traits = traits
         return True
 
-    def _scratch_by_name(self, scratch: int) -> dict[str, int]:
-        """Return the addresses of scratch memory by the header's names."""
-        return {name: scratch + offset for name, offset in self._scratch_offsets}
+    def _addresses_by_name(self, addresses: Sequence[int], scratch: int) -> dict[str, int]:
+        """Return the addresses of all arrays and of the scratch memory by the header's names."""
+        by_name = dict(zip(self._header_names, self._in_header_order(addresses)))  # noqa: B905
+        if self.workspace:
+            for name, offset in self._scratch_offsets:
+                by_name[name] = scratch + offset
+        return by_name
 
     def _run_checked(
         self, arrays: tuple[Any, ...], traits: list[Any] | None, workspace: object
@@ -305,31 +307,19 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._last_kinds = None
         arrays = self._checked(arrays)
         stream = self._handle._stream
-        all_addresses = 0
-        is_elsewhere = False
-        for array in arrays:
-            all_addresses |= array.ptr
-            if array.stream is not stream:
-                is_elsewhere = True
-        if self._alignments and all_addresses % STRICTEST_ALIGNMENT:
-            alignments = self._misaligned(arrays)
-            if alignments:
-                return self._run_misaligned(alignments, arrays, workspace)
+        alignments = self._misaligned(arrays)
+        if alignments:
+            return self._run_misaligned(alignments, arrays, workspace)
         prepared: Any = self._prepared
         if prepared is None:  # an empty batch: there is nothing to call
             return self._result(arrays)
         other_streams: Sequence[Any] = ()
         try:
-            if is_elsewhere:
+            if any(array.stream is not stream for array in arrays):
                 other_streams = wait_for_streams(stream, *arrays)
-            scratch = 0
-            if workspace is not None or self.workspace:
-                scratch = self._scratch_for(workspace, arrays, stream)
+            scratch = self._scratch_for(workspace, arrays, stream)
             addresses = [array.ptr for array in arrays]
-            by_name = dict(zip(self._header_names, self._in_header_order(addresses)))  # noqa: B905
-            if self.workspace:
-                by_name |= self._scratch_by_name(scratch)
-            prepared.replace(**by_name)
+            prepared.replace(**self._addresses_by_name(addresses, scratch))
             if not other_streams and workspace is None:
                 self._note_last(arrays, traits, scratch, stream)
             status = prepared.function(*prepared.arguments)
@@ -380,7 +370,7 @@ class OperationPlan(Plan, Generic[ResultT]):
     def _split(
         self, operands: Sequence[Any], out: object, reserve: object
     ) -> tuple[Sequence[Any], Any, Any]:
-        """Return what is read, all outputs and the reserve space of a call with all its operands."""
+        """Return inputs, outputs and reserve space from the operands of a call."""
         operation = self.problem.operation
         by_name = dict(zip(operation.call_operands, operands, strict=True))
         if "reserve" in by_name:
@@ -423,7 +413,10 @@ class OperationPlan(Plan, Generic[ResultT]):
         return empty(self._device, self._handle.stream, spec)
 
     def _checked(self, arrays: tuple[Any, ...]) -> tuple[DeviceArray, ...]:
-        """Return the arrays on this device; ArgumentError or ArrayTypeError where one may not be used."""
+        """Return the arrays on this device.
+
+        ArgumentError or ArrayTypeError where one may not be used.
+        """
         operation = self.problem.operation
         if len(arrays) != len(self._array_names):
             raise self._wrong_count(len(arrays) - len(self._written))
@@ -442,7 +435,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         return arrays
 
     def _viewed(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return operands and outputs as arrays on this device; ArrayTypeError if one is not there."""
+        """Return operands and outputs as arrays on this device; ArrayTypeError if one is elsewhere."""
         operation = self.problem.operation
         views = [
             on_device(self._handle, array, operation.argument(name))
@@ -509,11 +502,21 @@ class OperationPlan(Plan, Generic[ResultT]):
         return space
 
     def _misaligned(self, arrays: Sequence[DeviceArray]) -> dict[str, int]:
-        """Return the operands that the kernels cannot load where they are, and the alignments that they need."""
+        """Return the operands that begin at addresses where a kernel cannot load them.
+
+        With the alignments in bytes that they need.
+        """
+        if not self._alignments:
+            return {}
+        all_bits = 0
+        for array in arrays:
+            all_bits |= array.ptr
+        if all_bits % STRICTEST_ALIGNMENT == 0:
+            return {}
         return misaligned(self._alignments, dict(zip(self._names, arrays)))  # noqa: B905
 
     def _scratch_for(self, workspace: object, arrays: Sequence[DeviceArray], stream: object) -> int:
-        """Return the address of the workspace: the caller's own, or the handle's; 0 if none is needed."""
+        """Return the address of the workspace: the caller's own or the handle's, 0 for none."""
         if workspace is not None:
             return self._checked_workspace(workspace, arrays)
         if self.workspace:
@@ -531,7 +534,10 @@ class OperationPlan(Plan, Generic[ResultT]):
         return aligned.ptr
 
     def _note_header_names(self) -> None:
-        """Note the header's names of operands, and which array each is; some arrays have two names."""
+        """Note the header's names of the arrays, and the order of the arrays for these.
+
+        C takes some arrays twice: they have two names.
+        """
         operation = self.problem.operation
         names = [
             (header_name, index)
@@ -548,12 +554,12 @@ class OperationPlan(Plan, Generic[ResultT]):
 
     @cached_property
     def _scratch_offsets(self) -> list[tuple[str, int]]:
-        """The header's names of scratch memory, which divide the workspace evenly, with their offsets."""
+        """The header's names of scratch memory, with their offsets: equal parts of the workspace."""
         names = self.problem.operation.header("workSpace")
         return [(name, index * (self.workspace // len(names))) for index, name in enumerate(names)]
 
     def _result(self, arrays: Sequence[DeviceArray]) -> ResultT:
-        """Return what a call returns: the outputs that are not updated in place, and a new reserve space."""
+        """Return what a call returns: new outputs, and the reserve space that it wrote."""
         result: Any = arrays[self._reads]
         if self._has_extras:
             operation = self.problem.operation

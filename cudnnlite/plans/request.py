@@ -129,14 +129,14 @@ class Request(Generic[ResultT]):
         return self.make_problem()
 
     def call_arguments(self) -> dict[str, Any]:
-        """Return the arguments that a call alone uses, by name; None for those that are not given."""
+        """Return the arguments that only a call uses, by name; None if not given."""
         arguments = {"workspace": self.workspace}
         if not self.operation.needs_reserve:
             arguments["reserve"] = self.reserve
         return arguments
 
     def choice_arguments(self) -> dict[str, Any]:
-        """Return the arguments that say how to compute, by name; None for those that are not given."""
+        """Return the arguments that say how to compute, by name; None if not given."""
         return {"workspace_limit": self.workspace_limit}
 
     def refuse(self, arguments: Mapping[str, Any], receiver: str) -> None:
@@ -185,7 +185,10 @@ class Request(Generic[ResultT]):
         return tuple(None if spec is None else spec._hash for spec in specs)
 
     def limit(self) -> int | None:
-        """Return the most workspace in bytes that a call may use; all of the caller's own, where there is one."""
+        """Return the most workspace in bytes that a call may use.
+
+        All of the caller's own, where there is one.
+        """
         if self.workspace is not None and self.workspace_limit is None:
             self.workspace = on_device(self.handle, self.workspace, "workspace")
             return usable_workspace(self.workspace)
@@ -232,9 +235,9 @@ class Request(Generic[ResultT]):
         )
 
     def specs(self) -> dict[str, Any]:
-        """Return the specs of operands and outputs by name; None for an output that nobody described.
+        """Return the specs of operands and outputs by name, None for an output without a spec.
 
-        A filter is read in the layout of the first tensor that is read, where it fits both.
+        A filter whose strides fit both layouts has that of the first input.
         """
         operation = self.operation
         specs: dict[str, Any] = {}

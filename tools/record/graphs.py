@@ -115,7 +115,7 @@ ALL = ("bias", "relu"), ("z", "bias", "relu")
 _SUMS = {}
 
 
-def graphs():
+def graphs():  # noqa: C901, PLR0912  (one table: a block of loops for each kind of graph)
     """Yield the keys of graphs.
 
     ("graph", case, dtype, layout, layout of bias and z, chain, compute, dtype between, alpha of the
@@ -185,7 +185,7 @@ def graphs():
         )
 
 
-def calls():
+def calls():  # noqa: C901, PLR0912  (one table: a block of loops for each kind of call)
     """Yield the keys of the fused call; `FusedCall` names their parts."""
 
     def key_of(

@@ -348,7 +348,7 @@ KINDS = {f.__name__: f for f in (attention, ctc, dropout, transform_filter, fuse
 SHAPES = ((7,), (3, 5), (2, 4, 9), (2, 4, 5, 3), (2, 4, 3, 5, 2), (2, 3, 2, 3, 2, 2))
 
 
-def combinations():
+def combinations():  # noqa: C901  (one table: a block of loops for each operation)
     """Yield (kind, options)."""
     for variant, dtype, training in itertools.product(ATTENTION_VARIANTS, FLOATS, (False, True)):
         yield "attention", {"dtype": dtype, "training": training, **variant}

@@ -64,7 +64,7 @@ FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 
-def combinations():
+def combinations():  # noqa: C901, PLR0912  (one table: a block of loops for each question)
     """Yield (case, dtype, x layout, w layout, y dtype, y layout, math type, beta, compute type)."""
     for case, dtype, last in itertools.product(CASES, FLOATS, (False, True)):
         rank = len(CASES[case][0])

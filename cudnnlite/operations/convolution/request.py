@@ -154,7 +154,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         )
 
     def choice_arguments(self) -> dict[str, Any]:
-        """Return the arguments that say how to compute, by name; None for those that are not given."""
+        """Return the arguments that say how to compute, by name; None if not given."""
         return {
             "algorithm": self.algorithm,
             "interface": self.interface,
