@@ -105,6 +105,7 @@ from cudnnlite.errors import (
 )
 
 # isort: on
+from cudnnlite.graph.data import GraphTensor
 from cudnnlite.operations.attention.functions import (
     multi_head_attention_backward_data,
     multi_head_attention_backward_weights,
@@ -115,6 +116,10 @@ from cudnnlite.operations.attention.plan import (
     AttentionPlan,
     AttentionReserve,
     AttentionTrainingOutput,
+)
+from cudnnlite.operations.attention.scaled_dot_product import (
+    scaled_dot_product_attention_backward,
+    scaled_dot_product_attention_forward,
 )
 from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.operations.convolution.backward import (
@@ -128,6 +133,7 @@ from cudnnlite.operations.convolution.forward import convolution_forward
 from cudnnlite.operations.convolution.fused import convolution_bias_activation_forward
 from cudnnlite.operations.convolution.im2col import im2col
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.operations.layers.activation import activation_backward, activation_forward
 from cudnnlite.operations.layers.batch_normalization import (
     batch_normalization_backward,
@@ -141,6 +147,15 @@ from cudnnlite.operations.layers.lrn import (
     divisive_normalization_forward,
     lrn_backward,
     lrn_forward,
+)
+from cudnnlite.operations.layers.matmul import matmul
+from cudnnlite.operations.layers.normalization import (
+    instance_normalization_backward,
+    instance_normalization_forward,
+    layer_normalization_backward,
+    layer_normalization_forward,
+    rms_normalization_backward,
+    rms_normalization_forward,
 )
 from cudnnlite.operations.layers.pointwise import (
     add_tensor,
@@ -168,6 +183,7 @@ from cudnnlite.operations.rnn.packing import PackedSequences, pack_sequences
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.capture import CapturedGraph, capture
+from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.plans.named_weights import WeightLayout, WeightPlace
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import Replay, ReplayCosts
@@ -253,6 +269,9 @@ __all__ = [
     "ExecutionError",
     "FilterDescriptor",
     "FilterSpec",
+    "Graph",
+    "GraphPlan",
+    "GraphTensor",
     "Handle",
     "InternalError",
     "LRNDescriptor",
@@ -354,8 +373,13 @@ __all__ = [
     "errors",
     "fold_batch_normalization",
     "im2col",
+    "instance_normalization_backward",
+    "instance_normalization_forward",
+    "layer_normalization_backward",
+    "layer_normalization_forward",
     "lrn_backward",
     "lrn_forward",
+    "matmul",
     "multi_head_attention_backward_data",
     "multi_head_attention_backward_weights",
     "multi_head_attention_forward",
@@ -367,10 +391,14 @@ __all__ = [
     "raw",
     "record_problems",
     "reduce_tensor",
+    "rms_normalization_backward",
+    "rms_normalization_forward",
     "rnn_backward_data",
     "rnn_backward_weights",
     "rnn_forward",
     "scale_tensor",
+    "scaled_dot_product_attention_backward",
+    "scaled_dot_product_attention_forward",
     "set_tensor",
     "softmax_backward",
     "softmax_forward",

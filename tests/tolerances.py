@@ -235,3 +235,7 @@ ATTENTION_BOUNDS = {
     "float16": (2e-3, 1e-2),
     "bfloat16": (1.5e-2, 8e-2),
 }
+
+
+# Of graphs: the largest error relative to the largest value, where products are of 16-bit operands, or float32 ones in TF32.
+GRAPH_BOUNDS = {"float32": 2e-3, "tf32": 2e-3, "float16": 3e-3, "bfloat16": 2e-2}

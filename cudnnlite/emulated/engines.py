@@ -14,12 +14,14 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.convolution_call import accumulator_dtype
 from cudnnlite.emulated.fusion import FusedConvolution, why_no_fused_engine
+from cudnnlite.emulated.graph_formula import GraphFormula, why_no_graph_engine
 from cudnnlite.emulated.kernels import KERNELS, WITHOUT_SCRATCH, Algorithm
 from cudnnlite.emulated.operation_graph import GraphConvolution
 from cudnnlite.emulated.registry import RefusalError, bad, unsupported
 from cudnnlite.emulated.support import tf32_is_forbidden, why_no_engine, why_no_forward_engine
 from cudnnlite.enums import DataType
 
+FORMULA_ENGINE = 0  # the number of the one that computes graphs without convolutions
 _TILES = 3  # the largest value of the one knob that every engine has; it changes nothing
 
 
@@ -110,6 +112,8 @@ def _why_no_such_engine(problem: GraphConvolution, index: int) -> str | None:
 
 def _engine(graph: BackendObject, index: int) -> BackendObject:
     """Return a final "ENGINE" of a graph; RefusalError where it does not compute that."""
+    if isinstance(graph.content, GraphFormula):
+        return _formula_engine(graph, index)
     problem: GraphConvolution = graph.content
     reason = _why_no_such_engine(problem, index)
     if reason is not None:
@@ -128,6 +132,25 @@ def _engine(graph: BackendObject, index: int) -> BackendObject:
         knob_info=knobs,
         numerical_note=[int(note) for note in facts.notes],
         behavior_note=notes,
+    )
+
+
+def _formula_engine(graph: BackendObject, index: int) -> BackendObject:
+    """Return the only engine of a graph without convolutions; RefusalError where there is none."""
+    reason: str | None = f"there is no engine {index}"
+    if index == FORMULA_ENGINE:
+        reason = why_no_graph_engine(graph.content)
+    if reason is not None:
+        raise unsupported(reason)
+    notes = []
+    if "MATMUL" in graph.content.kinds:
+        notes.append(int(BackendNumericalNote.TENSOR_CORE))
+    return BackendObject("ENGINE").finalize_with(
+        operation_graph=[graph],
+        global_index=[index],
+        knob_info=[_knob_info(BackendKnobType.TILE_SIZE, _TILES)],
+        numerical_note=notes,
+        behavior_note=[int(BackendBehaviorNote.RUNTIME_COMPILATION)],
     )
 
 
@@ -194,9 +217,12 @@ def _configuration(engine: BackendObject) -> BackendObject:
 def finalize_plan(plan: BackendObject) -> None:
     """Work out the workspace of an "EXECUTION_PLAN"."""
     engine = plan.value("engine_config").value("engine")
+    plan.content = engine
+    if isinstance(engine.value("operation_graph").content, GraphFormula):
+        plan.attributes["workspace_size"] = [0]
+        return
     problem: GraphConvolution = engine.value("operation_graph").content
     kernel = kernel_of(problem, ENGINES[engine.value("global_index")])
     accumulator = accumulator_dtype(problem.x, problem.conv)
     nbytes = kernel.size(problem.x.shape, problem.w.shape, problem.conv, accumulator)
-    plan.content = engine
     plan.attributes["workspace_size"] = [nbytes]

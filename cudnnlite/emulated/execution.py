@@ -10,10 +10,12 @@ import numpy as np
 
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.emulated import graph_formula
 from cudnnlite.emulated.backend import BackendObject, final_object
 from cudnnlite.emulated.convolution_call import accumulator_dtype, convolve_batches
 from cudnnlite.emulated.engines import ENGINES, kernel_of
 from cudnnlite.emulated.fusion import compute_pointwise, spec_of
+from cudnnlite.emulated.graph_formula import GraphFormula
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation_graph import GraphConvolution
 from cudnnlite.emulated.precision import scale_add, to_output
@@ -42,6 +44,8 @@ def execute(c_call: SimpleNamespace) -> Work:
     if plan.value("handle") != c_call.handle.value:
         raise bad("the plan was made for another handle")
     engine = plan.content
+    if isinstance(engine.value("operation_graph").content, GraphFormula):
+        return _formula_work(api, engine.value("operation_graph").content, pack)
     problem: GraphConvolution = engine.value("operation_graph").content
     facts = ENGINES[engine.value("global_index")]
     needed = plan.value("workspace_size")
@@ -68,6 +72,19 @@ def execute(c_call: SimpleNamespace) -> Work:
             kernel, problem.conv, factors, shape, accumulator, scratch, is_tf32
         ):
             tensors.finish(batch, result)
+
+    return work
+
+
+def _formula_work(api: EmulationState, graph: GraphFormula, pack: BackendObject) -> Work:
+    """Return the work of a graph without convolutions, whose addresses are checked now and at each launch."""
+    ids, pointers = pack.attributes["unique_ids"], pack.attributes["data_pointers"]
+    addresses = dict(zip(ids, pointers, strict=True))
+    graph_formula.check_addresses(graph, api, addresses)
+
+    def work() -> None:
+        api.ran.add(tuple(graph.kinds))
+        graph_formula.compute(graph, api, addresses)
 
     return work
 

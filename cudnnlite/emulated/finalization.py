@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
-from cudnnlite.emulated import engines, execution, fusion, operation_graph
+from cudnnlite.emulated import engines, execution, fusion, graph_formula, operation_graph
 from cudnnlite.emulated.backend import BackendObject, backend_object
 from cudnnlite.emulated.registry import bad, emulates, unsupported
 from cudnnlite.graph.attributes import REQUIRED
@@ -15,10 +15,16 @@ def _finalize_graph(graph: BackendObject) -> None:
     operation_graph.finalize_graph(graph, len(engines.ENGINES))
 
 
+def _accept(configuration: BackendObject) -> None:
+    """Take a descriptor whose values the operation checks that it configures."""
+
+
 # By kind: what checks a descriptor, and works out what others need of it.
 FINALIZERS: Mapping[str, Callable[[BackendObject], None]] = {
     "TENSOR": operation_graph.check_tensor,
     "CONVOLUTION": operation_graph.check_convolution,
+    **dict.fromkeys(graph_formula.CONFIGURATIONS, _accept),
+    **dict.fromkeys(graph_formula.OPERATIONS, graph_formula.check_operation),
     "POINTWISE": fusion.check_mode,
     **dict.fromkeys(operation_graph.CONVOLUTIONS, operation_graph.finalize_convolution),
     "OPERATION_POINTWISE": fusion.check_operation,

@@ -23,6 +23,13 @@ BINARY: Mapping[PointwiseMode, Callable[..., Array]] = {
     PointwiseMode.ADD: np.add,
     PointwiseMode.MUL: np.multiply,
 }
+_BINARY_MODES = frozenset(
+    PointwiseMode[name]
+    for name in (
+        *("ADD", "ADD_SQUARE", "ATAN2", "DIV", "FLOOR_MOD", "MAX", "MIN", "MOD", "MUL", "POW"),
+        *("SUB", "LOGICAL_AND", "LOGICAL_OR"),
+    )
+)
 # Attributes of activations, with the values that they have if they are not set.
 _COEFFICIENTS = {"relu_upper_clip": np.inf, "elu_alpha": 1.0, "swish_beta": 1.0}
 UNARY: Mapping[PointwiseMode, Callable[..., Array]] = {
@@ -56,12 +63,23 @@ def mode_of(operation: BackendObject) -> PointwiseMode:
     return PointwiseMode(operation.value("pw_descriptor").value("mode"))
 
 
+def operands_of_mode(mode: PointwiseMode) -> set[str]:
+    """Return the attributes of the tensors that a pointwise operation needs."""
+    if mode.name.endswith("_BWD"):
+        return {"xdesc", "dydesc", "dxdesc"}
+    if mode == PointwiseMode.BINARY_SELECT:
+        return {"xdesc", "bdesc", "tdesc", "ydesc"}
+    is_binary = mode in _BINARY_MODES or mode.name.startswith("CMP_")
+    return {"xdesc", "bdesc", "ydesc"} if is_binary else {"xdesc", "ydesc"}
+
+
 def check_mode(pointwise: BackendObject) -> None:
     """Refuse a "POINTWISE" of an unknown mode, or with an unknown attribute."""
     mode = PointwiseMode(pointwise.value("mode"))
-    if mode not in BINARY and mode not in UNARY:
+    if mode.name not in PointwiseMode.__members__:
         raise unsupported(f"pointwise mode {pointwise.value('mode')}")
-    allowed = {"mode", "math_prec", "nan_propagation", *_COEFFICIENTS}
+    allowed = {"mode", "math_prec", "nan_propagation", "axis", *_COEFFICIENTS}
+    allowed |= {"relu_lower_clip", "relu_lower_clip_slope", "softplus_beta"}
     unknown = sorted(pointwise.attributes.keys() - allowed)
     if unknown:
         raise unsupported(f"the emulated device knows nothing of {', '.join(unknown)}")
@@ -69,9 +87,7 @@ def check_mode(pointwise: BackendObject) -> None:
 
 def check_operation(operation: BackendObject) -> None:
     """Refuse an "OPERATION_POINTWISE" that lacks an operand, or has one too many."""
-    needed = {"xdesc", "ydesc"}
-    if mode_of(operation) in BINARY:
-        needed.add("bdesc")
+    needed = operands_of_mode(mode_of(operation))
     missing = sorted(needed - operation.attributes.keys())
     if missing:
         raise bad(f"OPERATION_POINTWISE lacks {', '.join(missing)}")
@@ -203,6 +219,8 @@ def _class_of(operation: BackendObject, y: TensorSpec) -> str | None:
     mode = mode_of(operation)
     if mode in UNARY:
         return "built in" if mode in _BUILT_IN else "function"
+    if mode not in BINARY:
+        return None
     b = spec_of(operation.value("bdesc"))
     is_addition = mode == PointwiseMode.ADD
     if b.shape == y.shape and same_strides(y.shape, y.strides, b.strides):

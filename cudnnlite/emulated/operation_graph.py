@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.fusion import spec_of
+from cudnnlite.emulated.graph_formula import GraphFormula
 from cudnnlite.emulated.registry import RefusalError, bad, unsupported
 from cudnnlite.enums import ConvolutionMode, DataType, Status
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
@@ -26,7 +27,6 @@ _WRITTEN = {
     "OPERATION_CONVOLUTION_BACKWARD_FILTER": "dw",
 }
 CONVOLUTIONS = tuple(_OPERANDS)
-_TENSORS = ("x", "w", "y", "dx", "dw", "dy", "xdesc", "bdesc", "ydesc")
 
 
 class GraphConvolution(NamedTuple):
@@ -49,7 +49,10 @@ class GraphConvolution(NamedTuple):
 
 def check_tensor(tensor: BackendObject) -> None:
     """Refuse a "TENSOR" that has no spec, or an alignment that is none."""
-    spec_of(tensor)
+    if DataType(tensor.value("data_type")) != DataType.BOOLEAN:
+        spec_of(tensor)
+    elif not tensor.value("is_virtual", False):
+        raise unsupported("truth values in memory")
     alignment = tensor.value("byte_alignment")
     if alignment < 1 or alignment & (alignment - 1):
         raise bad(f"byte_alignment={alignment} is no power of two")
@@ -68,10 +71,11 @@ def finalize_convolution(operation: BackendObject) -> None:
     names = _OPERANDS[operation.kind]
     x, w, y = (operation.value(name) for name in names)
     steps = operation.value("conv_desc").attributes
-    is_gradient = _WRITTEN[operation.kind] != "y"
-    if is_gradient and steps["pre_paddings"] != steps["post_paddings"]:
-        raise unsupported("the emulated device pads both sides of a gradient alike")
     x_spec, y_spec = spec_of(x), spec_of(y)
+    is_gradient = _WRITTEN[operation.kind] != "y"
+    is_uneven = steps["pre_paddings"] != steps["post_paddings"]
+    if is_gradient and is_uneven and not x_spec.is_channels_last:
+        raise unsupported("gradients with uneven padding were recorded with channels last alone")
     w_spec = FilterSpec.from_tensor(spec_of(w), channels_last=x_spec.is_channels_last)
     conv = _convolution_spec(operation.value("conv_desc"), x_spec.shape[1] // w_spec.shape[1])
     expected_shape = conv.output_shape(x_spec.shape, w_spec.shape)
@@ -106,13 +110,15 @@ def _convolution_spec(convolution: BackendObject, groups: int) -> ConvolutionSpe
 
 
 def finalize_graph(graph: BackendObject, engine_count: int) -> None:
-    """Work out the convolution of a graph, and refuse any other graph."""
+    """Work out the convolution of a graph, or the formula where it has none."""
     first, *others = graph.attributes["ops"]
-    if not _is_supported_chain(first, others):
-        raise unsupported(
-            "the emulated device has graphs of one convolution and pointwise operations"
-        )
     _check_unique_ids([first, *others])
+    if not any(operation.kind in CONVOLUTIONS for operation in [first, *others]):
+        graph.content = GraphFormula((first, *others))
+        graph.finalize_with(engine_global_count=[engine_count])
+        return
+    if not _is_supported_chain(first, others):
+        raise unsupported("an H200 has graphs of one convolution with pointwise operations behind")
     outputs = [first.value(first.content.written), *(other.value("ydesc") for other in others)]
     is_virtual = [tensor.value("is_virtual", False) for tensor in outputs]
     if is_virtual != [True] * len(others) + [False]:
@@ -138,9 +144,9 @@ def _check_unique_ids(operations: list[BackendObject]) -> None:
     """Refuse two tensors with one number."""
     tensors: dict[int, BackendObject] = {}
     for operation in operations:
-        for name in _TENSORS:
-            tensor = operation.value(name)
-            if tensor is None:
+        for values in operation.attributes.values():
+            tensor = values[0]
+            if not isinstance(tensor, BackendObject) or tensor.kind != "TENSOR":
                 continue
             unique_id = tensor.value("unique_id")
             if tensors.setdefault(unique_id, tensor) is not tensor:

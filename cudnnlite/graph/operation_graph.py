@@ -40,6 +40,7 @@ class Graph(NonCopyable):
     def __init__(self, handle: Any, stack: ExitStack) -> None:
         self.handle, self._stack = handle, stack
         self.uids: dict[str, int] = {}  # of what is in memory
+        self.other_views: dict[str, str] = {}  # name of another view -> the tensor's name
         self._tensors = 0
         self._operations: list[BackendDescriptor] = []
         self._shared: dict[tuple[Any, ...], BackendDescriptor] = {}
@@ -126,6 +127,10 @@ class Graph(NonCopyable):
             if alpha != 1:
                 operation.set(name, alpha, _scalar(compute))
         self._operations.append(operation.finalize())
+
+    def add(self, kind: str, attributes: Mapping[str, Any]) -> None:
+        """Add an operation of any kind, with its attributes by cuDNN's names."""
+        self._operations.append(self.make(kind, **attributes))
 
     def finish(self) -> Graph:
         """Let cuDNN check the whole; returns it.

@@ -18,6 +18,7 @@ P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
+_VERBS_WITHOUT_HANDLE = ("problem", "graph")
 _PLAN_DOC = """\
 Decide and marshal a call of `{name}` once, for many calls of its kind; nothing is computed.
 
@@ -117,7 +118,7 @@ class OperationFunction(Generic[P, ResultT]):
 
     def _verb(self, verb: str, doc: str, returned: str) -> Callable[..., Any]:
         """Return a function that binds arguments and asks the request for the verb."""
-        takes_handle = verb != "problem"
+        takes_handle = verb not in _VERBS_WITHOUT_HANDLE
         signature = self._signature_of_verb(verb, returned)
 
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -143,11 +144,11 @@ class OperationFunction(Generic[P, ResultT]):
         refused = {"workspace"}  # which belongs to the calls of a plan
         if verb != "plan":
             refused |= self._choices
-        if verb in ("problem", "heuristic"):
+        if verb in ("problem", "graph", "heuristic"):
             refused |= {"workspace_limit"}
         signature = self.__signature__
         parameters = list(signature.parameters.values())
-        if verb == "problem":
+        if verb in _VERBS_WITHOUT_HANDLE:
             parameters = parameters[1:]
         parameters = [parameter for parameter in parameters if parameter.name not in refused]
         return signature.replace(parameters=parameters, return_annotation=returned)

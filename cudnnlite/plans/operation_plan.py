@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from threading import get_ident
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.arrays import DeviceArray, empty
@@ -76,6 +76,7 @@ class OperationPlan(Plan, Generic[ResultT]):
     """
 
     choice: Any = None
+    _shows_values: ClassVar[bool] = True  # whether specs and options are attributes of the plan
 
     def __init__(self, handle: Handle, problem: Problem, limit: int | None = None) -> None:
         super().__init__(handle, f"plan of {problem}")
@@ -83,8 +84,9 @@ class OperationPlan(Plan, Generic[ResultT]):
         self.workspace = 0
         self.reserve = 0
         self.descriptors: dict[str, Any] = {}
-        for name, value in problem.values.items():
-            setattr(self, name, value)
+        if self._shows_values:
+            for name, value in problem.values.items():
+                setattr(self, name, value)
         operation = problem.operation
         self._reads = len(operation.reads)
         self._writes_one = len(operation.writes) == 1
@@ -332,9 +334,13 @@ class OperationPlan(Plan, Generic[ResultT]):
             for other_stream in other_streams:
                 other_stream.wait(stream)
         if call_watch.active:
-            recording.record(self.problem)
+            self._record()
             self.keep_for_graph((*arrays, workspace))
         return self._result(arrays)
+
+    def _record(self) -> None:
+        """Count the problem in the lists that record."""
+        recording.record(self.problem)
 
     def _note_last(
         self, arrays: Sequence[Any], traits: list[Any] | None, scratch: int, stream: object

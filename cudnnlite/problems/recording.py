@@ -24,6 +24,7 @@ def record_problems() -> Iterator[ProblemList]:
     A call counts once it was made without an error, whether through the one-line function or
     through a plan; the searches' own calls do not count, nor does a call with an empty batch.  A
     call that is captured into a CUDA graph counts once, however often the graph is replayed.
+    Operations that are a `Graph` have no problem, and are not listed.
 
     Yields
     ------

@@ -13,7 +13,7 @@ from typing import Any
 import cudnnlite
 from cudnnlite.plans.function import OperationFunction
 
-VERBS = ("plan", "problem", "heuristic", "find")
+VERBS = ("plan", "graph", "problem", "heuristic", "find")
 REFUSES = "Raise ArgumentError:"  # how the docstring of a verb begins that does nothing else
 
 

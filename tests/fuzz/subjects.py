@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +45,8 @@ RESULTS = {
     "ConvolutionPlan",
     "ConvolutionResult",
     "DeviceArray",
+    "GraphPlan",
+    "GraphTensor",
     "ListedProblem",
     "ModelTuning",
     "OperationPlan",
@@ -111,6 +114,37 @@ class Things:
         dnn.multi_head_attention_backward_data(self.handle, self.reserves[1], self.queries)
         self.kept = dnn.dropout_forward(self.handle, self.x, 0.5, dropout_state=self.dropout)[1]
 
+        self._graph = dnn.Graph()
+        self.product_plan = self.product().plan(self.handle)
+        # Rows and columns of graphs: queries, keys and values are one array; so are input and gradient.
+        self.rows = self.handle.array(rng.standard_normal((1, 2, 8, 8)), dtype="float16")
+        self.row_sums = self.handle.array(np.zeros((1, 2, 8, 1), np.float32))
+        self.matrix = self.handle.array(rng.standard_normal((1, 8, 8)), dtype="float16")
+        self.per_channel = self.handle.array(np.ones((1, 2, 1, 1), np.float32))
+        self.per_image = self.handle.array(np.ones((2, 1, 1, 1), np.float32))
+        self.per_plane = self.handle.array(np.ones((2, 2, 1, 1), np.float32))
+        self.per_value = self.handle.array(np.ones((1, 2, 5, 4), np.float32))
+
+    @property
+    def graph(self) -> dnn.Graph:
+        """A graph with inputs that may be added to; a new one where the last one was planned, hashed or has grown."""
+        if not self._graph.tensors or self._graph._is_frozen or len(self._graph.tensors) > 500:
+            self._graph = dnn.Graph()
+            self._graph.input("images", (2, 2, 5, 4))
+            self._graph.input("filters", (3, 2, 3, 3))
+            self._graph.input("scale", (1, 2, 1, 1))
+            self._graph.input("statistics", (2, 2, 1, 1))
+            self._graph.input("slopes", (2, 3, 5, 4))
+            self._graph.input("square", (2, 2, 5, 5))
+        return self._graph
+
+    def product(self) -> dnn.Graph:
+        """Return the graph of a product with a bias."""
+        graph = dnn.Graph()
+        a, b = graph.input("a", (1, 8, 8)), graph.input("b", (1, 8, 8))
+        graph.output("y", graph.relu(a @ b + graph.input("bias", (1, 1, 8))))
+        return graph
+
     def attend(self, reserve: dnn.AttentionReserve | None) -> dnn.AttentionReserve:
         """Return a reserve space of which no backward pass was made yet."""
         given = (self.handle, self.attention, self.projections, *[self.queries] * 3)
@@ -127,6 +161,7 @@ class Things:
             self.rnn_plan,
             self.attention_plan,
             self.ctc_plan,
+            self.product_plan,
             self.tuner,
             self.handle,
             self.other,
@@ -165,6 +200,12 @@ class Things:
             self.plan,
             self.layer_plan,
             self.rnn_plan,
+            self.product_plan,
+            self.graph,
+            self.graph.tensor("images"),
+            self.product(),
+            self.product().tensor("a"),
+            self.rows,
             self.handle.stream,
             self.other.stream,
             self.weights.array,
@@ -189,6 +230,32 @@ def _recurrent(things: Things, **more: Any) -> dict[str, Any]:
         "layout": "sequence_major",
         "workspace_limit": None,
         **more,
+    }
+
+
+def _normalizing(things: Things, scale: Any) -> dict[str, Any]:
+    return {
+        "handle": things.handle,
+        "x": things.x,
+        "scale": scale,
+        "bias": scale,
+        "epsilon": 1e-3,
+        "training": True,
+        "out": None,
+        "workspace_limit": "1 MiB",
+    }
+
+
+def _normalizing_backward(things: Things, scale: Any, statistics: Any) -> dict[str, Any]:
+    return {
+        "handle": things.handle,
+        "dy": things.x,
+        "x": things.x,
+        "scale": scale,
+        "mean": statistics,
+        "inv_variance": statistics,
+        "out": None,
+        "workspace_limit": "1 MiB",
     }
 
 
@@ -263,6 +330,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "Engine": lambda t: {"index": 1, "knobs": {"tile_size": 1}},
     "FilterDescriptor": lambda t: {"shape": (3, 2, 3, 3), "dtype": "float32", "layout": "NCHW"},
     "FilterSpec": lambda t: {"shape": (3, 2, 3, 3), "dtype": "float32", "layout": "NCHW"},
+    "Graph": lambda t: {"compute_type": "float32"},
     "Handle": lambda t: {
         "device": t.device,
         "stream": None,
@@ -447,7 +515,52 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "out": None,
         "reserve": None,
     },
-    "scale_tensor": lambda t: {"handle": t.handle, "y": t.y, "alpha": 2.0},
+    "instance_normalization_backward": lambda t: _normalizing_backward(
+        t, t.per_channel, t.per_plane
+    ),
+    "instance_normalization_forward": lambda t: _normalizing(t, t.per_channel),
+    "layer_normalization_backward": lambda t: _normalizing_backward(t, t.per_value, t.per_image),
+    "layer_normalization_forward": lambda t: _normalizing(t, t.per_value),
+    "matmul": lambda t: {
+        "handle": t.handle,
+        "a": t.matrix,
+        "b": t.matrix,
+        "bias": t.matrix,
+        "activation": "gelu",
+        "dtype": "float32",
+        "out": None,
+        "workspace_limit": "1 MiB",
+    },
+    "rms_normalization_backward": lambda t: {
+        name: value
+        for name, value in _normalizing_backward(t, t.per_value, t.per_image).items()
+        if name != "mean"
+    },
+    "rms_normalization_forward": lambda t: _normalizing(t, t.per_value),
+    "scaled_dot_product_attention_backward": lambda t: {
+        "handle": t.handle,
+        **dict.fromkeys(("q", "k", "v", "o", "do"), t.rows),
+        "stats": t.row_sums,
+        "scale": 0.5,
+        "causal": True,
+        "out": None,
+        "workspace_limit": "1 MiB",
+    },
+    "scaled_dot_product_attention_forward": lambda t: {
+        "handle": t.handle,
+        **dict.fromkeys("qkv", t.rows),
+        "scale": 0.5,
+        "causal": True,
+        "bias": t.rows,
+        "return_stats": True,
+        "out": None,
+        "workspace_limit": "1 MiB",
+    },
+    "scale_tensor": lambda t: {
+        "handle": t.handle,
+        "y": t.handle.zeros((2, 3, 5, 4)),  # what comes out is closed
+        "alpha": 2.0,
+    },
     "transform_filter": lambda t: {
         "handle": t.handle,
         "w": t.w,
@@ -534,6 +647,9 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.DropoutState: lambda t: t.dropout,
     dnn.Engine: lambda t: dnn.Engine(1, {"tile_size": 1}),
     dnn.FilterSpec: lambda t: dnn.FilterSpec((3, 2, 3, 3)),
+    dnn.Graph: lambda t: t.graph,
+    dnn.GraphPlan: lambda t: t.product_plan,
+    dnn.GraphTensor: lambda t: t.graph.tensor("images"),
     dnn.Handle: lambda t: t.handle,
     dnn.ModelTuning: lambda t: dnn.ModelTuning(()),
     dnn.OperationPlan: lambda t: t.layer_plan,
@@ -555,11 +671,105 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.TuningPolicy: lambda t: dnn.TuningPolicy(),
     dnn.Workspace: lambda t: t.handle.workspace,
 }
+# Methods that need another object than the others of the class.
+INSTANCES_OF_METHODS: dict[str, Callable[[Things], Any]] = {"Graph.plan": lambda t: t.product()}
 # what a call takes by place, in any number
 OPERANDS: dict[str, Callable[[Things], tuple[Any, ...]]] = {
     "ConvolutionPlan.__call__": lambda t: (t.x, t.w),
+    "GraphPlan.__call__": lambda t: tuple(
+        t.handle.zeros(shape) for shape in ((1, 8, 8), (1, 8, 8), (1, 1, 8))
+    ),
     "OperationPlan.__call__": lambda t: (t.x,),
 }
+_IMAGES = {"x": "images"}
+# What methods of a graph take by name: a text is the name of a tensor where a tensor is taken.
+_GRAPH_ARGUMENTS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(
+        (
+            *("abs", "elu", "erf", "exp", "gelu", "gen_stats", "identity", "log", "reciprocal"),
+            *("relu", "rsqrt", "sigmoid", "softmax", "softmax_with_stats", "softplus", "sqrt"),
+            *("swish", "tanh", "transposed"),
+        ),
+        _IMAGES,
+    ),
+    "as_tensor": {"value": 2.5},
+    "causal": {"scores": "square"},
+    "convolution_backward_data": {"w": "filters", "dy": "slopes", "shape": (2, 2, 7, 6)},
+    "convolution_backward_filter": {"x": "images", "dy": "slopes", "shape": (3, 2, 1, 1)},
+    "convolution_forward": {"x": "images", "w": "filters"},
+    "div": {"x": "images", "b": 3.0},
+    "from_json": {"text": dnn.Graph().to_json()},
+    "from_plain": {"plain": dnn.Graph().to_plain()},
+    "index": {"x": "images", "axis": -1},
+    "matmul": {"a": "square", "b": "images"},
+    "normalization_backward": {
+        "mode": "INSTANCE",
+        "dy": "images",
+        "x": "images",
+        "scale": "scale",
+        "mean": "statistics",
+        "inv_variance": "statistics",
+    },
+    "normalization_forward": {"mode": "INSTANCE", "x": "images", "scale": "scale", "bias": "scale"},
+    "pointwise": {"mode": "ADD", "x": "images", "b": "scale"},
+    "reduce": {"operator": "ADD", "x": "images", "axes": (2, -1)},
+    "resample_forward": {
+        "mode": "MAXPOOL",
+        "x": "images",
+        "window": (2, 2),
+        "stride": (1, 2),
+        "padding": ((0, 1), (1, 0)),
+    },
+    "reshape": {"x": "images", "shape": (4, 20)},
+    "tensor": {"name": 0},
+    "view": {"tensor": "images", "shape": (2, 2, 4, 5), "strides": (40, 20, 1, 4)},
+    "virtual": {"shape": (2, 3)},
+}
+_TAKE_TENSORS = {
+    "a",
+    "b",
+    "bias",
+    "dy",
+    "inv_variance",
+    "mean",
+    "scale",
+    "scores",
+    "tensor",
+    "w",
+    "x",
+}
+
+
+def _graph_arguments(things: Things, name: str) -> dict[str, Any]:
+    """Return the arguments of a method of a graph, which may be called again and again."""
+    graph = things.graph
+    if name == "plan":
+        return {"handle": things.handle}
+    if name in ("input", "scalar"):
+        more = {"shape": (2, 3)} if name == "input" else {"value": 1.5}
+        return {"name": f"new_{len(graph.tensors)}", **more}
+    if name == "output":
+        tensor = graph.exp(graph.tensor("images"))
+        return {"name": f"new_{len(graph.tensors)}", "tensor": tensor}
+    if name == "where":
+        images = graph.tensor("images")
+        return {"mask": images >= 0, "x": images, "other": -1.0}
+    if name == "node":
+        return {
+            "kind": "RESHAPE",
+            "attributes": {},
+            "reads": {"xdesc": graph.tensor("images")},
+            "writes": {"ydesc": graph.virtual((4, 20))},
+        }
+    return {
+        argument: graph.tensor(value)
+        if argument in _TAKE_TENSORS and isinstance(value, str)
+        else value
+        for argument, value in _GRAPH_ARGUMENTS[name].items()
+    }
+
+
+GRAPH_METHODS = (*_GRAPH_ARGUMENTS, "input", "node", "output", "plan", "scalar", "where")
 # what a call takes by name
 NAMED_OPERANDS: dict[str, Callable[[Things], dict[str, Any]]] = {
     "AttentionPlan.__call__": lambda t: {
@@ -572,6 +782,7 @@ NAMED_OPERANDS: dict[str, Callable[[Things], dict[str, Any]]] = {
         "label_lengths": [1, 1],
         "input_lengths": [4, 3],
     },
+    **{f"Graph.{name}": partial(_graph_arguments, name=name) for name in GRAPH_METHODS},
 }
 CALLED = {"__call__", "__setitem__"}
 KEYED = {
@@ -610,7 +821,7 @@ class Subject(NamedTuple):
     by_place: tuple[Any, ...] = ()
 
 
-VERBS = ("plan", "problem", "find", "heuristic")
+VERBS = ("plan", "graph", "problem", "find", "heuristic")
 
 
 def public_names() -> Iterator[str]:
@@ -682,7 +893,7 @@ def subject(things: Things, name: str) -> Subject:
 
 def _method(things: Things, name: str) -> Subject:
     kind, method = METHODS[name]
-    bound = getattr(INSTANCES[kind](things), method)
+    bound = getattr(INSTANCES_OF_METHODS.get(name, INSTANCES[kind])(things), method)
     named = {*inspect.signature(bound).parameters}
     if name in OPERANDS:
         return Subject(bound, {}, OPERANDS[name](things))

@@ -51,6 +51,8 @@ MADE_FOR_YOU = {
     "RNNTrainingOutput",
     "WeightLayout",
     "WeightPlace",
+    "GraphPlan",
+    "GraphTensor",
     "ListedProblem",
     "ModelTuning",
     "SkippedNode",
@@ -84,12 +86,24 @@ CONVOLUTIONS = {
     "convolution_forward",
     "convolution_transpose",
 }
+# What is written as a graph, which takes the place of a problem.
+GRAPHS = {
+    "instance_normalization_backward",
+    "instance_normalization_forward",
+    "layer_normalization_backward",
+    "layer_normalization_forward",
+    "matmul",
+    "rms_normalization_backward",
+    "rms_normalization_forward",
+    "scaled_dot_product_attention_backward",
+    "scaled_dot_product_attention_forward",
+}
 # Where there is a choice of algorithms: they are ranked, and searched.
 CHOOSING = {*CONVOLUTIONS, "rnn_forward"}
 VERBS = [
     (name, verb)
     for name in FUNCTIONS
-    for verb in ("plan", "problem", "find", "heuristic")
+    for verb in ("plan", "graph", "problem", "find", "heuristic")
     if hasattr(getattr(dnn, name), verb)
 ]
 # What constructors take through **options.
@@ -106,6 +120,11 @@ OPERANDS = {
     "fold_batch_normalization": "w bias scale shift mean var epsilon",
     "capture": "handle",
     "ctc_loss": "handle x labels label_lengths input_lengths ctc",
+    "instance_normalization_backward": "handle dy x scale mean inv_variance",
+    "instance_normalization_forward": "handle x scale bias",
+    "layer_normalization_backward": "handle dy x scale mean inv_variance",
+    "layer_normalization_forward": "handle x scale bias",
+    "matmul": "handle a b",
     "multi_head_attention_backward_data": "handle reserve dy",
     "multi_head_attention_backward_weights": "handle reserve",
     "multi_head_attention_forward": "handle spec weights q k v",
@@ -114,9 +133,13 @@ OPERANDS = {
     "record_problems": "",
     "trace": "",
     "tune_model": "problems",
+    "rms_normalization_backward": "handle dy x scale inv_variance",
+    "rms_normalization_forward": "handle x scale",
     "rnn_backward_data": "handle reserve dy dhy dcy",
     "rnn_backward_weights": "handle reserve",
     "rnn_forward": "handle spec weights x hx cx",
+    "scaled_dot_product_attention_backward": "handle q k v o do stats",
+    "scaled_dot_product_attention_forward": "handle q k v",
 }
 
 
@@ -157,7 +180,7 @@ def section(doc, title):
 
 def documented(doc, title="Parameters"):
     """The names that a section speaks of: `a, b : int` and plain `a, b` lines at the margin."""
-    heads = re.findall(r"^(\w[\w, ]*?)(?: :.*)?$", section(doc, title) or "", re.M)
+    heads = re.findall(r"^(?:\*\*)?(\w[\w, ]*?)(?: :.*)?$", section(doc, title) or "", re.M)
     return {name.strip() for head in heads for name in head.split(",")}
 
 
@@ -254,8 +277,9 @@ def test_classes_document_what_they_are_made_of(name):
             own = {item.name for item in dataclasses.fields(kind)} - inherited
             assert documented(kind.__doc__, "Attributes") == own
         return
-    expected = {p.name for p in parameters(kind) if p.kind is not p.VAR_KEYWORD}
-    expected |= THROUGH_OPTIONS.get(name, set())
+    expected = {p.name for p in parameters(kind)}
+    if name in THROUGH_OPTIONS:
+        expected = expected - {"options"} | THROUGH_OPTIONS[name]
     assert documented(kind.__doc__) == expected
     assert expected
 
@@ -328,6 +352,7 @@ def test_which_verbs_there_are():
     operations = {name for name in NAMES if isinstance(getattr(dnn, name), OperationFunction)}
     assert by_verb == {
         "plan": operations,
+        "graph": GRAPHS,
         "problem": operations,
         "find": CHOOSING,
         "heuristic": CHOOSING,
@@ -348,7 +373,7 @@ def test_a_verb_has_the_signature_of_its_operation(name, verb):
     refused = {"workspace"}
     if verb != "plan" and name in CHOOSING:
         refused |= {"algorithm", "interface", "replay"}
-    if verb in ("problem", "heuristic"):
+    if verb in ("problem", "graph", "heuristic"):
         refused |= {"workspace_limit"}
     if verb in ("problem", "heuristic") and name == "rnn_forward":
         refused |= {"out", "reserve"}
@@ -358,7 +383,7 @@ def test_a_verb_has_the_signature_of_its_operation(name, verb):
         (chosen,) = [each for each in found if each.name == "algorithms"]
         found.remove(chosen)
         own = [each for each in own if each in found]
-    assert found == (own[1:] if verb == "problem" else own)
+    assert found == (own[1:] if verb in ("graph", "problem") else own)
     assert (ask.__name__, ask.__qualname__) == (verb, f"{name}.{verb}")
     assert ask.__module__ == function.__module__
 
@@ -379,6 +404,7 @@ def test_a_verb_says_what_it_returns(name, verb):
     plan = {"rnn_forward": "RNNPlan", **dict.fromkeys(CONVOLUTIONS, "ConvolutionPlan")}
     allowed = {
         "plan": plan.get(name, returned if returned.endswith("Plan") else "OperationPlan"),
+        "graph": "Graph",
         "problem": "Problem",
         "find": "AlgorithmTable",
         "heuristic": "AlgorithmTable",

@@ -90,8 +90,8 @@ def problems_from_onnx(
 
     Notes
     -----
-    Conv makes a `ConvolutionForwardProblem`, ConvTranspose a `ConvolutionBackwardDataProblem`, both
-    without their bias; LSTM, GRU and RNN make an `RNNForwardProblem` of one layer for inference.
+    Conv makes a problem of `convolution_forward`, ConvTranspose one of `convolution_backward_data`,
+    both without their bias; LSTM, GRU and RNN make one of `rnn_forward`, of one layer, for inference.
     Shapes come from ``onnx.shape_inference``.  Functions of the model are inlined.  Nodes inside
     If, Loop and Scan are listed too, once.
 
@@ -121,72 +121,104 @@ def problems_from_onnx(
     where, folder, proto = _read(onnx, model)
     _check(onnx, proto, where)
     unread = _drop_weights(onnx, proto.graph, folder)
-    why = "it uses other operator sets than the model"  # of functions that stay
-    try:
-        proto = onnx.inliner.inline_local_functions(proto) if proto.functions else proto
-    except Exception as error:  # onnx's own kinds have no common base
-        why = str(error)
+    why_not_inlined = "it uses other operator sets than the model"
+    if proto.functions:
+        try:
+            proto = onnx.inliner.inline_local_functions(proto)
+        except Exception as error:  # onnx's own kinds have no common base
+            why_not_inlined = str(error)
     with _refused_options():
         _give_sizes(onnx, proto.graph, where, batch, shapes)
     with refused_as(ArgumentError, f"{where} is not a valid ONNX model", Exception):
         proto = _with_shapes(onnx, proto)  # onnx's own kinds have no common base
-    found, functions = (
-        ProblemList(),
-        {(function.domain, function.name) for function in proto.functions},
+    functions = {(function.domain, function.name) for function in proto.functions}
+    walk = _Walk(onnx, kind, layouts, functions, why_not_inlined)
+    walk.add_graph(proto.graph, ChainMap(), "")
+    reasons = "; ".join(f"{tensor!r}: {reason}" for tensor, reason in sorted(unread.items()))
+    require(
+        not (walk.nodes_without_shape and reasons),
+        f"{where}: the shapes of {', '.join(walk.nodes_without_shape)} may depend on external "
+        f"data that cannot be read: {reasons}",
     )
-    unknown: list[str] = []  # what is skipped for want of a shape
+    return walk.problems
 
-    def walk(graph: Any, around: Known, prefix: str) -> int:
+
+class _Walk:
+    """A walk over a model's graph and those inside it, which lists what they ask for."""
+
+    def __init__(
+        self,
+        onnx: Any,
+        kind: DataType | None,
+        layouts: Any,
+        functions: set[tuple[str, str]],
+        why_not_inlined: str,
+    ) -> None:
+        self._onnx = onnx
+        self._kind = kind
+        self._layouts = layouts
+        self._functions = functions
+        self._why_not_inlined = why_not_inlined
+        self.problems = ProblemList()
+        self.nodes_without_shape: list[str] = []  # which are skipped for that
+
+    def add_graph(self, graph: Any, outer: Known, prefix: str) -> int:
         """Add what a graph and those in it ask for; return how many problems that are."""
         infos = [
             info
             for info in (*graph.input, *graph.value_info, *graph.output)
             if info.HasField("type")
         ]
-        # of the graph itself, before what is around it
-        known = around.new_child({each.name: each for each in (*infos, *graph.initializer)})
-        total = 0
-        for raw in graph.node:
-            values = [
-                each.t
-                for each in raw.attribute
-                if raw.op_type == "Constant" and each.name == "value"
-            ]
-            known.update(zip(raw.output, values, strict=False))
-            name = prefix + (raw.name or next(filter(None, raw.output), raw.op_type))
-            node = OnnxNode(onnx, raw, known, kind, layouts)
-            try:
-                is_left = (raw.domain, raw.op_type) in functions
-                require(not is_left, f"a function of the model that cannot be inlined: {why}")
-                if (problem := problem_of(node)) is not None:
-                    found.add(problem, name)
-                    total += 1
-            except ArgumentError as error:
-                skipped = SkippedNode(name, node.operation, str(error), node.open_axes)
-                found.skipped.append(skipped)
-                if node.lacks_shape:
-                    unknown.append(name)
-            found.notes.extend(f"{name}: {note}" for note in node.notes)
-            bodies = [
-                (a.name, body)
-                for a in raw.attribute
-                for body in (*[a.g] * a.HasField("g"), *a.graphs)
-            ]
-            if inside := sum(walk(body, known, f"{name}/{branch}/") for branch, body in bodies):
-                how = (
-                    "the problems of both branches are"
-                    if raw.op_type == "If"
-                    else "each problem of its body is"
-                )
-                found.notes.append(f"{name} ({node.operation}): {how} counted once")
-                total += inside
-        return total
+        # Names of the graph itself hide those of the graph around it.
+        tensors = outer.new_child({info.name: info for info in (*infos, *graph.initializer)})
+        return sum(self._add_node(node, tensors, prefix) for node in graph.node)
 
-    walk(proto.graph, ChainMap(), "")
-    reasons = "; ".join(f"{tensor!r}: {reason}" for tensor, reason in sorted(unread.items()))
-    may = f"may depend on external data that cannot be read: {reasons}"
-    require(not (unknown and reasons), f"{where}: the shapes of {', '.join(unknown)} {may}")
-    return found
+    def _add_node(self, proto: Any, tensors: Known, prefix: str) -> int:
+        """Add what a node and the graphs in it ask for; return how many problems that are."""
+        if proto.op_type == "Constant":
+            values = [attribute.t for attribute in proto.attribute if attribute.name == "value"]
+            tensors.update(zip(proto.output, values, strict=False))
+        name = prefix + (proto.name or next(filter(None, proto.output), proto.op_type))
+        node = OnnxNode(self._onnx, proto, tensors, self._kind, self._layouts)
+        count = self._add_problem(node, proto, name)
+        self.problems.notes.extend(f"{name}: {note}" for note in node.notes)
+        inner_count = 0
+        for branch, body in _bodies(proto):
+            inner_count += self.add_graph(body, tensors, f"{name}/{branch}/")
+        if inner_count:
+            counted = "each problem of its body is"
+            if proto.op_type == "If":
+                counted = "the problems of both branches are"
+            self.problems.notes.append(f"{name} ({node.operation}): {counted} counted once")
+        return count + inner_count
+
+    def _add_problem(self, node: OnnxNode, proto: Any, name: str) -> int:
+        """Add a node's problem, or note why there is none; return how many were added."""
+        try:
+            require(
+                (proto.domain, proto.op_type) not in self._functions,
+                f"a function of the model that cannot be inlined: {self._why_not_inlined}",
+            )
+            problem = problem_of(node)
+        except ArgumentError as error:
+            skipped = SkippedNode(name, node.operation, str(error), node.open_axes)
+            self.problems.skipped.append(skipped)
+            if node.lacks_shape:
+                self.nodes_without_shape.append(name)
+            return 0
+        if problem is None:
+            return 0
+        self.problems.add(problem, name)
+        return 1
+
+
+def _bodies(node: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the graphs inside a node, with the names of their attributes."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.name, attribute.g
+        for body in attribute.graphs:
+            yield attribute.name, body
 
 
 @contextmanager

@@ -1,0 +1,567 @@
+"""`GraphData`: an operation graph as data, without a handle and without a C call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from cudnnlite.arguments import instance_of, integer, integers, real_number, sequence, shown
+from cudnnlite.dtypes import AnyDtype, parse_dtype
+from cudnnlite.enums import DataType
+from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.node_attributes import TENSOR, attribute_value, attributes_of, parse_any_dtype
+from cudnnlite.graph.plain import graph_from_plain, graph_to_plain
+from cudnnlite.graph.records import Node, Shape, TensorRecord, packed_strides
+from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.layout import MAX_RANK, parse_shape, span
+from cudnnlite.texts import aligned, counted
+
+_MOST_TENSORS = 64  # of one attribute
+# Calls and plans have arguments of these names.
+_RESERVED_NAMES = ("operation", "out", "reserve", "self", "workSpace", "workspace")
+_HEADING = ("result", "operation", "operands", "attributes")
+
+
+class GraphTensor:
+    """A tensor of a graph: what an operation reads or computes.
+
+    It supports ``+ - * / @``, comparisons by ``< <= > >=``, and ``-x``; numbers become scalars that
+    are passed by value.  It belongs to one graph, whose methods make it.
+
+    Attributes
+    ----------
+    graph : Graph
+        Whose it is.
+    number : int
+        Its place among the graph's tensors.
+    """
+
+    __slots__ = ("graph", "number")
+    __array_ufunc__ = None  # NumPy's arrays and numbers leave operators with a tensor to it
+
+    def __init__(self, graph: Any, number: int) -> None:
+        self.graph = graph
+        self.number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GraphTensor, (self.graph, self.number)
+
+    @property
+    def record(self) -> TensorRecord:
+        """All that the graph knows of it."""
+        record: TensorRecord = self.graph.tensors[self.number]
+        return record
+
+    @property
+    def name(self) -> str:
+        """Its name, if it is in memory; otherwise empty."""
+        return self.record.name
+
+    @property
+    def shape(self) -> Shape:
+        """The size of each axis."""
+        return self.record.shape
+
+    @property
+    def strides(self) -> Shape:
+        """In elements."""
+        return self.record.strides
+
+    @property
+    def dtype(self) -> DataType:
+        """The data type of its values."""
+        return self.record.dtype
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def transposed(self, dtype: AnyDtype | None = None) -> GraphTensor:
+        """Swap the last two axes: another view of what is in memory, a RESHAPE of what is not."""
+        return self.graph.transposed(self, dtype)  # type: ignore[no-any-return]
+
+    def _pointwise(self, mode: str, other: object, *, reverse: bool = False) -> GraphTensor:
+        other_tensor = self.graph.as_tensor(other)
+        operands = (other_tensor, self) if reverse else (self, other_tensor)
+        return self.graph.pointwise(mode, *operands)  # type: ignore[no-any-return]
+
+    def __add__(self, other: object) -> GraphTensor:
+        return self._pointwise("ADD", other)
+
+    def __radd__(self, other: object) -> GraphTensor:
+        return self._pointwise("ADD", other)
+
+    def __sub__(self, other: object) -> GraphTensor:
+        return self._pointwise("SUB", other)
+
+    def __rsub__(self, other: object) -> GraphTensor:
+        return self._pointwise("SUB", other, reverse=True)
+
+    def __mul__(self, other: object) -> GraphTensor:
+        return self._pointwise("MUL", other)
+
+    def __rmul__(self, other: object) -> GraphTensor:
+        return self._pointwise("MUL", other)
+
+    def __truediv__(self, other: object) -> GraphTensor:
+        return self._pointwise("DIV", other)
+
+    def __rtruediv__(self, other: object) -> GraphTensor:
+        return self._pointwise("DIV", other, reverse=True)
+
+    def __matmul__(self, other: GraphTensor) -> GraphTensor:
+        return self.graph.matmul(self, other)  # type: ignore[no-any-return]
+
+    def __neg__(self) -> GraphTensor:
+        return self.graph.pointwise("NEG", self)  # type: ignore[no-any-return]
+
+    def __ge__(self, other: object) -> GraphTensor:
+        return self._pointwise("CMP_GE", other)
+
+    def __gt__(self, other: object) -> GraphTensor:
+        return self._pointwise("CMP_GT", other)
+
+    def __le__(self, other: object) -> GraphTensor:
+        return self._pointwise("CMP_LE", other)
+
+    def __lt__(self, other: object) -> GraphTensor:
+        return self._pointwise("CMP_LT", other)
+
+    def __repr__(self) -> str:
+        return f"<tensor {self.record}>"
+
+
+class GraphData:
+    """Tensors, and operations in the order in which they were added.
+
+    Parameters
+    ----------
+    compute_type : dtype
+        In which operations compute, and which tensors between them have, where nothing else is
+        said.
+
+    Attributes
+    ----------
+    compute_type : DataType
+        As given.
+    tensors : list of TensorRecord
+        All tensors.
+    nodes : list of Node
+        All operations.
+    """
+
+    def __init__(self, compute_type: AnyDtype = "float32") -> None:
+        self.compute_type = parse_dtype(compute_type, "compute_type")
+        self.tensors: list[TensorRecord] = []
+        self.nodes: list[Node] = []
+        self._is_frozen = False
+
+    # ------------------------------------------------------------------ tensors
+
+    def input(
+        self,
+        name: str,
+        shape: Iterable[int],
+        dtype: AnyDtype = "float32",
+        strides: Iterable[int] | None = None,
+    ) -> GraphTensor:
+        """Return a tensor that each call is given.
+
+        Parameters
+        ----------
+        name : str
+            By which a call takes it: an identifier that no other tensor has.
+        shape : iterable of int
+            The size of each axis.
+        dtype : dtype
+            Of its values.
+        strides : iterable of int, optional
+            In elements; those of C order, without gaps, if not given.
+
+        Raises
+        ------
+        ArgumentError
+            The message names the argument.
+        """
+        self._check_name(name)
+        sizes = parse_sizes(shape)
+        data_type = parse_dtype(dtype)
+        return self._add(TensorRecord(sizes, data_type, parse_strides(strides, sizes), name))
+
+    def scalar(self, name: str, value: float, dtype: AnyDtype = "float32") -> GraphTensor:
+        """Return a number that is passed by value with each call; its rank is that of what it meets."""
+        self._check_name(name)
+        number = real_number(value, "value")
+        return self._add(TensorRecord((), parse_dtype(dtype), (), name, number))
+
+    def output(
+        self,
+        name: str,
+        tensor: GraphTensor,
+        dtype: AnyDtype | None = None,
+        strides: Iterable[int] | None = None,
+    ) -> GraphTensor:
+        """Let a tensor be written to memory, and return it.
+
+        Parameters
+        ----------
+        name : str
+            By which a call returns it.
+        tensor : GraphTensor
+            What an operation of this graph computes.
+        dtype : dtype, optional
+            Of its values in memory; that which it has, if not given.
+        strides : iterable of int, optional
+            In elements; those of C order, without gaps, if not given.
+
+        Raises
+        ------
+        ArgumentError
+            The message names the argument.
+        """
+        self._check_name(name)
+        record = self._own(tensor, "tensor").record
+        if record.name:
+            raise ArgumentError(f"tensor is {record}, which is in memory already")
+        if tensor.number not in self._written_numbers():
+            raise ArgumentError(f"tensor is {record}, which no operation computes")
+        self._check_open()
+        self.tensors[tensor.number] = replace(
+            record,
+            name=name,
+            dtype=parse_dtype(record.dtype if dtype is None else dtype),
+            strides=parse_strides(strides, record.shape),
+        )
+        return tensor
+
+    def virtual(
+        self,
+        shape: Iterable[int],
+        dtype: AnyDtype | None = None,
+        strides: Iterable[int] | None = None,
+    ) -> GraphTensor:
+        """Return a tensor that is computed and never in memory, unless `output` says so."""
+        data_type = self.compute_type if dtype is None else parse_any_dtype(dtype)
+        sizes = parse_sizes(shape)
+        return self._add(TensorRecord(sizes, data_type, parse_strides(strides, sizes)))
+
+    def view(
+        self, tensor: GraphTensor, shape: Iterable[int], strides: Iterable[int]
+    ) -> GraphTensor:
+        """Return another view of a tensor in memory: the same name, other sizes and strides."""
+        record = self._own(tensor, "tensor").record
+        if not record.name or record.value is not None:
+            raise ArgumentError(f"tensor is {record}, which is not in memory")
+        sizes = parse_sizes(shape)
+        steps = parse_strides(strides, sizes)
+        elements = span(record.shape, record.strides)
+        if span(sizes, steps) > elements:
+            raise ArgumentError(
+                f"shape={sizes} with strides={steps} reaches behind the {elements} elements of {record}"
+            )
+        base = tensor.number if record.view_of is None else record.view_of
+        return self._add(replace(record, shape=sizes, strides=steps, view_of=base))
+
+    def tensor(self, name: str | int) -> GraphTensor:
+        """Return a tensor by its name or its number, of a graph that was read from a file for instance."""
+        numbers = {record.name: number for number, record in enumerate(self.tensors)}
+        if isinstance(name, str) and name and name in numbers:
+            views = [number for number, record in enumerate(self.tensors) if record.name == name]
+            return GraphTensor(self, views[0])
+        if not isinstance(name, str) and self.tensors:
+            return GraphTensor(self, integer(name, "name", 0, len(self.tensors) - 1))
+        names = ", ".join(name for name in numbers if name)
+        raise ArgumentError(f"name={shown(name)}; allowed: {names or 'none'}")
+
+    def as_tensor(self, value: object) -> GraphTensor:
+        """Return a tensor of this graph, or a number as a scalar; ArgumentError for anything else."""
+        if isinstance(value, GraphTensor):
+            return self._own(value, "tensor")
+        number = real_number(value, "value")
+        names = {record.name for record in self.tensors}
+        name = next(name for name in map("number_{}".format, count()) if name not in names)
+        return self.scalar(name, number)
+
+    def _own(self, tensor: GraphTensor, argument: str) -> GraphTensor:
+        """Return a tensor of this graph; ArgumentError for any other."""
+        instance_of(tensor, GraphTensor, argument)
+        if tensor.graph is not self:
+            raise ArgumentError(f"{argument} is {tensor.record}, a tensor of another graph")
+        return tensor
+
+    def _add(self, record: TensorRecord) -> GraphTensor:
+        self._check_open()
+        self.tensors.append(record)
+        return GraphTensor(self, len(self.tensors) - 1)
+
+    def _check_name(self, name: object) -> None:
+        if not isinstance(name, str) or not name.isidentifier() or name in _RESERVED_NAMES:
+            raise ArgumentError(
+                f"name={shown(name)}; needed: an identifier, none of {', '.join(_RESERVED_NAMES)}"
+            )
+        if any(record.name == name for record in self.tensors):
+            raise ArgumentError(f"name={name!r} is the name of another tensor of this graph")
+
+    def _check_open(self) -> None:
+        if self._is_frozen:
+            raise ArgumentError(
+                "the graph was hashed or planned, and does not change any more; copy.copy(graph) does"
+            )
+
+    # --------------------------------------------------------------- operations
+
+    def node(
+        self,
+        kind: str,
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        reads: Mapping[str, GraphTensor | Sequence[GraphTensor]],
+        writes: Mapping[str, GraphTensor],
+    ) -> GraphTensor | tuple[GraphTensor, ...]:
+        """Add any operation that cuDNN has, and return what it writes.
+
+        Parameters
+        ----------
+        kind : str
+            cuDNN's name without ``CUDNN_BACKEND_OPERATION_`` and ``_DESCRIPTOR``: "MATMUL".
+        attributes : mapping, optional
+            Numbers, names and data types by cuDNN's names in lower case, those of the descriptor
+            that configures the operation among them.
+        reads : mapping
+            A tensor for each attribute that takes one, or several of them where it takes several.
+        writes : mapping
+            The tensors that it computes, as `virtual` makes them.
+
+        Raises
+        ------
+        ArgumentError
+            No such kind or attribute; the message names what there is.
+
+        Examples
+        --------
+        >>> graph = dnn.Graph()
+        >>> x = graph.input("x", (1, 8, 8), "float16")
+        >>> y = graph.node("RESHAPE", reads={"xdesc": x}, writes={"ydesc": graph.virtual((1, 64, 1), "float16")})
+        >>> y.shape
+        (1, 64, 1)
+        """
+        attributes_of(kind)
+        values = _mapping({} if attributes is None else attributes, "attributes")
+        read = self._numbers_by_attribute(reads, "reads")
+        written = self._numbers_by_attribute(writes, "writes")
+        if not written:
+            raise ArgumentError(f"writes={shown(writes)}; needed: what {kind} computes")
+        for numbers in written.values():
+            for number in numbers:
+                if self.tensors[number].name:
+                    raise ArgumentError(
+                        f"writes has {self.tensors[number]}, which is in memory already"
+                    )
+        self._add_node(kind, values, read, written)
+        results = tuple(GraphTensor(self, numbers[0]) for numbers in written.values())
+        return results[0] if len(results) == 1 else results
+
+    def _add_node(
+        self,
+        kind: str,
+        attributes: Mapping[str, Any],
+        reads: Mapping[str, tuple[int, ...]],
+        writes: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        """Add an operation over tensors by their numbers; ArgumentError where they do not fit."""
+        self._check_open()
+        allowed = attributes_of(kind)
+        for name in (*attributes, *reads, *writes):
+            if name not in allowed:
+                raise ArgumentError(
+                    f"{kind} has no attribute {shown(name)}; allowed: {', '.join(allowed)}"
+                )
+        for name, numbers in (*reads.items(), *writes.items()):
+            _, type_of_value, takes_several = allowed[name]
+            if type_of_value != TENSOR or (len(numbers) != 1 and not takes_several):
+                needed = type_of_value if type_of_value != TENSOR else "one tensor"
+                raise ArgumentError(f"{kind}.{name} takes {needed}; {len(numbers)} tensors given")
+        if overlap := reads.keys() & writes.keys():
+            raise ArgumentError(f"{kind} reads and writes {', '.join(sorted(overlap))}")
+        # In cuDNN's order, so that graphs are equal in whichever order attributes were given.
+        node = Node(
+            kind,
+            tuple(
+                (name, attribute_value(kind, name, attributes[name]))
+                for name in allowed
+                if name in attributes
+            ),
+            tuple((name, reads[name]) for name in allowed if name in reads),
+            tuple((name, writes[name]) for name in allowed if name in writes),
+        )
+        self._check_order(node)
+        self._give_ranks(node)
+        self.nodes.append(node)
+
+    def _numbers_by_attribute(self, tensors: object, argument: str) -> dict[str, tuple[int, ...]]:
+        """Return the numbers of tensors by attributes; ArgumentError where they are none of this graph."""
+        numbers = {}
+        for name, group in _mapping(tensors, argument).items():
+            several = (group,)
+            if not isinstance(group, GraphTensor):
+                several = sequence(group, f"{argument}[{shown(name)}]", "a tensor", _MOST_TENSORS)
+            numbers[name] = tuple(self._own(tensor, argument).number for tensor in several)
+        return numbers
+
+    def _check_order(self, node: Node) -> None:
+        """Refuse an operation that reads what is not computed yet, or computes it again."""
+        computed = self._written_numbers()
+        for number in node.read_numbers:
+            record = self.tensors[number]
+            if not record.name and number not in computed:
+                raise ArgumentError(f"{node.kind} reads {record}, which no operation computes")
+        for number in node.written_numbers:
+            record = self.tensors[number]
+            is_fixed = record.value is not None or record.view_of is not None
+            if is_fixed or number in computed or number in node.read_numbers:
+                raise ArgumentError(f"{node.kind} writes {record}, which has its values already")
+
+    def _give_ranks(self, node: Node) -> None:
+        """Give scalars the rank of the tensors beside them."""
+        numbers = (*node.read_numbers, *node.written_numbers)
+        records = {number: self.tensors[number] for number in numbers}
+        scalars = {number: record for number, record in records.items() if record.value is not None}
+        ranks = [len(record.shape) for record in records.values() if record.value is None]
+        rank = max(ranks, default=1)
+        for record in scalars.values():
+            if record.shape and len(record.shape) != rank:
+                raise ArgumentError(
+                    f"{record} meets tensors of rank {len(record.shape)} and {rank}; make one for each"
+                )
+        for number, record in scalars.items():
+            ones = (1,) * rank
+            self.tensors[number] = replace(record, shape=ones, strides=ones)
+
+    def _written_numbers(self) -> set[int]:
+        return {number for node in self.nodes for number in node.written_numbers}
+
+    # ------------------------------------------------------------ what it consists of
+
+    @property
+    def inputs(self) -> dict[str, TensorRecord]:
+        """The tensors that each call is given, by name."""
+        written = self._written_numbers()
+        return {
+            record.name: record
+            for number, record in enumerate(self.tensors)
+            if record.name
+            and number not in written
+            and record.value is None
+            and record.view_of is None
+        }
+
+    @property
+    def outputs(self) -> dict[str, TensorRecord]:
+        """The tensors that each call writes, by name."""
+        written = self._written_numbers()
+        return {
+            record.name: record
+            for number, record in enumerate(self.tensors)
+            if record.name and number in written
+        }
+
+    @property
+    def scalars(self) -> dict[str, TensorRecord]:
+        """The numbers that are passed by value, by name."""
+        return {record.name: record for record in self.tensors if record.value is not None}
+
+    # ------------------------------------------------------------------- values
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        return graph_to_plain(self)
+
+    def to_json(self) -> str:
+        """Return it as text, by which it is also compared."""
+        return json.dumps(self.to_plain(), sort_keys=True)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Any:
+        """Return the graph that `to_plain` was called on; ArgumentError if it is none."""
+        return graph_from_plain(cls, plain)
+
+    @classmethod
+    def from_json(cls, text: str) -> Any:
+        """Return the graph that `to_json` was called on; ArgumentError if it is none."""
+        try:
+            plain = json.loads(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ArgumentError(f"text={shown(text)} is no JSON: {error}") from error
+        return cls.from_plain(plain)
+
+    def freeze(self) -> None:
+        """Let it not change any more."""
+        self._is_frozen = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).from_plain, (self.to_plain(),)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GraphData):
+            return NotImplemented
+        return self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        self.freeze()
+        return hash(self.to_json())
+
+    def rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield, for each operation: what it computes, its kind, what it reads, its attributes."""
+        for node in self.nodes:
+            kind, attributes = node.kind, dict(node.attributes)
+            if kind == "POINTWISE" and "mode" in attributes:
+                kind = attributes.pop("mode")
+            results = ", ".join(map(self._label, node.written_numbers))
+            operands = ", ".join(map(self._label, node.read_numbers))
+            details = ", ".join(f"{name}={value}" for name, value in attributes.items())
+            yield results, kind, operands, details
+
+    def _label(self, number: int) -> str:
+        """Return what a table calls a tensor; a view by another name than what it is a view of."""
+        record = self.tensors[number]
+        if not record.name:
+            return f"t{number}"
+        if record.view_of is None:
+            return record.name
+        base = self.tensors[record.view_of]
+        if record.shape == (*base.shape[:-2], base.shape[-1], base.shape[-2]):
+            return f"{record.name}ᵀ"
+        return f"{record.name} as {'x'.join(map(str, record.shape))}"
+
+    def __str__(self) -> str:
+        memory = [*self.inputs.values(), *self.outputs.values(), *self.scalars.values()]
+        lines = aligned([_HEADING, *self.rows()])
+        return "\n".join([*lines, "", *(f"  {record}" for record in memory)])
+
+    def __repr__(self) -> str:
+        reads, writes = ", ".join(self.inputs), ", ".join(self.outputs)
+        operations = counted(len(self.nodes), "operation")
+        return f"<{type(self).__name__} of {operations}: {reads} -> {writes}>"
+
+
+def _mapping(value: object, argument: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"{argument}={shown(value)} is not a mapping")
+    return value
+
+
+def parse_sizes(shape: Iterable[int]) -> Shape:
+    """Return the shape of a tensor of a graph; ArgumentError if it is none."""
+    return parse_shape(shape, batch_may_be_empty=False)
+
+
+def parse_strides(strides: Iterable[int] | None, shape: Shape) -> Shape:
+    """Return strides in elements, those of C order if none are given."""
+    if strides is None:
+        return packed_strides(shape)
+    steps = integers(strides, "strides", MAX_RANK)
+    return TensorSpec(shape, strides=steps).strides  # refuses what no tensor has

@@ -1,0 +1,581 @@
+"""`GraphFormulas`: the operations of a graph as methods with shapes and data types inferred."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cudnnlite._raw.enums import (
+    BackendNormFwdPhase,
+    BackendNormMode,
+    PaddingMode,
+    PointwiseMode,
+    ResampleMode,
+)
+from cudnnlite.arguments import instance_of, integer, integers, one_of, real_number, sequence, shown
+from cudnnlite.dtypes import AnyDtype
+from cudnnlite.enums import DataType, ReduceTensorOp, parse_enum
+from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.data import GraphData, GraphTensor, parse_sizes, parse_strides
+from cudnnlite.graph.records import Shape
+from cudnnlite.specs import ConvolutionSpec
+from cudnnlite.specs.layout import MAX_RANK
+
+_TWO_OPERANDS = frozenset(
+    {"ADD", "ADD_SQUARE", "ATAN2", "DIV", "FLOOR_MOD", "MAX", "MIN", "MOD", "MUL", "POW", "SUB"}
+)
+_LOGICAL = ("CMP_", "LOGICAL_")
+
+
+class Normalized(NamedTuple):
+    """What a normalisation computes; what a training pass alone has is None elsewhere."""
+
+    y: GraphTensor
+    mean: GraphTensor | None
+    inv_variance: GraphTensor | None
+
+
+class NormalizationGradients(NamedTuple):
+    """The gradients of a normalisation."""
+
+    dx: GraphTensor
+    dscale: GraphTensor
+    dbias: GraphTensor | None
+
+
+class GraphFormulas(GraphData):
+    """A graph with a method for each usual operation."""
+
+    # ---------------------------------------------------------------- pointwise
+
+    def pointwise(
+        self,
+        mode: PointwiseMode | str,
+        x: GraphTensor | float,
+        b: GraphTensor | float | None = None,
+        t: GraphTensor | None = None,
+        *,
+        dtype: AnyDtype | str | None = None,
+        precision: AnyDtype | str | None = None,
+        **attributes: Any,
+    ) -> GraphTensor:
+        """Add a pointwise operation; operands are broadcast as in NumPy, and have one rank.
+
+        Parameters
+        ----------
+        mode : PointwiseMode or str
+            Any that cuDNN has: "ADD", "EXP", "GELU_FWD", "BINARY_SELECT", "GEN_INDEX", ...
+        x, b, t : GraphTensor or float
+            One to three operands.  Of a backward mode (``*_BWD``) `x` is the forward operand and
+            `b` the gradient of the result.
+        dtype : dtype, optional
+            Of the result; the graph's compute type, bool for comparisons, int32 for indices, if
+            not given.
+        precision : dtype, optional
+            In which it is computed.
+        **attributes
+            Of cuDNN's descriptor: ``relu_upper_clip=6.0``, ``axis=2``, ...
+
+        Raises
+        ------
+        ArgumentError
+            The message names the argument.
+        """
+        name = parse_enum(PointwiseMode, mode, "mode").name
+        values = [value for value in (x, b, t) if value is not None]
+        needed = _operand_count(name)
+        if len(values) != needed:
+            raise ArgumentError(f"mode={name} takes {needed} operands; {len(values)} were given")
+        operands = [self.as_tensor(value) for value in values]
+        is_logical = name.startswith(_LOGICAL)
+        if dtype is None:
+            dtype = _result_type(name, self.compute_type)
+        if precision is None:
+            precision = DataType.BOOLEAN if is_logical else self.compute_type
+        result = self.virtual(self._broadcast(name, operands), dtype)
+        if name.endswith("_BWD"):
+            reads = {"dydesc": operands[1], "xdesc": operands[0]}
+            writes = {"dxdesc": result}
+        else:
+            reads = dict(zip(("xdesc", "bdesc", "tdesc"), operands, strict=False))
+            writes = {"ydesc": result}
+        configuration = {"mode": name, "math_prec": precision, **attributes}
+        self.node("POINTWISE", configuration, reads=reads, writes=writes)
+        return result
+
+    def _broadcast(self, name: str, operands: Sequence[GraphTensor]) -> Shape:
+        """Return the shape of a result; ArgumentError where operands do not fit together."""
+        shapes = [operand.shape for operand in operands if operand.record.value is None]
+        try:
+            if len(set(map(len, shapes))) > 1:
+                raise ValueError
+            return tuple(np.broadcast_shapes(*shapes))
+        except ValueError:
+            listed = ", ".join(map(str, shapes))
+            raise ArgumentError(
+                f"{name} of shapes {listed}: they have one rank, and sizes that are equal or 1"
+            ) from None
+
+    def exp(self, x: GraphTensor) -> GraphTensor:
+        """Return e**x."""
+        return self.pointwise("EXP", x)
+
+    def log(self, x: GraphTensor) -> GraphTensor:
+        """Return the natural logarithm."""
+        return self.pointwise("LOG", x)
+
+    def sqrt(self, x: GraphTensor) -> GraphTensor:
+        """Return the square root."""
+        return self.pointwise("SQRT", x)
+
+    def rsqrt(self, x: GraphTensor) -> GraphTensor:
+        """Return one over the square root."""
+        return self.pointwise("RSQRT", x)
+
+    def reciprocal(self, x: GraphTensor) -> GraphTensor:
+        """Return 1 / x."""
+        return self.pointwise("RECIPROCAL", x)
+
+    def abs(self, x: GraphTensor) -> GraphTensor:
+        """Return the absolute value."""
+        return self.pointwise("ABS", x)
+
+    def erf(self, x: GraphTensor) -> GraphTensor:
+        """Return the error function."""
+        return self.pointwise("ERF", x)
+
+    def identity(self, x: GraphTensor, dtype: AnyDtype | None = None) -> GraphTensor:
+        """Return x, in another data type where one is given."""
+        return self.pointwise("IDENTITY", x, dtype=dtype)
+
+    def div(
+        self, x: GraphTensor, b: GraphTensor | float, dtype: AnyDtype | None = None
+    ) -> GraphTensor:
+        """Return x / b, in a data type where one is given."""
+        return self.pointwise("DIV", x, b, dtype=dtype)
+
+    def relu(
+        self, x: GraphTensor, *, negative_slope: float = 0.0, upper: float = math.inf
+    ) -> GraphTensor:
+        """Return max(x, 0), at most `upper`; leaky with a `negative_slope`."""
+        attributes: dict[str, Any] = {}
+        if negative_slope:
+            attributes["relu_lower_clip_slope"] = negative_slope
+        if upper != math.inf:
+            attributes["relu_upper_clip"] = upper
+        return self.pointwise("RELU_FWD", x, **attributes)
+
+    def gelu(self, x: GraphTensor, *, approximate: bool = False) -> GraphTensor:
+        """Return x times the normal distribution of x, by tanh if `approximate`."""
+        return self.pointwise("GELU_APPROX_TANH_FWD" if approximate else "GELU_FWD", x)
+
+    def tanh(self, x: GraphTensor) -> GraphTensor:
+        """Return the hyperbolic tangent."""
+        return self.pointwise("TANH_FWD", x)
+
+    def sigmoid(self, x: GraphTensor) -> GraphTensor:
+        """Return 1 / (1 + exp(-x))."""
+        return self.pointwise("SIGMOID_FWD", x)
+
+    def elu(self, x: GraphTensor, alpha: float = 1.0) -> GraphTensor:
+        """Return x above 0, alpha * (exp(x) - 1) below."""
+        return self.pointwise("ELU_FWD", x, elu_alpha=alpha)
+
+    def swish(self, x: GraphTensor, beta: float = 1.0) -> GraphTensor:
+        """Return x * sigmoid(beta * x)."""
+        return self.pointwise("SWISH_FWD", x, swish_beta=beta)
+
+    def softplus(self, x: GraphTensor, beta: float = 1.0) -> GraphTensor:
+        """Return log(1 + exp(beta * x)) / beta."""
+        return self.pointwise("SOFTPLUS_FWD", x, softplus_beta=beta)
+
+    def where(self, mask: GraphTensor, x: GraphTensor, other: GraphTensor | float) -> GraphTensor:
+        """Return `x` where a mask is true, `other` elsewhere."""
+        return self.pointwise("BINARY_SELECT", x, other, mask)
+
+    def index(self, x: GraphTensor, axis: int) -> GraphTensor:
+        """Return, for each value of `x`, its place along an axis, as int32."""
+        rank = self._own(x, "x").rank
+        place = integer(axis, "axis", -rank, rank - 1) % rank
+        return self.pointwise("GEN_INDEX", x, axis=place)
+
+    def causal(self, scores: GraphTensor, masked: float = -math.inf) -> GraphTensor:
+        """Return scores with those behind the diagonal masked: of steps that are yet to come."""
+        self._check_rank(scores, "scores", 2)
+        row = self.index(scores, -2)
+        column = self.index(scores, -1)
+        return self.where(row >= column, scores, masked)
+
+    # ------------------------------------------------ products, sums and views
+
+    def matmul(
+        self, a: GraphTensor, b: GraphTensor, *, compute_type: AnyDtype | None = None
+    ) -> GraphTensor:
+        """Return the matrix product of the last two axes, for each batch.
+
+        The axes before them are equal, or one is a multiple of the other: several heads of queries
+        that share one of keys.
+        """
+        first, second = self._check_rank(a, "a", 2), self._check_rank(b, "b", 2)
+        if first.rank != second.rank or first.shape[-1] != second.shape[-2]:
+            raise ArgumentError(
+                f"b has shape {second.shape}; needed beside a of shape {first.shape}: the same "
+                f"rank, and {first.shape[-1]} rows"
+            )
+        batch = []
+        for size, other in zip(first.shape[:-2], second.shape[:-2], strict=True):
+            if max(size, other) % min(size, other):
+                raise ArgumentError(f"b has shape {second.shape}; a has {first.shape}")
+            batch.append(max(size, other))
+        result = self.virtual((*batch, first.shape[-2], second.shape[-1]))
+        self.node(
+            "MATMUL",
+            {"comp_type": self.compute_type if compute_type is None else compute_type},
+            reads={"adesc": first, "bdesc": second},
+            writes={"cdesc": result},
+        )
+        return result
+
+    def reduce(
+        self, operator: ReduceTensorOp | str, x: GraphTensor, axes: int | Iterable[int] = -1
+    ) -> GraphTensor:
+        """Reduce axes to one value each: "ADD", "MAX", "MIN", "AVG", "AMAX", "NORM2", "MUL", ..."""
+        rank = self._own(x, "x").rank
+        listed = integers(axes, "axes", MAX_RANK) if isinstance(axes, Iterable) else (axes,)
+        places = {integer(axis, "axes", -rank, rank - 1) % rank for axis in listed}
+        if not places:
+            raise ArgumentError(f"axes={shown(axes)}; needed: one axis at least")
+        shape = tuple(1 if axis in places else size for axis, size in enumerate(x.shape))
+        result = self.virtual(shape)
+        name = parse_enum(ReduceTensorOp, operator, "operator").name
+        attributes = {"operator": name, "comp_type": self.compute_type}
+        self.node("REDUCTION", attributes, reads={"xdesc": x}, writes={"ydesc": result})
+        return result
+
+    def softmax(self, x: GraphTensor, dtype: AnyDtype | None = None) -> GraphTensor:
+        """Return exp(x) over its sum along the last axis, by five operations."""
+        return self.softmax_with_stats(x, dtype)[0]
+
+    def softmax_with_stats(
+        self, x: GraphTensor, dtype: AnyDtype | None = None
+    ) -> tuple[GraphTensor, GraphTensor]:
+        """Return the softmax along the last axis, and the logarithm of the sum of exp(x)."""
+        largest = self.reduce("MAX", x)
+        powers = self.exp(x - largest)
+        total = self.reduce("ADD", powers)
+        stats = largest + self.log(total)
+        return self.div(powers, total, dtype=dtype), stats
+
+    def transposed(self, x: GraphTensor, dtype: AnyDtype | None = None) -> GraphTensor:
+        """Swap the last two axes: another view of what is in memory, a RESHAPE of what is not.
+
+        That of a virtual tensor has another data type where one is given.
+        """
+        tensor = self._check_rank(x, "x", 2)
+        shape = (*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2])
+        strides = (*tensor.strides[:-2], tensor.strides[-1], tensor.strides[-2])
+        if tensor.name and dtype is None:
+            return self.view(tensor, shape, strides)
+        result = self.virtual(shape, tensor.dtype if dtype is None else dtype, strides)
+        self.node("RESHAPE", reads={"xdesc": tensor}, writes={"ydesc": result})
+        return result
+
+    def reshape(
+        self, x: GraphTensor, shape: Iterable[int], strides: Iterable[int] | None = None
+    ) -> GraphTensor:
+        """Return the same values in another shape."""
+        tensor, sizes = self._own(x, "x"), parse_sizes(shape)
+        if math.prod(sizes) != math.prod(tensor.shape):
+            raise ArgumentError(
+                f"shape={sizes}; needed: {math.prod(tensor.shape)} values, as x of shape {tensor.shape} has"
+            )
+        result = self.virtual(sizes, tensor.dtype, parse_strides(strides, sizes))
+        self.node("RESHAPE", reads={"xdesc": x}, writes={"ydesc": result})
+        return result
+
+    # ----------------------------------------------------------- normalisation
+
+    def normalization_forward(
+        self,
+        mode: BackendNormMode | str,
+        x: GraphTensor,
+        scale: GraphTensor,
+        bias: GraphTensor | None = None,
+        *,
+        epsilon: float = 1e-5,
+        training: bool = False,
+    ) -> Normalized:
+        """Add a normalisation: "LAYER", "RMS", "INSTANCE".
+
+        Parameters
+        ----------
+        mode : BackendNormMode or str
+            Over which axes: those in which `scale` has the size of `x` are normalised by "LAYER"
+            and "RMS", the spatial ones by "INSTANCE".
+        x, scale, bias : GraphTensor
+            Of one rank; `scale` and `bias` have size 1 along the other axes.
+        epsilon : float
+            Added to the variance.
+        training : bool
+            Whether mean and inverse deviation are computed for the backward pass.
+        """
+        name = parse_enum(BackendNormMode, mode, "mode").name
+        self._check_same_rank(x=x, scale=scale)
+        real_number(epsilon, "epsilon")
+        one_of(training, "training", True, False)
+        y = self.virtual(x.shape, x.dtype)
+        phase = BackendNormFwdPhase.TRAINING if training else BackendNormFwdPhase.INFERENCE
+        reads = {"xdesc": x, "scale_desc": scale, "epsilon_desc": self.as_tensor(epsilon)}
+        if bias is not None:
+            reads["bias_desc"] = bias
+        writes = {"ydesc": y}
+        mean = inv_variance = None
+        if training:
+            shape = _statistics_shape(name, x.shape, scale.shape)
+            inv_variance = writes["inv_variance_desc"] = self.virtual(shape)
+            if name != "RMS":
+                mean = writes["mean_desc"] = self.virtual(shape)
+        attributes = {"mode": name, "phase": phase.name}
+        self.node("NORM_FORWARD", attributes, reads=reads, writes=writes)
+        return Normalized(y, mean, inv_variance)
+
+    def normalization_backward(
+        self,
+        mode: BackendNormMode | str,
+        dy: GraphTensor,
+        x: GraphTensor,
+        scale: GraphTensor,
+        mean: GraphTensor | None,
+        inv_variance: GraphTensor,
+        *,
+        has_bias: bool = True,
+    ) -> NormalizationGradients:
+        """Add the gradients of a normalisation, from what its training pass computed."""
+        name = parse_enum(BackendNormMode, mode, "mode").name
+        self._check_same_rank(x=x, dy=dy, scale=scale)
+        one_of(has_bias, "has_bias", True, False)
+        reads = {"dydesc": dy, "xdesc": x, "scale_desc": scale, "inv_variance_desc": inv_variance}
+        if mean is not None:
+            reads["mean_desc"] = mean
+        dx = self.virtual(x.shape, x.dtype)
+        dscale = self.virtual(scale.shape)
+        writes = {"dxdesc": dx, "dscale_desc": dscale}
+        dbias = None
+        if has_bias:
+            dbias = writes["dbias_desc"] = self.virtual(scale.shape)
+        self.node("NORM_BACKWARD", {"mode": name}, reads=reads, writes=writes)
+        return NormalizationGradients(dx, dscale, dbias)
+
+    def gen_stats(self, x: GraphTensor) -> tuple[GraphTensor, GraphTensor]:
+        """Return the sum and the sum of squares of each channel."""
+        tensor = self._check_rank(x, "x", 2)
+        shape = (1, tensor.shape[1], *(1,) * (tensor.rank - 2))
+        total, squares = self.virtual(shape), self.virtual(shape)
+        self.node(
+            "GEN_STATS",
+            {"mode": "SUM_SQSUM", "math_prec": self.compute_type},
+            reads={"xdesc": x},
+            writes={"sumdesc": total, "sqsumdesc": squares},
+        )
+        return total, squares
+
+    # ---------------------------------------------------- convolution, pooling
+
+    def convolution_forward(
+        self, x: GraphTensor, w: GraphTensor, conv: ConvolutionSpec | None = None
+    ) -> GraphTensor:
+        """Return the convolution of images with a filter; padding may differ at the two ends."""
+        spec = _convolution(conv)
+        self._check_same_rank(x=x, w=w)
+        shape = spec.output_shape(x.shape, w.shape)
+        return self._convolution("FORWARD", spec, {"x": x, "w": w}, "y", shape)
+
+    def convolution_backward_data(
+        self,
+        w: GraphTensor,
+        dy: GraphTensor,
+        shape: Iterable[int],
+        conv: ConvolutionSpec | None = None,
+    ) -> GraphTensor:
+        """Return the gradient of the images, which have a shape."""
+        spec, sizes = _convolution(conv), parse_sizes(shape)
+        self._check_same_rank(w=w, dy=dy)
+        _check_gradient(spec, sizes, w.shape, dy.shape)
+        return self._convolution("BACKWARD_DATA", spec, {"w": w, "dy": dy}, "dx", sizes)
+
+    def convolution_backward_filter(
+        self,
+        x: GraphTensor,
+        dy: GraphTensor,
+        shape: Iterable[int],
+        conv: ConvolutionSpec | None = None,
+    ) -> GraphTensor:
+        """Return the gradient of the filter, which has a shape."""
+        spec, sizes = _convolution(conv), parse_sizes(shape)
+        self._check_same_rank(x=x, dy=dy)
+        _check_gradient(spec, x.shape, sizes, dy.shape)
+        return self._convolution("BACKWARD_FILTER", spec, {"x": x, "dy": dy}, "dw", sizes)
+
+    def _convolution(
+        self,
+        direction: str,
+        conv: ConvolutionSpec,
+        reads: dict[str, GraphTensor],
+        written: str,
+        shape: Shape,
+    ) -> GraphTensor:
+        for argument, tensor in reads.items():
+            if self._check_rank(tensor, argument, 3).rank != len(shape):
+                raise ArgumentError(
+                    f"shape={shape}; {argument} has shape {tensor.shape}, of another rank"
+                )
+        spatial = len(shape) - 2
+        (_, stride, dilation), pads = conv.steps(spatial), conv.pads(spatial)
+        before, behind = zip(*pads, strict=True)
+        result = self.virtual(shape)
+        attributes = {
+            "comp_type": self.compute_type,
+            "conv_mode": conv.mode.name,
+            "dilations": dilation,
+            "filter_strides": stride,
+            "pre_paddings": before,
+            "post_paddings": behind,
+            "spatial_dims": spatial,
+            "alpha": 1.0,
+            "beta": 0.0,
+        }
+        self.node(f"CONVOLUTION_{direction}", attributes, reads=reads, writes={written: result})
+        return result
+
+    def resample_forward(
+        self,
+        mode: ResampleMode | str,
+        x: GraphTensor,
+        window: Iterable[int],
+        *,
+        stride: Iterable[int],
+        padding: Iterable[tuple[int, int]],
+        padding_mode: PaddingMode | str = "NEG_INF",
+        ceil_mode: bool = False,
+    ) -> GraphTensor:
+        """Return a pooling: "MAXPOOL", "AVGPOOL_INCLUDE_PADDING", "AVGPOOL_EXCLUDE_PADDING".
+
+        `padding` is a pair an axis, and may differ at the two ends; with `ceil_mode` a window that
+        is partly outside counts.
+        """
+        tensor = self._check_rank(x, "x", 3)
+        spatial = tensor.rank - 2
+        windows, strides = (
+            _per_axis(window, "window", spatial),
+            _per_axis(stride, "stride", spatial),
+        )
+        pads = _pads(padding, spatial)
+        one_of(ceil_mode, "ceil_mode", True, False)
+        sizes = []
+        for axis, size in enumerate(tensor.shape[2:]):
+            before, after = pads[axis]
+            covered = size + before + after - windows[axis]
+            if covered < 0:
+                raise ArgumentError(f"window={windows} is larger than x of shape {tensor.shape}")
+            if ceil_mode:
+                missing = -covered % strides[axis]
+                pads[axis] = (before, after + missing)
+                covered += missing
+            sizes.append(covered // strides[axis] + 1)
+        pre_paddings, post_paddings = zip(*pads, strict=True)
+        attributes = {
+            "mode": parse_enum(ResampleMode, mode, "mode"),
+            "comp_type": self.compute_type,
+            "spatial_dims": spatial,
+            "window_dims": windows,
+            "strides": strides,
+            "pre_paddings": pre_paddings,
+            "post_paddings": post_paddings,
+            "padding_mode": parse_enum(PaddingMode, padding_mode, "padding_mode"),
+            "nan_propagation": "PROPAGATE",
+            "alpha": 1.0,
+            "beta": 0.0,
+        }
+        result = self.virtual((*tensor.shape[:2], *sizes), tensor.dtype)
+        self.node("RESAMPLE_FWD", attributes, reads={"xdesc": tensor}, writes={"ydesc": result})
+        return result
+
+    # --------------------------------------------------------------- arguments
+
+    def _check_rank(self, tensor: GraphTensor, argument: str, least: int) -> GraphTensor:
+        """Return a tensor of this graph that has so many axes; ArgumentError for any other."""
+        if self._own(tensor, argument).rank < least:
+            raise ArgumentError(
+                f"{argument} has shape {tensor.shape}; needed: {least} axes at least"
+            )
+        return tensor
+
+    def _check_same_rank(self, **tensors: GraphTensor) -> None:
+        """Raise ArgumentError unless tensors are of this graph and of one rank, from 2 on."""
+        (first, x), *others = tensors.items()
+        self._check_rank(x, first, 2)
+        for argument, tensor in others:
+            if self._own(tensor, argument).rank != x.rank:
+                raise ArgumentError(
+                    f"{argument} has shape {tensor.shape}; needed: the rank of {first}, {x.shape}"
+                )
+
+
+def _per_axis(values: Iterable[int], argument: str, count: int) -> tuple[int, ...]:
+    """Return an integer from 1 on for each spatial axis."""
+    numbers = integers(values, argument, MAX_RANK)
+    if len(numbers) != count:
+        raise ArgumentError(f"{argument}={shown(values)}; needed: {count}, one a spatial axis")
+    return tuple(integer(number, argument) for number in numbers)
+
+
+def _pads(padding: object, count: int) -> list[tuple[int, int]]:
+    """Return the padding before and behind, for each spatial axis."""
+    pairs = [
+        integers(pair, "padding", 2)
+        for pair in sequence(padding, "padding", "a sequence of pairs", MAX_RANK)
+    ]
+    if len(pairs) != count or any(len(pair) != 2 for pair in pairs):
+        raise ArgumentError(
+            f"padding={shown(padding)}; needed: {count} pairs (before, behind), one a spatial axis"
+        )
+    return [(integer(pair[0], "padding", 0), integer(pair[1], "padding", 0)) for pair in pairs]
+
+
+def _operand_count(mode: str) -> int:
+    if mode == "BINARY_SELECT":
+        return 3
+    is_binary = mode in _TWO_OPERANDS or mode.startswith("CMP_") or mode.endswith("_BWD")
+    return 2 if is_binary or mode in ("LOGICAL_AND", "LOGICAL_OR") else 1
+
+
+def _result_type(mode: str, compute_type: DataType) -> DataType:
+    if mode.startswith(_LOGICAL):
+        return DataType.BOOLEAN
+    return DataType.INT32 if mode == "GEN_INDEX" else compute_type
+
+
+def _statistics_shape(mode: str, x: Shape, scale: Shape) -> Shape:
+    """Return the shape of mean and inverse deviation: 1 along the axes that are normalised."""
+    if mode == "INSTANCE":
+        return (*x[:2], *(1,) * (len(x) - 2))
+    return tuple(
+        1 if scale_size == size else size for size, scale_size in zip(x, scale, strict=True)
+    )
+
+
+def _check_gradient(conv: ConvolutionSpec, x: Shape, w: Shape, dy: Shape) -> None:
+    """Raise ArgumentError unless a gradient has the shape of the convolution's result."""
+    result = conv.output_shape(x, w)
+    if result != dy:
+        raise ArgumentError(f"dy has shape {dy}; the convolution of {x} with {w} has {result}")
+
+
+def _convolution(conv: ConvolutionSpec | None) -> ConvolutionSpec:
+    if conv is None:
+        return ConvolutionSpec()
+    spec: ConvolutionSpec = instance_of(conv, ConvolutionSpec, "conv")
+    return spec

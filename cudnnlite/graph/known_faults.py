@@ -1,0 +1,73 @@
+"""What cuDNN 9.19 computes wrongly, or less precisely than its engines say.
+
+Found on an H100 (2026-11-26).  Such graphs are refused, because the library reports success.
+"""
+
+from __future__ import annotations
+
+from cudnnlite.enums import DataType
+from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.records import Node, TensorRecord
+
+MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
+
+
+def why_wrong(graph: GraphData) -> str | None:
+    """Return why the numbers of a graph would be wrong, or None if no fault is known."""
+    for node in graph.nodes:
+        if node.kind == "RESAMPLE_FWD" and _pools_bfloat16_channels_last(graph, node):
+            return "cuDNN 9.19 pools bfloat16 with channels last wrongly; give channels first"
+    products = [node for node in graph.nodes if node.kind == "MATMUL"]
+    if len(products) != 2:
+        return None
+    queries = _operand(graph, products[0], "adesc")
+    keys, values = (_operand(graph, product, "bdesc") for product in products)
+    fault = why_float32_attention_is_wrong(queries.shape, keys.shape, values.shape)
+    return fault if values.dtype == DataType.FLOAT else None
+
+
+def why_float32_attention_is_wrong(
+    q: tuple[int, ...], k_transposed: tuple[int, ...], v: tuple[int, ...]
+) -> str | None:
+    """Return why attention of these shapes in float32 would be wrong, or None.
+
+    Heads that are too large were found by their numbers.  One query whose heads share those of the
+    keys leaves some of its output unwritten.
+    """
+    if max(k_transposed[-2], v[-1]) > MAX_FLOAT32_HEAD:
+        return (
+            f"cuDNN 9.19 computes attention in float32 wrongly where a head is larger than "
+            f"{MAX_FLOAT32_HEAD}; float16 and bfloat16 are right"
+        )
+    is_grouped = len(q) == 4 and q[1] != k_transposed[1]
+    if q[-2] == 1 and is_grouped:
+        return (
+            "cuDNN 9.19 computes attention of one query in float32 wrongly where heads of q share "
+            "one of k; float16 and bfloat16 are right, and two queries are"
+        )
+    return None
+
+
+def multiplies_in_tf32(graph: GraphData) -> bool:
+    """Whether a graph has a product of float32 matrices.
+
+    An engine without the numerical note of tensor cores had the same relative error as the others,
+    7e-4: none multiplies in full precision.
+    """
+    return any(
+        _operand(graph, node, name).dtype == DataType.FLOAT
+        for node in graph.nodes
+        if node.kind == "MATMUL"
+        for name in ("adesc", "bdesc")
+    )
+
+
+def _operand(graph: GraphData, node: Node, name: str) -> TensorRecord:
+    (number,) = dict(node.reads)[name]
+    return graph.tensors[number]
+
+
+def _pools_bfloat16_channels_last(graph: GraphData, node: Node) -> bool:
+    x = _operand(graph, node, "xdesc")
+    is_channels_last = x.strides[1] == 1 and x.shape[1] > 1
+    return x.dtype == DataType.BFLOAT16 and is_channels_last

@@ -1,0 +1,111 @@
+"""A graph as plain values: what JSON can hold, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from cudnnlite.arguments import integer, real_number, shown
+from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.node_attributes import parse_any_dtype, type_name
+from cudnnlite.graph.records import TensorRecord
+
+FORMAT = 1
+_NOT_FINITE = ("inf", "-inf", "nan")
+
+
+def graph_to_plain(graph: Any) -> dict[str, Any]:
+    """Return a `GraphData` as JSON can hold it: numbers that are not finite are texts."""
+    return {
+        "format": FORMAT,
+        "compute_type": type_name(graph.compute_type),
+        "tensors": [_plain_tensor(record) for record in graph.tensors],
+        "nodes": [
+            {
+                "kind": node.kind,
+                "attributes": {name: _plain(value) for name, value in node.attributes},
+                "reads": {name: list(numbers) for name, numbers in node.reads},
+                "writes": {name: list(numbers) for name, numbers in node.writes},
+            }
+            for node in graph.nodes
+        ],
+    }
+
+
+def graph_from_plain(kind: Any, plain: Any) -> Any:
+    """Return the graph, of a class derived from `GraphData`, that `graph_to_plain` was called on.
+
+    Raises
+    ------
+    ArgumentError
+        It is no such graph; the message says where it differs.
+    """
+    try:
+        if plain["format"] != FORMAT:
+            raise ValueError(f"its format is {plain['format']}; needed: {FORMAT}")
+        graph = kind(plain["compute_type"])
+        _add_tensors(graph, plain["tensors"])
+        for node in plain["nodes"]:
+            attributes = {name: _number(value) for name, value in node["attributes"].items()}
+            reads, writes = (_groups(graph, node[name]) for name in ("reads", "writes"))
+            graph._add_node(node["kind"], attributes, reads, writes)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        detail = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ArgumentError(f"{shown(plain)} is no graph: {detail}") from error
+    return graph
+
+
+def _plain_tensor(record: TensorRecord) -> dict[str, Any]:
+    return asdict(record) | {
+        "shape": list(record.shape),
+        "strides": list(record.strides),
+        "dtype": type_name(record.dtype),
+        "value": _plain(record.value),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    return value if is_finite else str(value)
+
+
+def _number(value: Any) -> Any:
+    """Return a number that is not finite where its text stands for it; anything else as it is."""
+    if isinstance(value, str) and value in _NOT_FINITE:
+        return float(value)
+    return value
+
+
+def _add_tensors(graph: Any, tensors: Sequence[Mapping[str, Any]]) -> None:
+    """Add tensors in their order, so that each has the number that operations know it by."""
+    for tensor in tensors:
+        name, value, view_of = (tensor[key] for key in ("name", "value", "view_of"))
+        shape, strides, dtype = (tensor[key] for key in ("shape", "strides", "dtype"))
+        if view_of is not None:
+            graph.view(_tensor(graph, view_of), shape, strides)
+        elif value is not None:
+            made = graph.scalar(name, real_number(_number(value), "value"), dtype)
+            if shape:
+                ones = (1,) * len(shape)
+                record = replace(made.record, shape=ones, strides=ones)
+                graph.tensors[made.number] = record
+        elif name:
+            graph.input(name, shape, dtype, strides)
+        else:
+            graph.virtual(shape, parse_any_dtype(dtype), strides)
+
+
+def _tensor(graph: Any, number: Any) -> Any:
+    return graph.tensor(integer(number, "view_of", 0, len(graph.tensors) - 1))
+
+
+def _groups(graph: Any, groups: Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
+    last = len(graph.tensors) - 1
+    return {
+        name: tuple(integer(number, name, 0, last) for number in numbers)
+        for name, numbers in groups.items()
+    }

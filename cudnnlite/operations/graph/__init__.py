@@ -1,0 +1,1 @@
+"""Operation graphs, and one-line operations on them."""

@@ -1,0 +1,175 @@
+"""`GraphFunction`: a public operation that is written as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
+
+from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.plans.function import OperationFunction
+from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.plans.operands import on_device, operand_spec, use
+from cudnnlite.specs import TensorSpec
+
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
+Formula = Callable[..., Graph]  # (specs by name, **options) -> the graph
+
+_GRAPH_DOC = """\
+Return the graph of `{name}`, as data: it can be printed, saved, changed and planned.
+
+Parameters
+----------
+others
+    As in `{name}`, without the handle; specs may stand for arrays.
+
+Returns
+-------
+Graph
+    Its inputs and outputs have the names of the arguments and results.
+
+Raises
+------
+ArgumentError
+    Specs that do not fit together; the message names the argument.
+"""
+_NO_PROBLEM_DOC = """\
+Raise ArgumentError: what is asked is a graph, which `{name}.graph` returns.
+
+Raises
+------
+ArgumentError
+    In any case.
+"""
+
+
+class GraphRequest(Generic[ResultT]):
+    """The arguments of one call of an operation that is written as a graph.
+
+    Parameters
+    ----------
+    handle : Handle or None
+        What runs it; None where only the graph is asked for.
+    name : str
+        The function's.
+    formula : callable
+        (specs, **options) -> the graph.
+    operands : mapping
+        Arrays, or specs where a plan or the graph is asked for, by name; None is left out.
+    options : mapping
+        Of the formula; hashable values.
+    results : sequence of str
+        Which outputs a call returns.
+    out : array, sequence of arrays, or None
+        What is written, in the order of `results`.
+    workspace_limit : int, str or None
+        The most workspace that a call may use.
+    """
+
+    def __init__(
+        self,
+        handle: Handle | None,
+        name: str,
+        formula: Formula,
+        operands: Mapping[str, Any],
+        options: Mapping[str, Any],
+        results: Sequence[str],
+        out: Any = None,
+        workspace_limit: int | str | None = None,
+    ) -> None:
+        self._handle: Any = handle
+        self._name = name
+        self._formula = formula
+        self._operands = {
+            argument: operand for argument, operand in operands.items() if operand is not None
+        }
+        self._options = dict(options)
+        self._results = tuple(results)
+        self._out = out
+        self._workspace_limit = workspace_limit
+
+    def graph(self) -> Graph:
+        """Return what is asked, as a graph."""
+        if self._workspace_limit is not None:
+            raise ArgumentError(
+                "workspace_limit is given to graph, which returns what is asked and not how it "
+                "is computed"
+            )
+        return self._make_graph()
+
+    def _make_graph(self) -> Graph:
+        specs = {
+            name: operand_spec(self._handle, operand, name)
+            for name, operand in self._operands.items()
+        }
+        return self._formula(specs, **self._options)
+
+    def problem(self) -> NoReturn:
+        """Raise ArgumentError: there is a graph instead."""
+        raise ArgumentError(f"{self._name} is a graph as data: {self._name}.graph(...) returns it")
+
+    def plan(self) -> GraphPlan:
+        """Decide and marshal the call once, for many of its kind."""
+        use(self._handle)
+        if self._out is not None:
+            raise ArgumentError("out is given to a plan; give it to the plan's calls")
+        return self._make_graph().plan(self._handle, workspace_limit=self._workspace_limit)
+
+    def run(self) -> ResultT:
+        """Compute, by the plan that the handle keeps for calls of this kind."""
+        handle = self._handle
+        use(handle)
+        arrays = {
+            name: on_device(handle, operand, name) for name, operand in self._operands.items()
+        }
+        out = self._named_outputs()
+        specs: dict[str, TensorSpec] = {name: array.spec for name, array in arrays.items()}
+        limit = handle.workspace.limit_for(self._workspace_limit)
+        key = (self._name, *specs.items(), *self._options.items(), limit)
+        plan = handle.plans.get(key, self._make_plan, specs, limit)
+        results = plan(**arrays, out=out)
+        returned = tuple(results[name] for name in self._results)
+        return returned[0] if len(returned) == 1 else returned  # type: ignore[return-value]
+
+    def _make_plan(self, specs: Mapping[str, TensorSpec], limit: int | None) -> GraphPlan:
+        graph = self._formula(specs, **self._options)
+        return graph.plan(self._handle, workspace_limit=limit)
+
+    def _named_outputs(self) -> dict[str, Any] | None:
+        if self._out is None:
+            return None
+        arrays = (self._out,) if len(self._results) == 1 else self._out
+        if not isinstance(arrays, (tuple, list)) or len(arrays) != len(self._results):
+            raise ArgumentError(f"out has to be a tuple of {', '.join(self._results)}")
+        return dict(zip(self._results, arrays, strict=True))
+
+
+class GraphFunction(OperationFunction[P, ResultT]):
+    """A public operation that is written as a graph.
+
+    Attributes
+    ----------
+    plan : callable
+        (handle, arguments) -> a plan, called with the operands by name.
+    graph : callable
+        (arguments) -> the graph, as data.
+    """
+
+    _plan_type = "GraphPlan"
+    plan: Callable[Concatenate[Handle, P], GraphPlan]  # type: ignore[assignment]
+    problem: Callable[P, NoReturn]
+    graph: Callable[P, Graph]
+
+    def __init__(self, bind: Callable[Concatenate[Handle, P], GraphRequest[ResultT]]) -> None:
+        super().__init__(bind)
+        self.graph = self._verb("graph", _GRAPH_DOC, "Graph")
+        self.problem = self._verb("problem", _NO_PROBLEM_DOC, "NoReturn")
+
+
+def graph_operation(
+    bind: Callable[Concatenate[Handle, P], GraphRequest[ResultT]],
+) -> GraphFunction[P, ResultT]:
+    """Make a public operation of the function that binds its arguments."""
+    return GraphFunction(bind)

@@ -1,0 +1,98 @@
+"""`Graph`: an operation graph as data, and its plan."""
+
+from __future__ import annotations
+
+from cudnnlite.arguments import instance_of, one_of
+from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import MathType, parse_math_type
+from cudnnlite.graph.engines import Engine
+from cudnnlite.graph.formulas import GraphFormulas
+from cudnnlite.plans.graph_plan import GraphPlan, Requirements
+from cudnnlite.plans.operands import use
+from cudnnlite.plans.replay import parse_replay
+
+
+class Graph(GraphFormulas):
+    """Operations of cuDNN's graph API as data: no handle, no C call, until it is planned.
+
+    Tensors are made by `input`, and computed by methods and operators; `output` lets one be
+    written to memory.  What is not in memory stays in registers, if cuDNN has an engine for the
+    whole.  Graphs are equal if they consist of the same, can be saved, and print as a table.
+
+    Parameters
+    ----------
+    compute_type : dtype
+        In which operations compute, and which tensors between them have, where nothing else is
+        said.
+
+    Attributes
+    ----------
+    inputs, outputs, scalars : dict
+        The tensors in memory, and the numbers that are passed by value, by name.
+
+    Examples
+    --------
+    >>> graph = dnn.Graph()
+    >>> a = graph.input("a", (1, 128, 256), "float16")
+    >>> b = graph.input("b", (1, 256, 512), "float16")
+    >>> bias = graph.input("bias", (1, 1, 512), "float16")
+    >>> _ = graph.output("y", graph.gelu(graph.matmul(a, b) + bias), "float16")
+    >>> with dnn.Handle() as handle, graph.plan(handle) as plan:
+    ...     arrays = {t.name: handle.array(np.ones(t.shape, np.float16)) for t in (a, b, bias)}
+    ...     print(plan(**arrays)["y"].numpy()[0, 0, :2])
+    [257. 257.]
+    """
+
+    def plan(
+        self,
+        handle: Handle,
+        *,
+        engine: Engine | None = None,
+        math_type: MathType | str = MathType.DEFAULT,
+        deterministic: bool = False,
+        workspace_limit: int | str | None = None,
+        replay: bool = False,
+    ) -> GraphPlan:
+        """Choose an engine, and marshal the graph once for many calls; nothing is computed.
+
+        Parameters
+        ----------
+        handle : Handle
+            The plan belongs to it and is closed with it.
+        engine : Engine, optional
+            One of cuDNN's engines with its knobs; the first that the heuristics name and that
+            keeps what is asked for, if not given.
+        math_type : MathType or str
+            "fma" or "true_float32": nothing is multiplied in fewer bits.
+        deterministic : bool
+            Only engines that give the same bits each time.
+        workspace_limit : int or str, optional
+            Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
+        replay : bool
+            Record the call as a CUDA graph, and launch that from then on.
+
+        Returns
+        -------
+        GraphPlan
+            To be called with the graph's inputs by name.
+
+        Raises
+        ------
+        ArgumentError
+            The message names the argument.
+        NotSupportedError
+            cuDNN has no engine for this graph on this device.
+
+        Notes
+        -----
+        C functions: those of a `BackendDescriptor`.  The graph does not change any more.
+        """
+        use(handle)
+        if engine is not None:
+            instance_of(engine, Engine, "engine")
+        requirements = Requirements(
+            parse_math_type(math_type), one_of(deterministic, "deterministic", True, False)
+        )
+        limit = handle.workspace.limit_for(workspace_limit)
+        plan = GraphPlan(handle, self, engine, limit, requirements, replay=parse_replay(replay))
+        return plan.prepare()

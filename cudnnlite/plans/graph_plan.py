@@ -1,0 +1,343 @@
+"""`GraphPlan`: an operation graph, planned once and called many times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cudnnlite._raw.enums import BackendHeurMode, BackendNumericalNote
+from cudnnlite.arguments import shown
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.enums import DataType, MathType, Status
+from cudnnlite.errors import ArgumentError, NotSupportedError
+from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.engines import REFUSALS, Configuration, Engine, configure, named_by
+from cudnnlite.graph.execution_plan import ExecutionPlan
+from cudnnlite.graph.known_faults import multiplies_in_tf32, why_wrong
+from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.operation_graph import ALIGNMENT
+from cudnnlite.graph.operation_graph import Graph as NativeGraph
+from cudnnlite.graph.records import TensorRecord
+from cudnnlite.plans.operation_plan import OperationPlan, Prepared
+from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
+from cudnnlite.problems.operation import Operation
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.sizes import over_limit
+from cudnnlite.specs import TensorSpec
+
+_EXECUTE = "cudnnBackendExecute"
+_NUMBER_BYTES = 16  # of memory for each number that is passed by value
+_MODES = (BackendHeurMode.A, BackendHeurMode.FALLBACK)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphOperation(Operation):
+    """A graph as an operation: its tensors in memory are the operands, by their names."""
+
+    def header(self, name: str) -> tuple[str, ...]:
+        """Return the name itself: operands of a graph have no arguments in a header."""
+        is_operand = name in self.reads or name in self.writes
+        return (name,) if is_operand or name == "workSpace" else ()
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """No `alpha` and `beta`: a graph has numbers of its own."""
+        return ()
+
+
+class Requirements(NamedTuple):
+    """What is asked of an engine."""
+
+    math_type: MathType = MathType.DEFAULT
+    is_deterministic: bool = False
+
+
+NO_REQUIREMENTS = Requirements()
+
+
+class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
+    """A graph on one handle, with everything decided: ``plan(q=..., k=...)``; `Graph.plan` makes it.
+
+    Attributes
+    ----------
+    graph : Graph
+        What is computed; it does not change any more.
+    choice : AlgorithmResult
+        The engine that each call uses, with what was passed over.
+    workspace : int
+        Bytes that each call needs.
+
+    Notes
+    -----
+    C functions of a call: `cudnnBackendExecute`; with addresses that were not seen lately, those
+    that describe a variant pack.  `record_problems` does not list graphs.
+    """
+
+    _shows_values = False  # users name a graph's tensors, which must not hide what a plan has
+
+    def __init__(
+        self,
+        handle: Handle,
+        graph: GraphData,
+        engine: Engine | None = None,
+        limit: int | None = None,
+        requirements: Requirements = NO_REQUIREMENTS,
+        *,
+        replay: bool = False,
+    ) -> None:
+        reason = why_wrong(graph)
+        if reason is not None:
+            raise ArgumentError(reason)
+        graph.freeze()
+        self.graph = graph
+        super().__init__(handle, _problem_of(graph), limit)
+        self._engine = engine
+        self._requirements = requirements
+        self._replays = replay
+        self._replayed: ReplayedCall | None = None
+        self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
+
+    @property
+    def replay(self) -> Replay | None:
+        """What a plan made with ``replay=True`` did so far; None for any other."""
+        return None if self._replayed is None else self._replayed.state
+
+    def __call__(  # type: ignore[override]
+        self,
+        *operands: object,
+        out: Mapping[str, object] | DeviceArray | None = None,
+        workspace: object = None,
+        **named_operands: object,
+    ) -> dict[str, DeviceArray]:
+        """Enqueue the graph on the handle's stream.
+
+        Parameters
+        ----------
+        *operands, **named_operands : device arrays
+            The graph's inputs, by name, or in the order in which they were made.
+        out : mapping of str to device array, or device array, optional
+            Written in place, by the names of outputs; an array alone where there is one output.
+            What is not given is new.
+        workspace : device array, optional
+            The caller's own scratch memory, instead of the handle's.
+
+        Returns
+        -------
+        dict of str to DeviceArray
+            Everything that the graph writes.
+
+        Raises
+        ------
+        ArgumentError, ArrayTypeError, ClosedError, ThreadError
+            Before anything is written.
+        CudnnError
+            The C function failed.
+        """
+        names = self.problem.operation.writes
+        results: Any = super().__call__(
+            *operands, out=self._outputs_of(out), workspace=workspace, **named_operands
+        )
+        if len(names) == 1:
+            return {names[0]: results}
+        return dict(zip(names, results, strict=True))
+
+    def _outputs_of(self, out: object) -> object:
+        """Return outputs as a call of an `OperationPlan` takes them."""
+        names = self.problem.operation.writes
+        if isinstance(out, Mapping):
+            for name in out:
+                if name not in names:
+                    raise ArgumentError(f"out has {shown(name)}; allowed: {', '.join(names)}")
+            arrays = tuple(out.get(name) for name in names)
+            return arrays[0] if len(names) == 1 else arrays
+        if out is not None and len(names) > 1:
+            raise ArgumentError(f"out={shown(out)}; needed: a mapping of {', '.join(names)}")
+        return out
+
+    def _prepare_call(self) -> Prepared:
+        native = lower(self.graph, self._handle, self._resources)
+        numbers = _NumbersInMemory(self.graph.scalars)
+        if self._engine is not None:
+            row, call = self._asked_engine(native, self._engine, numbers)
+        else:
+            row, call = self._preferred_engine(native, numbers)
+        self.choice = row
+        self.workspace = call.workspace
+        if not self._replays:
+            return call
+        self._replayed = ReplayedCall(self._handle, call, self._staged_operands())
+        self._resources.callback(self._replayed.close)
+        return self._replayed
+
+    def _record(self) -> None:
+        """List nothing: a graph is no problem that a file of problems or the tuner could have."""
+
+    def _staged_operands(self) -> dict[str, Operand]:
+        operation = self.problem.operation
+        return {
+            name: Operand(spec.nbytes, name in operation.reads, name in operation.writes)
+            for name, spec in self.problem.specs.items()
+        }
+
+    def _asked_engine(
+        self, native: NativeGraph, engine: Engine, numbers: _NumbersInMemory
+    ) -> tuple[AlgorithmResult, ExecutionPlan]:
+        configuration = configure(native, engine, self._resources)
+        reason = why_excluded(configuration, self.graph, self._requirements)
+        if reason is not None:
+            raise ArgumentError(f"engine={engine}: {reason}")
+        call = GraphCall(native, configuration, self._resources, numbers)
+        return replace(self._row(configuration), workspace=call.workspace), call
+
+    def _preferred_engine(
+        self, native: NativeGraph, numbers: _NumbersInMemory
+    ) -> tuple[AlgorithmResult, ExecutionPlan]:
+        """Return the first engine that the heuristics name, that keeps promises, and that fits the limit."""
+        passed_over: list[tuple[AlgorithmResult, str]] = []
+        with ExitStack() as search:
+            for configuration in configurations(native, search):
+                row = self._row(configuration)
+                reason = why_excluded(configuration, self.graph, self._requirements)
+                trial = search.enter_context(ExitStack())
+                if reason is None:
+                    try:
+                        configured = configure(native, configuration.engine, trial)
+                        call = GraphCall(native, configured, trial, numbers)
+                        row = replace(row, workspace=call.workspace)
+                    except REFUSALS as error:
+                        reason = f"it cannot do this after all ({error.status})"
+                if reason is None and self._limit is not None and row.workspace > self._limit:
+                    reason = over_limit(row.workspace, self._limit)
+                if reason is None:
+                    self._resources.enter_context(search.pop_all())
+                    return replace(row, passed_over=tuple(passed_over)), call
+                trial.close()
+                passed_over.append((row, reason))
+        raise _no_engine(self.graph, passed_over)
+
+    def _row(self, configuration: Configuration) -> AlgorithmResult:
+        """Return an engine as a candidate."""
+        math_type = math_type_of(configuration, self.graph, self._requirements.math_type)
+        return AlgorithmResult(
+            configuration.engine, math_type, deterministic=configuration.deterministic
+        )
+
+
+class GraphCall(ExecutionPlan):
+    """An execution plan that passes a graph's numbers by value."""
+
+    def __init__(
+        self,
+        native: NativeGraph,
+        configuration: Configuration,
+        stack: ExitStack,
+        numbers: _NumbersInMemory,
+    ) -> None:
+        super().__init__(native, configuration, stack)
+        self._numbers = numbers
+        self._other_views = native.other_views
+
+    def replace(self, workSpace: int = 0, **addresses: int) -> None:
+        """Change the addresses of operands and workspace."""
+        for view, name in self._other_views.items():
+            addresses[view] = addresses[name]
+        super().replace(workSpace, **addresses, **self._numbers.addresses)
+
+
+class _NumbersInMemory:
+    """The numbers that a graph passes by value, where C reads them at each call: on the host."""
+
+    def __init__(self, scalars: Mapping[str, TensorRecord]) -> None:
+        memory = np.zeros((len(scalars) + 1) * _NUMBER_BYTES, np.uint8)
+        start = -memory.ctypes.data % _NUMBER_BYTES
+        self._memory = memory
+        self.addresses: dict[str, int] = {}
+        for place, (name, record) in enumerate(scalars.items()):
+            offset = start + place * _NUMBER_BYTES
+            number = np.asarray(record.value, numpy_dtype(record.dtype)).reshape(1)
+            memory[offset : offset + number.nbytes] = number.view(np.uint8)
+            self.addresses[name] = memory.ctypes.data + offset
+
+
+def configurations(native: NativeGraph, stack: ExitStack) -> Iterator[Configuration]:
+    """Yield what cuDNN's heuristics name for a graph, the preferred first."""
+    engines: set[Engine] = set()
+    for mode in _MODES:
+        for configuration in named_by(native, mode, stack):
+            if configuration.engine not in engines:
+                engines.add(configuration.engine)
+                yield configuration
+
+
+def math_type_of(configuration: Configuration, graph: GraphData, asked: MathType) -> MathType:
+    """Return the math type that an engine keeps."""
+    math_type = configuration.math_type(asked)
+    if math_type == MathType.FMA and multiplies_in_tf32(graph):
+        return MathType.DEFAULT
+    return math_type
+
+
+def why_excluded(
+    configuration: Configuration, graph: GraphData, requirements: Requirements
+) -> str | None:
+    """Return why an engine may not be used, or None if it may."""
+    notes = configuration.numerical
+    reads_float32 = any(record.dtype == DataType.FLOAT for record in graph.inputs.values())
+    asked = requirements.math_type
+    if asked == MathType.FMA and math_type_of(configuration, graph, asked) != MathType.FMA:
+        return "it multiplies in fewer bits, math type FMA was asked for"
+    rounds_operands = BackendNumericalNote.DOWN_CONVERT_INPUTS in notes
+    if rounds_operands and reads_float32 and asked != MathType.TENSOR_OP_ALLOW_CONVERSION:
+        return "it rounds its operands to a narrower type"
+    if BackendNumericalNote.REDUCED_PRECISION_REDUCTION in notes:
+        return "it sums in fewer bits than the compute type"
+    if requirements.is_deterministic and not configuration.deterministic:
+        return "it is not deterministic"
+    if not configuration.capturable:
+        return "it makes a texture when it runs, which no CUDA graph can record"
+    return None
+
+
+def _problem_of(graph: GraphData) -> Problem:
+    """Return a graph as a problem: its operands are its tensors in memory."""
+    inputs, outputs = graph.inputs, graph.outputs
+    if not graph.nodes or not outputs:
+        raise ArgumentError(
+            f"the graph has {len(graph.nodes)} operations and {len(outputs)} outputs: "
+            "graph.output(name, tensor) lets a tensor be written"
+        )
+    specs = {name: _spec_of(record) for name, record in outputs.items()}
+    results = tuple(specs.values())
+    operation = GraphOperation(
+        "graph",
+        _EXECUTE,
+        tuple(inputs),
+        tuple(outputs),
+        lambda **operands: results if len(results) > 1 else results[0],
+        dtypes=(),
+        mixed=True,
+    )
+    return Problem(operation, **{name: _spec_of(record) for name, record in inputs.items()})
+
+
+def _spec_of(record: TensorRecord) -> TensorSpec:
+    return TensorSpec(record.shape, record.dtype, strides=record.strides)
+
+
+def _no_engine(
+    graph: GraphData, passed_over: Sequence[tuple[AlgorithmResult, str]]
+) -> NotSupportedError:
+    """Return the error for a graph that no engine runs."""
+    kinds = ", ".join(row[1] for row in graph.rows())
+    reasons = "; ".join(f"{row.algorithm}: {reason}" for row, reason in passed_over)
+    detail = reasons or "cuDNN's heuristics name no engine for such a graph"
+    return NotSupportedError(
+        "cudnnBackendFinalize", Status.NOT_SUPPORTED, f"graph of {kinds}: {detail}"
+    )
