@@ -10,7 +10,7 @@ import numpy as np
 
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.emulated import graph_formula
+from cudnnlite.emulated import graph_values
 from cudnnlite.emulated.backend import BackendObject, final_object
 from cudnnlite.emulated.convolution_call import accumulator_dtype, convolve_batches
 from cudnnlite.emulated.engines import ENGINES, kernel_of
@@ -80,11 +80,12 @@ def _formula_work(api: EmulationState, graph: GraphFormula, pack: BackendObject)
     """Return the work of a graph without convolutions, whose addresses are checked now and at each launch."""
     ids, pointers = pack.attributes["unique_ids"], pack.attributes["data_pointers"]
     addresses = dict(zip(ids, pointers, strict=True))
-    graph_formula.check_addresses(graph, api, addresses)
+    graph_values.check_addresses(graph, api, addresses)
+    numbers = graph_values.numbers_of(graph, addresses)
 
     def work() -> None:
         api.ran.add(tuple(graph.kinds))
-        graph_formula.compute(graph, api, addresses)
+        graph_values.compute(graph, api, addresses, numbers)
 
     return work
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudnnlite._raw.enums import PointwiseMode
+from cudnnlite.emulated import pointwise_modes
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.registry import bad, unsupported
 from cudnnlite.enums import ConvolutionMode, DataType, TensorFormat
@@ -23,13 +24,6 @@ BINARY: Mapping[PointwiseMode, Callable[..., Array]] = {
     PointwiseMode.ADD: np.add,
     PointwiseMode.MUL: np.multiply,
 }
-_BINARY_MODES = frozenset(
-    PointwiseMode[name]
-    for name in (
-        *("ADD", "ADD_SQUARE", "ATAN2", "DIV", "FLOOR_MOD", "MAX", "MIN", "MOD", "MUL", "POW"),
-        *("SUB", "LOGICAL_AND", "LOGICAL_OR"),
-    )
-)
 # Attributes of activations, with the values that they have if they are not set.
 _COEFFICIENTS = {"relu_upper_clip": np.inf, "elu_alpha": 1.0, "swish_beta": 1.0}
 UNARY: Mapping[PointwiseMode, Callable[..., Array]] = {
@@ -69,14 +63,15 @@ def operands_of_mode(mode: PointwiseMode) -> set[str]:
         return {"xdesc", "dydesc", "dxdesc"}
     if mode == PointwiseMode.BINARY_SELECT:
         return {"xdesc", "bdesc", "tdesc", "ydesc"}
-    is_binary = mode in _BINARY_MODES or mode.name.startswith("CMP_")
-    return {"xdesc", "bdesc", "ydesc"} if is_binary else {"xdesc", "ydesc"}
+    if mode in pointwise_modes.BINARY:
+        return {"xdesc", "bdesc", "ydesc"}
+    return {"xdesc", "ydesc"}
 
 
 def check_mode(pointwise: BackendObject) -> None:
     """Refuse a "POINTWISE" of an unknown mode, or with an unknown attribute."""
     mode = PointwiseMode(pointwise.value("mode"))
-    if mode.name not in PointwiseMode.__members__:
+    if mode not in pointwise_modes.MODES:
         raise unsupported(f"pointwise mode {pointwise.value('mode')}")
     allowed = {"mode", "math_prec", "nan_propagation", "axis", *_COEFFICIENTS}
     allowed |= {"relu_lower_clip", "relu_lower_clip_slope", "softplus_beta"}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cudnnlite._raw.enums import BackendHeurMode, BackendNumericalNote
-from cudnnlite.arguments import shown
+from cudnnlite.arguments import real_number, shown
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import numpy_dtype
@@ -45,6 +45,12 @@ class GraphOperation(Operation):
         """Return the name itself: operands of a graph have no arguments in a header."""
         is_operand = name in self.reads or name in self.writes
         return (name,) if is_operand or name == "workSpace" else ()
+
+    def argument(self, name: str) -> str:
+        """Return how a message calls an operand: by its name, an output of several behind `out`."""
+        if name not in self.writes:
+            return name
+        return "out" if len(self.writes) == 1 else f"out[{name!r}]"
 
     @property
     def scalars(self) -> tuple[str, ...]:
@@ -98,8 +104,10 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         graph.freeze()
         self.graph = graph
         super().__init__(handle, _problem_of(graph), limit)
+        self._description = f"plan of {graph!r}"
         self._engine = engine
         self._requirements = requirements
+        self._numbers = _NumbersInMemory(graph.scalars)
         self._replays = replay
         self._replayed: ReplayedCall | None = None
         self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
@@ -120,8 +128,9 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
 
         Parameters
         ----------
-        *operands, **named_operands : device arrays
-            The graph's inputs, by name, or in the order in which they were made.
+        *operands, **named_operands : device arrays, or numbers
+            The graph's inputs, by name, or in the order in which they were made.  A number that the
+            graph passes by value has another value for this call where it is given by its name.
         out : mapping of str to device array, or device array, optional
             Written in place, by the names of outputs; an array alone where there is one output.
             What is not given is new.
@@ -141,12 +150,33 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             The C function failed.
         """
         names = self.problem.operation.writes
+        numbers = self._numbers.names & named_operands.keys()
+        if numbers:
+            given = {name: named_operands.pop(name) for name in numbers}
+            with self._numbers_changed(given):
+                return self(*operands, out=out, workspace=workspace, **named_operands)
         results: Any = super().__call__(
             *operands, out=self._outputs_of(out), workspace=workspace, **named_operands
         )
         if len(names) == 1:
             return {names[0]: results}
         return dict(zip(names, results, strict=True))
+
+    @contextmanager
+    def _numbers_changed(self, numbers: Mapping[str, object]) -> Iterator[None]:
+        """Let numbers have other values for one call."""
+        if self._replays:
+            raise ArgumentError(
+                f"{', '.join(sorted(numbers))}: the call of a plan with replay=True was recorded "
+                "with the graph's own numbers"
+            )
+        self.use()
+        values = {name: real_number(value, name) for name, value in numbers.items()}
+        try:
+            self._numbers.write(values)
+            yield
+        finally:
+            self._numbers.write(self._numbers.values)
 
     def _outputs_of(self, out: object) -> object:
         """Return outputs as a call of an `OperationPlan` takes them."""
@@ -163,11 +193,10 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
 
     def _prepare_call(self) -> Prepared:
         native = lower(self.graph, self._handle, self._resources)
-        numbers = _NumbersInMemory(self.graph.scalars)
         if self._engine is not None:
-            row, call = self._asked_engine(native, self._engine, numbers)
+            row, call = self._asked_engine(native, self._engine)
         else:
-            row, call = self._preferred_engine(native, numbers)
+            row, call = self._preferred_engine(native)
         self.choice = row
         self.workspace = call.workspace
         if not self._replays:
@@ -187,18 +216,16 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         }
 
     def _asked_engine(
-        self, native: NativeGraph, engine: Engine, numbers: _NumbersInMemory
+        self, native: NativeGraph, engine: Engine
     ) -> tuple[AlgorithmResult, ExecutionPlan]:
         configuration = configure(native, engine, self._resources)
         reason = why_excluded(configuration, self.graph, self._requirements)
         if reason is not None:
             raise ArgumentError(f"engine={engine}: {reason}")
-        call = GraphCall(native, configuration, self._resources, numbers)
+        call = GraphCall(native, configuration, self._resources, self._numbers)
         return replace(self._row(configuration), workspace=call.workspace), call
 
-    def _preferred_engine(
-        self, native: NativeGraph, numbers: _NumbersInMemory
-    ) -> tuple[AlgorithmResult, ExecutionPlan]:
+    def _preferred_engine(self, native: NativeGraph) -> tuple[AlgorithmResult, ExecutionPlan]:
         """Return the first engine that the heuristics name, that keeps promises, and that fits the limit."""
         passed_over: list[tuple[AlgorithmResult, str]] = []
         with ExitStack() as search:
@@ -209,7 +236,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
                 if reason is None:
                     try:
                         configured = configure(native, configuration.engine, trial)
-                        call = GraphCall(native, configured, trial, numbers)
+                        call = GraphCall(native, configured, trial, self._numbers)
                         row = replace(row, workspace=call.workspace)
                     except REFUSALS as error:
                         reason = f"it cannot do this after all ({error.status})"
@@ -255,15 +282,22 @@ class _NumbersInMemory:
     """The numbers that a graph passes by value, where C reads them at each call: on the host."""
 
     def __init__(self, scalars: Mapping[str, TensorRecord]) -> None:
+        self.names = frozenset(scalars)
+        self.values = {name: record.value for name, record in scalars.items()}
         memory = np.zeros((len(scalars) + 1) * _NUMBER_BYTES, np.uint8)
         start = -memory.ctypes.data % _NUMBER_BYTES
-        self._memory = memory
-        self.addresses: dict[str, int] = {}
+        self._places = {}
         for place, (name, record) in enumerate(scalars.items()):
             offset = start + place * _NUMBER_BYTES
-            number = np.asarray(record.value, numpy_dtype(record.dtype)).reshape(1)
-            memory[offset : offset + number.nbytes] = number.view(np.uint8)
-            self.addresses[name] = memory.ctypes.data + offset
+            dtype = numpy_dtype(record.dtype)
+            self._places[name] = memory[offset : offset + dtype.itemsize].view(dtype)
+        self.addresses = {name: place.ctypes.data for name, place in self._places.items()}
+        self.write(self.values)
+
+    def write(self, values: Mapping[str, float | None]) -> None:
+        """Let numbers have other values."""
+        for name, value in values.items():
+            self._places[name][0] = value
 
 
 def configurations(native: NativeGraph, stack: ExitStack) -> Iterator[Configuration]:

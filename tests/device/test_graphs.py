@@ -1,639 +1,881 @@
-"""Graphs and the operations that are written as graphs, against float64 sums of NumPy."""
+"""Graphs on a device: one-line operations and graphs of any shape, against formulas in float64."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from tolerances import GRAPH_BOUNDS, assert_near
+from tolerances import GRAPH_BOUNDS, assert_close
 
 import cudnnlite as dnn
+from cudnnlite.dtypes import dtype_name, numpy_dtype
+from cudnnlite.graph.known_faults import MAX_FLOAT32_HEAD
 
-from .problems import fill, poisoned, random_values
-from .test_bad_input import ARGUMENT, ARRAY, refuses
+from .problems import Array, memory_of, poisoned, random_values, upload
 
-Array = np.ndarray[Any, Any]
 HALVES = ("float16", "bfloat16")
-FLOATS = ("float32", *HALVES)
-MODES = ("layer", "rms", "instance")
-
-
-class Operands:
-    """Random operands on the device, and beside them what they hold, in float64."""
-
-    def __init__(self, handle: dnn.Handle, seed: int = 0) -> None:
-        self.handle = handle
-        self.rng = np.random.default_rng(seed)
-
-    def make(
-        self, shape: tuple[int, ...], dtype: str, order: tuple[int, ...] | None = None
-    ) -> tuple[dnn.DeviceArray, Array]:
-        """Return an array whose axes lie in memory in the order given, and its values."""
-        values = random_values(self.rng, shape, dtype)
-        strides = None
-        if order is not None:
-            strides = [0] * len(shape)
-            step = 1
-            for axis in reversed(order):
-                strides[axis] = step
-                step *= shape[axis]
-        spec = dnn.TensorSpec(shape, dtype, strides=strides)
-        array = self.handle.empty(spec)
-        array.copy_from(values)
-        return array, values.astype(np.float64)
-
-    def poisoned(self, shape: tuple[int, ...], dtype: str) -> dnn.DeviceArray:
-        return poisoned(self.handle, dnn.TensorSpec(shape, dtype))
-
-
-def softmax(scores: Array) -> tuple[Array, Array]:
-    """Return the softmax along the last axis, and the logarithm of the sum of exponentials."""
-    largest = scores.max(-1, keepdims=True)
-    powers = np.exp(scores - largest)
-    total = powers.sum(-1, keepdims=True)
-    return powers / total, largest + np.log(total)
-
-
-def masked(scores: Array, *, causal: bool) -> Array:
-    """Return scores in which a query sees the keys up to its own step alone."""
-    if not causal:
-        return scores
-    rows, columns = np.indices(scores.shape[-2:])
-    return np.where(rows >= columns, scores, -np.inf)
-
-
-def attention(
-    q: Array, k: Array, v: Array, scale: float, bias: Array | float = 0.0, *, causal: bool
-) -> tuple[Array, Array]:
-    """Return o and the statistics; heads of q in groups share one of k and v."""
-    groups = q.shape[1] // k.shape[1]
-    k, v = np.repeat(k, groups, 1), np.repeat(v, groups, 1)
-    weights, stats = softmax(masked(scale * q @ k.swapaxes(-1, -2) + bias, causal=causal))
-    return weights @ v, stats
-
-
-def attention_gradients(
-    q: Array, k: Array, v: Array, do: Array, scale: float, *, causal: bool
-) -> tuple[Array, Array, Array]:
-    """Return dq, dk and dv."""
-    weights, _ = softmax(masked(scale * q @ k.swapaxes(-1, -2), causal=causal))
-    dv = weights.swapaxes(-1, -2) @ do
-    dweights = do @ v.swapaxes(-1, -2)
-    dscores = scale * weights * (dweights - (dweights * weights).sum(-1, keepdims=True))
-    return dscores @ k, dscores.swapaxes(-1, -2) @ q, dv
-
-
-# ------------------------------------------------------------------------------------- attention
-
-SHAPES = {  # batch, heads of q, heads of k and v, steps of q, steps of k, size of q and k, size of v
-    "equal": (2, 3, 3, 64, 64, 64, 64),
-    "groups": (2, 6, 2, 64, 128, 64, 64),
-    "sizes_apart": (1, 2, 2, 72, 136, 64, 32),
-    "beyond_a_tile": (1, 2, 1, 192, 192, 32, 32),
-    "one_query": (2, 4, 4, 1, 64, 64, 64),
-    "one_query_of_groups": (2, 4, 2, 1, 64, 64, 64),
+FLOATS = (*HALVES, "float32")
+# Batch, heads of queries, heads of keys, steps of queries, steps of keys, size of q and k, size of v.
+ATTENTION = {
+    "square": (2, 3, 3, 64, 64, 32, 32),
+    "asymmetric": (2, 4, 4, 40, 72, 64, 32),
+    "grouped": (1, 6, 2, 64, 128, 32, 64),
+    "one head of keys": (2, 4, 1, 33, 65, 128, 128),
+    "wide values": (1, 2, 2, 16, 24, 32, 128),
 }
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", SHAPES)
-def test_attention_forward(handle: dnn.Handle, name: str, dtype: str, causal: bool) -> None:
-    if (name, dtype) == ("one_query_of_groups", "float32"):
-        return  # it is refused, see below
-    batch, heads, kv_heads, steps, kv_steps, size, v_size = SHAPES[name]
-    operands = Operands(handle)
-    q, q_values = operands.make((batch, heads, steps, size), dtype)
-    k, k_values = operands.make((batch, kv_heads, kv_steps, size), dtype)
-    v, v_values = operands.make((batch, kv_heads, kv_steps, v_size), dtype)
-    scale = 0.37
-    o = operands.poisoned((batch, heads, steps, v_size), dtype)
-    stats = operands.poisoned((batch, heads, steps, 1), "float32")
-    results = dnn.scaled_dot_product_attention_forward(
-        handle, q, k, v, scale=scale, causal=causal, return_stats=True, out=(o, stats)
-    )
-    assert results == (o, stats)
-    expected, expected_stats = attention(q_values, k_values, v_values, scale, causal=causal)
-    assert_near(o.numpy(), expected, GRAPH_BOUNDS[dtype])
-    assert_near(stats.numpy(), expected_stats, GRAPH_BOUNDS[dtype])
-    alone = dnn.scaled_dot_product_attention_forward(handle, q, k, v, scale=scale, causal=causal)
-    np.testing.assert_array_equal(alone.numpy(), o.numpy())
-
-
-def test_attention_has_a_usual_scale(handle: dnn.Handle) -> None:
-    operands = Operands(handle)
-    q, values = operands.make((1, 2, 64, 64), "float16")
-    o = dnn.scaled_dot_product_attention_forward(handle, q, q, q)
-    expected, _ = attention(values, values, values, 0.125, causal=False)
-    assert_near(o.numpy(), expected, GRAPH_BOUNDS["float16"])
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 64, 128), (1, 3, 64, 128), (1, 1, 64, 128)])
-def test_attention_with_a_bias(handle: dnn.Handle, shape: tuple[int, ...]) -> None:
-    operands = Operands(handle)
-    q, q_values = operands.make((2, 3, 64, 64), "float16")
-    k, k_values = operands.make((2, 3, 128, 64), "float16")
-    v, v_values = operands.make((2, 3, 128, 64), "float16")
-    bias, bias_values = operands.make(shape, "float16")
-    o = dnn.scaled_dot_product_attention_forward(handle, q, k, v, scale=0.2, bias=bias)
-    expected, _ = attention(q_values, k_values, v_values, 0.2, bias_values, causal=False)
-    assert_near(o.numpy(), expected, GRAPH_BOUNDS["float16"])
-
-
-def test_attention_of_steps_before_heads(handle: dnn.Handle) -> None:
-    """(batch, steps, heads, size) in memory is a matter of strides."""
-    operands = Operands(handle)
-    order = (0, 2, 1, 3)
-    q, q_values = operands.make((2, 3, 64, 64), "float16", order)
-    k, k_values = operands.make((2, 3, 96, 64), "float16", order)
-    v, v_values = operands.make((2, 3, 96, 64), "float16", order)
-    o = dnn.scaled_dot_product_attention_forward(handle, q, k, v, causal=True)
-    expected, _ = attention(q_values, k_values, v_values, 0.125, causal=True)
-    assert_near(o.numpy(), expected, GRAPH_BOUNDS["float16"])
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dtype", HALVES)
-def test_attention_backward(handle: dnn.Handle, dtype: str, causal: bool) -> None:
-    operands = Operands(handle)
-    q, q_values = operands.make((2, 3, 64, 64), dtype)
-    k, k_values = operands.make((2, 3, 128, 64), dtype)
-    v, v_values = operands.make((2, 3, 128, 64), dtype)
-    do, do_values = operands.make((2, 3, 64, 64), dtype)
-    options: dict[str, Any] = {"scale": 0.2, "causal": causal}
-    o, stats = dnn.scaled_dot_product_attention_forward(
-        handle, q, k, v, return_stats=True, **options
-    )
-    out = tuple(operands.poisoned(array.shape, dtype) for array in (q, k, v))
-    gradients = dnn.scaled_dot_product_attention_backward(
-        handle, q, k, v, o, do, stats, out=out, **options
-    )
-    assert gradients == out
-    expected = attention_gradients(q_values, k_values, v_values, do_values, 0.2, causal=causal)
-    for gradient, values in zip(gradients, expected, strict=True):
-        assert_near(gradient.numpy(), values, GRAPH_BOUNDS[dtype] * 4)
-
-
-def test_the_oracle_of_the_gradients_is_that_of_the_forward_pass() -> None:
-    """By differences, in float64."""
-    rng = np.random.default_rng(1)
-    q, k, v, do = (rng.standard_normal((1, 2, 5, 3)) for _ in range(4))
-    gradients = attention_gradients(q, k, v, do, 0.4, causal=True)
-    step = 1e-6
-    for operand, gradient in zip((q, k, v), gradients, strict=True):
-        index = (0, 1, 2, 1)
-        sums = []
-        for shift in (step, -step):
-            operand[index] += shift
-            sums.append((attention(q, k, v, 0.4, causal=True)[0] * do).sum())
-            operand[index] -= shift
-        assert math.isclose((sums[0] - sums[1]) / (2 * step), gradient[index], rel_tol=1e-6)
-
-
-def test_what_attention_refuses(handle: dnn.Handle) -> None:
-    q = handle.zeros((2, 4, 64, 64), "float16")
-    forward = dnn.scaled_dot_product_attention_forward
-
-    def of(**changed: Any) -> Callable[[], Any]:
-        arguments = {"q": q, "k": q, "v": q} | changed
-        return lambda: forward(handle, **arguments)
-
-    for shape, why in (
-        ((2, 4, 64), "k has shape"),
-        ((1, 4, 64, 64), "k has shape .*the batch 2"),
-        ((2, 3, 64, 64), "k has shape .*heads that divide 4"),
-        ((2, 4, 64, 32), "k has shape .*size 64"),
-    ):
-        refuses(ARGUMENT, why, of(k=handle.empty(shape, "float16")))
-    refuses(ARGUMENT, "v has shape", of(v=handle.empty((2, 4, 32, 64), "float16")))
-    refuses(ARGUMENT, "k is .*the data type of q", of(k=handle.empty((2, 4, 64, 64), "bfloat16")))
-    double = handle.empty((2, 4, 64, 64), "float64")
-    refuses(ARGUMENT, "q is .*allowed: float16", of(q=double, k=double, v=double))
-    refuses(ARGUMENT, "bias has shape", of(bias=handle.empty((2, 4, 64, 32), "float16")))
-    refuses(ARGUMENT, "causal=", of(causal=1))
-    refuses(ARGUMENT, "scale=", of(scale="x"))
-    refuses(ARGUMENT, "out", of(out=handle.empty((2, 4, 64, 32), "float16")))
-    refuses(ARRAY, "q", of(q=[1.0]))
-
-
-@pytest.mark.parametrize("shapes", [((1, 2, 64, 160),) * 2, ((1, 4, 1, 64), (1, 2, 64, 64))])
-def test_attention_that_cudnn_computes_wrongly_is_refused(
-    handle: dnn.Handle, shapes: tuple[tuple[int, ...], ...]
-) -> None:
-    """In float32 large heads, and one query with heads in groups: found on an H100, cuDNN 9.19."""
-    q, k = map(handle.zeros, shapes)
-    refuses(
-        ARGUMENT,
-        "in float32 wrongly",
-        lambda: dnn.scaled_dot_product_attention_forward(handle, q, k, k),
-    )
-
-
-def test_float32_has_no_gradients_of_attention(handle: dnn.Handle) -> None:
-    q, stats = handle.zeros((1, 2, 64, 64)), handle.zeros((1, 2, 64, 1))
-    with pytest.raises((dnn.NotSupportedError, dnn.ArgumentError)):
-        dnn.scaled_dot_product_attention_backward(handle, q, q, q, q, q, stats)
-
-
-# --------------------------------------------------------------------------------- normalisation
-
-
-def axes_of(mode: str, rank: int) -> tuple[int, ...]:
-    """Return the axes that are normalised."""
-    return tuple(range(2 if mode == "instance" else 1, rank))
-
-
-def normalized(
-    mode: str, x: Array, scale: Array, bias: Array | float, epsilon: float
-) -> tuple[Array, Array, Array]:
-    """Return y, mean and inverse deviation."""
-    axes = axes_of(mode, x.ndim)
-    mean = np.zeros_like(x.mean(axes, keepdims=True))
-    if mode != "rms":
-        mean = x.mean(axes, keepdims=True)
-    inverse = 1 / np.sqrt(np.square(x - mean).mean(axes, keepdims=True) + epsilon)
-    return (x - mean) * inverse * scale + bias, mean, inverse
-
-
-def normalization_gradients(
-    mode: str, dy: Array, x: Array, scale: Array, epsilon: float
-) -> tuple[Array, Array, Array]:
-    """Return dx, dscale and dbias."""
-    axes = axes_of(mode, x.ndim)
-    _, mean, inverse = normalized(mode, x, scale, 0.0, epsilon)
-    z = (x - mean) * inverse
-    others = tuple(axis for axis in range(x.ndim) if scale.shape[axis] == 1)
-    dscale, dbias = (dy * z).sum(others, keepdims=True), dy.sum(others, keepdims=True)
-    dz = dy * scale
-    dx = dz - z * (dz * z).mean(axes, keepdims=True)
-    if mode != "rms":
-        dx = dx - dz.mean(axes, keepdims=True)
-    return dx * inverse, dscale, dbias
-
-
-def parameters_of(mode: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of scale and bias."""
-    if mode == "instance":
-        return (1, shape[1], *(1,) * (len(shape) - 2))
-    return (1, *shape[1:])
-
-
-def functions_of(mode: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the public functions of a normalisation."""
-    return (
-        getattr(dnn, f"{mode}_normalization_forward"),
-        getattr(dnn, f"{mode}_normalization_backward"),
-    )
-
-
-NORMALIZED = {"rows": (24, 96, 1, 1), "images": (3, 8, 6, 4), "volumes": (2, 8, 3, 4, 5)}
-
-
-@pytest.mark.parametrize("shape", NORMALIZED)
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("mode", MODES)
-def test_normalization(handle: dnn.Handle, mode: str, dtype: str, shape: str) -> None:
-    sizes = NORMALIZED[shape]
-    if mode == "instance" and shape == "rows":
-        sizes = (24, 6, 16, 1)  # there is nothing to normalise along axes of size 1
-    operands = Operands(handle)
-    x, x_values = operands.make(sizes, dtype)
-    scale, scale_values = operands.make(parameters_of(mode, sizes), "float32")
-    bias, bias_values = operands.make(parameters_of(mode, sizes), "float32")
-    forward, backward = functions_of(mode)
-    epsilon = 0.01
-    y = operands.poisoned(sizes, dtype)
-    assert forward(handle, x, scale, bias=bias, epsilon=epsilon, out=y) is y
-    expected, mean, inverse = normalized(mode, x_values, scale_values, bias_values, epsilon)
-    assert_near(y.numpy(), expected, GRAPH_BOUNDS[dtype])
-    results = forward(
-        handle,
-        x,
-        scale,
-        **({} if mode == "rms" else {"bias": bias}),
-        epsilon=epsilon,
-        training=True,
-    )
-    assert_near(results[-1].numpy(), inverse, GRAPH_BOUNDS["float32"])
-    if mode != "rms":
-        assert_near(results[1].numpy(), mean, GRAPH_BOUNDS["float32"], largest=1.0)
-    dy, dy_values = operands.make(sizes, dtype)
-    gradients = backward(handle, dy, x, scale, *results[1:])
-    expected_gradients = normalization_gradients(mode, dy_values, x_values, scale_values, epsilon)
-    assert len(gradients) == (2 if mode == "rms" else 3)
-    for gradient, values in zip(gradients, expected_gradients, strict=False):
-        assert_near(gradient.numpy(), values, GRAPH_BOUNDS[dtype] * 2)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_oracle_of_a_normalizations_gradients(mode: str) -> None:
-    """By differences, in float64."""
-    rng = np.random.default_rng(2)
-    shape = (2, 3, 4, 5)
-    x, dy = rng.standard_normal(shape), rng.standard_normal(shape)
-    scale = rng.standard_normal(parameters_of(mode, shape))
-    dx, dscale, _ = normalization_gradients(mode, dy, x, scale, 0.1)
-    step = 1e-6
-    for operand, gradient in ((x, dx), (scale, dscale)):
-        index = tuple(size - 1 for size in operand.shape)
-        sums = []
-        for shift in (step, -step):
-            operand[index] += shift
-            sums.append((normalized(mode, x, scale, 0.0, 0.1)[0] * dy).sum())
-            operand[index] -= shift
-        assert math.isclose((sums[0] - sums[1]) / (2 * step), gradient[index], rel_tol=1e-5)
-
-
-def test_what_a_normalization_refuses(handle: dnn.Handle) -> None:
-    x = handle.zeros((4, 8, 2, 2))
-    row = handle.zeros((1, 8, 2, 2))
-    layer = dnn.layer_normalization_forward
-    for scale in (handle.zeros((8,)), handle.zeros((1, 4, 2, 2)), handle.zeros((4, 8, 2, 2))):
-        refuses(ARGUMENT, "scale", lambda scale=scale: layer(handle, x, scale, scale))
-    refuses(ARGUMENT, "bias", lambda: layer(handle, x, row, handle.zeros((1, 8, 2, 1))))
-    refuses(ARGUMENT, "epsilon=", lambda: layer(handle, x, row, row, epsilon="x"))
-    refuses(ARGUMENT, "training=", lambda: layer(handle, x, row, row, training=1))
-    refuses(ARGUMENT, "out", lambda: layer(handle, x, row, row, out=row))
-
-
-# --------------------------------------------------------------------------------------- products
-
-
-def gelu(x: Array) -> Array:
-    erf = np.vectorize(math.erf)
-    return 0.5 * x * (1 + erf(x / math.sqrt(2)))
-
-
-ACTIVATIONS: dict[str | None, Callable[[Array], Array]] = {
-    None: lambda x: x,
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda x: np.maximum(x, 0),
-    "gelu": gelu,
-    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu": lambda x: x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "swish": lambda x: x / (1 + np.exp(-x)),
     "softplus": lambda x: np.log1p(np.exp(x)),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
     "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
 }
+STEP = 1e-5  # of central differences
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_a_product_with_bias_and_activation(handle: dnn.Handle, activation: str | None) -> None:
-    operands = Operands(handle)
-    a, a_values = operands.make((3, 24, 40), "float16")
-    b, b_values = operands.make((3, 40, 56), "float16")
-    bias, bias_values = operands.make((1, 1, 56), "float16")
-    out = operands.poisoned((3, 24, 56), "float16")
-    y = dnn.matmul(handle, a, b, bias=bias, activation=activation, out=out)
-    assert y is out
-    expected = ACTIVATIONS[activation](a_values @ b_values + bias_values)
-    assert_near(y.numpy(), expected, GRAPH_BOUNDS["float16"])
+class Operands:
+    """Random operands by name: on the host in float64, as they were rounded, and on the device."""
+
+    def __init__(self, handle: dnn.Handle, dtype: str, seed: int = 0) -> None:
+        self.handle = handle
+        self.dtype = dtype
+        self.host: dict[str, Array] = {}
+        self.arrays: dict[str, dnn.DeviceArray] = {}
+        self._rng = np.random.default_rng(seed)
+
+    def add(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: str = "",
+        strides: tuple[int, ...] | None = None,
+        values: Array | None = None,
+    ) -> dnn.DeviceArray:
+        """Make an operand, of random values unless some are given."""
+        spec = dnn.TensorSpec(shape, dtype or self.dtype, strides=strides)
+        if values is None:
+            values = random_values(self._rng, shape, spec.dtype)
+        stored = values.astype(numpy_dtype(spec.dtype))
+        self.host[name] = stored.astype(np.float64)
+        self.arrays[name] = upload(self.handle, spec, stored)
+        return self.arrays[name]
 
 
-@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_a_product_of_transposed_matrices(handle: dnn.Handle, dtype: str, transposed: str) -> None:
-    operands = Operands(handle)
-    a, a_values = operands.make((2, 24, 40), dtype, (0, 2, 1) if "a" in transposed else None)
-    b, b_values = operands.make((2, 40, 56), dtype, (0, 2, 1) if "b" in transposed else None)
-    y = dnn.matmul(handle, a, b, dtype="float32")
-    assert y.dtype == np.float32
-    assert_near(y.numpy(), a_values @ b_values, GRAPH_BOUNDS["tf32"])
+def bound(dtype: str, kind: str) -> float:
+    """Return how far results may be from float64, by the L2 norm."""
+    return GRAPH_BOUNDS[kind][dtype]
 
 
-def test_one_matrix_for_every_batch(handle: dnn.Handle) -> None:
-    operands = Operands(handle)
-    a, a_values = operands.make((3, 24, 40), "bfloat16")
-    b, b_values = operands.make((1, 40, 56), "bfloat16")
-    y = dnn.matmul(handle, a, b)
-    assert_near(y.numpy(), a_values @ b_values, GRAPH_BOUNDS["bfloat16"])
+def near(
+    result: dnn.DeviceArray, expected: Array, kind: str, dtype: str = "", *, what: str = ""
+) -> None:
+    """Compare a result; it has to be finite where that is."""
+    values = result.numpy().astype(np.float64)
+    assert np.isfinite(values).all(), what
+    assert_close(values, expected, bound(dtype or dtype_name(result.spec.dtype), kind))
 
 
-def test_what_a_product_refuses(handle: dnn.Handle) -> None:
-    a, b = handle.zeros((2, 8, 16), "float16"), handle.zeros((2, 16, 8), "float16")
-    refuses(ARGUMENT, "b has shape", lambda: dnn.matmul(handle, a, a))
-    refuses(ARGUMENT, "a has shape", lambda: dnn.matmul(handle, a.reshape(16, 16), b))
-    refuses(ARGUMENT, "b is", lambda: dnn.matmul(handle, a, handle.zeros((2, 16, 8))))
-    refuses(ARGUMENT, "activation=", lambda: dnn.matmul(handle, a, b, activation="gelo"))
-    wrong = handle.zeros((3, 8, 8), "float16")
-    refuses(ARGUMENT, "bias", lambda: dnn.matmul(handle, a, b, bias=wrong))
+def new(handle: dnn.Handle, shape: tuple[int, ...], dtype: str) -> dnn.DeviceArray:
+    """Return an output full of NaN."""
+    return poisoned(handle, dnn.TensorSpec(shape, dtype))
 
 
-# --------------------------------------------------------------------------- graphs and their plans
+# ---------------------------------------------------------------- attention in float64
 
 
-def epilogue_graph(dtype: str = "float16") -> dnn.Graph:
-    """Return relu(a b * factor + bias)."""
-    graph = dnn.Graph()
-    a = graph.input("a", (2, 24, 40), dtype)
-    b = graph.input("b", (2, 40, 56), dtype)
-    bias = graph.input("bias", (1, 1, 56), dtype)
-    factor = graph.scalar("factor", 0.5)
-    graph.output("y", graph.relu(a @ b * factor + bias), dtype)
-    return graph
+def attention(
+    q: Array, k: Array, v: Array, scale: float, mask: Array | None, bias: Array | float = 0.0
+) -> tuple[Array, Array, Array]:
+    """Return o, stats and the probabilities."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = (np.repeat(x, groups, 1) for x in (k, v))
+    scores = scale * q @ k.swapaxes(-1, -2) + bias
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf)
+    largest = scores.max(-1, keepdims=True)
+    powers = np.exp(scores - largest)
+    total = powers.sum(-1, keepdims=True)
+    return powers / total @ v, largest + np.log(total), powers / total
 
 
-def epilogue_operands(operands: Operands) -> tuple[dict[str, dnn.DeviceArray], Array]:
-    """Return its inputs, and what it computes of them."""
-    made = {
-        name: operands.make(shape, "float16")
-        for name, shape in {"a": (2, 24, 40), "b": (2, 40, 56), "bias": (1, 1, 56)}.items()
+def attention_gradients(
+    q: Array, k: Array, v: Array, do: Array, scale: float, mask: Array | None
+) -> tuple[Array, Array, Array]:
+    """Return dq, dk and dv."""
+    o, _, p = attention(q, k, v, scale, mask)
+    dp = do @ v.swapaxes(-1, -2)
+    ds = p * (dp - (do * o).sum(-1, keepdims=True)) * scale
+    return ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ do
+
+
+def causal_mask(rows: int, columns: int) -> Array:
+    """Return which steps of keys a step of queries attends to."""
+    return np.arange(rows)[:, None] >= np.arange(columns)
+
+
+def attention_operands(
+    handle: dnn.Handle, sizes: tuple[int, ...], dtype: str, names: str = "qkv"
+) -> Operands:
+    """Return queries, keys and values."""
+    batch, heads, groups, rows, columns, size, values = sizes
+    shapes = {
+        "q": (batch, heads, rows, size),
+        "k": (batch, groups, columns, size),
+        "v": (batch, groups, columns, values),
     }
-    a, b, bias = (values for _, values in made.values())
-    return {name: array for name, (array, _) in made.items()}, np.maximum(a @ b * 0.5 + bias, 0)
+    operands = Operands(handle, dtype)
+    for name in names:
+        operands.add(name, shapes[name])
+    return operands
 
 
-@pytest.mark.parametrize("replay", [False, True])
-def test_a_plan_of_a_graph(handle: dnn.Handle, replay: bool) -> None:
-    """Called by name and in order, with new outputs and given ones, over other buffers."""
-    operands = Operands(handle)
-    with epilogue_graph().plan(handle, replay=replay) as plan:
-        for _ in range(3):
-            arrays, expected = epilogue_operands(operands)
-            out = operands.poisoned((2, 24, 56), "float16")
-            results = [plan(**arrays, out={"y": out}), plan(*arrays.values())]
-            results.append(plan(arrays["a"], bias=arrays["bias"], b=arrays["b"]))
-            assert results[0]["y"] is out
-            for result in results:
-                assert [*result] == ["y"]
-                assert_near(result["y"].numpy(), expected, GRAPH_BOUNDS["float16"])
-            fill(out, 0xFF)
-            assert_near(plan(**arrays, out=out)["y"].numpy(), expected, GRAPH_BOUNDS["float16"])
-        assert plan.choice.algorithm is not None
-        assert (plan.replay is not None) == replay
-
-
-def test_a_graphs_plan_in_a_cuda_graph(handle: dnn.Handle) -> None:
-    operands = Operands(handle)
-    arrays, expected = epilogue_operands(operands)
-    out = operands.poisoned((2, 24, 56), "float16")
-    with epilogue_graph().plan(handle) as plan:
-        plan(**arrays, out=out)
-        with dnn.capture(handle) as graph:
-            plan(**arrays, out=out)
-    fill(out, 0xFF)
-    graph.launch()
-    assert_near(out.numpy(), expected, GRAPH_BOUNDS["float16"])
-    graph.close()
-
-
-def test_a_plan_takes_what_it_was_asked_for(handle: dnn.Handle) -> None:
-    operands = Operands(handle)
-    arrays, expected = epilogue_operands(operands)
-    graph = epilogue_graph()
-    with graph.plan(handle, deterministic=True, workspace_limit="64 MiB") as plan:
-        assert plan.choice.deterministic
-        assert plan.workspace <= 64 << 20
-        engine = plan.choice.algorithm
-        expected_bits = plan(**arrays)["y"].numpy()
-    with graph.plan(handle, engine=engine) as plan:
-        assert plan.choice.algorithm == engine
-        np.testing.assert_array_equal(plan(**arrays)["y"].numpy(), expected_bits)
-    assert_near(expected_bits, expected, GRAPH_BOUNDS["float16"])
-
-
-def test_a_product_in_true_float32_is_refused(handle: dnn.Handle) -> None:
-    """An H100 multiplies in TF32, also by the engine that does not note it."""
-    graph = dnn.Graph()
-    a, b = graph.input("a", (2, 24, 40)), graph.input("b", (2, 40, 56))
-    graph.output("y", a @ b)
-    operands = Operands(handle)
-    (a_array, a_values), (b_array, b_values) = (
-        operands.make(shape, "float32") for shape in ((2, 24, 40), (2, 40, 56))
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", ATTENTION)
+def test_attention_forward(handle: dnn.Handle, case: str, dtype: str, causal: bool) -> None:
+    operands = attention_operands(handle, ATTENTION[case], dtype)
+    rows, columns, size = ATTENTION[case][3:6]
+    mask = causal_mask(rows, columns) if causal else None
+    o, stats, _ = attention(**operands.host, scale=size**-0.5, mask=mask)
+    out = new(handle, o.shape, dtype), new(handle, stats.shape, "float32")
+    result = dnn.scaled_dot_product_attention_forward(
+        handle, **operands.arrays, causal=causal, return_stats=True, out=out
     )
-    with pytest.raises(dnn.NotSupportedError, match="math type FMA was asked for"):
-        graph.plan(handle, math_type="fma")
-    with graph.plan(handle) as plan:
-        assert plan.choice.math_type == dnn.MathType.DEFAULT
-        assert_near(
-            plan(a=a_array, b=b_array)["y"].numpy(), a_values @ b_values, GRAPH_BOUNDS["tf32"]
+    assert result[0] is out[0]
+    near(result[0], o, "attention")
+    near(result[1], stats, "stats", dtype)
+    alone = dnn.scaled_dot_product_attention_forward(handle, **operands.arrays, causal=causal)
+    near(alone, o, "attention")
+
+
+@pytest.mark.parametrize("shared", ["", "batch", "heads", "both"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_attention_with_bias_and_scale(handle: dnn.Handle, dtype: str, shared: str) -> None:
+    sizes = ATTENTION["asymmetric"]
+    operands = attention_operands(handle, sizes, dtype)
+    batch, heads, _, rows, columns, *_ = sizes
+    shape = (
+        1 if shared in ("batch", "both") else batch,
+        1 if shared in ("heads", "both") else heads,
+        rows,
+        columns,
+    )
+    operands.add("bias", shape)
+    o, *_ = attention(**operands.host, scale=0.3, mask=None)
+    out = new(handle, o.shape, dtype)
+    dnn.scaled_dot_product_attention_forward(handle, **operands.arrays, scale=0.3, out=out)
+    near(out, o, "attention")
+
+
+@pytest.mark.parametrize("layout", ["batch, steps, heads, size", "of one tensor"])
+def test_attention_of_strided_operands(handle: dnn.Handle, layout: str) -> None:
+    """As projections leave them: heads within steps, or queries, keys and values side by side."""
+    batch, heads, steps, size = 2, 3, 48, 32
+    step = heads * size if layout.startswith("batch") else 3 * heads * size
+    strides = (steps * step, size, step, 1)
+    operands = Operands(handle, "float16")
+    for name in "qkv":
+        operands.add(name, (batch, heads, steps, size), strides=strides)
+    o, *_ = attention(**operands.host, scale=size**-0.5, mask=None)
+    near(dnn.scaled_dot_product_attention_forward(handle, **operands.arrays), o, "attention")
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("sizes", [(2, 3, 3, 64, 64, 32, 32), (1, 2, 2, 40, 72, 64, 64)], ids=str)
+def test_attention_backward(
+    handle: dnn.Handle, sizes: tuple[int, ...], dtype: str, causal: bool
+) -> None:
+    operands = attention_operands(handle, sizes, dtype)
+    q, k, v = (operands.host[name] for name in "qkv")
+    scale = sizes[5] ** -0.5
+    mask = causal_mask(*sizes[3:5]) if causal else None
+    o, stats, _ = attention(q, k, v, scale, mask)
+    operands.add("o", o.shape, values=o)
+    operands.add("do", o.shape)
+    operands.add("stats", stats.shape, "float32", values=stats)
+    do = operands.host["do"]
+    expected = attention_gradients(q, k, v, do, scale, mask)
+    out = tuple(new(handle, gradient.shape, dtype) for gradient in expected)
+    results = dnn.scaled_dot_product_attention_backward(
+        handle, **operands.arrays, causal=causal, out=out
+    )
+    for result, array, gradient in zip(results, out, expected, strict=True):
+        assert result is array
+        near(result, gradient, "attention gradients")
+    new_results = dnn.scaled_dot_product_attention_backward(
+        handle, **operands.arrays, causal=causal
+    )
+    for result, gradient in zip(new_results, expected, strict=True):
+        near(result, gradient, "attention gradients")
+
+
+def differences(function: Callable[..., Array], operands: Mapping[str, Array], name: str) -> Array:
+    """Return the gradient of the sum of a function's values, by central differences."""
+    x = operands[name]
+    gradient = np.empty_like(x)
+    for place in np.ndindex(x.shape):
+        values = []
+        for sign in (1, -1):
+            moved = x.copy()
+            moved[place] += sign * STEP
+            values.append(function(**{**operands, name: moved}).sum())
+        gradient[place] = (values[0] - values[1]) / (2 * STEP)
+    return gradient
+
+
+def test_the_gradients_that_are_compared_with_are_right() -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 2, rows, 3)) for rows in (4, 5, 5))
+    do = rng.standard_normal((1, 2, 4, 3))
+    mask = causal_mask(4, 5)
+
+    def loss(q: Array, k: Array, v: Array) -> Array:
+        return attention(q, k, v, 0.7, mask)[0] * do
+
+    operands = {"q": q, "k": k, "v": v}
+    gradients = attention_gradients(q, k, v, do, 0.7, mask)
+    for name, gradient in zip(operands, gradients, strict=True):
+        assert_close(gradient, differences(loss, operands, name), 1e-8)
+
+
+# ---------------------------------------------------------------- sizes that cuDNN treats apart
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_one_step_of_queries_beside_many_of_keys(handle: dnn.Handle, rows: int) -> None:
+    """As in generation: with a causal mask the first step sees the first key alone."""
+    operands = attention_operands(handle, (2, 2, 2, rows, 96, 64, 64), "float16")
+    for causal in (False, True):
+        mask = causal_mask(rows, 96) if causal else None
+        o, *_ = attention(**operands.host, scale=0.125, mask=mask)
+        result = dnn.scaled_dot_product_attention_forward(
+            handle, **operands.arrays, causal=causal, out=new(handle, o.shape, "float16")
         )
+        near(result, o, "attention", what=f"causal={causal}")
 
 
-def test_a_reduction_behind_a_product(handle: dnn.Handle) -> None:
-    graph = dnn.Graph()
-    a, b = graph.input("a", (2, 24, 40), "float16"), graph.input("b", (2, 40, 56), "float16")
-    graph.output("largest", graph.reduce("MAX", graph.matmul(a, b), axes=2))
-    operands = Operands(handle)
-    a_array, a_values = operands.make((2, 24, 40), "float16")
-    b_array, b_values = operands.make((2, 40, 56), "float16")
-    with graph.plan(handle) as plan:
-        largest = plan(a=a_array, b=b_array)["largest"]
-    expected = (a_values @ b_values).max(2, keepdims=True)
-    assert_near(largest.numpy(), expected, GRAPH_BOUNDS["float16"])
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_pooling_with_other_padding_at_each_end(handle: dnn.Handle, layout: str) -> None:
-    spec = dnn.TensorSpec((2, 8, 7, 9), "float16", layout)
-    graph = dnn.Graph()
-    x = graph.input("x", spec.shape, "float16", spec.strides)
-    y = graph.resample_forward(
-        "MAXPOOL", x, (3, 2), stride=(2, 2), padding=((0, 1), (1, 0)), ceil_mode=True
+@pytest.mark.parametrize("steps", [64, 128, 192, 320])
+def test_a_mask_with_steps_beyond_a_multiple_of_128(handle: dnn.Handle, steps: int) -> None:
+    operands = attention_operands(handle, (1, 2, 2, steps, steps, 64, 64), "bfloat16")
+    o, stats, _ = attention(**operands.host, scale=0.125, mask=causal_mask(steps, steps))
+    results = dnn.scaled_dot_product_attention_forward(
+        handle,
+        **operands.arrays,
+        causal=True,
+        return_stats=True,
+        out=(new(handle, o.shape, "bfloat16"), new(handle, stats.shape, "float32")),
     )
-    y_spec = dnn.TensorSpec(y.shape, "float16", layout)
-    graph.output("y", y, strides=y_spec.strides)
-    values = random_values(np.random.default_rng(0), spec.shape, "float16")
-    array = handle.empty(spec)
-    array.copy_from(values)
-    with graph.plan(handle) as plan:
-        result = plan(x=array)["y"].numpy()
-    padded = np.pad(
-        values.astype(np.float64), ((0, 0), (0, 0), (0, 2), (1, 1)), constant_values=-np.inf
+    near(results[0], o, "attention")
+    near(results[1], stats, "stats", "bfloat16")
+
+
+# ---------------------------------------------------------------- products
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((1, 64, 32), (1, 32, 48)),
+        ((3, 40, 24), (3, 24, 56)),
+        ((3, 40, 24), (1, 24, 56)),
+        ((1, 128, 8), (1, 8, 16)),
+    ],
+    ids=str,
+)
+def test_products(handle: dnn.Handle, a: tuple[int, ...], b: tuple[int, ...], dtype: str) -> None:
+    operands = Operands(handle, dtype)
+    operands.add("a", a), operands.add("b", b)
+    expected = operands.host["a"] @ operands.host["b"]
+    out = new(handle, expected.shape, dtype)
+    assert dnn.matmul(handle, **operands.arrays, out=out) is out
+    near(out, expected, "product")
+
+
+@pytest.mark.parametrize("side", ["a", "b", "both"])
+def test_products_of_transposed_matrices(handle: dnn.Handle, side: str) -> None:
+    operands = Operands(handle, "float16")
+    rows, inner, columns = 48, 32, 64
+    operands.add("a", (2, rows, inner), strides=(rows * inner, 1, rows) if side != "b" else None)
+    operands.add(
+        "b", (2, inner, columns), strides=(inner * columns, 1, inner) if side != "a" else None
     )
-    expected = np.stack(
-        [
-            np.stack(
-                [
-                    padded[:, :, 2 * row : 2 * row + 3, 2 * column : 2 * column + 2].max((2, 3))
-                    for column in range(y.shape[3])
-                ],
-                -1,
-            )
-            for row in range(y.shape[2])
-        ],
-        -2,
-    )
-    assert y.shape == (2, 8, 4, 5)
-    np.testing.assert_array_equal(result.astype(np.float64), expected)
+    out = new(handle, (2, rows, columns), "float16")
+    dnn.matmul(handle, **operands.arrays, out=out)
+    near(out, operands.host["a"] @ operands.host["b"], "product")
 
 
-def test_a_product_of_two_views_of_one_tensor(handle: dnn.Handle) -> None:
-    graph = dnn.Graph()
-    x = graph.input("x", (2, 24, 40), "float16")
-    graph.output("y", x @ x.transposed())
-    operands = Operands(handle)
-    array, values = operands.make((2, 24, 40), "float16")
-    with graph.plan(handle) as plan:
-        y = plan(x=array)["y"]
-    assert_near(y.numpy(), values @ values.swapaxes(1, 2), GRAPH_BOUNDS["float16"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+@pytest.mark.parametrize("shape", [None, (1, 1, 48), (2, 64, 48)], ids=str)
+def test_products_with_bias_and_activation(
+    handle: dnn.Handle, shape: tuple[int, ...] | None, activation: str | None, dtype: str
+) -> None:
+    operands = Operands(handle, dtype)
+    operands.add("a", (2, 64, 32)), operands.add("b", (2, 32, 48))
+    expected = operands.host["a"] @ operands.host["b"]
+    if shape is not None:
+        operands.add("bias", shape)
+        expected = expected + operands.host["bias"]
+    if activation is not None:
+        expected = ACTIVATIONS[activation](expected)
+    out = new(handle, expected.shape, "float32")
+    dnn.matmul(handle, **operands.arrays, activation=activation, dtype="float32", out=out)
+    near(out, expected, "product", dtype)
 
 
-UNSUPPORTED: dict[str, Callable[[dnn.Graph, dnn.GraphTensor], Any]] = {
-    "softmax alone": lambda graph, x: graph.softmax(x),
-    "reduction alone": lambda graph, x: graph.reduce("ADD", x),
-    "statistics alone": lambda graph, x: graph.gen_stats(x)[0],
-    "product of rank 4": lambda graph, x: graph.matmul(x, graph.transposed(x)),
+# ---------------------------------------------------------------- normalisations
+
+
+def normalization(
+    x: Array, scale: Array, bias: Array | float, axes: tuple[int, ...], *, centered: bool
+) -> tuple[Array, Array, Array]:
+    """Return y, mean and inverse deviation."""
+    mean = x.mean(axes, keepdims=True) if centered else np.zeros((1,) * x.ndim)
+    inverse = 1 / np.sqrt(np.square(x - mean).mean(axes, keepdims=True) + 1e-3)
+    return scale * (x - mean) * inverse + bias, mean, inverse
+
+
+# By name of a family: shape of x, shape of scale, normalised axes.
+NORMALIZATIONS = {
+    "layer": ((6, 40, 1, 1), (1, 40, 1, 1), (1, 2, 3)),
+    "layer of images": ((3, 8, 5, 4), (1, 8, 5, 4), (1, 2, 3)),
+    "rms": ((6, 40, 1, 1), (1, 40, 1, 1), (1, 2, 3)),
+    "rms of images": ((3, 8, 5, 4), (1, 8, 5, 4), (1, 2, 3)),
+    "instance": ((3, 8, 5, 4), (1, 8, 1, 1), (2, 3)),
+    "instance of volumes": ((2, 8, 3, 5, 4), (1, 8, 1, 1, 1), (2, 3, 4)),
 }
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
-def test_graphs_without_an_engine(handle: dnn.Handle, name: str) -> None:
+def normalization_case(
+    handle: dnn.Handle, case: str, dtype: str
+) -> tuple[str, Operands, tuple[int, ...]]:
+    """Return the family, its operands, and the axes."""
+    shape, parameters, axes = NORMALIZATIONS[case]
+    family = case.partition(" ")[0]
+    operands = Operands(handle, dtype)
+    operands.add("x", shape)
+    operands.add("scale", parameters, "float32")
+    if family != "rms":
+        operands.add("bias", parameters, "float32")
+    return family, operands, axes
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", NORMALIZATIONS)
+def test_normalisations_forward(handle: dnn.Handle, case: str, dtype: str) -> None:
+    family, operands, axes = normalization_case(handle, case, dtype)
+    forward = getattr(dnn, f"{family}_normalization_forward")
+    host = {"bias": 0.0, **operands.host}
+    y, mean, inverse = normalization(**host, axes=axes, centered=family != "rms")
+    statistics = [inverse] if family == "rms" else [mean, inverse]
+    out = new(handle, y.shape, dtype)
+    assert forward(handle, **operands.arrays, epsilon=1e-3, out=out) is out
+    near(out, y, "normalisation")
+    outputs = (new(handle, y.shape, dtype), *(new(handle, s.shape, "float32") for s in statistics))
+    results = forward(handle, **operands.arrays, epsilon=1e-3, training=True, out=outputs)
+    near(results[0], y, "normalisation")
+    for result, expected in zip(results[1:], statistics, strict=True):
+        near(result, expected, "normalisation", "float32")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", NORMALIZATIONS)
+def test_normalisations_backward(handle: dnn.Handle, case: str, dtype: str) -> None:
+    family, operands, axes = normalization_case(handle, case, dtype)
+    host, arrays = operands.host, operands.arrays
+    bias = host.get("bias", 0.0)
+    _, mean, inverse = normalization(host["x"], host["scale"], bias, axes, centered=family != "rms")
+    operands.add("dy", host["x"].shape)
+    if family != "rms":
+        operands.add("mean", mean.shape, "float32", values=mean)
+    operands.add("inv_variance", inverse.shape, "float32", values=inverse)
+    expected = normalization_gradients(
+        host["dy"], host["x"], host["scale"], mean, inverse, axes, centered=family != "rms"
+    )
+    arrays = {name: array for name, array in arrays.items() if name != "bias"}
+    expected = expected[:2] if family == "rms" else expected
+    out = (
+        new(handle, expected[0].shape, dtype),
+        *(new(handle, gradient.shape, "float32") for gradient in expected[1:]),
+    )
+    backward = getattr(dnn, f"{family}_normalization_backward")
+    results = backward(handle, **arrays, out=out)
+    for result, gradient in zip(results, expected, strict=True):
+        near(result, gradient, "normalisation gradients", dtype)
+
+
+def normalization_gradients(
+    dy: Array,
+    x: Array,
+    scale: Array,
+    mean: Array,
+    inverse: Array,
+    axes: tuple[int, ...],
+    *,
+    centered: bool,
+) -> tuple[Array, ...]:
+    """Return dx, dscale and dbias, from the definition of each."""
+    normalized = (x - mean) * inverse
+    slope = dy * scale
+    dx = slope - normalized * (slope * normalized).mean(axes, keepdims=True)
+    if centered:
+        dx = dx - slope.mean(axes, keepdims=True)
+    others = tuple(axis for axis, size in enumerate(scale.shape) if size == 1)
+    return (
+        dx * inverse,
+        (dy * normalized).sum(others, keepdims=True),
+        dy.sum(others, keepdims=True),
+    )
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_the_gradients_of_normalisations_are_right(centered: bool) -> None:
+    rng = np.random.default_rng(0)
+    operands = {"x": rng.standard_normal((2, 5, 1, 1)), "scale": rng.standard_normal((1, 5, 1, 1))}
+    dy = rng.standard_normal((2, 5, 1, 1))
+
+    def loss(x: Array, scale: Array) -> Array:
+        return normalization(x, scale, 0.0, (1, 2, 3), centered=centered)[0] * dy
+
+    _, mean, inverse = normalization(**operands, bias=0.0, axes=(1, 2, 3), centered=centered)
+    dx, dscale, _ = normalization_gradients(
+        dy, **operands, mean=mean, inverse=inverse, axes=(1, 2, 3), centered=centered
+    )
+    assert_close(dx, differences(loss, operands, "x"), 1e-7)
+    assert_close(dscale, differences(loss, operands, "scale"), 1e-7)
+
+
+# ---------------------------------------------------------------- plans
+
+
+def product_graph(dtype: str = "float16") -> dnn.Graph:
+    """Return a product with a factor that is passed by value, and a bias."""
     graph = dnn.Graph()
-    x = graph.input("x", (2, 8, 16, 16), "float16")
-    graph.output("y", UNSUPPORTED[name](graph, x))
-    with pytest.raises(dnn.CudnnError) as refusal:
-        graph.plan(handle)
-    assert refusal.value.status in (dnn.Status.NOT_SUPPORTED, dnn.Status.BAD_PARAM)
+    a, b = graph.input("a", (2, 64, 32), dtype), graph.input("b", (2, 32, 48), dtype)
+    bias = graph.input("bias", (1, 1, 48), dtype)
+    y = (a @ b) * graph.scalar("factor", 0.5) + bias
+    graph.output("y", graph.relu(y), dtype)
+    return graph
 
 
-def test_what_a_graphs_plan_refuses(handle: dnn.Handle) -> None:
-    operands = Operands(handle)
-    arrays, _ = epilogue_operands(operands)
-    with epilogue_graph().plan(handle) as plan:
-        wrong = handle.zeros((2, 24, 41), "float16")
-        refuses(ARGUMENT, "a is", lambda: plan(**arrays | {"a": wrong}))
-        refuses(ARGUMENT, "out has shape", lambda: plan(**arrays, out={"y": wrong}))
-        refuses(ARGUMENT, "out has 'z'; allowed: y", lambda: plan(**arrays, out={"z": wrong}))
-        for names, why in (
-            ({"a": arrays["a"]}, "missing b, bias"),
-            (arrays | {"c": wrong}, "unexpected keyword argument 'c'"),
-        ):
-            with pytest.raises(TypeError, match=why):
-                plan(**names)
-    with pytest.raises(dnn.ClosedError):
-        plan(**arrays)
-    refuses(ARGUMENT, "operations and 0 outputs", lambda: dnn.Graph().plan(handle))
-    refuses(ARGUMENT, "handle=", lambda: epilogue_graph().plan(None))
-    refuses(ARGUMENT, "engine=", lambda: epilogue_graph().plan(handle, engine=3))
-    refuses(ARGUMENT, "deterministic=", lambda: epilogue_graph().plan(handle, deterministic=1))
+def product_operands(handle: dnn.Handle, seed: int = 0, dtype: str = "float16") -> Operands:
+    operands = Operands(handle, dtype, seed)
+    operands.add("a", (2, 64, 32)), operands.add("b", (2, 32, 48)), operands.add("bias", (1, 1, 48))
+    return operands
 
 
-def test_the_handle_keeps_the_plans_of_one_line_calls(handle: dnn.Handle) -> None:
-    operands = Operands(handle)
-    a, _ = operands.make((2, 24, 40), "float16")
-    b, _ = operands.make((2, 40, 56), "float16")
+def product(a: Array, b: Array, bias: Array, factor: float = 0.5) -> Array:
+    return np.maximum(factor * (a @ b) + bias, 0)
+
+
+@pytest.mark.parametrize("replay", [False, True], ids=["", "replay"])
+def test_a_plan_is_kept_over_new_buffers(handle: dnn.Handle, replay: bool) -> None:
+    with product_graph().plan(handle, replay=replay) as plan:
+        for seed in range(5):
+            operands = product_operands(handle, seed)
+            out = new(handle, (2, 64, 48), "float16")
+            results = plan(**operands.arrays, out={"y": out})
+            assert [*results] == ["y"]
+            assert results["y"] is out
+            near(out, product(**operands.host), "product")
+            near(plan(*operands.arrays.values())["y"], product(**operands.host), "product")
+        assert (plan.replay is None) == (not replay)
+
+
+def test_a_call_in_a_captured_graph(handle: dnn.Handle) -> None:
+    operands = product_operands(handle)
+    out = new(handle, (2, 64, 48), "float16")
+    with product_graph().plan(handle) as plan:
+        plan(**operands.arrays, out=out)
+        out = new(handle, (2, 64, 48), "float16")
+        with dnn.capture(handle) as captured:
+            plan(**operands.arrays, out=out)
+        with captured:
+            captured.launch()
+            near(out, product(**operands.host), "product")
+
+
+def test_what_is_promised_is_kept(handle: dnn.Handle) -> None:
+    operands = product_operands(handle)
+    with product_graph().plan(handle, deterministic=True, workspace_limit="64 MiB") as plan:
+        assert plan.choice.deterministic
+        assert plan.workspace == plan.choice.workspace <= 64 << 20
+        first, second = (memory_of(plan(**operands.arrays)["y"]).tobytes() for _ in range(2))
+        assert first == second
+        engine = plan.choice.algorithm
+    with product_graph().plan(handle, engine=engine) as plan:
+        assert plan.choice.algorithm == engine
+        near(plan(**operands.arrays)["y"], product(**operands.host), "product")
+
+
+def test_a_graph_can_be_planned_again_and_saved(handle: dnn.Handle) -> None:
+    graph = product_graph()
+    operands = product_operands(handle)
+    for again in (graph, dnn.Graph.from_json(graph.to_json())):
+        with again.plan(handle) as plan:
+            assert plan.graph == graph
+            near(plan(**operands.arrays)["y"], product(**operands.host), "product")
+
+
+def test_numbers_are_those_of_the_graph(handle: dnn.Handle) -> None:
+    """Two graphs that differ in a number alone; each call passes its own."""
+    operands = product_operands(handle)
+    plans = {}
+    for factor in (0.5, -2.0):
+        graph = dnn.Graph()
+        tensors = {
+            name: graph.input(name, array.shape, "float16")
+            for name, array in operands.arrays.items()
+        }
+        y = (tensors["a"] @ tensors["b"]) * factor + tensors["bias"]
+        graph.output("y", graph.relu(y), "float16")
+        plans[factor] = graph.plan(handle)
+    for factor, plan in [*plans.items()] * 2:
+        with np.errstate(all="ignore"):
+            result = plan(**operands.arrays)["y"]
+        near(result, product(**operands.host, factor=factor), "product", what=str(factor))
+    for plan in plans.values():
+        plan.close()
+
+
+def test_a_number_may_have_another_value_for_one_call(handle: dnn.Handle) -> None:
+    operands = product_operands(handle)
+    with product_graph().plan(handle) as plan:
+        out = new(handle, (2, 64, 48), "float16")
+        for factor in (0.25, None, -3.0, 0.5, None):
+            more = {} if factor is None else {"factor": factor}
+            plan(**operands.arrays, **more, out=out)
+            expected = product(**operands.host, factor=0.5 if factor is None else factor)
+            near(out, expected, "product", what=f"factor={factor}")
+        with pytest.raises(dnn.ArgumentError, match="factor='2' must be a real number"):
+            plan(**operands.arrays, factor="2")
+        near(plan(**operands.arrays)["y"], product(**operands.host), "product")
+    with (
+        product_graph().plan(handle, replay=True) as plan,
+        pytest.raises(dnn.ArgumentError, match=r"factor: .*replay=True was recorded"),
+    ):
+        plan(**operands.arrays, factor=2.0)
+
+
+def test_a_captured_call_has_the_number_of_its_capture(handle: dnn.Handle) -> None:
+    operands = product_operands(handle)
+    out = new(handle, (2, 64, 48), "float16")
+    with product_graph().plan(handle) as plan:
+        plan(**operands.arrays, out=out)
+        with dnn.capture(handle) as captured:
+            plan(**operands.arrays, factor=-2.0, out=out)
+        plan(**operands.arrays, out=out)
+        with captured:
+            captured.launch()
+            near(out, product(**operands.host, factor=-2.0), "product")
+
+
+def test_the_one_line_functions_keep_their_plans(handle: dnn.Handle) -> None:
+    operands = attention_operands(handle, (1, 2, 2, 64, 64, 32, 32), "float16")
+    o, *_ = attention(**operands.host, scale=0.5, mask=None)
     for _ in range(3):
-        dnn.matmul(handle, a, b)
-    assert len(handle.plans) == 1
-    dnn.matmul(handle, a, b, activation="relu")
-    assert len(handle.plans) == 2
+        result = dnn.scaled_dot_product_attention_forward(handle, **operands.arrays, scale=0.5)
+        near(result, o, "attention")
+    o, *_ = attention(**operands.host, scale=0.25, mask=None)
+    near(
+        dnn.scaled_dot_product_attention_forward(handle, **operands.arrays, scale=0.25),
+        o,
+        "attention",
+        what="another number is another graph",
+    )
+    specs = {name: array.spec for name, array in operands.arrays.items()}
+    with dnn.scaled_dot_product_attention_forward.plan(handle, **specs, scale=0.25) as plan:
+        near(plan(**operands.arrays)["o"], o, "attention")
 
 
-def test_the_verbs_of_an_operation_that_is_a_graph(handle: dnn.Handle) -> None:
-    a, b = dnn.TensorSpec((2, 24, 40), "float16"), dnn.TensorSpec((2, 40, 56), "float16")
-    graph = dnn.matmul.graph(a, b, activation="relu")
-    assert graph == dnn.matmul.graph(a, b, activation="relu")
-    assert graph != dnn.matmul.graph(a, b, activation="gelu")
-    assert [*graph.inputs], [*graph.outputs] == (["a", "b"], ["y"])
-    with pytest.raises(dnn.ArgumentError, match=r"matmul\.graph\("):
-        dnn.matmul.problem(a, b)
-    operands = Operands(handle)
-    a_array, a_values = operands.make(a.shape, "float16")
-    b_array, b_values = operands.make(b.shape, "float16")
-    with dnn.matmul.plan(handle, a, b, activation="relu") as plan:
-        y = plan(a_array, b_array)["y"]
-    assert_near(y.numpy(), np.maximum(a_values @ b_values, 0), GRAPH_BOUNDS["float16"])
+# ---------------------------------------------------------------- graphs of one's own
+
+
+def run(
+    handle: dnn.Handle, graph: dnn.Graph, arrays: Mapping[str, dnn.DeviceArray]
+) -> dict[str, dnn.DeviceArray]:
+    """Return what a graph writes into outputs full of NaN."""
+    out = {
+        name: poisoned(handle, dnn.TensorSpec(record.shape, record.dtype, strides=record.strides))
+        for name, record in graph.outputs.items()
+    }
+    with graph.plan(handle) as plan:
+        return plan(**arrays, out=out)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_chain_behind_a_product(handle: dnn.Handle, dtype: str) -> None:
+    graph = dnn.Graph()
+    operands = Operands(handle, dtype)
+    for name, shape in {"a": (1, 64, 32), "b": (1, 32, 64), "gate": (1, 64, 64)}.items():
+        operands.add(name, shape)
+        graph.input(name, shape, dtype)
+    a, b, gate = (graph.tensor(name) for name in ("a", "b", "gate"))
+    y = graph.sigmoid(a @ b * 0.25) * gate
+    graph.output("y", graph.where(gate > 0.0, y, graph.abs(y) - 1), dtype)
+    host = operands.host
+    y = host["gate"] / (1 + np.exp(-0.25 * (host["a"] @ host["b"])))
+    expected = np.where(host["gate"] > 0, y, np.abs(y) - 1)
+    near(run(handle, graph, operands.arrays)["y"], expected, "product")
+
+
+@pytest.mark.parametrize("operator", ["ADD", "MAX"])
+def test_a_reduction_behind_a_product(handle: dnn.Handle, operator: str) -> None:
+    graph = dnn.Graph()
+    operands = Operands(handle, "float16")
+    operands.add("a", (2, 64, 32)), operands.add("b", (2, 32, 128))
+    a, b = graph.input("a", (2, 64, 32), "float16"), graph.input("b", (2, 32, 128), "float16")
+    graph.output("y", graph.reduce(operator, graph.relu(a @ b)))
+    values = np.maximum(operands.host["a"] @ operands.host["b"], 0)
+    expected = {"ADD": values.sum, "MAX": values.max}[operator](-1, keepdims=True)
+    near(run(handle, graph, operands.arrays)["y"], expected, "product", "float16")
+
+
+@pytest.mark.parametrize("mode", ["ADD", "MUL", "MAX", "EXP", "TANH_FWD", "SQRT"])
+def test_one_pointwise_operation(handle: dnn.Handle, mode: str) -> None:
+    graph = dnn.Graph()
+    operands = Operands(handle, "float32")
+    shape = (2, 8, 4, 8)
+    operands.add("x", shape, values=np.random.default_rng(0).uniform(0.25, 2, shape))
+    x = graph.input("x", shape)
+    second = ()
+    if mode in ("ADD", "MUL", "MAX"):
+        operands.add("b", shape)
+        second = (graph.input("b", shape),)
+    graph.output("y", graph.pointwise(mode, x, *second))
+    function: Any = {
+        "ADD": np.add,
+        "MUL": np.multiply,
+        "MAX": np.maximum,
+        "EXP": np.exp,
+        "TANH_FWD": np.tanh,
+        "SQRT": np.sqrt,
+    }[mode]
+    expected = function(*operands.host.values())
+    near(run(handle, graph, operands.arrays)["y"], expected, "pointwise")
+
+
+CONVOLUTION = dnn.ConvolutionSpec(1)
+
+
+@pytest.mark.parametrize("uneven", [False, True], ids=["", "uneven"])
+@pytest.mark.parametrize("direction", ["forward", "data", "filter"])
+def test_convolutions_in_graphs(handle: dnn.Handle, direction: str, uneven: bool) -> None:
+    """Padding may differ at the two ends; of gradients that was recorded with channels last."""
+    conv = dnn.ConvolutionSpec(((0, 1), (2, 1))) if uneven else CONVOLUTION
+    shapes = {"x": (2, 16, 8, 9), "w": (24, 16, 3, 3)}
+    shapes["dy"] = conv.output_shape(shapes["x"], shapes["w"])
+    needed = {"forward": "x w", "data": "w dy", "filter": "x dy"}[direction].split()
+    graph, operands = dnn.Graph(), Operands(handle, "float16")
+    for name in needed:
+        strides = dnn.TensorSpec(shapes[name], layout="NHWC").strides
+        operands.add(name, shapes[name], strides=strides)
+        graph.input(name, shapes[name], "float16", strides)
+    first, second = (graph.tensor(name) for name in needed)
+    if direction == "forward":
+        y, written = graph.convolution_forward(first, second, conv), "y"
+    elif direction == "data":
+        y, written = graph.convolution_backward_data(first, second, shapes["x"], conv), "dx"
+    else:
+        y, written = graph.convolution_backward_filter(first, second, shapes["w"], conv), "dw"
+    strides = dnn.TensorSpec(y.shape, layout="NHWC").strides
+    graph.output(written, y, "float16", strides)
+    result = run(handle, graph, operands.arrays)[written]
+    near(result, convolved(direction, conv, shapes, operands.host), "product")
+
+
+def convolved(
+    direction: str, conv: dnn.ConvolutionSpec, shapes: dict[str, Any], host: Mapping[str, Array]
+) -> Array:
+    """Return a correlation with stride 1, or a gradient of it, tap by tap."""
+    pads = [(0, 0), (0, 0), *conv.pads(2)]
+    x = np.pad(host.get("x", np.zeros(shapes["x"])), pads)
+    w = host.get("w", np.zeros(shapes["w"]))
+    rows, columns = shapes["dy"][2:]
+    y, dx, dw = np.zeros(shapes["dy"]), np.zeros_like(x), np.zeros(shapes["w"])
+    for i, j in np.ndindex(shapes["w"][2:]):
+        view = (slice(None), slice(None), slice(i, i + rows), slice(j, j + columns))
+        y += np.einsum("nchw,kc->nkhw", x[view], w[:, :, i, j])
+        if "dy" in host:
+            dx[view] += np.einsum("nkhw,kc->nchw", host["dy"], w[:, :, i, j])
+            dw[:, :, i, j] = np.einsum("nkhw,nchw->kc", host["dy"], x[view])
+    inside = tuple(
+        slice(before, size - behind) for size, (before, behind) in zip(x.shape, pads, strict=True)
+    )
+    return {"forward": y, "data": dx[inside], "filter": dw}[direction]
+
+
+@pytest.mark.parametrize("channels_last", [False, True], ids=["NCHW", "NHWC"])
+@pytest.mark.parametrize("mode", ["MAXPOOL", "AVGPOOL_INCLUDE_PADDING", "AVGPOOL_EXCLUDE_PADDING"])
+def test_poolings_with_uneven_padding(handle: dnn.Handle, mode: str, channels_last: bool) -> None:
+    shape = (2, 8, 7, 9)
+    strides = dnn.TensorSpec(shape, layout="NHWC" if channels_last else "NCHW").strides
+    graph, operands = dnn.Graph(), Operands(handle, "float16")
+    operands.add("x", shape, strides=strides)
+    x = graph.input("x", shape, "float16", strides)
+    is_largest = mode == "MAXPOOL"
+    y = graph.resample_forward(
+        mode,
+        x,
+        (3, 2),
+        stride=(2, 1),
+        padding=((1, 0), (0, 1)),
+        padding_mode="NEG_INF" if is_largest else "ZERO",
+    )
+    layout = "NHWC" if channels_last else "NCHW"
+    graph.output("y", y, strides=dnn.TensorSpec(y.shape, layout=layout).strides)
+    host = operands.host["x"]
+    fill = -np.inf if is_largest else 0.0
+    padded = np.pad(host, [(0, 0), (0, 0), (1, 0), (0, 1)], constant_values=fill)
+    inside = np.pad(np.ones(shape[2:]), [(1, 0), (0, 1)])
+    expected = np.empty(y.shape)
+    for row, column in np.ndindex(y.shape[2:]):
+        taps = (slice(2 * row, 2 * row + 3), slice(column, column + 2))
+        window = padded[(slice(None), slice(None), *taps)]
+        count = inside[taps].sum() if mode == "AVGPOOL_EXCLUDE_PADDING" else 6
+        values = window.max((2, 3)) if is_largest else window.sum((2, 3)) / count
+        expected[:, :, row, column] = values
+    near(run(handle, graph, operands.arrays)["y"], expected, "pointwise")
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def softmax_alone() -> dnn.Graph:
+    graph = dnn.Graph()
+    graph.output("y", graph.softmax(graph.input("x", (2, 4, 8, 16), "float16")), "float16")
+    return graph
+
+
+def reduction_alone() -> dnn.Graph:
+    graph = dnn.Graph()
+    graph.output("y", graph.reduce("ADD", graph.input("x", (2, 8, 16), "float16")))
+    return graph
+
+
+def statistics_alone() -> dnn.Graph:
+    graph = dnn.Graph()
+    x = graph.input(
+        "x", (2, 8, 4, 4), "float16", dnn.TensorSpec((2, 8, 4, 4), layout="NHWC").strides
+    )
+    for name, tensor in zip(("total", "squares"), graph.gen_stats(x), strict=True):
+        graph.output(name, tensor)
+    return graph
+
+
+def product_of_four_axes() -> dnn.Graph:
+    graph = dnn.Graph()
+    a = graph.input("a", (2, 3, 64, 32), "float16")
+    graph.output("y", a @ graph.input("b", (2, 3, 32, 48), "float16"), "float16")
+    return graph
+
+
+def float32_gradients() -> dnn.Graph:
+    q, stats = dnn.TensorSpec((1, 2, 64, 32)), dnn.TensorSpec((1, 2, 64, 1))
+    return dnn.scaled_dot_product_attention_backward.graph(q, q, q, q, q, stats)
+
+
+def attention_without_statistics() -> dnn.Graph:
+    graph = dnn.Graph()
+    q, k, v = (graph.input(name, (1, 2, 64, 32), "float16") for name in "qkv")
+    scores = q @ k.transposed()
+    powers = graph.exp(scores - graph.reduce("MAX", scores))
+    p = graph.div(powers, graph.reduce("ADD", powers), "float16")
+    graph.output("o", p @ v, "float16")
+    return graph
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        softmax_alone,
+        reduction_alone,
+        statistics_alone,
+        product_of_four_axes,
+        float32_gradients,
+        attention_without_statistics,
+    ],
+)
+def test_graphs_without_an_engine(handle: dnn.Handle, graph: Callable[[], dnn.Graph]) -> None:
+    """What an H100 with cuDNN 9.19 refuses, the emulated device refuses."""
+    with pytest.raises(dnn.NotSupportedError, match="graph of"):
+        graph().plan(handle)
+
+
+@pytest.mark.parametrize("which", ["q and k", "v"])
+def test_large_heads_in_float32_are_refused(handle: dnn.Handle, which: str) -> None:
+    """cuDNN computes them, wrongly."""
+    size, values = (MAX_FLOAT32_HEAD + 8, 64) if which == "q and k" else (64, MAX_FLOAT32_HEAD + 8)
+    q = dnn.TensorSpec((1, 2, 64, size))
+    v = dnn.TensorSpec((1, 2, 64, values))
+    with pytest.raises(dnn.ArgumentError, match="float32 wrongly where a head is larger than 128"):
+        dnn.scaled_dot_product_attention_forward.plan(handle, q, q, v)
+
+
+def test_pooling_of_bfloat16_with_channels_last_is_refused(handle: dnn.Handle) -> None:
+    """cuDNN computes it, wrongly."""
+    graph = dnn.Graph()
+    strides = dnn.TensorSpec((2, 8, 6, 6), layout="NHWC").strides
+    x = graph.input("x", (2, 8, 6, 6), "bfloat16", strides)
+    pads = ((0, 0), (0, 0))
+    graph.output("y", graph.resample_forward("MAXPOOL", x, (2, 2), stride=(2, 2), padding=pads))
+    with pytest.raises(dnn.ArgumentError, match="bfloat16 with channels last wrongly"):
+        graph.plan(handle)
+
+
+def spec(*shape: int, dtype: str = "float16") -> dnn.TensorSpec:
+    return dnn.TensorSpec(shape, dtype)
+
+
+QUERIES = spec(2, 4, 64, 32)
+FORWARD = dnn.scaled_dot_product_attention_forward
+REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "q's rank": (FORWARD, {"q": spec(4, 64, 32)}, "q has shape .*needed: .batch, heads"),
+    "q's type": (FORWARD, {"q": spec(2, 4, 64, 32, dtype="float64")}, "q is .*allowed: float16"),
+    "k's type": (FORWARD, {"k": spec(2, 4, 64, 32, dtype="bfloat16")}, "k is .*data type of q"),
+    "k's heads": (FORWARD, {"k": spec(2, 3, 64, 32)}, "k has shape .*heads that divide 4"),
+    "k's size": (FORWARD, {"k": spec(2, 4, 64, 16)}, "k has shape .*the size 32"),
+    "v's steps": (FORWARD, {"v": spec(2, 4, 32, 32)}, "v has shape .*as k has"),
+    "bias": (FORWARD, {"bias": spec(2, 4, 1, 64)}, "bias has shape .*needed: .1 or 2, 1 or 4, 64"),
+    "scale": (FORWARD, {"scale": "1"}, "scale='1' must be a real number"),
+    "causal": (FORWARD, {"causal": 1}, "causal=1; allowed: True, False"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_operands_that_do_not_fit(handle: dnn.Handle, case: str) -> None:
+    function, changes, match = REFUSED[case]
+    operands = {"q": QUERIES, "k": QUERIES, "v": QUERIES} | changes
+    for ask in (function.graph, lambda **options: function.plan(handle, **options)):
+        with pytest.raises(dnn.ArgumentError, match=match):
+            ask(**operands)
+
+
+def test_outputs_that_do_not_fit(handle: dnn.Handle) -> None:
+    operands = product_operands(handle)
+    with product_graph().plan(handle) as plan:
+        for out, match in {
+            "wrong name": ({"z": new(handle, (2, 64, 48), "float16")}, "out has 'z'; allowed: y"),
+            "wrong shape": ({"y": new(handle, (2, 64, 40), "float16")}, "out has shape"),
+            "wrong type": ({"y": new(handle, (2, 64, 48), "float32")}, "out is .*made for"),
+            "an operand": ({"y": operands.arrays["a"]}, "out has shape"),
+        }.values():
+            with pytest.raises(dnn.ArgumentError, match=match):
+                plan(**operands.arrays, out=out)
+        with pytest.raises(TypeError, match=r"takes a, b, bias; 2 arrays|is missing bias"):
+            plan(operands.arrays["a"], operands.arrays["b"])
+        with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
+            plan(**operands.arrays, z=1)
+    q = handle.zeros((1, 1, 64, 32), "float16")
+    with pytest.raises(dnn.ArgumentError, match="out has to be a tuple of o, stats"):
+        FORWARD(handle, q, q, q, return_stats=True, out=q)
+    with pytest.raises(dnn.ArgumentError, match=r"matmul.graph\(...\) returns it"):
+        dnn.matmul.problem(spec(1, 64, 32), spec(1, 32, 16))

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tolerances import GRAPH_BOUNDS
+from tolerances import RECORDED_GRAPH_BOUNDS
 
 import cudnnlite as dnn
 from cudnnlite.graph.known_faults import why_wrong
@@ -51,6 +51,6 @@ def test_numbers_of_the_gpu_are_those_of_the_emulated_device() -> None:
         if difference is None or why_wrong(GRAPHS[name]) is not None:
             continue
         compared += 1
-        (dtype,) = GRAPH_BOUNDS.keys() & {*name.split()} or {"float16"}
-        assert difference < GRAPH_BOUNDS[dtype], name
+        (dtype,) = RECORDED_GRAPH_BOUNDS.keys() & {*name.split()} or {"float16"}
+        assert difference < RECORDED_GRAPH_BOUNDS[dtype], name
     assert compared > 300

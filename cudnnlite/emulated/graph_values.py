@@ -1,0 +1,318 @@
+"""Emulated graphs without convolutions: their values in NumPy, operation by operation."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cudnnlite._raw.enums import BackendNormMode, PaddingMode, PointwiseMode, ResampleMode
+from cudnnlite.devices.storage import read_values, write_values
+from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.emulated.backend import BackendObject
+from cudnnlite.emulated.fusion import mode_of, spec_of
+from cudnnlite.emulated.graph_formula import GraphFormula
+from cudnnlite.emulated.memory import Bytes
+from cudnnlite.emulated.pointwise_modes import BINARY, SLOPES, UNARY
+from cudnnlite.emulated.precision import round_tf32, to_output, wide_dtype
+from cudnnlite.emulated.registry import EmulationState, bad, check_aligned
+from cudnnlite.enums import DataType, ReduceTensorOp
+from cudnnlite.specs import TensorSpec
+
+Array = np.ndarray[Any, Any]
+Addresses = Mapping[int, int | None]
+_ALIGNMENT = 16  # of every tensor in memory
+
+
+def numbers_of(graph: GraphFormula, addresses: Addresses) -> dict[int, Array]:
+    """Return the numbers that a graph passes by value, read where they are: on the host.
+
+    That happens once a call: a captured call has the numbers of its capture.
+    """
+    return {
+        unique_id: _number(tensor, addresses.get(unique_id) or 0)
+        for unique_id, tensor in graph.tensors.items()
+        if tensor.value("is_by_value", False)
+    }
+
+
+def _number(tensor: BackendObject, address: int) -> Array:
+    if not address:
+        raise bad(f"number {tensor.value('unique_id')} is a null pointer")
+    dtype = numpy_dtype(DataType(tensor.value("data_type")))
+    content = (ctypes.c_ubyte * dtype.itemsize).from_address(address)
+    value = np.frombuffer(bytes(content), dtype).astype(np.float32)
+    return value.reshape(tensor.attributes["dimensions"])
+
+
+def check_addresses(graph: GraphFormula, api: EmulationState, addresses: Addresses) -> None:
+    """Refuse addresses that an engine could not use."""
+    _Memory(graph, api, addresses)
+
+
+def compute(
+    graph: GraphFormula,
+    api: EmulationState,
+    addresses: Addresses,
+    numbers: Mapping[int, Array],
+) -> None:
+    """Compute a graph over the addresses of its tensors, by their numbers, and its numbers."""
+    memory = _Memory(graph, api, addresses)
+    values = dict(numbers)
+
+    def read(tensor: BackendObject) -> Array:
+        unique_id = tensor.value("unique_id")
+        return values[unique_id] if unique_id in values else memory.read(tensor)
+
+    with np.errstate(all="ignore"):
+        for operation in graph.operations:
+            written = graph.written_by(operation)
+            operands = {
+                name: read(tensor)
+                for name, tensor in graph.tensors_of(operation).items()
+                if name not in written
+            }
+            results = _COMPUTE[operation.kind](operation, operands, written)
+            for name, tensor in written.items():
+                values[tensor.value("unique_id")] = _stored(results[name], tensor)
+    for unique_id in memory.written:
+        memory.write(unique_id, values[unique_id])
+
+
+def _stored(values: Array, tensor: BackendObject) -> Array:
+    """Return values as a tensor has them: rounded to its type, in the type that is computed in."""
+    dtype = DataType(tensor.value("data_type"))
+    if dtype == DataType.BOOLEAN:
+        return values.astype(bool)
+    stored = to_output(values, numpy_dtype(dtype))
+    return stored if numpy_dtype(dtype).kind in "iu" else stored.astype(wide_dtype(dtype))
+
+
+class _Memory:
+    """The tensors of a graph in memory, by their numbers."""
+
+    def __init__(self, graph: GraphFormula, api: EmulationState, addresses: Addresses) -> None:
+        self._specs: dict[int, TensorSpec] = {}
+        self._views: dict[int, Bytes] = {}
+        for number, tensor in graph.in_memory.items():
+            if number not in addresses:
+                raise bad(f"the variant pack has no tensor {number}")
+            address = addresses[number] or 0
+            check_aligned(f"tensor {number}", address, _ALIGNMENT)
+            self._specs[number] = spec_of(tensor)
+            self._views[number] = api.memory.view(address, self._specs[number].nbytes)
+        self.written = [
+            tensor.value("unique_id")
+            for operation in graph.operations
+            for tensor in graph.written_by(operation).values()
+            if tensor.value("unique_id") in self._views
+        ]
+        for number in self.written:
+            for other, view in self._views.items():
+                if other != number and np.shares_memory(view, self._views[number]):
+                    raise bad(f"operands {other} and {number} overlap in memory")
+
+    def read(self, tensor: BackendObject) -> Array:
+        values = read_values(self._views[tensor.value("unique_id")], spec_of(tensor))
+        is_integer = values.dtype.kind in "iu"
+        return (
+            values if is_integer else values.astype(wide_dtype(DataType(tensor.value("data_type"))))
+        )
+
+    def write(self, number: int, values: Array) -> None:
+        spec = self._specs[number]
+        output = to_output(np.broadcast_to(values, spec.shape), numpy_dtype(spec.dtype))
+        write_values(self._views[number], spec, slice(None), output)
+
+
+Computation = Callable[
+    [BackendObject, Mapping[str, Array], Mapping[str, BackendObject]], Mapping[str, Array]
+]
+
+
+def _matmul(
+    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+) -> Mapping[str, Array]:
+    a, b = operands["adesc"], operands["bdesc"]
+    if _reads_float32(operation):
+        a, b = round_tf32(a), round_tf32(b)
+    batch = tuple(max(sizes) for sizes in zip(a.shape[:-2], b.shape[:-2], strict=True))
+    return {"cdesc": _repeated(a, batch) @ _repeated(b, batch)}
+
+
+def _reads_float32(operation: BackendObject) -> bool:
+    types = [operation.value(name).value("data_type") for name in ("adesc", "bdesc")]
+    return types == [DataType.FLOAT, DataType.FLOAT]
+
+
+def _repeated(values: Array, batch: Sequence[int]) -> Array:
+    """Return values whose heads are repeated for the several of the other operand that share one."""
+    for axis, size in enumerate(batch):
+        values = np.repeat(values, size // values.shape[axis], axis)
+    return values
+
+
+def _reduction(
+    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+) -> Mapping[str, Array]:
+    x = operands["xdesc"]
+    shape = written["ydesc"].attributes["dimensions"]
+    axes = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] > 1)
+    operator = ReduceTensorOp(operation.value("desc").value("operator"))
+    return {"ydesc": _REDUCE[operator](x, axes).reshape(shape)}
+
+
+_REDUCE: Mapping[ReduceTensorOp, Callable[[Array, tuple[int, ...]], Array]] = {
+    ReduceTensorOp.ADD: lambda x, axes: x.sum(axes, keepdims=True),
+    ReduceTensorOp.MUL: lambda x, axes: x.prod(axes, keepdims=True),
+    ReduceTensorOp.MAX: lambda x, axes: x.max(axes, keepdims=True),
+    ReduceTensorOp.MIN: lambda x, axes: x.min(axes, keepdims=True),
+    ReduceTensorOp.AMAX: lambda x, axes: np.abs(x).max(axes, keepdims=True),
+    ReduceTensorOp.AVG: lambda x, axes: x.mean(axes, keepdims=True),
+    ReduceTensorOp.NORM1: lambda x, axes: np.abs(x).sum(axes, keepdims=True),
+    ReduceTensorOp.NORM2: lambda x, axes: np.sqrt(np.square(x).sum(axes, keepdims=True)),
+}
+
+
+def _reshape(
+    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+) -> Mapping[str, Array]:
+    """Return the values in another shape, or with the last two axes swapped.
+
+    Where the strides of the result are those of a transposed one, the axes were swapped.
+    """
+    x = operands["xdesc"]
+    shape = tuple(written["ydesc"].attributes["dimensions"])
+    is_swapped = shape == (*x.shape[:-2], x.shape[-1], x.shape[-2])
+    return {"ydesc": x.swapaxes(-1, -2) if is_swapped else x.reshape(shape)}
+
+
+def _norm_forward(
+    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+) -> Mapping[str, Array]:
+    x, scale, epsilon = (operands[name] for name in ("xdesc", "scale_desc", "epsilon_desc"))
+    mode = BackendNormMode(operation.value("mode"))
+    axes = _normalized_axes(mode, x.shape, scale.shape)
+    mean = np.zeros_like(x[tuple(slice(0, 1) for _ in x.shape)])
+    if mode != BackendNormMode.RMS:
+        mean = x.mean(axes, keepdims=True)
+    inv_variance = 1 / np.sqrt(np.square(x - mean).mean(axes, keepdims=True) + epsilon)
+    y = (x - mean) * inv_variance * scale
+    if "bias_desc" in operands:
+        y = y + operands["bias_desc"]
+    return {"ydesc": y, "mean_desc": mean, "inv_variance_desc": inv_variance}
+
+
+def _norm_backward(
+    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+) -> Mapping[str, Array]:
+    dy, x, scale = (operands[name] for name in ("dydesc", "xdesc", "scale_desc"))
+    mode = BackendNormMode(operation.value("mode"))
+    axes = _normalized_axes(mode, x.shape, scale.shape)
+    inv_variance = operands["inv_variance_desc"]
+    normalized = (x - operands.get("mean_desc", np.zeros((1,) * x.ndim, x.dtype))) * inv_variance
+    slope = dy * scale
+    dx = slope - normalized * (slope * normalized).mean(axes, keepdims=True)
+    if mode != BackendNormMode.RMS:
+        dx = dx - slope.mean(axes, keepdims=True)
+    parameters = tuple(axis for axis, size in enumerate(scale.shape) if size == 1)
+    return {
+        "dxdesc": dx * inv_variance,
+        "dscale_desc": (dy * normalized).sum(parameters, keepdims=True),
+        "dbias_desc": dy.sum(parameters, keepdims=True),
+    }
+
+
+def _normalized_axes(
+    mode: BackendNormMode, x: Sequence[int], scale: Sequence[int]
+) -> tuple[int, ...]:
+    if mode == BackendNormMode.INSTANCE:
+        return tuple(range(2, len(x)))
+    return tuple(axis for axis, size in enumerate(scale) if size == x[axis] and axis > 0)
+
+
+def _gen_stats(
+    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+) -> Mapping[str, Array]:
+    x = operands["xdesc"]
+    axes = (0, *range(2, x.ndim))
+    return {
+        "sumdesc": x.sum(axes, keepdims=True),
+        "sqsumdesc": np.square(x).sum(axes, keepdims=True),
+    }
+
+
+def _resample(
+    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+) -> Mapping[str, Array]:
+    """Return a pooling, whose padding may differ at the two ends."""
+    x, steps = operands["xdesc"], operation.value("desc")
+    mode = ResampleMode(steps.value("mode"))
+    is_largest = mode == ResampleMode.MAXPOOL
+    pads_with_zeros = PaddingMode(steps.value("padding_mode", PaddingMode.ZERO)) == PaddingMode.ZERO
+    fill = -np.inf if is_largest and not pads_with_zeros else 0.0
+    windows = _windows(x, steps, fill)
+    taps = tuple(range(x.ndim, windows.ndim))
+    if is_largest:
+        return {"ydesc": windows.max(taps)}
+    count: Any = math.prod(steps.attributes["window_dims"])
+    if mode == ResampleMode.AVGPOOL_EXCLUDE_PADDING:
+        count = _windows(np.ones_like(x), steps, 0.0).sum(taps)
+    return {"ydesc": windows.sum(taps) / count}
+
+
+def _windows(x: Array, steps: BackendObject, fill: float) -> Array:
+    """Return the windows of a pooling as further axes, one for each output value."""
+    window, stride, before, behind = (
+        steps.attributes[name]
+        for name in ("window_dims", "strides", "pre_paddings", "post_paddings")
+    )
+    pads = [(0, 0), (0, 0), *zip(before, behind, strict=True)]
+    padded = np.pad(x, pads, constant_values=fill)
+    every_window = np.lib.stride_tricks.sliding_window_view(padded, window, tuple(range(2, x.ndim)))
+    starts = tuple(slice(None, None, step) for step in stride)
+    places = (slice(None), slice(None), *starts)
+    return every_window[places]
+
+
+def _pointwise(
+    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+) -> Mapping[str, Array]:
+    pointwise, mode = operation.value("pw_descriptor"), mode_of(operation)
+    if "dxdesc" in written:
+        x = operands["xdesc"]
+        return {"dxdesc": operands["dydesc"] * SLOPES[mode](x, pointwise).astype(x.dtype)}
+    x = _scaled(operation, "alpha1", operands["xdesc"])
+    shape = written["ydesc"].attributes["dimensions"]
+    if mode == PointwiseMode.GEN_INDEX:
+        axis = pointwise.value("axis")
+        places = np.arange(x.shape[axis], dtype=np.int32)
+        result = places.reshape([-1 if other == axis else 1 for other in range(x.ndim)])
+    elif mode == PointwiseMode.BINARY_SELECT:
+        result = np.where(operands["tdesc"], x, operands["bdesc"])
+    elif mode in BINARY:
+        result = BINARY[mode](x, _scaled(operation, "alpha2", operands["bdesc"]))
+    else:
+        result = UNARY[mode](x, pointwise)
+    return {"ydesc": np.broadcast_to(result, shape)}
+
+
+def _scaled(operation: BackendObject, name: str, x: Array) -> Any:
+    """Return an operand times the factor that a pointwise operation has for it."""
+    factor = operation.value(name, 1.0)
+    return x if factor == 1.0 else x * x.dtype.type(factor)
+
+
+_COMPUTE: Mapping[str, Computation] = {
+    "OPERATION_MATMUL": _matmul,
+    "OPERATION_REDUCTION": _reduction,
+    "OPERATION_RESHAPE": _reshape,
+    "OPERATION_POINTWISE": _pointwise,
+    "OPERATION_NORM_FORWARD": _norm_forward,
+    "OPERATION_NORM_BACKWARD": _norm_backward,
+    "OPERATION_GEN_STATS": _gen_stats,
+    "OPERATION_RESAMPLE_FWD": _resample,
+}
