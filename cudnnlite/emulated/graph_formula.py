@@ -24,6 +24,21 @@ _HALVES = (DataType.HALF, DataType.BFLOAT16)
 _FLOATS = (*_HALVES, DataType.FLOAT)
 # The softmax with its statistics and the second product, which end an attention.
 _SOFTMAX_AND_PRODUCT = (*("REDUCE_MAX", "SUB", "EXP", "REDUCE_ADD", "LOG", "ADD", "DIV", "MATMUL"),)
+# What was served behind a product.  A chain with CMP_GT, ABS, SUB and BINARY_SELECT was refused.
+_BEHIND_A_PRODUCT = frozenset(
+    {
+        PointwiseMode.ADD,
+        PointwiseMode.MUL,
+        PointwiseMode.RELU_FWD,
+        PointwiseMode.GELU_FWD,
+        PointwiseMode.GELU_APPROX_TANH_FWD,
+        PointwiseMode.SWISH_FWD,
+        PointwiseMode.SOFTPLUS_FWD,
+        PointwiseMode.SIGMOID_FWD,
+        PointwiseMode.TANH_FWD,
+        PointwiseMode.ELU_FWD,
+    }
+)
 _MASK = frozenset({"GEN_INDEX", "CMP_GE", "BINARY_SELECT"})
 # The gradients of an attention, without a mask.
 _ATTENTION_BACKWARD = (
@@ -119,13 +134,23 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
     if len(graph.operations) > 1:
         return f"{', '.join(counts)} as one graph"
     (kind,) = counts
-    if kind == "POINTWISE" and mode_of(graph.operations[0]) == PointwiseMode.FLOOR_MOD:
-        return "FLOOR_MOD, which cuDNN 9.19 does not know"
-    if kind in ("NORM_FORWARD", "NORM_BACKWARD", "POINTWISE"):
+    if kind == "POINTWISE":
+        return _why_no_pointwise(graph.operations[0])
+    if kind in ("NORM_FORWARD", "NORM_BACKWARD"):
         return None
     if kind == "RESAMPLE_FWD":
         return _why_no_resample(graph)
     return f"{kind} alone"
+
+
+def _why_no_pointwise(operation: BackendObject) -> str | None:
+    """Return why a pointwise operation alone is refused."""
+    if mode_of(operation) == PointwiseMode.FLOOR_MOD:
+        return "FLOOR_MOD, which cuDNN 9.19 does not know"
+    tensors = GraphFormula((operation,)).tensors.values()
+    if any(len(tensor.attributes["dimensions"]) != 3 for tensor in tensors):
+        return "a pointwise operation alone on tensors of other than three axes"
+    return None
 
 
 def _why_no_resample(graph: GraphFormula) -> str | None:
@@ -159,8 +184,11 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
         return "a product of other than three axes"
     if others and others[-1].kind == "OPERATION_REDUCTION":
         others.pop()
-    if not all(operation.kind == "OPERATION_POINTWISE" for operation in others):
-        return "operations behind a product that are not pointwise"
+    for operation in others:
+        if operation.kind != "OPERATION_POINTWISE":
+            return "operations behind a product that are not pointwise"
+        if mode_of(operation) not in _BEHIND_A_PRODUCT:
+            return f"{mode_of(operation).name} behind a product"
     return None
 
 

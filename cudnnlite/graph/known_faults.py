@@ -9,14 +9,17 @@ from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.records import Node, TensorRecord
 
+_COUNT_PADDING = ("AVGPOOL", "AVGPOOL_INCLUDE_PADDING")  # two names of one mode
 MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
 
 
 def why_wrong(graph: GraphData) -> str | None:
     """Return why the numbers of a graph would be wrong, or None if no fault is known."""
     for node in graph.nodes:
-        if node.kind == "RESAMPLE_FWD" and _pools_bfloat16_channels_last(graph, node):
-            return "cuDNN 9.19 pools bfloat16 with channels last wrongly; give channels first"
+        if node.kind == "RESAMPLE_FWD":
+            fault = _why_pooling_is_wrong(graph, node)
+            if fault is not None:
+                return fault
     products = [node for node in graph.nodes if node.kind == "MATMUL"]
     if len(products) != 2:
         return None
@@ -67,7 +70,18 @@ def _operand(graph: GraphData, node: Node, name: str) -> TensorRecord:
     return graph.tensors[number]
 
 
-def _pools_bfloat16_channels_last(graph: GraphData, node: Node) -> bool:
+def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
     x = _operand(graph, node, "xdesc")
     is_channels_last = x.strides[1] == 1 and x.shape[1] > 1
-    return x.dtype == DataType.BFLOAT16 and is_channels_last
+    if is_channels_last and x.dtype == DataType.BFLOAT16:
+        return "cuDNN 9.19 pools bfloat16 with channels last wrongly; give channels first"
+    attributes = dict(node.attributes)
+    pads = zip(attributes["pre_paddings"], attributes["post_paddings"], strict=True)
+    has_more_behind = any(behind > before for before, behind in pads)
+    counts_padding = attributes["mode"] in _COUNT_PADDING
+    if counts_padding and has_more_behind and not is_channels_last:
+        return (
+            "cuDNN 9.19 averages over padding wrongly with channels first where there is more "
+            "padding behind an axis than before it; give channels last"
+        )
+    return None
