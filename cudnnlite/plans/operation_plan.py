@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from functools import reduce
+from operator import add, attrgetter, itemgetter, or_
 from threading import get_ident
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -30,7 +31,6 @@ from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.warn import log
 
 _traits = attrgetter("traits")
-_address = itemgetter(0)  # of traits
 _kind = itemgetter(1)  # of traits: all but the address
 
 
@@ -97,7 +97,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         # arrays checks nothing again, which saves 4 of 5 us (two cores, no GPU).  Where arrays
         # differ by their addresses alone, only those are checked: 1.5 of 2.6 us less.
         self._last_traits: list[Any] | None = None
-        self._last_kinds: list[Any] | None = None
+        self._last_kinds: tuple[Any, ...] | None = None
         self._last_sizes: list[int] = []
         self._last_scratch = 0
         self._last_stream: Any = None
@@ -120,6 +120,10 @@ class OperationPlan(Plan, Generic[ResultT]):
         # Whether it may take more operands than the C function reads.
         self._is_plain = not (self._has_extras or operation.call_operands)
         self._written = range(self._reads, len(self._array_names))
+        # The pairs of arrays, by their places, that must not overlap.
+        self._overlapping_pairs = [
+            (written, other) for written in self._written for other in range(written)
+        ]
         self._note_header_names()
 
     def prepare(self: PlanT) -> PlanT:
@@ -218,8 +222,8 @@ class OperationPlan(Plan, Generic[ResultT]):
                 self.workspace
                 and self._lease(self.workspace, stream, self._limit) != self._last_scratch
             ):
-                is_moved = [*map(_kind, traits)] == self._last_kinds and self._move(traits)
-                if not is_moved:
+                addresses, kinds = zip(*traits)  # noqa: B905  (pairs)
+                if kinds != self._last_kinds or not self._move(traits, addresses):
                     return self._run_checked(arrays, traits, workspace)
             status = prepared.function(*prepared.arguments)
             if status:
@@ -260,25 +264,18 @@ class OperationPlan(Plan, Generic[ResultT]):
             self, *operands, out=out, workspace=workspace, reserve=reserve
         )
 
-    def _move(self, traits: list[Any]) -> bool:
+    def _move(self, traits: list[Any], addresses: Sequence[int]) -> bool:
         """Point the call to arrays that differ from the last ones by their addresses alone.
 
         False, and nothing is done, where those overlap or are not aligned: that needs a closer
         look.
         """
         self._last_traits = None  # an interrupt below must not leave addresses that nobody knows of
-        addresses = [*map(_address, traits)]
-        sizes = self._last_sizes
-        bits = 0
-        for index in self._written:
-            start = addresses[index]
-            end = start + sizes[index]
-            bits |= start
-            for other_start, size in zip(addresses[:index], sizes):  # noqa: B905  (those before it)
-                bits |= other_start
-                if other_start < end and start < other_start + size:
-                    return False
-        if bits % STRICTEST_ALIGNMENT:
+        ends = [*map(add, addresses, self._last_sizes)]
+        for written, other in self._overlapping_pairs:
+            if addresses[other] < ends[written] and addresses[written] < ends[other]:
+                return False
+        if reduce(or_, addresses) % STRICTEST_ALIGNMENT:
             return False
         scratch = 0
         if self.workspace:
@@ -349,7 +346,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._last_sizes = [array.nbytes for array in arrays]
         self._last_scratch = scratch
         self._last_stream = stream
-        self._last_kinds = None if traits is None else [*map(_kind, traits)]
+        self._last_kinds = None if traits is None else tuple(map(_kind, traits))
         self._last_traits = traits
 
     def _with_outputs(
