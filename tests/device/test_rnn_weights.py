@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.refusals import refuses
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from rnn_oracles import onnx_rnn, random_weights
@@ -20,7 +21,6 @@ import cudnnlite as dnn
 from cudnnlite.emulated.device import EmulatedDevice
 
 from .problems import PATTERN, fill, memory_of
-from .test_bad_input import refuses
 from .test_memory import used
 from .test_rnn_plan import Network
 
