@@ -1,1 +1,1 @@
-"""What makes and records files of the repository; not part of the package."""
+"""Programs that make, record and measure for the repository; not part of the package."""

@@ -447,7 +447,7 @@ def test_the_passes_have_an_order(handle):
         ({"spec": spec_of(bias=True)}, "weights are for"),
     ],
 )
-def test_bad_input_is_refused_by_name(handle, changes, message):
+def test_invalid_input_is_refused_by_name(handle, changes, message):
     case = Case(handle, spec_of())
     given = {"spec": case.spec, "weights": case.weights} | dict(
         zip("qkv", case.operands, strict=True)

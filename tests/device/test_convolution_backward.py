@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.refusals import ARGUMENT, refuses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracles import HAS_TORCH, onnx_convolution, onnx_gradient_of_w, onnx_gradient_of_x
@@ -20,7 +21,6 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.search.accuracy import why_wrong
 
 from .problems import FLOATS, LAST, UNSUPPORTED, poisoned, random_values, upload, with_gaps
-from .test_bad_input import ARGUMENT, refuses
 
 KINDS = ("data", "filter")
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -204,7 +204,7 @@ def integers(handle, values, dtype=np.int32):
         ),
     ],
 )
-def test_bad_input_is_refused_by_name(handle, changes, message):
+def test_invalid_input_is_refused_by_name(handle, changes, message):
     made = {name: value(handle) if callable(value) else value for name, value in changes.items()}
     with pytest.raises(dnn.ArgumentError, match=message):
         call(handle, **made)

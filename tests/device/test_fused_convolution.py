@@ -635,3 +635,17 @@ def test_a_bias_alone_is_tuned(handle: dnn.Handle, monkeypatch: pytest.MonkeyPat
         with dnn.convolution_forward.plan(handle, x, w, fused.conv, bias=bias) as plan:
             fused.assert_right(plan(x, w, bias), "identity")
         assert tuner.measured == 1
+
+
+def test_a_residual_is_added_whole_by_default(own_handle: dnn.Handle) -> None:
+    x, w = (
+        own_handle.array(np.ones((1, 2, 3, 3), np.float32)),
+        own_handle.array(np.ones((4, 2, 1, 1), np.float32)),
+    )
+    bias, z = (
+        own_handle.array(np.ones((1, 4, 1, 1), np.float32)),
+        own_handle.array(np.ones((1, 4, 3, 3), np.float32)),
+    )
+    for scale, sum_ in (({}, 4), ({"alpha2": 0.5}, 3.5), ({"alpha2": 0.0}, 3)):
+        y = dnn.convolution_bias_activation_forward(own_handle, x, w, bias, z=z, **scale)
+        assert (y.numpy() == sum_).all()

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.refusals import ARGUMENT, refuses
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
 
 from .problems import LAST, random_values
-from .test_bad_input import ARGUMENT, refuses
 
 HALVES = ("float32", "float16", "bfloat16")
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.refusals import ARGUMENT, refuses
 from tolerances import RECORDED_GRAPH_BOUNDS, assert_near
 
 import cudnnlite as dnn
 
 from .problems import poisoned, random_values
-from .test_bad_input import ARGUMENT, refuses
 
 Array = np.ndarray[Any, Any]
 

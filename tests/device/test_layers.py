@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.refusals import refuses
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
 
 from .operation_samples import LAYOUTS, Case, spec_of
 from .problems import FLOATS, poisoned, random_values, upload
-from .test_bad_input import refuses
 from .test_pooling import onnx_run
 
 DOCUMENTED = FLOATS[:3]  # of bfloat16 tools/record/operations.py asks a GPU

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from conftest import Census
 from helpers.harness import World
+from helpers.refusals import ARGUMENT, ARRAY, refuses
 from hypothesis import HealthCheck, given, settings
 from tolerances import assert_near
 
@@ -33,7 +34,6 @@ from cudnnlite.specs.frozen import FrozenSpec
 
 from .operation_samples import GRADIENTS, LAYOUTS, SAMPLES, Case, drawn, forward_of, reference_of
 from .problems import PATTERN, UNSUPPORTED, fill, gap_mask, memory_of, upload
-from .test_bad_input import ARGUMENT, ARRAY, refuses
 from .test_many_calls import calls_of
 from .test_plan import count_calls
 

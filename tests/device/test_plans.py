@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from helpers.refusals import ARGUMENT, ARRAY, refuses
 
 import cudnnlite as dnn
 from cudnnlite.operations.convolution.function import ConvolutionFunction
@@ -18,7 +19,6 @@ from cudnnlite.plans.function import OperationFunction
 from cudnnlite.problems.catalogue import OPERATIONS
 
 from .operation_samples import SAMPLES, Case
-from .test_bad_input import ARGUMENT, ARRAY, refuses
 
 
 class Planned(NamedTuple):

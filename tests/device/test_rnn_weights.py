@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.refusals import refuses
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from rnn_oracles import onnx_rnn, random_weights
 from tolerances import assert_close
 
 import cudnnlite as dnn
+from cudnnlite.emulated.device import EmulatedDevice
 
 from .problems import PATTERN, fill, memory_of
-from .test_bad_input import refuses
 from .test_memory import used
 from .test_rnn_plan import Network
 
@@ -1138,3 +1139,15 @@ def test_weights_do_not_depend_on_how_it_is_computed(handle: dnn.Handle) -> None
     assert_all_close(got, onnx_rnn("lstm", stored, x), 1e-5)
     other = run(handle, spec.replace(clip=(-50, 50), dropout=0.25), weights, x)
     assert_all_close(other, got, 1e-5)
+
+
+def test_gradients_like_weights_of_another_device_are_on_the_handles(
+    own_handle: dnn.Handle,
+) -> None:
+    with dnn.Handle(EmulatedDevice(8, capacity="1 MiB")) as there:
+        zeros = dnn.RNNWeights.zeros_like(
+            own_handle, dnn.RNNWeights(there, dnn.RNNSpec("lstm", 2, 3))
+        )
+        assert zeros.device is own_handle.device
+        assert zeros.array.device is own_handle.device
+        assert not zeros.array.numpy().any()

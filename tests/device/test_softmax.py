@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.refusals import refuses
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
 
 from .operation_samples import LAYOUTS, spec_of
 from .problems import FLOATS, PATTERN, Array, fill, memory_of, poisoned, random_values, upload
-from .test_bad_input import refuses
 from .test_pooling import onnx_run
 
 ALGORITHMS, SCALES = ("accurate", "fast", "log"), ("channel", "instance")

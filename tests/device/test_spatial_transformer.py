@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.refusals import ARGUMENT, refuses
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
 
 from .operation_samples import LAYOUTS, spec_of
 from .problems import random_values, upload
-from .test_bad_input import ARGUMENT, refuses
 
 DTYPES = ("float32", "float64", "float16")
 

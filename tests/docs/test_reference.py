@@ -248,7 +248,7 @@ def test_old_names_are_gone_and_new_ones_are_there():
     programs = [
         *root.glob("examples/*"),
         *root.glob("examples/c/*"),
-        *root.glob("tests/benchmarks/*.py"),
+        *root.glob("tools/benchmarks/*.py"),
     ]
     for path in [root / "README.md", *root.glob("docs/**/*.md"), *programs]:
         if path.is_file() and path.name not in ("old_names.md", "changelog.md"):

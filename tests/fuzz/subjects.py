@@ -1,4 +1,4 @@
-"""Legal calls of everything public: what the fuzzing makes hostile ones of.
+"""Legal calls of everything public, some of whose arguments the fuzzing replaces.
 
 Operations come from their table and from tests/samples.  `LEGAL` has the rest; a test tells what is missing there.  An
 operation is a subject by its name, and by that of each of its verbs: "pooling_forward", "pooling_forward.plan", ...
@@ -169,8 +169,8 @@ class Things:
             thing.close()
 
     @property
-    def hostile(self) -> tuple[Any, ...]:
-        """Things that fit somewhere else."""
+    def misplaced_values(self) -> tuple[Any, ...]:
+        """Valid values that fit other arguments."""
         return (
             self.handle,
             self.other,

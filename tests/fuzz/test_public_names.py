@@ -1,4 +1,4 @@
-"""Legal calls of everything public, some of whose arguments are hostile: what comes out is a result, or one of our exceptions.
+"""Every public name, called with some invalid arguments, returns or raises one of our exceptions.
 
 `pytest tests/fuzz --fuzz 100000` draws so many.
 """
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import cudnnlite as dnn
 from cudnnlite.devices import choice
 
-from .hostile import values
+from .invalid_values import invalid_values
 from .subjects import (
     GRAPH_METHODS,
     KEYED,
@@ -45,7 +45,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def no_gpu(kind: str, index: int) -> Any:
     """Return an emulated device: on a GPU an address that is no stream's ends the process, as in C."""
     if kind != "emulated":
-        raise dnn.NoDeviceError("there is no GPU for hostile addresses")
+        raise dnn.NoDeviceError("there is no GPU for invalid addresses")
     return choice.make_device(kind, index)
 
 
@@ -85,11 +85,11 @@ def test_what_is_taken_for_a_legal_call_is_one(name: str, things: Things) -> Non
         pass
 
 
-def some_of(operands: tuple[Any, ...], hostile: Any) -> Any:
+def some_of(operands: tuple[Any, ...], invalid: Any) -> Any:
     """Return lists as long as the operands, some of which are replaced; None where there are none."""
     if not operands:
         return None
-    return st.tuples(*(st.just(operand) | hostile for operand in operands)).map(list)
+    return st.tuples(*(st.just(operand) | invalid for operand in operands)).map(list)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -100,7 +100,7 @@ def test_only_our_exceptions_come_out(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # some texts are paths
     monkeypatch.setattr(choice, "devices", choice.Devices(no_gpu))
-    hostile = values(*things.hostile)
+    invalid = invalid_values(*things.misplaced_values)
     call, legal, operands = subject(things, name)
     parameters = inspect.signature(call).parameters
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
@@ -130,10 +130,10 @@ def test_only_our_exceptions_come_out(
             for n, p in parameters.items()
             if n in names and p.default is p.empty and n not in given
         }
-        given |= {n: data.draw(hostile, label=n) for n in sorted(chosen | needed)}
+        given |= {n: data.draw(invalid, label=n) for n in sorted(chosen | needed)}
         by_place = [given.pop(n) for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY]
         if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
-            by_place += data.draw(some_of(operands, hostile) or st.lists(hostile, max_size=3))
+            by_place += data.draw(some_of(operands, invalid) or st.lists(invalid, max_size=3))
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
         try:
             with used(subject(things, name).call(*by_place, **given)):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.harness import run_python
 from helpers.tuning_entries import entry
 
 import cudnnlite as dnn
@@ -221,3 +222,16 @@ def test_what_a_signal_handler_raises_comes_out_as_itself(call, monkeypatch, tmp
         signal.signal(signal.SIGALRM, before)
     gc.collect()
     assert lost == []
+
+
+@pytest.mark.processes
+def test_importing_changes_no_signal_handler_and_no_hook():
+    """Whoever imports this package keeps his KeyboardInterrupt, whatever his program is called."""
+    done = run_python("""
+        import signal, sys
+        before = signal.getsignal(signal.SIGINT), sys.excepthook
+        sys.argv = ["/usr/bin/cudnnlite", "info"]
+        import cudnnlite.cli
+        print((signal.getsignal(signal.SIGINT), sys.excepthook) == before)
+    """)
+    assert done.stdout == "True\n"

@@ -1,7 +1,7 @@
 """Convolutions and their gradients on the device: what the tuner chooses beside cudnnFind, cuDNN's v7 heuristic and PyTorch.
 
-    python tests/benchmarks/convolution.py [--markdown] [--json OUT.json] [--configs f32,tf32] [--suite networks] [--check]
-    python tests/benchmarks/convolution.py --operation backward_data --suite deepbench --configs f32,tf32,f16-nhwc
+    python tools/benchmarks/convolution.py [--markdown] [--json OUT.json] [--configs f32,tf32] [--suite networks] [--check]
+    python tools/benchmarks/convolution.py --operation backward_data --suite deepbench --configs f32,tf32,f16-nhwc
 
 The problems are DeepBench's 94 training convolutions ("deepbench") and the distinct layers of ResNet-50 at batch 32
 ("training" is both), and 30 convolutions of other networks, depthwise, grouped, dilated, 1-D and 3-D ones among them
@@ -38,7 +38,7 @@ import numpy as np
 import cudnnlite as dnn
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "tests" / "data"
 # name: (dtype, layout, math type, channels in multiples of)
 CONFIGS = {
     "f32": ("float32", "NCHW", "FMA", 1),
@@ -244,7 +244,7 @@ class Laps:
         self._begin = now
 
 
-def run(handle, shape, config, eager, operation="forward", quick=False):
+def run(handle, shape, config, eager, operation="forward", quick=False):  # noqa: C901, PLR0915  (one row, a column after the other)
     """Measure one row."""
     problem, device, stream = problem_of(shape, config, operation), handle.device, handle.stream
     lap = Laps()

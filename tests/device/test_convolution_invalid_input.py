@@ -1,16 +1,15 @@
-"""What a user gets wrong: the right exception names the argument, nothing was written, nothing leaks, the handle works on."""
+"""An invalid argument of a convolution is refused by name, before anything is written."""
 
 from __future__ import annotations
 
 import gc
 import importlib.util
-import re
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.refusals import ARGUMENT, ARRAY, refuses
 
 import cudnnlite as dnn
 from cudnnlite.devices.choice import get_device
@@ -75,26 +74,9 @@ def bench(handle: dnn.Handle) -> Any:
         vars(bench).clear()  # pytest keeps the bench for longer than the handle's fixture allows
 
 
-def refuses(error: Any, match: str, call: Callable[[], Any]) -> None:
-    """Check the exception and its message; and that nothing half made is left for the garbage collector to warn of."""
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        try:
-            call()
-        except error as refusal:
-            is_ours, message = isinstance(refusal, dnn.CudnnliteError), str(refusal)
-        else:
-            pytest.fail(f"no {error.__name__} was raised")
-        gc.collect()
-    assert is_ours
-    assert re.search(match, message), message
-    assert [str(warning.message) for warning in told] == []
-
-
-ARGUMENT, ARRAY = dnn.ArgumentError, dnn.ArrayTypeError
-
 # id: (exception, what the message must match, the call)
-SHAPES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
+Case = tuple[Any, str, Callable[[Bench], Any]]
+SHAPES: dict[str, Case] = {
     "w_rank_2": (ARGUMENT, r"\bw\b", lambda b: b.call(w=b.handle.empty((6, 4)))),
     "w_rank_5": (ARGUMENT, r"\bw\b.*rank 5", lambda b: b.call(w=b.handle.empty((6, 4, 3, 2, 1)))),
     "w_with_gaps": (
@@ -148,7 +130,7 @@ SHAPES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
     ),
 }
 
-TYPES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
+TYPES: dict[str, Case] = {
     "dtypes_differ": (ARGUMENT, r"\bx\b.*\bw\b", lambda b: b.call(w=b.handle.empty(W, "float16"))),
     "algorithm_unknown": (
         ARGUMENT,
@@ -172,7 +154,7 @@ TYPES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
     "limit_list": (ARGUMENT, r"workspace_limit", lambda b: b.call(workspace_limit=[1])),
 }
 
-PLACES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
+PLACES: dict[str, Case] = {
     "find_x_numpy": (
         ARRAY,
         r"\bx\b",
@@ -219,21 +201,12 @@ def same(bench: Bench) -> dnn.DeviceArray:
     return bench.handle.array(random_values(np.random.default_rng(0), (4, 4, 3, 1), "float32"))
 
 
-@pytest.mark.parametrize("case", SHAPES)
-def test_shapes(bench: Bench, case: str) -> None:
-    error, match, call = SHAPES[case]
-    refuses(error, match, lambda: call(bench))
+CASES = SHAPES | TYPES | PLACES
 
 
-@pytest.mark.parametrize("case", TYPES)
-def test_types(bench: Bench, case: str) -> None:
-    error, match, call = TYPES[case]
-    refuses(error, match, lambda: call(bench))
-
-
-@pytest.mark.parametrize("case", PLACES)
-def test_places(bench: Bench, case: str) -> None:
-    error, match, call = PLACES[case]
+@pytest.mark.parametrize("case", CASES)
+def test_is_refused(bench: Bench, case: str) -> None:
+    error, match, call = CASES[case]
     refuses(error, match, lambda: call(bench))
 
 

@@ -1,6 +1,6 @@
 """What a search over engines' knobs finds beyond the configurations that cuDNN's heuristics name.
 
-    python tests/benchmarks/knobs.py [--configs tf32,f16-nhwc] [--every 5] [--seconds 10] [--least N] [--check]
+    python tools/benchmarks/knobs.py [--configs tf32,f16-nhwc] [--every 5] [--seconds 10] [--least N] [--check]
 
 The problems are those of `convolution.py`.  Both choices come out of one contest, timed in shuffled rounds on the device: the
 best of what was found by knobs over the best of everything else.

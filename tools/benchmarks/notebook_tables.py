@@ -1,6 +1,6 @@
 """The measured tables that the notebooks of examples/ show beside what they compute: times of a GPU, with their date.
 
-    python tests/benchmarks/notebook_tables.py [--out FILE.json] [--tables choosing,lstm] [--device emulated --quick]
+    python tools/benchmarks/notebook_tables.py [--out FILE.json] [--tables choosing,lstm] [--device emulated --quick]
 
 Writes examples/h200.json, which only an H200 may write; any other device needs --out.  About a minute.  Every time is the
 tuner's: replayed CUDA graphs, shuffled rounds, medians, with the distance between the quartiles as the spread (null for what

@@ -1,6 +1,6 @@
 """Forward passes of recurrent networks beside PyTorch's: what the search finds, what the heuristic picks, and torch.nn.
 
-    python tests/benchmarks/rnn.py [--markdown] [--json OUT.json] [--rows lstm] [--networks] [--check]
+    python tools/benchmarks/rnn.py [--markdown] [--json OUT.json] [--rows lstm] [--networks] [--check]
 
 The problems are DeepBench's RNN training set, five LSTMs and eight networks of usual sizes, in float32 and float16, with the
 same weights; PyTorch uses cuDNN.  Each is timed three times.  'eager': calls as a program makes them, one after the other, wall
@@ -29,7 +29,7 @@ import numpy as np
 import cudnnlite as dnn
 from cudnnlite.operations.rnn.choice import heuristic
 
-DEEPBENCH = Path(__file__).parents[1] / "data" / "deepbench_rnn.json"
+DEEPBENCH = Path(__file__).parents[2] / "tests" / "data" / "deepbench_rnn.json"
 CELLS = {"vanilla": "relu", "lstm": "lstm", "gru": "gru"}
 # (T, N, I, H, layers, directions)
 LSTMS = (

@@ -1,6 +1,6 @@
 """What tuning costs: the distinct layers of ResNet-50 at batch 32, cold, and from a warm cache.
 
-    python tests/benchmarks/tuning.py [--configs f32,tf32] [--interface descriptor] [--objective device] [--check]
+    python tools/benchmarks/tuning.py [--configs f32,tf32] [--interface descriptor] [--objective device] [--check]
 
 'cold' is a new handle and a new cache file; 'warm' a new tuner that opens the file again, so that nothing is remembered in the
 process.  The warm run must make no call that reaches the device: every C function that takes a handle is watched.

@@ -1,6 +1,6 @@
 """cudnn-frontend's Python beside ours: its first plan and our tuned one, device time, eager calls, host time.
 
-    python tests/benchmarks/frontend.py [--configs tf32,f16-nhwc] [--suite networks] [--every N] [--seconds S] [--check]
+    python tools/benchmarks/frontend.py [--configs tf32,f16-nhwc] [--suite networks] [--every N] [--seconds S] [--check]
 
 The problems are the 2-D ones of `convolution.py`; the frontend (`pip install nvidia-cudnn-frontend`) runs the first plan of
 heuristic A, as its samples do.  All are measured in shuffled rounds; medians.  With `--sequence`: the 53 convolutions of

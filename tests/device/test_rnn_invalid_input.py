@@ -1,4 +1,4 @@
-"""What a user of recurrent networks gets wrong: the exception names the argument, nothing was written, the handle works on."""
+"""An invalid argument of a recurrent network is refused by name, before anything is written."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.refusals import ARGUMENT, ARRAY, refuses
 
 import cudnnlite as dnn
 from cudnnlite.devices.choice import get_device
 
 from .problems import PATTERN, fill, memory_of, with_gaps
-from .test_bad_input import refuses
 from .test_rnn_plan import FMA, LAYOUTS, LENGTHS, STANDARD, N, Network, T
 
-ARGUMENT, ARRAY, NO = dnn.ArgumentError, dnn.ArrayTypeError, dnn.NotSupportedError
+NO = dnn.NotSupportedError
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 I, H = 6, 8  # noqa: E741
 Case = tuple[Any, str, Callable[["Bench"], Any]]

@@ -1,6 +1,6 @@
 """Layers on the device, beside PyTorch's call that does the same.
 
-    python tests/benchmarks/layers.py [--only WORD ...] [--markdown] [--json OUT.json]
+    python tools/benchmarks/layers.py [--only WORD ...] [--markdown] [--json OUT.json]
 
 Typical shapes of each: images and rows of classifiers in float32 with the channels first and float16 with the channels last,
 numbers for dropout and sequences for attention in float32 and float16, for CTC in float32.  Each call is captured twenty times

@@ -1,6 +1,6 @@
 """Tune many convolutions on one GPU and on all: how much faster, processes starting, and without that.
 
-    python tests/benchmarks/several_gpus.py [--set resnet50|all] [--config f32|f16-nhwc]... [--repeats 2]
+    python tools/benchmarks/several_gpus.py [--set resnet50|all] [--config f32|f16-nhwc]... [--repeats 2]
 
 "resnet50" are its 23 layers at batch 32, "all" these and DeepBench's 94.  Each figure comes from a fresh process with a fresh
 cache.  Target: all GPUs / one GPU <= 0.6 (two GPUs), start included.

@@ -1,6 +1,6 @@
 """Host time of one asynchronous convolution call: bare ctypes, our plans of both interfaces, our one-line call, PyTorch.
 
-    python tests/benchmarks/call_overhead.py [--markdown] [--check]
+    python tools/benchmarks/call_overhead.py [--markdown] [--check]
 
 The problem is so small that the GPU is always done first, but for launches of graphs: what is timed is the host. All
 contenders run in one process, in shuffled order, many rounds; medians. Needs a GPU and refuses the emulated device.

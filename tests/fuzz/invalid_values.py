@@ -1,4 +1,4 @@
-"""What a hostile caller gives for an argument: values that are wrong almost everywhere, and things of other kinds."""
+"""Values that are invalid for almost every argument, and values of other kinds."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ RANDOM = (
 )
 
 
-def values(*more: Any) -> st.SearchStrategy[Any]:
-    """Return what hostile values are drawn from: `more` are things of ours that fit somewhere else."""
+def invalid_values(*more: Any) -> st.SearchStrategy[Any]:
+    """Return the strategy that draws invalid values: `more` are objects of ours that fit elsewhere."""
     fixed = (*FIXED, *more)
     return st.integers(0, len(fixed) - 1).map(fixed.__getitem__) | RANDOM

@@ -1,15 +1,14 @@
-"""What a user gets wrong with a tuner: the exception names it, nothing is written or measured, the handle works on."""
+"""An invalid argument of a tuner is refused by name, before anything is written or measured."""
 
 from __future__ import annotations
 
-import gc
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.refusals import ARGUMENT, ARRAY, refuses
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
@@ -77,15 +76,6 @@ def bench(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench
     assert bench.tuner.tune(bench.problem)[0].ok, "the tuner works on"
     vars(bench).clear()  # pytest keeps the bench for longer than the handle's fixture allows
     operands.clear()
-
-
-def refuses(error: Any, match: str, call: Callable[[], Any]) -> None:
-    """Check the exception and its message; and that nothing half made is left for the garbage collector to warn of."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(error, match=match):
-            call()
-        gc.collect()
 
 
 # ---------------------------------------------------------------- making one
@@ -253,124 +243,139 @@ def test_limits_that_are_none(bench: Bench, limit: Any) -> None:
 
 # ---------------------------------------------------------------- operands
 
-BAD, NOT_THERE = dnn.ArgumentError, dnn.ArrayTypeError
 OPERANDS: dict[str, tuple[Any, Any, str]] = {
-    "a_list": (lambda b: b.tuner.tune(b.problem, ["x", "w"]), BAD, "operands=.* is not a mapping"),
-    "a_number": (lambda b: b.tuner.tune(b.problem, 5), BAD, "operands=5 is not a mapping"),
-    "an_array": (lambda b: b.tuner.tune(b.problem, b.case.x), BAD, "operands=.* is not a mapping"),
-    "nothing": (lambda b: b.tuner.tune(b.problem, {}), BAD, r"operands=\[\]; needed: \['w', 'x'\]"),
-    "x_missing": (lambda b: b.tune(x=None), BAD, r"operands=\['w'\]; needed: \['w', 'x'\]"),
-    "w_missing": (lambda b: b.tune(w=None), BAD, r"operands=\['x'\]; needed: \['w', 'x'\]"),
+    "a_list": (
+        lambda b: b.tuner.tune(b.problem, ["x", "w"]),
+        ARGUMENT,
+        "operands=.* is not a mapping",
+    ),
+    "a_number": (lambda b: b.tuner.tune(b.problem, 5), ARGUMENT, "operands=5 is not a mapping"),
+    "an_array": (
+        lambda b: b.tuner.tune(b.problem, b.case.x),
+        ARGUMENT,
+        "operands=.* is not a mapping",
+    ),
+    "nothing": (
+        lambda b: b.tuner.tune(b.problem, {}),
+        ARGUMENT,
+        r"operands=\[\]; needed: \['w', 'x'\]",
+    ),
+    "x_missing": (lambda b: b.tune(x=None), ARGUMENT, r"operands=\['w'\]; needed: \['w', 'x'\]"),
+    "w_missing": (lambda b: b.tune(w=None), ARGUMENT, r"operands=\['x'\]; needed: \['w', 'x'\]"),
     "out_missing": (
         lambda b: b.tuner.tune(b.adding, b.operands),
-        BAD,
+        ARGUMENT,
         r"needed: \['out', 'w', 'x'\]",
     ),
-    "misspelled": (lambda b: b.tune(y=b.out), BAD, r"operands=\['w', 'x', 'y'\]; needed"),
+    "misspelled": (lambda b: b.tune(y=b.out), ARGUMENT, r"operands=\['w', 'x', 'y'\]; needed"),
     "of_an_rnn": (
         lambda b: b.tuner.tune(b.problem, b.rnn_operands),
-        BAD,
+        ARGUMENT,
         r"operands=\['weights', 'x'\]",
     ),
     "odd_names": (
         lambda b: b.tuner.tune(b.problem, {1: b.case.x, "w": b.case.w}),
-        BAD,
+        ARGUMENT,
         r"operands=\['1', 'w'\]",
     ),
-    "host": (lambda b: b.tune(x=b.case.x_host), NOT_THERE, "x is a host array"),
-    "host_w": (lambda b: b.tune(w=b.case.w_host.tolist()), NOT_THERE, "w is a host array"),
-    "no_array": (lambda b: b.tune(x="x"), NOT_THERE, "x of type str is no array"),
-    "a_spec": (lambda b: b.tune(x=b.case.x.spec), NOT_THERE, "x of type TensorSpec is no array"),
+    "host": (lambda b: b.tune(x=b.case.x_host), ARRAY, "x is a host array"),
+    "host_w": (lambda b: b.tune(w=b.case.w_host.tolist()), ARRAY, "w is a host array"),
+    "no_array": (lambda b: b.tune(x="x"), ARRAY, "x of type str is no array"),
+    "a_spec": (lambda b: b.tune(x=b.case.x.spec), ARRAY, "x of type TensorSpec is no array"),
     "x_shape": (
         lambda b: b.tune(x=b.handle.empty((1, *X[1:]))),
-        BAD,
+        ARGUMENT,
         r"x is TensorSpec\(\(1, .*the problem has",
     ),
     "x_dtype": (
         lambda b: b.tune(x=b.handle.empty(X, "float16")),
-        BAD,
+        ARGUMENT,
         "x is TensorSpec.*float16.*the problem has",
     ),
     "x_layout": (
         lambda b: b.tune(x=b.handle.empty(X, None, "NHWC")),
-        BAD,
+        ARGUMENT,
         "x is TensorSpec.*NHWC.*the problem has",
     ),
     "w_shape": (
         lambda b: b.tune(w=b.handle.empty((5, *W[1:]))),
-        BAD,
+        ARGUMENT,
         r"w is TensorSpec\(\(5, .*the problem has",
     ),
     "w_dtype": (
         lambda b: b.tune(w=b.handle.empty(W, "float64")),
-        BAD,
+        ARGUMENT,
         "w is TensorSpec.*float64.*the problem has",
     ),
     "w_layout": (
         lambda b: b.tune(w=b.handle.empty(W, None, "NHWC")),
-        BAD,
+        ARGUMENT,
         "w is TensorSpec.*NHWC.*the problem has",
     ),
-    "w_rank": (lambda b: b.tune(w=b.handle.empty((6, 4))), BAD, "cuDNN's filters are packed"),
-    "swapped": (lambda b: b.tune(x=b.case.w, w=b.case.x), BAD, "the problem has"),
+    "w_rank": (lambda b: b.tune(w=b.handle.empty((6, 4))), ARGUMENT, "cuDNN's filters are packed"),
+    "swapped": (lambda b: b.tune(x=b.case.w, w=b.case.x), ARGUMENT, "the problem has"),
     "out_shape": (
         lambda b: b.tune(out=b.handle.empty((2, 6, 9, 7))),
-        BAD,
+        ARGUMENT,
         r"out is TensorSpec\(.*the problem has",
     ),
     "out_strides": (
         lambda b: b.tune(out=b.handle.empty(dnn.TensorSpec(Y, layout="NHWC"))),
-        BAD,
+        ARGUMENT,
         "out is TensorSpec.*NHWC",
     ),
     "closed": (lambda b: b.tune(x=closed(b)), dnn.ClosedError, "this DeviceArray was closed"),
     "rnn_x_missing": (
         lambda b: b.tune_rnn(x=None),
-        BAD,
+        ARGUMENT,
         r"operands=\['weights'\]; needed: \['weights', 'x'\]",
     ),
-    "rnn_weights_missing": (lambda b: b.tune_rnn(weights=None), BAD, r"operands=\['x'\]; needed"),
-    "rnn_y": (lambda b: b.tune_rnn(y=b.out), BAD, r"operands=\['weights', 'x', 'y'\]; needed"),
+    "rnn_weights_missing": (
+        lambda b: b.tune_rnn(weights=None),
+        ARGUMENT,
+        r"operands=\['x'\]; needed",
+    ),
+    "rnn_y": (lambda b: b.tune_rnn(y=b.out), ARGUMENT, r"operands=\['weights', 'x', 'y'\]; needed"),
     "rnn_odd_names": (
         lambda b: b.tuner.tune(b.rnn, {"x": b.network.x, 2: 3}),
-        BAD,
+        ARGUMENT,
         r"operands=\['2', 'x'\]",
     ),
-    "rnn_host": (lambda b: b.tune_rnn(x=b.network.x_host), NOT_THERE, "x is a host array"),
+    "rnn_host": (lambda b: b.tune_rnn(x=b.network.x_host), ARRAY, "x is a host array"),
     "rnn_x_shape": (
         lambda b: b.tune_rnn(x=b.handle.empty((4, 4, 6))),
-        BAD,
+        ARGUMENT,
         r"x is TensorSpec\(\(4, .*the problem has",
     ),
     "rnn_x_dtype": (
         lambda b: b.tune_rnn(x=b.handle.empty((5, 4, 6), "float64")),
-        BAD,
+        ARGUMENT,
         "x is TensorSpec.*float64",
     ),
     "rnn_weights_array": (
         lambda b: b.tune_rnn(weights=b.network.weights.array),
-        BAD,
+        ARGUMENT,
         "weights of type DeviceArray",
     ),
     "rnn_weights_dict": (
         lambda b: b.tune_rnn(weights=b.network.values),
-        BAD,
+        ARGUMENT,
         "weights of type dict",
     ),
     "rnn_other_weights": (
         lambda b: b.tune_rnn(weights=dnn.RNNWeights(b.handle, dnn.RNNSpec("gru", 6, 8))),
-        BAD,
+        ARGUMENT,
         "weights are for",
     ),
     "rnn_hx_shape": (
         lambda b: b.tune_rnn(hx=b.handle.empty((1, 4, 9))),
-        BAD,
+        ARGUMENT,
         r"hx is TensorSpec\(\(1, 4, 9\)",
     ),
-    "rnn_hx_host": (lambda b: b.tune_rnn(hx=b.network.hx_host), NOT_THERE, "hx is a host array"),
+    "rnn_hx_host": (lambda b: b.tune_rnn(hx=b.network.hx_host), ARRAY, "hx is a host array"),
     "rnn_cx_shape": (
         lambda b: b.tune_rnn(cx=b.handle.empty((2, 4, 8))),
-        BAD,
+        ARGUMENT,
         r"cx is TensorSpec\(\(2, 4, 8\)",
     ),
 }

@@ -1,0 +1,31 @@
+"""Check how a call with invalid input is refused."""
+
+from __future__ import annotations
+
+import gc
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import cudnnlite as dnn
+
+ARGUMENT, ARRAY = dnn.ArgumentError, dnn.ArrayTypeError
+
+
+def refuses(error: Any, match: str, call: Callable[[], Any]) -> None:
+    """Check the exception and its message, and that no object is left half made, of which Python would warn."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            call()
+        except error as refusal:
+            is_ours, message = isinstance(refusal, dnn.CudnnliteError), str(refusal)
+        else:
+            pytest.fail(f"no {error.__name__} was raised")
+        gc.collect()
+    assert is_ours
+    assert re.search(match, message), message
+    assert [str(warning.message) for warning in caught] == []

@@ -1,0 +1,132 @@
+"""Invalid arguments of the C functions."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+import cudnnlite as dnn
+
+from .case import Case
+
+CASES: dict[str, Case] = {
+    "an array as an address": (
+        lambda h: h.api.cudnnSetTensor(h, dnn.TensorDescriptor((2, 3)), h.empty((2, 3)), None),
+        r"cudnnSetTensor, argument 3 \(y\): a DeviceArray is no address; pass .ptr of a device array",
+    ),
+    "a number as a host scalar": (
+        lambda h: h.api.cudnnSetTensor(h, dnn.TensorDescriptor((2, 3)), 0, 1.0),
+        r"argument 4 \(valuePtr\): 1.0 is no address; a host scalar goes by ctypes.byref\(ctypes.c_float\(1.0\)\)",
+    ),
+    "enums in the order that filters have": (
+        lambda h: h.api.cudnnSetTensor4dDescriptor(
+            dnn.TensorDescriptor((2, 3)), dnn.DataType.FLOAT, dnn.TensorFormat.NHWC, 2, 3, 4, 5
+        ),
+        r"argument 2 \(format\): DataType.FLOAT is no TensorFormat",
+    ),
+    "enums swapped": (
+        lambda h: h.api.cudnnSoftmaxForward(
+            h, dnn.SoftmaxMode.INSTANCE, dnn.SoftmaxAlgorithm.ACCURATE, None, None, 0, None, None, 0
+        ),
+        r"argument 2 \(algo\): SoftmaxMode.INSTANCE is no SoftmaxAlgorithm",
+    ),
+    "an enum of another kind": (
+        lambda h: h.api.cudnnSetConvolutionMathType(
+            dnn.ConvolutionDescriptor(), dnn.DataType.DOUBLE
+        ),
+        r"argument 2 \(mathType\): DataType.DOUBLE is no MathType",
+    ),
+    "an enum of another kind, in C a const": (
+        lambda h: h.api.cudnnSetPoolingNdDescriptor(
+            dnn.PoolingDescriptor(dnn.PoolingSpec(2)),
+            dnn.SoftmaxMode.CHANNEL,
+            0,
+            0,
+            None,
+            None,
+            None,
+        ),
+        r"argument 2 \(mode\): SoftmaxMode.CHANNEL is no PoolingMode",
+    ),
+    "an enum of another kind in a prepared call": (
+        lambda h: h.api.prepare(
+            "cudnnSetConvolutionMathType", dnn.ConvolutionDescriptor(), 0
+        ).replace(mathType=dnn.DataType.DOUBLE),
+        r"cudnnSetConvolutionMathType, argument 2 \(mathType\): DataType.DOUBLE is no MathType",
+    ),
+    "text in a prepared call": (
+        lambda h: h.api.prepare(
+            "cudnnSetConvolutionMathType", dnn.ConvolutionDescriptor(), 0
+        ).replace(mathType="fma"),
+        r"argument 2 \(mathType\): 'fma' is not a MathType or an integer; pass one of dnn.MathType: DEFAULT, ",
+    ),
+    "a number as a scalar's address in a prepared call": (
+        lambda h: h.api.prepare(
+            "cudnnScaleTensor", h, dnn.TensorDescriptor((2, 3)), 0, ctypes.byref(ctypes.c_float(1))
+        ).replace(alpha=1),
+        r"argument 4 \(alpha\): 1 is no address; a host scalar goes by ctypes.byref",
+    ),
+    "no descriptor in a prepared call": (
+        lambda h: h.api.prepare(
+            "cudnnGetTensorSizeInBytes", dnn.TensorDescriptor((2, 3)), ctypes.c_size_t()
+        ).replace(tensorDesc=None),
+        r"argument 1 \(tensorDesc\): a null pointer, which C would follow",
+    ),
+    "a wider number in a prepared call": (
+        lambda h: h.api.prepare(
+            "cudnnSetConvolutionGroupCount", dnn.ConvolutionDescriptor(), 1
+        ).replace(groupCount=ctypes.c_size_t(2**32 + 3)),
+        r"argument 2 \(groupCount\)",
+    ),
+    "a wider number of NumPy's": (
+        lambda h: h.api.cudnnSetConvolutionGroupCount(
+            dnn.ConvolutionDescriptor(), np.int64(2**32 + 3)
+        ),
+        r"argument 2 \(groupCount\): .*4294967299.* does not fit into a c_int",
+    ),
+    "a float as an enum": (
+        lambda h: h.api.cudnnSetActivationDescriptor(
+            dnn.ActivationDescriptor(dnn.ActivationSpec("relu")), 1.0, 0, 0
+        ),
+        r"argument 2 \(mode\): 1.0 is not an ActivationMode or an integer; pass one of dnn.ActivationMode: SIGMOID, RELU, ",
+    ),
+    "nothing as an enum that only the raw layer has": (
+        lambda h: h.api.cudnnBackendCreateDescriptor(None, None),
+        r"None is not a BackendDescriptorType or an integer; pass one of dnn.raw.enums.BackendDescriptorType: POINT.* \.\.\.$",
+    ),
+    "an enum's name in a raw call": (
+        lambda h: h.api.cudnnSetTensor4dDescriptor(
+            dnn.TensorDescriptor((2, 3)), "NCHW", 0, 2, 3, 4, 5
+        ),
+        r"argument 2 \(format\): 'NCHW' is not a TensorFormat or an integer; pass one of dnn.TensorFormat: NCHW, NHWC, ",
+    ),
+    "a dtype's name in a raw call": (
+        lambda h: h.api.cudnnSetTensor4dDescriptor(
+            dnn.TensorDescriptor((2, 3)), 0, "float32", 2, 3, 4, 5
+        ),
+        r"argument 3 \(dataType\): 'float32' is not a DataType or an integer; pass one of dnn.DataType: FLOAT, DOUBLE, ",
+    ),
+    "a float as an integer of C": (
+        lambda h: h.api.cudnnSetTensor4dDescriptor(
+            dnn.TensorDescriptor((2, 3)), 0, 0, 2, 3, 4, 5.0
+        ),
+        r"argument 7 \(w\): 5.0 is not an integer",
+    ),
+    "a text as a number of C": (
+        lambda h: h.api.cudnnSetActivationDescriptor(
+            dnn.ActivationDescriptor(dnn.ActivationSpec("relu")), 0, 0, "1"
+        ),
+        r"argument 4 \(coef\): '1' is not a number",
+    ),
+    "an array as a descriptor": (
+        lambda h: h.api.cudnnSetTensor(h, h.empty((2, 3)), 0, None),
+        r"argument 2 \(yDesc\): a DeviceArray is no cudnnTensorDescriptor_t; .* dnn.TensorDescriptor\(x.spec\)",
+    ),
+    "an array as a result": (
+        lambda h: h.api.cudnnGetTensorSizeInBytes(
+            dnn.TensorDescriptor((2, 3)), np.zeros(1, np.uint64)
+        ),
+        r"a ndarray is no pointer to a c_ulong; pass one of ctypes, by ctypes.byref",
+    ),
+}

@@ -1,0 +1,185 @@
+"""Where a file, memory or a limit of the process is exhausted, one of our exceptions says so."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers.harness import run_python
+from typer.testing import CliRunner
+
+import cudnnlite as dnn
+from cudnnlite._raw.library import load_library
+from cudnnlite.cli.app import app
+from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.emulated.memory import host_memory
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """Links to the files of this libcudnn, in a folder of their own; the parts can be replaced."""
+    here = Path(load_library().path).resolve().parent
+    for file in here.glob("libcudnn*.so.9"):
+        (tmp_path / file.name).symlink_to(file)
+    front = tmp_path / "libcudnn.so.9"
+    front.unlink()
+    shutil.copy(here / front.name, front)  # a link would lead back to the whole ones
+    return tmp_path
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("part", ["graph", "ops", "cnn", "adv"])
+@pytest.mark.parametrize("kept", [None, 0, 100, 1_000_000])
+def test_a_part_that_is_missing_or_cut_off_is_told(copy, part, kept):
+    file = copy / f"libcudnn_{part}.so.9"
+    content = file.read_bytes()[:kept] if kept else b""
+    file.unlink()
+    if kept is not None:
+        file.write_bytes(content)
+    done = run_python(
+        """
+        import cudnnlite as dnn
+        try:
+            dnn.TensorDescriptor((1, 2, 3, 4))
+        except dnn.LibraryError as error:
+            print(error)
+        """,
+        CUDNNLITE_LIBCUDNN=copy,
+    )
+    assert file.name in done.stdout
+
+
+def test_the_emulated_device_has_no_more_memory_than_the_host():
+    device = EmulatedDevice(6, capacity="1 TiB")
+    free, total = device.memory_info()
+    assert total == 1 << 40
+    assert free == host_memory()
+    with pytest.raises(dnn.DeviceMemoryError, match="the host has left"):
+        device.allocate(free * 2, None)
+    assert device.memory_used() == 0
+
+
+@pytest.fixture
+def removed_folder(tmp_path, monkeypatch):
+    """Make a folder that does not exist any more the current one."""
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+
+
+@pytest.mark.usefixtures("removed_folder")
+def test_a_removed_current_folder_is_named(monkeypatch):
+    removed = "'x' is relative to the current folder, which was removed"
+    with pytest.raises(dnn.ArgumentError, match=f"^path={removed}"):
+        dnn.TuningCache("x")
+    monkeypatch.setenv("CUDNNLITE_TUNING_CACHE", "x")
+    with pytest.raises(dnn.ArgumentError, match=f"^CUDNNLITE_TUNING_CACHE={removed}"):
+        dnn.TuningCache()
+
+
+@pytest.mark.usefixtures("removed_folder")
+@pytest.mark.parametrize("command", ["demo --output x.png", "autotune --problems x --html x.html"])
+def test_commands_name_a_removed_current_folder(command):
+    ended = CliRunner().invoke(app, command.split())
+    assert ended.exit_code == 2
+    assert "is relative to the current folder, which was removed" in ended.output
+
+
+NO_DESCRIPTORS_LEFT = """
+    import os
+    import resource
+
+    import numpy as np
+
+    import cudnnlite as dnn
+
+    {before}
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (50, most))
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    result = None
+    try:
+        result = {work}
+    except dnn.CudnnliteError as error:
+        result = error
+    finally:  # Python's traceback needs one
+        for descriptor in taken:
+            os.close(descriptor)
+    print(type(result).__name__, result)
+    """
+
+
+HANDLE = "handle = dnn.Handle('emulated'); x = handle.array(np.ones((1, 2, 3, 4), np.float32))"
+
+
+PROBLEM = (
+    "dnn.convolution_forward.problem(dnn.TensorSpec((1, 2, 5, 5)), dnn.FilterSpec((3, 2, 3, 3)))"
+)
+
+
+WITHOUT_DESCRIPTORS = {
+    "handle": ("", "dnn.Handle('emulated')", "NoDeviceError emulated:0 cannot be used"),
+    "descriptor": ("", "dnn.TensorDescriptor((1, 2))", "LibraryError libcudnn cannot be loaded"),
+    "tuner": ("", "dnn.Tuner", "CudnnliteError cudnnlite.Tuner cannot be imported"),
+    "trace": ("dnn.trace", "type(dnn.trace().__enter__())", "type <class 'cudnnlite.tracing"),
+    "cache": ("dnn.TuningCache", "dnn.TuningCache()", "TuningCacheError the user's cache folder"),
+    "onnx": ("dnn.problems_from_onnx", "dnn.problems_from_onnx('x')", "ArgumentError model cannot"),
+    "call": (HANDLE, "dnn.activation_forward(handle, x, 'relu').shape", "tuple (1, 2, 3, 4)"),
+    "dropout": (
+        f"{HANDLE}; state = dnn.DropoutState(handle)",
+        "dnn.dropout_forward(handle, x, 0.5, dropout_state=state)[0].shape",
+        "tuple (1, 2, 3, 4)",
+    ),
+    "tuning": (
+        f"{HANDLE}; tuner = dnn.Tuner(handle, cache=':memory:')",
+        f"type(tuner.tune({PROBLEM}))",
+        "ABCMeta <class 'cudnnlite.problems.table.AlgorithmTable'",
+    ),
+    "traced": (
+        f"{HANDLE}\n    with dnn.trace() as trace:\n        dnn.scale_tensor(handle, x, 2)",
+        "trace.save('x')",
+        "CudnnliteError cudnnlite/tracing/prelude.c cannot be read",
+    ),
+}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("case", WITHOUT_DESCRIPTORS)
+def test_where_no_file_descriptor_is_left(case, tmp_path):
+    before, work, told = WITHOUT_DESCRIPTORS[case]
+    done = run_python(
+        NO_DESCRIPTORS_LEFT.format(before=before, work=work),
+        CUDNNLITE_TUNING_CACHE=None,
+        PYTHONWARNINGS="ignore",
+    )
+    assert done.stdout.startswith(told), done.stdout
+    assert "Error" not in told or done.stdout.endswith(": Too many open files\n")
+
+
+@pytest.mark.processes
+def test_a_limit_of_the_process_is_an_error_of_ours():
+    done = run_python("""
+        import resource
+        from cudnnlite.emulated.memory import EmulatedMemory
+        import cudnnlite as dnn
+        memory = EmulatedMemory(1 << 40)
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+        try:
+            memory.allocate(3 << 30)
+        except dnn.DeviceMemoryError as error:
+            print(error, memory.used)
+        with dnn.Handle("emulated") as handle:
+            print(handle.device.memory_info()[0] == 2 << 30)
+    """)
+    told, limited = done.stdout.splitlines()
+    assert told == (
+        "3 GiB of emulated device memory are not there: the host gives this process no more 0"
+    )
+    assert limited == "True"
