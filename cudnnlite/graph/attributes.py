@@ -1,4 +1,4 @@
-"""Attributes of backend descriptors as Python values: their types, what must be set, and what is of which kind."""
+"""Attributes of backend descriptors as Python values."""
 
 from __future__ import annotations
 
@@ -96,7 +96,10 @@ KINDS_READ = {
 
 
 def attribute(kind: str, name: str) -> tuple[int, str, bool]:
-    """Return an attribute's number, the name of its type, and whether it takes several values; ArgumentError if unknown."""
+    """Return an attribute's number, the name of its type, and whether it takes several values.
+
+    ArgumentError if there is none of that name.
+    """
     known = ATTRIBUTES.get(kind, {})
     if not isinstance(name, str) or name not in known:
         raise ArgumentError(
@@ -117,9 +120,10 @@ def encode(
     """
     number, usual, many = attribute(kind, name)
     wanted = type_name or usual
-    if wanted not in ((usual, "DOUBLE") if usual == "FLOAT" else (usual,)):
+    allowed = ("FLOAT", "DOUBLE") if usual == "FLOAT" else (usual,)
+    if wanted not in allowed:
         raise ArgumentError(
-            f"type_name={shown(type_name)} of {kind}.{name}; allowed: {usual}{', DOUBLE' if usual == 'FLOAT' else ''}"
+            f"type_name={shown(type_name)} of {kind}.{name}; allowed: {', '.join(allowed)}"
         )
     try:
         if isinstance(value, (tuple, list)) != (many and wanted != "CHAR"):

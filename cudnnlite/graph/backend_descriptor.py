@@ -1,4 +1,4 @@
-"""`BackendDescriptor`: a native object of cuDNN's graph API, its attributes by name and as Python values."""
+"""`BackendDescriptor`: a native object of cuDNN's graph API, with attributes by name."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
     --------
     >>> from cudnnlite.graph.backend_descriptor import BackendDescriptor
     >>> with dnn.Handle() as handle, BackendDescriptor(
-    ...     handle, "TENSOR", data_type="float32", dimensions=(1, 3, 8, 8), strides=(192, 64, 8, 1), unique_id=1,
+    ...     handle, "TENSOR", data_type="float32",
+    ...     dimensions=(1, 3, 8, 8), strides=(192, 64, 8, 1), unique_id=1,
     ...     byte_alignment=16,
     ... ) as x:
     ...     print(x.finalize().get("dimensions"))
@@ -152,7 +153,7 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
         return self
 
     def get(self, name: str) -> Any:
-        """Return an attribute as a Python value, a tuple where there may be several; None where it is not set.
+        """Return an attribute as a Python value, or a tuple of several; None if it is not set.
 
         Descriptors come from `get_descriptors`.
 
@@ -182,7 +183,8 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
         number, type_name, many = attribute(self.kind.name, name)
         if name.upper() not in KINDS_READ:
             raise ArgumentError(
-                f"{self.kind.name}.{name}: cuDNN tells no descriptors of it; allowed: {', '.join(KINDS_READ).lower()}"
+                f"{self.kind.name}.{name}: cuDNN tells no descriptors of it; "
+                f"allowed: {', '.join(KINDS_READ).lower()}"
             )
         count = ctypes.c_int64(1)
         if many:
@@ -196,7 +198,7 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
         )
 
     def fill(self, name: str, made: list[BackendDescriptor]) -> list[BackendDescriptor]:
-        """Let cuDNN write an attribute into descriptors that were made for it; returns those that it used."""
+        """Let cuDNN write an attribute into new descriptors, and return those that it used."""
         number, type_name, _ = attribute(self.kind.name, name)
         count, pointers = (
             ctypes.c_int64(),

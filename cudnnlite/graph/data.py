@@ -193,7 +193,10 @@ class GraphData:
         return self._add(TensorRecord(sizes, data_type, parse_strides(strides, sizes), name))
 
     def scalar(self, name: str, value: float, dtype: AnyDtype = "float32") -> GraphTensor:
-        """Return a number that is passed by value with each call; its rank is that of what it meets."""
+        """Return a number that is passed by value with each call.
+
+        Its rank is that of the tensors in its operation.
+        """
         self._check_name(name)
         number = real_number(value, "value")
         return self._add(TensorRecord((), parse_dtype(dtype), (), name, number))
@@ -261,13 +264,14 @@ class GraphData:
         elements = span(record.shape, record.strides)
         if span(sizes, steps) > elements:
             raise ArgumentError(
-                f"shape={sizes} with strides={steps} reaches behind the {elements} elements of {record}"
+                f"shape={sizes} with strides={steps} reaches behind the {elements} elements of "
+                f"{record}"
             )
         base = tensor.number if record.view_of is None else record.view_of
         return self._add(replace(record, shape=sizes, strides=steps, view_of=base))
 
     def tensor(self, name: str | int) -> GraphTensor:
-        """Return a tensor by its name or its number, of a graph that was read from a file for instance."""
+        """Return a tensor by its name or its number."""
         numbers = {record.name: number for number, record in enumerate(self.tensors)}
         if isinstance(name, str) and name and name in numbers:
             views = [number for number, record in enumerate(self.tensors) if record.name == name]
@@ -278,7 +282,7 @@ class GraphData:
         raise ArgumentError(f"name={shown(name)}; allowed: {names or 'none'}")
 
     def as_tensor(self, value: object) -> GraphTensor:
-        """Return a tensor of this graph, or a number as a scalar; ArgumentError for anything else."""
+        """Return a tensor of this graph, or a number as a scalar; else ArgumentError."""
         if isinstance(value, GraphTensor):
             return self._own(value, "tensor")
         number = real_number(value, "value")
@@ -309,7 +313,8 @@ class GraphData:
     def _check_open(self) -> None:
         if self._is_frozen:
             raise ArgumentError(
-                "the graph was hashed or planned, and does not change any more; copy.copy(graph) does"
+                "the graph was hashed or planned, and does not change any more; "
+                "copy.copy(graph) does"
             )
 
     # --------------------------------------------------------------- operations
@@ -345,7 +350,8 @@ class GraphData:
         --------
         >>> graph = dnn.Graph()
         >>> x = graph.input("x", (1, 8, 8), "float16")
-        >>> y = graph.node("RESHAPE", reads={"xdesc": x}, writes={"ydesc": graph.virtual((1, 64, 1), "float16")})
+        >>> flat = graph.virtual((1, 64, 1), "float16")
+        >>> y = graph.node("RESHAPE", reads={"xdesc": x}, writes={"ydesc": flat})
         >>> y.shape
         (1, 64, 1)
         """
@@ -403,7 +409,7 @@ class GraphData:
         self.nodes.append(node)
 
     def _numbers_by_attribute(self, tensors: object, argument: str) -> dict[str, tuple[int, ...]]:
-        """Return the numbers of tensors by attributes; ArgumentError where they are none of this graph."""
+        """Return the numbers of tensors by attributes; ArgumentError for those of other graphs."""
         numbers = {}
         for name, group in _mapping(tensors, argument).items():
             several = (group,)
@@ -435,7 +441,8 @@ class GraphData:
         for record in scalars.values():
             if record.shape and len(record.shape) != rank:
                 raise ArgumentError(
-                    f"{record} meets tensors of rank {len(record.shape)} and {rank}; make one for each"
+                    f"{record} meets tensors of rank {len(record.shape)} and {rank}; "
+                    "make one for each"
                 )
         for number, record in scalars.items():
             ones = (1,) * rank

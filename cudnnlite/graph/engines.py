@@ -1,4 +1,4 @@
-"""`Engine`: one of cuDNN's kernels for a graph with its knobs, as a value; what the heuristics name, and its knobs' range."""
+"""`Engine`: one of cuDNN's kernels for a graph with its knobs, as a value."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REFUSALS = (NotSupportedError, BadParamError, InternalError)
 
 @dataclass(frozen=True, init=False)
 class Engine:
-    """An engine of cuDNN's backend with its knobs: a value that is printed, compared, saved, and given back.
+    """An engine of cuDNN's backend with its knobs: a value that is printed, compared and saved.
 
     It means something for the problem and the version of cuDNN that it was found with.
 
@@ -127,7 +127,7 @@ class Configuration(NamedTuple):
 
     @property
     def capturable(self) -> bool:
-        """Whether it can be recorded into a CUDA graph: textures are made when a plan runs, which a capture refuses."""
+        """Whether it can be recorded into a CUDA graph: a capture refuses to make textures."""
         return dict(self.engine.choices).get(BackendKnobType.USE_TEX) != 1
 
     @property
@@ -136,13 +136,13 @@ class Configuration(NamedTuple):
         return BackendBehaviorNote.RUNTIME_COMPILATION in self.behavior
 
     def math_type(self, asked: MathType) -> MathType:
-        """Return the math type that it keeps: FMA where nothing is multiplied in fewer bits, else what was asked for."""
+        """Return FMA where nothing is multiplied in fewer bits, else the math type asked for."""
         narrow = self.numerical & _NARROW
         return MathType.FMA if not narrow else asked if asked != MathType.FMA else MathType.DEFAULT
 
 
 def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[Configuration]:
-    """Yield the configurations that a heuristic names, the preferred first; none where it has nothing."""
+    """Yield the configurations that a heuristic names, the preferred first."""
     try:
         heuristic = stack.enter_context(
             BackendDescriptor(
@@ -194,7 +194,10 @@ def _noted(
 
 
 def engine_descriptor(graph: Graph, index: int) -> BackendDescriptor:
-    """Return an engine of a graph by its number, which the graph keeps; CudnnError if it has none of that number."""
+    """Return an engine of a graph by its number, which the graph keeps.
+
+    CudnnError if it has none of that number.
+    """
     return graph.shared("ENGINE", operation_graph=graph.descriptor, global_index=index)
 
 

@@ -1,4 +1,4 @@
-"""`ExecutionPlan`: a finished plan of the backend as a prepared call, with a variant pack for each set of addresses."""
+"""`ExecutionPlan`: a finished plan of the backend, called with a variant pack of addresses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_PACKS = 16  # allocators give the same addresses back: a few sets of them c
 
 
 class _Pack(NamedTuple):
-    """A variant pack: its address, the arguments of a call with it, and the calls that describe other addresses."""
+    """A variant pack: its address, the arguments of a call, and the calls that set addresses."""
 
     address: int | None
     arguments: tuple[Any, ...]
@@ -130,7 +130,7 @@ class ExecutionPlan(PreparedCall):
         return _Pack(pack.value, self.marshalled((*self._common, pack)), steps)
 
     def pack_values(self, address: int) -> dict[str, Any] | None:
-        """Return what the variant pack at an address was set to; None if it is none of this plan's."""
+        """Return the values of the variant pack at an address; None if it is not this plan's."""
         for (*pointers, workspace), pack in self._known.items():
             if pack.address == address:
                 values: dict[str, Any] = {"unique_ids": [*self._ids], "data_pointers": pointers}
@@ -143,6 +143,7 @@ class ExecutionPlan(PreparedCall):
         )
         argument = "out" if name == self._names[-1] else name
         raise ArgumentError(
-            f"{argument} begins at {address:#x}; the plan was made for operands that are aligned to {ALIGNMENT} bytes "
+            f"{argument} begins at {address:#x}; "
+            f"the plan was made for operands that are aligned to {ALIGNMENT} bytes "
             "(interface='descriptor' makes one that takes any)"
         )

@@ -290,7 +290,8 @@ class GraphFormulas(GraphData):
         tensor, sizes = self._own(x, "x"), parse_sizes(shape)
         if math.prod(sizes) != math.prod(tensor.shape):
             raise ArgumentError(
-                f"shape={sizes}; needed: {math.prod(tensor.shape)} values, as x of shape {tensor.shape} has"
+                f"shape={sizes}; needed: {math.prod(tensor.shape)} values, "
+                f"as x of shape {tensor.shape} has"
             )
         result = self.virtual(sizes, tensor.dtype, parse_strides(strides, sizes))
         self.node("RESHAPE", reads={"xdesc": x}, writes={"ydesc": result})

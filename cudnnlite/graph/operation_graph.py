@@ -1,4 +1,4 @@
-"""Operation graphs: what a convolution is to cuDNN's graph API, alone or with bias, addition and activation behind it."""
+"""Operation graphs of convolutions, alone or with bias, addition and activation."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Graph(NonCopyable):
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> None:
-        """Add a convolution: "OPERATION_CONVOLUTION_FORWARD" and so on, its operands by their attributes' names."""
+        """Add a convolution or a gradient of one; operands by the attributes' names."""
         (_, stride, dilation), pads = conv.steps(spatial), conv.pads(spatial)
         if spatial == 1:  # told to cuDNN as images that are one pixel high
             pads, stride, dilation = ((0, 0), *pads), (1, *stride), (1, *dilation)
@@ -118,7 +118,10 @@ class Graph(NonCopyable):
         coefficients: Mapping[str, Any] | None = None,
         **operands: BackendDescriptor,
     ) -> None:
-        """Add a pointwise operation of alphas[0] * x and alphas[1] * b; `coefficients` are attributes of its "POINTWISE"."""
+        """Add a pointwise operation of alphas[0] * x and alphas[1] * b.
+
+        `coefficients` are attributes of its "POINTWISE" descriptor.
+        """
         steps = self.make("POINTWISE", mode=mode, math_prec=compute, **(coefficients or {}))
         operation = self._stack.enter_context(
             BackendDescriptor(self.handle, "OPERATION_POINTWISE", pw_descriptor=steps, **operands)

@@ -1,1 +1,1 @@
-"""What an operation is asked to do, as data: declarations, problems, lists of them, results of searches."""
+"""What an operation is asked to do, as data: declarations, problems, lists, search results."""

@@ -1,4 +1,4 @@
-"""Batch normalisation as declarations: inference, training, backward; with a relu, and an addition."""
+"""Declarations of batch normalisation: inference, training, backward; with relu and addition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _BOTH = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleD
 
 
 def _parameters(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
-    """Return what scale, bias and statistics look like: one value for each channel, or for each value of an image."""
+    """Return the spec of scale, bias and statistics.
+
+    One value for each channel, or for each value of an image.
+    """
     shape = (1, *x.shape[1:2], *[1] * (x.rank - 2))
     if mode == BatchNormMode.PER_ACTIVATION:
         shape = (1, *x.shape[1:])
@@ -93,14 +96,15 @@ def _check_fused(specs: Any, options: Any) -> None:
     for name in specs.keys() & {"x", "y", "dy", "dx", "z", "dz"}:
         if not specs[name].fits(CHANNELS_LAST.get(x.rank, "")):
             raise ArgumentError(
-                f"{name} is {specs[name]}; with an activation the channels must be last, without gaps"
+                f"{name} is {specs[name]}; "
+                "with an activation the channels must be last, without gaps"
             )
 
 
 def _trained(
     x: TensorSpec, scale: TensorSpec, mode: BatchNormMode, **_: Any
 ) -> tuple[TensorSpec, ...]:
-    """Return the specs of the result and of the statistics, which are as scale: first of all that has to fit."""
+    """Return the specs of the result and of the statistics, once all operands fit."""
     if scale.shape != _parameters(x, mode).shape:
         _parameter("scale", scale, x, mode)
     return x, scale, scale, scale, scale
@@ -142,7 +146,7 @@ INFERENCE = Operation(
 def _training(
     name: str, ops: BatchNormOps, extra: tuple[str, ...] = (), **absent: None
 ) -> Operation:
-    """Return the training of one of three kinds: alone, with a relu, or with an addition before that."""
+    """Return the training alone, with a relu, or with an addition and a relu."""
     activation = {} if ops == BatchNormOps.BN else {"activation": ActivationSpec}
     return Operation(
         f"batch_normalization_training{name}",
@@ -178,7 +182,7 @@ def _training(
 def _backward(
     name: str, ops: BatchNormOps, extra: tuple[str, ...] = (), **absent: None
 ) -> Operation:
-    """Return the gradients of the same."""
+    """Return the gradients of one of the three kinds."""
     fused = ops != BatchNormOps.BN
     data = {f"{operand}Data": operand for operand in ("x", "y", "dy", "dx", "dz")}
     return Operation(

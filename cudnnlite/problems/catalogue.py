@@ -87,12 +87,13 @@ TUNABLE = tuple(
 
 
 def problem_from_plain(plain: Any) -> Problem:
-    """Return the problem that `Problem.to_plain` was called on; ArgumentError if it is none, or not a whole one."""
+    """Return the problem that `Problem.to_plain` was called on; ArgumentError if it is none."""
     name = plain.get("kind") if isinstance(plain, Mapping) else None
     operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:
         raise ArgumentError(
-            f"{shown(plain)} is not a problem; allowed: an object with 'kind', one of {[*OPERATIONS]}"
+            f"{shown(plain)} is not a problem; "
+            f"allowed: an object with 'kind', one of {[*OPERATIONS]}"
         )
     values = {
         name: from_plain(value, name) if isinstance(value, Mapping) else value

@@ -36,7 +36,10 @@ def _one_number(steps: Any) -> Any:
 
 
 def flops(y: TensorSpec, w: FilterSpec) -> int:
-    """Return the multiplications and additions of the direct sum, 2 N K P Q C/groups R S, the same for the gradients."""
+    """Return the multiplications and additions of the direct sum: 2 N K P Q C/groups R S.
+
+    The gradients take as many.
+    """
     return 2 * y.size * prod(w.shape[1:])
 
 
@@ -50,9 +53,15 @@ def _hint(problem: Any) -> str:
             "int8 runs with the channels last (layout='NHWC') in x and w, and in multiples of four"
         )
     if problem.w.format == TensorFormat.NHWC and not last and problem.x.layout != "strided":
-        return "a filter whose channels come last needs an input of that layout; give both in one layout"
+        return (
+            "a filter whose channels come last needs an input of that layout; "
+            "give both in one layout"
+        )
     if problem.y.dtype != problem.x.dtype:
-        return f"out is {dtype_name(problem.y.dtype)}, x is {dtype_name(problem.x.dtype)}; give out the dtype of x"
+        return (
+            f"out is {dtype_name(problem.y.dtype)}, x is {dtype_name(problem.x.dtype)}; "
+            "give out the dtype of x"
+        )
     return ""
 
 

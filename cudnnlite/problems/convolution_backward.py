@@ -26,7 +26,8 @@ def _image_spec(
         image = [size + step * (taps - 1) - 2 * pad for size, taps, pad, step in axes]
         if min(image) < 1:
             raise ArgumentError(
-                f"dy {dy.shape} is the result of no image, with w {w.shape} and padding={conv.padding}"
+                f"dy {dy.shape} is the result of no image, "
+                f"with w {w.shape} and padding={conv.padding}"
             )
         return dy.packed((dy.shape[0], w.shape[1] * conv.groups, *image))
     _check_result(conv, dx.shape, w.shape, dy)
@@ -60,11 +61,15 @@ def _filter_spec(
 def _steps(
     conv: ConvolutionSpec, first: TensorSpec | FilterSpec, dy: TensorSpec, missing: str
 ) -> Steps:
-    """Return padding, stride and dilation; ArgumentError where what is `missing` cannot be told from them."""
+    """Return padding, stride and dilation of each axis.
+
+    ArgumentError where they do not determine the shape of the operand `missing`.
+    """
     if first.rank != dy.rank or dy.rank not in CHANNELS_FIRST:
         name = "w" if isinstance(first, FilterSpec) else "x"
         raise ArgumentError(
-            f"{name} of rank {first.rank} and dy of rank {dy.rank}; both must be of the same rank 3, 4 or 5"
+            f"{name} of rank {first.rank} and dy of rank {dy.rank}; "
+            "both must be of the same rank 3, 4 or 5"
         )
     if not conv.is_symmetric:
         raise ArgumentError(
@@ -73,7 +78,8 @@ def _steps(
     steps = conv.steps(dy.rank - 2)
     if missing and max(steps[1]) > 1:
         raise ArgumentError(
-            f"{missing}={missing}.spec, its shape, or out has to be given: with stride={conv.stride} several sizes of "
+            f"{missing}={missing}.spec, its shape, or out has to be given: "
+            f"with stride={conv.stride} several sizes of "
             f"{missing} give results of one size"
         )
     return steps
@@ -82,7 +88,10 @@ def _steps(
 def _check_result(
     conv: ConvolutionSpec, x: tuple[int, ...], w: tuple[int, ...], dy: TensorSpec
 ) -> None:
-    """Raise ArgumentError unless dy is shaped as the convolution's result; one of x and w is what `out` is shaped as."""
+    """Raise ArgumentError unless dy has the shape of the convolution's result.
+
+    One of x and w is the spec of `out`.
+    """
     try:
         expected = conv.output_shape(x, w)
     except ArgumentError as error:
@@ -91,7 +100,8 @@ def _check_result(
         ) from error
     if dy.shape != expected:
         raise ArgumentError(
-            f"dy has shape {dy.shape}; x {x} and w {w}, one of which out is shaped as, have a result of {expected}"
+            f"dy has shape {dy.shape}; x {x} and w {w}, one of which out is shaped as, "
+            f"have a result of {expected}"
         )
 
 

@@ -20,12 +20,18 @@ def _bias(dy: TensorSpec) -> TensorSpec:
 
 
 def _hint(problem: Any) -> str:
-    how = "transform_tensor(handle, dy, dtype='float32') converts it where it lies with the channels first"
+    how = (
+        "transform_tensor(handle, dy, dtype='float32') converts it "
+        "where it lies with the channels first"
+    )
     return f"bfloat16 is not summed: {how}" if problem.dy.dtype == DataType.BFLOAT16 else ""
 
 
 def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return what vector loads of four values, of 16 bytes at most, need: without it an H200's context ends."""
+    """Return the alignment of loads of four values, 16 bytes at most.
+
+    Below it an H200's CUDA context ends.
+    """
     return {name: min(16, 4 * itemsize(spec.dtype)) for name, spec in specs.items()}
 
 

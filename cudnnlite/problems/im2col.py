@@ -15,7 +15,8 @@ from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 def _columns(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec) -> TensorSpec:
     if conv.groups != 1 or x.rank == 5 or not conv.is_symmetric:
         raise ArgumentError(
-            f"conv={conv} of x={x}; cuDNN has columns of one group, in one or two dimensions, padded alike at both ends"
+            f"conv={conv} of x={x}; cuDNN has columns of one group, in one or two dimensions, "
+            "padded alike at both ends"
         )
     n, _, *positions = conv.output_shape(x.shape, w.shape)
     if n == 0:

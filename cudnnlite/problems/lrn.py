@@ -88,7 +88,8 @@ def _odd(specs: Any, options: Any) -> None:
         options["norm"].n % 2 == 0
     ):  # seen on an H200: it sums over the window of the forward call, which lies elsewhere
         raise ArgumentError(
-            f"norm={options['norm']}: cuDNN computes this gradient wrongly where n is even; allowed: odd n"
+            f"norm={options['norm']}: cuDNN computes this gradient wrongly where n is even; "
+            "allowed: odd n"
         )
 
 

@@ -1,4 +1,4 @@
-"""`Operation`: a C function as data, from which one plan marshals it and the emulated device unmarshals it.
+"""`Operation`: a C function as data, by which a plan marshals it and the emulated device reads it.
 
 cuDNN's headers name their arguments regularly: an operand ``x`` comes with its ``xDesc``, scalars
 are ``alpha`` and ``beta``, a workspace is ``workSpace`` and ``workSpaceSizeInBytes``.  So the names
@@ -37,7 +37,7 @@ def natural_alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> 
 
 @dataclass(frozen=True)
 class Algorithms:
-    """Where cuDNN has a choice of algorithms: which, and the C functions that list and measure them.
+    """The algorithms of an operation, and the C functions that list and measure them.
 
     Such an operation has an option "conv", whose descriptor has the math type.
     """
@@ -74,8 +74,8 @@ class Operation:
     reads: tuple[str, ...]
     # The operands that are written, by their names in the header.
     writes: tuple[str, ...]
-    # (specs of `reads` and `caller_provided`, options, by name) -> the spec of what is written, or a
-    # tuple of them.  ArgumentError where they do not fit together.
+    # (specs of `reads` and `caller_provided`, options, by name) -> the spec of what is written, or
+    # a tuple of them.  ArgumentError where they do not fit together.
     infer: Callable[..., Any]
     # Option -> type.  A spec becomes a descriptor, ``<name>Desc`` in the header.  Enums and numbers
     # are passed as they are, or by address where the header wants a pointer.
@@ -122,7 +122,7 @@ class Operation:
     # (specs) -> bytes of workspace, where no C function returns them.  Several arguments that are
     # named workSpace here get equal parts.
     scratch: Callable[[Mapping[str, Any]], int] = lambda specs: 0
-    # The C function that returns the size of the reserve space between a forward and a backward call.
+    # The C function that returns the size of the reserve space.
     reserve: str = ""
     # Whether the operation reads the reserve space that another one wrote.
     needs_reserve: bool = False
@@ -226,7 +226,7 @@ class Operation:
         return (out,) if self.writes_one else all_of(out, self.writes)
 
     def gathered(self, out: Any, *updated: Any) -> tuple[Any, ...]:
-        """Return the arrays for all outputs: those of `out`, and those that the operation updates."""
+        """Return the arrays for all outputs: those of `out`, and those that are updated."""
         return (*all_of(out, self.outputs), *updated)
 
     def expected(self, values: Mapping[str, Any]) -> dict[str, TensorSpec]:
@@ -239,7 +239,8 @@ class Operation:
         ]
         if missing:
             raise ArgumentError(
-                f"{missing[0]} has to be given: {self.function} updates it, or takes its shape from it"
+                f"{missing[0]} has to be given: "
+                f"{self.function} updates it, or takes its shape from it"
             )
         names = (*self.reads, *self.caller_provided, *self.options)
         arguments = {name: values[name] for name in names}
@@ -251,7 +252,7 @@ class Operation:
         return dict(zip(self.writes, specs, strict=True))
 
     def check_without_descriptor(self, values: Mapping[str, Any]) -> None:
-        """Raise ArgumentError where an operand without a descriptor has not the spec that it needs."""
+        """Raise ArgumentError where an operand without a descriptor has the wrong spec."""
         for name, needed_spec in self.without_descriptor.items():
             spec = values[name]
             needed = needed_spec(values)
@@ -291,7 +292,7 @@ def check_alike(specs: Mapping[str, TensorSpec], options: Mapping[str, Any] | No
 def gradient_of(
     forward: Operation, function: str, reads: tuple[str, ...], **fields: Any
 ) -> Operation:
-    """Return the operation that computes dx from dy, and from y and x where its C function reads them."""
+    """Return the operation that computes dx from dy, and from y and x if C reads them."""
 
     def infer(**arguments: Any) -> TensorSpec:
         specs = {name: arguments.pop(name) for name in reads}

@@ -30,7 +30,8 @@ def _onto(a: TensorSpec, c: TensorSpec) -> TensorSpec:
     _spread("out", c, "a", a)
     if a.shape == c.shape:
         raise ArgumentError(
-            f"out would have the shape of a, {a.shape}; cuDNN reduces along one of its axes at least"
+            f"out would have the shape of a, {a.shape}; "
+            "cuDNN reduces along one of its axes at least"
         )
     return c
 
@@ -43,7 +44,7 @@ def _in_its_type(specs: Any, options: Any) -> Any:
 
 
 def _check_types(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> None:
-    """Raise ArgumentError unless all have one data type, or the result of int8 operands is float32."""
+    """Raise ArgumentError unless all have one data type; int8 may have a float32 result."""
     dtype = specs["a"].dtype
     for name, spec in specs.items():
         widened = name == "c" and (dtype, spec.dtype) == (DataType.INT8, DataType.FLOAT)

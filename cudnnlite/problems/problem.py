@@ -1,4 +1,4 @@
-"""`Problem`: what an operation is asked to do, as a value that can be listed, saved, sent and looked up.
+"""`Problem`: what an operation is asked to do, as a value that can be listed, saved and looked up.
 
 A problem holds specs and no arrays.  It is what a plan is made for, what a search is for, and what
 a choice is remembered for.
@@ -26,7 +26,7 @@ SCALARS = {"alpha": 1.0, "beta": 0.0}
 
 
 class Problem:
-    """An operation with its specs, options and scalars: a frozen value, equal and hashable by all of them.
+    """An operation with its specs, options and scalars: a frozen value, equal by all of them.
 
     Parameters
     ----------
@@ -52,7 +52,8 @@ class Problem:
         missing = {*operation.reads, *operation.options} - set(values)
         if unknown or missing:
             raise TypeError(
-                f"{operation.name} has the fields {', '.join(operation.fields)}; given: {', '.join(values)}"
+                f"{operation.name} has the fields {', '.join(operation.fields)}; "
+                f"given: {', '.join(values)}"
             )
         specs = {name: values[name] for name in operation.reads}
         written = {name: values[name] for name in operation.writes if values.get(name) is not None}
@@ -70,7 +71,8 @@ class Problem:
                 check_shape(operation.argument(name), spec, expected[name])
                 if name not in operation.filters and spec.overlaps_itself:
                     raise ArgumentError(
-                        f"{operation.argument(name)}={spec}: its values overlap each other in memory"
+                        f"{operation.argument(name)}={spec}: "
+                        "its values overlap each other in memory"
                     )
             written = expected | written
             operation.check_dtypes(specs | written)

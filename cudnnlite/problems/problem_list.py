@@ -1,4 +1,4 @@
-"""`ProblemList`: what a model or a program asks of cuDNN: each problem once, with how often and where."""
+"""`ProblemList`: what a model or a program asks of cuDNN: each problem once, with its counts."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class SkippedNode:
     why : str
         The reason.
     open_axes : tuple of str
-        The axes that are the reason, because the model does not say their sizes: their names, "?" for one without.  Lists
-        that are saved do not have them.
+        The names of the axes whose sizes the model does not say, if they are the reason; "?" for
+        one without a name.  Lists that are saved do not have them.
     """
 
     name: str
@@ -89,7 +89,8 @@ class ProblemList(Sequence[ListedProblem]):
 
     Examples
     --------
-    >>> x, w = dnn.TensorSpec((1, 8, 14, 14), "float16", "NHWC"), dnn.FilterSpec((8, 8, 3, 3), "float16", "NHWC")
+    >>> x = dnn.TensorSpec((1, 8, 14, 14), "float16", "NHWC")
+    >>> w = dnn.FilterSpec((8, 8, 3, 3), "float16", "NHWC")
     >>> problem = dnn.convolution_forward.problem(x, w, dnn.ConvolutionSpec(padding=1))
     >>> problems = dnn.ProblemList([problem, problem])
     >>> problems.add(problem, name="layer3", count=2)
@@ -135,7 +136,7 @@ class ProblemList(Sequence[ListedProblem]):
             names[name] = None
 
     def extend(self, others: Iterable[ListedProblem]) -> None:
-        """Count the problems of another list too; what that one skipped and noted is added where it has any."""
+        """Count the problems of another list too, and add what it skipped and noted."""
         for listed in sequence(others, "others", "a list of problems"):
             instance_of(listed, ListedProblem, "others")
             self.add(listed.problem, count=listed.count)

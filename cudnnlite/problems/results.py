@@ -16,7 +16,7 @@ WITHIN_NOISE = "within the noise of the first"
 
 @dataclass(frozen=True)
 class AlgorithmResult:
-    """One candidate of a search.  Algorithm, math type and workspace belong together and are applied as one.
+    """One candidate of a search: algorithm, math type and workspace, applied as one.
 
     What only one kind of candidate has, its class adds: `ConvolutionResult`, `RNNResult`.  It can
     be read of the others too: there it is empty.
@@ -205,8 +205,8 @@ def why_not(
 def ranking_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
     """Return the milliseconds that rank rows; None if they were not measured.
 
-    They are those of the device, or of a call with `latency`.  If the call was not timed, the device's time is used, which is
-    a lower bound.
+    They are those of the device, or of a call with `latency`.  If the call was not timed, the
+    device's time is used, which is a lower bound.
     """
     if latency and row.call_us is not None:
         return row.call_us / 1000
@@ -214,7 +214,7 @@ def ranking_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
 
 
 def within_noise(row: AlgorithmResult, other: AlgorithmResult, *, latency: bool = False) -> bool:
-    """Tell whether two medians differ by no more than half the distance between the quartiles of either.
+    """Return whether two medians differ by at most half the quartile distance of either.
 
     They are those of the device's time, or of a call's with `latency`; what was not measured, or
     cannot be used, is no match.

@@ -1,4 +1,4 @@
-"""One step of each kind of recurrent cell, forward and backward, without its matrix products, in plain NumPy."""
+"""One step of each recurrent cell in NumPy, forward and backward, without its matrix products."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _tanh_slope(t: Array) -> Array:
 class Now(NamedTuple):
     """What a backward step of a cell reads."""
 
-    kept: Array
+    saved: Array
     before: States
     after: States
     gradients: States  # of the states after the step
@@ -49,36 +49,46 @@ class Now(NamedTuple):
 
 
 class Cell:
-    """One step of a kind of cell, without its matrix products. This one has the single gate act(W x + R h + biases)."""
+    """One step of a cell, without its matrix products.
 
-    kept = 1  # features on the tape in multiples of the hidden size: the gates, and what else backward needs
+    This one has the single gate act(W x + R h + biases).
+    """
+
+    # Features on the tape, in multiples of the hidden size: the gates, and what backward needs too.
+    saved = 1
     states: tuple[str, ...] = ("hidden",)
 
     def __init__(self, activate: Activation = np.tanh, slope: Activation = _tanh_slope) -> None:
         self._activate, self._slope = activate, slope
 
-    def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
-        """Return the next states. `kept` arrives with ``W x + b_W`` in its gates, `recurrent` is ``R h + b_R``."""
-        kept[...] = self._activate(kept + recurrent)
-        return [kept]
+    def forward(self, saved: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
+        """Return the next states.
+
+        `saved` has ``W x + b_W`` in its gates; `recurrent` is ``R h + b_R``.
+        """
+        saved[...] = self._activate(saved + recurrent)
+        return [saved]
 
     def backward(self, now: Now, out: Array) -> list[Array]:
-        """Write the gradients of the gates' input terms; return those of the states before, h but for its product."""
-        np.multiply(now.gradients[0], self._slope(now.kept), out=out)
+        """Write the gradients of the gates' input terms, and return those of the states before.
+
+        That of h lacks its matrix product.
+        """
+        np.multiply(now.gradients[0], self._slope(now.saved), out=out)
         return [np.zeros_like(out)]
 
-    def recurrent(self, kept: Array, dgates: Array) -> Array:
-        """Gradients of the gates' recurrent terms from those of their input terms."""
+    def recurrent(self, saved: Array, dgates: Array) -> Array:
+        """Return the gradients of the gates' recurrent terms from those of their input terms."""
         return dgates
 
 
 class _Lstm(Cell):
-    kept = 4
+    saved = 4
     states = ("hidden", "cell")
 
-    def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
-        kept += recurrent
-        i, f, g, o = split(kept, 4)
+    def forward(self, saved: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
+        saved += recurrent
+        i, f, g, o = split(saved, 4)
         g[...] = np.tanh(g)
         for gate in (i, f, o):
             gate[...] = _sigmoid(gate)
@@ -86,7 +96,7 @@ class _Lstm(Cell):
         return [o * np.tanh(clipped(c, clip)), c]
 
     def backward(self, now: Now, out: Array) -> list[Array]:
-        (i, f, g, o), (di, df, dg, do) = split(now.kept, 4), split(out, 4)
+        (i, f, g, o), (di, df, dg, do) = split(now.saved, 4), split(out, 4)
         c, (dh, dc) = now.after[1], now.gradients
         before, t = clipped(now.before[1], now.clip), np.tanh(clipped(c, now.clip))
         dc = dc + _passed(dh * o * _tanh_slope(t), c, now.clip)
@@ -98,7 +108,7 @@ class _Lstm(Cell):
 
 
 def clipped(c: Array, clip: Clip | None) -> Array:
-    """Return c as it is read."""
+    """Return c within its limits."""
     return c if clip is None else np.clip(c, *clip)
 
 
@@ -108,10 +118,10 @@ def _passed(gradient: Array, c: Array, clip: Clip | None) -> Array:
 
 
 class _Gru(Cell):
-    kept = 4  # r, z, n, and the recurrent term of n, which r multiplies
+    saved = 4  # r, z, n, and the recurrent term of n, which r multiplies
 
-    def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
-        r, z, n, term = split(kept, 4)
+    def forward(self, saved: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
+        r, z, n, term = split(saved, 4)
         to_r, to_z, term[...] = split(recurrent, 3)
         r[...] = _sigmoid(r + to_r)
         z[...] = _sigmoid(z + to_z)
@@ -119,16 +129,16 @@ class _Gru(Cell):
         return [(1 - z) * n + z * states[0]]
 
     def backward(self, now: Now, out: Array) -> list[Array]:
-        (r, z, n, term), (dr, dz, dn) = split(now.kept, 4), split(out, 3)
+        (r, z, n, term), (dr, dz, dn) = split(now.saved, 4), split(out, 3)
         (h,), (dh,) = now.before, now.gradients
         np.multiply(dh * (1 - z), _tanh_slope(n), out=dn)
         np.multiply(dh * (h - n), _sigmoid_slope(z), out=dz)
         np.multiply(dn * term, _sigmoid_slope(r), out=dr)
         return [dh * z]
 
-    def recurrent(self, kept: Array, dgates: Array) -> Array:
+    def recurrent(self, saved: Array, dgates: Array) -> Array:
         dr, dz, dn = split(dgates, 3)
-        return np.concatenate((dr, dz, dn * split(kept, 4)[0]), axis=-1)
+        return np.concatenate((dr, dz, dn * split(saved, 4)[0]), axis=-1)
 
 
 CELLS: Mapping[RNNMode, Cell] = {

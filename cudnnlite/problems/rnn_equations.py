@@ -1,11 +1,13 @@
-"""The equations of stacked RNN, LSTM and GRU layers as cuDNN defines them, forward and backward, in plain NumPy.
+"""The equations of stacked RNN, LSTM and GRU layers as cuDNN defines them, in NumPy.
 
 They are the numerics of the emulated device, and in float64 what results of a GPU are compared
 with. Throughout,
 
-- sequences are ``(T, N, features)``; states are ``(layers * directions, N, features)``, at ``layer * directions +
-  direction``; all have the dtype of the weights, float32 or float64;
-- ``active[t, n]`` is ``t < lengths[n]``. What lies at other positions, be it NaN, influences nothing; results are 0 there;
+- sequences are ``(T, N, features)``;
+- states are ``(layers * directions, N, features)``, at ``layer * directions + direction``;
+- all have the dtype of the weights, float32 or float64;
+- ``active[t, n]`` is ``t < lengths[n]``.  Values at other positions, NaN too, are not used; results
+  are 0 there;
 - gates are stacked in cuDNN's order: LSTM i, f, g (the new memory), o; GRU r, z, n.
 """
 
@@ -31,7 +33,10 @@ def _flat(a: Array) -> Array:
 
 
 class CellWeights(NamedTuple):
-    """Weights of one layer and direction, or their gradients, as `WeightPart.field` counts; None: there is no such part."""
+    """Weights of one layer and direction, or their gradients.
+
+    In the order of `WeightPart.field`; None for a part that there is not.
+    """
 
     input: Array | None  # (gates * hidden size, input size); None: skip input
     recurrent: Array  # (gates * hidden size, output size)
@@ -75,12 +80,15 @@ def active_steps(data: RNNDataSpec) -> Array:
 
 
 def sequence_major(values: Array, data: RNNDataSpec) -> Array:
-    """Return what lies as `data` does with the steps before the sequences: a view; packed values as they are."""
+    """Return values with the steps before the sequences, as a view; packed values as they are."""
     return values.swapaxes(0, 1) if data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else values
 
 
 def steps_of(values: Array, data: RNNDataSpec) -> Array:
-    """Return sequences that lie as `data` does, of vectors of any size, as a new (T, N, vector), zeros beyond their ends."""
+    """Return sequences as a new ``(T, N, vector)``, with zeros beyond their ends.
+
+    `values` have the layout of `data`; their vectors may have any size.
+    """
     values, active = sequence_major(values, data), active_steps(data)
     steps = np.zeros((*active.shape, values.shape[-1]), values.dtype)
     # packed sequences, too, go through the steps, and within a step through the sequences
@@ -95,7 +103,7 @@ def tape_shapes(spec: RNNSpec, steps: int, batch: int) -> dict[TapeKey, tuple[in
     the gradients; :func:`backward_data` writes these for :func:`backward_weights`.
     """
     cell, hidden = CELLS[spec.cell], spec.hidden_size
-    features = {"kept": cell.kept * hidden, "gate_gradients": len(spec.gates) * hidden}
+    features = {"saved": cell.saved * hidden, "gate_gradients": len(spec.gates) * hidden}
     features.update(zip(cell.states, (spec.state_size, hidden), strict=False))
     if spec.projects:
         features["hidden_gradients"] = spec.state_size
@@ -160,9 +168,10 @@ def backward_data(
     masks: Sequence[Array] | None = None,
     tape: Tape,
 ) -> tuple[Array, Array, Array | None]:
-    """Gradients of x, hx and cx (None if there is no c) from those of y, hy and cy, which are zeros where left out.
+    """Return the gradients of x, hx and cx, from those of y, hy and cy.
 
-    The rest is what :func:`forward` was given; the gradients in `tape` are overwritten.
+    That of cx is None if the cell has no c.  Gradients that are left out are zeros.  The other
+    arguments are those of :func:`forward`; the gradients in `tape` are overwritten.
     """
     spec, off = network.spec, _inactive(active)
     initial = _states(spec, dy, hx, cx)
@@ -187,7 +196,7 @@ def backward_data(
 def backward_weights(
     network: Network, active: Array, *, hx: Array | None = None, tape: Tape
 ) -> list[list[CellWeights]]:
-    """Gradients of the weights, structured as these are; `tape` has been through :func:`backward_data`."""
+    """Return the gradients of the weights, in the same lists; after :func:`backward_data`."""
     spec, off = network.spec, _inactive(active)
     initial = _states(spec, tape[0, 0, "input"], hx)
     layers, directions = range(spec.num_layers), range(spec.directions)
@@ -199,7 +208,10 @@ def backward_weights(
 
 
 class _Direction:
-    """One direction of one layer at work; states are those of this one, but for :meth:`at` and :meth:`set`."""
+    """One direction of one layer at work.
+
+    States are its own, but in :meth:`at` and :meth:`set`, which take those of all layers.
+    """
 
     def __init__(
         self, network: Network, layer: int, direction: int, off: Array | None, tape: Tape
@@ -211,9 +223,9 @@ class _Direction:
         self.tape = {
             name: array for (*key, name), array in tape.items() if key == [layer, direction]
         }
-        self.x, self.kept, self.dgates = (
+        self.x, self.saved, self.dgates = (
             tape[layer, 0, "input"],
-            self.tape["kept"],
+            self.tape["saved"],
             self.tape["gate_gradients"],
         )
         self.histories = [self.tape[name] for name in self.cell.states]
@@ -230,8 +242,8 @@ class _Direction:
 
     def forward(self, states: States) -> States:
         """Return the states at the end."""
-        network, weights, cell, kept, x = self.network, self.weights, self.cell, self.kept, self.x
-        gates = kept[..., : len(weights.recurrent)]
+        network, weights, cell, saved, x = self.network, self.weights, self.cell, self.saved, self.x
+        gates = saved[..., : len(weights.recurrent)]
         if weights.input is None:
             gates[...] = np.tile(x, len(network.spec.gates))
         else:
@@ -242,23 +254,23 @@ class _Direction:
             recurrent = network.product(states[0], weights.recurrent.T)
             if weights.recurrent_bias is not None:
                 recurrent += weights.recurrent_bias
-            h, *rest = cell.forward(kept[t], recurrent, states, self.clip)
+            h, *rest = cell.forward(saved[t], recurrent, states, self.clip)
             if weights.projection is not None:
                 h = network.product(h, weights.projection.T)
             states = self._choose(t, states, [network.store(h), *rest])
             for history, state in zip(self.histories, states, strict=True):
                 history[t] = state
-        for written in (kept, *self.histories):
+        for written in (saved, *self.histories):
             _clear(written, self.off)  # an infinity there, times a gradient of zero, would be NaN
         return states
 
     def backward(self, initial: States, dy: Array, gradients: States) -> States:
         """Return the gradients of the initial states."""
-        network, weights, cell, kept, dgates = (
+        network, weights, cell, saved, dgates = (
             self.network,
             self.weights,
             self.cell,
-            self.kept,
+            self.saved,
             self.dgates,
         )
         before = [self._before(*pair) for pair in zip(self.histories, initial, strict=True)]
@@ -269,14 +281,14 @@ class _Direction:
                 self.tape["hidden_gradients"][t] = dh
                 dh = network.product(dh, weights.projection)
             now = Now(
-                kept[t],
+                saved[t],
                 [a[t] for a in before],
                 [a[t] for a in self.histories],
                 [dh, *rest],
                 self.clip,
             )
             direct, *rest = cell.backward(now, out=dgates[t])
-            through = network.product(cell.recurrent(kept[t], dgates[t]), weights.recurrent)
+            through = network.product(cell.recurrent(saved[t], dgates[t]), weights.recurrent)
             gradients = self._choose(t, gradients, [direct + through, *rest])
         _clear(dgates, self.off)
         if weights.projection is not None:
@@ -285,10 +297,10 @@ class _Direction:
 
     def weight_gradients(self, initial: Array) -> CellWeights:
         weights, product, dinput = self.weights, self.network.product, _flat(self.dgates)
-        drecurrent = _flat(self.cell.recurrent(self.kept, self.dgates))
+        drecurrent = _flat(self.cell.recurrent(self.saved, self.dgates))
         projection = None
         if weights.projection is not None:
-            unprojected = split(self.kept, 4)[3] * np.tanh(clipped(self.histories[1], self.clip))
+            unprojected = split(self.saved, 4)[3] * np.tanh(clipped(self.histories[1], self.clip))
             projection = product(_flat(self.tape["hidden_gradients"]).T, _flat(unprojected))
         return CellWeights(
             None if weights.input is None else product(dinput.T, _flat(self.x)),

@@ -24,9 +24,10 @@ def _is_one_row(spec: TensorSpec) -> bool:
 
 
 def _is_known(x: TensorSpec, y: TensorSpec) -> bool:
-    """Whether the strides say all: along axes of size 1, beside gaps, cuDNN's choice of a kernel was not understood.
+    """Whether it is known from the strides which kernel cuDNN takes.
 
-    Images of one row are as those of rank 3, of which cuDNN is told so: none was wrong.
+    Along axes of size 1, beside gaps, it is not.  Images of one row are passed to cuDNN as arrays
+    of rank 3 are: none was wrong.
     """
     sizes = x.shape if x.rank != 4 else (*x.shape[:2], x.shape[3])
     return min(sizes) > 1 or "strided" not in (x.canonical.layout, y.canonical.layout)
@@ -45,7 +46,10 @@ def _is_wrong_by_channel(x: TensorSpec, y: TensorSpec, algorithm: SoftmaxAlgorit
 
 
 def _is_wrong_by_instance(x: TensorSpec, y: TensorSpec, algorithm: SoftmaxAlgorithm) -> bool:
-    """Whether it does so in mode INSTANCE: with gaps between images that have none, and between most pairs of layouts."""
+    """Whether cuDNN 9.19 on an H200 computes wrongly in mode INSTANCE.
+
+    It does with gaps between images that have none, and between most pairs of layouts.
+    """
     first = _FIRST[x.rank]
     if x.canonical.strides == y.canonical.strides:
         image = TensorSpec((1, *x.shape[1:]), x.dtype, strides=x.strides)
@@ -54,7 +58,7 @@ def _is_wrong_by_instance(x: TensorSpec, y: TensorSpec, algorithm: SoftmaxAlgori
 
 
 def _right_mode(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> SoftmaxMode | None:
-    """Return the mode to run: the faster one where both are the same; None where cuDNN computes something else."""
+    """Return the mode to run, the faster one if both are right; None where neither is."""
     first, *_, written = specs.values()
     mode = options["mode"]
     has_one_position = first.size == prod(first.shape[:2])
@@ -81,9 +85,15 @@ def _check(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> None:
             f"{name} is {first}: in float64 and five dimensions the channels must come first"
         )
     if first.strides == written.strides:
-        hint = "images with gaps between them are computed wrongly in mode INSTANCE; .copy() is without gaps"
+        hint = (
+            "images with gaps between them are computed wrongly in mode INSTANCE; "
+            ".copy() is without gaps"
+        )
         raise ArgumentError(f"{name} is {first}: {hint}")
-    hint = f"cuDNN computes it wrongly with mode={options['mode'].name}, algorithm={options['algorithm'].name}"
+    hint = (
+        f"cuDNN computes it wrongly with mode={options['mode'].name}, "
+        f"algorithm={options['algorithm'].name}"
+    )
     raise ArgumentError(f"out is {written}, {name} is {first}: {hint}; allowed: the same layout")
 
 
@@ -95,7 +105,7 @@ def _check_backward(specs: Mapping[str, TensorSpec], options: Mapping[str, Any])
 def _in_right_mode(
     specs: Mapping[str, TensorSpec], options: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the options with the mode that cuDNN computes rightly, the faster one where there are two."""
+    """Return the options with the mode that cuDNN computes rightly, the faster one of two."""
     return {**options, "mode": _right_mode(specs, options)}
 
 

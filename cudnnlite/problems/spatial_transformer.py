@@ -28,7 +28,8 @@ def _bare(needed: Callable[..., TensorSpec]) -> Callable[[Mapping[str, Any]], Te
 def _sampled(x: TensorSpec, grid: TensorSpec, transformer: SpatialTransformerSpec) -> TensorSpec:
     if x.rank != 4 or x.shape[:2] != transformer.shape[:2]:
         raise ArgumentError(
-            f"x has shape {x.shape}; needed: {transformer.shape[:2]} and two axes, as {transformer} says"
+            f"x has shape {x.shape}; needed: {transformer.shape[:2]} and two axes, "
+            f"as {transformer} says"
         )
     return x.packed(transformer.shape)
 

@@ -1,4 +1,4 @@
-"""`AlgorithmTable`: what a search returns: its candidates, and the choice among them with the reasons."""
+"""`AlgorithmTable`: the candidates of a search, and the choice among them with the reasons."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
 
     Examples
     --------
-    >>> fast = dnn.AlgorithmResult(dnn.ConvolutionFwdAlgo.FFT, dnn.MathType.FMA, time_ms=0.1, workspace=9 << 20)
-    >>> lean = dnn.AlgorithmResult(dnn.ConvolutionFwdAlgo.GEMM, dnn.MathType.FMA, time_ms=0.2, workspace=1 << 20)
+    >>> A, fma = dnn.ConvolutionFwdAlgo, dnn.MathType.FMA
+    >>> fast = dnn.AlgorithmResult(A.FFT, fma, time_ms=0.1, workspace=9 << 20)
+    >>> lean = dnn.AlgorithmResult(A.GEMM, fma, time_ms=0.2, workspace=1 << 20)
     >>> table = dnn.AlgorithmTable([fast, lean], title="an example", timing="made up")
     >>> print(table.best(workspace_limit="4 MiB"))
     GEMM (FMA, 0.2 ms, workspace 1 MiB)
@@ -76,7 +77,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         math_type: MathType | str | None = None,
         max_error: float | None = None,
     ) -> AlgorithmResult:
-        """Return the first candidate that satisfies the limits, with the reasons why others were passed over.
+        """Return the first candidate within the limits, with the reasons against those before it.
 
         Parameters
         ----------
@@ -108,7 +109,8 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         if chosen is None:
             listed = "".join(f"\n  {named(row)}: {why}" for row, why in reasons)
             raise NoAlgorithmError(
-                f"no algorithm for {self.title} satisfies the limits:{listed or ' cuDNN returned none'}"
+                f"no algorithm for {self.title} satisfies the limits:"
+                f"{listed or ' cuDNN returned none'}"
             )
         before = self._rows.index(chosen)
         passed = [(row, why + _lost(row, chosen)) for row, why in reasons[:before]]
@@ -221,12 +223,12 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         return [(*(column.name for column in shown), "status"), *rows]
 
     def status_of(self, row: AlgorithmResult) -> str:
-        """Return what the last column has: whether a row can be used, why not, and what else is to be known of it."""
+        """Return the last column: whether a row can be used, why not, and its remark."""
         instance_of(row, AlgorithmResult, "row")
         return "; ".join(filter(None, (self._failure(row) or "ok", row.comment)))
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Return the columns by name: what is known of each row, as plain values; statuses and algorithms by name."""
+        """Return the columns by name, as plain values; statuses and algorithms by their names."""
         kinds = dict.fromkeys(
             item.name for row in self._rows for item in fields(row) if item.name != "passed_over"
         )

@@ -27,7 +27,8 @@ def _check(specs: Any, options: Any) -> None:
         y in (DataType.DOUBLE, DataType.INT8) or {x, y} == halves
     ):  # refused, or wrong, on an H200
         raise ArgumentError(
-            f"from {dtype_name(x)} to {dtype_name(y)} with padding or folding: cuDNN converts to float32, float16 and "
+            f"from {dtype_name(x)} to {dtype_name(y)} with padding or folding: "
+            "cuDNN converts to float32, float16 and "
             "bfloat16 alone, and not between the last two"
         )
     if options["beta"]:
