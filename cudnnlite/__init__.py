@@ -105,7 +105,7 @@ from cudnnlite.errors import (
 )
 
 # isort: on
-from cudnnlite.graph.data import GraphTensor
+from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.attention.functions import (
     multi_head_attention_backward_data,
     multi_head_attention_backward_weights,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from cudnnlite._raw.attributes import ATTRIBUTES
-from cudnnlite.arguments import shown
-from cudnnlite.dtypes import dtype_name, parse_dtype
+from cudnnlite.arguments import real_number, shown
+from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype, refuse_overflow
 from cudnnlite.enums import DataType, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.attributes import ENUMS_OF_ATTRIBUTES, encode
@@ -75,6 +75,20 @@ def _owner_of(kind: str, name: str) -> str:
     """Return the kind of the descriptor that an attribute of an operation belongs to."""
     configuration, _ = CONFIGURATIONS.get(kind, ("", ""))
     return configuration if name in ATTRIBUTES.get(configuration, {}) else _PREFIX + kind
+
+
+def parse_number(value: object, dtype: DataType, argument: str) -> float:
+    """Return a number that a data type has room for; ArgumentError for any other."""
+    number = real_number(value, argument)
+    kind = numpy_dtype(dtype)
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        if not number.is_integer() or not limits.min <= number <= limits.max:
+            raise ArgumentError(
+                f"{argument}={shown(value)}; needed: an integer, as {kind} has them"
+            )
+    refuse_overflow(number, dtype, argument)
+    return number
 
 
 def type_name(dtype: DataType) -> str:

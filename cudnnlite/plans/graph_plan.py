@@ -10,17 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudnnlite._raw.enums import BackendHeurMode, BackendNumericalNote
-from cudnnlite.arguments import real_number, shown
+from cudnnlite.arguments import shown
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType, MathType, Status
-from cudnnlite.errors import ArgumentError, NotSupportedError
+from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import REFUSALS, Configuration, Engine, configure, named_by
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.known_faults import multiplies_in_tf32, why_wrong
 from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.node_attributes import parse_number
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.operation_graph import Graph as NativeGraph
 from cudnnlite.graph.records import TensorRecord
@@ -171,7 +172,10 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
                 "with the graph's own numbers"
             )
         self.use()
-        values = {name: real_number(value, name) for name, value in numbers.items()}
+        values = {
+            name: parse_number(value, self.graph.scalars[name].dtype, name)
+            for name, value in numbers.items()
+        }
         try:
             self._numbers.write(values)
             yield
@@ -218,36 +222,48 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
     def _asked_engine(
         self, native: NativeGraph, engine: Engine
     ) -> tuple[AlgorithmResult, ExecutionPlan]:
+        """Return the engine that the user named."""
         configuration = configure(native, engine, self._resources)
         reason = why_excluded(configuration, self.graph, self._requirements)
         if reason is not None:
             raise ArgumentError(f"engine={engine}: {reason}")
         call = GraphCall(native, configuration, self._resources, self._numbers)
+        if self._is_over_limit(call):
+            raise WorkspaceLimitError(
+                f"engine={engine}: {over_limit(call.workspace, self._limit or 0)}"
+            )
         return replace(self._row(configuration), workspace=call.workspace), call
 
     def _preferred_engine(self, native: NativeGraph) -> tuple[AlgorithmResult, ExecutionPlan]:
         """Return the first engine that the heuristics name, that keeps promises, and that fits the limit."""
         passed_over: list[tuple[AlgorithmResult, str]] = []
+        is_limit_to_blame = False
         with ExitStack() as search:
             for configuration in configurations(native, search):
                 row = self._row(configuration)
                 reason = why_excluded(configuration, self.graph, self._requirements)
+                if reason is not None:
+                    passed_over.append((row, reason))
+                    continue
                 trial = search.enter_context(ExitStack())
-                if reason is None:
-                    try:
-                        configured = configure(native, configuration.engine, trial)
-                        call = GraphCall(native, configured, trial, self._numbers)
-                        row = replace(row, workspace=call.workspace)
-                    except REFUSALS as error:
-                        reason = f"it cannot do this after all ({error.status})"
-                if reason is None and self._limit is not None and row.workspace > self._limit:
-                    reason = over_limit(row.workspace, self._limit)
-                if reason is None:
-                    self._resources.enter_context(search.pop_all())
+                try:
+                    configured = configure(native, configuration.engine, trial)
+                    call = GraphCall(native, configured, trial, self._numbers)
+                except REFUSALS as error:
+                    trial.close()
+                    passed_over.append((row, f"it cannot do this after all ({error.status})"))
+                    continue
+                row = replace(row, workspace=call.workspace)
+                if not self._is_over_limit(call):
+                    self._resources.enter_context(trial.pop_all())
                     return replace(row, passed_over=tuple(passed_over)), call
+                is_limit_to_blame = True
                 trial.close()
-                passed_over.append((row, reason))
-        raise _no_engine(self.graph, passed_over)
+                passed_over.append((row, over_limit(call.workspace, self._limit or 0)))
+        raise _no_engine(self.graph, passed_over, is_limit_to_blame=is_limit_to_blame)
+
+    def _is_over_limit(self, call: ExecutionPlan) -> bool:
+        return self._limit is not None and call.workspace > self._limit
 
     def _row(self, configuration: Configuration) -> AlgorithmResult:
         """Return an engine as a candidate."""
@@ -366,12 +382,16 @@ def _spec_of(record: TensorRecord) -> TensorSpec:
 
 
 def _no_engine(
-    graph: GraphData, passed_over: Sequence[tuple[AlgorithmResult, str]]
-) -> NotSupportedError:
+    graph: GraphData,
+    passed_over: Sequence[tuple[AlgorithmResult, str]],
+    *,
+    is_limit_to_blame: bool,
+) -> NotSupportedError | WorkspaceLimitError:
     """Return the error for a graph that no engine runs."""
     kinds = ", ".join(row[1] for row in graph.rows())
     reasons = "; ".join(f"{row.algorithm}: {reason}" for row, reason in passed_over)
     detail = reasons or "cuDNN's heuristics name no engine for such a graph"
-    return NotSupportedError(
-        "cudnnBackendFinalize", Status.NOT_SUPPORTED, f"graph of {kinds}: {detail}"
-    )
+    message = f"graph of {kinds}: {detail}"
+    if is_limit_to_blame:
+        return WorkspaceLimitError(message)
+    return NotSupportedError("cudnnBackendFinalize", Status.NOT_SUPPORTED, message)

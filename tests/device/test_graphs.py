@@ -516,6 +516,35 @@ def test_what_is_promised_is_kept(handle: dnn.Handle) -> None:
         near(plan(**operands.arrays)["y"], product(**operands.host), "product")
 
 
+def test_an_engine_that_does_not_keep_what_is_asked(handle: dnn.Handle) -> None:
+    with product_graph().plan(handle) as plan:
+        engine = plan.choice.algorithm
+    with pytest.raises(dnn.ArgumentError, match=r"engine=engine .*FMA was asked for"):
+        product_graph("float32").plan(handle, engine=engine, math_type="fma")
+    with pytest.raises(dnn.ArgumentError, match="engine=3 is not an Engine"):
+        product_graph().plan(handle, engine=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["a", "bias", "y"])
+def test_operands_that_are_not_aligned(handle: dnn.Handle, name: str) -> None:
+    """They are copied to where kernels can load them."""
+    operands = product_operands(handle)
+    shape = (2, 64, 48) if name == "y" else operands.arrays[name].shape
+    size = math.prod(shape)
+    part = handle.zeros((size + 1,), "float16")[1:].reshape(shape)
+    assert part.ptr % 16
+    out = part if name == "y" else new(handle, (2, 64, 48), "float16")
+    if name != "y":
+        part.copy_from(operands.arrays[name].numpy())
+        operands.arrays[name] = part
+    argument = "out" if name == "y" else name
+    with product_graph().plan(handle) as plan:
+        with pytest.warns(dnn.AlignmentWarning, match=f"^{argument} begins at"):
+            result = plan(**operands.arrays, out=out)["y"]
+        assert result is out
+        near(out, product(**operands.host), "product")
+
+
 def test_a_graph_can_be_planned_again_and_saved(handle: dnn.Handle) -> None:
     graph = product_graph()
     operands = product_operands(handle)
@@ -850,6 +879,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "k's size": (FORWARD, {"k": spec(2, 4, 64, 16)}, "k has shape .*the size 32"),
     "v's steps": (FORWARD, {"v": spec(2, 4, 32, 32)}, "v has shape .*as k has"),
     "bias": (FORWARD, {"bias": spec(2, 4, 1, 64)}, "bias has shape .*needed: .1 or 2, 1 or 4, 64"),
+    "empty": (FORWARD, {"q": spec(0, 4, 64, 32)}, "q has shape .*sizes from 1 on"),
     "scale": (FORWARD, {"scale": "1"}, "scale='1' must be a real number"),
     "causal": (FORWARD, {"causal": 1}, "causal=1; allowed: True, False"),
 }

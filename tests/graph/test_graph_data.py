@@ -376,6 +376,8 @@ REFUSED = {
     "dtype": (lambda g, x: g.input("y", X, "bool"), "dtype='bool'"),
     "strides": (lambda g, x: g.input("y", X, strides=(1, 2)), "strides"),
     "value": (lambda g, x: g.scalar("s", "1"), "value='1' must be a real number"),
+    "integer": (lambda g, x: g.scalar("s", 2.5, "int32"), "value=2.5; needed: an integer"),
+    "large number": (lambda g, x: g.scalar("s", 1e5, "float16"), "value=100000.0; allowed: up to"),
     "output of an input": (lambda g, x: g.output("y", x), "is in memory already"),
     "output of a number": (lambda g, x: g.output("y", g.scalar("s", 1)), "is in memory already"),
     "output of nothing": (lambda g, x: g.output("y", g.virtual(X)), "no operation computes"),

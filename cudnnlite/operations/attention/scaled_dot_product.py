@@ -10,7 +10,7 @@ from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.data import GraphTensor
+from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.specs import TensorSpec

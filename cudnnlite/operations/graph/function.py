@@ -104,6 +104,12 @@ class GraphRequest(Generic[ResultT]):
             name: operand_spec(self._handle, operand, name)
             for name, operand in self._operands.items()
         }
+        return self._graph_of(specs)
+
+    def _graph_of(self, specs: Mapping[str, TensorSpec]) -> Graph:
+        for name, spec in specs.items():
+            if spec.size == 0:
+                raise ArgumentError(f"{name} has shape {spec.shape}; needed: sizes from 1 on")
         return self._formula(specs, **self._options)
 
     def problem(self) -> NoReturn:
@@ -134,7 +140,7 @@ class GraphRequest(Generic[ResultT]):
         return returned[0] if len(returned) == 1 else returned  # type: ignore[return-value]
 
     def _make_plan(self, specs: Mapping[str, TensorSpec], limit: int | None) -> GraphPlan:
-        graph = self._formula(specs, **self._options)
+        graph = self._graph_of(specs)
         return graph.plan(self._handle, workspace_limit=limit)
 
     def _named_outputs(self) -> dict[str, Any] | None:

@@ -6,13 +6,13 @@ from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType, parse_math_type
 from cudnnlite.graph.engines import Engine
-from cudnnlite.graph.formulas import GraphFormulas
+from cudnnlite.graph.layer_formulas import LayerFormulas
 from cudnnlite.plans.graph_plan import GraphPlan, Requirements
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.replay import parse_replay
 
 
-class Graph(GraphFormulas):
+class Graph(LayerFormulas):
     """Operations of cuDNN's graph API as data: no handle, no C call, until it is planned.
 
     Tensors are made by `input`, and computed by methods and operators; `output` lets one be
@@ -82,6 +82,8 @@ class Graph(GraphFormulas):
             The message names the argument.
         NotSupportedError
             cuDNN has no engine for this graph on this device.
+        WorkspaceLimitError
+            Those that it has need more workspace than is allowed.
 
         Notes
         -----

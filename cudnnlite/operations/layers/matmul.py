@@ -11,7 +11,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import AnyDtype, parse_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.data import GraphTensor
+from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.specs import TensorSpec

@@ -1,0 +1,293 @@
+"""`LayerFormulas`: normalisations, convolutions and poolings of a graph as methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from cudnnlite._raw.enums import (
+    BackendNormFwdPhase,
+    BackendNormMode,
+    PaddingMode,
+    ResampleMode,
+)
+from cudnnlite.arguments import instance_of, integer, integers, one_of, real_number, sequence, shown
+from cudnnlite.enums import parse_enum
+from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.data import parse_sizes
+from cudnnlite.graph.formulas import GraphFormulas
+from cudnnlite.graph.records import Shape
+from cudnnlite.graph.tensor import GraphTensor
+from cudnnlite.specs import ConvolutionSpec
+from cudnnlite.specs.layout import MAX_RANK
+
+
+class Normalized(NamedTuple):
+    """What a normalisation computes; what a training pass alone has is None elsewhere."""
+
+    y: GraphTensor
+    mean: GraphTensor | None
+    inv_variance: GraphTensor | None
+
+
+class NormalizationGradients(NamedTuple):
+    """The gradients of a normalisation."""
+
+    dx: GraphTensor
+    dscale: GraphTensor
+    dbias: GraphTensor | None
+
+
+class LayerFormulas(GraphFormulas):
+    """A graph with a method for each layer that cuDNN has as one operation."""
+
+    # ----------------------------------------------------------- normalisation
+
+    def normalization_forward(
+        self,
+        mode: BackendNormMode | str,
+        x: GraphTensor,
+        scale: GraphTensor,
+        bias: GraphTensor | None = None,
+        *,
+        epsilon: float = 1e-5,
+        training: bool = False,
+    ) -> Normalized:
+        """Add a normalisation: "LAYER", "RMS", "INSTANCE".
+
+        Parameters
+        ----------
+        mode : BackendNormMode or str
+            Over which axes: those in which `scale` has the size of `x` are normalised by "LAYER"
+            and "RMS", the spatial ones by "INSTANCE".
+        x, scale, bias : GraphTensor
+            Of one rank; `scale` and `bias` have size 1 along the other axes.
+        epsilon : float
+            Added to the variance.
+        training : bool
+            Whether mean and inverse deviation are computed for the backward pass.
+        """
+        name = parse_enum(BackendNormMode, mode, "mode").name
+        self._check_same_rank(x=x, scale=scale)
+        real_number(epsilon, "epsilon")
+        one_of(training, "training", True, False)
+        y = self.virtual(x.shape, x.dtype)
+        phase = BackendNormFwdPhase.TRAINING if training else BackendNormFwdPhase.INFERENCE
+        reads = {"xdesc": x, "scale_desc": scale, "epsilon_desc": self.as_tensor(epsilon)}
+        if bias is not None:
+            reads["bias_desc"] = bias
+        writes = {"ydesc": y}
+        mean = inv_variance = None
+        if training:
+            shape = _statistics_shape(name, x.shape, scale.shape)
+            inv_variance = writes["inv_variance_desc"] = self.virtual(shape)
+            if name != "RMS":
+                mean = writes["mean_desc"] = self.virtual(shape)
+        attributes = {"mode": name, "phase": phase.name}
+        self.node("NORM_FORWARD", attributes, reads=reads, writes=writes)
+        return Normalized(y, mean, inv_variance)
+
+    def normalization_backward(
+        self,
+        mode: BackendNormMode | str,
+        dy: GraphTensor,
+        x: GraphTensor,
+        scale: GraphTensor,
+        mean: GraphTensor | None,
+        inv_variance: GraphTensor,
+        *,
+        has_bias: bool = True,
+    ) -> NormalizationGradients:
+        """Add the gradients of a normalisation, from what its training pass computed."""
+        name = parse_enum(BackendNormMode, mode, "mode").name
+        self._check_same_rank(x=x, dy=dy, scale=scale)
+        one_of(has_bias, "has_bias", True, False)
+        reads = {"dydesc": dy, "xdesc": x, "scale_desc": scale, "inv_variance_desc": inv_variance}
+        if mean is not None:
+            reads["mean_desc"] = mean
+        dx = self.virtual(x.shape, x.dtype)
+        dscale = self.virtual(scale.shape)
+        writes = {"dxdesc": dx, "dscale_desc": dscale}
+        dbias = None
+        if has_bias:
+            dbias = writes["dbias_desc"] = self.virtual(scale.shape)
+        self.node("NORM_BACKWARD", {"mode": name}, reads=reads, writes=writes)
+        return NormalizationGradients(dx, dscale, dbias)
+
+    def gen_stats(self, x: GraphTensor) -> tuple[GraphTensor, GraphTensor]:
+        """Return the sum and the sum of squares of each channel."""
+        tensor = self._check_rank(x, "x", 2)
+        shape = (1, tensor.shape[1], *(1,) * (tensor.rank - 2))
+        total, squares = self.virtual(shape), self.virtual(shape)
+        self.node(
+            "GEN_STATS",
+            {"mode": "SUM_SQSUM", "math_prec": self.compute_type},
+            reads={"xdesc": x},
+            writes={"sumdesc": total, "sqsumdesc": squares},
+        )
+        return total, squares
+
+    # ---------------------------------------------------- convolution, pooling
+
+    def convolution_forward(
+        self, x: GraphTensor, w: GraphTensor, conv: ConvolutionSpec | None = None
+    ) -> GraphTensor:
+        """Return the convolution of images with a filter; padding may differ at the two ends."""
+        spec = _convolution(conv)
+        self._check_same_rank(x=x, w=w)
+        shape = spec.output_shape(x.shape, w.shape)
+        return self._convolution("FORWARD", spec, {"x": x, "w": w}, "y", shape)
+
+    def convolution_backward_data(
+        self,
+        w: GraphTensor,
+        dy: GraphTensor,
+        shape: Iterable[int],
+        conv: ConvolutionSpec | None = None,
+    ) -> GraphTensor:
+        """Return the gradient of the images, which have a shape."""
+        spec, sizes = _convolution(conv), parse_sizes(shape)
+        self._check_same_rank(w=w, dy=dy)
+        _check_gradient(spec, sizes, w.shape, dy.shape)
+        return self._convolution("BACKWARD_DATA", spec, {"w": w, "dy": dy}, "dx", sizes)
+
+    def convolution_backward_filter(
+        self,
+        x: GraphTensor,
+        dy: GraphTensor,
+        shape: Iterable[int],
+        conv: ConvolutionSpec | None = None,
+    ) -> GraphTensor:
+        """Return the gradient of the filter, which has a shape."""
+        spec, sizes = _convolution(conv), parse_sizes(shape)
+        self._check_same_rank(x=x, dy=dy)
+        _check_gradient(spec, x.shape, sizes, dy.shape)
+        return self._convolution("BACKWARD_FILTER", spec, {"x": x, "dy": dy}, "dw", sizes)
+
+    def _convolution(
+        self,
+        direction: str,
+        conv: ConvolutionSpec,
+        reads: dict[str, GraphTensor],
+        written: str,
+        shape: Shape,
+    ) -> GraphTensor:
+        for argument, tensor in reads.items():
+            if self._check_rank(tensor, argument, 3).rank != len(shape):
+                raise ArgumentError(
+                    f"shape={shape}; {argument} has shape {tensor.shape}, of another rank"
+                )
+        spatial = len(shape) - 2
+        (_, stride, dilation), pads = conv.steps(spatial), conv.pads(spatial)
+        before, behind = zip(*pads, strict=True)
+        result = self.virtual(shape)
+        attributes = {
+            "comp_type": self.compute_type,
+            "conv_mode": conv.mode.name,
+            "dilations": dilation,
+            "filter_strides": stride,
+            "pre_paddings": before,
+            "post_paddings": behind,
+            "spatial_dims": spatial,
+            "alpha": 1.0,
+            "beta": 0.0,
+        }
+        self.node(f"CONVOLUTION_{direction}", attributes, reads=reads, writes={written: result})
+        return result
+
+    def resample_forward(
+        self,
+        mode: ResampleMode | str,
+        x: GraphTensor,
+        window: Iterable[int],
+        *,
+        stride: Iterable[int],
+        padding: Iterable[tuple[int, int]],
+        padding_mode: PaddingMode | str = "NEG_INF",
+        ceil_mode: bool = False,
+    ) -> GraphTensor:
+        """Return a pooling: "MAXPOOL", "AVGPOOL_INCLUDE_PADDING", "AVGPOOL_EXCLUDE_PADDING".
+
+        `padding` is a pair an axis, and may differ at the two ends; with `ceil_mode` a window that
+        is partly outside counts.
+        """
+        tensor = self._check_rank(x, "x", 3)
+        spatial = tensor.rank - 2
+        windows, strides = (
+            _per_axis(window, "window", spatial),
+            _per_axis(stride, "stride", spatial),
+        )
+        pads = _pads(padding, spatial)
+        one_of(ceil_mode, "ceil_mode", True, False)
+        sizes = []
+        for axis, size in enumerate(tensor.shape[2:]):
+            before, after = pads[axis]
+            covered = size + before + after - windows[axis]
+            if covered < 0:
+                raise ArgumentError(f"window={windows} is larger than x of shape {tensor.shape}")
+            if ceil_mode:
+                missing = -covered % strides[axis]
+                pads[axis] = (before, after + missing)
+                covered += missing
+            sizes.append(covered // strides[axis] + 1)
+        pre_paddings, post_paddings = zip(*pads, strict=True)
+        attributes = {
+            "mode": parse_enum(ResampleMode, mode, "mode"),
+            "comp_type": self.compute_type,
+            "spatial_dims": spatial,
+            "window_dims": windows,
+            "strides": strides,
+            "pre_paddings": pre_paddings,
+            "post_paddings": post_paddings,
+            "padding_mode": parse_enum(PaddingMode, padding_mode, "padding_mode"),
+            "nan_propagation": "PROPAGATE",
+            "alpha": 1.0,
+            "beta": 0.0,
+        }
+        result = self.virtual((*tensor.shape[:2], *sizes), tensor.dtype)
+        self.node("RESAMPLE_FWD", attributes, reads={"xdesc": tensor}, writes={"ydesc": result})
+        return result
+
+
+def _per_axis(values: Iterable[int], argument: str, count: int) -> tuple[int, ...]:
+    """Return an integer from 1 on for each spatial axis."""
+    numbers = integers(values, argument, MAX_RANK)
+    if len(numbers) != count:
+        raise ArgumentError(f"{argument}={shown(values)}; needed: {count}, one a spatial axis")
+    return tuple(integer(number, argument) for number in numbers)
+
+
+def _pads(padding: object, count: int) -> list[tuple[int, int]]:
+    """Return the padding before and behind, for each spatial axis."""
+    pairs = [
+        integers(pair, "padding", 2)
+        for pair in sequence(padding, "padding", "a sequence of pairs", MAX_RANK)
+    ]
+    if len(pairs) != count or any(len(pair) != 2 for pair in pairs):
+        raise ArgumentError(
+            f"padding={shown(padding)}; needed: {count} pairs (before, behind), one a spatial axis"
+        )
+    return [(integer(pair[0], "padding", 0), integer(pair[1], "padding", 0)) for pair in pairs]
+
+
+def _statistics_shape(mode: str, x: Shape, scale: Shape) -> Shape:
+    """Return the shape of mean and inverse deviation: 1 along the axes that are normalised."""
+    if mode == "INSTANCE":
+        return (*x[:2], *(1,) * (len(x) - 2))
+    return tuple(
+        1 if scale_size == size else size for size, scale_size in zip(x, scale, strict=True)
+    )
+
+
+def _check_gradient(conv: ConvolutionSpec, x: Shape, w: Shape, dy: Shape) -> None:
+    """Raise ArgumentError unless a gradient has the shape of the convolution's result."""
+    result = conv.output_shape(x, w)
+    if result != dy:
+        raise ArgumentError(f"dy has shape {dy}; the convolution of {x} with {w} has {result}")
+
+
+def _convolution(conv: ConvolutionSpec | None) -> ConvolutionSpec:
+    if conv is None:
+        return ConvolutionSpec()
+    spec: ConvolutionSpec = instance_of(conv, ConvolutionSpec, "conv")
+    return spec

@@ -1,0 +1,119 @@
+"""`GraphTensor`: a tensor of a graph, with operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnlite.dtypes import AnyDtype
+from cudnnlite.enums import DataType
+from cudnnlite.graph.records import Shape, TensorRecord
+
+
+class GraphTensor:
+    """A tensor of a graph: what an operation reads or computes.
+
+    It supports ``+ - * / @``, comparisons by ``< <= > >=``, and ``-x``; numbers become scalars that
+    are passed by value.  It belongs to one graph, whose methods make it.
+
+    Attributes
+    ----------
+    graph : Graph
+        Whose it is.
+    number : int
+        Its place among the graph's tensors.
+    """
+
+    __slots__ = ("graph", "number")
+    __array_ufunc__ = None  # NumPy's arrays and numbers leave operators with a tensor to it
+
+    def __init__(self, graph: Any, number: int) -> None:
+        self.graph = graph
+        self.number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GraphTensor, (self.graph, self.number)
+
+    @property
+    def record(self) -> TensorRecord:
+        """All that the graph knows of it."""
+        record: TensorRecord = self.graph.tensors[self.number]
+        return record
+
+    @property
+    def name(self) -> str:
+        """Its name, if it is in memory; otherwise empty."""
+        return self.record.name
+
+    @property
+    def shape(self) -> Shape:
+        """The size of each axis."""
+        return self.record.shape
+
+    @property
+    def strides(self) -> Shape:
+        """In elements."""
+        return self.record.strides
+
+    @property
+    def dtype(self) -> DataType:
+        """The data type of its values."""
+        return self.record.dtype
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def transposed(self, dtype: AnyDtype | None = None) -> GraphTensor:
+        """Swap the last two axes: another view of what is in memory, a RESHAPE of what is not."""
+        return self.graph.transposed(self, dtype)  # type: ignore[no-any-return]
+
+    def _pointwise(self, mode: str, other: object, *, reverse: bool = False) -> GraphTensor:
+        other_tensor = self.graph.as_tensor(other)
+        operands = (other_tensor, self) if reverse else (self, other_tensor)
+        return self.graph.pointwise(mode, *operands)  # type: ignore[no-any-return]
+
+    def __add__(self, other: object) -> GraphTensor:
+        return self._pointwise("ADD", other)
+
+    def __radd__(self, other: object) -> GraphTensor:
+        return self._pointwise("ADD", other)
+
+    def __sub__(self, other: object) -> GraphTensor:
+        return self._pointwise("SUB", other)
+
+    def __rsub__(self, other: object) -> GraphTensor:
+        return self._pointwise("SUB", other, reverse=True)
+
+    def __mul__(self, other: object) -> GraphTensor:
+        return self._pointwise("MUL", other)
+
+    def __rmul__(self, other: object) -> GraphTensor:
+        return self._pointwise("MUL", other)
+
+    def __truediv__(self, other: object) -> GraphTensor:
+        return self._pointwise("DIV", other)
+
+    def __rtruediv__(self, other: object) -> GraphTensor:
+        return self._pointwise("DIV", other, reverse=True)
+
+    def __matmul__(self, other: GraphTensor) -> GraphTensor:
+        return self.graph.matmul(self, other)  # type: ignore[no-any-return]
+
+    def __neg__(self) -> GraphTensor:
+        return self.graph.pointwise("NEG", self)  # type: ignore[no-any-return]
+
+    def __ge__(self, other: object) -> GraphTensor:
+        return self._pointwise("CMP_GE", other)
+
+    def __gt__(self, other: object) -> GraphTensor:
+        return self._pointwise("CMP_GT", other)
+
+    def __le__(self, other: object) -> GraphTensor:
+        return self._pointwise("CMP_LE", other)
+
+    def __lt__(self, other: object) -> GraphTensor:
+        return self._pointwise("CMP_LT", other)
+
+    def __repr__(self) -> str:
+        return f"<tensor {self.record}>"
