@@ -1,15 +1,16 @@
-"""What the nodes of an ONNX model ask of cuDNN: a problem for each that cuDNN does as it stands, a reason for the others."""
+"""The problems of an ONNX model's nodes: what cuDNN computes as ONNX does, and a reason for the other nodes."""
 
 from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Sequence
 from math import inf, isinf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cudnnlite.arguments import refused_as
+from cudnnlite.autotune.onnx.protobuf import format_shape, require, shape_of
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
@@ -19,237 +20,298 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 
-FLOATS = {
+DTYPES = {
     "FLOAT": DataType.FLOAT,
     "FLOAT16": DataType.HALF,
     "DOUBLE": DataType.DOUBLE,
     "BFLOAT16": DataType.BFLOAT16,
 }
-FLOAT_NAMES = ", ".join(map(dtype_name, FLOATS.values()))
-Known = ChainMap[
-    str, Any
-]  # by name: a ValueInfoProto, or the TensorProto of what stands in the model
-Axes = np.ndarray[Any, Any]  # for each spatial axis a number: Python's own, for a model may say any
+DTYPE_NAMES = ", ".join(map(dtype_name, DTYPES.values()))
+# By name: a ValueInfoProto, or the TensorProto of a value that is in the model.
+Values = ChainMap[str, Any]
+# A number for each spatial axis. They are Python's own integers: those of a model may be of any
+# size.
+Axes = np.ndarray[Any, Any]
+
+_MAX_INPUTS = 8  # an LSTM has as many
+# Positions of a recurrent layer's inputs.
+_W, _R, _BIAS, _LENGTHS, _PEEPHOLES = 1, 2, 3, 4, 7
 
 
 class OnnxNode:
     """A node, with what is known of the values that it can refer to.
 
-    Its `operation` has a domain in front that is not ONNX's own.  It is read with a data type
-    instead of the model's, if given, and in layouts by rank.  Readers add to its `notes`;
-    `lacks_shape` is set where they ask for a shape that is not known, and `open_axes` to the axes
-    of it without a size.
+    Its `operation` is the operator's name, behind a domain that is not ONNX's own.  A data type
+    replaces the model's; layouts are by rank.  Readers add to its `notes`.  If a reader asks for a
+    shape that is not known, `lacks_shape` is set, and `open_axes` to the names of the axes without
+    a size.
     """
 
     def __init__(
-        self, onnx: Any, proto: Any, known: Known, dtype: DataType | None, layouts: dict[int, str]
+        self,
+        onnx: Any,
+        proto: Any,
+        values: Values,
+        dtype: DataType | None,
+        layouts: dict[int, str],
     ) -> None:
-        self._onnx, self._proto, self._values, self._dtype, self.layouts = (
-            onnx,
-            proto,
-            known,
-            dtype,
-            layouts,
-        )
-        self.operation = str(
-            proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
-        )
-        self.inputs = (
-            *proto.input,
-            *[""] * 8,
-        )  # names, empty where there is none; an LSTM has eight
+        self._onnx = onnx
+        self._proto = proto
+        self._values = values
+        self._dtype = dtype
+        self.layouts = layouts
+        is_standard = proto.domain in ("", "ai.onnx")
+        self.operation = str(proto.op_type if is_standard else f"{proto.domain}.{proto.op_type}")
+        # Empty names, as for an input that is left out, so that every position can be looked up.
+        self.inputs = (*proto.input, *[""] * _MAX_INPUTS)
         self.notes: list[str] = []
         self.lacks_shape = False
         self.open_axes: tuple[str, ...] = ()
 
     def shape(self, position: int) -> tuple[int, ...]:
-        """Return the shape of an input, all of which must be known."""
+        """Return the shape of an input; ArgumentError if a size of it is unknown."""
         name = self.inputs[position]
         require(name, f"it has no input {position}")
         shape = shape_of(self._values.get(name))
         self.open_axes = tuple(size or "?" for size in shape or () if isinstance(size, str))
         self.lacks_shape = shape is None or bool(self.open_axes)
         require(
-            not self.lacks_shape, f"the shape of its input {name!r} is not known: {show(shape)}"
+            not self.lacks_shape,
+            f"the shape of its input {name!r} is not known: {format_shape(shape)}",
         )
         return tuple(map(int, shape or ()))
 
     def dtype(self) -> DataType:
-        """Return the data type asked for, or that of its first input, whose shape is known: one that cuDNN shares with ONNX."""
+        """Return the data type that replaces the model's, or that of the first input, whose shape is known."""
         if self._dtype is not None:
             return self._dtype
-        name, kinds = self.inputs[0], self._onnx.TensorProto.DataType
+        name = self.inputs[0]
         value = self._values[name]
         number = value.data_type if hasattr(value, "dims") else value.type.tensor_type.elem_type
         require(number, f"the data type of its input {name!r} is not known; dtype= gives one")
-        kind = kinds.Name(number) if number in kinds.values() else f"of data type {number}"
+        onnx_types = self._onnx.TensorProto.DataType
+        if number in onnx_types.values():
+            type_name = onnx_types.Name(number)
+        else:
+            type_name = f"of data type {number}"
         require(
-            kind in FLOATS,
-            f"its input {name!r} is {kind.lower()}; cudnnlite convolves {FLOAT_NAMES}",
+            type_name in DTYPES,
+            f"its input {name!r} is {type_name.lower()}; cudnnlite convolves {DTYPE_NAMES}",
         )
-        return FLOATS[kind]
+        return DTYPES[type_name]
 
     def constant(self, position: int) -> list[Any] | None:
-        """Return the values of an input, flat, where they stand in the model; None where they do not, or there is none."""
-        onnx, name = self._onnx, self.inputs[position]
+        """Return the values of an input, flat; None if the model does not contain them, or has no such input."""
+        onnx = self._onnx
+        name = self.inputs[position]
         value = self._values.get(name)
         if not hasattr(value, "dims") or onnx.external_data_helper.uses_external_data(value):
             return None
+        # onnx raises errors of many kinds for a tensor that is not a valid one.
         with refused_as(ArgumentError, f"its input {name!r} cannot be read", Exception):
-            return list(
-                onnx.numpy_helper.to_array(value).ravel().tolist()
-            )  # which stumbles over many things
+            return list(onnx.numpy_helper.to_array(value).ravel().tolist())
 
     def attributes(self) -> dict[str, Any]:
-        """Return its attributes, as given or else as ONNX says, each of the type that it must have; None for the others."""
-        values, given = {}, {attribute.name: attribute for attribute in self._proto.attribute}
-        for name, declared in self._onnx.defs.get_schema(self._proto.op_type).attributes.items():
-            found, kind = given.get(name, declared.default_value), declared.type
-            is_right = name not in given or (found.type == kind.value and not found.ref_attr_name)
-            require(is_right, f"its attribute {name} is not of type {kind.name}")
-            values[name] = _plain(self._onnx.helper.get_attribute_value(found))
+        """Return all attributes of its operator: the node's, or else ONNX's default; None where there is none.
+
+        ArgumentError if one is not of the type that the operator declares.
+        """
+        attributes = {attribute.name: attribute for attribute in self._proto.attribute}
+        schema = self._onnx.defs.get_schema(self._proto.op_type)
+        values: dict[str, Any] = {}
+        for name, declared in schema.attributes.items():
+            attribute = attributes.get(name)
+            if attribute is None:
+                attribute = declared.default_value
+            else:
+                kind = declared.type
+                has_type = attribute.type == kind.value and not attribute.ref_attr_name
+                require(has_type, f"its attribute {name} is not of type {kind.name}")
+            values[name] = _to_plain(self._onnx.helper.get_attribute_value(attribute))
         return values
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
+    """Return an attribute's value with texts as `str` and lists as tuples."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return tuple(map(_plain, value)) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(map(_to_plain, value))
+    return value
 
 
-def convolution(node: OnnxNode) -> Problem:
+class _Convolution(NamedTuple):
+    """What Conv and ConvTranspose nodes have in common."""
+
+    image: TensorSpec  # the first input
+    w: FilterSpec
+    conv: ConvolutionSpec  # without padding
+    sizes: Axes  # of the image
+    strides: Axes
+    extents: Axes  # pixels from a filter's first tap to its last one, both included
+    pads: tuple[Axes, Axes]  # in front of the axes and behind them, by the attribute
+    attributes: dict[str, Any]
+
+    def padding(self, auto_pad: str, totals: Axes) -> tuple[Axes, Axes]:
+        """Return the padding in front of the axes and behind them.
+
+        Where `auto_pad` asks for the same size, the totals are divided: one side gets the odd
+        pixel.
+        """
+        totals = np.maximum(0, totals)
+        smaller = totals // 2
+        larger = totals - smaller
+        paddings = {
+            "NOTSET": self.pads,
+            "VALID": (0 * totals, 0 * totals),
+            "SAME_UPPER": (smaller, larger),
+            "SAME_LOWER": (larger, smaller),
+        }
+        allowed = "NOTSET, SAME_UPPER, SAME_LOWER, VALID"
+        require(auto_pad in paddings, f"auto_pad={auto_pad!r} is not one of {allowed}")
+        return paddings[auto_pad]
+
+
+def convolution_problem(node: OnnxNode) -> Problem:
     """Return the problem of a Conv node."""
-    x, w, conv, (size, stride, reach), given = _operands(node)
-    before, behind = _parted(
-        given["auto_pad"], given["pads"], (size - 1) // stride * stride + reach - size
-    )
-    # the same padding on both sides, which all of cuDNN takes, is as good where the filter gets to
-    # nothing that differs
-    if np.all((size + before + behind - reach) // stride == (size + 2 * before - reach) // stride):
+    convolution = _read_convolution(node)
+    sizes, strides, extents = convolution.sizes, convolution.strides, convolution.extents
+    totals = (sizes - 1) // strides * strides + extents - sizes
+    before, behind = convolution.padding(convolution.attributes["auto_pad"], totals)
+    # All of cuDNN takes the same padding on both sides. It is as good if the output has the same
+    # size: then the filter never reaches the pixels that differ.
+    last_filter = (sizes + before + behind - extents) // strides
+    last_filter_if_symmetric = (sizes + 2 * before - extents) // strides
+    if np.all(last_filter == last_filter_if_symmetric):
         behind = before
-    return convolution_forward.problem(
-        x, w, conv.replace(padding=[*zip(before, behind, strict=True)])
-    )
+    conv = convolution.conv.replace(padding=list(zip(before, behind, strict=True)))
+    return convolution_forward.problem(convolution.image, convolution.w, conv)
 
 
-def transposed(node: OnnxNode) -> Problem:
-    """Return the problem of a ConvTranspose node: the gradient of a convolution's input, with the node's input as dy."""
-    dy, w, conv, (size, stride, reach), given = _operands(node)
-    rank, auto, image = len(size), given["auto_pad"], given["output_shape"]
-    extra = given["output_padding"] or (0,) * rank
-    fits = {len(extra), len(image or extra)} == {rank}
-    require(fits, f"output_padding={extra}, output_shape={image} do not fit {rank} spatial axes")
-    whole = (size - 1) * stride + reach + extra
-    if image:
-        auto = (
-            "SAME_UPPER" if auto == "SAME_UPPER" else "SAME_LOWER"
-        )  # as ONNX cuts off what is too much
-    elif auto.startswith("SAME"):
-        image = tuple(size * stride)
-    before, behind = _parted(auto, given["pads"], whole - (image or whole))
-    image = image or tuple(whole - before - behind)
-    conv = conv.replace(padding=[*before])
+def transposed_convolution_problem(node: OnnxNode) -> Problem:
+    """Return the problem of a ConvTranspose node: the gradient of a convolution's input.
+
+    The node's input is `dy` of the gradient, and the node's output is `dx`.
+    """
+    convolution = _read_convolution(node)
+    dy, w = convolution.image, convolution.w
+    image, before = _transposed_image(convolution)
+    conv = convolution.conv.replace(padding=list(before))
     shape = (dy.shape[0], w.shape[1] * conv.groups, *image)
     is_inverse = min(shape) > 0 and conv.output_shape(shape, w.shape) == dy.shape
-    so = f"its result is {image}, with {[*before]} cut off in front"
-    require(is_inverse, f"{so}; cuDNN cuts off both sides of an axis alike")
+    require(
+        is_inverse,
+        f"its result is {image}, with {list(before)} cut off in front; "
+        "cuDNN cuts off both sides of an axis alike",
+    )
     return convolution_backward_data.problem(w, dy, conv, x=dy.packed(shape))
 
 
-def _operands(
-    node: OnnxNode,
-) -> tuple[TensorSpec, FilterSpec, ConvolutionSpec, tuple[Axes, ...], dict[str, Any]]:
-    """Return the specs of a node's two inputs and of its steps; the first's sizes, strides, the filter's reach; attributes."""
-    x_shape, w_shape, dtype, given = node.shape(0), node.shape(1), node.dtype(), node.attributes()
-    rank, layout, taps = len(x_shape) - 2, node.layouts.get(len(x_shape)), given["kernel_shape"]
+def _transposed_image(convolution: _Convolution) -> tuple[tuple[int, ...], Axes]:
+    """Return the sizes of a ConvTranspose node's output, and how many pixels are cut off in front."""
+    attributes = convolution.attributes
+    sizes, strides = convolution.sizes, convolution.strides
+    rank = len(sizes)
+    auto_pad, image = attributes["auto_pad"], attributes["output_shape"]
+    output_padding = attributes["output_padding"] or (0,) * rank
+    require(
+        len(output_padding) == rank and (not image or len(image) == rank),
+        f"output_padding={output_padding}, output_shape={image} do not fit {rank} spatial axes",
+    )
+    uncut = (sizes - 1) * strides + convolution.extents + output_padding
+    if image:
+        # ONNX divides what is cut off even where auto_pad does not ask for it.
+        auto_pad = "SAME_UPPER" if auto_pad == "SAME_UPPER" else "SAME_LOWER"
+    elif auto_pad.startswith("SAME"):
+        image = tuple(sizes * strides)
+    before, behind = convolution.padding(auto_pad, uncut - (image or uncut))
+    return image or tuple(uncut - before - behind), before
+
+
+def _read_convolution(node: OnnxNode) -> _Convolution:
+    """Read a Conv or ConvTranspose node; ArgumentError if its parts do not fit each other."""
+    x_shape, w_shape = node.shape(0), node.shape(1)
+    dtype = node.dtype()
+    attributes = node.attributes()
+    rank = len(x_shape) - 2
+    layout = node.layouts.get(len(x_shape))
     require(
         layout and len(w_shape) == rank + 2,
         f"x {x_shape} and w {w_shape}: cuDNN convolves 1 to 3 spatial axes",
     )
-    require(taps in (None, w_shape[2:]), f"kernel_shape={taps}, but its filter is {w_shape}")
-    strides, dilations = (given[name] or (1,) * rank for name in ("strides", "dilations"))
-    pads = given["pads"] or (0,) * (2 * rank)
-    fits = [len(strides), len(dilations), len(pads)] == [rank, rank, 2 * rank] and min(
-        strides + dilations
-    ) > 0
+    kernel_shape = attributes["kernel_shape"]
     require(
-        fits,
+        kernel_shape in (None, w_shape[2:]),
+        f"kernel_shape={kernel_shape}, but its filter is {w_shape}",
+    )
+    strides = attributes["strides"] or (1,) * rank
+    dilations = attributes["dilations"] or (1,) * rank
+    pads = attributes["pads"] or (0,) * (2 * rank)
+    has_lengths = [len(strides), len(dilations), len(pads)] == [rank, rank, 2 * rank]
+    require(
+        has_lengths and min(strides + dilations) > 0,
         f"strides={strides}, dilations={dilations}, pads={pads} do not fit {rank} spatial axes",
     )
-    x, w = TensorSpec(x_shape, dtype, layout), FilterSpec(w_shape, dtype, layout)
-    conv = ConvolutionSpec(0, strides, dilations, given["group"])
-    rows = np.array(
-        (*x_shape[2:], *w_shape[2:], *strides, *dilations, *pads), dtype=object
-    ).reshape(6, rank)
-    size, tap, stride, dilation, *given["pads"] = rows
-    return x, w, conv, (size, stride, dilation * (tap - 1) + 1), given
+    return _Convolution(
+        image=TensorSpec(x_shape, dtype, layout),
+        w=FilterSpec(w_shape, dtype, layout),
+        conv=ConvolutionSpec(0, strides, dilations, attributes["group"]),
+        sizes=_axes(x_shape[2:]),
+        strides=_axes(strides),
+        extents=_axes(dilations) * (_axes(w_shape[2:]) - 1) + 1,
+        pads=(_axes(pads[:rank]), _axes(pads[rank:])),
+        attributes=attributes,
+    )
 
 
-def _parted(auto: str, given: list[Axes], totals: Axes) -> list[Axes]:
-    """Return the padding before and behind axes by auto_pad: as given, none, or totals of which one side gets the odd one."""
-    less, more = np.maximum(0, totals) // 2, (np.maximum(0, totals) + 1) // 2
-    ways = {
-        "NOTSET": given,
-        "VALID": [0 * less, 0 * less],
-        "SAME_UPPER": [less, more],
-        "SAME_LOWER": [more, less],
-    }
-    require(auto in ways, f"auto_pad={auto!r} is not one of NOTSET, SAME_UPPER, SAME_LOWER, VALID")
-    return ways[auto]
+def _axes(numbers: Sequence[int]) -> Axes:
+    return np.array(numbers, dtype=object)
 
 
-def recurrent(node: OnnxNode) -> Problem:
+class _Cell(NamedTuple):
+    """A kind of recurrent layer, as cuDNN has it."""
+
+    gates: int
+    activations: tuple[tuple[str, ...], ...]  # alternatives, each for one direction
+
+    def __str__(self) -> str:
+        return " or ".join(", ".join(names) for names in self.activations)
+
+
+_CELLS = {
+    "LSTM": _Cell(4, (("sigmoid", "tanh", "tanh"),)),
+    "GRU": _Cell(3, (("sigmoid", "tanh"),)),
+    "RNN": _Cell(1, (("tanh",), ("relu",))),
+}
+_DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+
+
+def recurrent_problem(node: OnnxNode) -> Problem:
     """Return the problem of an LSTM, GRU or RNN node: one layer."""
-    given, kind = node.attributes(), node.operation
-    direction, known = given["direction"], {"forward": 1, "reverse": 1, "bidirectional": 2}
-    require(direction in known, f"direction={direction!r} is not one of {', '.join(known)}")
-    directions = known[direction]
-    # before the shapes: what cuDNN's cells have not is skipped, whatever they are
-    gates, only = {"LSTM": (4, "sigmoid, tanh, tanh"), "GRU": (3, "sigmoid, tanh")}.get(
-        kind, (1, "tanh or relu")
-    )
-    usual = [directions * names.split(", ") for names in only.split(" or ")]
-    activations, clip = given["activations"] or (), inf if given["clip"] is None else given["clip"]
-    named = [name.lower() for name in activations][: len(usual[0])] or usual[0]
+    attributes = node.attributes()
+    direction = attributes["direction"]
     require(
-        named in usual,
-        f"activations={', '.join(activations)}; cuDNN has {only} only, in every direction",
+        direction in _DIRECTIONS,
+        f"direction={direction!r} is not one of {', '.join(_DIRECTIONS)}",
     )
-    require(
-        isinf(clip),
-        f"clip={clip:g} bounds what goes into the activations; cuDNN bounds the cell state only",
-    )
-    require(
-        not given.get("input_forget"),
-        "input_forget=1 couples two gates, which cuDNN's LSTM keeps apart",
-    )
-    resets_after = given.get("linear_before_reset", 1)
-    require(resets_after, "linear_before_reset=0; cuDNN's GRU resets after the recurrent product")
-    require(
-        kind != "LSTM" or not node.inputs[7],
-        "it has peepholes (input P), which cuDNN's LSTM does not have",
-    )
-    x_shape = node.shape(0)
-    require(len(x_shape) == 3, f"its input has shape {x_shape}; allowed: three axes")
-    hidden = given["hidden_size"] or (0, *node.shape(2))[-1]
-    for name, position, columns in (("W", 1, x_shape[2]), ("R", 2, hidden)):
-        found, wanted = node.shape(position), (directions, gates * hidden, columns)
-        require(
-            found == wanted,
-            f"{name} has shape {found}; hidden_size={hidden} and its input ask for {wanted}",
-        )
-    lengths, dtype, cell = (
-        node.constant(4),
-        node.dtype(),
-        named[0] if kind == "RNN" else kind.lower(),
-    )
+    directions = _DIRECTIONS[direction]
+    # A cell that cuDNN does not have is the reason, even if a shape is unknown too.
+    activation = _check_activations(node, attributes, directions)
+    _check_equations(node, attributes)
+    x_shape, hidden_size = _check_weights(node, attributes, directions)
+    lengths = node.constant(_LENGTHS)
     spec = RNNSpec(
-        cell, x_shape[2], hidden, 1, directions == 2, bias=bool(node.inputs[3]), dtype=dtype
+        activation if node.operation == "RNN" else node.operation.lower(),
+        x_shape[2],
+        hidden_size,
+        1,
+        directions == 2,
+        bias=bool(node.inputs[_BIAS]),
+        dtype=node.dtype(),
     )
-    data = RNNDataSpec(
-        x_shape, lengths, dtype, "batch_major" if given.get("layout") == 1 else "sequence_major"
-    )
-    if node.inputs[4] and lengths is None:
+    layout = "batch_major" if attributes.get("layout") == 1 else "sequence_major"
+    data = RNNDataSpec(x_shape, lengths, spec.dtype, layout)
+    if node.inputs[_LENGTHS] and lengths is None:
         node.notes.append(
             f"the sequences' lengths are not in the model; all are taken to be {data.max_length}"
         )
@@ -260,13 +322,71 @@ def recurrent(node: OnnxNode) -> Problem:
     return forward_problem(spec, data)
 
 
+def _check_activations(node: OnnxNode, attributes: dict[str, Any], directions: int) -> str:
+    """Return the first activation of a recurrent layer; ArgumentError if cuDNN has other ones."""
+    cell = _CELLS[node.operation]
+    allowed = [list(names) * directions for names in cell.activations]
+    activations = attributes["activations"] or ()
+    names = [name.lower() for name in activations][: len(allowed[0])] or allowed[0]
+    require(
+        names in allowed,
+        f"activations={', '.join(activations)}; cuDNN has {cell} only, in every direction",
+    )
+    return names[0]
+
+
+def _check_equations(node: OnnxNode, attributes: dict[str, Any]) -> None:
+    """Refuse a recurrent layer that computes something else than cuDNN's."""
+    clip = inf if attributes["clip"] is None else attributes["clip"]
+    require(
+        isinf(clip),
+        f"clip={clip:g} bounds what goes into the activations; cuDNN bounds the cell state only",
+    )
+    require(
+        not attributes.get("input_forget"),
+        "input_forget=1 couples two gates, which cuDNN's LSTM keeps apart",
+    )
+    require(
+        attributes.get("linear_before_reset", 1),
+        "linear_before_reset=0; cuDNN's GRU resets after the recurrent product",
+    )
+    require(
+        node.operation != "LSTM" or not node.inputs[_PEEPHOLES],
+        "it has peepholes (input P), which cuDNN's LSTM does not have",
+    )
+
+
+def _check_weights(
+    node: OnnxNode, attributes: dict[str, Any], directions: int
+) -> tuple[tuple[int, ...], int]:
+    """Return the shape of a recurrent layer's input, and its hidden size; ArgumentError if weights do not fit them."""
+    x_shape = node.shape(0)
+    require(len(x_shape) == 3, f"its input has shape {x_shape}; allowed: three axes")
+    hidden_size = attributes["hidden_size"] or _last_size(node.shape(_R))
+    rows = _CELLS[node.operation].gates * hidden_size
+    for name, position, columns in (("W", _W, x_shape[2]), ("R", _R, hidden_size)):
+        shape = node.shape(position)
+        require(
+            shape == (directions, rows, columns),
+            f"{name} has shape {shape}; hidden_size={hidden_size} and its input ask for "
+            f"{(directions, rows, columns)}",
+        )
+    return x_shape, hidden_size
+
+
+def _last_size(shape: tuple[int, ...]) -> int:
+    return shape[-1] if shape else 0
+
+
 _READERS: dict[str, Callable[[OnnxNode], Problem]] = {
-    "Conv": convolution,
-    "ConvTranspose": transposed,
+    "Conv": convolution_problem,
+    "ConvTranspose": transposed_convolution_problem,
+    "LSTM": recurrent_problem,
+    "GRU": recurrent_problem,
+    "RNN": recurrent_problem,
 }
-_READERS |= dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent)
 _QUANTIZED = "a quantized convolution, for which there is no kind of problem yet"
-_REASONS = {
+_UNSUPPORTED = {
     "ConvInteger": _QUANTIZED,
     "QLinearConv": _QUANTIZED,
     "DeformConv": "cuDNN has no deformable convolution",
@@ -274,36 +394,13 @@ _REASONS = {
 
 
 def problem_of(node: OnnxNode) -> Problem | None:
-    """Return the problem of a node, None for operations of other kinds; ArgumentError says why cuDNN does not do it so."""
-    require(node.operation not in _REASONS, _REASONS.get(node.operation, ""))
-    domain, _, kind = node.operation.rpartition(".")
-    is_like = any(word in kind.upper() for word in ("CONV", "LSTM", "GRU", "RNN"))
-    require(not (domain and is_like), f"an operation of {domain}, which is not ONNX's own")
-    return _READERS[node.operation](node) if node.operation in _READERS else None
+    """Return the problem of a node; None for other operations than convolutions and recurrent layers.
 
-
-def shape_of(value: Any) -> tuple[int | str, ...] | None:
-    """Return a tensor's or a value's shape: names for symbolic sizes, empty if they mean nothing; None without a rank."""
-    if hasattr(value, "dims"):
-        return tuple(value.dims)
-    if value is None or not value.type.tensor_type.HasField("shape"):
-        return None
-    # Some exporters write 0 or -1 for what is symbolic; unk__ is what inference, or we, called what
-    # has no name.
-    names = [(dim.dim_value, dim.dim_param) for dim in value.type.tensor_type.shape.dim]
-    return tuple(
-        size if size > 0 else "" if name.startswith("unk__") else name for size, name in names
-    )
-
-
-def show(shape: Sequence[int | str] | None) -> str:
-    """Return a shape as messages have it."""
-    if shape is None:
-        return "unknown"
-    return f"({', '.join(str(size) or '?' for size in shape)}{',' if len(shape) == 1 else ''})"
-
-
-def require(holds: Any, why: str) -> None:
-    """Raise an ArgumentError unless something holds."""
-    if not holds:
-        raise ArgumentError(why)
+    ArgumentError says why cuDNN does not compute what the node does.
+    """
+    require(node.operation not in _UNSUPPORTED, _UNSUPPORTED.get(node.operation, ""))
+    domain, _, operator = node.operation.rpartition(".")
+    is_similar = any(word in operator.upper() for word in ("CONV", "LSTM", "GRU", "RNN"))
+    require(not (domain and is_similar), f"an operation of {domain}, which is not ONNX's own")
+    reader = _READERS.get(node.operation)
+    return None if reader is None else reader(node)
