@@ -1,4 +1,4 @@
-"""`Contest`: the candidates of a search against each other, timed under the same conditions."""
+"""`Contest`: times the candidates of a search against each other, under the same conditions."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ from cudnnlite.problems.results import AlgorithmResult, named, ranking_ms, withi
 from cudnnlite.search.timing import CallTime, Stopwatch, Timing
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
-# How much the times of two candidates may differ that look as if they ran the same kernel.
+# The most that the times of two candidates differ if they run the same kernel.
 _SAME_KERNEL_RATIO = 1.25
+# Host times, and then device times, within these ratios of the least are taken as equal.
+_HOST_RATIO = 1.1
+_HOST_RATIO_OF_CALLS = 1.5  # a host that was slow for a while: by half, as measured
+_DEVICE_RATIO_OF_CALLS = 1.02
 
 
 class Contest(NonCopyable):
-    """Candidates that ran, and what their times are, on a handle whose stream can be recorded: see `own_stream`.
+    """Times candidates on a handle whose stream can be recorded: see `own_stream`.
 
-    The handle's `timing` says how thoroughly.  With `latency` the time of an eager call decides,
-    instead of the device's; for `flush_l2` see `Stopwatch`.
+    The handle's `timing` says how thoroughly.  With `latency` candidates are ranked by the time of
+    an eager call, instead of the device's; for `flush_l2` see `Stopwatch`.
     """
 
     def __init__(self, handle: Handle, *, latency: bool = False, flush_l2: bool = False) -> None:
@@ -37,12 +41,14 @@ class Contest(NonCopyable):
         )
         self._works: dict[Hashable, Callable[[], object]] = {}
         self._first_ms: dict[Hashable, float] = {}
-        # With the candidate that ran them first.
+        # The candidate that ran these functions first.
         self._emulated_functions: dict[frozenset[object], Hashable] = {}
-        self._fingerprints: dict[Hashable, list[Hashable]] = {}  # with the candidates that have one
-        self._same_kernel: dict[Hashable, Hashable] = {}  # with the candidate that is timed instead
+        # The candidates that have a fingerprint.
+        self._fingerprints: dict[Hashable, list[Hashable]] = {}
+        # The candidate that is timed instead of another one: the first that ran the kernel.
+        self._same_kernel: dict[Hashable, Hashable] = {}
         self._device = handle.device
-        self.memory = handle.device.memory_info()[1]  # what the device has in all
+        self.memory = handle.device.memory_info()[1]  # all bytes of the device
         self.replayed = False
 
     def enter(
@@ -50,32 +56,32 @@ class Contest(NonCopyable):
     ) -> None:
         """Run a candidate's work for the first time; it must be harmless to run it again.
 
-        A kernel that stands for several candidates is timed once, since noise alone would rank
-        them.  The emulated device says what it computes.  On a GPU candidates run the same kernel
-        if they have the same fingerprint and take about as long; without a fingerprint a candidate
-        is timed by itself.
+        If several candidates run the same kernel, it is timed once: noise alone would rank them.
+        The emulated device says which functions it computed.  On a GPU candidates run the same
+        kernel if they have the same fingerprint and take about as long; a candidate without a
+        fingerprint is timed by itself.
         """
         first_ms = self._stopwatch.first(work)
         functions = self._device.emulated_functions
         if functions:
-            timed = self._emulated_functions.setdefault(functions, key)
-            if timed != key:
-                self._same_kernel[key] = timed
-                self._first_ms[timed] = min(self._first_ms[timed], first_ms)
+            first = self._emulated_functions.setdefault(functions, key)
+            if first != key:
+                self._same_kernel[key] = first
+                self._first_ms[first] = min(self._first_ms[first], first_ms)
                 return
         self._works[key], self._first_ms[key] = work, first_ms
         if fingerprint is not None and not functions:
             self._fingerprints.setdefault(fingerprint, []).append(key)
 
     def times_the_best(self, key: Hashable) -> float:
-        """Return how many times the least first run a candidate's took; 1 for what was not entered."""
+        """Return a candidate's first run as a multiple of the shortest one; 1 for a candidate that was not entered."""
         key = self._same_kernel.get(key, key)
         if key not in self._first_ms:
             return 1.0
         return self._first_ms[key] / min(self._first_ms.values())
 
     def is_hopeless(self, key: Hashable) -> bool:
-        """Tell whether a candidate cannot become the best any more, after a second look where kernels were loaded."""
+        """Tell whether a candidate cannot be the best any more, after another run if the first one may have loaded kernels."""
         if key in self._same_kernel:
             return False
         (ms,) = self._stopwatch.look_again([self._works[key]], [self._first_ms[key]])
@@ -83,7 +89,10 @@ class Contest(NonCopyable):
         return not self._stopwatch.is_worth(ms)
 
     def finish(self, rows: dict[Hashable, AlgorithmResult]) -> list[AlgorithmResult]:
-        """Time all that were entered, and return the rows, given under the same keys, the best first, what did not run last."""
+        """Time all candidates, and return their rows: the best first, those that did not run last.
+
+        The rows have the keys of the candidates.
+        """
         rows = dict(rows)
         self._look_again()
         self._find_same_kernels()
@@ -93,13 +102,10 @@ class Contest(NonCopyable):
         remarks = self._repeat_what_may_win(keys, rows)
         for key in keys:
             rows[key] = replace(rows[key], remark=joined(rows[key].remark, remarks[key]))
-        for key, timed in self._same_kernel.items():
-            same = f"here the same kernel as {named(rows[timed])}"
-            rows[key] = replace(
-                rows[key],
-                **_times_of(rows[timed]),
-                remark=joined(rows[key].remark, remarks[timed], same),
-            )
+        for key, first in self._same_kernel.items():
+            same_kernel = f"here the same kernel as {named(rows[first])}"
+            remark = joined(rows[key].remark, remarks[first], same_kernel)
+            rows[key] = replace(rows[key], **_times_of(rows[first]), remark=remark)
         return ranked(list(rows.values()), latency=self._ranks_by_latency)
 
     def _look_again(self) -> None:
@@ -110,18 +116,21 @@ class Contest(NonCopyable):
         self._first_ms.update(zip(keys, again, strict=True))
 
     def _find_same_kernels(self) -> None:
-        """Note which candidates of one fingerprint take about as long as the first of them."""
-        for first, *others in self._fingerprints.values():
-            least = self._first_ms[first] / _SAME_KERNEL_RATIO
-            most = self._first_ms[first] * _SAME_KERNEL_RATIO
-            for key in others:
-                if least <= self._first_ms[key] <= most:
+        """Find the candidates of one fingerprint that take about as long as the first of them."""
+        for first, *further in self._fingerprints.values():
+            shortest_ms = self._first_ms[first] / _SAME_KERNEL_RATIO
+            longest_ms = self._first_ms[first] * _SAME_KERNEL_RATIO
+            for key in further:
+                if shortest_ms <= self._first_ms[key] <= longest_ms:
                     self._same_kernel[key] = first
 
     def _repeat_what_may_win(
         self, keys: Sequence[Hashable], rows: dict[Hashable, AlgorithmResult]
     ) -> dict[Hashable, str]:
-        """Write times into the rows of all candidates that may win; return a remark for each, empty if its calls are timed."""
+        """Time all candidates that may win, and write the times into their rows.
+
+        Returns a remark for each candidate; empty if its calls were timed.
+        """
         remarks = dict.fromkeys(keys, f"not repeated: more than {self._give_up:g} times the best")
         repeated: set[Hashable] = set()
         candidates = [key for key in keys if self._stopwatch.is_worth(self._first_ms[key])]
@@ -136,8 +145,8 @@ class Contest(NonCopyable):
                     remarks[key] = "calls not timed: the device takes longer than the best"
                 self.replayed |= timing.replayed
             repeated.update(candidates)
-            # A single first run may have been lucky: what only that run put behind the best is
-            # repeated too.
+            # The best first run may have been lucky: candidates that are hopeless beside that run
+            # alone are repeated too.
             cutoff_ms = self._give_up * self._best_ms([rows[key] for key in repeated])
             candidates = [
                 key for key in keys if key not in repeated and self._first_ms[key] <= cutoff_ms
@@ -152,20 +161,20 @@ class Contest(NonCopyable):
         """Time candidates on the device, and the calls of those that may win."""
         works = [self._works[key] for key in keys]
         firsts = [self._first_ms[key] for key in keys]
-        timed = self._stopwatch.repeat(works, firsts, thorough=not self._ranks_by_latency)
-        timings = dict(zip(keys, timed, strict=True))
+        repeats = self._stopwatch.repeat(works, firsts, thorough=not self._ranks_by_latency)
+        timings = dict(zip(keys, repeats, strict=True))
         calls = self._call_times(timings)
         return [(key, timing, calls.get(key)) for key, timing in timings.items()]
 
     def _call_times(self, timings: dict[Hashable, Timing]) -> dict[Hashable, CallTime]:
         """Time the calls of those candidates whose time on the device is near the best.
 
-        What calls cost of the others is of no interest: half of a search's time went there.
+        The calls of the others do not matter, and took half of a search's time.
         """
         best_ms = min(timing.ms for timing in timings.values())
         if self._ranks_by_latency:
-            # A call takes the device's time at least, and the best one no more than the best first
-            # run.
+            # A call takes at least the device's time, and the best call takes at most the shortest
+            # first run.
             best_ms = max(best_ms, min(self._first_ms.values()))
         cutoff_ms = self._may_win * best_ms
         calls: dict[Hashable, CallTime] = {}
@@ -179,16 +188,16 @@ class Contest(NonCopyable):
                 return calls
             works = [self._works[key] for key in keys]
             firsts = [self._first_ms[key] for key in keys]
-            timed = self._stopwatch.calls(works, firsts, thorough=self._ranks_by_latency)
-            calls.update(zip(keys, timed, strict=True))
+            call_times = self._stopwatch.calls(works, firsts, thorough=self._ranks_by_latency)
+            calls.update(zip(keys, call_times, strict=True))
             if self._ranks_by_latency:
-                # First runs may have been lucky: nobody comes first whose calls were not timed.
+                # First runs may have been lucky: the first candidate must have timed calls.
                 fastest_call_ms = min(call.call_us for call in calls.values()) / 1000
                 cutoff_ms = max(cutoff_ms, fastest_call_ms)
 
     @property
     def timing(self) -> str:
-        """Where the times come from: the device's and those of calls are two series."""
+        """How the times were measured: those of the device and those of calls are two series."""
         how = "median of CUDA graph replays" if self.replayed else "median of calls"
         if self._flushes:
             how += ", operands not in the cache"
@@ -198,7 +207,7 @@ class Contest(NonCopyable):
         return f"{how} on {self._device}; {series}"
 
     def close(self) -> None:
-        """Give back the memory that the timing took."""
+        """Release the memory that timing needed."""
         self._stopwatch.close()
 
 
@@ -208,7 +217,7 @@ def _times_of(row: AlgorithmResult) -> dict[str, Any]:
 
 
 def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[AlgorithmResult]:
-    """Return rows in the order of their times, those that cannot be used last, and set `within_noise` of each."""
+    """Return rows in the order of their times, unusable ones last, with `within_noise` set in each."""
 
     def order(row: AlgorithmResult) -> tuple[bool, bool, float]:
         ms = ranking_ms(row, latency=latency)
@@ -216,37 +225,36 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
             return not row.ok, True, row.time_ms or 0.0
         return not row.ok, False, ms
 
-    # A table that gained a row is ranked again, and its first may have been another.
+    # A table that has another row is ranked again, and its first row may change.
     ordered = sorted((replace(row, within_noise=False) for row in rows), key=order)
     if not ordered:
         return []
-    fastest, *others = ordered
-    tied = [fastest, *(row for row in others if within_noise(fastest, row, latency=latency))]
+    fastest = ordered[0]
+    slower = ordered[1:]
+    tied = [fastest, *(row for row in slower if within_noise(fastest, row, latency=latency))]
     first = _cheapest(tied, latency=latency)
-    hidden = set(map(id, tied))
-    return [
-        first,
-        *(replace(row, within_noise=id(row) in hidden) for row in ordered if row is not first),
-    ]
+    tied_ids = set(map(id, tied))
+    rest = [row for row in ordered if row is not first]
+    return [first, *(replace(row, within_noise=id(row) in tied_ids) for row in rest)]
 
 
 def _cheapest(tied: Sequence[AlgorithmResult], *, latency: bool) -> AlgorithmResult:
-    """Return, of rows that the noise makes equal, the one with the least host time, or nearly so, and the least workspace.
+    """Return the row with the least workspace, of those with about the least host time, of rows that are equal but for noise.
 
-    Where calls decide, the device's time counts before the workspace: a host that was slow for a
-    while, by half as seen, hides it, and a faster one shows it.
+    If calls decide, the device's time counts before the workspace: a slow host hides it, and a
+    faster one shows it.
     """
-    host_ratio = 1.5 if latency else 1.1
+    host_ratio = _HOST_RATIO_OF_CALLS if latency else _HOST_RATIO
     rows = _near_the_least(tied, [row.host_us for row in tied], host_ratio)
     if latency:
-        rows = _near_the_least(rows, [row.time_ms for row in rows], 1.02)
+        rows = _near_the_least(rows, [row.time_ms for row in rows], _DEVICE_RATIO_OF_CALLS)
     return min(rows, key=lambda row: row.workspace)
 
 
 def _near_the_least(
     rows: Sequence[AlgorithmResult], values: Sequence[float | None], ratio: float
 ) -> list[AlgorithmResult]:
-    """Return the rows whose values are at most so many times the least; those without a value too."""
+    """Return the rows whose values are at most `ratio` times the least, and those without a value."""
     least = min((value for value in values if value is not None), default=0.0)
     return [
         row
@@ -256,17 +264,17 @@ def _near_the_least(
 
 
 def joined(*remarks: str) -> str:
-    """Return remarks as one, without empty ones."""
+    """Join the remarks that are not empty."""
     return "; ".join(filter(None, remarks))
 
 
 def failed(
     row: AlgorithmResult, error: CudnnError | DeviceMemoryError, memory: int
 ) -> AlgorithmResult:
-    """Return the row of a candidate that could not be run, with the reason, and whether that may be gone another time.
+    """Return the row of a candidate that failed, with the reason; `transient` if it may work another time.
 
-    What cuDNN refuses, it will always refuse.  Memory may be there when others have given theirs
-    back, unless the device has not got so much: `memory` is its bytes.
+    What cuDNN refuses, it will always refuse.  Memory may be free later, unless the workspace is
+    more than all memory of the device: `memory` bytes.
     """
     has_memory = row.workspace < memory
     if not isinstance(error, CudnnError):
@@ -274,7 +282,7 @@ def failed(
         return replace(row, why_not=str(error), transient=has_memory and not is_limit)
     why = "; ".join(error.notes) or error.detail
     is_refused = int(error.status) // 1000 in _REFUSALS
-    # What an engine cannot compile, it never will.
+    # An engine that cannot be compiled now cannot be compiled later.
     cannot_compile = isinstance(row.algorithm, Engine) and isinstance(error, InternalError)
     transient = has_memory and not is_refused and not cannot_compile
     return replace(row, status=Status(error.status), why_not=why, transient=transient)
@@ -292,23 +300,23 @@ def refuse_search(handle: Handle) -> None:
 
 @contextmanager
 def own_stream(handle: Handle) -> Iterator[Any]:
-    """Put the handle on a stream of its own for the time of a search: one that can be captured.
+    """Put the handle on a new stream, which can be recorded, for the time of a search.
 
-    Whatever else the device has to do is waited for: it would disturb the times.  The handle's
-    workspace limit does not count meanwhile, because a search has one of its own.  Its calls are
-    not what the program is asked for: `record_problems` leaves them out.
+    Everything else that runs on the device is waited for: it would disturb the times.  The handle's
+    workspace limit is off meanwhile, because a search has its own limit.  `record_problems` does
+    not list the calls of a search.
     """
-    before, limit = handle.stream, handle.workspace.limit
+    stream_before, limit_before = handle.stream, handle.workspace.limit
     refuse_search(handle)
     handle.device.synchronize()
-    own = handle.device.create_stream()
-    handle.stream, handle.workspace.limit = own, None
+    stream = handle.device.create_stream()
+    handle.stream, handle.workspace.limit = stream, None
     try:
         with recording.paused():
-            yield own
+            yield stream
     finally:
         try:
-            handle.device.wait(own)
-            handle.workspace.release(own)
+            handle.device.wait(stream)
+            handle.workspace.release(stream)
         finally:
-            handle.stream, handle.workspace.limit = before, limit
+            handle.stream, handle.workspace.limit = stream_before, limit_before

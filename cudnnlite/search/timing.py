@@ -1,9 +1,9 @@
-"""Timing: what a GPU spends on a piece of work, without the host's share; and what a call costs with it.
+"""Timing: the time that the device takes for a piece of work, and the time of a call, which includes the host's share.
 
-Work is recorded into a CUDA graph and replayed between two events; where recording is refused it is
-enqueued as it is.  Pieces are taken in shuffled rounds, so that a change of the clock does not
-favour one of them, and the median counts.  Where several lie close to the best, these are taken in
-more rounds.
+Work is recorded into a CUDA graph, which is replayed between two events; work that cannot be
+recorded is enqueued as it is.  The pieces are timed in shuffled rounds, so that a change of the
+clock does not favour one of them, and the median counts.  Pieces that are close to the best are
+timed in further rounds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.devices.device import Device
@@ -20,13 +20,16 @@ from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
 
 Work = Callable[[], object]
 SampleT = TypeVar("SampleT")
-_FAR = 10.0  # times what may still win: what takes longer may be thousands of kernels, and to record them takes seconds
+# Work that takes so many times the limit of what may still win is not recorded: it may be thousands
+# of kernels, and recording them takes seconds.
+_FAR = 10.0
 
 
 class Timing(NamedTuple):
-    """How long a piece of work takes: the median and the distance between the quartiles, in milliseconds, of so many samples.
+    """The time of a piece of work on the device: median and distance between the quartiles, in milliseconds.
 
-    `replayed`: a recorded graph was timed, so that no host time is contained.
+    `samples` is their number.  `replayed` says whether a recorded graph was timed, so that the
+    times contain nothing of the host's.
     """
 
     ms: float
@@ -36,11 +39,11 @@ class Timing(NamedTuple):
 
 
 class CallTime(NamedTuple):
-    """What a call costs among many made one after the other, in microseconds of wall time; medians.
+    """The wall time of one of many calls in a row, in microseconds; medians.
 
-    `call_us` is from one to the next, with the device's work done: the host's time or the device's,
-    whichever is longer; `host_us` until it returns; `call_spread_us` the distance between the
-    quartiles of `call_us`.
+    `call_us` is the time from one call to the next, until the device's work is done: the host's
+    time or the device's, whichever is longer.  `host_us` is the time until the call returns.
+    `call_spread_us` is the distance between the quartiles of `call_us`.
     """
 
     call_us: float
@@ -48,12 +51,26 @@ class CallTime(NamedTuple):
     call_spread_us: float = 0.0
 
 
+class _Launch(NamedTuple):
+    """What a sample of `Stopwatch.repeat` runs: a piece of work, so many times."""
+
+    run: Work
+    repeats: int
+    replayed: bool
+
+
+class _Quartiles(NamedTuple):
+    low: float
+    median: float
+    high: float
+
+
 class Stopwatch(NonCopyable):
     """Times pieces of work on one stream; not the legacy default stream, which cannot be recorded.
 
-    With `eager` the work will be called eagerly, so that the host's time counts where hopeless work
-    is given up.  With `flush_l2` the second-level cache is overwritten before each sample of
-    `repeat`, which is then of one piece of work: it finds its operands in memory.
+    With `eager` the time of an eager call decides which work is given up, the host's share
+    included.  With `flush_l2` the second-level cache is overwritten before each sample of `repeat`,
+    which then runs the work once: it finds its operands in memory.
     """
 
     def __init__(
@@ -79,38 +96,42 @@ class Stopwatch(NonCopyable):
         return ms
 
     def look_again(self, works: Sequence[Work], firsts: Sequence[float]) -> list[float]:
-        """Return about how many milliseconds each takes, after a second look where the first run says little.
+        """Return about how many milliseconds each piece takes: less than its first run, if another one shows it.
 
-        A first run contains the host's time (a convolution of 10 us spent 190 us there) and the
-        loading of kernels.  So work that took less than `loading_ms` is recorded, and replayed
-        once.  Where eager calls count it is run again instead, and so is what took far too long,
-        which is recorded only if that was the loading; and what cannot be recorded, if it took more
-        than `give_up` times the best.
+        A first run contains the host's time (190 us for a convolution that takes 10 us on the
+        device) and the loading of kernels.  So work whose first run took less than `loading_ms` is
+        recorded, and replayed once.  It is run again as it is if eager calls count, or if it cannot
+        be recorded and took more than `give_up` times the best.  Work that took far too long is
+        run again first, and recorded only if loading was the cause.
         """
-        looked = [self._second(work, ms) for work, ms in zip(works, firsts, strict=True)]
-        self._best_first = min([self._best_first, *looked])
-        return looked
+        times_ms = [self._second_look(work, ms) for work, ms in zip(works, firsts, strict=True)]
+        self._best_first = min([self._best_first, *times_ms])
+        return times_ms
 
-    def _second(self, work: Work, first_ms: float) -> float:
+    def _second_look(self, work: Work, first_ms: float) -> float:
         if first_ms >= self._policy.loading_ms:
             return first_ms
-        far = _FAR * max(self._limit, self._policy.always_ms)
-        if self._eager or first_ms > far:
-            first_ms = min(first_ms, self._device.elapsed_ms(work, self._stream))
-        if self._eager or first_ms > far:
-            return first_ms
+        if self._eager:
+            return self._run_again(work, first_ms)
+        far_ms = _FAR * max(self._limit, self._policy.always_ms)
+        if first_ms > far_ms:
+            first_ms = self._run_again(work, first_ms)
+            if first_ms > far_ms:
+                return first_ms
         recorded = self._device.capture(work, self._stream)
         if recorded is not None:
             recorded()  # the first launch uploads the graph
-            return min(first_ms, self._device.elapsed_ms(recorded, self._stream))
-        return (
-            first_ms
-            if first_ms <= self._limit
-            else min(first_ms, self._device.elapsed_ms(work, self._stream))
-        )
+            return self._run_again(recorded, first_ms)
+        if first_ms <= self._limit:
+            return first_ms
+        return self._run_again(work, first_ms)
+
+    def _run_again(self, work: Work, first_ms: float) -> float:
+        """Return the milliseconds of another run, or those of the first run if they are fewer."""
+        return min(first_ms, self._device.elapsed_ms(work, self._stream))
 
     def is_worth(self, first_ms: float) -> bool:
-        """Tell whether work that took so long may still turn out to be the best."""
+        """Tell whether work whose first run took so long may still be the best."""
         return first_ms <= max(self._limit, self._policy.always_ms)
 
     @property
@@ -120,33 +141,35 @@ class Stopwatch(NonCopyable):
     def repeat(
         self, works: Sequence[Work], firsts: Sequence[float], *, thorough: bool = True
     ) -> list[Timing]:
-        """Time pieces that ran before, in shuffled rounds, each with the memory that it has now: graphs keep addresses.
+        """Time pieces that ran before, in shuffled rounds.
 
-        `firsts` are what `look_again` returned, in milliseconds: they decide how often a sample
-        repeats the work.  `thorough`: the choice will depend on it, and it takes more rounds.
+        A recorded graph keeps addresses: the memory of the work must stay the same meanwhile.
+        `firsts` are the milliseconds that `look_again` returned: they decide how often a sample
+        repeats the work.  `thorough` asks for more rounds, because a choice depends on the times.
         """
-        samples = [self._sample(work, ms) for work, ms in zip(works, firsts, strict=True)]
+        launches = [self._prepare(work, ms) for work, ms in zip(works, firsts, strict=True)]
 
         def measure(index: int) -> float:
-            launch, repeats, _ = samples[index]
+            launch = launches[index]
             if self._flushed is not None:
                 self._device.fill(int(self._flushed.handle), self._policy.l2_bytes, 0, self._stream)
-            return self._device.elapsed_ms(launch, self._stream) / repeats
+            return self._device.elapsed_ms(launch.run, self._stream) / launch.repeats
 
-        rounds, further = self._thoroughness(thorough)
-        taken = self._rounds(measure, len(works), rounds, further, float)
+        rounds, further = self._count_rounds(thorough)
+        sampler = _Sampler(measure, float, self._policy, self._random)
+        samples = sampler.sample(len(works), rounds, further)
         return [
-            _summary(times, replayed)
-            for times, (_, _, replayed) in zip(taken, samples, strict=True)
+            _summarize(times, launch.replayed)
+            for times, launch in zip(samples, launches, strict=True)
         ]
 
     def calls(
         self, works: Sequence[Work], times_ms: Sequence[float], *, thorough: bool = False
     ) -> list[CallTime]:
-        """Measure calls as a program makes them, one after the other, in shuffled rounds.
+        """Time calls as a program makes them, one after the other, in shuffled rounds.
 
-        `times_ms`, about how long each takes, decides how many are made in a row.  `thorough`: the
-        choice will depend on it.
+        `times_ms` are about the milliseconds of each: they decide how many calls are made in a row.
+        `thorough` is as in `repeat`.
         """
         policy = self._policy
         counts = [
@@ -165,101 +188,125 @@ class Stopwatch(NonCopyable):
             end = time.perf_counter()
             return CallTime((end - start) / count * 1e6, (returned - start) / count * 1e6)
 
-        rounds, further = self._thoroughness(
-            thorough
-        )  # a sample lasts several times as long as one of `repeat`
-        taken = self._rounds(
-            measure, len(works), rounds, further // 2, lambda sample: sample.call_us
-        )
-        return [_call_time(samples) for samples in taken]
+        rounds, further = self._count_rounds(thorough)
+        sampler = _Sampler(measure, lambda call: call.call_us, self._policy, self._random)
+        # A sample lasts several times as long as one of `repeat`.
+        samples = sampler.sample(len(works), rounds, further // 2)
+        return [_summarize_calls(times) for times in samples]
 
-    def _thoroughness(self, thorough: bool) -> tuple[int, int]:
-        policy = self._policy
-        return (policy.rounds, policy.further_rounds) if thorough else (min(3, policy.rounds), 0)
+    def _count_rounds(self, thorough: bool) -> tuple[int, int]:
+        """Return the number of rounds, and of the rounds that are added where pieces are close."""
+        if thorough:
+            return self._policy.rounds, self._policy.further_rounds
+        return min(3, self._policy.rounds), 0
 
     def close(self) -> None:
-        """Give back the memory that flushing took; harmless when called again."""
+        """Release the memory that flushing overwrites; harmless when called again."""
         if self._flushed is not None:
             self._flushed.close(self._stream)
             self._flushed = None
 
-    def _rounds(
-        self,
-        measure: Callable[[int], SampleT],
-        count: int,
-        rounds: int,
-        further: int,
-        value: Callable[[SampleT], float],
-    ) -> list[list[SampleT]]:
-        """Take samples of each in shuffled rounds, and of those whose medians lie close to the best in further rounds."""
-        taken: list[list[SampleT]] = [[] for _ in range(count)]
+    def _prepare(self, work: Work, first_ms: float) -> _Launch:
+        """Return what one sample runs: recorded, if it can be, and long enough to be timed."""
+        repeats = 1
+        if self._flushed is None:
+            repeats = round(self._policy.sample_ms / max(first_ms, 1e-3))
+            repeats = max(1, min(self._policy.most_repeats, repeats))
 
-        deadline = time.perf_counter() + self._policy.most_seconds
-
-        def take(order: list[int], rounds: int) -> None:
-            for _ in range(rounds):
-                if (
-                    len(taken[order[0]]) >= self._policy.least_rounds
-                    and time.perf_counter() > deadline
-                ):
-                    return
-                self._random.shuffle(order)
-                for index in order:
-                    taken[index].append(measure(index))
-
-        if count:
-            take(list(range(count)), min(rounds, self._policy.least_rounds))
-            values = [list(map(value, samples)) for samples in taken]
-            most = self._policy.may_win * min(map(statistics.median, values))
-            take(
-                [index for index, each in enumerate(values) if min(each) <= most],
-                rounds - self._policy.least_rounds,
-            )
-        near = self._policy.close
-        for _ in range(self._policy.most_further if further else 0):
-            middles = [_quartiles(list(map(value, samples))) for samples in taken]
-            best = min(middles, key=lambda quartiles: quartiles[1], default=(0.0, 0.0, 0.0))
-            close = [
-                index
-                for index, (low, median, _) in enumerate(middles)
-                if min(low, median / near) <= best[1]
-            ]
-            if len(close) < 2 or (
-                len(taken[close[0]]) > rounds and best[2] - best[0] <= (near - 1) * best[1]
-            ):
-                break
-            take(close, further)
-        return taken
-
-    def _sample(self, work: Work, first_ms: float) -> tuple[Work, int, bool]:
-        repeats = max(
-            1, min(self._policy.most_repeats, round(self._policy.sample_ms / max(first_ms, 1e-3)))
-        )
-        if self._flushed is not None:
-            repeats = 1
-
-        def several() -> None:
+        def run() -> None:
             for _ in range(repeats):
                 work()
 
-        recorded = self._device.capture(several, self._stream)
+        recorded = self._device.capture(run, self._stream)
         if recorded is None:
-            return several, repeats, False
+            return _Launch(run, repeats, replayed=False)
         recorded()  # the first launch uploads the graph
-        return recorded, repeats, True
+        return _Launch(recorded, repeats, replayed=True)
 
 
-def _summary(times: list[float], replayed: bool) -> Timing:
+class _Sampler(Generic[SampleT]):
+    """Takes samples of pieces of work in shuffled rounds.
+
+    `measure` takes a sample of the piece with that index, `value_of` returns the number that
+    compares samples: less is better.
+    """
+
+    def __init__(
+        self,
+        measure: Callable[[int], SampleT],
+        value_of: Callable[[SampleT], float],
+        policy: TimingPolicy,
+        random: random.Random,
+    ) -> None:
+        self._measure, self._value_of = measure, value_of
+        self._policy, self._random = policy, random
+        self._samples: list[list[SampleT]] = []
+        self._deadline = time.perf_counter() + policy.most_seconds
+
+    def sample(self, count: int, rounds: int, further_rounds: int) -> list[list[SampleT]]:
+        """Return the samples of so many pieces: fewer of those that cannot win, more of those close to the best."""
+        self._samples = [[] for _ in range(count)]
+        if count == 0:
+            return []
+        least_rounds = self._policy.least_rounds
+        self._take(list(range(count)), min(rounds, least_rounds))
+        self._take(self._indices_that_may_win(), rounds - least_rounds)
+        if further_rounds:
+            self._separate_close_ones(rounds, further_rounds)
+        return self._samples
+
+    def _take(self, indices: list[int], rounds: int) -> None:
+        """Take a sample of each of these pieces in every round, until the time is up."""
+        for _ in range(rounds):
+            has_enough = len(self._samples[indices[0]]) >= self._policy.least_rounds
+            if has_enough and time.perf_counter() > self._deadline:
+                return
+            self._random.shuffle(indices)
+            for index in indices:
+                self._samples[index].append(self._measure(index))
+
+    def _values(self) -> list[list[float]]:
+        return [list(map(self._value_of, samples)) for samples in self._samples]
+
+    def _indices_that_may_win(self) -> list[int]:
+        values = self._values()
+        cutoff = self._policy.may_win * min(map(statistics.median, values))
+        return [index for index, numbers in enumerate(values) if min(numbers) <= cutoff]
+
+    def _separate_close_ones(self, rounds: int, further_rounds: int) -> None:
+        """Take further samples of the pieces close to the best, until its noise is less than that."""
+        ratio = self._policy.close
+        for _ in range(self._policy.most_further):
+            quartiles = [_quartiles(values) for values in self._values()]
+            best = min(quartiles, key=lambda quartile: quartile.median)
+            close = [
+                index
+                for index, (low, median, _) in enumerate(quartiles)
+                if min(low, median / ratio) <= best.median
+            ]
+            if len(close) < 2:
+                return
+            has_further = len(self._samples[close[0]]) > rounds
+            is_precise = best.high - best.low <= (ratio - 1) * best.median
+            if has_further and is_precise:
+                return
+            self._take(close, further_rounds)
+
+
+def _summarize(times: list[float], replayed: bool) -> Timing:
     low, median, high = _quartiles(times)
     return Timing(median, high - low, len(times), replayed)
 
 
-def _call_time(samples: list[CallTime]) -> CallTime:
-    low, median, high = _quartiles([sample.call_us for sample in samples])
-    return CallTime(median, statistics.median(sample.host_us for sample in samples), high - low)
+def _summarize_calls(times: list[CallTime]) -> CallTime:
+    low, median, high = _quartiles([call.call_us for call in times])
+    host_us = statistics.median(call.host_us for call in times)
+    return CallTime(median, host_us, high - low)
 
 
-def _quartiles(times: list[float]) -> tuple[float, float, float]:
+def _quartiles(times: list[float]) -> _Quartiles:
     """Return the quartiles; of a single value, that one."""
-    low, median, high = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
-    return low, median, high
+    if len(times) == 1:
+        return _Quartiles(times[0], times[0], times[0])
+    low, median, high = statistics.quantiles(times, n=4)
+    return _Quartiles(low, median, high)

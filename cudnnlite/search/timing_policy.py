@@ -6,44 +6,49 @@ from typing import NamedTuple
 
 
 class TimingPolicy(NamedTuple):
-    """The numbers that a search measures by; those of `Handle.timing` count.
+    """How thoroughly a search measures; a handle's searches use `Handle.timing`.
 
-    Whoever wants quick searches, and no good times, asks for fewer: ``handle.timing =
+    Fewer rounds make a search quicker and its times less precise: ``handle.timing =
     TimingPolicy(rounds=1)``.
     """
 
-    give_up: float = 3.0  # work whose first run takes so many times the best one is not run again
-    loading_ms: float = (
-        50.0  # what a first run may spend on the host and on loading kernels (12 ms were seen)
-    )
-    always_ms: float = 0.03  # what launching a graph may take: less than this is never given up
+    # Work whose first run takes more than so many times the best one is not run again.
+    give_up: float = 3.0
+    # The most that a first run may spend on the host and on loading kernels; 12 ms were measured.
+    loading_ms: float = 50.0
+    # The time that launching a graph may take: work that takes less is never given up.
+    always_ms: float = 0.03
+    # Each round takes a sample of every piece of work.
     rounds: int = 9
-    close: float = 1.05  # what lies within so many times the best, or within its own noise of it, is taken further
+    # Work within so many times the best, or within its own noise of it, gets further rounds.
+    close: float = 1.05
     further_rounds: int = 18
-    most_further: int = (
-        4  # times so many, as long as the best one's quartiles lie further apart than `close` says
-    )
-    sample_ms: float = 0.5  # a sample repeats short work until it lasts about so long: events tick in half microseconds
+    # How often further rounds are added, as long as the best one's quartiles are further apart than
+    # `close` allows.
+    most_further: int = 4
+    # A sample repeats short work until it lasts about so long: events tick in half microseconds.
+    sample_ms: float = 0.5
     most_repeats: int = 64
+    # The first rounds, which are always taken.
     least_rounds: int = 3
-    may_win: float = (
-        1.25  # what takes so many times the best in each of the least rounds is not taken further
-    )
-    most_seconds: float = 5.0  # after which no round begins, but for the least
-    calls_ms: float = 4.0  # as many calls as take about so long are made one after the other
-    most_calls: int = (
-        20  # far fewer than fill the launch queue, where a call would wait for the device
-    )
-    l2_bytes: int = 256 << 20  # more than the second-level cache of any GPU
-    on_chip: int = (
-        64 << 20
-    )  # registers and shared memory of an H200: 132 multiprocessors with 256 and 228 KiB
-    # Made-up operands repeat so many random values.  An odd number, so that no axis of a tensor
-    # repeats them; what a GPU takes depends a little on whether bits change, and not on whether
-    # they come again after a million values.
+    # Work that takes more than so many times the best in all of the first rounds gets no others.
+    may_win: float = 1.25
+    # No round begins later than that, except the first ones.
+    most_seconds: float = 5.0
+    # As many calls as take about so long are made one after the other.
+    calls_ms: float = 4.0
+    # Far fewer calls than fill the launch queue: then a call would wait for the device.
+    most_calls: int = 20
+    # More than the second-level cache of any GPU.
+    l2_bytes: int = 256 << 20
+    # Registers and shared memory of an H200: 132 multiprocessors with 256 and 228 KiB.
+    on_chip: int = 64 << 20
+    # Made-up operands repeat so many random values. The number is odd, so that no axis of a tensor
+    # repeats them. The time of a GPU depends a little on how many bits change, and not on whether
+    # the values come again after a million others.
     random_values: int = (1 << 20) + 7
 
 
 DEFAULT_TIMING = TimingPolicy()
-# One sample of each: of a device whose times say nothing of a GPU more of them would say no more.
+# One sample of each: for a device whose times say nothing about a GPU.
 ONE_LOOK = TimingPolicy(rounds=1, least_rounds=1, further_rounds=0, sample_ms=0.0, most_calls=1)
