@@ -1,4 +1,4 @@
-"""The search for a convolution or a gradient of it: every algorithm, math type and layout, timed on the device and checked."""
+"""The search for a convolution or one of its gradients: times and checks every algorithm, math type and layout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
-from cudnnlite.autotune.knobs import climb
+from cudnnlite.autotune.knobs import search_knobs
 from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
 from cudnnlite.autotune.synthetic_operands import random_array
 from cudnnlite.devices import arrays
@@ -39,7 +39,9 @@ from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import layout_of_rank
 from cudnnlite.specs.math_types import allowed_math_types
 
-_SLOW = 30  # times the best: one depthwise convolution took minutes to tune by engines that are no match for it
+# An engine whose first run takes more than so many times the best is given up, whatever its knobs: one
+# depthwise convolution took minutes to tune.
+_SLOW = 30
 _POISON = 0xFF  # NaN in every floating-point format
 
 
@@ -47,46 +49,53 @@ def operands_of(
     handle: Handle, problem: Problem, alignments: Mapping[str, int] | None = None
 ) -> dict[str, DeviceArray]:
     """Make up operands: normal values, scaled so that the output's are of the order of 1."""
-    (written,) = problem.operation.writes
-    specs = {name: as_tensor(problem.values[name]) for name in problem.operation.reads}
-    specs["out"] = as_tensor(problem.values[written])
-    aligned = {**dict.fromkeys(specs, ALLOCATION_ALIGNMENT), **(alignments or {})}
-    # of how many products a value is the sum; alpha must not bring them out of float16's range, nor
-    # the second operand
-    terms = problem.flops // (2 * max(1, specs["out"].size))
-    scale = max(1, terms) ** -0.5 * min(max(1 / abs(problem.alpha or 1.0), 2.0**-10), 2.0**10)
+    (output,) = problem.operation.writes
     second = problem.operation.reads[1]
+    specs = {name: as_tensor(problem.values[name]) for name in problem.operation.reads}
+    specs["out"] = as_tensor(problem.values[output])
+    alignments = {**dict.fromkeys(specs, ALLOCATION_ALIGNMENT), **(alignments or {})}
+    scales = dict.fromkeys(specs, 1.0) | {second: _scale_of_second(problem, specs["out"].size)}
     return {
-        name: random_array(
-            handle, spec, seed, scale=scale if name == second else 1.0, alignment=aligned[name]
-        )
+        name: random_array(handle, spec, seed, scale=scales[name], alignment=alignments[name])
         for seed, (name, spec) in enumerate(specs.items(), start=1)
     }
+
+
+def _scale_of_second(problem: Problem, output_size: int) -> float:
+    """Return the scale of the second operand that makes up for alpha, and for the number of products in a sum.
+
+    Neither the output nor the second operand may leave the range of float16.
+    """
+    products = problem.flops // (2 * max(1, output_size))
+    inverse_alpha = 1 / abs(problem.alpha or 1.0)
+    return float(max(1, products) ** -0.5 * min(max(inverse_alpha, 2.0**-10), 2.0**10))
 
 
 def check_operands(
     handle: Handle, problem: Problem, operands: Mapping[str, Any]
 ) -> dict[str, DeviceArray]:
-    """Return the user's operands, with scratch memory as the output; ArgumentError if they are not the problem's."""
+    """Return the user's operands, with scratch memory as the output; ArgumentError if they do not fit the problem."""
     operation = problem.operation
-    (written,) = operation.writes
-    wanted = {*operation.reads, "out"} if problem.values.get("beta") else {*operation.reads}
-    if not wanted <= set(operands) <= {*operation.reads, "out"}:
-        allowed = ", ".join((*operation.reads, "out"))
+    (output,) = operation.writes
+    has_beta = bool(problem.values.get("beta"))
+    allowed = (*operation.reads, "out")
+    needed = set(allowed if has_beta else operation.reads)
+    if not needed <= set(operands) <= set(allowed):
         raise ArgumentError(
-            f"operands={sorted(map(str, operands))}; needed: {sorted(wanted)}, allowed: {allowed}"
+            f"operands={sorted(map(str, operands))}; needed: {sorted(needed)}, "
+            f"allowed: {', '.join(allowed)}"
         )
     checked = {name: on_device(handle, array, name) for name, array in operands.items()}
-    # The message of a filter that is none at all is better than that of another spec.
+    # A request explains a wrong filter better than the comparison of specs below.
     reads = [checked[name] for name in operation.reads]
     Request(handle, operation, reads, [*problem.options.values()]).specs()
     for name, array in checked.items():
-        spec = problem.values[written if name == "out" else name]
+        spec = problem.values[output if name == "out" else name]
         if not is_as(array.spec, spec):
             raise ArgumentError(f"{name} is {array.spec}; the problem has {spec}")
-    if "out" in checked and problem.values.get("beta"):
+    if has_beta:
         return checked | {"out": arrays.copy_of(checked["out"], handle.stream)}
-    return checked | {"out": handle.empty(as_tensor(problem.values[written]))}
+    return checked | {"out": handle.empty(as_tensor(problem.values[output]))}
 
 
 def search_convolution(
@@ -96,53 +105,103 @@ def search_convolution(
     operands: Mapping[str, DeviceArray],
     progress: bool = False,
 ) -> AlgorithmTable:
-    """Time and check every candidate on operands; the handle is waited for.
+    """Time and check every candidate on operands; waits for the handle.
 
-    cuDNN's own search runs first, whose times are a column of the table.  Then each candidate that
-    the policy does not exclude runs once and is checked; those that pass are timed against each
-    other, with what a search over knobs adds to them.
+    cuDNN's own search runs first; its times are a column of the table.  Then each candidate that
+    the policy does not exclude runs once and is checked.  Those that pass are timed against each
+    other, together with what a search over knobs finds.
 
-    Of the operands "out" is overwritten: bring a copy.  `progress`: whether a bar on stderr shows
-    how far a search over knobs is.  Returns the best first by the policy's objective; what cannot
-    be used, or is excluded and not run, comes last.
+    The operand "out" is overwritten.  `progress` says whether a bar on stderr shows how far a
+    search over knobs is.  Returns the best first by the policy's objective; candidates that cannot
+    be used, or are excluded and did not run, come last.
     """
-    limit = policy.workspace_limit
-    assert limit is None or isinstance(limit, int)
     latency = policy.objective == "latency"
     with own_stream(handle) as stream, ExitStack() as stack:
-        arrays_here = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
-        graph = None  # one for all engines: to make it anew took longer than to finalise a plan
-        if policy.interface != "descriptor" and is_aligned(*arrays_here.values()):
-            graph = shared_graph(handle, problem, stack)
-        trial = _Trial(handle, problem, arrays_here, graph, stack)
-        rows: list[AlgorithmResult] = []
-        if policy.interface != "graph" and problem.conv.is_symmetric:  # graphs alone pad otherwise
-            rows += _descriptor_calls(
-                handle, problem, policy, arrays_here, ranks_by_descriptor_call=graph is None
-            )
-        if graph is not None:
-            rows += engines(graph, problem, policy)
+        operands = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
+        graph = _graph_of(handle, problem, policy, operands, stack)
+        trial = _Trial(handle, problem, operands, graph, stack)
+        candidate_rows = _list_candidates(handle, problem, policy, operands, graph)
         contest = Contest(handle, latency=latency, flush_l2=policy.flush_l2)
         stack.callback(contest.close)
-        entered = _enter_all(rows, trial, policy, contest)
-        knobs = NO_KNOBS if policy.search == "knobs" else ""
-        seeds = [
-            row.algorithm
-            for row in entered.values()
-            if row.ok and isinstance(row.algorithm, Engine)
-        ]
-        if policy.search == "knobs" and seeds and graph is not None:
-            named = {name: arrays_here[name] for name in problem.operation.reads}
-            named[problem.operation.writes[0]] = arrays_here["out"]
-            climbed = climb(graph, problem, named, seeds, policy, progress)
-            knobs = f"; {climbed}"
-            for row in climbed.rows:
-                entered[row] = trial.run(row, row, policy, limit, contest)
-        ordered = contest.finish(entered)
+        results = _enter_all(candidate_rows, trial, policy, contest)
+        knobs_note = ""
+        if policy.search == "knobs":
+            seeds = _working_engines(results)
+            knobs_note = NO_KNOBS
+            if seeds and graph is not None:
+                knobs = search_knobs(
+                    graph, problem, _by_names(problem, operands), seeds, policy, progress
+                )
+                knobs_note = f"; {knobs}"
+                for row in knobs.rows:
+                    results[row] = trial.run(row, policy, contest)
+        rows = contest.finish(results)
         if latency:
-            ordered = with_replay(ordered, trial.replayed)
-    timing = f"{contest.timing}{knobs}"
-    return AlgorithmTable(ordered, title=str(problem), timing=timing, device_memory=contest.memory)
+            rows = with_replay(rows, trial.measure_replay)
+    return AlgorithmTable(
+        rows,
+        title=str(problem),
+        timing=f"{contest.timing}{knobs_note}",
+        device_memory=contest.memory,
+    )
+
+
+def _graph_of(
+    handle: Handle,
+    problem: Problem,
+    policy: TuningPolicy,
+    operands: Mapping[str, DeviceArray],
+    stack: ExitStack,
+) -> Graph | None:
+    """Return the graph that all engines share; None if no engine is allowed, or can take the operands.
+
+    Making a graph for each engine took longer than finalizing its plan.
+    """
+    if policy.interface == "descriptor" or not is_aligned(*operands.values()):
+        return None
+    return shared_graph(handle, problem, stack)
+
+
+def _list_candidates(
+    handle: Handle,
+    problem: Problem,
+    policy: TuningPolicy,
+    operands: Mapping[str, DeviceArray],
+    graph: Graph | None,
+) -> list[AlgorithmResult]:
+    """Return all candidates: those of the descriptor call, then engines."""
+    rows: list[AlgorithmResult] = []
+    # The descriptor call cannot pad the two sides of an axis differently.
+    if policy.interface != "graph" and problem.conv.is_symmetric:
+        rows += _descriptor_calls(
+            handle, problem, policy, operands, ranks_by_descriptor_call=graph is None
+        )
+    if graph is not None:
+        rows += engines(graph, problem, policy)
+    return rows
+
+
+def _working_engines(results: Mapping[Hashable, AlgorithmResult]) -> list[Engine]:
+    """Return the engines that passed their check."""
+    return [
+        row.algorithm for row in results.values() if row.ok and isinstance(row.algorithm, Engine)
+    ]
+
+
+def _by_names(problem: Problem, operands: Mapping[str, DeviceArray]) -> dict[str, DeviceArray]:
+    """Return operands by the operation's own names: the output's too."""
+    operation = problem.operation
+    return {
+        **{name: operands[name] for name in operation.reads},
+        operation.writes[0]: operands["out"],
+    }
+
+
+def _limit_of(policy: TuningPolicy) -> int | None:
+    """Return the workspace limit of a policy that has it in bytes."""
+    limit = policy.workspace_limit
+    assert limit is None or isinstance(limit, int)
+    return limit
 
 
 def _descriptor_calls(
@@ -157,12 +216,13 @@ def _descriptor_calls(
 
     `ranks_by_descriptor_call` is that of `candidates`.
     """
-    algorithms, limit = problem.operation.algorithms, policy.workspace_limit
+    algorithms = problem.operation.algorithms
     assert algorithms is not None
-    assert limit is None or isinstance(limit, int)
-    reported = _reported(handle, problem, operands, limit) if algorithms.find else {}
+    find_times: dict[tuple[Any, MathType], float] = {}
+    if algorithms.find:
+        find_times = _times_of_find(handle, problem, operands, _limit_of(policy))
     ranking: Sequence[AlgorithmResult] = ()
-    # Where there is no heuristic nothing says what is deterministic.
+    # Without a heuristic nothing says which algorithms are deterministic.
     with suppress(NotSupportedError):
         ranking = ranked(handle, problem)
     for row in candidates(
@@ -171,27 +231,25 @@ def _descriptor_calls(
         if row.layout:
             yield row
         else:
-            yield replace(row, find_ms=reported.get((row.algorithm, row.math_type)))
+            yield replace(row, find_ms=find_times.get((row.algorithm, row.math_type)))
 
 
 def _enter_all(
     rows: Sequence[AlgorithmResult], trial: _Trial, policy: TuningPolicy, contest: Contest
 ) -> dict[Hashable, AlgorithmResult]:
-    """Run each candidate, and return what came of it by the candidate; but no settings of engines that are far too slow."""
-    limit = policy.workspace_limit
-    assert limit is None or isinstance(limit, int)
-    entered: dict[Hashable, AlgorithmResult] = {}
-    slow: set[int] = set()  # engines that no knob can save
+    """Run each candidate, and return its result; further settings of an engine that is far too slow do not run."""
+    results: dict[Hashable, AlgorithmResult] = {}
+    slow_engines: set[int] = set()
     for row in rows:
         engine = row.algorithm.index if isinstance(row.algorithm, Engine) else None
-        if engine in slow and not row.why_not:
+        if engine in slow_engines and not row.why_not:
             why = f"not tried: engine {engine} took more than {_SLOW} times the best"
-            entered[row] = replace(row, why_not=why)
+            results[row] = replace(row, why_not=why)
             continue
-        entered[row] = trial.run(row, row, policy, limit, contest)
+        results[row] = trial.run(row, policy, contest)
         if engine is not None and contest.times_the_best(row) > _SLOW:
-            slow.add(engine)
-    return entered
+            slow_engines.add(engine)
+    return results
 
 
 def candidates(
@@ -201,46 +259,57 @@ def candidates(
     *,
     ranks_by_descriptor_call: bool = False,
 ) -> Iterator[ConvolutionResult]:
-    """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried.
+    """Yield each algorithm in each math type and layout, with the reason if the policy excludes it.
 
-    `ranking` is that of the descriptor call's heuristic; `ranks_by_descriptor_call`: whether it
-    chooses where nothing was tuned, because there are no engines.
+    `ranking` is that of the descriptor call's heuristic.  `ranks_by_descriptor_call` says whether
+    this heuristic chooses for problems that were not tuned, because there are no engines.
     """
-    deterministic = {row.algorithm: row.deterministic for row in ranking}
-    places = {
-        (row.algorithm, row.math_type, ""): place
-        for place, row in enumerate(ranking if ranks_by_descriptor_call else ())
-    }
-    layouts, specs, first = [""], problem.specs.values(), problem.values[problem.operation.reads[0]]
     algorithms = problem.operation.algorithms
     assert algorithms is not None
-    for layout in (
-        () if problem.operation in (FUSED, FUSED_WITH_Z, BIAS) else policy.layouts
-    ):  # a convolution alone is converted
-        name = layout_of_rank(layout, first.rank)
-        if name and all(spec.vector == 1 for spec in specs):
-            layouts.append(
-                conversion_layout(problem, name)
-            )  # empty again where every operand lies so
     kinds = [algorithm for algorithm in algorithms.kind if algorithm.name != "COUNT"]
-    math_types = allowed_math_types(problem.math_type, first.dtype)
-    for layout, math_type, algorithm in product(dict.fromkeys(layouts), math_types, kinds):
+    dtype = problem.values[problem.operation.reads[0]].dtype
+    math_types = allowed_math_types(problem.math_type, dtype)
+    deterministic = {row.algorithm: row.deterministic for row in ranking}
+    ranks: dict[tuple[Any, MathType, str], int] = {}
+    if ranks_by_descriptor_call:
+        ranks = {(row.algorithm, row.math_type, ""): rank for rank, row in enumerate(ranking)}
+    for layout, math_type, algorithm in product(_layouts(problem, policy), math_types, kinds):
         row = ConvolutionResult(
-            algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout
+            algorithm,
+            math_type,
+            deterministic=deterministic.get(algorithm),
+            layout=layout,
+            heuristic=ranks.get((algorithm, math_type, layout)),
         )
-        row = replace(row, heuristic=places.get((algorithm, math_type, layout)))
-        yield replace(row, why_not=policy.why_not(row, first.dtype))
+        yield replace(row, why_not=policy.why_not(row, dtype))
+
+
+def _layouts(problem: Problem, policy: TuningPolicy) -> list[str]:
+    """Return the layouts to convert operands to: first the empty text, which stands for no conversion."""
+    layouts = [""]
+    # cudnnlite converts the operands of a plain convolution, and not those of a fused one.
+    is_fused = problem.operation in (FUSED, FUSED_WITH_Z, BIAS)
+    has_vectors = any(spec.vector != 1 for spec in problem.specs.values())
+    if is_fused or has_vectors:
+        return layouts
+    rank = problem.values[problem.operation.reads[0]].rank
+    for layout in policy.layouts:
+        name = layout_of_rank(layout, rank)
+        if name:
+            # Empty if every operand has this layout already.
+            layouts.append(conversion_layout(problem, name))
+    return list(dict.fromkeys(layouts))
 
 
 def engines(graph: Graph, problem: Problem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
-    """Yield every engine with the knobs that cuDNN says, with a reason where the policy excludes it before it is tried."""
+    """Yield every engine with the knobs that cuDNN suggests, with the reason if the policy excludes it."""
     dtype = problem.values[problem.operation.reads[0]].dtype
     for row in engine_rows(graph, problem, compiled=policy.search != "heuristics"):
         yield replace(row, why_not=row.why_not or policy.why_not(row, dtype))
 
 
 class _Trial:
-    """Runs each candidate once, over poisoned memory, and measures what it computes."""
+    """Runs each candidate once, over poisoned memory, and measures the errors of its output."""
 
     def __init__(
         self,
@@ -251,67 +320,64 @@ class _Trial:
         stack: ExitStack,
     ) -> None:
         self._handle, self._problem, self._graph, self._stack = handle, problem, graph, stack
-        self._read = {name: operands[name] for name in problem.operation.reads}
-        self._y = operands["out"]
-        self._before = (
-            arrays.copy_of(self._y, handle.stream) if problem.values.get("beta") else None
-        )
+        self._inputs = {name: operands[name] for name in problem.operation.reads}
+        self._out = operands["out"]
+        self._out_before: DeviceArray | None = None
+        if problem.values.get("beta"):
+            self._out_before = arrays.copy_of(self._out, handle.stream)
         self._reference: ConvolutionReference | None = None
         if ConvolutionReference.can_measure(problem):
-            self._reference = ConvolutionReference(problem, self._read, self._before)
+            self._reference = ConvolutionReference(problem, self._inputs, self._out_before)
 
     def run(
-        self,
-        key: Hashable,
-        row: AlgorithmResult,
-        policy: TuningPolicy,
-        limit: int | None,
-        contest: Contest,
+        self, candidate: AlgorithmResult, policy: TuningPolicy, contest: Contest
     ) -> AlgorithmResult:
-        """Return the row with what came of it; a candidate that may be chosen is entered into the contest."""
-        if row.why_not:
-            return row
+        """Return a candidate's row with the result; one that may be chosen is entered into the contest."""
+        if candidate.why_not:
+            return candidate
+        row = candidate
+        limit = _limit_of(policy)
         try:
-            plan = self._stack.enter_context(self._plan(row))
+            plan = self._stack.enter_context(self._make_plan(row))
             row = replace(row, workspace=plan.workspace)
             if limit is not None and plan.workspace > limit:
                 return replace(row, why_not=over_limit(plan.workspace, limit))
             row = self._check(plan, row, policy)
             if not row.why_not:
-                call = partial(plan, *self._read.values(), out=self._y)
-                contest.enter(key, call, self._fingerprint_of(row))
+                call = partial(plan, *self._inputs.values(), out=self._out)
+                contest.enter(candidate, call, self._fingerprint_of(row))
         except (CudnnError, DeviceMemoryError) as error:
             return failed(row, error, contest.memory)
-        except ArgumentError as refused:
+        except ArgumentError as error:
+            # Some operands cannot be converted: an integer output with beta.
             if not row.layout:
                 raise
-            return replace(
-                row, why_not=str(refused)
-            )  # it cannot be converted: an integer output with beta
+            return replace(row, why_not=str(error))
         return row
 
     def _fingerprint_of(self, row: AlgorithmResult) -> Hashable:
-        """Return what two math types of an algorithm have in common where they run the same kernel; None if nothing tells.
+        """Return what two math types of an algorithm have in common if they run the same kernel; None if nothing shows it.
 
-        In float32 the order of a sum shows in its last bits, so in the errors of many values, if
-        they are rounded at all.
+        In float32 the last bits of a sum depend on the order of its terms, and so do the errors of
+        many values, unless no sum is rounded.
         """
-        exact = self._reference is None or not self._reference.is_rounded
-        if exact or self._y.spec.dtype not in (DataType.FLOAT, DataType.DOUBLE):
+        is_exact = self._reference is None or not self._reference.is_rounded
+        if is_exact or self._out.spec.dtype not in (DataType.FLOAT, DataType.DOUBLE):
             return None
         return row.algorithm, row.layout, row.workspace, row.error, row.max_error
 
-    def replayed(self, row: AlgorithmResult) -> Replay | None:
-        """Return what a plan that launches graphs tells after two calls: the first is recorded, then it has another result."""
-        with self._plan(row, replay=True) as plan:
-            for out in (
-                self._y,
-                arrays.empty(self._handle.device, self._handle.stream, self._y.spec),
-            ):
-                plan(*self._read.values(), out=out)
+    def measure_replay(self, row: AlgorithmResult) -> Replay | None:
+        """Return the `replay` of a plan that launches graphs, after two calls.
+
+        The first call is recorded; the second one has another output.
+        """
+        device, stream = self._handle.device, self._handle.stream
+        with self._make_plan(row, replay=True) as plan:
+            plan(*self._inputs.values(), out=self._out)
+            plan(*self._inputs.values(), out=arrays.empty(device, stream, self._out.spec))
             return plan.replay
 
-    def _plan(self, row: AlgorithmResult, *, replay: bool = False) -> ConvolutionPlan:
+    def _make_plan(self, row: AlgorithmResult, *, replay: bool = False) -> ConvolutionPlan:
         graph = self._graph if isinstance(row.algorithm, Engine) else None
         plan = ConvolutionPlan(self._handle, self._problem, row, replay=replay, graph=graph)
         return plan.prepare()
@@ -320,31 +386,33 @@ class _Trial:
         self, plan: ConvolutionPlan, row: AlgorithmResult, policy: TuningPolicy
     ) -> AlgorithmResult:
         """Run a plan over poisoned memory, and return the row with its errors."""
-        device, stream, y = self._handle.device, self._handle.stream, self._y
-        if self._before is None:
-            device.fill(y.ptr, y.nbytes, _POISON, stream)
+        device, stream, out = self._handle.device, self._handle.stream, self._out
+        if self._out_before is None:
+            device.fill(out.ptr, out.nbytes, _POISON, stream)
         else:
-            device.copy_within(y.ptr, self._before.ptr, y.nbytes, stream)
-        plan(*self._read.values(), out=y)
+            device.copy_within(out.ptr, self._out_before.ptr, out.nbytes, stream)
+        plan(*self._inputs.values(), out=out)
         if self._reference is None:
-            inexact = "" if policy.max_error is None else "its error was not measured"
-            return replace(row, why_not=inexact)
-        error, max_error = self._reference.errors_of(y)
-        dtype, math_type = y.spec.dtype, row.math_type
-        wrong = why_wrong(error, dtype, math_type) or why_inexact(error, policy.max_error)
+            if policy.max_error is None:
+                return row
+            return replace(row, why_not="its error was not measured")
+        error, max_error = self._reference.errors_of(out)
+        dtype, math_type = out.spec.dtype, row.math_type
+        why_not = why_wrong(error, dtype, math_type) or why_inexact(error, policy.max_error)
         remark = joined(row.remark, remark_on(error, dtype, math_type))
-        return replace(row, error=error, max_error=max_error, why_not=wrong, remark=remark)
+        return replace(row, error=error, max_error=max_error, why_not=why_not, remark=remark)
 
 
-def _reported(
+def _times_of_find(
     handle: Handle, problem: Problem, operands: Mapping[str, DeviceArray], limit: int | None
 ) -> dict[tuple[Any, MathType], float]:
-    """Return the times that cudnnFind reports, by algorithm and math type; none where it fails."""
+    """Return the times that cudnnFind reports, by algorithm and math type; none if it fails."""
     try:
-        read = {name: operands[name] for name in problem.operation.reads}
+        inputs = {name: operands[name] for name in problem.operation.reads}
         if wants_tensor_cores(problem):
             problem = problem.replace(conv=problem.conv.replace(math_type=MathType.TENSOR_OP))
-        rows = search(handle, problem, read, operands["out"], handle.workspace.limit_for(limit))
+        limit = handle.workspace.limit_for(limit)
+        rows = search(handle, problem, inputs, operands["out"], limit)
     except (CudnnError, DeviceMemoryError):
         return {}
     return {

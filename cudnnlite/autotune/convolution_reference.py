@@ -1,4 +1,4 @@
-"""`ConvolutionReference`: a sample of what a convolution or a gradient of it writes, in float64, to measure errors by."""
+"""`ConvolutionReference`: a sample of a convolution's output, or of a gradient's, in float64, to measure errors by."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from cudnnlite.specs import FilterSpec, TensorSpec
 Array = np.ndarray[Any, Any]
 
 _FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
+# The size of the sample of an image: channels, and positions in each of them.
 _CHANNELS, _POSITIONS = 16, 512
-# Of the gradient of a filter, whose values are sums over everything: channels at either end, and
-# taps.
+# The size of the sample of a filter's gradient, whose values are sums over all images: channels on
+# each side, and taps.
 _PAIRS, _TAPS = 4, 32
-_MOST_FACTORS = 1 << 22  # values gathered for one image and one group
-_ENOUGH = 256  # sums with more bits than float32 has, for results to tell how they were summed
-# of a value, and of the activation's coefficient
+_MAX_FACTORS = 1 << 22  # values that are gathered for one image and one group
+# So many sums must have more bits than float32, so that results show the order of summation.
+_MIN_ROUNDED = 256
+# Functions of the values and of the activation's coefficient.
 _FUNCTIONS: dict[ActivationMode, Callable[[Array, float], Array]] = {
     ActivationMode.IDENTITY: lambda v, c: v,
     ActivationMode.RELU: lambda v, c: np.maximum(v, 0),
@@ -38,12 +40,13 @@ _FUNCTIONS: dict[ActivationMode, Callable[[Array, float], Array]] = {
 
 
 class ConvolutionReference:
-    """Direct sums over the user's data at some places of the output: corners and random ones.
+    """Direct sums over the user's data for some places of the output: corners and random ones.
 
-    Of images the first and the last are looked at, and copied to the host, of a filter's gradient a
-    few output channels. `before` is what the output holds before, needed where beta is not 0.
-    ArgumentError if the operands hold values that are not finite: nothing can be checked with them.
-    `is_rounded`: many of the sums have more bits than float32; small integers have not.
+    The sample is of the first and the last image, which are copied to the host, or of a few output
+    channels of a filter's gradient.  `before` is the output before the call, which is needed if
+    beta is not 0.  ArgumentError if the operands hold values that are not finite: then no error can
+    be measured.  `is_rounded` says whether many of the sums have more bits than float32; sums of
+    small integers have not.
     """
 
     def __init__(
@@ -52,130 +55,178 @@ class ConvolutionReference:
         operands: Mapping[str, DeviceArray],
         before: DeviceArray | None = None,
     ) -> None:
-        (written,) = problem.operation.writes
-        shape, random = problem.values[written].shape, np.random.default_rng(0)
-        if written == "dw":
-            self._parts, channels, most = _some(random, shape[0], _PAIRS), _PAIRS, _TAPS
+        (output,) = problem.operation.writes
+        self._choose_sample(problem, output)
+        if output == "y":
+            sums = self._output_sums(problem, operands)
+        elif output == "dx":
+            sums = self._image_gradient_sums(problem, operands)
         else:
-            w, groups = problem.w.shape, problem.conv.groups
-            terms = (w[1] if written == "y" else w[0] // groups) * prod(
-                w[2:]
-            )  # products that a value is the sum of
-            self._parts, channels = sorted({0, shape[0] - 1}), _CHANNELS
-            most = min(_POSITIONS, max(16, _MOST_FACTORS // terms))
-        self._channels = _some(random, shape[1], channels)
-        self._places = np.unravel_index(_some(random, prod(shape[2:]), most), shape[2:])
-        sums = {"y": self._result, "dx": self._images, "dw": self._filter}[written](
-            problem, operands
-        )
-        with np.errstate(over="ignore"):
-            self.is_rounded = (
-                sum(np.count_nonzero(values != values.astype(np.float32)) for values in sums)
-                >= _ENOUGH
-            )
-        self._expected = [problem.alpha * values for values in sums]
-        if "bias" in operands:
-            bias = _part(operands["bias"], 0).reshape(-1, 1)[self._channels].astype(np.float64)
-            self._expected = [values + bias for values in self._expected]
-        for factor, added in (("beta", before), ("alpha2", operands.get("z"))):
-            if scale := problem.values.get(factor):
-                assert added is not None
-                olds = [self._at(_part(added, part)) for part in self._parts]
-                self._expected = [
-                    values + scale * old for values, old in zip(self._expected, olds, strict=True)
-                ]
-        if activation := problem.values.get("activation"):
-            function = _FUNCTIONS[activation.mode]
-            self._expected = [function(values, activation.coef) for values in self._expected]
+            sums = self._filter_gradient_sums(problem, operands)
+        self.is_rounded = _count_rounded(sums) >= _MIN_ROUNDED
+        self._expected = self._finish(problem, operands, before, sums)
         if not all(np.isfinite(values).all() for values in self._expected):
-            named = ", ".join(problem.operation.reads)
+            names = ", ".join(problem.operation.reads)
             raise ArgumentError(
-                f"{named} or out hold values that are not finite; nothing can be checked with them"
+                f"{names} or out hold values that are not finite; nothing can be checked with them"
             )
+
+    def _choose_sample(self, problem: Problem, output: str) -> None:
+        """Choose the sample: parts of the output's first axis, channels, and places on the spatial axes."""
+        shape = problem.values[output].shape
+        random = np.random.default_rng(0)
+        if output == "dw":
+            max_channels, max_places = _PAIRS, _TAPS
+            self._parts = _sample_indices(random, shape[0], _PAIRS)
+        else:
+            max_channels = _CHANNELS
+            max_places = min(_POSITIONS, max(16, _MAX_FACTORS // _count_products(problem, output)))
+            self._parts = sorted({0, shape[0] - 1})
+        self._channels = _sample_indices(random, shape[1], max_channels)
+        places = _sample_indices(random, prod(shape[2:]), max_places)
+        self._places = np.unravel_index(places, shape[2:])
+
+    def _finish(
+        self,
+        problem: Problem,
+        operands: Mapping[str, DeviceArray],
+        before: DeviceArray | None,
+        sums: list[Array],
+    ) -> list[Array]:
+        """Return what the operation makes of the sums: scaled, with bias, blended, activated."""
+        expected = [problem.alpha * values for values in sums]
+        if "bias" in operands:
+            biases = _copy_part(operands["bias"], 0).reshape(-1, 1)
+            bias = biases[self._channels].astype(np.float64)
+            expected = [values + bias for values in expected]
+        for factor, addend in (("beta", before), ("alpha2", operands.get("z"))):
+            scale = problem.values.get(factor)
+            if scale:
+                assert addend is not None
+                expected = [
+                    values + scale * self._sample(_copy_part(addend, part))
+                    for values, part in zip(expected, self._parts, strict=True)
+                ]
+        activation = problem.values.get("activation")
+        if activation:
+            function = _FUNCTIONS[activation.mode]
+            expected = [function(values, activation.coef) for values in expected]
+        return expected
 
     @staticmethod
     def can_measure(problem: Problem) -> bool:
-        """Tell whether errors mean something: not for integers, which are exact, or saturate."""
+        """Tell whether errors can be measured: not of integers, which are exact, or saturate."""
         return all(spec.dtype in _FLOATS and spec.size > 0 for spec in problem.specs.values())
 
-    def errors_of(self, y: DeviceArray) -> Errors:
+    def errors_of(self, out: DeviceArray) -> Errors:
         """Return the errors of a result."""
-        return relative_errors([self._at(_part(y, part)) for part in self._parts], self._expected)
+        samples = [self._sample(_copy_part(out, part)) for part in self._parts]
+        return relative_errors(samples, self._expected)
 
-    def _at(self, part: Array) -> Array:
+    def _sample(self, part: Array) -> Array:
         """Return the sample of one part of an output, (channels, places), in float64."""
         index = (np.array(self._channels)[:, None], *(axis[None] for axis in self._places))
         values: Array = part[index]
         return values.astype(np.float64)
 
-    def _result(self, problem: Problem, operands: Mapping[str, DeviceArray]) -> list[Array]:
-        """Return sums over channels and taps: where a place of y reads x."""
-        reach = [
-            place[:, None] * stride + np.arange(taps) * dilation - padding
-            for place, (taps, padding, stride, dilation) in zip(
-                self._places, _steps(problem, problem.w), strict=True
-            )
-        ]
-        inside = [
-            np.where(reads < size, reads, -1)
-            for reads, size in zip(reach, problem.x.shape[2:], strict=True)
-        ]
-        filters = {k: _turned(problem, _part(operands["w"], k)).reshape(-1) for k in self._channels}
-        in_group = problem.w.shape[0] // problem.conv.groups
+    def _output_sums(self, problem: Problem, operands: Mapping[str, DeviceArray]) -> list[Array]:
+        """Return sums over channels and taps: a place of y reads pixels of x."""
+        pixels = []
+        for place, size, (taps, padding, stride, dilation) in zip(
+            self._places, problem.x.shape[2:], _steps(problem, problem.w), strict=True
+        ):
+            reads = place[:, None] * stride + np.arange(taps) * dilation - padding
+            pixels.append(np.where(reads < size, reads, -1))
+        filters = {
+            k: _as_correlation(problem, _copy_part(operands["w"], k)).reshape(-1)
+            for k in self._channels
+        }
+        filters_in_group = problem.w.shape[0] // problem.conv.groups
+        channels_in_group = problem.w.shape[1]
         return [
-            _sums(_part(operands["x"], n), inside, filters, in_group, problem.w.shape[1])
+            _sum_products(
+                _copy_part(operands["x"], n), pixels, filters, filters_in_group, channels_in_group
+            )
             for n in self._parts
         ]
 
-    def _images(self, problem: Problem, operands: Mapping[str, DeviceArray]) -> list[Array]:
-        """Return sums over output channels and taps: which places of y read a place of x."""
-        inside = []
+    def _image_gradient_sums(
+        self, problem: Problem, operands: Mapping[str, DeviceArray]
+    ) -> list[Array]:
+        """Return sums over output channels and taps: a place of dx was read by places of y."""
+        readers = []
         for place, size, (taps, padding, stride, dilation) in zip(
             self._places, problem.dy.shape[2:], _steps(problem, problem.w), strict=True
         ):
             from_start = place[:, None] + padding - np.arange(taps) * dilation
-            inside.append(
-                np.where(
-                    (from_start % stride == 0) & (from_start < size * stride),
-                    from_start // stride,
-                    -1,
-                )
-            )
-        w = _turned(problem, operands["w"].numpy())
-        in_group, outer = w.shape[1], w.shape[0] // problem.conv.groups
-        filters = {
-            c: w[c // in_group * outer :][:outer, c % in_group].reshape(-1) for c in self._channels
-        }
+            is_read = (from_start % stride == 0) & (from_start < size * stride)
+            readers.append(np.where(is_read, from_start // stride, -1))
+        w = _as_correlation(problem, operands["w"].numpy())
+        channels_in_group = w.shape[1]
+        filters_in_group = w.shape[0] // problem.conv.groups
+        filters = {}
+        for c in self._channels:
+            group, channel = divmod(c, channels_in_group)
+            filters_of_group = w[group * filters_in_group :][:filters_in_group]
+            filters[c] = filters_of_group[:, channel].reshape(-1)
         return [
-            _sums(_part(operands["dy"], n), inside, filters, in_group, outer) for n in self._parts
+            _sum_products(
+                _copy_part(operands["dy"], n), readers, filters, channels_in_group, filters_in_group
+            )
+            for n in self._parts
         ]
 
-    def _filter(self, problem: Problem, operands: Mapping[str, DeviceArray]) -> list[Array]:
-        """Return sums over all images and places of y: the pixels that each of them reads by a tap."""
-        steps, sizes = _steps(problem, problem.dw), problem.x.shape[2:]
-        outer, in_group = problem.dw.shape[0] // problem.conv.groups, problem.dw.shape[1]
-        sums = np.zeros((len(self._parts), len(self._channels), len(self._places[0])))
+    def _filter_gradient_sums(
+        self, problem: Problem, operands: Mapping[str, DeviceArray]
+    ) -> list[Array]:
+        """Return sums over all images and all places of y: by a tap each of them reads one pixel."""
+        filters_in_group = problem.dw.shape[0] // problem.conv.groups
+        channels_in_group = problem.dw.shape[1]
+        readings = [_reading_of_tap(problem, taps) for taps in zip(*self._places, strict=True)]
+        sums = np.zeros((len(self._parts), len(self._channels), len(readings)))
         for n in range(problem.x.shape[0]):
-            x, dy = (_part(operands[name], n) for name in ("x", "dy"))
-            for number, taps in enumerate(zip(*self._places, strict=True)):
-                places, pixels = [], []
-                for tap, size, out, (count, padding, stride, dilation) in zip(
-                    taps, sizes, dy.shape[1:], steps, strict=True
-                ):
-                    at = (
-                        count - 1 - tap if problem.conv.mode == ConvolutionMode.CONVOLUTION else tap
-                    )
-                    reads = np.arange(out) * stride + at * dilation - padding
-                    places.append(np.flatnonzero((reads >= 0) & (reads < size)))
-                    pixels.append(reads[places[-1]])
+            x, dy = _copy_part(operands["x"], n), _copy_part(operands["dy"], n)
+            for tap, (places, pixels) in enumerate(readings):
                 for part, k in enumerate(self._parts):
-                    outers = dy[k][np.ix_(*places)].astype(np.float64)
+                    gradient = dy[k][places].astype(np.float64).reshape(-1)
+                    first_channel = k // filters_in_group * channels_in_group
                     for channel, c in enumerate(self._channels):
-                        inner = x[k // outer * in_group + c][np.ix_(*pixels)].astype(np.float64)
-                        sums[part, channel, number] += np.einsum(
-                            "i,i", outers.reshape(-1), inner.reshape(-1)
-                        )
+                        image = x[first_channel + c][pixels].astype(np.float64).reshape(-1)
+                        sums[part, channel, tap] += np.einsum("i,i", gradient, image)
         return list(sums)
+
+
+def _count_products(problem: Problem, output: str) -> int:
+    """Return the number of products in a sum of y or dx."""
+    w = problem.w.shape
+    channels = w[1] if output == "y" else w[0] // problem.conv.groups
+    return int(channels * prod(w[2:]))
+
+
+def _count_rounded(sums: list[Array]) -> int:
+    """Return the number of sums that have more bits than float32."""
+    with np.errstate(over="ignore"):
+        return sum(int(np.sum(values != values.astype(np.float32))) for values in sums)
+
+
+def _reading_of_tap(problem: Problem, tap: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return the places of y that read inside of x by a tap of the filter, and the pixels of x, as indices."""
+    places, pixels = [], []
+    for tap_index, size, out_size, (taps, padding, stride, dilation) in zip(
+        tap,
+        problem.x.shape[2:],
+        problem.dy.shape[2:],
+        _steps(problem, problem.dw),
+        strict=True,
+    ):
+        offset = tap_index
+        if problem.conv.mode == ConvolutionMode.CONVOLUTION:
+            offset = taps - 1 - tap_index
+        reads = np.arange(out_size) * stride + offset * dilation - padding
+        inside = np.flatnonzero((reads >= 0) & (reads < size))
+        places.append(inside)
+        pixels.append(reads[inside])
+    return np.ix_(*places), np.ix_(*pixels)
 
 
 def _steps(problem: Problem, w: FilterSpec) -> list[tuple[int, int, int, int]]:
@@ -183,58 +234,65 @@ def _steps(problem: Problem, w: FilterSpec) -> list[tuple[int, int, int, int]]:
     return list(zip(w.shape[2:], *problem.conv.steps(w.rank - 2), strict=True))
 
 
-def _turned(problem: Problem, w: Array) -> Array:
-    """Return filters in float64 as they meet the image, taps last."""
+def _as_correlation(problem: Problem, w: Array) -> Array:
+    """Return filters in float64 as a cross-correlation uses them; the spatial axes are the last ones."""
     rank = problem.values[problem.operation.reads[0]].rank - 2
-    turned = problem.conv.mode == ConvolutionMode.CONVOLUTION
-    values: Array = np.flip(w, tuple(range(-rank, 0))) if turned else w
-    return values.astype(np.float64)
+    if problem.conv.mode == ConvolutionMode.CONVOLUTION:
+        w = np.flip(w, tuple(range(-rank, 0)))
+    return w.astype(np.float64)
 
 
-def _sums(
-    image: Array, inside: list[Array], filters: Mapping[int, Array], in_group: int, channels: int
+def _sum_products(
+    image: Array,
+    pixels: list[Array],
+    filters: Mapping[int, Array],
+    filters_in_group: int,
+    channels_in_group: int,
 ) -> Array:
-    """Return, for each filter and place, the sum of products with what the place reads of an image.
+    """Return, for each filter and place, the sum of its products with the pixels that the place reads.
 
-    `inside` has what each place reads along an axis, (places, taps), negative where there is
-    nothing; each `in_group` filters read `channels` channels of their own.
+    `pixels` has the indices that each place reads on an axis, (places, taps); a negative index
+    reads nothing.  `filters` are flat, by their numbers; those of a group read the channels of the
+    group.
     """
-    count, rank = len(inside[0]), len(inside)
-    axes = [
-        reads.reshape(count, *(-1 if other == axis else 1 for other in range(rank)))
-        for axis, reads in enumerate(inside)
-    ]
-    there = np.logical_and.reduce(np.broadcast_arrays(*(reads >= 0 for reads in axes)))
-    index: Any = (slice(None), *(np.maximum(reads, 0) for reads in axes))
-    windows: dict[int, Array] = {}
+    count, rank = len(pixels[0]), len(pixels)
+    axes = []
+    for axis, indices in enumerate(pixels):
+        sizes = [1] * rank
+        sizes[axis] = -1
+        axes.append(indices.reshape(count, *sizes))
+    is_inside = np.logical_and.reduce(np.broadcast_arrays(*(indices >= 0 for indices in axes)))
+    index: Any = (slice(None), *(np.maximum(indices, 0) for indices in axes))
+    last_group = -1
+    windows: Array = np.empty(0)
     sums = []
     for number, values in filters.items():
-        group = number // in_group
-        if group not in windows:
-            gathered = image[group * channels : (group + 1) * channels][index].astype(np.float64)
-            gathered[:, ~there] = 0
-            windows = {
-                group: np.moveaxis(gathered, 1, 0).reshape(count, -1)
-            }  # filters come group by group
-        # a product for each place: of the whole matrix BLAS makes threads, which go on spinning
-        # while calls are timed
-        sums.append(np.matmul(windows[group][:, None, :], values.reshape(-1, 1))[:, 0, 0])
+        group = number // filters_in_group
+        if group != last_group:  # filters are in the order of their groups
+            last_group = group
+            channels = slice(group * channels_in_group, (group + 1) * channels_in_group)
+            gathered = image[channels][index].astype(np.float64)
+            gathered[:, ~is_inside] = 0
+            windows = np.moveaxis(gathered, 1, 0).reshape(count, -1)
+        # One product for each place: for the whole matrix BLAS starts threads, which go on spinning
+        # while calls are timed.
+        sums.append(np.matmul(windows[:, None, :], values.reshape(-1, 1))[:, 0, 0])
     return np.array(sums)
 
 
-def _some(random: np.random.Generator, size: int, most: int) -> list[int]:
-    """Return the first and the last index of an axis, and others at random, in order."""
-    if size <= most:
+def _sample_indices(random: np.random.Generator, size: int, count: int) -> list[int]:
+    """Return the first and the last index of an axis, and random ones between, in order."""
+    if size <= count:
         return list(range(size))
-    return sorted({0, size - 1, *random.choice(size, most - 2, replace=False).tolist()})
+    return sorted({0, size - 1, *random.choice(size, count - 2, replace=False).tolist()})
 
 
-def _part(array: DeviceArray, index: int) -> Array:
+def _copy_part(array: DeviceArray, index: int) -> Array:
     """Copy one image, or one filter, to the host; without the first axis."""
     spec = array.spec
     if not spec.shape[0]:
         raise ArgumentError(f"{spec} is empty; there is nothing to sample")
-    one = TensorSpec((1, *spec.shape[1:]), spec.dtype, strides=spec.strides)
+    part = TensorSpec((1, *spec.shape[1:]), spec.dtype, strides=spec.strides)
     offset = index * spec.strides[0] * array.dtype.itemsize
-    values: Array = arrays.part_of(array, one, offset).numpy()[0]
+    values: Array = arrays.part_of(array, part, offset).numpy()[0]
     return values

@@ -1,4 +1,4 @@
-"""The search over engines' knobs: from what cuDNN's heuristics name, the fastest first, to what differs in one knob."""
+"""The search over engines' knobs: from the settings that cuDNN's heuristics name to those that differ in one knob."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -24,49 +24,50 @@ from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.timing import Stopwatch
 from cudnnlite.search.timing_policy import TimingPolicy
 
-FINALISTS = (
-    4  # the fastest that were found are timed thoroughly, and checked, among all other candidates
-)
-_MAY_WIN = 1.5  # an engine whose best takes so many times the best of all is left alone
-_Entry = tuple[float, str, Engine]  # milliseconds, what settles ties, the setting
+# So many of the fastest settings are checked, and timed thoroughly among all other candidates.
+FINALISTS = 4
+# An engine is left alone if its fastest setting takes more than so many times the fastest of all.
+_MAY_WIN = 1.5
+_Entry = tuple[float, str, Engine]  # milliseconds, a text that orders equal ones, the setting
 _QUICK = TimingPolicy(rounds=3, further_rounds=0, sample_ms=0.2)
 
 
-class Climbed(NamedTuple):
+class KnobSearchResult(NamedTuple):
     """What a search over knobs found.
 
     Attributes
     ----------
     rows : list of AlgorithmResult
-        The fastest settings that were not known before.
-    tried, ran : int
+        The fastest settings that are new.
+    trials, runs : int
         How many settings were tried, and how many of them cuDNN runs.
     seconds : float
-        What it took.
+        The time of the search.
     """
 
     rows: list[AlgorithmResult]
-    tried: int
-    ran: int
+    trials: int
+    runs: int
     seconds: float
 
     def __str__(self) -> str:
-        return f"of {self.tried:,} settings of knobs tried in {self.seconds:.1f} s {self.ran:,} ran"
+        trials = f"{self.trials:,} settings of knobs tried in {self.seconds:.1f} s"
+        return f"of {trials} {self.runs:,} ran"
 
 
-def climb(
+def search_knobs(
     graph: Graph,
     problem: Problem,
     operands: Mapping[str, DeviceArray],
     engines: Iterable[Engine],
     policy: TuningPolicy,
     progress: bool = False,
-) -> Climbed:
+) -> KnobSearchResult:
     """Search for faster settings for the seconds that the policy gives.
 
-    In turn for each engine that may still win, what differs in one knob from its fastest setting
-    that was not looked around yet is tried, so that a setting whose neighbours are all slower is
-    left for the second fastest.
+    The engines that may still win take turns.  In its turn an engine's fastest setting whose
+    neighbours were not tried yet is taken, and these are tried: the settings that differ in one
+    knob.  So if all neighbours of the fastest setting are slower, the second fastest is next.
 
     Parameters
     ----------
@@ -77,52 +78,71 @@ def climb(
     operands : mapping
         By the operation's names; what is written is overwritten.
     engines : iterable of Engine
-        Where to begin.
+        The settings to begin with.
     policy : TuningPolicy
-        Its `search_seconds`; and what it excludes is not tried.
+        Its `search_seconds`; settings that it excludes are not tried.
     progress : bool
         Whether a bar on stderr shows the seconds.
     """
-    begin, order = time.perf_counter(), random.Random(0)
+    begin = time.perf_counter()
+    seeds = set(engines)
     with ExitStack() as stack:
         trials = _Trials(graph, problem, operands, policy, stack)
-        tell = stack.enter_context(counting_seconds(progress, policy.search_seconds))
-        known, heaps = (
-            set(engines),
-            defaultdict[int, list[_Entry]](list),
-        )  # by the engine's number, the fastest first
+        report = stack.enter_context(counting_seconds(progress, policy.search_seconds))
 
-        def enter(engine: Engine) -> None:
-            if (ms := trials.time(engine)) is not None:
-                heapq.heappush(heaps[engine.index], (ms, str(engine), engine))
+        def is_time_up() -> bool:
+            return report(time.perf_counter() - begin, trials.runs)
 
-        for engine in sorted(known, key=str):
-            if tell(time.perf_counter() - begin, trials.ran):
-                break
-            enter(engine)
-        while heaps and not tell(time.perf_counter() - begin, trials.ran):
-            most = _MAY_WIN * min(heap[0][0] for heap in heaps.values())
-            for index in [index for index, heap in heaps.items() if heap[0][0] <= most]:
-                _, _, engine = heapq.heappop(heaps[index])
-                around = [
-                    other
-                    for other in neighbours(engine, trials.knobs(index))
-                    if other not in trials.rows
-                ]
-                order.shuffle(around)
-                for other in around:
-                    if tell(time.perf_counter() - begin, trials.ran):
-                        break
-                    enter(other)
-                if not heaps[index]:
-                    del heaps[index]
-        found = [row for each, row in trials.rows.items() if row and each not in known]
-        found.sort(key=lambda row: row.time_ms or 0.0)
-        tried = len(trials.rows)
+        _Climb(trials, is_time_up).run(seeds)
+        rows = [row for engine, row in trials.rows.items() if row and engine not in seeds]
+    rows.sort(key=lambda row: row.time_ms or 0.0)
     finalists = [
-        replace(row, time_ms=None, remark="found by its knobs") for row in found[:FINALISTS]
+        replace(row, time_ms=None, remark="found by its knobs") for row in rows[:FINALISTS]
     ]
-    return Climbed(finalists, tried, trials.ran, time.perf_counter() - begin)
+    return KnobSearchResult(finalists, len(trials.rows), trials.runs, time.perf_counter() - begin)
+
+
+class _Climb:
+    """Goes from settings that ran to their neighbours, the fastest first, until the time is up."""
+
+    def __init__(self, trials: _Trials, is_time_up: Callable[[], bool]) -> None:
+        self._trials = trials
+        self._is_time_up = is_time_up
+        self._random = random.Random(0)
+        # Settings whose neighbours were not tried yet, by the engine's number.
+        self._heaps: defaultdict[int, list[_Entry]] = defaultdict(list)
+
+    def run(self, seeds: Iterable[Engine]) -> None:
+        """Try settings, and then all that can be reached from them."""
+        self._try_all(sorted(seeds, key=str))
+        while self._heaps and not self._is_time_up():
+            for index in self._engines_that_may_win():
+                self._try_neighbours(index)
+
+    def _engines_that_may_win(self) -> list[int]:
+        cutoff_ms = _MAY_WIN * min(heap[0][0] for heap in self._heaps.values())
+        return [index for index, heap in self._heaps.items() if heap[0][0] <= cutoff_ms]
+
+    def _try_neighbours(self, index: int) -> None:
+        """Try the neighbours of an engine's fastest setting."""
+        _, _, fastest = heapq.heappop(self._heaps[index])
+        settings = [
+            engine
+            for engine in neighbours(fastest, self._trials.knobs(index))
+            if engine not in self._trials.rows
+        ]
+        self._random.shuffle(settings)
+        self._try_all(settings)
+        if not self._heaps[index]:
+            del self._heaps[index]
+
+    def _try_all(self, settings: Iterable[Engine]) -> None:
+        for engine in settings:
+            if self._is_time_up():
+                return
+            ms = self._trials.time(engine)
+            if ms is not None:
+                heapq.heappush(self._heaps[engine.index], (ms, str(engine), engine))
 
 
 class _Trials:
@@ -142,36 +162,41 @@ class _Trials:
         self._knobs: dict[int, Any] = {}
         self._stopwatch = Stopwatch(handle.device, handle.stream, _QUICK, flush_l2=policy.flush_l2)
         stack.callback(self._stopwatch.close)
-        self.rows: dict[Engine, AlgorithmResult | None] = {}  # None: it does not run, or may not
-        self.ran = 0
+        # None for a setting that does not run, or is excluded.
+        self.rows: dict[Engine, AlgorithmResult | None] = {}
+        self.runs = 0
 
     def knobs(self, index: int) -> Any:
         """Return an engine's knobs."""
         if index not in self._knobs:
             self._knobs[index] = ()
-            with suppress(CudnnError):  # this engine tells none
+            with suppress(CudnnError):  # cuDNN does not list the knobs of this engine
                 self._knobs[index] = knobs_of(self._graph, index)
         return self._knobs[index]
 
     def time(self, engine: Engine) -> float | None:
-        """Return the milliseconds of a setting on the device; None where it does not run, or may not."""
+        """Return the milliseconds of a setting on the device; None if it does not run, or is excluded."""
         row = None
         with ExitStack() as stack, suppress(CudnnError, DeviceMemoryError):
-            row = self._row(engine, stack)
+            row = self._run(engine, stack)
         self.rows[engine] = row
-        self.ran += row is not None
-        return None if row is None else row.time_ms
+        if row is None:
+            return None
+        self.runs += 1
+        return row.time_ms
 
-    def _row(self, engine: Engine, stack: ExitStack) -> AlgorithmResult | None:
+    def _run(self, engine: Engine, stack: ExitStack) -> AlgorithmResult | None:
+        """Return the row of a setting, with its time; None if it is excluded."""
         problem, policy, handle = self._problem, self._policy, self._handle
         configuration = configure(self._graph, engine, stack)
-        row, first = row_of(configuration, problem), problem.values[problem.operation.reads[0]]
-        if excluded(configuration, problem) or policy.why_not(row, first.dtype):
+        row = row_of(configuration, problem)
+        dtype = problem.values[problem.operation.reads[0]].dtype
+        if excluded(configuration, problem) or policy.why_not(row, dtype):
             return None
         plan = ExecutionPlan(self._graph, configuration, stack)
         if policy.workspace_limit is not None and plan.workspace > int(policy.workspace_limit):
             return None
-        stack.callback(handle.stream.sync)  # before the plan goes
+        stack.callback(handle.stream.sync)  # before the plan is destroyed
         plan.replace(
             workSpace=handle.workspace.reserve(plan.workspace, handle.stream), **self._addresses
         )
