@@ -1,4 +1,4 @@
-"""`Finding`: one thing that was looked at, what was found, and what to do about it."""
+"""`Finding`: the result of one check: what was found, how serious it is, and what to do."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 
 class Verdict(enum.IntEnum):
-    """How bad it is; the worse, the greater."""
+    """How serious a finding is; a greater value is worse."""
 
-    OK = 0  # as it should be
-    NOTE = 1  # changes nothing that was asked for, or was asked for
-    WARNING = 2  # works now, and may surprise later: slowly, with other numbers, or beside another library
-    BROKEN = 3  # keeps cudnnlite from doing what this environment asks of it
+    OK = 0  # Nothing is wrong.
+    NOTE = 1  # Changes nothing that the user asked for, or is what the user asked for.
+    # Works now, but may later be slow, give other numbers, or conflict with another library.
+    WARNING = 2
+    BROKEN = 3  # Keeps cudnnlite from doing what this environment asks of it.
 
     @property
     def word(self) -> str:
@@ -27,36 +28,54 @@ OK, NOTE, WARNING, BROKEN = Verdict
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check.
 
-    check: str  # what was looked at, as a name that stays: 'library.loaded'; the part before the dot is the area
+    Attributes
+    ----------
+    check : str
+        A stable name of the check, such as 'library.loaded'; the part before the dot is the area.
+    verdict : Verdict
+        How serious it is.
+    text : str
+        What was found.
+    fix : str
+        What to do about it, in one line. Every WARNING and BROKEN finding has a fix.
+    lines : tuple of str
+        Details that need a line each, such as paths.
+    facts : mapping
+        The same for programs, as values that JSON can hold.
+    """
+
+    check: str
     verdict: Verdict
-    text: str  # what was found
-    fix: str = ""  # what to do about it, in one line; every WARNING and everything BROKEN has one
-    lines: tuple[str, ...] = ()  # what belongs to the text and is many: paths
-    facts: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # the same for programs, as JSON can hold it
+    text: str
+    fix: str = ""
+    lines: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.verdict >= Verdict.WARNING and not self.fix:
             raise ValueError(f"{self.check}: a problem without a fix: {self.text}")
 
     def to_plain(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
-        columns = {
+        """Return the finding as values that JSON can hold."""
+        return {
             "check": self.check,
             "status": self.verdict.word,
             "text": self.text,
             "fix": self.fix,
+            "lines": list(self.lines),
+            "facts": dict(self.facts),
         }
-        return {**columns, "lines": list(self.lines), "facts": dict(self.facts)}
 
 
-def first(
-    check: str, facts: Mapping[str, Any], *rules: tuple[object, Verdict, str, str]
+def finding_of(
+    check: str,
+    facts: Mapping[str, Any],
+    verdict: Verdict,
+    message: str,
+    fix: str = "",
 ) -> Finding:
-    """Return what the first rule says that applies: whether it does, how bad that is, what was found, what to do."""
-    verdict, text, fix = next(rule[1:] for rule in rules if rule[0])
-    text, *lines = map(str.strip, text.splitlines())
+    """Return a finding whose `text` is the first line of a message; the others are its `lines`."""
+    text, *lines = [line.strip() for line in message.splitlines()]
     return Finding(check, verdict, text, fix, tuple(lines), facts)

@@ -1,7 +1,7 @@
-"""What can only be learnt by trying it, done in a process of its own, because it may end that process.
+"""The probe: a process of its own that does what may crash.
 
-`run_probe` starts `main` there, which writes a line of JSON before and after each step: import the
-packages, load libcudnn, ask CUDA, convolve.
+`run_probe` starts `main` there.  It imports packages, loads libcudnn, queries CUDA and convolves,
+and writes a line of JSON before and after each step.
 
 C function: `cudnnGetMaxDeviceVersion`.
 """
@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library, mapped_cudnn_files
@@ -24,152 +24,202 @@ from cudnnlite.autotune.cache import CACHE_VARIABLE, IN_MEMORY
 from cudnnlite.devices.cuda_facts import cuda_state
 from cudnnlite.texts import SIGNALS
 
-_INTERESTING = ("libcudnn", "libcublas", "libnvrtc")
+_LIBRARIES = ("libcudnn", "libcublas", "libnvrtc")  # whose mapped files are listed
 
 
 class Probe(NamedTuple):
-    """What the probe found: its steps, how it ended ('was killed by SIGSEGV'; empty if it was done), and during which step."""
+    """What the probe wrote, and how its process ended.
+
+    Attributes
+    ----------
+    steps : dict
+        The results of the steps that were completed, by name.
+    end : str
+        How the process ended, such as 'was killed by SIGSEGV'; empty if it completed all steps.
+    during : str
+        The step in which it ended; empty if it completed all steps.
+    """
 
     steps: dict[str, dict[str, Any]]
     end: str = ""
     during: str = ""
 
     def step(self, name: str) -> dict[str, Any]:
-        """Return what a step found; an 'error' if it was not done, and whether the process 'crashed' in it."""
+        """Return the result of a step.
+
+        Of a step that was not completed it has an 'error', and whether the process 'crashed' in it.
+        """
         if name in self.steps:
             return self.steps[name]
-        happened = (
-            f"the process that tried it {self.end}" if name == self.during else "it was not tried"
-        )
-        if self.end and name != self.during:
-            happened += f": the process {self.end}" + (
-                f" before, during '{self.during}'" if self.during else ""
-            )
         return {
             "error": "ProbeError",
-            "message": happened,
+            "message": self._why_not_completed(name),
             "crashed": name == self.during,
             "mapped": [],
         }
+
+    def _why_not_completed(self, name: str) -> str:
+        if name == self.during:
+            return f"the process that tried it {self.end}"
+        if not self.end:
+            return "it was not tried"
+        message = f"it was not tried: the process {self.end}"
+        if self.during:
+            message += f" before, during '{self.during}'"
+        return message
 
 
 def run_probe(device: str, packages: tuple[str, ...] = (), seconds: float = 180.0) -> Probe:
     """Start the probe, and wait for its end; for `device` and `packages` see `main`.
 
-    The first use of a GPU can take a minute, where kernels are compiled for it.
+    The first use of a GPU can take a minute, if kernels are compiled for it.
     """
-    # files, not pipes: what the packages start may keep a pipe open
-    with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as errors:
-        paths = [
-            path for path in sys.path if isinstance(path, str)
-        ]  # the same packages, wherever it is started
-        call = f"import sys; sys.path[:] = {paths}; from {__name__} import main; main{file.fileno(), device, packages}"
-        null, kept, environment = (
-            subprocess.DEVNULL,
-            [file.fileno()],
-            os.environ | {CACHE_VARIABLE: IN_MEMORY},
-        )
-        command = [sys.executable, "-c", call]
-        process = subprocess.Popen(
-            command, env=environment, pass_fds=kept, stdin=null, stdout=null, stderr=errors
-        )
+    # Files, not pipes: a process that a package starts may keep a pipe open.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = _start_probe(output, errors, device, packages)
         try:
-            code, end = process.wait(seconds), ""
-            errors.seek(0)
-            if code < 0:
-                end = f"was killed by {SIGNALS.get(-code, f'signal {-code}')}"
-            elif code:
-                last = errors.read().decode(errors="replace").strip().splitlines()[-1:]
-                end = f"ended with {code}" + (f" ({last[0]})" if last else "")
+            end = _end_of_process(process.wait(seconds), errors)
         except subprocess.TimeoutExpired:
             end = f"had not ended after {seconds:.0f} s"
         finally:
             process.kill()
-            with suppress(
-                subprocess.TimeoutExpired
-            ):  # nothing ends what hangs in a driver: it is left behind
+            # No signal ends a process that hangs in a driver: it is left behind.
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(5)
-        file.seek(0)
-        return read_probe(file.read(), end)
+        output.seek(0)
+        return read_probe(output.read(), end)
 
 
-def read_probe(written: bytes, end: str) -> Probe:
-    """Return what the lines say that a probe has written."""
-    steps, during = dict[str, dict[str, Any]](), "start"
-    for line in written.splitlines():
-        with suppress(ValueError):  # cut off
+def _start_probe(
+    output: IO[bytes],
+    errors: IO[bytes],
+    device: str,
+    packages: tuple[str, ...],
+) -> subprocess.Popen[bytes]:
+    # With this path the probe finds the same packages, whatever folder it is started in.
+    paths = [path for path in sys.path if isinstance(path, str)]
+    descriptor = output.fileno()
+    code = (
+        f"import sys; sys.path[:] = {paths}; "
+        f"from {__name__} import main; main{descriptor, device, packages}"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | {CACHE_VARIABLE: IN_MEMORY},
+        pass_fds=[descriptor],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+    )
+
+
+def _end_of_process(code: int, errors: IO[bytes]) -> str:
+    """Return how a process ended, in words; empty if it succeeded."""
+    if code == 0:
+        return ""
+    if code < 0:
+        return f"was killed by {SIGNALS.get(-code, f'signal {-code}')}"
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    if not lines:
+        return f"ended with {code}"
+    return f"ended with {code} ({lines[-1]})"
+
+
+def read_probe(content: bytes, end: str) -> Probe:
+    """Return the probe that wrote these lines, and ended like this."""
+    steps: dict[str, dict[str, Any]] = {}
+    during = "start"
+    for line in content.splitlines():
+        with suppress(ValueError):  # The last line may be cut off.
             record = json.loads(line)
             name = record.pop("step")
             if record:
-                steps[name], during = record, "the end"
+                steps[name] = record
+                during = "the end"
             else:
                 during = name
     return Probe(steps, end, during if end else "")
 
 
 def main(descriptor: int, device: str, packages: Iterable[str]) -> None:
-    """Do the steps, and write what they find to an open file: what libraries print must not come between.
+    """Run the steps, and write their results to a file that is open already.
 
-    `device` is where to convolve; 'auto' is CUDA if this process sees a GPU, the emulated one if
-    not; nowhere with 'none', and where it cannot work.  `packages` are imported first.
+    It is not stdout, because libraries may print there.
+
+    Parameters
+    ----------
+    descriptor : int
+        The file.
+    device : str
+        Where to convolve. 'auto' is CUDA if this process sees a GPU, otherwise the emulated device.
+        Nothing is convolved with 'none', nor on CUDA without a GPU.
+    packages : iterable of str
+        The packages to import first.
     """
-    with open(descriptor, "w", encoding="utf-8", closefd=False) as out:
+    with open(descriptor, "w", encoding="utf-8", closefd=False) as output:
         for package in packages:
-            _step(out, f"import {package}", import_module, package)
-        library = _step(out, "library", load)
-        devices = _step(out, "cuda", lambda: cuda_state()._asdict()).get("devices")
+            _run_step(output, f"import {package}", import_module, package)
+        library = _run_step(output, "library", load)
+        gpus = _run_step(output, "cuda", lambda: cuda_state()._asdict()).get("devices")
         if device.lower() == "auto":
-            device = "cuda" if devices else "emulated"
-        hopeless = "error" in library or (device.lower().startswith("cuda") and not devices)
-        if not hopeless and device != "none":
-            _step(out, "trial", convolve, device)
+            device = "cuda" if gpus else "emulated"
+        lacks_gpu = device.lower().startswith("cuda") and not gpus
+        if "error" not in library and not lacks_gpu and device != "none":
+            _run_step(output, "trial", convolve, device)
 
 
-def _step(out: Any, name: str, work: Callable[..., Any], *arguments: str) -> dict[str, Any]:
-    print(json.dumps({"step": name}), file=out, flush=True)
+def _run_step(
+    output: IO[str],
+    name: str,
+    work: Callable[..., Any],
+    *arguments: str,
+) -> dict[str, Any]:
+    print(json.dumps({"step": name}), file=output, flush=True)
     try:
-        result = work(*arguments)
-        found = result if isinstance(result, dict) else {}
+        value = work(*arguments)
+        result = value if isinstance(value, dict) else {}
     except Exception as error:
-        found = {"error": type(error).__name__, "message": str(error)}
-    print(
-        json.dumps({"step": name, "mapped": mapped_cudnn_files(_INTERESTING), **found}),
-        file=out,
-        flush=True,
-    )
-    return found
+        result = {"error": type(error).__name__, "message": str(error)}
+    record = {"step": name, "mapped": mapped_cudnn_files(_LIBRARIES), **result}
+    print(json.dumps(record), file=output, flush=True)
+    return result
 
 
 def load() -> dict[str, Any]:
-    """Load libcudnn, and return what it says of itself."""
-    api = CudnnApi(library := load_library())
-    newest = int(api.cudnnGetMaxDeviceVersion()) if api.has("cudnnGetMaxDeviceVersion") else 0
-    facts = {
+    """Load libcudnn, and return its path and versions."""
+    library = load_library()
+    api = CudnnApi(library)
+    newest_gpu = 0
+    if api.has("cudnnGetMaxDeviceVersion"):
+        newest_gpu = int(api.cudnnGetMaxDeviceVersion())
+    return {
         "path": library.path,
         "how": library.how,
         "version": library.version_text,
         "number": library.version,
+        "cudart": library.cudart_version,
+        "newest_gpu": newest_gpu,
     }
-    return {**facts, "cudart": library.cudart_version, "newest_gpu": newest}
 
 
 def convolve(name: str) -> dict[str, Any]:
-    """Convolve ones with ones: 18 at each place; nearly so, where the algorithm is Winograd's or FFT."""
+    """Convolve ones with ones, and return whether each result is 18.
+
+    The algorithms Winograd and FFT give numbers near 18.
+    """
     import numpy as np
 
     import cudnnlite as dnn
 
     with dnn.Handle(name) as handle:
-        x, w = (
-            handle.array(np.ones((1, 2, 5, 5), np.float32)),
-            handle.array(np.ones((3, 2, 3, 3), np.float32)),
-        )
+        x = handle.array(np.ones((1, 2, 5, 5), np.float32))
+        w = handle.array(np.ones((3, 2, 3, 3), np.float32))
         y = dnn.convolution_forward(handle, x, w).numpy()
         free, total = handle.device.memory_info()
-        right = y.shape == (1, 3, 3, 3) and bool((abs(y - 18) < 0.1).all())
         return {
             "device": f"{handle.device.kind}:{handle.device.index}",
-            "right": right,
+            "right": y.shape == (1, 3, 3, 3) and bool((abs(y - 18) < 0.1).all()),
             "free": free,
             "total": total,
         }

@@ -24,7 +24,7 @@ from cudnnlite.autotune.cache import CACHE_VARIABLE
 from cudnnlite.cli.app import app
 from cudnnlite.devices import cuda_facts
 from cudnnlite.devices.choice import DEVICE_VARIABLE
-from cudnnlite.doctor import Verdict, environment, libraries, probe
+from cudnnlite.doctor import Verdict, cuda, libraries, library_checks, probe, tuning_cache
 from cudnnlite.doctor.probe import Probe, read_probe, run_probe
 
 HERE = Path(load_library().path).resolve()
@@ -317,7 +317,7 @@ def cache(tmp_path, monkeypatch):
 
 def cache_findings(cudnn=92800, devices=()):
     found = probed(library={"number": cudnn}, cuda={"devices": devices})
-    return {finding.check: finding for finding in environment.judge_cache(found)}
+    return {finding.check: finding for finding in tuning_cache.judge_cache(found)}
 
 
 def test_a_cache_is_read_and_left_as_it_is(cache):
@@ -510,8 +510,8 @@ def test_a_driver_that_crashes_is_broken(quick):
     [
         (probe, "run_probe"),
         (libraries, "all_places"),
-        (libraries, "judge"),
-        (environment, "judge_cuda"),
+        (library_checks, "judge"),
+        (cuda, "judge_cuda"),
     ],
     ids=lambda pair: pair[1],
 )

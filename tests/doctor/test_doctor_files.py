@@ -110,7 +110,7 @@ def test_a_copy_is_described_and_one_that_is_found_twice_is_one(tmp_path):
     (copy,) = find_copies([(how, str(folder)) for how, folder in places])
     assert (copy.path, copy.version, str(copy)) == (str(path), "9.10.2", "9.10.2")
     assert copy.parts == {"adv": "9.10.2", "graph": "9.10.2", "ops": "9.10.2"}
-    assert copy.found == {how: str(folder) for how, folder in places[:2]}
+    assert copy.origins == {how: str(folder) for how, folder in places[:2]}
 
 
 def test_only_fronts_are_copies(tmp_path):
@@ -252,6 +252,9 @@ def test_what_the_loader_would_find(tmp_path):
     assert look("gone") == ("", "")
     assert look("seen", mapped=["/x/libqq.so.12", "/x/libq.so.12.9.1"]) == ("/x/libq.so.12.9.1", "")
     assert look(mapped=["/x/libq.so.120", "/x/libq.so.12b"]) == ("", "")
+    # A folder that is searched is searched, whatever else leads to it.
+    places = [("seen", str(tmp_path / "aside")), ("aside", str(tmp_path / "aside"))]
+    assert look_up("libq.so.12", (), {"seen"}, places) == (str(paths["aside"]), "")
 
 
 @pytest.mark.parametrize("beside", [True, False])

@@ -3,7 +3,7 @@
 import pytest
 from helpers.elf_files import write_copy
 
-from cudnnlite.doctor import Examination, environment, libraries
+from cudnnlite.doctor import Examination, cuda, environment, library_checks
 from cudnnlite.doctor.finding import Finding, Verdict
 from cudnnlite.doctor.libraries import Copy, LibraryFacts
 from cudnnlite.doctor.probe import Probe
@@ -77,11 +77,11 @@ ASIDE = other("9.1.0", "a CUDA folder, where nothing here looks", folder="/opt/c
 
 
 def judged(facts, check, **changes):
-    return only(libraries.judge(facts._replace(**changes)), check)
+    return only(library_checks.judge(facts._replace(**changes)), check)
 
 
 def test_a_healthy_library():
-    found = said(libraries.judge(HEALTHY))
+    found = said(library_checks.judge(HEALTHY))
     assert set(found) == {"library.loaded", "library.parts"}
     assert {finding.verdict for (finding,) in found.values()} == {OK}
     text = found["library.loaded"][0].text
@@ -113,13 +113,21 @@ def test_a_library_that_another_package_has_loaded():
             "ask the loader",
             "remove one of the two, or set CUDNNLITE_LIBCUDNN",
         ),
-        ("the system's folders", "what looks there", "set CUDNNLITE_LIBCUDNN=/other/lib beside"),
+        (
+            "the system's folders",
+            "programs that search that folder",
+            "set CUDNNLITE_LIBCUDNN=/other/lib beside",
+        ),
         (
             "CUDNN_PATH",
             "looked at last",
             "set CUDNNLITE_LIBCUDNN=/other/lib to use it, or unset CUDNN_PATH",
         ),
-        ("site-packages", "what looks there", "set CUDNNLITE_LIBCUDNN=/other/lib beside"),
+        (
+            "site-packages",
+            "programs that search that folder",
+            "set CUDNNLITE_LIBCUDNN=/other/lib beside",
+        ),
     ],
 )
 def test_a_second_copy_of_another_version(how, why, fix):
@@ -190,7 +198,7 @@ MIXED = LibraryFacts(
     ],
 )
 def test_a_mixture_in_the_process_is_broken(variables, imports, fix):
-    findings = list(libraries.judge(MIXED._replace(environment=variables, imports=imports)))
+    findings = list(library_checks.judge(MIXED._replace(environment=variables, imports=imports)))
     finding = only(findings, "library.mixed")
     assert finding.verdict is BROKEN
     assert "it refuses its own parts" in finding.text
@@ -245,7 +253,7 @@ def test_a_folder_with_parts_of_several_versions_is_to_be_reinstalled(error):
     facts = MIXED._replace(
         loaded=failed(error, "libcudnn 9.28.0 is broken"), mapped=MAPPED, copies=(TORN,)
     )
-    found = said(libraries.judge(facts))
+    found = said(library_checks.judge(facts))
     ((broken,), (told,)) = (
         found.get("library.mixed") or found["library.loaded"],
         found["library.copy"],
@@ -334,7 +342,7 @@ def test_packages_that_are_imported_first():
         "torch": {"mapped": ["/t/libcudnn.so.9", "/t/libcublasLt.so.12"]},
         "nope": failed("ImportError", "no\nbecause"),
     }
-    torch, nope = said(libraries.judge(HEALTHY._replace(imports=imports)))["library.import"]
+    torch, nope = said(library_checks.judge(HEALTHY._replace(imports=imports)))["library.import"]
     assert (torch.verdict, torch.text.rpartition("then: ")[2]) == (OK, "/t: libcudnn.so.9")
     assert nope.verdict is WARNING
     assert nope.text == "nope cannot be imported: ImportError: no because"
@@ -362,7 +370,7 @@ def test_a_wheel_whose_file_was_replaced():
 @pytest.mark.parametrize("gpu", [True, False])
 def test_what_cudnn_needs_and_is_not_there(major, suffix, gpu):
     needs = ((f"libcublasLt.so.{major}", "", ""), (f"libnvrtc.so.{major}", "", ""))
-    found = said(libraries.judge(HEALTHY._replace(needs=needs, uses_gpu=gpu)))
+    found = said(library_checks.judge(HEALTHY._replace(needs=needs, uses_gpu=gpu)))
     (cublas,), (nvrtc,) = found["library.cublas"], found["library.nvrtc"]
     assert (cublas.verdict, nvrtc.verdict) == ((BROKEN, WARNING) if gpu else (NOTE, NOTE))
     assert f"cuBLAS (libcublasLt.so.{major}) was not found" in cublas.text
@@ -377,7 +385,7 @@ def test_what_cudnn_needs_and_does_not_see():
         ("libcublasLt.so.12", "", "/cuda/lib/libcublasLt.so.12"),
         ("libnvrtc.so.12", "/n/libnvrtc.so.12", ""),
     )
-    found = said(libraries.judge(HEALTHY._replace(needs=needs, uses_gpu=True)))
+    found = said(library_checks.judge(HEALTHY._replace(needs=needs, uses_gpu=True)))
     (cublas,), (nvrtc,) = found["library.cublas"], found["library.nvrtc"]
     assert (cublas.verdict, cublas.fix) == (BROKEN, "add /cuda/lib to LD_LIBRARY_PATH")
     assert (nvrtc.verdict, nvrtc.text) == (OK, "NVRTC is there: /n/libnvrtc.so.12")
@@ -412,7 +420,7 @@ def of_cuda(state, wanted="", library=LOADED, trial=None, mask=None):
     variables = {"CUDNNLITE_DEVICE": wanted} | (
         {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
     )
-    return list(environment.judge_cuda(variables, Probe(steps)))
+    return list(cuda.judge_cuda(variables, Probe(steps)))
 
 
 def built_with(cudart, number=92800):
@@ -487,9 +495,9 @@ def test_no_cuda_python():
 
 def test_cuda_that_could_not_be_asked():
     finding = only(
-        environment.judge_cuda({}, Probe({}, "was killed by SIGSEGV", "library")), "cuda.driver"
+        cuda.judge_cuda({}, Probe({}, "was killed by SIGSEGV", "library")), "cuda.driver"
     )
-    assert (finding.verdict, finding.fix) == (WARNING, "mend what is broken above first")
+    assert (finding.verdict, finding.fix) == (WARNING, "fix what is broken above first")
     for wanted, verdict in {
         "": BROKEN,
         "cuda": BROKEN,
@@ -497,7 +505,7 @@ def test_cuda_that_could_not_be_asked():
         "emulated": WARNING,
     }.items():
         probe = Probe({}, "was killed by SIGSEGV", "cuda")
-        finding = only(environment.judge_cuda({"CUDNNLITE_DEVICE": wanted}, probe), "cuda.driver")
+        finding = only(cuda.judge_cuda({"CUDNNLITE_DEVICE": wanted}, probe), "cuda.driver")
         assert finding.verdict is verdict
         assert "SIGSEGV" in finding.text
 
@@ -587,8 +595,8 @@ def test_a_gpu_that_is_asked_for_and_is_not_there():
     ("mask", "seen", "verdict", "text"),
     [
         ("0,1", 2, OK, "CUDA_VISIBLE_DEVICES=0,1: 2 GPUs"),
-        ("0,7,1", 1, WARNING, "1 GPU, for '7' is none here"),
-        ("GPU-1, GPU-9", 1, WARNING, "for 'GPU-9' is none here"),
+        ("0,7,1", 1, WARNING, "1 GPU, because '7' is not a GPU of this machine"),
+        ("GPU-1, GPU-9", 1, WARNING, "because 'GPU-9' is not a GPU"),
         ("", 0, BROKEN, "is there, but CUDA_VISIBLE_DEVICES= leaves no GPU"),
         ("-1", 0, BROKEN, "CUDA_VISIBLE_DEVICES=-1 leaves no GPU"),
     ],
@@ -632,9 +640,9 @@ def settings(**variables):
     [
         ("NVIDIA_TF32_OVERRIDE", "0", NOTE, "never uses TF32"),
         ("NVIDIA_TF32_OVERRIDE", "1", WARNING, "only 0 has a documented meaning"),
-        ("CUDA_LAUNCH_BLOCKING", "1", WARNING, "each kernel is waited for"),
+        ("CUDA_LAUNCH_BLOCKING", "1", WARNING, "the host waits for each kernel"),
         ("CUDA_LAUNCH_BLOCKING", "0", OK, ""),
-        ("CUDA_MODULE_LOADING", "eager", NOTE, "slow to begin"),
+        ("CUDA_MODULE_LOADING", "eager", NOTE, "a slow start"),
         ("CUDA_MODULE_LOADING", "LAZY", OK, ""),
         ("CUDNN_LOGLEVEL_DBG", "3", NOTE, "calls are slower"),
         ("CUDNN_LOGLEVEL_DBG", "0", OK, ""),
