@@ -1,4 +1,4 @@
-"""Copies and pickles of everything public: owners of native objects or device memory refuse, values come out equal."""
+"""A copy or pickle of a public object is equal, or refused where it would own the same memory."""
 
 from __future__ import annotations
 
