@@ -630,7 +630,7 @@ class CallThatFails:
 def calls_to_fail(stacks: list[Any]) -> list[int]:
     """Return the numbers of C calls: of those that the same lines make, the first two and the last.
 
-    A convolution makes 200 of them, most in loops over the engines that cuDNN names.
+    A convolution makes 229 of them, most in loops over the engines that cuDNN names.
     """
     numbers_by_stack: dict[Any, list[int]] = {}
     for number, stack in enumerate(stacks, 1):
