@@ -1,4 +1,6 @@
-"""How much is drawn: little, and always the same, in CI; `--fuzz N` draws N examples in each test, others each time.
+"""How many examples are drawn.
+
+CI draws few, and always the same. `--fuzz N` draws N new examples in each test.
 
 N is shared among the cases of a test.  Where these are few, each is drawn by many tests, so that all processes of `-n` have
 something to do.  The number at the end counts the examples that were run to their end.

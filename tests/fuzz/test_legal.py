@@ -1,4 +1,4 @@
-"""Random legal convolutions, operations and networks, sizes of 1 among them, against oracles that are not ours."""
+"""Random legal calls, sizes of 1 among them, agree with oracles that are not ours."""
 
 from __future__ import annotations
 

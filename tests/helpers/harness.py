@@ -9,6 +9,7 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
+import cudnnlite
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.check import status_error
 from cudnnlite._raw.library import load_library
@@ -16,6 +17,7 @@ from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.enums import Status
 
+_PACKAGE = str(Path(cudnnlite.__file__).parent)
 _MAKES = re.compile(r"cudnn(?:Backend)?(Create|Destroy)(\w*)")
 
 
@@ -26,6 +28,7 @@ class Ledger:
         self.started = []  # every checked call, the failed one included
         self.finished = []
         self.live = Counter()
+        self.stacks = None  # of the checked calls, after `record_stacks`
         self.failed = None
         self._fail_at = None
         self._fail_name = None
@@ -39,12 +42,18 @@ class Ledger:
         """Let the next call of the C function `name` fail before it runs."""
         self._fail_name, self._status = name, status
 
+    def record_stacks(self):
+        """Note the name of each checked call with the lines of the package that led to it."""
+        self.stacks = []
+
     def disarm(self):
         self._fail_at = self._fail_name = None
 
     def wrap(self, record, function, memory):
         def call(*arguments):
             self.started.append(record.name)
+            if self.stacks is not None:
+                self.stacks.append((record.name, package_stack()))
             if len(self.started) == self._fail_at or record.name == self._fail_name:
                 self.failed = record.name
                 self.disarm()
@@ -61,6 +70,16 @@ class Ledger:
     def leaked(self):
         """Native objects that were made and not destroyed (or destroyed too often), by kind."""
         return {kind: count for kind, count in self.live.items() if count}
+
+
+def package_stack():
+    """Return the lines of the package that led here, as file names and line numbers."""
+    lines, frame = [], sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_PACKAGE):
+            lines.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(lines)
 
 
 class _Instrumented:

@@ -8,6 +8,7 @@ import cudnnlite as dnn
 
 from . import convolution, devices, layers, raw, recurrent, specs, tuning
 
+REFUSALS = (dnn.ArgumentError, dnn.ArrayTypeError, dnn.NotSupportedError)
 TABLES = {
     "specs": specs.CASES,
     "devices": devices.CASES,
@@ -27,7 +28,7 @@ def test_the_message_names_the_invalid_argument(
     own_handle: dnn.Handle, room: str, name: str
 ) -> None:
     call, message = TABLES[room][name]
-    with pytest.raises(dnn.CudnnliteError, match=message):
+    with pytest.raises(REFUSALS, match=message):
         call(own_handle)
 
 
