@@ -1,11 +1,10 @@
-"""What a tuning found: plain values for programs, and for people one HTML page made of the template `report.html`."""
+"""The results of a tuning: plain values for programs, and an HTML page, made of `report.html`."""
 
 from __future__ import annotations
 
 import io
 import re
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from html import escape
 from math import isfinite
 from pathlib import Path
@@ -21,15 +20,16 @@ from cudnnlite.problems.problem_list import SkippedNode, summary
 from cudnnlite.problems.results import within_noise
 from cudnnlite.problems.table import NUMERIC
 from cudnnlite.report import plots
+from cudnnlite.report.axes import COLORS, chart_style, import_matplotlib
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import printable
 
-SCHEMA = 1  # of `to_json`: a higher one where a key changes its meaning or goes
-# the problems that take the most time have charts; with them for hundreds the page would be tens of
-# MB
+SCHEMA = 1  # of `to_json`: increased when a key changes its meaning or goes away
+# The number of problems with charts, those that take the most time: with charts of hundreds the
+# page would have tens of MB.
 MOST_CHARTED = 40
-# in the tags of an SVG: no link goes to a group, the page has its own fonts and colours, two
-# decimals are enough
+# Edits of the tags of an SVG: no link goes to a group, the page has its own fonts and colours, and
+# two decimals are enough.
 _EDITS = [
     (re.compile(pattern), new)
     for pattern, new in (
@@ -38,7 +38,7 @@ _EDITS = [
         (r"font-family:[^;]*; ", ""),
         (r'font: ([\d.]+px)[^;"]*', r"font-size: \1"),  # as an older Matplotlib writes it
         (r"(\.\d\d)\d+", r"\1"),
-        *((color, f"var(--{name},{color})") for name, color in plots.COLORS.items()),
+        *((color, f"var(--{name},{color})") for name, color in COLORS.items()),
     )
 ]
 
@@ -103,7 +103,7 @@ def write_html(
     facts: Mapping[str, Any],
     skipped: Sequence[SkippedNode] = (),
 ) -> None:
-    """Write the report: one page with its style and its charts inside, that asks nothing of the network.
+    """Write the report: one page that contains its style and charts, and loads nothing.
 
     Parameters
     ----------
@@ -112,22 +112,23 @@ def write_html(
     tunings, facts
         As in `to_json`, and refused as there.  The same ones give the same bytes.
     skipped : sequence of SkippedNode
-        What the model asks for too, but is no problem that was tuned: the page counts and lists it.
+        The nodes of the model that were not tuned; the page lists them.
 
     Raises
     ------
     ArgumentError, MissingPackageError
-        An argument is no good, or the file cannot be written; jinja2 or matplotlib is not
+        An argument is not allowed, or the file cannot be written; jinja2 or matplotlib is not
         installed.
     """
-    path, plain = plots.file_of(path), to_json(tunings, facts)
+    path = plots.file_of(path)
+    plain = to_json(tunings, facts)
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:
         raise MissingPackageError(
             f"the report needs jinja2 ({error}): pip install 'cudnnlite[report]'"
         ) from error
-    plots.import_matplotlib()
+    import_matplotlib()
     environment = Environment(
         loader=PackageLoader("cudnnlite.report", ""),
         autoescape=True,
@@ -154,38 +155,48 @@ def write_html(
 
 
 def _gain(run: ModelTuning, rank: str) -> dict[str, Any] | None:
-    """Return how many times as fast the choices are as those that a field ranks first, among what may be chosen."""
-    spent, math_types = [], set()
+    """Return how many times as fast the choices are as the rows that a field ranks first.
+
+    None if no problem has both. Only rows that may be chosen count.
+    """
+    ranked_ms, chosen_ms, problems = 0.0, 0.0, 0
+    math_types: set[str] = set()
     for tuned in run.tunings:
-        ranked = [row for row in tuned.table if row.ok and getattr(row, rank) is not None]
-        if ranked and (total := tuned.total_ms(run.policy)):
-            first = min(ranked, key=lambda row: getattr(row, rank))
-            math_types.add(str(first.math_type))
-            # of what is no match for the best no call was timed: it takes the device's time at
-            # least
-            spent.append((tuned.count * (cost(first, run.policy) or first.time_ms or 0.0), total))
-    before, after = map(sum, zip(*spent, strict=True)) if spent else (0, 1)
-    return (
-        {"ratio": before / after, "problems": len(spent), "math_types": sorted(math_types)}
-        if spent
-        else None
-    )
+        ranked_rows = [row for row in tuned.table if row.ok and getattr(row, rank) is not None]
+        total_ms = tuned.total_ms(run.policy)
+        if not ranked_rows or not total_ms:
+            continue
+        first = min(ranked_rows, key=lambda row: getattr(row, rank))
+        # If the call was not timed, the device time is used, which is a lower bound.
+        first_ms = cost(first, run.policy) or first.time_ms or 0.0
+        ranked_ms += tuned.count * first_ms
+        chosen_ms += total_ms
+        problems += 1
+        math_types.add(str(first.math_type))
+    if not problems:
+        return None
+    return {
+        "ratio": ranked_ms / chosen_ms,
+        "problems": problems,
+        "math_types": sorted(math_types),
+    }
 
 
 def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:
+    """Return a problem with all its rows, as `to_json` describes it."""
     rows = []
-    for index, (row, why) in enumerate(zip(tuned.table, tuned.reasons(policy), strict=True)):
-        plain = {
-            name: None if value in ("nan", "inf", "-inf") else value
-            for name, value in row_to_plain(row).items()
-        }
-        rows.append({**plain, "ok": row.ok, "why_not_chosen": "" if index == tuned.place else why})
+    for index, (row, reason) in enumerate(zip(tuned.table, tuned.reasons(policy), strict=True)):
+        is_chosen = index == tuned.place
+        plain = {name: _finite(value) for name, value in row_to_plain(row).items()}
+        rows.append({**plain, "ok": row.ok, "why_not_chosen": "" if is_chosen else reason})
     return {
-        **{
-            name: getattr(tuned, name)
-            for name in ("title", "names", "count", "from_cache", "why_none")
-        },
-        **{name: getattr(tuned.table, name) for name in ("timing", "searched_with")},
+        "title": tuned.title,
+        "names": tuned.names,
+        "count": tuned.count,
+        "from_cache": tuned.from_cache,
+        "why_none": tuned.why_none,
+        "timing": tuned.table.timing,
+        "searched_with": tuned.table.searched_with,
         "description": summary(tuned.problem),
         "problem": tuned.problem.to_plain(),
         "flops": tuned.problem.flops,
@@ -197,20 +208,29 @@ def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:
     }
 
 
+def _finite(value: Any) -> Any:
+    """Return None for the texts that stand for NaN and infinity, any other value as it is."""
+    return None if value in ("nan", "inf", "-inf") else value
+
+
 def _runner_up(tuned: TunedProblem, policy: Policy) -> dict[str, Any] | None:
+    """Return the best row besides the chosen one, compared with that; None if there is none."""
     index = tuned.runner_up(policy)
     if tuned.chosen is None or index is None:
         return None
-    least, each = cost(tuned.chosen, policy), cost(tuned.table[index], policy)
-    noise = within_noise(
-        tuned.table[index], tuned.chosen, latency=policy.get("objective") == "latency"
-    )
-    slower = None if least is None or each is None else each - least
+    row = tuned.table[index]
+    chosen_ms, row_ms = cost(tuned.chosen, policy), cost(row, policy)
+    slower_ms = ratio = None
+    if chosen_ms is not None and row_ms is not None:
+        slower_ms = row_ms - chosen_ms
+        if chosen_ms and row_ms:
+            ratio = row_ms / chosen_ms
+    is_latency = policy.get("objective") == "latency"
     return {
         "row": index,
-        "slower_ms": slower,
-        "ratio": each / least if least and each else None,
-        "within_noise": noise,
+        "slower_ms": slower_ms,
+        "ratio": ratio,
+        "within_noise": within_noise(row, tuned.chosen, latency=is_latency),
     }
 
 
@@ -221,55 +241,62 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return str(value)
 
 
 def _charts(tunings: Sequence[TunedProblem], policy: Policy) -> dict[int, list[tuple[str, str]]]:
     """Return captions and charts by the number of the problem; those of the whole model by -1."""
-    found: dict[int, list[tuple[str, str]]] = {}
+    charts: dict[int, list[tuple[str, str]]] = {}
 
-    def add(number: int, what: str, title: str, ax: Any) -> None:
-        svg = inline_svg(ax.figure, f"{what}{number}", f"{what}: {title}")
-        found.setdefault(number, []).append((what, svg))
+    def add(number: int, caption: str, title: str, ax: Any) -> None:
+        svg = inline_svg(ax.figure, f"{caption}{number}", f"{caption}: {title}")
+        charts.setdefault(number, []).append((caption, svg))
 
     if len(tunings) > 1:
         add(-1, "Where the time goes", "all problems", plots.plot_model(tunings, policy=policy))
         shared = plots.plot_workspace(tunings, policy=policy)
         add(-1, "One workspace for all, under its other limits", "all problems", shared)
-    timed = [number for number, tuned in enumerate(tunings) if plots.timed_rows(tuned.table)]
-    for number in sorted(timed, key=lambda number: -(tunings[number].total_ms(policy) or 0.0))[
-        :MOST_CHARTED
-    ]:
+    for number in _charted_problems(tunings, policy):
         tuned = tunings[number]
-        add(number, "Times", tuned.title, plots.plot_times(tuned.table, chosen=tuned.chosen))
-        add(
-            number,
-            "Time against workspace",
-            tuned.title,
-            plots.plot_pareto(tuned.table, chosen=tuned.chosen),
-        )
-    return found
+        times = plots.plot_times(tuned.table, chosen=tuned.chosen)
+        add(number, "Times", tuned.title, times)
+        front = plots.plot_pareto(tuned.table, chosen=tuned.chosen)
+        add(number, "Time against workspace", tuned.title, front)
+    return charts
 
 
-@plots.chart_style()
+def _charted_problems(tunings: Sequence[TunedProblem], policy: Policy) -> list[int]:
+    """Return the numbers of the problems with charts, that with the most time first."""
+    timed = [number for number, tuned in enumerate(tunings) if plots.timed_rows(tuned.table)]
+    timed.sort(key=lambda number: -(tunings[number].total_ms(policy) or 0.0))
+    return timed[:MOST_CHARTED]
+
+
+@chart_style()
 def inline_svg(figure: Any, name: str, label: str) -> str:
-    """Return a figure as an <svg> element that can stand in a page beside others, none of which has the same name.
+    """Return a figure as an <svg> element; each figure in a page needs a name of its own.
 
-    Its colours become the page's variables (``--ink``, ``--bar``, ...), where it has them; the
-    label is for those who cannot see it.
+    Its colours become the page's variables (``--ink``, ``--bar``, ...), if the page has them; the
+    label is for readers who cannot see it.
     """
-    written = io.StringIO()
-    with plots.import_matplotlib().rc_context({"svg.hashsalt": name}):
-        figure.savefig(written, format="svg", transparent=True)
-    head, rest = written.getvalue().partition("<svg")[2].split(">", 1)
+    file = io.StringIO()
+    with import_matplotlib().rc_context({"svg.hashsalt": name}):
+        figure.savefig(file, format="svg", transparent=True)
+    head, rest = file.getvalue().partition("<svg")[2].split(">", 1)
     rest = re.sub(r"<(metadata|style)\b.*?</\1>", "", rest, flags=re.DOTALL)
-    rest = re.sub(
-        "<[^>]*>",
-        lambda tag: reduce(lambda text, edit: edit[0].sub(edit[1], text), _EDITS, tag[0]),
-        rest,
-    )
+    rest = re.sub("<[^>]*>", _edit_tag, rest)
     box = re.findall('viewBox="[^"]*"', head)[0]
     return f'<svg {box} role="img" aria-label="{escape(label)}">{rest}'
+
+
+def _edit_tag(match: re.Match[str]) -> str:
+    """Return a tag of an SVG with all edits made."""
+    tag = match[0]
+    for pattern, replacement in _EDITS:
+        tag = pattern.sub(replacement, tag)
+    return tag

@@ -39,10 +39,9 @@ from cudnnlite.autotune.tuned_problem import place_of, shared_workspace
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.problems.problem_list import summary
 from cudnnlite.problems.results import within_noise
+from cudnnlite.report.axes import COLORS, chart_style
 from cudnnlite.report.page import inline_svg
 from cudnnlite.report.plots import (
-    COLORS,
-    chart_style,
     front_of,
     plot_model,
     plot_pareto,
