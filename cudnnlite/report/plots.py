@@ -261,10 +261,11 @@ def plot_workspace(
         size = max((tuned.chosen.workspace for tuned, _ in totals if tuned.chosen), default=0)
         chosen = (size, sum(ms for _, ms in totals))
     limit = (policy or {}).get("workspace_limit")
-    has_line = isinstance(limit, int)  # "10%" is of a memory whose size is not known here.
-    visible_points = [(limit, 0.0)] if has_line else []
+    visible_points: list[Point] = []
+    if isinstance(limit, int):
+        visible_points.append((limit, 0.0))
     draw_over_workspace(ax, curve, "the fastest that fits", chosen, visible_points)
-    if has_line:
+    if isinstance(limit, int):  # "10%" is of a memory whose size is not known here.
         label = f"limit {format_size(limit)}"
         ax.axvline(limit, color=COLORS["faint"], linestyle="--", linewidth=1, label=label)
     ax.set_ylabel("total time (ms)")
