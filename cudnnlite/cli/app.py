@@ -36,10 +36,10 @@ class _Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         commands: list[Any] = [self]
         for command in commands:
-            for each in command.get_params(ctx):
-                # which takes no value, and of which the help of typer from 0.29.1 on says "<bool>"
-                if getattr(each, "is_flag", False):
-                    each.metavar = ""
+            for parameter in command.get_params(ctx):
+                # A flag takes no value; the help of typer from 0.29.1 on says "<bool>".
+                if getattr(parameter, "is_flag", False):
+                    parameter.metavar = ""
             commands += getattr(command, "commands", {}).values()
         return super().parse_args(ctx, args)
 
@@ -71,8 +71,8 @@ app.command()(demo)
 app.add_typer(cache_app, name="cache")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_requested: bool) -> None:
+    if is_requested:
         say(__version__)
         raise typer.Exit
 
@@ -154,16 +154,14 @@ def _print_facts(facts: dict[str, Any], indent: str = "") -> None:
 
 def run() -> None:
     """Run the command line; Ctrl-C raises KeyboardInterrupt in a command, and ends the process quietly after it."""
-    for descriptor in range(
-        3
-    ):  # a file that is opened later must not become one of the standard streams
+    # A file that is opened later must not become one of the standard streams.
+    for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # a name that the terminal's encoding lacks is no reason to fail
+    # A character that the terminal's encoding lacks is no reason to fail.
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         ctrl_c.replace(ctrl_c.end_quietly, signal.default_int_handler)

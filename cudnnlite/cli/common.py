@@ -19,12 +19,11 @@ from cudnnlite.cli import ctrl_c
 from cudnnlite.devices.choice import DEVICE_VARIABLE, EMULATED_HANDLE, parse_device
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
-USAGE, SOME_FAILED, INTERRUPTED, CLOSED_PIPE = (
-    2,
-    3,
-    ctrl_c.INTERRUPTED,
-    141,
-)  # exit codes; 1 is any other error
+# Exit codes; 1 is any other error.
+USAGE = 2
+SOME_FAILED = 3
+INTERRUPTED = ctrl_c.INTERRUPTED
+CLOSED_PIPE = 141
 _COMMANDS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")  # but tab, newline
 
 
@@ -134,9 +133,10 @@ def report_errors() -> Iterator[None]:
         except CudnnliteError as error:
             raise failure(str(error).replace(EMULATED_HANDLE, "--device emulated")) from error
         except OSError as error:
-            raise failure(
-                f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            ) from error
+            message = str(error)
+            if error.filename:
+                message = f"{error.filename}: {error.strerror}"
+            raise failure(message) from error
 
 
 @contextmanager
@@ -167,9 +167,9 @@ def check_output(option: str, path: Path | None, suffixes: Sequence[str], *packa
         raise misuse(f"{option} {path}: its name must end in {' or '.join(suffixes)}")
     if not folder.is_dir():
         raise failure(f"{option} {path}: there is no folder {folder}")
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise failure(
-            f"{option} {path}: cannot be written{': it is a folder' if path.is_dir() else ''}"
-        )
+    if path.is_dir():
+        raise failure(f"{option} {path}: cannot be written: it is a folder")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise failure(f"{option} {path}: cannot be written")
     if missing:
         raise failure(f"{option} needs {' and '.join(missing)}: pip install 'cudnnlite[report]'")

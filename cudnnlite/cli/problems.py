@@ -101,36 +101,30 @@ def lists_of(flags: SimpleNamespace) -> dict[int | None, ProblemList]:
 
 
 def _listed(flags: SimpleNamespace, batch: int | None) -> ProblemList:
-    found = ProblemList([_convolution(flags)] if flags.input else [])
+    problems = ProblemList([_convolution(flags)] if flags.input else [])
     for text in flags.rnn:
-        found.add(_rnn(text, flags.dtype, flags.math_type))
+        problems.add(_rnn(text, flags.dtype, flags.math_type))
     for path in flags.onnx:
         with refused_as(ArgumentError, f"--onnx {path}", ArgumentError):
-            found.extend(_model(path, flags, batch))
+            problems.extend(_model(path, flags, batch))
     for path in flags.problems:
         with refused_as(ArgumentError, f"--problems {path}", ArgumentError):
-            found.extend(ProblemList.load(path))
-    return found
+            problems.extend(ProblemList.load(path))
+    return problems
 
 
 def _convolution(flags: SimpleNamespace) -> Problem:
     (x_text,), (w_text,) = flags.input, flags.filter
-    x_shape, w_shape, dtype = (
-        _sizes("--input", x_text),
-        _sizes("--filter", w_text),
-        flags.dtype or "float32",
-    )
-    given: dict[str, Any] = {
-        name: _steps(f"--{name}", getattr(flags, name))
-        for name in ("padding", "stride", "dilation")
-    }
-    given |= {"groups": flags.groups, "math_type": flags.math_type}
+    x_shape, w_shape = _sizes("--input", x_text), _sizes("--filter", w_text)
+    dtype = flags.dtype or "float32"
+    options: dict[str, Any] = {"groups": flags.groups, "math_type": flags.math_type}
+    for name in ("padding", "stride", "dilation"):
+        options[name] = _steps(f"--{name}", getattr(flags, name))
+    options = {name: value for name, value in options.items() if value is not None}
     with report_misuse(f"--input {x_text} --filter {w_text}: "):
         x = TensorSpec(x_shape, dtype, _of_rank(flags.layout, len(x_shape)))
         w = FilterSpec(w_shape, dtype, _of_rank(flags.layout, len(w_shape)))
-        conv = ConvolutionSpec(
-            **{name: value for name, value in given.items() if value is not None}
-        )
+        conv = ConvolutionSpec(**options)
         forward = convolution_forward.problem(x, w, conv)
         if flags.operation == "backward_data":
             return convolution_backward_data.problem(w, forward.y, conv, x=x)
@@ -185,14 +179,14 @@ def _rnn(text: str, dtype: str | None, math_type: str | None) -> Problem:
             raise misuse(f"--rnn {text}: {name} is given twice")
         if kind is None or (kind is bool) == bool(equals) or (kind is str and not value):
             raise misuse(f"--rnn {text}: {part!r} is not understood; the form is {_RNN_FORM}")
-        values[name] = (
-            True
-            if kind is bool
-            else value
-            if kind is str
-            else _number(kind, value, f"--rnn {text}: {name}")
-        )
-    if missing := [name for name in _NEEDED if name not in values]:
+        if kind is bool:
+            values[name] = True
+        elif kind is str:
+            values[name] = value
+        else:
+            values[name] = _number(kind, value, f"--rnn {text}: {name}")
+    missing = [name for name in _NEEDED if name not in values]
+    if missing:
         raise misuse(f"--rnn {text}: {', '.join(missing)} missing; the form is {_RNN_FORM}")
     steps, batch, size = values.pop("steps"), values.pop("batch"), values.pop("input")
     training, batch_major = values.pop("training", False), values.pop("batch_major", False)

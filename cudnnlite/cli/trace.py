@@ -56,13 +56,12 @@ def trace(
     os.environ.setdefault(DEVICE_VARIABLE, "auto")
     sys.argv, sys.path[:0] = [str(script), *(arguments or ())], [str(script.absolute().parent)]
     code: Any = 0
-    found: Trace | None = None  # until it begins
-    process = (
-        os.getpid()
-    )  # what the script forks comes here too, and ends with its own code and no trace
+    calls: Trace | None = None  # None until the trace begins
+    # A process that the script forks comes here too; it ends with its own code and prints no trace.
+    process = os.getpid()
     with report_errors():
         try:
-            with traced() as found:
+            with traced() as calls:
                 # it ends by reading the arrays of the script, which `left` holds, if only by its
                 # traceback
                 try:
@@ -76,10 +75,12 @@ def trace(
         except BaseException as error:
             traceback.print_exc()
             code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-        if found is not None and os.getpid() == process:
-            say(str(found))
+        if calls is not None and os.getpid() == process:
+            say(str(calls))
             if output is not None:
-                found._save_in(output)
-                called = "" if len(found) else "; the script made no call of cuDNN"
-                tell(f"written to {folder}: the program and what it reads{called}")
+                calls._save_in(output)
+                message = f"written to {folder}: the program and what it reads"
+                if not len(calls):
+                    message += "; the script made no call of cuDNN"
+                tell(message)
     sys.exit(code)  # also with a text, which Python prints
