@@ -1,4 +1,4 @@
-"""`measuring_alone`: one worker at a time on a GPU; `locked_device`: on one that is free, where any will do."""
+"""`measuring_alone` lets one worker measure on a GPU at a time; `locked_device` finds a GPU that is free."""
 
 from __future__ import annotations
 
@@ -16,32 +16,31 @@ from cudnnlite.arguments import refusals_ignored
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import DeviceIdentity
 from cudnnlite.devices.choice import get_device, visible_gpus
-from cudnnlite.devices.device import Device
+from cudnnlite.devices.device import Device, DeviceFacts
 
 _POLL_S = 0.01
-_this_thread = threading.local()  # the GPU that it had last
-_emulated: dict[
-    int, threading.RLock
-] = {}  # a lock for each process, since a thread that has it is not in a forked one
+_this_thread = threading.local()  # `gpu` is the index of the last one that it locked
+# A lock for each process, by its number: a thread that holds one does not exist in a forked process.
+_emulated_locks: dict[int, threading.RLock] = {}
 
 
 @contextmanager
 def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterator[None]:
-    """Let this thread alone, of all workers of this user on this host, and of all that use a cache, measure on a GPU.
+    """Let no other worker measure on a GPU: none of this user on this host, and none that uses the cache.
 
-    A thread that does may enter again.  The locks are the kernel's, on files: they end with the
-    process.
+    A thread may enter again.  The locks are the kernel's, on files: they end with the process.
     """
     with ExitStack() as stack:
         if not device.has_real_timing:
-            # a graph that one thread records forbids another to wait for the device
-            stack.enter_context(_emulated.setdefault(os.getpid(), threading.RLock()))
+            # While one thread records a graph, no other thread may wait for the device.
+            stack.enter_context(_emulated_locks.setdefault(os.getpid(), threading.RLock()))
         else:
-            # the first lock where processes share a temporary folder, the second where they share
-            # the cache
-            _hold(stack, device.facts().uuid)
+            # The first lock is for processes that share a temporary folder, the second one for
+            # those that share the cache.
+            uuid = device.facts().uuid
+            _hold_lock(stack, uuid)
             if cache is not None and isinstance(cache.path, Path) and not cache.read_only:
-                _hold(stack, device.facts().uuid, cache.path)
+                _hold_lock(stack, uuid, cache.path)
         yield
 
 
@@ -49,55 +48,70 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
 def locked_device(
     device: str, like: DeviceIdentity | None = None, avoid: str = ""
 ) -> Iterator[Device]:
-    """Yield the device that this thread may measure on, alone until the end of the block.
+    """Yield a device that this thread may measure on, alone until the end of the block.
 
-    "cuda" leaves open which GPU, and so does "auto" where there are any: the one that this thread
-    had before, or else one that nobody measures on; of the kind that is wanted, if this process
-    sees such; the one with a UUID to be avoided last of all. UUIDs tell them apart, since CUDA may
-    number them otherwise in each process.
+    With "cuda", or with "auto" on a machine with GPUs, it is any GPU that no other worker measures
+    on, of the kind `like` if this process sees such: first the one that this thread had before, last
+    the one whose UUID is `avoid`.  UUIDs identify GPUs, because CUDA may number them differently in
+    each process.
     """
-    seen = list(enumerate(visible_gpus())) if device.lower() in ("cuda", "auto") else []
-    gpus = [(index, gpu) for index, gpu in seen if like is None or like.is_like(gpu)] or seen
-    # processes that start together begin at different ones
-    begin, last = os.getpid(), getattr(_this_thread, "gpu", None)
-    gpus = sorted(
-        gpus,
-        key=lambda each: (each[1].uuid == avoid, each[0] != last, (each[0] - begin) % len(seen)),
-    )
+    gpus: list[tuple[int, DeviceFacts]] = []
+    if device.lower() in ("cuda", "auto"):
+        gpus = _order_gpus(like, avoid)
     with ExitStack() as stack:
         for index, gpu in cycle(gpus):
-            if _hold(stack, gpu.uuid, wait=False):
-                _this_thread.gpu, device = index, f"cuda:{index}"
+            if _hold_lock(stack, gpu.uuid, wait=False):
+                _this_thread.gpu = index
+                device = f"cuda:{index}"
                 break
             time.sleep(_POLL_S / len(gpus))
-        found = get_device(device)
-        stack.enter_context(measuring_alone(found))
-        yield found
+        locked = get_device(device)
+        stack.enter_context(measuring_alone(locked))
+        yield locked
 
 
-def _hold(stack: ExitStack, uuid: str, folder: Path | None = None, *, wait: bool = True) -> bool:
-    """Hold a GPU's lock in a folder until a stack ends; False if somebody has it.  Where none can be had, nobody has it."""
+def _order_gpus(like: DeviceIdentity | None, avoid: str) -> list[tuple[int, DeviceFacts]]:
+    """Return the indices of GPUs, and the GPUs, in the order in which `locked_device` tries them."""
+    visible = list(enumerate(visible_gpus()))
+    same_kind = [(index, gpu) for index, gpu in visible if like is None or like.is_like(gpu)]
+    last_index = getattr(_this_thread, "gpu", None)
+    # Processes that start together begin at different GPUs.
+    first_index = os.getpid()
+
+    def order(item: tuple[int, DeviceFacts]) -> tuple[bool, bool, int]:
+        index, gpu = item
+        return gpu.uuid == avoid, index != last_index, (index - first_index) % len(visible)
+
+    return sorted(same_kind or visible, key=order)
+
+
+def _hold_lock(
+    stack: ExitStack, uuid: str, folder: Path | None = None, *, wait: bool = True
+) -> bool:
+    """Hold a GPU's lock in a folder until a stack ends; return False if another worker has it.
+
+    If the system has no locks, no other worker has it.
+    """
     from filelock import FileLock, Timeout
 
     name = re.sub(r"\W", "-", uuid) + ".lock"
 
     def release() -> None:
-        if lock.lock_counter == 1:  # which it never is in a process that was forked from this one
-            with (
-                refusals_ignored()
-            ):  # nothing is left lying about: who waits for the file finds that it is gone
+        # The counter is never 1 in a process that was forked from this one.
+        if lock.lock_counter == 1:
+            # A worker that waits for the file finds that it is gone.
+            with refusals_ignored():
                 path.unlink()
         lock.release()
 
-    # another user's could not be opened; FileNotFoundError where no temporary folder can be written
+    # Refused are a file of another user, and a temporary folder that cannot be written.
     with refusals_ignored():
-        path = (
-            folder / name
-            if folder
-            else Path(tempfile.gettempdir(), f"cudnnlite-{os.getuid()}-{name}")
-        )
-        # one object for a path, which counts for each thread; a mere file, where there are no
-        # locks, outlives who dies
+        if folder:
+            path = folder / name
+        else:
+            path = Path(tempfile.gettempdir(), f"cudnnlite-{os.getuid()}-{name}")
+        # There is one object for each path, which counts for each thread. The fallback to a mere
+        # file is off: it would outlive a process that dies.
         lock = FileLock(path, mode=0o666, is_singleton=True, fallback_to_soft=False)
         try:
             lock.acquire(blocking=wait, poll_interval=_POLL_S)

@@ -1,4 +1,4 @@
-"""`tune_model`: every problem of a model tuned once, on as many GPUs as there are, into one cache."""
+"""`tune_model`: tunes every problem of a model once, on all GPUs, into one cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from datetime import datetime, timezone
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from cudnnlite._raw.library import format_version
 from cudnnlite.arguments import instance_of, integer, path_of, sequence, shown
@@ -42,32 +43,33 @@ def tune_model(
     workers: int | None = None,
     progress: bool | Report | None = None,
 ) -> ModelTuning:
-    """Tune every distinct problem of a model: what is remembered is looked up, the rest is measured and remembered.
+    """Tune every distinct problem of a model: results in the cache are used, the others are measured and put there.
 
-    Each result is in the cache as soon as it is there.  A run that is interrupted has lost nothing
-    but what was being measured; the next one measures only what is missing.
+    Each result is put into the cache at once.  An interrupted run loses only what it was measuring;
+    the next one measures only what is missing.
 
     Parameters
     ----------
     problems : ProblemList, iterable of Problem, or path
-        A list (of `problems_from_onnx` or `record_problems`), problems, of which equal ones are
-        counted together, or the path of an ONNX file, or, ending in .json, of a list that was
-        saved.
+        A list of `problems_from_onnx` or `record_problems`; problems, of which equal ones are
+        counted together; the path of an ONNX file; or the path of a saved list, which ends in
+        .json.
     device : str, int, device object or Handle, optional
-        As in `Handle`.  "cuda", which is also what None means unless `CUDNNLITE_DEVICE` says
-        otherwise, stands for every GPU like the first one; "cuda:1" for that one.  On a handle,
-        which is not closed, the work is done in this process unless `workers` or `executor` is
-        given.
+        As in `Handle`.  "cuda" stands for every GPU like the first one, "cuda:1" for that one.
+        None is "cuda" unless `CUDNNLITE_DEVICE` names another device.  A handle is used in this
+        process, and not closed, unless `workers` or `executor` is given.
     cache : TuningCache, str or Path, optional
-        As in `Tuner`.  Of the emulated device nothing is written.
+        As in `Tuner`.  Results of the emulated device are not written.
     policy : TuningPolicy, optional
-        What is wanted: the least wall time of calls, if not given.
+        What a choice must satisfy, and how it is measured.  The default is the least wall time of
+        calls.
     executor : concurrent.futures.Executor, optional
-        Who measures: anything with `submit` that returns futures.  Each worker (a process, or a
-        thread) takes a GPU of its host that nobody measures on.  It is not shut down.
+        Measures with its workers: anything with `submit` that returns futures.  Each worker (a
+        process, or a thread) takes a GPU of its host that no other worker measures on.  The
+        executor is not shut down.
     workers : int, optional
-        How many processes measure, this one included, where no executor is given.  One for each
-        GPU, if not given.
+        How many processes measure without an executor, this one included.  The default is one for
+        each GPU.
     progress : True or callable, optional
         True: a bar on stderr.  A callable is called with (done, total, TunedProblem) for each
         problem.
@@ -75,8 +77,8 @@ def tune_model(
     Returns
     -------
     ModelTuning
-        With every problem.  One for which nothing was found, or whose worker died, has a `why_none`
-        and stops no other.
+        With every problem.  A problem without a result, or whose worker died, has a `why_none`; the
+        others are tuned all the same.
 
     Raises
     ------
@@ -84,94 +86,111 @@ def tune_model(
         An argument that is not allowed, an ONNX file that cannot be read, or a problem of a kind
         that cannot be tuned.
     NoDeviceError, LibraryError
-        There is no device, or no libcudnn, here or at a worker.
+        There is no device, or no libcudnn, in this process or at a worker.
 
     Warns
     -----
     TuningWarning
-        There is no problem.  Or a worker's GPU is another one than is asked for: what it measured
-        is remembered for that one. Or a process died, and its problem is tried once more.
+        There is no problem.  Or a worker's GPU is of another kind than the requested one: its
+        results are remembered for that kind.  Or a process died, and its problem is tried once
+        more.
 
     Notes
     -----
-    Threads and processes of this machine write into the cache's folder themselves; from the workers
-    of any other executor the entries come back and are put into it here, each as soon as it is
-    there. On one GPU one worker at a time measures, whichever program it belongs to.  GPUs that
-    differ should be tuned apart, into one cache.
+    Threads and processes of this machine write into the cache's folder themselves.  The entries of
+    other workers come back, and this process puts each into the cache at once.  On a GPU one worker
+    measures at a time, whichever program it belongs to.  Tune GPUs of different kinds in separate
+    runs, into one cache.
 
     Examples
     --------
-    In this process, or with a process more for each further GPU:
+    In this process, and one more process for each further GPU:
 
     >>> problem = dnn.convolution_forward.problem(dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3)))
     >>> tuning = dnn.tune_model([problem, problem], cache=":memory:")  # or problems_from_onnx(...)
     >>> print(tuning.measured, tuning.tunings[0].count, tuning.tunings[0].chosen.ok)
     1 2 True
 
-    In threads, each with a handle of its own; not for "latency", the default objective, for they take turns on the host:
+    In threads, each with a handle of its own.  Do not use them for "latency", the default objective: threads take turns
+    on the host:
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as executor:
     ...     tuning = dnn.tune_model([problem], cache=":memory:", policy=dnn.TuningPolicy("device"), executor=executor)
 
-    In processes of one's own (CUDA does not survive a fork, so they are spawned); on a Dask cluster with a thread for each GPU;
-    over MPI, in a program run by ``mpiexec -n 9 python -m mpi4py.futures program.py``::
+    In your own processes (spawned, because CUDA does not survive a fork); on a Dask cluster with a thread for each GPU;
+    over MPI, in a program that runs by ``mpiexec -n 9 python -m mpi4py.futures program.py``::
 
         executor = ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn"))
         executor = dask.distributed.Client("scheduler:8786").get_executor()
         executor = mpi4py.futures.MPIPoolExecutor()
     """
-    policy = _check(policy, executor, workers)
-    named = (
-        {"model": os.path.basename(problems)} if isinstance(problems, (str, os.PathLike)) else {}
-    )
-    listed, skipped, notes = _listed(problems)
-    if not listed:
+    policy = _check_options(policy, executor, workers)
+    facts: dict[str, Any] = {}
+    if isinstance(problems, (str, os.PathLike)):
+        facts["model"] = os.path.basename(problems)
+    items, skipped, notes = _list_problems(problems)
+    if not items:
         warn_user(f"there is no problem to tune{_why_skipped(skipped)}", TuningWarning)
     with ExitStack() as stack:
-        report = stack.enter_context(reporting(progress, len(listed)))
+        report = stack.enter_context(reporting(progress, len(items)))
         if not isinstance(cache, TuningCache):
             cache = stack.enter_context(TuningCache(cache))
-        limit, handle = None, device if isinstance(device, Handle) else None
+        limit = None
+        handle = device if isinstance(device, Handle) else None
         if handle is not None:
             handle.use()
             limit = handle.workspace.limit_for(None)
-        where, identity, memory, gpus = _find_out(device, executor)
-        run = TuningRun(listed, cache, policy.within(limit, memory), identity, report)
-        missing = run.look_up(memory)
-        more = min(workers or (gpus if handle is None else 1), len(missing)) - 1
-        own = None
+        target = _find_target(device, executor)
+        policy = policy.within(limit, target.memory)
+        run = TuningRun(items, cache, policy, target.identity, report)
+        missing = run.look_up(target.memory)
         if missing and executor is None:
-            executor = (
-                stack.enter_context(WorkerPool(more)) if more else None
-            )  # first: it takes a second to start
-            own = handle or stack.enter_context(Handle(device))
-        run.spread(missing, executor, where, own)
-    tunings = tuple(run.tuned[index] for index in range(len(listed)))
-    return ModelTuning(tunings, named | _facts(run), skipped, notes, run.workers)
+            default_workers = target.gpus if handle is None else 1
+            processes = min(workers or default_workers, len(missing)) - 1
+            if processes:  # they take a second to start, and so come before the handle
+                executor = stack.enter_context(WorkerPool(processes))
+            handle = handle or stack.enter_context(Handle(device))
+        else:
+            handle = None
+        run.spread(missing, executor, target.device, handle)
+    tunings = tuple(run.tuned[index] for index in range(len(items)))
+    return ModelTuning(tunings, facts | _facts_of(run), skipped, notes, run.workers)
 
 
-def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdentity, int, int]:
-    """Return what workers are told, what they have, the bytes of its memory, and how many of the kind are here.
+class _Target(NamedTuple):
+    """The device that a model is tuned for."""
 
-    A worker is asked where the executor may reach other hosts.
-    """
-    if device is None or type(device) is int:
-        device = default_device() if device is None else f"cuda:{integer(device, 'device', 0)}"
+    device: str  # for workers, as in `locked_device`
+    identity: DeviceIdentity
+    memory: int  # bytes
+    gpus: int  # of this kind in this process; unknown, and 0, if workers are on other hosts
+
+
+def _find_target(device: Any, executor: Executor | None) -> _Target:
+    """Return what a model is tuned for; a worker answers if the executor may reach other hosts."""
+    if device is None:
+        device = default_device()
+    elif type(device) is int:
+        device = f"cuda:{integer(device, 'device', 0)}"
     if executor is not None and isinstance(device, str) and not isinstance(executor, HERE):
-        return device, *hand_over(executor, identify, device).result(), 0
-    any_gpu = isinstance(device, Handle) or (
-        isinstance(device, str) and device.lower() in ("cuda", "auto")
-    )
-    local = device.device if isinstance(device, Handle) else get_device(device)
-    identity, memory = identify(local)
-    if local.kind != "cuda" or not any_gpu:
-        return f"{local.kind}:{local.index}", identity, memory, 1
-    return "cuda", identity, memory, sum(map(identity.is_like, visible_gpus()))
+        identity, memory = hand_over(executor, identify, device).result()
+        return _Target(device, identity, memory, gpus=0)
+    is_any_gpu = isinstance(device, str) and device.lower() in ("cuda", "auto")
+    if isinstance(device, Handle):
+        is_any_gpu = True
+        device = device.device
+    local_device = get_device(device)
+    identity, memory = identify(local_device)
+    if local_device.kind != "cuda" or not is_any_gpu:
+        name = f"{local_device.kind}:{local_device.index}"
+        return _Target(name, identity, memory, gpus=1)
+    gpus = sum(map(identity.is_like, visible_gpus()))
+    return _Target("cuda", identity, memory, gpus)
 
 
-def _facts(run: TuningRun) -> dict[str, Any]:
-    """Return what a report says of the run."""
+def _facts_of(run: TuningRun) -> dict[str, Any]:
+    """Return what a report says about the run."""
     device, workers = run.device, run.workers
     facts: dict[str, Any] = {
         "cudnnlite": __version__,
@@ -188,35 +207,46 @@ def _facts(run: TuningRun) -> dict[str, Any]:
     return facts
 
 
-def _listed(
+def _list_problems(
     problems: Any,
 ) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode, ...], tuple[str, ...]]:
-    """Return the distinct problems, what is skipped and what is noted; ArgumentError if they cannot be tuned."""
+    """Return the distinct problems, what is skipped, and the notes; ArgumentError if a problem cannot be tuned."""
     if isinstance(problems, (str, os.PathLike)):
-        problems = path_of(problems, "problems")
-        saved = problems.suffix == ".json"
-        problems = ProblemList.load(problems) if saved else problems_from_onnx(problems)
-    skipped, notes = (tuple(getattr(problems, name, ())) for name in ("skipped", "notes"))
-    if isinstance(
-        problems, ProblemList
-    ):  # a program poses others too; who names a problem by itself is told
-        others = [one for one in problems if one.problem.operation not in SEARCHES]
-        problems = [one for one in problems if one not in others]
-        why = "cuDNN has no choice of algorithms for it"
-        skipped += tuple(
-            SkippedNode(", ".join(one.names) or one.problem.kind, one.problem.kind, why)
-            for one in others
-        )
-    found = ProblemList()
+        problems = _load_problems(path_of(problems, "problems"))
+    skipped = tuple(getattr(problems, "skipped", ()))
+    notes = tuple(getattr(problems, "notes", ()))
+    # A recorded program has problems without a choice too: they are skipped. If the caller passes
+    # such a problem, it is refused.
+    if isinstance(problems, ProblemList):
+        skipped += tuple(map(_skip, (item for item in problems if not _is_tunable(item))))
+        problems = list(filter(_is_tunable, problems))
+    distinct = ProblemList()
     for item in sequence(problems, "problems", "a list of problems or the path of a model"):
-        one = item if isinstance(item, ListedProblem) else ListedProblem(item, 1)
-        search_of(one.problem)  # which refuses what cannot be tuned
-        found.extend([one])
-    return tuple(found), skipped, notes
+        listed_problem = item if isinstance(item, ListedProblem) else ListedProblem(item, 1)
+        search_of(listed_problem.problem)  # refuses a problem that cannot be tuned
+        distinct.extend([listed_problem])
+    return tuple(distinct), skipped, notes
+
+
+def _load_problems(path: Path) -> ProblemList:
+    """Load a saved list, or the problems of an ONNX file."""
+    if path.suffix == ".json":
+        return ProblemList.load(path)
+    return problems_from_onnx(path)
+
+
+def _is_tunable(item: ListedProblem) -> bool:
+    return item.problem.operation in SEARCHES
+
+
+def _skip(item: ListedProblem) -> SkippedNode:
+    kind = item.problem.kind
+    name = ", ".join(item.names) or kind
+    return SkippedNode(name, kind, "cuDNN has no choice of algorithms for it")
 
 
 def _why_skipped(skipped: Sequence[SkippedNode]) -> str:
-    """Return what to say of nodes that are no problems, empty if there are none."""
+    """Return the end of a message about skipped nodes; empty if there are none."""
     if not skipped:
         return ""
     why = f"; skipped: {skipped[0]}"
@@ -227,9 +257,10 @@ def _why_skipped(skipped: Sequence[SkippedNode]) -> str:
     return why
 
 
-def _check(
+def _check_options(
     policy: TuningPolicy | None, executor: Executor | None, workers: int | None
 ) -> TuningPolicy:
+    """Return the policy, or the default one; ArgumentError if an option is not allowed."""
     if policy is not None:
         instance_of(policy, TuningPolicy, "policy")
     if executor is not None and not callable(getattr(executor, "submit", None)):

@@ -1,4 +1,4 @@
-"""`ModelTuning`: what tuning a whole model found."""
+"""`ModelTuning`: the result of tuning a model."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _NUMBERS = ("count", "ms", "ms in all", "workspace")
 
 @dataclass(frozen=True)
 class ModelTuning:
-    """What `tune_model` found.  Prints as a table.
+    """The result of `tune_model`.  Prints as a table.
 
     Attributes
     ----------
     tunings : tuple of TunedProblem
-        Every distinct problem, in the order in which they were given.
+        Every distinct problem, in the order of the argument.
     facts : mapping
-        Versions, device, time, and the policy: what a report says of it.
+        Versions, device, time, and the policy, for a report.
     skipped : tuple of SkippedNode
-        What the model asks for, but is no problem that cudnnlite knows.
+        Nodes of the model that make no problem, with the reasons.
     notes : tuple of str
-        What was assumed where the model does not say it.
+        Assumptions about facts that the model does not contain.
     workers : mapping of Worker to int
-        Who measured, and how many problems.
+        The workers, and how many problems each measured.
     """
 
     tunings: tuple[TunedProblem, ...]
@@ -55,17 +55,16 @@ class ModelTuning:
 
     @property
     def policy(self) -> Policy:
-        """What was wanted, as `TuningPolicy.to_plain` returns it."""
+        """The policy, as `TuningPolicy.to_plain` returns it."""
         policy: Policy = self.facts.get("policy", {})
         return policy
 
     @property
     def total_ms(self) -> float | None:
-        """What the model spends on all problems that have a choice: by the policy's objective; None if none has one."""
-        totals = [
-            total for tuned in self.tunings if (total := tuned.total_ms(self.policy)) is not None
-        ]
-        return sum(totals) if totals else None
+        """The time of all problems that have a choice, by the policy's objective; None if none has one."""
+        totals = [tuned.total_ms(self.policy) for tuned in self.tunings]
+        totals_ms = [total for total in totals if total is not None]
+        return sum(totals_ms) if totals_ms else None
 
     @property
     def measured(self) -> int:
@@ -74,7 +73,7 @@ class ModelTuning:
 
     @property
     def remembered(self) -> int:
-        """How many problems were answered from the cache."""
+        """How many problems were in the cache."""
         return sum(tuned.from_cache for tuned in self.tunings)
 
     @property
@@ -85,14 +84,14 @@ class ModelTuning:
     def assign(
         self, workspace_limit: int | str | None = None
     ) -> tuple[AlgorithmResult | None, ...]:
-        """Return the choices under one workspace, which the problems use in turn: of each the least time that fits.
+        """Return the choices under one workspace, which the problems use in turn: for each the fastest that fits.
 
-        Of what the noise makes equal it is what `AlgorithmTable.best` chooses.
+        Between candidates that are equal but for noise `AlgorithmTable.best` decides.
 
         Parameters
         ----------
         workspace_limit : int or str, optional
-            How large that workspace may be: bytes, "64 MiB", or "10%" of the device's memory.
+            The size of the workspace: bytes, "64 MiB", or "10%" of the device's memory.
 
         Returns
         -------
@@ -102,7 +101,7 @@ class ModelTuning:
         Raises
         ------
         NoAlgorithmError
-            Problems need more; the message names them, and the least workspace that does.
+            Problems need more; the message names them, and the least workspace that is enough.
         ArgumentError
             The limit is no size.
         """
@@ -110,24 +109,24 @@ class ModelTuning:
         lacking: list[str] = []
         for tuned in self.tunings:
             choice = None
-            if any(row.ok and cost(row, self.policy) is not None for row in tuned.table):
+            is_timed = any(row.ok and cost(row, self.policy) is not None for row in tuned.table)
+            if is_timed:
                 with suppress(NoAlgorithmError):
                     choice = tuned.table.best(workspace_limit)
-                if (
-                    choice is None or cost(choice, self.policy) is None
-                ):  # those that were timed come first
+                # If the choice was not timed, no row that was timed fits: those come first.
+                if choice is None or cost(choice, self.policy) is None:
                     lacking.append(tuned.title)
             choices.append(choice)
         if lacking:
             least, _ = self.pareto()[0]
             raise NoAlgorithmError(
-                f"workspace_limit={workspace_limit!r} is too little for {', '.join(lacking)}; the model needs at least "
-                f"{format_size(least)}"
+                f"workspace_limit={workspace_limit!r} is too little for {', '.join(lacking)}; "
+                f"the model needs at least {format_size(least)}"
             )
         return tuple(choices)
 
     def pareto(self) -> tuple[tuple[int, float], ...]:
-        """Return what the model costs under one workspace: (bytes, milliseconds in all from there on), the least first."""
+        """Return the cost of the model under one workspace: points of (bytes, milliseconds in all), the fewest bytes first."""
         return tuple(shared_workspace(self.tunings, self.policy))
 
     def __str__(self) -> str:
@@ -143,25 +142,34 @@ class ModelTuning:
         return f"<ModelTuning: {self._summary()}>"
 
     def _summary(self) -> str:
-        total, calls = self.total_ms, sum(tuned.count for tuned in self.tunings)
+        calls = sum(tuned.count for tuned in self.tunings)
         text = f"{counted(len(self.tunings), 'problem')}, {calls} in all: {self.measured} measured"
-        text += f", {self.remembered} remembered" + (
-            f", {len(self.failed)} failed" if self.failed else ""
-        )
-        return text if total is None else f"{text}; {total:.4g} ms in all"
+        text += f", {self.remembered} remembered"
+        if self.failed:
+            text += f", {len(self.failed)} failed"
+        total_ms = self.total_ms
+        if total_ms is not None:
+            text += f"; {total_ms:.4g} ms in all"
+        return text
 
     def _cells(self, tuned: TunedProblem) -> tuple[str, ...]:
         head = (str(tuned.count), summary(tuned.problem), tuned.title if tuned.names else "")
-        chosen = tuned.chosen
-        if chosen is None:
+        choice = tuned.chosen
+        if choice is None:
             return (*head, "none", "", "", "", "", "")
-        each, total = cost(chosen, self.policy), tuned.total_ms(self.policy)
+        algorithm = str(choice.algorithm)
+        if choice.layout:
+            algorithm += f" in {choice.layout}"
         return (
             *head,
-            f"{chosen.algorithm} in {chosen.layout}" if chosen.layout else str(chosen.algorithm),
-            str(chosen.math_type),
-            "" if each is None else f"{each:.4f}",
-            "" if total is None else f"{total:.4f}",
-            format_size(chosen.workspace),
+            algorithm,
+            str(choice.math_type),
+            _format_ms(cost(choice, self.policy)),
+            _format_ms(tuned.total_ms(self.policy)),
+            format_size(choice.workspace),
             "cache" if tuned.from_cache else "measured",
         )
+
+
+def _format_ms(ms: float | None) -> str:
+    return "" if ms is None else f"{ms:.4f}"

@@ -1,4 +1,4 @@
-"""`TunedProblem`: one problem with its table and the choice, as `tune_model` returns it and the report shows it."""
+"""`TunedProblem`: a problem with its table and the choice, as `tune_model` returns it and the report shows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cudnnlite.problems.results import AlgorithmResult, named, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.texts import printable
 
-# What `TuningPolicy.to_plain` returns; without an objective it is the device's time.
+# The result of `TuningPolicy.to_plain`; without an objective the device's time counts.
 Policy = Mapping[str, Any]
 
 
@@ -26,32 +26,34 @@ class TunedProblem(NamedTuple):
     table : AlgorithmTable
         Every candidate, best first.
     chosen : AlgorithmResult or None
-        The row that was taken; None where no row satisfies the limits.
+        The choice; None if no row satisfies the limits.
     why_none : str
-        Why none was taken; empty if one was.
+        Why there is no choice; empty if there is one.
     count : int
         How often the model has the problem.
     names : tuple of str
-        What the model calls the layers that have it.
+        The model's names of the layers that have it.
     from_cache : bool
-        Whether the table was remembered, and not measured now.
+        Whether the table comes from the cache, and was not measured now.
     """
 
     problem: Problem
     table: AlgorithmTable
     chosen: AlgorithmResult | None
     why_none: str = ""
-    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nobody asks a record for
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which a record does not need
     names: tuple[str, ...] = ()
     from_cache: bool = False
 
     @property
     def title(self) -> str:
-        """The first name, as it can be shown, with the number of the others; without a name the problem in short."""
+        """The first name, printable, and the number of further names; or the problem in short if it has no name."""
         if not self.names:
             return summary(self.problem)
-        name, others = printable(self.names[0]), len(self.names) - 1
-        return f"{name} and {others} more" if others else name
+        name = printable(self.names[0])
+        if len(self.names) == 1:
+            return name
+        return f"{name} and {len(self.names) - 1} more"
 
     @property
     def place(self) -> int | None:
@@ -59,25 +61,32 @@ class TunedProblem(NamedTuple):
         return None if self.chosen is None else place_of(self.table, self.chosen)
 
     def total_ms(self, policy: Policy | None = None) -> float | None:
-        """Return what the model spends on the problem: count times `cost`; None where nothing was chosen or timed."""
-        each = None if self.chosen is None else cost(self.chosen, policy)
-        return None if each is None else self.count * each
+        """Return the model's time for the problem: count times `cost`; None if there is no choice, or no time of it."""
+        if self.chosen is None:
+            return None
+        cost_ms = cost(self.chosen, policy)
+        if cost_ms is None:
+            return None
+        return self.count * cost_ms
 
     def runner_up(self, policy: Policy | None = None) -> int | None:
-        """Return the index of the cheapest row that might have been taken instead; None where there is none."""
+        """Return the index of the cheapest row that could replace the choice; None if there is none."""
         place = self.place
         if place is None:
             return None
-        # a row before the chosen one was passed over for a reason
-        others = [
-            (each, index)
-            for index, row in enumerate(self.table)
-            if index > place and row.ok and (each := cost(row, policy)) is not None
-        ]
-        return min(others)[1] if others else None
+        costs: list[tuple[float, int]] = []
+        # A row before the choice was passed over for a reason.
+        for index, row in list(enumerate(self.table))[place + 1 :]:
+            cost_ms = cost(row, policy)
+            if row.ok and cost_ms is not None:
+                costs.append((cost_ms, index))
+        if not costs:
+            return None
+        _, index = min(costs)
+        return index
 
     def reasons(self, policy: Policy | None = None) -> tuple[str, ...]:
-        """Return for each row why it was not chosen, and what else is known of it; of the chosen one only the latter."""
+        """Return for each row why it is not the choice, and its remarks; for the choice only the remarks."""
         place = self.place
         passed_over = () if self.chosen is None else self.chosen.passed_over
         excluded = {_identity(row): why for row, why in passed_over}
@@ -95,53 +104,61 @@ class TunedProblem(NamedTuple):
 
 def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
     """Return the index of a row in its table; ArgumentError if the table does not contain it."""
-    # not by equality: an error that is NaN equals nothing once it came from another process
-    wanted = _identity(chosen)
+    # Rows are not compared as a whole: an error that is NaN equals nothing once it came from another
+    # process.
+    identity = _identity(chosen)
     for index, row in enumerate(table):
-        if _identity(row) == wanted:
+        if _identity(row) == identity:
             return index
     raise ArgumentError(f"chosen={named(chosen)} is no row of {table!r}")
 
 
 def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
-    """Return the milliseconds that a policy's objective looks at: `ranking_ms`, of a call under "latency"."""
+    """Return the milliseconds that a policy's objective ranks by: those of a call under "latency"."""
     return ranking_ms(row, latency=(policy or {}).get("objective") == "latency")
 
 
 def shared_workspace(
     tunings: Sequence[TunedProblem], policy: Policy | None = None
 ) -> list[tuple[int, float]]:
-    """Return what a model costs under one workspace that its problems use in turn: (bytes, milliseconds from there on).
+    """Return the cost of a model whose problems use one workspace in turn: points of (bytes, milliseconds).
 
-    The bytes grow and the total falls: each problem by its cheapest row that fits, by the time that
-    the policy's objective looks at.  The first bytes are the least that every problem can run in;
-    those of which no row can be used, or none was timed, are left out.
+    From one point to the next the bytes grow and the milliseconds fall: with a workspace of so many
+    bytes each problem uses its cheapest row that fits, by the time that the policy's objective
+    ranks by.  The first point has the fewest bytes that every problem can run with.  Problems
+    without a usable row that was timed are left out.
     """
-    # (bytes, problem, the milliseconds that it costs from there on)
+    # (bytes, index of the problem, its milliseconds with that many bytes)
     steps: list[tuple[int, int, float]] = []
-    for number, tuned in enumerate(tunings):
-        best = float("inf")
-        rows = [
-            (row.workspace, each)
-            for row in tuned.table
-            if row.ok and (each := cost(row, policy)) is not None
-        ]
-        for size, each in sorted(rows):
-            if each < best:
-                best = each
-                steps.append((size, number, tuned.count * each))
-    wanted = {number for _, number, _ in steps}
-    costs: dict[int, float] = {}
+    for index, tuned in enumerate(tunings):
+        for size, cost_ms in _cheapest_by_size(tuned, policy):
+            steps.append((size, index, tuned.count * cost_ms))
+    problems = {index for _, index, _ in steps}
+    costs_ms: dict[int, float] = {}
     curve: list[tuple[int, float]] = []
-    for size, number, each in sorted(steps):
-        costs[number] = each
-        if len(costs) == len(wanted):
-            if curve and curve[-1][0] == size:
-                curve.pop()
-            # summed in the problems' order, so that the last total is exactly that of the cheapest
-            # rows
-            curve.append((size, sum(costs[index] for index in sorted(costs))))
+    for size, index, cost_ms in sorted(steps):
+        costs_ms[index] = cost_ms
+        if len(costs_ms) < len(problems):
+            continue
+        if curve and curve[-1][0] == size:
+            curve.pop()
+        # The order of the sum is that of the problems, so that the last total is exactly that of
+        # the cheapest rows.
+        curve.append((size, sum(costs_ms[index] for index in sorted(costs_ms))))
     return curve
+
+
+def _cheapest_by_size(tuned: TunedProblem, policy: Policy | None) -> list[tuple[int, float]]:
+    """Return the workspaces that make a problem cheaper than any smaller one, with the cost of one call."""
+    rows = [(row.workspace, cost(row, policy)) for row in tuned.table if row.ok]
+    timed_rows = sorted((size, cost_ms) for size, cost_ms in rows if cost_ms is not None)
+    best_ms = float("inf")
+    steps: list[tuple[int, float]] = []
+    for size, cost_ms in timed_rows:
+        if cost_ms < best_ms:
+            best_ms = cost_ms
+            steps.append((size, cost_ms))
+    return steps
 
 
 def _identity(row: AlgorithmResult) -> tuple[object, ...]:
@@ -149,13 +166,15 @@ def _identity(row: AlgorithmResult) -> tuple[object, ...]:
 
 
 def _slower(row: AlgorithmResult, chosen: AlgorithmResult | None, policy: Policy | None) -> str:
-    """Return by how much a row that works costs more than the chosen one."""
-    each, least = cost(row, policy), None if chosen is None else cost(chosen, policy)
+    """Return by how much a row that works costs more than the choice."""
     if row.time_ms is None:
         return "not timed"
-    if each is None or not least:
+    cost_ms = cost(row, policy)
+    chosen_ms = None if chosen is None else cost(chosen, policy)
+    if cost_ms is None or not chosen_ms:
         return ""
-    ratio = each / least
+    ratio = cost_ms / chosen_ms
     if ratio >= 2:
         return f"{ratio:.3g} times the time"
-    return f"{abs(ratio - 1) * 100:.1f} % {'slower' if ratio >= 1 else 'faster'}"
+    comparative = "slower" if ratio >= 1 else "faster"
+    return f"{abs(ratio - 1) * 100:.1f} % {comparative}"

@@ -1,4 +1,4 @@
-"""`TuningRun`: one tuning of many problems: looked up, measured here, or by workers in whichever process, on whichever host."""
+"""`TuningRun`: one tuning of many problems, which are in the cache, or measured in this process or by workers."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ from cudnnlite.problems.problem_list import ListedProblem
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.warn import warn_user
 
-HERE = (ProcessPoolExecutor, ThreadPoolExecutor)  # whose workers reach what this process does
+# Executors whose workers reach the same devices and files as this process.
+HERE = (ProcessPoolExecutor, ThreadPoolExecutor)
 
 
 class Worker(NamedTuple):
-    """Who measured: the host's name, the process's number there, the device, and which one of its kind that is."""
+    """A process that measured: the host's name, the process's number there, the kind of device, and its UUID."""
 
     host: str
     process: int
@@ -50,13 +51,13 @@ class Worker(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of a problem, at a worker or without one."""
+    """The result for a problem, from a worker or from the cache."""
 
-    table: AlgorithmTable | None = None  # every candidate; None where the search failed as a whole
-    why_none: str = ""  # why it did
-    # Whether it was remembered; another process may have measured it meanwhile.
+    table: AlgorithmTable | None = None  # every candidate; None if the search failed as a whole
+    why_none: str = ""  # why it failed
+    # Whether it was in the cache; another process may have measured it meanwhile.
     from_cache: bool = False
-    # To be remembered: not of an emulated device, nor where nothing works.
+    # For the cache: None for an emulated device, or if no candidate works.
     entry: TuningEntry | None = None
     worker: Worker | None = None
 
@@ -71,18 +72,21 @@ def tune_task(
     token: str = "",  # of `hand_over`
 ) -> Answer:
     """Tune a problem in a worker, on a `locked_device`, into a cache; NoDeviceError or LibraryError if it cannot work."""
-    # nothing outlives the task: a thread of a pool does not say when it ends, and a handle disturbs
-    # where it is closed
-    with locked_device(device, like, avoid) as found, TuningCache(cache) as opened:
-        return tune_on(found, problem, policy, opened)
+    # The handle and the cache are closed with the task: a thread of a pool does not say when it
+    # ends, and closing a handle later would disturb other measurements.
+    with (
+        locked_device(device, like, avoid) as device_of_thread,
+        TuningCache(cache) as cache_of_task,
+    ):
+        return tune_on(device_of_thread, problem, policy, cache_of_task)
 
 
 def tune_on(
-    where: Device | Handle, problem: Problem, policy: TuningPolicy, cache: TuningCache
+    place: Device | Handle, problem: Problem, policy: TuningPolicy, cache: TuningCache
 ) -> Answer:
-    """Tune a problem under a policy whose limit is in bytes, on a device with a handle of its own, or on one that is given."""
+    """Tune a problem on a handle, or on a device with a new handle; the policy's limit is in bytes."""
     try:
-        with nullcontext(where) if isinstance(where, Handle) else Handle(where) as handle:
+        with nullcontext(place) if isinstance(place, Handle) else Handle(place) as handle:
             tuner = Tuner(handle, cache, policy)
             table = tuner.tune(problem)
     except (
@@ -91,8 +95,8 @@ def tune_on(
         errors.NoAlgorithmError,
         errors.ArgumentError,
     ) as error:
-        # which is not the worker's fault; nor raised: an exception that is a MemoryError too does
-        # not travel through Dask
+        # The error is no reason to stop the worker. It is not raised, because Dask cannot pass on
+        # an exception that is a MemoryError too.
         return Answer(why_none=str(error))
     entry = cache.get(make_key(problem, {}, policy, tuner.device))
     worker = Worker(os.uname().nodename, os.getpid(), tuner.device, handle.device.facts().uuid)
@@ -100,39 +104,39 @@ def tune_on(
 
 
 def identify(device: str | Device, token: str = "") -> tuple[DeviceIdentity, int]:
-    """Return what a worker would measure on, and the bytes of its memory; `token` as in `hand_over`."""
-    found = get_device(device)
-    return DeviceIdentity.of(found), found.memory_info()[1]
+    """Return the kind of a worker's device, and the bytes of its memory; `token` is that of `hand_over`."""
+    worker_device = get_device(device)
+    return DeviceIdentity.of(worker_device), worker_device.memory_info()[1]
 
 
 @dataclass
 class TuningRun:
-    """One tuning of many problems, each listed once, and what became of each, by their places in the list."""
+    """One tuning of many problems, each listed once; `tuned` has the results by the indices of the problems."""
 
     listed: Sequence[ListedProblem]
     cache: TuningCache
     policy: TuningPolicy  # its limit is in bytes
-    device: DeviceIdentity  # what it is for
+    device: DeviceIdentity  # that the problems are tuned for
     report: Report
     tuned: dict[int, TunedProblem] = field(default_factory=dict)
     workers: Counter[Worker] = field(default_factory=Counter)  # how many problems each measured
     _has_warned: bool = False
 
     def look_up(self, memory: int) -> list[int]:
-        """Answer what is remembered, for a device with so many bytes; return the other problems."""
-        for index, listed in enumerate(self.listed):
-            if entry := self.cache.get(make_key(listed.problem, {}, self.policy, self.device)):
+        """Take results from the cache, for a device with so many bytes; return the indices of the other problems."""
+        for index, item in enumerate(self.listed):
+            entry = self.cache.get(make_key(item.problem, {}, self.policy, self.device))
+            if entry:
                 self.note(index, Answer(entry.table(memory), from_cache=True))
         return [index for index in range(len(self.listed)) if index not in self.tuned]
 
     def spread(
         self, missing: Sequence[int], executor: Executor | None, device: str, handle: Handle | None
     ) -> None:
-        """Let an executor's workers tune problems on a device, as in `locked_device`; and this thread, if it has a handle.
+        """Tune problems with an executor's workers on a device, as in `locked_device`, and on a handle in this thread.
 
-        What they have not begun is taken back if this is left by an exception; what they have done
-        is kept.  Of the futures nothing is asked but `add_done_callback`, `cancel`, `done` and
-        `result`.
+        After an exception the tasks that did not begin are cancelled, and results that are there are
+        kept.  Only `add_done_callback`, `cancel`, `done` and `result` of the futures are used.
         """
         work = _Work(self, executor, device, handle)
         try:
@@ -145,7 +149,7 @@ class TuningRun:
             work.stop()
 
     def _tune_one_here(self, work: _Work, handle: Handle) -> bool:
-        """Tune a problem in this thread; return False if the workers have begun all."""
+        """Tune a problem in this thread; return False if the workers have begun all of them."""
         index = work.take_back()
         if index is None:
             return False
@@ -154,25 +158,26 @@ class TuningRun:
         return True
 
     def note(self, index: int, answer: Answer) -> None:
-        """Remember and report what became of a problem."""
+        """Remember and report the result for a problem."""
         self.remember(answer)
         worker = answer.worker
         if worker is not None:
             self._count(worker, answer)
-        listed = self.listed[index]
-        table = answer.table or AlgorithmTable((), title=str(listed.problem), timing="none")
-        chosen, why_none = None, answer.why_none
+        item = self.listed[index]
+        table = answer.table or AlgorithmTable((), title=str(item.problem), timing="none")
+        choice = None
+        why_none = answer.why_none
         try:
-            chosen = table.best()
+            choice = table.best()
         except errors.NoAlgorithmError as error:
             why_none = why_none or str(error)
         self.tuned[index] = TunedProblem(
-            listed.problem, table, chosen, why_none, listed.count, listed.names, answer.from_cache
+            item.problem, table, choice, why_none, item.count, item.names, answer.from_cache
         )
         self.report(len(self.tuned), len(self.listed), self.tuned[index])
 
     def _count(self, worker: Worker, answer: Answer) -> None:
-        """Count who measured; warn, once, of one with another device."""
+        """Count the problems of a worker; warn, once, of one with another kind of device."""
         if worker.device != self.device and not self._has_warned:
             self._has_warned = True
             devices = f"{worker} measured for itself; asked for is {self.device}"
@@ -183,21 +188,21 @@ class TuningRun:
             self.workers[worker] += 1
 
     def remember(self, answer: Answer) -> None:
-        """Put what was found elsewhere into the cache, unless it is there."""
+        """Put a worker's entry into the cache, unless it is there."""
         entry = answer.entry
         if entry is not None and self.cache.get(entry.key) is None:
             self.cache.put(entry)
 
 
 class _Work:
-    """Problems of a run that an executor's workers tune; without one, they wait to be taken back."""
+    """Problems of a run that an executor's workers tune; without an executor they wait to be taken back."""
 
     def __init__(
         self, run: TuningRun, executor: Executor | None, device: str, handle: Handle | None
     ) -> None:
         self.waiting: dict[Future[Answer], int] = {}
         self._run, self._executor, self._device = run, executor, device
-        self._done: SimpleQueue[Future[Answer]] = SimpleQueue()
+        self._finished: SimpleQueue[Future[Answer]] = SimpleQueue()
         self._tried_twice: set[int] = set()  # problems at which a worker died
         writes_cache = isinstance(executor, HERE) and not run.cache.read_only
         self._cache = str(run.cache.path if writes_cache else IN_MEMORY)
@@ -205,8 +210,8 @@ class _Work:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is done that was not settled yet."""
-        return self._done.empty()
+        """Whether no result waits to be settled."""
+        return self._finished.empty()
 
     def submit(self, index: int) -> None:
         """Let a worker tune a problem."""
@@ -218,10 +223,10 @@ class _Work:
             task = (problem, run.policy, self._device, run.device, self._avoid, self._cache)
             future = hand_over(self._executor, tune_task, *task)
         self.waiting[future] = index
-        future.add_done_callback(self._done.put)
+        future.add_done_callback(self._finished.put)
 
     def take_back(self) -> int | None:
-        """Take back a problem that no worker has begun, and none died of; return None if there is none."""
+        """Take back a problem that no worker has begun, and at which none died; return None if there is none."""
         for future, index in self.waiting.items():
             if index not in self._tried_twice and future.cancel():
                 del self.waiting[future]
@@ -229,16 +234,18 @@ class _Work:
         return None
 
     def settle_next(self) -> None:
-        """Wait until something is done, and note what became of it."""
-        future = self._done.get()
-        if future in self.waiting:  # it was not taken back
-            self._settle(self.waiting[future], future)
-            del self.waiting[future]
+        """Wait for the next result, and note it."""
+        future = self._finished.get()
+        is_taken_back = future not in self.waiting
+        if is_taken_back:
+            return
+        self._settle(self.waiting[future], future)
+        del self.waiting[future]
 
     def _settle(self, index: int, future: Future[Answer]) -> None:
         try:
             answer = future.result()
-        except errors.CudnnliteError:  # the worker cannot work: nor could it tune the others
+        except errors.CudnnliteError:  # the worker cannot tune any other problem either
             raise
         except WorkerDiedError as error:
             if index not in self._tried_twice:
@@ -247,16 +254,16 @@ class _Work:
                 self.submit(index)
                 return
             answer = Answer(why_none=f"{error}; as before, when it was tried first")
-        except Exception as error:  # whose fault it is cannot be told from here
+        except Exception as error:  # the executor's, or the worker's
             answer = Answer(why_none=f"not tuned: {type(error).__name__}: {error}".rstrip(": "))
         self._run.note(index, answer)
 
     def stop(self) -> None:
-        """Cancel what is not begun, and keep what is done."""
+        """Cancel the tasks that did not begin, and keep the results that are there."""
         for future in self.waiting:
             future.cancel()
         for future in list(self.waiting):
-            # If it was cancelled, or failed, there is no answer.
+            # A future that was cancelled, or failed, has no answer.
             with suppress(Exception, KeyboardInterrupt):
                 if future.done():
                     self._run.remember(future.result())
@@ -265,13 +272,15 @@ class _Work:
 def hand_over(executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     """Let an executor call a function; ArgumentError if it takes no work.
 
-    Its last argument is a token, another one each time: Dask answers equal calls once, and what was
-    true may not be so now.
+    The last argument of the call is a new token: Dask makes equal calls only once, and the result
+    may have changed since.
     """
+    token = os.urandom(16).hex()
     try:
-        return executor.submit(function, *arguments, os.urandom(16).hex())
+        return executor.submit(function, *arguments, token)
     except BrokenExecutor as error:
-        (broken := Future[Any]()).set_exception(error)
-        return broken
+        future = Future[Any]()
+        future.set_exception(error)
+        return future
     except RuntimeError as error:
         raise errors.ArgumentError(f"executor={executor!r} takes no work: {error}") from error

@@ -1,4 +1,4 @@
-"""`WorkerPool`: processes of this machine that tune, as an executor."""
+"""`WorkerPool`: an executor of processes on this machine that tune."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ class WorkerDiedError(BrokenExecutor):
 
 
 class WorkerPool(ThreadPoolExecutor):
-    """So many processes, which are started now, and as many threads that wait for them.
+    """An executor of `count` processes, which start at once, and as many threads that wait for them.
 
-    A `ProcessPoolExecutor` imports the caller's program in every process, is broken as a whole when
-    one dies, and leaves processes behind that work on when the program is interrupted.  Here the
-    death of a process fails the one call that it was at (`WorkerDiedError`), and another takes its
-    place; when the `with` block ends, or the program does, so do the processes.
+    A `ProcessPoolExecutor` imports the caller's program in every process, breaks as a whole when
+    one process dies, and leaves processes behind that go on when the program is interrupted.  Here
+    the call that a process dies at fails (`WorkerDiedError`), and another process takes its place.
+    The processes end with the `with` block, or with the program.
     """
 
     def __init__(self, count: int) -> None:
         super().__init__(count, thread_name_prefix="cudnnlite-worker")
         self._is_open = True
         self._processes = [_Process() for _ in range(count)]
-        self._idle = list(self._processes)  # as many as there are threads, so that each finds one
+        # There are as many threads as processes, so that each thread finds an idle one.
+        self._idle = list(self._processes)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Schedule a call of a module's function; arguments and result are pickled."""
@@ -41,25 +42,24 @@ class WorkerPool(ThreadPoolExecutor):
         process = self._idle.pop()
         try:
             process.pipe.send(call)
-            good, value = process.pipe.recv()
+            is_result, value = process.pipe.recv()
         except (EOFError, OSError) as error:
-            died = f"worker process {process.pid} died: {process.end()}"
+            message = f"worker process {process.pid} died: {process.end()}"
             if self._is_open:
                 process = _Process()
                 self._processes.append(process)
-            raise WorkerDiedError(died) from error
+            raise WorkerDiedError(message) from error
         finally:
             self._idle.append(process)
-        if good:
-            return value
-        raise value
+        if not is_result:
+            raise value
+        return value
 
     def __exit__(self, *_: object) -> None:
-        """End the processes, whatever they are at."""
+        """End the processes, even in the middle of a task."""
         self._is_open = False
-        self.shutdown(
-            wait=False, cancel_futures=True
-        )  # first: one that was just replaced finds nothing to do
+        # First, so that a new process in place of one that died finds no task.
+        self.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             process.kill()
         self.shutdown()
@@ -68,44 +68,42 @@ class WorkerPool(ThreadPoolExecutor):
 
 
 class _Process(Popen[bytes]):
-    """A process that answers the calls that come through a pipe."""
+    """A process that makes the calls that come through a pipe, and answers them."""
 
     def __init__(self) -> None:
         self.pipe, theirs = Pipe()
         paths = [path for path in sys.path if isinstance(path, str)]
-        code = f"import sys; sys.path[:] = {paths!r}; from {__name__} import serve; serve({theirs.fileno()})"
-        # idle threads of NumPy's BLAS spin: those of two processes doubled the time of every call
-        # on 32 cores
-        one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
-        command, environment = (
-            [sys.executable, "-c", code],
-            one | os.environ,
-        )  # what the user has set counts
-        # what libraries print is no part of the program's output, and Ctrl-C is the program's to
-        # handle
+        code = (
+            f"import sys; sys.path[:] = {paths!r}; "
+            f"from {__name__} import serve; serve({theirs.fileno()})"
+        )
+        # Idle threads of NumPy's BLAS spin: those of two processes doubled the time of every call
+        # on 32 cores. Values that the user has set are kept.
+        one_thread = dict.fromkeys(
+            ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"
+        )
         with theirs:
             super().__init__(
-                command,
-                env=environment,
+                [sys.executable, "-c", code],
+                env=one_thread | os.environ,
                 pass_fds=[theirs.fileno()],
                 stdin=DEVNULL,
-                stdout=2,
-                start_new_session=True,
+                stdout=2,  # what libraries print does not belong to the program's output
+                start_new_session=True,  # the program handles Ctrl-C
             )
 
     def end(self) -> str:
-        """Wait until the process has ended, which it does without its pipe, and say how."""
+        """Close the pipe, which ends the process, wait for that, and return how it ended."""
         self.pipe.close()
         code = self.wait()
-        return (
-            f"killed by {SIGNALS.get(-code, f'signal {-code}')}"
-            if code < 0
-            else f"exit status {code}"
-        )
+        if code >= 0:
+            return f"exit status {code}"
+        signal = SIGNALS.get(-code, f"signal {-code}")
+        return f"killed by {signal}"
 
 
 def serve(descriptor: int) -> None:
-    """Answer calls until the pipe is closed: the life of a worker process."""
+    """Answer calls until the pipe is closed: the main function of a worker process."""
     with Connection(descriptor) as pipe, suppress(EOFError, OSError):
         while True:
             function, arguments, options = pipe.recv()
