@@ -167,10 +167,11 @@ class TuningCache(Closable):
         # A key has two files where an older cudnnlite uses the folder too: the later one counts.
         by_age = sorted(saved, key=lambda entry: entry.tuned_at)
         by_key = {entry.key: entry for entry in (*by_age, *list(self._unsaved.values()))}
-        found = list(by_key.values())
-        for part, name, wanted in filters:
-            found = [entry for entry in found if wanted in (None, entry.key.plain[part][name])]
-        return sorted(found, key=lambda entry: (entry.tuned_at, entry.key.digest))
+        entries = list(by_key.values())
+        for part, name, value in filters:
+            if value is not None:
+                entries = [entry for entry in entries if entry.key.plain[part][name] == value]
+        return sorted(entries, key=lambda entry: (entry.tuned_at, entry.key.digest))
 
     def __len__(self) -> int:
         self._require_open()
@@ -186,9 +187,8 @@ class TuningCache(Closable):
         something else, or it cannot be written; ArgumentError for this cache's own folder.
         """
         folder, entries = check_place(path), self.entries(**filters)
-        if os.path.realpath(folder) == os.path.realpath(
-            self._folder
-        ):  # `resolve` raises where a link leads to itself
+        # `Path.resolve` raises an error for a link that leads to itself.
+        if os.path.realpath(folder) == os.path.realpath(self._folder):
             raise ArgumentError(
                 f"path={os.fspath(path)!r} is the cache itself; allowed: another folder"
             )
@@ -213,18 +213,18 @@ class TuningCache(Closable):
         written: what was taken over until then stays.
         """
         self._require_open(to_write=True)
-        folder, taken = check_place(path), 0
+        folder = check_place(path)
         if file_type(folder) != S_IFDIR:
             raise TuningCacheError(f"{folder} does not exist")
         if not entry_files(folder):
             _refuse_another(folder)
+        count = 0
         for entry in TuningCache(folder, read_only=True).entries():
-            mine = self.get(entry.key)
-            is_wanted = not entry.key.device.is_emulated and (
-                mine is None or mine.tuned_at < entry.tuned_at
-            )
-            taken += is_wanted and self._write(entry)
-        return taken
+            own_entry = self.get(entry.key)
+            is_newer = own_entry is None or own_entry.tuned_at < entry.tuned_at
+            if is_newer and not entry.key.device.is_emulated and self._write(entry):
+                count += 1
+        return count
 
     def clear(self, **filters: Any) -> int:
         """Remove the entries, filtered as in `entries`; return how many.  TuningCacheError if this cache cannot be written."""
@@ -282,9 +282,8 @@ class TuningCache(Closable):
         draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
         with refused_as(TuningCacheError, self._folder):
             try:
-                with suppress(
-                    FileExistsError
-                ):  # exist_ok would take any OSError for that, also a signal handler's
+                # exist_ok would suppress any OSError, also one of a signal handler.
+                with suppress(FileExistsError):
                     self._folder.mkdir(parents=True)
                 with open(draft, "x", encoding="ascii") as new:
                     new.write(text)
@@ -295,14 +294,14 @@ class TuningCache(Closable):
                     old_file.unlink(missing_ok=True)
             finally:
                 draft.unlink(missing_ok=True)  # it is there after a failure
-        # but not what another thread put since
+        # An entry that another thread put meanwhile stays.
         unsaved = self._unsaved.get(entry.key)
         if unsaved and unsaved.tuned_at <= entry.tuned_at:
             self._unsaved.pop(entry.key, None)
         return True
 
     def _remove(self, keys: set[TuningKey]) -> None:
-        """Remove entries, and what processes left that died while they wrote."""
+        """Remove entries, and the drafts of processes that died while they wrote."""
         for key in keys:
             self._unsaved.pop(key, None)
         digests = {digest for key in keys for digest in key.digests}
@@ -311,7 +310,7 @@ class TuningCache(Closable):
                 if file.stem in digests and file not in self._newer:
                     file.unlink(missing_ok=True)
             for draft in self._folder.glob(".*.tmp"):
-                with suppress(FileNotFoundError):  # somebody was at it, and has finished
+                with suppress(FileNotFoundError):  # its process has finished meanwhile
                     if time.time() - draft.stat().st_mtime > 3600:
                         draft.unlink()
 
@@ -345,12 +344,12 @@ def check_place(
     path: str | os.PathLike[str], argument: str = "path", *, file_too: bool = False
 ) -> Path:
     """Return the absolute path of a folder, which need not be there; ArgumentError for none, TuningCacheError for a file."""
-    found = absolute_path(path_of(path, argument, "the path of a folder"), argument)
+    folder = absolute_path(path_of(path, argument, "the path of a folder"), argument)
     if os.fspath(path) == IN_MEMORY:
         raise ArgumentError(f"{argument}={IN_MEMORY} is not the path of a folder")
-    if not file_too and (why := _why_unfit(found)):
+    if not file_too and (why := _why_unfit(folder)):
         raise TuningCacheError(why)
-    return found
+    return folder
 
 
 def entry_files(folder: Path) -> list[Path]:

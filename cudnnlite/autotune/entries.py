@@ -1,4 +1,4 @@
-"""`TuningEntry`: what is remembered of one tuning, under which `TuningKey`, and the JSON that holds both."""
+"""`TuningEntry`: the result of one tuning, its `TuningKey`, and the JSON of both."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from cudnnlite.problems.results import WITHIN_NOISE, AlgorithmResult, Convolutio
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 
-# Of the keys.  They get another number where a part of them gets another meaning, a field of the
-# policy another default for instance; nothing old is found then.
+# The version of the keys. It changes when a part of a key gets another meaning, for instance when a
+# field of the policy gets another default; then no old entry is found.
 SCHEMA = 1
-# Of the JSON.  It gets another number where it says something that this version would not
-# understand, a new field of a row too.  An older version then leaves the file alone, and does not
-# take it for a damaged one.  A new field of the policy needs neither number.
+# The version of the JSON. It changes when the JSON says something that an older version does not
+# understand, such as a new field of a row. Then an older version leaves the file alone, and does not
+# take it for a damaged one. A new field of the policy changes neither version.
 # 1: every field of the policy in the key; "within the noise of the first" in a row's remark.
 # 2: the fields of the policy that are not at their default; `within_noise` in a row.
 FORMAT = 2
-# What the policy's part of a key of format 1 contained at the least: those keys named the files of
-# their entries.  Never add to it: newer fields were in no key of format 1.
+# The fields of the policy in every key of format 1, which named the file of the entry. Never add a
+# field: no key of format 1 had it.
 _POLICY_OF_FORMAT_1: dict[str, Any] = {
     "objective": "latency",
     "workspace_limit": None,
@@ -153,10 +153,15 @@ def make_key(
 
 def canonical(parts: Any) -> str:
     """Return JSON in which what is equal is written in one way: 1.0 and -0.0 are the integers 1 and 0, a tuple is a list."""
-    plain = json.loads(
-        json.dumps(parts), parse_float=lambda text: int(n) if (n := float(text)).is_integer() else n
-    )
+    plain = json.loads(json.dumps(parts), parse_float=_parse_canonical_number)
     return json.dumps(plain, **_SHORT)
+
+
+def _parse_canonical_number(text: str) -> int | float:
+    number = float(text)
+    if number.is_integer():
+        return int(number)
+    return number
 
 
 @dataclass(frozen=True)
@@ -198,10 +203,7 @@ class TuningEntry:
             for item in fields(self)
             if item.name not in ("key", "rows")
         }
-        full = [row_to_plain(row).items() for row in self.rows]  # what is empty need not be written
-        rows = ",\n ".join(
-            json.dumps({n: v for n, v in row if v != _EMPTY.get(n, ...)}) for row in full
-        )
+        rows = ",\n ".join(json.dumps(_without_empty(row_to_plain(row))) for row in self.rows)
         head = json.dumps({"format": FORMAT, **values})[:-1]
         return f'{head},\n"key": {self.key.text},\n"rows": [\n {rows}\n]}}\n'
 
@@ -223,7 +225,7 @@ class TuningEntry:
             is_named_by_key = _sha256(json.dumps(parts, **_SHORT)) == file.stem
             if type(form) is not int or form < 1 or not is_named_by_key:
                 raise ValueError("its key is not that of its name")
-            # these parts every entry is asked for
+            # Every entry must have these parts: an error shows that one is missing.
             _ = (
                 DeviceIdentity(**parts["device"]),
                 parts["problem"]["kind"],
@@ -239,11 +241,16 @@ class TuningEntry:
             raise ArgumentError(f"{file} is no entry of a tuning cache ({error})") from error
 
 
+def _without_empty(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a plain row that are not empty: the others need not be written."""
+    return {name: value for name, value in plain.items() if value != _EMPTY.get(name, ...)}
+
+
 def _row_of_format_1(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return a plain row as it is written now, of one whose remark may say that the noise hides how it compares."""
     remarks = plain.get("remark", "").split("; ")
-    others = [remark for remark in remarks if remark != WITHIN_NOISE]
-    return {**plain, "remark": "; ".join(others), "within_noise": len(others) < len(remarks)}
+    rest = [remark for remark in remarks if remark != WITHIN_NOISE]
+    return {**plain, "remark": "; ".join(rest), "within_noise": len(rest) < len(remarks)}
 
 
 def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
@@ -313,22 +320,22 @@ def _refuse_nested(*values: Any) -> None:
         raise TypeError("a list or an object where a value belongs")
 
 
-@lru_cache(
-    maxsize=2048, typed=True
-)  # of a model's 1,003 rows it was half of the reading; they name 107 engines
+# Without the cache this was half of the time of reading a model's 1,003 rows, which name 107 engines.
+@lru_cache(maxsize=2048, typed=True)
 def _read(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
     """Return as a value of one of a field's types what JSON, or NumPy, has another type for; of an engine its number."""
     kind = kinds[0]
     if kind is Engine:
         return Engine.from_plain({"engine": value, "knobs": dict(knobs)})
-    if kind is Any:  # of which the name says the enum
+    if kind is Any:  # the text begins with the name of the enum
         name, _, value = value.partition(".")
         kind = getattr(enums, name)
     if issubclass(kind, CEnum):
-        unknown = re.fullmatch(
-            r"UNKNOWN_(-?\d+)", value
-        )  # UNKNOWN_17 is the member 17, which may have a name by now
-        return kind(int(unknown[1])) if unknown else kind[value]
+        # UNKNOWN_17 is the member 17, which may have a name in this version of cuDNN.
+        unknown = re.fullmatch(r"UNKNOWN_(-?\d+)", value)
+        if unknown:
+            return kind(int(unknown[1]))
+        return kind[value]
     value = value.item() if hasattr(value, "item") else value
     if kind is float and (value in ("nan", "inf", "-inf") or type(value) is int):
         return float(value)
@@ -338,12 +345,13 @@ def _read(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
 
 
 _RESULTS = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}  # by the algorithm's type
-_ROWS = (ConvolutionResult, RNNResult)  # which have every field between them; these are its types
+_ROWS = (ConvolutionResult, RNNResult)  # together they have every field
+# The types of each field.
 _FIELDS = {
-    n: get_args(h) or (h,)
+    name: get_args(hint) or (hint,)
     for kind in _ROWS
-    for n, h in get_type_hints(kind).items()
-    if n not in LEFT_OUT
+    for name, hint in get_type_hints(kind).items()
+    if name not in LEFT_OUT
 }
 _EMPTY = {
     item.name: item.default

@@ -1,4 +1,4 @@
-"""The search for recurrent networks: `rnn_forward.find`'s, within a policy."""
+"""The search for recurrent networks: that of `rnn_forward.find`, within a policy."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ def operands_of(
     spec = problem.spec
     weights = RNNWeights(handle, spec)
     fill_random(weights.array, 2, scale=(spec.input_size + spec.state_size) ** -0.5)
-    aligned = (alignments or {}).get("x", ALLOCATION_ALIGNMENT)
-    return {
-        "weights": weights,
-        "x": random_array(handle, problem.data.tensor(), 1, alignment=aligned),
-    }
+    alignment = (alignments or {}).get("x", ALLOCATION_ALIGNMENT)
+    x = random_array(handle, problem.data.tensor(), 1, alignment=alignment)
+    return {"weights": weights, "x": x}
 
 
 def check_operands(handle: Handle, problem: Problem, operands: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the user's operands; ArgumentError if they are not the problem's (the search checks the rest)."""
+    """Return the user's operands; ArgumentError if they do not fit the problem (the search checks the rest)."""
     if not {"x", "weights"} <= set(operands) <= {"x", "weights", "hx", "cx"}:
         raise ArgumentError(
             f"operands={sorted(map(str, operands))}; needed: ['weights', 'x'], allowed too: ['cx', 'hx']"
@@ -51,11 +49,11 @@ def search_rnn(
     operands: Mapping[str, Any],
     progress: bool = False,
 ) -> AlgorithmTable:
-    """Time and check every candidate on operands ("weights", "x", perhaps "hx", "cx"); the handle is waited for.
+    """Time and check every candidate on operands ("weights", "x", and optionally "hx", "cx"); waits for the handle.
 
-    Returns the best first by the policy's objective; what cannot be used, or is excluded and not
-    run, last, with the reason. Dropout is left out; `progress` is unused: there are no knobs, which
-    the table's timing says where they were asked for.
+    Returns the best first by the policy's objective; candidates that cannot be used, or are
+    excluded and did not run, come last, with the reason.  Dropout is left out.  `progress` is
+    unused, because there are no knobs: the table's timing says so if the policy asks for them.
     """
     rows = [
         replace(row, why_not=policy.why_not(row, problem.spec.dtype)) for row in candidates(problem)

@@ -1,4 +1,4 @@
-"""`Tuner`: the best algorithm for each problem, measured once and remembered."""
+"""`Tuner`: measures the best algorithm for each problem once, and remembers it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cudnnlite.search.contest import refuse_search
 from cudnnlite.version import __version__
 from cudnnlite.warn import log, warn_user
 
-SLOW_SECONDS = 1.0  # of measuring inside a call, which are told
+SLOW_SECONDS = 1.0  # measuring inside a call that takes longer is logged
 
 
 class Search(NamedTuple):
@@ -128,12 +128,12 @@ class Tuner(Closable):
         self.owns_cache = not isinstance(cache, TuningCache)
         self.cache = cache if isinstance(cache, TuningCache) else TuningCache(cache)
         self.measured = 0
-        # asked here: while a graph is recorded CUDA may not be asked
+        # Read now: CUDA refuses the query while a graph is recorded.
         self._memory = handle.device.memory_info()[1]
         self._uses_cache = handle.device.has_real_timing
-        # What goes into no cache, so that operations need not measure again: times that are not
-        # those of a GPU, tables that lack something that may be there later, and those in which
-        # nothing can be chosen.
+        # Tables that do not go into a cache are kept here, so that operations need not measure
+        # again: those of no GPU, those that lack a candidate that may work later, and those without
+        # a candidate that works.
         self._tables: dict[TuningKey, AlgorithmTable] = {}
         self.revision = 0
         self._warned_of: set[Problem] = set()  # problems that were left to the heuristic
@@ -182,9 +182,9 @@ class Tuner(Closable):
         self.handle.use()
         policy = self._policy_within(None)
         if operands is None:
-            known = self._look_up(self._key(problem, {}, policy))
-            if known is not None:
-                return known
+            table = self._look_up(self._key(problem, {}, policy))
+            if table is not None:
+                return table
             self.revision += 1
             return self._measure(problem, {}, policy)
         if not isinstance(operands, Mapping):
@@ -305,7 +305,7 @@ class Tuner(Closable):
         return make_key(problem, aligned, policy, self.device)
 
     def _look_up(self, key: TuningKey, *, hopeless: bool = False) -> AlgorithmTable | None:
-        """Return what is remembered; what is `hopeless` too, if that is wanted."""
+        """Return the table of a key, or None; with `hopeless` also one without a candidate that works."""
         table = self._tables.get(key)
         if table is not None and _is_useful(table):
             return table
@@ -326,7 +326,7 @@ class Tuner(Closable):
         with measuring_alone(self.handle.device, self.cache):
             if operands is None:
                 table = self._look_up(key)
-                if table is not None:  # measured by somebody else, while this one waited
+                if table is not None:  # another worker measured it, while this one waited
                     return table
             refuse_search(self.handle)
             start, search = time.perf_counter(), search_of(problem)
