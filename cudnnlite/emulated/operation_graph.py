@@ -11,6 +11,7 @@ from typing import NamedTuple
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.fusion import spec_of
 from cudnnlite.emulated.graph_formula import GraphFormula
+from cudnnlite.emulated.graph_shapes import check_shapes
 from cudnnlite.emulated.registry import RefusalError, bad, unsupported
 from cudnnlite.enums import ConvolutionMode, DataType, Status
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
@@ -115,6 +116,7 @@ def finalize_graph(graph: BackendObject, engine_count: int) -> None:
     _check_unique_ids([first, *others])
     if not any(operation.kind in CONVOLUTIONS for operation in [first, *others]):
         graph.content = GraphFormula((first, *others))
+        check_shapes(graph.content)
         graph.finalize_with(engine_global_count=[engine_count])
         return
     if not _is_supported_chain(first, others):

@@ -5,6 +5,8 @@ Found on an H100 (2026-11-26).  Such graphs are refused, because the library rep
 
 from __future__ import annotations
 
+from operator import gt
+
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.records import Node, TensorRecord
@@ -25,8 +27,9 @@ def why_wrong(graph: GraphData) -> str | None:
         return None
     queries = _operand(graph, products[0], "adesc")
     keys, values = (_operand(graph, product, "bdesc") for product in products)
-    fault = why_float32_attention_is_wrong(queries.shape, keys.shape, values.shape)
-    return fault if values.dtype == DataType.FLOAT else None
+    if queries is None or keys is None or values is None or values.dtype != DataType.FLOAT:
+        return None
+    return why_float32_attention_is_wrong(queries.shape, keys.shape, values.shape)
 
 
 def why_float32_attention_is_wrong(
@@ -57,28 +60,32 @@ def multiplies_in_tf32(graph: GraphData) -> bool:
     An engine without the numerical note of tensor cores had the same relative error as the others,
     7e-4: none multiplies in full precision.
     """
-    return any(
-        _operand(graph, node, name).dtype == DataType.FLOAT
+    operands = [
+        _operand(graph, node, name)
         for node in graph.nodes
         if node.kind == "MATMUL"
         for name in ("adesc", "bdesc")
-    )
+    ]
+    return any(record is not None and record.dtype == DataType.FLOAT for record in operands)
 
 
-def _operand(graph: GraphData, node: Node, name: str) -> TensorRecord:
-    (number,) = dict(node.reads)[name]
-    return graph.tensors[number]
+def _operand(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
+    """Return what an operation reads; None where it lacks that, which cuDNN refuses."""
+    numbers = dict(node.reads).get(name, ())
+    return graph.tensors[numbers[0]] if numbers else None
 
 
 def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
     x = _operand(graph, node, "xdesc")
+    if x is None or len(x.shape) < 3:
+        return None
     is_channels_last = x.strides[1] == 1 and x.shape[1] > 1
     if is_channels_last and x.dtype == DataType.BFLOAT16:
         return "cuDNN 9.19 pools bfloat16 with channels last wrongly; give channels first"
     attributes = dict(node.attributes)
-    pads = zip(attributes["pre_paddings"], attributes["post_paddings"], strict=True)
-    has_more_behind = any(behind > before for before, behind in pads)
-    counts_padding = attributes["mode"] in _COUNT_PADDING
+    before, behind = (attributes.get(name, ()) for name in ("pre_paddings", "post_paddings"))
+    has_more_behind = any(map(gt, behind, before))
+    counts_padding = attributes.get("mode") in _COUNT_PADDING
     if counts_padding and has_more_behind and not is_channels_last:
         return (
             "cuDNN 9.19 averages over padding wrongly with channels first where there is more "

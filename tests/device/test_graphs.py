@@ -844,6 +844,39 @@ def test_graphs_without_an_engine(handle: dnn.Handle, graph: Callable[[], dnn.Gr
         graph().plan(handle)
 
 
+def broken(
+    kind: str, shape: tuple[int, ...], reads: tuple[str, ...], **attributes: Any
+) -> dnn.Graph:
+    """Return a graph of one operation, whose result has a shape of its own."""
+    graph = dnn.Graph()
+    x = graph.input("x", (2, 8, 6, 6), "float16")
+    written = "cdesc" if kind == "MATMUL" else "ydesc"
+    y = graph.virtual(shape)
+    graph.node(kind, attributes, reads=dict.fromkeys(reads, x), writes={written: y})
+    graph.output("y", y, "float16")
+    return graph
+
+
+COMPUTE = {"comp_type": "float32"}
+POINTWISE = {"math_prec": "float32"}
+BROKEN = {
+    "product": broken("MATMUL", (2, 8, 6, 7), ("adesc", "bdesc"), **COMPUTE),
+    "product of one": broken("MATMUL", (2, 8, 6, 6), ("adesc",), **COMPUTE),
+    "sum": broken("REDUCTION", (2, 8, 6, 3), ("xdesc",), operator="ADD", **COMPUTE),
+    "reshape": broken("RESHAPE", (2, 8, 6, 5), ("xdesc",)),
+    "addition": broken("POINTWISE", (2, 8, 6, 7), ("xdesc", "bdesc"), mode="ADD", **POINTWISE),
+    "addition of one": broken("POINTWISE", (2, 8, 6, 6), ("xdesc",), mode="ADD", **POINTWISE),
+    "rank": broken("POINTWISE", (1, 2, 8, 6, 6), ("xdesc",), mode="EXP", **POINTWISE),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_operations_that_do_not_fit_together(handle: dnn.Handle, case: str) -> None:
+    """Whatever is written as a node is refused by cuDNN, if not before: nothing else comes out."""
+    with pytest.raises(dnn.CudnnError):
+        BROKEN[case].plan(handle)
+
+
 @pytest.mark.parametrize("which", ["q and k", "v"])
 def test_large_heads_in_float32_are_refused(handle: dnn.Handle, which: str) -> None:
     """cuDNN computes them, wrongly."""
