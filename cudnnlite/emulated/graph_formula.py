@@ -122,7 +122,8 @@ class GraphFormula(NamedTuple):
 def why_no_graph_engine(graph: GraphFormula) -> str | None:
     """Return why an H100 has no engine for a graph, or None if it has one.
 
-    The rules reproduce tests/emulated/data/graph_formulas.json; what is not in it is refused.
+    The rules are what was found on an H100 with cuDNN 9.19 (2026-11-26); what was not tried is
+    refused.  tools/record/graph_formulas.py records them.
     """
     counts = Counter(graph.kinds)
     for tensor in graph.in_memory.values():
