@@ -151,10 +151,13 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             The C function failed.
         """
         names = self.problem.operation.writes
-        numbers = self._numbers.names & named_operands.keys()
-        if numbers:
-            given = {name: named_operands.pop(name) for name in numbers}
-            with self._numbers_changed(given):
+        if not self._numbers.names.isdisjoint(named_operands):
+            changes = {
+                name: named_operands.pop(name)
+                for name in self._numbers.names
+                if name in named_operands
+            }
+            with self._numbers_changed(changes):
                 return self(*operands, out=out, workspace=workspace, **named_operands)
         results: Any = super().__call__(
             *operands, out=self._outputs_of(out), workspace=workspace, **named_operands

@@ -135,7 +135,8 @@ class GraphRequest(Generic[ResultT]):
         limit = handle.workspace.limit_for(self._workspace_limit)
         key = (self._name, *specs.items(), *self._options.items(), limit)
         plan = handle.plans.get(key, self._make_plan, specs, limit)
-        results = plan(**arrays, out=out)
+        in_order = [arrays[name] for name in plan.problem.operation.reads]  # faster than by name
+        results = plan(*in_order, out=out)
         returned = tuple(results[name] for name in self._results)
         return returned[0] if len(returned) == 1 else returned  # type: ignore[return-value]
 
