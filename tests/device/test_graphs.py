@@ -840,8 +840,10 @@ def attention_without_statistics() -> dnn.Graph:
 )
 def test_graphs_without_an_engine(handle: dnn.Handle, graph: Callable[[], dnn.Graph]) -> None:
     """What an H100 with cuDNN 9.19 refuses, the emulated device refuses."""
-    with pytest.raises(dnn.NotSupportedError, match="graph of"):
+    with pytest.raises(dnn.NotSupportedError) as refusal:
         graph().plan(handle)
+    if handle.device.kind == "emulated":  # cuDNN may refuse before it is asked for engines
+        assert "graph of" in str(refusal.value)
 
 
 def broken(
