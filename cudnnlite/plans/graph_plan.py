@@ -108,7 +108,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         self._description = f"plan of {graph!r}"
         self._engine = engine
         self._requirements = requirements
-        self._numbers = _NumbersInMemory(graph.scalars)
+        self._numbers = NumbersInMemory(graph.scalars)
         self._replays = replay
         self._replayed: ReplayedCall | None = None
         self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
@@ -284,7 +284,7 @@ class GraphCall(ExecutionPlan):
         native: NativeGraph,
         configuration: Configuration,
         stack: ExitStack,
-        numbers: _NumbersInMemory,
+        numbers: NumbersInMemory,
     ) -> None:
         super().__init__(native, configuration, stack)
         self._numbers = numbers
@@ -297,7 +297,7 @@ class GraphCall(ExecutionPlan):
         super().replace(workSpace, **addresses, **self._numbers.addresses)
 
 
-class _NumbersInMemory:
+class NumbersInMemory:
     """The numbers that a graph passes by value, where C reads them at each call: on the host."""
 
     def __init__(self, scalars: Mapping[str, TensorRecord]) -> None:
