@@ -1,9 +1,9 @@
-"""Entries of tuning caches in words, and two sides of them compared: as lines, as CSV, as plain values."""
+"""Entries of tuning caches in words, and comparisons of two caches: as lines, as CSV, as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from statistics import geometric_mean
 from typing import Any, NamedTuple
@@ -22,7 +22,21 @@ _HEADING = ("A ms", "B ms", "B/A", "choice of A", "choice of B", "problem", "wan
 
 
 class Pair(NamedTuple):
-    """A problem on both sides: the choices, their milliseconds by the policy's objective, if timed, and B's over A's."""
+    """A problem that both sides have.
+
+    Attributes
+    ----------
+    a_ms, b_ms : float or None
+        The time of each side's choice by the policy's objective; None if it was not timed.
+    ratio : float or None
+        b_ms over a_ms.
+    a, b : str
+        The choices.
+    problem : str
+        In short.
+    wanted : str
+        What the policy asks for beyond the default.
+    """
 
     a_ms: float | None
     b_ms: float | None
@@ -34,53 +48,44 @@ class Pair(NamedTuple):
 
 
 class Comparison:
-    """Two sides' entries, the oldest first; where one side has a problem more than once, its newest counts."""
+    """The problems that two sides have, compared.
 
-    def __init__(self, *sides: Sequence[TuningEntry]) -> None:
-        # by what an entry is remembered for, whatever it was measured on
-        first, second = (
-            {
-                json.dumps(entry.key.plain | {"device": None}, sort_keys=True): entry
-                for entry in side
-            }
-            for side in sides
-        )
-        self._sides, self.pairs = (
-            sides,
-            [_pair(entry, second[key]) for key, entry in first.items() if key in second],
-        )
-        ratios, both = (
-            [pair.ratio for pair in self.pairs if pair.ratio is not None],
-            len(self.pairs),
-        )
-        self.timed, self.mean = len(ratios), geometric_mean(ratios) if ratios else None
-        alone = {"in A only": len(first) - both, "in B only": len(second) - both}
-        older = sum(map(len, sides)) - len(first) - len(second)
-        self.left_out = {**alone, "without a time": both - self.timed, "older": older}
+    Parameters
+    ----------
+    a, b : sequence of TuningEntry
+        The entries of each side, the oldest first.  Where one has a problem more than once, its
+        newest entry counts.
+    """
+
+    def __init__(self, a: Sequence[TuningEntry], b: Sequence[TuningEntry]) -> None:
+        newest_a, newest_b = _newest_by_problem(a), _newest_by_problem(b)
+        self._sides = (a, b)
+        self.pairs = [
+            _pair(entry, newest_b[problem])
+            for problem, entry in newest_a.items()
+            if problem in newest_b
+        ]
+        ratios = [pair.ratio for pair in self.pairs if pair.ratio is not None]
+        self.timed = len(ratios)
+        self.mean = geometric_mean(ratios) if ratios else None
+        self.left_out = {
+            "in A only": len(newest_a) - len(self.pairs),
+            "in B only": len(newest_b) - len(self.pairs),
+            "without a time": len(self.pairs) - self.timed,
+            "older": len(a) + len(b) - len(newest_a) - len(newest_b),
+        }
 
     def lines(self, names: Sequence[str]) -> Iterator[str]:
         """Yield the lines for people; `names` are those of the sides."""
         for letter, name, side in zip("AB", names, self._sides, strict=True):
-            origins = {
-                f"{entry.key.device.gpu} with cuDNN {format_version(entry.key.device.cudnn)}"
-                for entry in side
-            }
-            yield printable(
-                f"{letter}: {name}: {counted(len(side), 'entry', 'entries')}: {', '.join(sorted(origins)) or '-'}"
-            )
-        times = [
-            ["-" if value is None else f"{value:.4f}" for value in pair[:3]] for pair in self.pairs
-        ]
-        texts = [[pair.a, "same" if pair.a == pair.b else pair.b, *pair[5:]] for pair in self.pairs]
+            yield _side_line(letter, name, side)
         if self.pairs:
-            yield from aligned(
-                [_HEADING, *(each + text for each, text in zip(times, texts, strict=True))],
-                _HEADING[:3],
-            )
+            yield from aligned([_HEADING, *map(_cells, self.pairs)], _HEADING[:3])
         mean = "-" if self.mean is None else f"{self.mean:.4f}"
         yield f"geometric mean of B/A: {mean}, of {counted(self.timed, 'problem')}"
-        if any(self.left_out.values()):
-            yield f"left out: {', '.join(f'{number} {why}' for why, number in self.left_out.items() if number)}"
+        reasons = [f"{count} {reason}" for reason, count in self.left_out.items() if count]
+        if reasons:
+            yield f"left out: {', '.join(reasons)}"
 
     def csv(self) -> str:
         """Return the pairs as CSV, times in milliseconds."""
@@ -88,12 +93,42 @@ class Comparison:
 
     def plain(self, names: Sequence[str]) -> dict[str, Any]:
         """Return everything, as JSON can hold it."""
-        sides, pairs = dict(zip("ab", names, strict=True)), [pair._asdict() for pair in self.pairs]
-        return {**sides, "problems": pairs, "geometric_mean": self.mean, "left_out": self.left_out}
+        name_of_a, name_of_b = names
+        return {
+            "a": name_of_a,
+            "b": name_of_b,
+            "problems": [pair._asdict() for pair in self.pairs],
+            "geometric_mean": self.mean,
+            "left_out": self.left_out,
+        }
+
+
+def _newest_by_problem(side: Sequence[TuningEntry]) -> dict[str, TuningEntry]:
+    """Return the newest entry of each problem and policy, whatever device it was measured on."""
+    return {json.dumps(entry.key.plain | {"device": None}, sort_keys=True): entry for entry in side}
+
+
+def _side_line(letter: str, name: str, side: Sequence[TuningEntry]) -> str:
+    """Return the line of a side: how many entries it has, and where they were measured."""
+    devices = {
+        f"{entry.key.device.gpu} with cuDNN {format_version(entry.key.device.cudnn)}"
+        for entry in side
+    }
+    count = counted(len(side), "entry", "entries")
+    return printable(f"{letter}: {name}: {count}: {', '.join(sorted(devices)) or '-'}")
+
+
+def _cells(pair: Pair) -> list[str]:
+    """Return a row of the table."""
+    numbers = [
+        "-" if number is None else f"{number:.4f}" for number in (pair.a_ms, pair.b_ms, pair.ratio)
+    ]
+    choice_of_b = "same" if pair.a == pair.b else pair.b
+    return [*numbers, pair.a, choice_of_b, pair.problem, pair.wanted]
 
 
 def what(entry: TuningEntry) -> str:
-    """Return the problem in short; as it was called then, if this version has no such problem."""
+    """Return the problem in short; its title then, if this version has no such problem."""
     try:
         return printable(summary(entry.key.problem))
     except ArgumentError:
@@ -101,31 +136,48 @@ def what(entry: TuningEntry) -> str:
 
 
 def wanted(entry: TuningEntry) -> str:
-    """Return what the entry's policy asks for beyond the usual, and where operands were not aligned as usual."""
-    plain = entry.key.plain
-    texts = [f"{name}={_text(name, value)}" for name, value in plain["policy"].items()]
-    texts += [f"{name} aligned to {value}" for name, value in plain["alignments"].items()]
+    """Return what an entry's policy asks for beyond the default, and unusual alignments."""
+    policy: Mapping[str, Any] = entry.key.plain["policy"]
+    alignments: Mapping[str, int] = entry.key.plain["alignments"]
+    texts = [f"{name}={_text(name, value)}" for name, value in policy.items()]
+    texts += [f"{operand} aligned to {nbytes}" for operand, nbytes in alignments.items()]
     return printable(", ".join(texts)) or "-"
 
 
 def _text(name: str, value: Any) -> str:
+    """Return a field of a policy as text."""
     if name == "workspace_limit" and isinstance(value, int):
         return format_size(value)
-    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return "+".join(map(str, value))
+    return str(value)
 
 
-def _pair(*entries: TuningEntry) -> Pair:
-    chosen = [entry.rows[entry.chosen] for entry in entries]
-    policies = [entry.key.policy for entry in entries]
-    times = [
-        None
-        if policy.get("objective") == "latency" and row.call_us is None
-        else cost(row, policy)  # no stand-in
-        for row, policy in zip(chosen, policies, strict=True)
-    ]
-    a, b = (
-        ms if ms is not None and 0 < ms < inf else None for ms in times
-    )  # files of others may hold any number
-    ratio, (choice, other) = b / a if a is not None and b is not None else 0, map(named, chosen)
-    within = ratio if 0 < ratio < inf else None  # two such numbers may be too far apart for a float
-    return Pair(a, b, within, choice, other, what(entries[0]), wanted(entries[0]))
+def _pair(a: TuningEntry, b: TuningEntry) -> Pair:
+    a_ms, b_ms = _time_ms(a), _time_ms(b)
+    ratio = None
+    if a_ms is not None and b_ms is not None and 0 < b_ms / a_ms < inf:
+        ratio = b_ms / a_ms
+    return Pair(
+        a_ms,
+        b_ms,
+        ratio,
+        named(a.rows[a.chosen]),
+        named(b.rows[b.chosen]),
+        what(a),
+        wanted(a),
+    )
+
+
+def _time_ms(entry: TuningEntry) -> float | None:
+    """Return the time of an entry's choice by its policy's objective.
+
+    None if it was not timed so, or if the number is no time: the file may be somebody else's.
+    """
+    row, policy = entry.rows[entry.chosen], entry.key.policy
+    if policy.get("objective") == "latency" and row.call_us is None:
+        return None
+    time_ms = cost(row, policy)
+    if time_ms is None or not 0 < time_ms < inf:
+        return None
+    return time_ms

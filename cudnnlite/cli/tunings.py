@@ -1,4 +1,4 @@
-"""What a tuning found, as text and as plain values: a problem's candidates with the reasons, a line for each of several."""
+"""The results of a tuning as lines, as CSV and as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost
 from cudnnlite.enums import Status
 from cudnnlite.problems.problem_list import ProblemList, summary
-from cudnnlite.problems.results import named
+from cudnnlite.problems.results import AlgorithmResult, named
 from cudnnlite.problems.table import NUMERIC
 from cudnnlite.report import to_json
 from cudnnlite.sizes import format_size
@@ -45,215 +45,246 @@ def lines_of(
     explain: bool,
     tables: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Yield the lines for people: of a single problem, or with `explain` of every one, all candidates too.
+    """Yield the lines for people: of a single problem all candidates too, with `explain` of every one.
 
-    `policy` is as the user gave it; `saved` is the folder that remembers it, if any; `tables` stand
-    instead of the summary.
+    Parameters
+    ----------
+    tuning : ModelTuning
+        The results.
+    policy : TuningPolicy
+        As the user gave it.
+    saved : Path or None
+        The folder that remembers them.
+    explain : bool
+        Whether to list the candidates of every problem.
+    tables : sequence of str
+        Lines instead of the summary.
     """
-    facts, tunings, limit = tuning.facts, tuning.tunings, policy.workspace_limit
+    facts, tunings = tuning.facts, tuning.tunings
     yield f"{facts['device']}, cuDNN {facts['cuDNN']}, cudnnlite {facts['cudnnlite']}"
-    for tuned in tunings if explain or len(tunings) == 1 else ():
-        yield from ("", *candidates(tuned, tuning.policy, every=explain))
+    if explain or len(tunings) == 1:
+        for tuned in tunings:
+            yield ""
+            yield from candidates(tuned, tuning.policy, every=explain)
     if tables or len(tunings) > 1:
         yield from tables or ("", *map(printable, str(tuning).splitlines()))
-        yield from (
-            ["the times are those of the device"]
-            if tuning.policy.get("objective") == "device"
-            else []
-        )
-        yield from () if limit is None or tables else workspace_lines(tuning, limit)
+        if tuning.policy.get("objective") == "device":
+            yield "the times are those of the device"
+        if policy.workspace_limit is not None and not tables:
+            yield from workspace_lines(tuning, policy.workspace_limit)
     if saved is not None:
-        yield from (
-            "",
-            f"saved in {saved}",
-            f"to use it: with dnn.autotuned({_arguments(policy, saved)}): ...",
-        )
+        yield ""
+        yield f"saved in {saved}"
+        yield f"to use it: with dnn.autotuned({_arguments(policy, saved)}): ..."
 
 
 def title_of(tuned: TunedProblem) -> str:
-    """Return what tells a problem from the others: its name in the model, and what is asked."""
-    return f"{tuned.title}: {summary(tuned.problem)}" if tuned.names else summary(tuned.problem)
+    """Return a problem's name in the model, if it has one, and what it asks for."""
+    if tuned.names:
+        return f"{tuned.title}: {summary(tuned.problem)}"
+    return summary(tuned.problem)
 
 
 def candidates(tuned: TunedProblem, policy: Policy, *, every: bool = False) -> list[str]:
-    """Return the lines of a problem: each candidate, and why it was not chosen; of a failed one a few, or `every`."""
+    """Return the lines of a problem: its candidates, why each was not chosen, and the choice.
+
+    Of the failed ones a few are listed where nothing was chosen, or all with `every`.
+    """
     heading, *cells = tuned.table.cells()
-    reasons = tuned.reasons(policy)
     rows = [(*heading[:-1], "outcome")]
-    refused: dict[tuple[str, str, str], list[str]] = {}
-    for index, (row, reason) in enumerate(zip(tuned.table, reasons, strict=True)):
+    failures: dict[tuple[str, str, str], list[str]] = {}  # algorithm, layout, reason -> math types
+    for index, (row, reason) in enumerate(zip(tuned.table, tuned.reasons(policy), strict=True)):
         if row.ok:
-            why = "; ".join(
-                part for part in ("chosen" if index == tuned.place else "", reason) if part
-            )
-            rows.append((*cells[index][:-1], why))
+            remarks = ["chosen"] if index == tuned.place else []
+            if reason:
+                remarks.append(reason)
+            rows.append((*cells[index][:-1], "; ".join(remarks)))
         else:
-            refused.setdefault((str(row.algorithm), row.layout, reason), []).append(
-                str(row.math_type)
-            )
+            failure = (str(row.algorithm), row.layout, reason)
+            failures.setdefault(failure, []).append(str(row.math_type))
     lines = [title_of(tuned)]
     if len(rows) > 1:
         lines += [f"times: {tuned.table.timing}", *aligned(rows, NUMERIC, empty=("-",))]
-    most = len(refused) if every or tuned.chosen is not None else _MOST_REASONS
-    for (algorithm, layout, reason), math_types in [*refused.items()][:most]:
-        how = ", ".join([*math_types, *([f"in {layout}"] if layout else [])])
-        lines.append(f"not {algorithm} ({how}): {reason}")
-    lines += (
-        [f"nor {counted(len(refused) - most, 'other')}, which --explain lists"]
-        if len(refused) > most
-        else []
-    )
+    shown_count = len(failures)
+    if tuned.chosen is None and not every:
+        shown_count = _MOST_REASONS
+    lines += _failure_lines(failures, shown_count)
     if tuned.chosen is None:
         return [*lines, f"none can be chosen: {why_none(tuned)}"]
-    each = cost(tuned.chosen, policy)
-    time = (
-        ""
-        if each is None
-        else f", {each:.4g} ms{' a call' if policy.get('objective') == 'latency' else ''}"
-    )
-    return [
-        *lines,
-        f"chosen: {named(tuned.chosen)}{time}, workspace {format_size(tuned.chosen.workspace)}",
-    ]
+    return [*lines, _choice_line(tuned.chosen, policy)]
+
+
+def _failure_lines(
+    failures: Mapping[tuple[str, str, str], Sequence[str]], shown_count: int
+) -> list[str]:
+    """Return a line for each failed candidate, and one for those that are not shown."""
+    lines = []
+    for (algorithm, layout, reason), math_types in [*failures.items()][:shown_count]:
+        details = [*math_types]
+        if layout:
+            details.append(f"in {layout}")
+        lines.append(f"not {algorithm} ({', '.join(details)}): {reason}")
+    if len(failures) > shown_count:
+        others = counted(len(failures) - shown_count, "other")
+        lines.append(f"nor {others}, which --explain lists")
+    return lines
+
+
+def _choice_line(row: AlgorithmResult, policy: Policy) -> str:
+    """Return the line of the candidate that was chosen."""
+    time = ""
+    time_ms = cost(row, policy)
+    if time_ms is not None:
+        time = f", {time_ms:.4g} ms"
+        if policy.get("objective") == "latency":
+            time += " a call"
+    return f"chosen: {named(row)}{time}, workspace {format_size(row.workspace)}"
 
 
 def outcome(tuned: TunedProblem) -> str:
-    """Return what was chosen, and its time, which is the device's; what the tables have may be that of a call."""
+    """Return the choice with its time on the device; the tables may have that of a call."""
     row = tuned.chosen
     if row is None:
         return "no algorithm"
-    return named(row) + ("" if row.time_ms is None else f", {row.time_ms:.4g} ms on the device")
+    if row.time_ms is None:
+        return named(row)
+    return f"{named(row)}, {row.time_ms:.4g} ms on the device"
 
 
 def workspace_lines(tuning: ModelTuning, limit: int | str) -> list[str]:
-    """Return what one workspace for all problems, used in turn, needs within a limit, and what less of it would cost."""
+    """Return the size of one workspace that all problems use in turn, and the times with less."""
     rows = [row for row in tuning.assign(limit) if row is not None]
     if not rows:
         return []
-    least = format_size(max(row.workspace for row in rows))
-    limit_text = format_size(limit) if isinstance(limit, int) else limit
-    table = [
-        ("workspace", "total ms"),
-        *((format_size(size), f"{total:.4f}") for size, total in tuning.pareto()),
-    ]
+    needed = format_size(max(row.workspace for row in rows))
+    allowed = format_size(limit) if isinstance(limit, int) else limit
+    heading = ("workspace", "total ms")
+    sizes = [(format_size(size), f"{total_ms:.4f}") for size, total_ms in tuning.pareto()]
     return [
-        f"one workspace for all, used in turn: {least} of the {limit_text} allowed; with less:",
-        *aligned(table, table[0]),
+        f"one workspace for all, used in turn: {needed} of the {allowed} allowed; with less:",
+        *aligned([heading, *sizes], heading),
     ]
 
 
 def why_none(tuned: TunedProblem) -> str:
-    """Return in one line why nothing was chosen: what limits excluded, or else what cuDNN says."""
-    excluded = [row.why_not for row in tuned.table if row.status == Status.SUCCESS and row.why_not]
-    refused = [str(row.status) for row in tuned.table if row.status != Status.SUCCESS]
-    reasons = list(dict.fromkeys(excluded or refused))
+    """Return in one line why nothing was chosen: by the limits, or else by cuDNN's refusals."""
+    by_limits = [row.why_not for row in tuned.table if row.status == Status.SUCCESS and row.why_not]
+    by_cudnn = [str(row.status) for row in tuned.table if row.status != Status.SUCCESS]
+    reasons = list(dict.fromkeys(by_limits or by_cudnn))
     if not reasons:
         return " ".join(tuned.why_none.split()) or "there is no candidate"
-    more = (
-        f"; and {counted(len(reasons) - _MOST_REASONS, 'other reason')}"
-        if len(reasons) > _MOST_REASONS
-        else ""
-    )
-    return "; ".join(reasons[:_MOST_REASONS]) + more
+    texts = reasons[:_MOST_REASONS]
+    if len(reasons) > _MOST_REASONS:
+        texts.append(f"and {counted(len(reasons) - _MOST_REASONS, 'other reason')}")
+    return "; ".join(texts)
 
 
 def _arguments(policy: TuningPolicy, saved: Path) -> str:
-    """Return how a program asks for what was saved: the policy is part of what it is remembered under."""
-    options = [
-        f"{item.name}={value!r}"
-        for item in fields(policy)
-        if (value := getattr(policy, item.name)) != item.default
-    ]
-    cache = "" if saved == parse_cache_path(None) else f", cache={str(saved)!r}"
-    wanted = f", policy=dnn.TuningPolicy({', '.join(options)})" if options else ""
-    return f"handle{cache}{wanted}"
+    """Return the arguments by which a program finds what was saved: the policy is part of the key."""
+    arguments = ["handle"]
+    if saved != parse_cache_path(None):
+        arguments.append(f"cache={str(saved)!r}")
+    values = {field.name: getattr(policy, field.name) for field in fields(policy)}
+    defaults = {field.name: field.default for field in fields(policy)}
+    options = [f"{name}={value!r}" for name, value in values.items() if value != defaults[name]]
+    if options:
+        arguments.append(f"policy=dnn.TuningPolicy({', '.join(options)})")
+    return ", ".join(arguments)
 
 
 def joined(lists: Mapping[int | None, ProblemList]) -> ProblemList:
-    """Return all that is to be tuned: of several batch sizes the names say of which a problem is."""
+    """Return all problems of several batch sizes as one list; names say of which size each is."""
     if len(lists) == 1:
         return next(iter(lists.values()))
-    every = ProblemList()
-    for batch, listed in lists.items():
-        for each in listed:
-            every.extend(
-                [replace(each, names=tuple(f"batch {batch}: {name}" for name in each.names))]
-            )
-        every.skipped += [node for node in listed.skipped if node not in every.skipped]
-        every.notes += [note for note in listed.notes if note not in every.notes]
-    return every
+    union = ProblemList()
+    for batch, problems in lists.items():
+        for problem in problems:
+            names = tuple(f"batch {batch}: {name}" for name in problem.names)
+            union.extend([replace(problem, names=names)])
+        union.skipped += [node for node in problems.skipped if node not in union.skipped]
+        union.notes += [note for note in problems.notes if note not in union.notes]
+    return union
 
 
 def parts_of(tuning: ModelTuning, lists: Mapping[int | None, ProblemList]) -> Parts:
-    """Return what was found for each list: of problems that several have, the count and the names are each list's own."""
-    found = {tuned.problem: tuned for tuned in tuning.tunings}
+    """Return the results of each list, with its own counts and names of problems."""
+    by_problem = {tuned.problem: tuned for tuned in tuning.tunings}
     parts = {}
-    for batch, listed in lists.items():
-        own = [
-            found[each.problem]._replace(count=each.count, names=each.names)
-            for each in listed
-            if each.problem in found
+    for batch, problems in lists.items():
+        tunings = [
+            by_problem[entry.problem]._replace(count=entry.count, names=entry.names)
+            for entry in problems
+            if entry.problem in by_problem
         ]
-        parts[batch] = replace(tuning, tunings=tuple(own), skipped=(), notes=())
+        parts[batch] = replace(tuning, tunings=tuple(tunings), skipped=(), notes=())
     return parts
 
 
 def totals_of(parts: Parts) -> dict[str, Any]:
-    """Return what each of several batch sizes takes, as a report's facts."""
-    found = {}
-    for batch, part in parts.items() if len(parts) > 1 else ():
-        workspace = max(
-            (tuned.chosen.workspace for tuned in part.tunings if tuned.chosen), default=0
-        )
-        each = None if part.total_ms is None or batch is None else part.total_ms / batch
-        found[str(batch)] = {
+    """Return the time and the workspace of each of several batch sizes, as a report's facts."""
+    if len(parts) == 1:
+        return {}
+    batches = {}
+    for batch, part in parts.items():
+        rows = [tuned.chosen for tuned in part.tunings if tuned.chosen]
+        sample_ms = None
+        if part.total_ms is not None and batch is not None:
+            sample_ms = part.total_ms / batch
+        batches[str(batch)] = {
             "ms in all": part.total_ms,
-            "ms a sample": each,
-            "workspace": workspace,
+            "ms a sample": sample_ms,
+            "workspace": max((row.workspace for row in rows), default=0),
         }
-    return {"batches": found} if found else {}
+    return {"batches": batches} if batches else {}
 
 
 def sweep_lines(parts: Parts) -> list[str]:
     """Return, of several batch sizes, a table for each, and one that compares them."""
-    lines: list[str] = []
-    for batch, part in parts.items() if len(parts) > 1 else ():
+    if len(parts) <= 1:
+        return []
+    lines = []
+    for batch, part in parts.items():
         lines += ["", f"batch {batch}", *map(printable, str(part).splitlines())]
     heading = ("batch", "ms in all", "ms a sample", "samples a second", "workspace")
     rows = [heading]
-    for batch, facts in totals_of(parts).get("batches", {}).items():
-        total, each = facts["ms in all"], facts["ms a sample"]
-        figures = (f"{total:.4f}", f"{each:.4g}", f"{1000 / each:.0f}") if each else ("-", "-", "-")
+    for batch, facts in totals_of(parts)["batches"].items():
+        total_ms, sample_ms = facts["ms in all"], facts["ms a sample"]
+        figures = ("-", "-", "-")
+        if sample_ms:
+            figures = (f"{total_ms:.4f}", f"{sample_ms:.4g}", f"{1000 / sample_ms:.0f}")
         rows.append((batch, *figures, format_size(facts["workspace"])))
-    return [*lines, "", *aligned(rows, heading)] if lines else []
+    return [*lines, "", *aligned(rows, heading)]
 
 
 def csv_of(parts: Parts) -> str:
     """Return a line for each candidate of each problem, the chosen ones marked, with a heading."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for batch, part in parts.items():
         for tuned in part.tunings:
-            what: dict[str, Any] = {} if batch is None else {"batch": batch}
-            what |= {
-                "problem": summary(tuned.problem),
-                "names": "; ".join(tuned.names),
-                "count": tuned.count,
-            }
-            columns = tuned.table.to_dict()
-            for index, values in enumerate(zip(*columns.values(), strict=True)):
-                rows.append(
-                    {
-                        **what,
-                        "chosen": index == tuned.place,
-                        **dict(zip(columns, values, strict=True)),
-                    }
-                )
+            rows += _csv_rows(tuned, batch)
     heading = list(dict.fromkeys(name for row in rows for name in row))
     return csv_text([heading, *([row.get(name) for name in heading] for row in rows)])
 
 
+def _csv_rows(tuned: TunedProblem, batch: int | None) -> list[dict[str, Any]]:
+    """Return the candidates of a problem, by column."""
+    problem: dict[str, Any] = {} if batch is None else {"batch": batch}
+    problem["problem"] = summary(tuned.problem)
+    problem["names"] = "; ".join(tuned.names)
+    problem["count"] = tuned.count
+    columns = tuned.table.to_dict()
+    return [
+        {
+            **problem,
+            "chosen": index == tuned.place,
+            **dict(zip(columns, values, strict=True)),
+        }
+        for index, values in enumerate(zip(*columns.values(), strict=True))
+    ]
+
+
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as CSV; a text that a spreadsheet would take for a formula gets an apostrophe before it."""
+    """Return rows as CSV; a text that looks like a formula gets an apostrophe before it."""
     lines = []
     for row in rows:
         line = io.StringIO(newline="")
@@ -265,7 +296,7 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _without_formula(cell: Any) -> Any:
-    """Return a cell that is no formula; numbers, negative ones too, and a lone "-" stay as they are."""
+    """Return a cell that is no formula; numbers and a lone "-" stay as they are."""
     if isinstance(cell, str) and len(cell) > 1 and cell.startswith(_FORMULA_STARTS):
         return f"'{cell}"
     return cell
