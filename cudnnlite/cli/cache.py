@@ -1,4 +1,4 @@
-"""`cudnnlite cache`: what was tuned and is remembered: show it, compare it, ship it, take over another's, forget it."""
+"""`cudnnlite cache`: show, compare, export, merge and clear the results of tunings."""
 
 from __future__ import annotations
 
@@ -68,28 +68,39 @@ def show(
     """List the entries: what was tuned, for which GPU and cuDNN, what was chosen."""
     filters = _filters(gpu, cudnn, kind)
     with report_errors():
-        with _opened(cache, there=cache is not None) as opened:
-            path, entries = Path(opened.path), _selected(opened, filters)
-        here = None
-        with suppress(CudnnliteError):  # it cannot be loaded
-            here = library.load_library().version if entries else None
-        size = sum(file.stat().st_size for file in entry_files(path))
+        with _opened(cache, must_exist=cache is not None) as tuning_cache:
+            path = Path(tuning_cache.path)
+            entries = _selected(tuning_cache, filters)
+        loaded_version = _loaded_version() if entries else None
+        nbytes = sum(file.stat().st_size for file in entry_files(path))
         if as_json:
-            plain = [_plain(entry, here) for entry in entries]
-            say(
-                json.dumps(
-                    {"path": str(path), "bytes": size, "cudnn_here": here, "entries": plain},
-                    indent=2,
-                )
-            )
+            plain = {
+                "path": str(path),
+                "bytes": nbytes,
+                "cudnn_here": loaded_version,
+                "entries": [_plain(entry, loaded_version) for entry in entries],
+            }
+            say(json.dumps(plain, indent=2))
             return
-        say(
-            f"{path}: {format_size(size) if path.exists() else 'does not exist yet'}, {_entries(len(entries))}"
-        )
+        size = format_size(nbytes) if path.exists() else "does not exist yet"
+        say(f"{path}: {size}, {_entries(len(entries))}")
         if entries:
-            say("\n".join(_table(entries, here)))
-        if here is not None and any(entry.key.device.cudnn != here for entry in entries):
-            tell(f"* not used here, where cuDNN is {format_version(here)}")
+            say("\n".join(_table(entries, loaded_version)))
+        if any(not _is_used(entry, loaded_version) for entry in entries):
+            assert loaded_version is not None
+            tell(f"* not used here, where cuDNN is {format_version(loaded_version)}")
+
+
+def _loaded_version() -> int | None:
+    """Return the version of the libcudnn that this process loads; None if it cannot be loaded."""
+    with suppress(CudnnliteError):
+        return library.load_library().version
+    return None
+
+
+def _is_used(entry: TuningEntry, loaded_version: int | None) -> bool:
+    """Whether an entry is of this version of cuDNN, as far as that is known."""
+    return loaded_version in (None, entry.key.device.cudnn)
 
 
 @cache_app.command()
@@ -112,26 +123,29 @@ def compare(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV and nothing else.")] = False,
     as_json: JSONOption = False,
 ) -> None:
-    """Compare the times and choices of two caches, GPUs or versions of cuDNN, for the problems that both have."""
+    """Compare two caches, GPUs or versions of cuDNN: the times and choices of the problems of both."""
     if max(len(gpu or ()), len(cudnn or ())) > 2 or (as_csv and as_json):
         raise misuse("allowed: --gpu and --cudnn twice at most, --csv or --json")
-    a_only, b_only = (
-        _filters(gpu[n] if gpu else None, cudnn[n] if cudnn else None, kind) for n in (0, -1)
+    filters_of_a, filters_of_b = (
+        _filters(gpu[place] if gpu else None, cudnn[place] if cudnn else None, kind)
+        for place in (0, -1)
     )
-    if b in (None, a) and a_only == b_only:
+    if b in (None, a) and filters_of_a == filters_of_b:
         raise misuse("compare needs two folders, or --gpu or --cudnn twice")
     with report_errors():
         names, sides = [], []
-        for folder, filters in ((a, a_only), (b or a, b_only)):
-            with _opened(folder, there=True) as opened:
-                sides.append(_selected(opened, filters))
-                names.append(str(opened.path))
-        compared = Comparison(*sides)
+        for folder, filters in ((a, filters_of_a), (b or a, filters_of_b)):
+            with _opened(folder, must_exist=True) as tuning_cache:
+                sides.append(_selected(tuning_cache, filters))
+                names.append(str(tuning_cache.path))
+        comparison = Comparison(*sides)
         if as_json:
-            say(json.dumps(compared.plain(names), indent=2))
+            say(json.dumps(comparison.plain(names), indent=2))
+        elif as_csv:
+            say(comparison.csv())
         else:
-            say(compared.csv() if as_csv else "\n".join(compared.lines(names)))
-        if not compared.pairs:
+            say("\n".join(comparison.lines(names)))
+        if not comparison.pairs:
             raise failure("nothing was compared: no problem is on both sides")
 
 
@@ -146,14 +160,14 @@ def export(
     kind: KindOption = None,
     cache: CacheOption = None,
 ) -> None:
-    """Write the entries to another folder that can be shipped: to be merged, or used with --read-only-cache."""
+    """Write the entries to a folder that can be shipped, for merge or --read-only-cache."""
     filters = _filters(gpu, cudnn, kind)
     with report_errors():
-        with _opened(cache, there=True) as opened:
-            if not _selected(opened, filters):
-                raise failure(f"{opened.path} has nothing to export; {folder} is not written")
-            number = opened.export(folder, **filters)
-        say(f"{_entries(number)} of {opened.path} written to {folder}")
+        with _opened(cache, must_exist=True) as tuning_cache:
+            if not _selected(tuning_cache, filters):
+                raise failure(f"{tuning_cache.path} has nothing to export; {folder} is not written")
+            count = tuning_cache.export(folder, **filters)
+        say(f"{_entries(count)} of {tuning_cache.path} written to {folder}")
 
 
 @cache_app.command()
@@ -164,9 +178,12 @@ def merge(
     cache: CacheOption = None,
 ) -> None:
     """Take over the entries of another cache; where both have one, the newer."""
-    with report_errors(), _opened(cache, to_write=True) as opened:
-        number = opened.merge(folder)
-        say(f"{_entries(number)} of {folder} merged into {opened.path}, which has {len(opened)}")
+    with report_errors(), _opened(cache, to_write=True) as tuning_cache:
+        count = tuning_cache.merge(folder)
+        say(
+            f"{_entries(count)} of {folder} merged into {tuning_cache.path}, "
+            f"which has {len(tuning_cache)}"
+        )
 
 
 @cache_app.command()
@@ -182,45 +199,44 @@ def clear(
     if not (yes or is_terminal(sys.stdin)):
         raise misuse("clear needs --yes where nobody can be asked")
     with report_errors():
-        with _opened(cache, there=True, to_write=True) as opened:
-            number = len(_selected(opened, filters))
-            if number and not yes and not _agreed(f"Remove {_entries(number)} from {opened.path}?"):
+        with _opened(cache, must_exist=True, to_write=True) as tuning_cache:
+            count = len(_selected(tuning_cache, filters))
+            question = f"Remove {_entries(count)} from {tuning_cache.path}?"
+            if count and not yes and not _agreed(question):
                 raise failure("nothing is removed")
-            removed = opened.clear(**filters) if number else 0
-        say(f"{_entries(removed)} removed from {opened.path}")
+            removed_count = tuning_cache.clear(**filters) if count else 0
+        say(f"{_entries(removed_count)} removed from {tuning_cache.path}")
 
 
-def _opened(cache: Path | None, *, there: bool = False, to_write: bool = False) -> TuningCache:
-    """Open the cache; end the command if it is nowhere, or if it has to be there and is not."""
+def _opened(cache: Path | None, *, must_exist: bool = False, to_write: bool = False) -> TuningCache:
+    """Open the cache; end the command if it has no folder, or if the folder has to exist."""
     path = parse_cache_path(cache)
     if not isinstance(path, Path):
-        raise failure(
-            f"{CACHE_VARIABLE if cache is None else '--cache'}={path}: there is no folder"
-        )
-    if there and not path.exists():
+        source = CACHE_VARIABLE if cache is None else "--cache"
+        raise failure(f"{source}={path}: there is no folder")
+    if must_exist and not path.exists():
         raise failure(f"{path} does not exist")
     check_place(path)
-    return TuningCache(
-        path, read_only=path.exists() and not to_write
-    )  # one that is not there says what is beside it
+    # A cache that does not exist yet says what is beside it, which a read-only one does not.
+    return TuningCache(path, read_only=path.exists() and not to_write)
 
 
-def _entries(number: int) -> str:
-    return counted(number, "entry", "entries")
+def _entries(count: int) -> str:
+    return counted(count, "entry", "entries")
 
 
 def _agreed(question: str) -> bool:
-    """Ask on stderr; what is not a yes is a no."""
-    typer.echo(
-        f"{question} [y/N] ", err=True, nl=False
-    )  # typer's own prompt prints a space to stdout
+    """Ask on stderr; anything but a yes is a no."""
+    # Not by typer's own prompt, which prints a space to stdout.
+    typer.echo(f"{question} [y/N] ", err=True, nl=False)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _filters(gpu: str | None, cudnn: str | None, kind: str | None) -> dict[str, Any]:
     if kind is not None and kind not in TUNABLE:
         raise misuse(f"--kind {kind}: allowed: {', '.join(TUNABLE)}")
-    return {"gpu": gpu, "cudnn": None if cudnn is None else _parse_version(cudnn), "kind": kind}
+    version = None if cudnn is None else _parse_version(cudnn)
+    return {"gpu": gpu, "cudnn": version, "kind": kind}
 
 
 def _parse_version(text: str) -> int:
@@ -233,35 +249,39 @@ def _parse_version(text: str) -> int:
 
 
 def _selected(cache: TuningCache, filters: dict[str, Any]) -> list[TuningEntry]:
-    """Return the entries that are meant; where there are none, say what there is."""
-    found = cache.entries(**filters)
-    if not found and any(value is not None for value in filters.values()):
-        there = cache.entries()
-        gpus = ", ".join(sorted({repr(entry.key.device.gpu) for entry in there}))
-        versions = ", ".join(
-            format_version(number) for number in sorted({entry.key.device.cudnn for entry in there})
-        )
-        tell(
-            "no such entry"
-            + (f"; there are those of {gpus} with cuDNN {versions}" if there else "")
-        )
-    return found
+    """Return the entries that the filters let through; if there are none, say what there is."""
+    entries = cache.entries(**filters)
+    if not entries and any(value is not None for value in filters.values()):
+        hint = ""
+        devices = [entry.key.device for entry in cache.entries()]
+        if devices:
+            gpus = ", ".join(sorted({repr(device.gpu) for device in devices}))
+            versions = ", ".join(map(format_version, sorted({device.cudnn for device in devices})))
+            hint = f"; there are those of {gpus} with cuDNN {versions}"
+        tell(f"no such entry{hint}")
+    return entries
 
 
-def _table(entries: list[TuningEntry], here: int | None) -> list[str]:
+def _table(entries: list[TuningEntry], loaded_version: int | None) -> list[str]:
     rows = [("tuned at (UTC)", "GPU", "cuDNN", "ms", "choice", "problem", "wanted")]
     for entry in entries:
-        device, chosen = entry.key.device, entry.rows[entry.chosen]
-        when = entry.tuned_at[:16].replace("T", " ")
-        version = format_version(device.cudnn) + ("" if here in (None, device.cudnn) else "*")
-        time = "-" if chosen.time_ms is None else f"{chosen.time_ms:.4f}"
+        row = entry.rows[entry.chosen]
+        mark = "" if _is_used(entry, loaded_version) else "*"
         rows.append(
-            (when, printable(device.gpu), version, time, named(chosen), what(entry), wanted(entry))
+            (
+                entry.tuned_at[:16].replace("T", " "),
+                printable(entry.key.device.gpu),
+                format_version(entry.key.device.cudnn) + mark,
+                "-" if row.time_ms is None else f"{row.time_ms:.4f}",
+                named(row),
+                what(entry),
+                wanted(entry),
+            )
         )
     return aligned(rows, ("ms",))
 
 
-def _plain(entry: TuningEntry, here: int | None) -> dict[str, Any]:
+def _plain(entry: TuningEntry, loaded_version: int | None) -> dict[str, Any]:
     """Return what `show` shows of an entry, as JSON can hold it."""
     return {
         "what": what(entry),
@@ -269,7 +289,7 @@ def _plain(entry: TuningEntry, here: int | None) -> dict[str, Any]:
         "policy": entry.key.policy,
         "alignments": entry.key.plain["alignments"],
         "device": entry.key.plain["device"],
-        "used_here": None if here is None else entry.key.device.cudnn == here,
+        "used_here": None if loaded_version is None else _is_used(entry, loaded_version),
         "chosen": row_to_plain(entry.rows[entry.chosen]),
         "candidates": len(entry.rows),
         "timing": entry.timing,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -134,71 +135,94 @@ def _convolution(flags: SimpleNamespace) -> Problem:
 
 
 def _model(path: Path, flags: SimpleNamespace, batch: int | None) -> ProblemList:
+    """Return the problems of an ONNX model."""
+    try:
+        problems = problems_from_onnx(
+            path,
+            batch=batch,
+            shapes=_shapes_by_name(flags.shape),
+            dtype=flags.dtype,
+            layout=flags.layout,
+        )
+    except OnnxOptionError as error:
+        raise misuse(f"--onnx {path}: {error}") from error
+    open_axes = {axis for node in problems.skipped for axis in node.open_axes} - {"?"}
+    if open_axes and not problems:
+        axes = ", ".join(sorted(open_axes))
+        raise misuse(
+            f"--onnx {path}: the size of {axes} is open; --batch tells the batch, --shape an input"
+        )
+    if flags.math_type is None:
+        return problems
+    return _with_math_type(problems, flags.math_type)
+
+
+def _shapes_by_name(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Read the values of --shape, "input=1x3x224x224"."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for text in flags.shape:
+    for text in texts:
         name, _, sizes = text.rpartition("=")  # a name may contain anything
         if not name:
             raise misuse(f"--shape {text}: the form is NAME=1x3x224x224")
         if name in shapes:
             raise misuse("--shape names an input twice")
         shapes[name] = _sizes("--shape", sizes)
-    try:
-        found = problems_from_onnx(
-            path, batch=batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout
-        )
-    except OnnxOptionError as error:
-        raise misuse(f"--onnx {path}: {error}") from error
-    open_axes = {axis for node in found.skipped for axis in node.open_axes} - {"?"}
-    if open_axes and not found:
-        axes = ", ".join(sorted(open_axes))
-        raise misuse(
-            f"--onnx {path}: the size of {axes} is open; --batch tells the batch, --shape an input"
-        )
-    if flags.math_type is None:
-        return found
-    changed = ProblemList()
-    changed.skipped, changed.notes = found.skipped, found.notes
-    for listed in found:
-        values = listed.problem.values.items()
+    return shapes
+
+
+def _with_math_type(problems: ProblemList, math_type: str) -> ProblemList:
+    """Return the same problems with another math type."""
+    result = ProblemList()
+    result.skipped, result.notes = problems.skipped, problems.notes
+    for entry in problems:
         specs = {
-            name: spec for name, spec in values if isinstance(spec, (ConvolutionSpec, RNNSpec))
+            name: spec.replace(math_type=math_type)
+            for name, spec in entry.problem.values.items()
+            if isinstance(spec, (ConvolutionSpec, RNNSpec))
         }
-        specs = {name: spec.replace(math_type=flags.math_type) for name, spec in specs.items()}
-        changed.extend([replace(listed, problem=listed.problem.replace(**specs))])
-    return changed
+        result.extend([replace(entry, problem=entry.problem.replace(**specs))])
+    return result
 
 
 def _rnn(text: str, dtype: str | None, math_type: str | None) -> Problem:
     """Read the value of --rnn, "lstm:steps=100,batch=64,input=256,hidden=256"."""
     cell, _, rest = text.partition(":")
-    values: dict[str, Any] = {} if math_type is None else {"math_type": math_type}
+    values: dict[str, Any] = {}
+    if math_type is not None:
+        values["math_type"] = math_type
     for part in rest.split(",") if rest else []:
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        kind = RNN_WORDS.get(name)
+        name, value = _rnn_word(part, text)
         if name in values:
             raise misuse(f"--rnn {text}: {name} is given twice")
-        if kind is None or (kind is bool) == bool(equals) or (kind is str and not value):
-            raise misuse(f"--rnn {text}: {part!r} is not understood; the form is {_RNN_FORM}")
-        if kind is bool:
-            values[name] = True
-        elif kind is str:
-            values[name] = value
-        else:
-            values[name] = _number(kind, value, f"--rnn {text}: {name}")
+        values[name] = value
     missing = [name for name in _NEEDED if name not in values]
     if missing:
         raise misuse(f"--rnn {text}: {', '.join(missing)} missing; the form is {_RNN_FORM}")
     steps, batch, size = values.pop("steps"), values.pop("batch"), values.pop("input")
-    training, batch_major = values.pop("training", False), values.pop("batch_major", False)
-    names = {"hidden": "hidden_size", "layers": "num_layers", "projection": "projection_size"}
+    training = values.pop("training", False)
+    shape, layout = (steps, batch, size), "sequence_major"
+    if values.pop("batch_major", False):
+        shape, layout = (batch, steps, size), "batch_major"
+    fields = {"hidden": "hidden_size", "layers": "num_layers", "projection": "projection_size"}
+    options = {fields.get(name, name): value for name, value in values.items()}
     with report_misuse(f"--rnn {text}: "):
-        options = {names.get(name, name): value for name, value in values.items()}
         spec = RNNSpec(cell, size, **options, dtype=dtype or "float32")
-        shape = (batch, steps, size) if batch_major else (steps, batch, size)
-        data = RNNDataSpec(
-            shape, dtype=spec.dtype, layout="batch_major" if batch_major else "sequence_major"
-        )
+        data = RNNDataSpec(shape, dtype=spec.dtype, layout=layout)
         return forward_problem(spec, data, training)
+
+
+def _rnn_word(part: str, text: str) -> tuple[str, Any]:
+    """Return the name and the value of one part of --rnn: "steps=100", or "training" alone."""
+    name, equals, value = (piece.strip() for piece in part.partition("="))
+    kind = RNN_WORDS.get(name)
+    is_flag = kind is bool
+    if kind is None or is_flag == bool(equals) or (kind is str and not value):
+        raise misuse(f"--rnn {text}: {part!r} is not understood; the form is {_RNN_FORM}")
+    if is_flag:
+        return name, True
+    if kind is str:
+        return name, value
+    return name, _number(kind, value, f"--rnn {text}: {name}")
 
 
 def _sizes(option: str, text: str) -> tuple[int, ...]:
@@ -210,15 +234,18 @@ def _sizes(option: str, text: str) -> tuple[int, ...]:
 
 def _steps(option: str, text: str | None) -> int | tuple[int, ...] | None:
     """Read a number for every axis, or one for each, as in 1x2."""
-    sizes = None if text is None else _sizes(option, text)
-    return sizes[0] if sizes is not None and len(sizes) == 1 else sizes
+    if text is None:
+        return None
+    sizes = _sizes(option, text)
+    return sizes[0] if len(sizes) == 1 else sizes
 
 
 def _number(kind: Any, text: str, where: str, form: str = "") -> Any:
     with suppress(ValueError):
         if text.isascii() and "_" not in text:  # int() reads 1_000 and other alphabets' digits too
             return kind(text)
-    raise misuse(f"{where}: {text!r} is not {'an integer' if kind is int else 'a number'}{form}")
+    needed = "an integer" if kind is int else "a number"
+    raise misuse(f"{where}: {text!r} is not {needed}{form}")
 
 
 def _of_rank(layout: str | None, rank: int) -> str | None:
