@@ -1,7 +1,7 @@
-"""What users give, parsed in one place for each kind of value: integers, real numbers, objects of ours, paths.
+"""Parsers for the values that users pass: integers, real numbers, cudnnlite's objects, paths.
 
-Whatever is given, `ArgumentError` is what comes out; an exception out of a value's own methods
-comes out as itself.
+A parser raises `ArgumentError` for a value that it does not accept.  An exception that a value's
+own methods raise is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from numpy.ma import MaskedArray, is_masked
 
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
-# cuDNN's descriptors hold C ints, and ctypes would truncate a larger one without a word.
+# cuDNN's descriptors hold C ints, and ctypes would silently truncate a larger number.
 MAX_INT = 2**31 - 1
+# Characters of a value that a message shows.
 _MOST_SHOWN = 400
-# Bytes: NAME_MAX, beyond which the system has an error of its own for each question.
+# NAME_MAX in bytes.  Beyond it every system call on a path fails with an error of its own.
 _LONGEST_NAME = 255
-_UNORDERED = (set, frozenset, dict)  # a dict has an order, but not of what it holds
+# Iterating over a dict gives its keys, which nobody means as a sequence of integers.
+_UNORDERED = (set, frozenset, dict)
 KindT = TypeVar("KindT")
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: not too long."""
+    """Return a value as a message shows it, cut after 400 characters."""
     text = repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
@@ -37,7 +39,10 @@ def shown(value: object) -> str:
 def integer(
     value: Any, argument: str, smallest: int = 1, largest: int = MAX_INT, hint: str = ""
 ) -> int:
-    """Return an integer within bounds; a bool is none."""
+    """Return an integer within bounds.
+
+    ArgumentError for everything else; a bool is not an integer here.
+    """
     try:
         number = index(value) if not isinstance(value, bool) else None
     except TypeError:
@@ -51,16 +56,21 @@ def integer(
 
 
 def integers(values: Any, argument: str, most: int) -> tuple[int, ...]:
-    """Return integers, of too many one more than `most`.  A bool is none, a set no sequence."""
+    """Return a sequence of integers, cut after `most + 1` of them.
+
+    The caller sees from the one that is too many that the sequence is too long.  ArgumentError for
+    bools, and for sets and dicts.
+    """
     if isinstance(values, _UNORDERED):
         raise ArgumentError(
-            f"{argument}={shown(values)} is a {type(values).__name__}, which has no order; give a tuple"
+            f"{argument}={shown(values)} is a {type(values).__name__}, "
+            "which has no order; give a tuple"
         )
     try:
-        given = tuple(islice(values, most + 1))
-        kinds = set(map(type, given))
+        items = tuple(islice(values, most + 1))
+        kinds = set(map(type, items))
         if bool not in kinds and not any(issubclass(kind, MaskedArray) for kind in kinds):
-            return tuple(map(index, given))
+            return tuple(map(index, items))
     except TypeError:
         pass
     raise ArgumentError(f"{argument}={shown(values)} is not a sequence of integers")
@@ -69,13 +79,14 @@ def integers(values: Any, argument: str, most: int) -> tuple[int, ...]:
 def real_number(value: Any, argument: str) -> float:
     """Return a real number as a float.
 
-    ArgumentError for text, complex and masked numbers, times, and what a float has no room for.
+    ArgumentError for text, complex numbers, masked values, times, and numbers too large for a
+    float.
     """
     if type(value) is float:
         return value
     refuse_masked(value, argument)
     try:
-        # bytes have neither method, but float() reads them
+        # float() parses bytes, too.  They have neither method.
         is_number = hasattr(value, "__float__") or hasattr(value, "__index__")
         if is_number and not _becomes_another_number(value):
             return float(value)
@@ -85,16 +96,16 @@ def real_number(value: Any, argument: str) -> float:
 
 
 def refuse_masked(value: Any, argument: str) -> None:
-    """Raise ArgumentError for a masked value of `numpy.ma`, which as a number would be a NaN."""
+    """Raise ArgumentError for a masked value of `numpy.ma`; NumPy would convert it to NaN."""
     if isinstance(value, MaskedArray) and is_masked(value):
         raise ArgumentError(f"{argument}={shown(value)} is masked, and has no value")
 
 
 def _becomes_another_number(value: Any) -> bool:
-    """Tell whether a value of NumPy or PyTorch is no real number, though `float` makes one of it.
+    """Return whether `float` would accept a value that is not a real number.
 
-    Of NumPy's complex values that is the real part, of a time the count without its unit, and text
-    is read.
+    It takes the real part of NumPy's and PyTorch's complex values, drops the unit of NumPy's times,
+    and parses NumPy's texts.
     """
     dtype = getattr(value, "dtype", None)
     is_of_numpy = getattr(dtype, "kind", "") in ("c", "m", "M", "S", "U")
@@ -103,21 +114,24 @@ def _becomes_another_number(value: Any) -> bool:
 
 
 def instance_of(value: Any, kind: type[KindT], argument: str, hint: str = "") -> KindT:
-    """Return an object of a class."""
+    """Return a value that is an instance of a class; ArgumentError for any other."""
     if not isinstance(value, kind):
         raise ArgumentError(f"{argument}={shown(value)} is not {with_article(kind)}{hint}")
     return value
 
 
 def with_article(kind: type) -> str:
-    """Return what a message calls an object of a class: 'a TensorSpec', 'an RNNSpec'."""
+    """Return the name of a class with its article: 'a TensorSpec', 'an RNNSpec'."""
     has_vowel = kind.__name__.startswith(("A", "E", "I", "O", "RNN"))
     article = "an" if has_vowel else "a"
     return f"{article} {kind.__name__}"
 
 
 def sequence(values: Any, argument: str, what: str, most: int = 1 << 20) -> tuple[Any, ...]:
-    """Return the values of anything that can be iterated over, and is no text."""
+    """Return the items of an iterable as a tuple; ArgumentError for text.
+
+    `what` names the iterable in the message: "an iterable of problems".
+    """
     items = None
     if not isinstance(values, (str, bytes)):
         with suppress(TypeError):
@@ -130,8 +144,12 @@ def sequence(values: Any, argument: str, what: str, most: int = 1 << 20) -> tupl
 
 
 def one_of(value: Any, argument: str, *allowed: str | bool | None) -> Any:
-    """Return one of a few texts, bools or None; compared so that arrays may be given, and 1 is not True."""
-    if not any(value is each or (isinstance(value, str) and value == each) for each in allowed):
+    """Return a value that is one of a few texts, bools or None; ArgumentError for any other.
+
+    Only texts are compared with ``==``: an array would compare by element, and 1 equals True.
+    """
+    is_text = isinstance(value, str)
+    if not any(value is choice or (is_text and value == choice) for choice in allowed):
         raise ArgumentError(f"{argument}={shown(value)}; allowed: {', '.join(map(repr, allowed))}")
     return value
 
@@ -139,8 +157,9 @@ def one_of(value: Any, argument: str, *allowed: str | bool | None) -> Any:
 def path_of(
     value: Any, argument: str = "path", what: str = "a path", *, expand: bool = True
 ) -> Path:
-    """Return a path that the system can be asked for, ``~`` replaced where it is to be."""
-    with suppress(TypeError, UnicodeError, RuntimeError):  # half a character; the home of nobody
+    """Return a path that system calls accept; with `expand`, ``~`` becomes the home folder."""
+    # UnicodeError: a lone surrogate.  RuntimeError: the home folder of an unknown user.
+    with suppress(TypeError, UnicodeError, RuntimeError):
         text = os.fspath(value)
         longest = max(map(len, os.fsencode(text).split(b"/")))
         is_path = isinstance(text, str) and text and "\0" not in text
@@ -150,7 +169,7 @@ def path_of(
 
 
 def absolute_path(path: Path, argument: str = "path") -> Path:
-    """Return the absolute path; ArgumentError where the current folder does not exist any more."""
+    """Return the absolute path; ArgumentError if the current folder was removed."""
     try:
         return path.absolute()
     except FileNotFoundError as error:
@@ -160,7 +179,10 @@ def absolute_path(path: Path, argument: str = "path") -> Path:
 
 
 def by_system(error: OSError) -> OSError:
-    """Return what the system refused; a signal handler's own `TimeoutError`, an OSError without a number, comes out."""
+    """Return an error that came from a system call; raise any other.
+
+    A signal handler may raise `TimeoutError`, which is an OSError without a number.
+    """
     if error.errno is None:
         raise error
     return error
@@ -168,7 +190,7 @@ def by_system(error: OSError) -> OSError:
 
 @contextmanager
 def refusals_ignored() -> Iterator[None]:
-    """Leave the block where the system refuses something."""
+    """Leave the block silently at the first system call that fails."""
     try:
         yield
     except OSError as error:
@@ -179,7 +201,10 @@ def refusals_ignored() -> Iterator[None]:
 def refused_as(
     kind: type[CudnnliteError], what: object, *refusals: type[Exception]
 ) -> Iterator[None]:
-    """Let what the system refuses in the block, or else these exceptions, be an error of that kind: what, and why."""
+    """Turn exceptions of the block into an error of a kind, with the message "what: why".
+
+    They are those in `refusals`.  Without any, they are the errors of system calls.
+    """
     refusals = refusals or (OSError,)
     try:
         yield
@@ -189,10 +214,10 @@ def refused_as(
 
 
 def file_type(path: str | os.PathLike[str], *, follow: bool = True) -> int:
-    """Return what is at a path, as `stat.S_IFMT` has it; 0 where nothing is, or the system does not say.
+    """Return the file type at a path as `stat.S_IFMT` has it; 0 if there is none or `stat` fails.
 
-    `os.path.isdir` and its like ask as well, but a signal handler's `TimeoutError` would be an
-    answer to them.
+    `os.path.isdir` and its like would also take a signal handler's `TimeoutError` for a missing
+    file.
     """
     try:
         return stat.S_IFMT(os.stat(path, follow_symlinks=follow).st_mode)

@@ -1,4 +1,4 @@
-"""`cached_property`: a property that is computed once for an object, without a lock."""
+"""`cached_property`: a property that is computed once for each object, without a lock."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 else:
 
     class cached_property(functools.cached_property):
-        """`functools.cached_property` as it is since Python 3.12: before, it has a lock for all objects of a class.
+        """`functools.cached_property` without the lock that it has before Python 3.12.
 
-        A process that is forked while another thread computes one inherits that lock, and waits for
-        ever.
+        All objects of a class share that lock.  A process that is forked while another thread holds
+        it would wait for ever.
         """
 
         def __get__(self, instance: Any, owner: type | None = None) -> Any:
-            """Compute it; the next look-up finds it without coming here.
+            """Compute the value and store it in the object; the next look-up finds it there.
 
-            Of two threads that compute it at once both get what the first one computed.
+            If two threads compute the value at once, both get the one that was stored first.
             """
             if instance is None:
                 return self

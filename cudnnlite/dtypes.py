@@ -1,7 +1,8 @@
-"""cuDNN's data types and NumPy's: which belongs to which, and what else is known of each."""
+"""cuDNN's data types: the NumPy dtype, size, vector length and compute type of each."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from math import isfinite, isinf
 from typing import Any, TypeAlias
@@ -12,7 +13,7 @@ from cudnnlite.arguments import shown
 from cudnnlite.enums import DataType, parse_enum
 from cudnnlite.errors import ArgumentError
 
-# The names that people use; `DataType` itself keeps cuDNN's (FLOAT, HALF, ...).
+# NumPy's names.  The members of `DataType` have cuDNN's: FLOAT, HALF, ...
 _NAMES = {
     DataType.FLOAT: "float32",
     DataType.DOUBLE: "float64",
@@ -32,8 +33,8 @@ _NAMES = {
 ARRAY_DTYPES = tuple(_NAMES)
 PLAIN_NAMES = {name: dtype for dtype, name in _NAMES.items()}
 
-# The vector types of NCHW_VECT_C: how many channels one element of the tensor holds, and of which
-# plain type.
+# The vector types of NCHW_VECT_C: the number of channels in one element of the tensor, and the
+# plain type of each channel.
 _VECTORS = {
     DataType.INT8x4: (4, DataType.INT8),
     DataType.UINT8x4: (4, DataType.UINT8),
@@ -44,7 +45,8 @@ _LARGEST = {
     DataType.BFLOAT16: "3.3895313e+38",
     DataType.HALF: "65504",
 }
-AnyDtype: TypeAlias = DataType | str | type[Any] | np.dtype[Any]  # as users give them
+# What users may pass as a data type.
+AnyDtype: TypeAlias = DataType | str | type[Any] | np.dtype[Any]
 _ML_DTYPES = {DataType.BFLOAT16, DataType.FP8_E4M3, DataType.FP8_E5M2}
 _COMPUTE = {
     DataType.DOUBLE: DataType.DOUBLE,
@@ -54,14 +56,16 @@ _COMPUTE = {
 
 
 def parse_dtype(value: object, argument: str = "dtype") -> DataType:
-    """Turn 'float32', 'bfloat16', a dtype of NumPy or PyTorch, a scalar type or a `DataType` into a `DataType`.
+    """Return the `DataType` of a name, a dtype of NumPy or PyTorch, a scalar type or a `DataType`.
 
-    ArgumentError where cuDNN has no such data type, or cudnnlite cannot exchange it with NumPy.
+    Names are 'float32', 'bfloat16' and so on.  ArgumentError if cuDNN has no such data type, or if
+    cudnnlite cannot exchange it with NumPy.
     """
     if type(value) is DataType:
         if value not in _NAMES:
             raise ArgumentError(
-                f"{argument}={value.name}: cudnnlite has no arrays of it; allowed: {', '.join(PLAIN_NAMES)}"
+                f"{argument}={value.name}: cudnnlite has no arrays of it; "
+                f"allowed: {', '.join(PLAIN_NAMES)}"
             )
         return value
     try:
@@ -79,14 +83,16 @@ def _parse_dtype(value: Any, argument: str) -> DataType:
         return PLAIN_NAMES[value.lower()]
     if isinstance(value, str) and value.lower() == "float":
         raise ArgumentError(
-            f"{argument}={shown(value)}: NumPy's float is float64, cuDNN's FLOAT is float32; name the one you mean"
+            f"{argument}={shown(value)}: NumPy's float is float64, cuDNN's FLOAT is float32; "
+            "name the one you mean"
         )
     if (type(value).__module__, type(value).__name__) == ("torch", "dtype"):
         value = str(value).removeprefix("torch.")
-    try:  # numpy.dtype takes more than names of types: None, and whatever has a `dtype`
-        name = np.dtype(value).name if isinstance(value, (str, type, np.dtype)) else ""
-    except Exception:  # its parser of texts has errors of many kinds
-        name = ""
+    name = ""
+    # numpy.dtype would also take None, and any object with an attribute `dtype`.
+    if isinstance(value, (str, type, np.dtype)):
+        with suppress(Exception):  # NumPy's parser raises exceptions of many kinds
+            name = np.dtype(value).name
     if name in PLAIN_NAMES:
         return PLAIN_NAMES[name]
     try:
@@ -98,18 +104,21 @@ def _parse_dtype(value: Any, argument: str) -> DataType:
 
 
 def dtype_name(dtype: DataType) -> str:
-    """Return the plain name: 'float32' for `DataType.FLOAT`."""
+    """Return NumPy's name: 'float32' for `DataType.FLOAT`."""
     return _NAMES.get(dtype, dtype.name)
 
 
 def vector_length(dtype: DataType) -> int:
-    """Return how many channels one element holds: 4 or 32 for the vector types of NCHW_VECT_C, otherwise 1."""
+    """Return the number of channels in one element.
+
+    It is 4 or 32 for the vector types of NCHW_VECT_C, otherwise 1.
+    """
     return _VECTORS[dtype][0] if dtype in _VECTORS else 1
 
 
 @lru_cache(maxsize=64)
 def numpy_dtype(dtype: DataType) -> np.dtype[Any]:
-    """Return the NumPy dtype of one value (for a vector type: of one of its channels)."""
+    """Return the NumPy dtype of one value; of a vector type, that of one channel."""
     if dtype in _VECTORS:
         dtype = _VECTORS[dtype][1]
     if dtype in _ML_DTYPES:
@@ -121,22 +130,32 @@ def numpy_dtype(dtype: DataType) -> np.dtype[Any]:
 
 
 def readable(values: Any) -> Any:
-    """Return PyTorch's bfloat16, which NumPy cannot read, in float32, which holds each value; what else there is as it is."""
-    return values.float() if str(getattr(values, "dtype", "")) == "torch.bfloat16" else values
+    """Return PyTorch's bfloat16 tensors as float32, which is exact; everything else unchanged.
+
+    NumPy cannot read PyTorch's bfloat16.
+    """
+    if str(getattr(values, "dtype", "")) == "torch.bfloat16":
+        return values.float()
+    return values
 
 
 def itemsize(dtype: DataType) -> int:
-    """Return the size in bytes of one element of a tensor (all channels of a vector type)."""
+    """Return the bytes of one element of a tensor; of a vector type, with all its channels."""
     return numpy_dtype(dtype).itemsize * vector_length(dtype)
 
 
 def compute_type_for(dtype: DataType) -> DataType:
-    """Return the type that cuDNN accumulates in: double for double, int32 for int8, float for everything else."""
-    return _COMPUTE.get(_VECTORS[dtype][1] if dtype in _VECTORS else dtype, DataType.FLOAT)
+    """Return the type that cuDNN accumulates in.
+
+    It is double for double, int32 for int8 and uint8, float for everything else.
+    """
+    if dtype in _VECTORS:
+        dtype = _VECTORS[dtype][1]
+    return _COMPUTE.get(dtype, DataType.FLOAT)
 
 
 def refuse_overflow(number: float, dtype: DataType, argument: str) -> None:
-    """Raise ArgumentError for a number that is finite, but infinite as a value of a data type."""
+    """Raise ArgumentError for a finite number that a data type would round to infinity."""
     if dtype not in _LARGEST or not isfinite(number):
         return
     with np.errstate(over="ignore"):

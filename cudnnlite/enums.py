@@ -1,7 +1,7 @@
-"""The enums that users meet: C values under names without the C prefix.
+"""The enums of the public signatures: C values under names without the C prefix.
 
-All 73 are generated in `cudnnlite._raw.enums`; these are the ones that the public signatures use.
-Wherever a function takes one of them it also takes the name, in any case: ``math_type="fma"``.
+`cudnnlite._raw.enums` has all 73 of cuDNN's, generated from the headers.  Wherever a function
+takes a member, it also takes the member's name in any case: ``math_type="fma"``.
 """
 
 from __future__ import annotations
@@ -102,66 +102,81 @@ def parse_enum(
     kind : type
         The enum.
     value : object
-        What the user gave.
+        The value that the user passed.
     argument : str
         The argument's name, for the message.
     names : mapping, optional
-        The names that the documentation uses besides, in lower case; the message lists them first.
+        Further names in lower case, which the documentation uses; the message lists them first.
 
     Raises
     ------
     ArgumentError
-        The value is none of `kind`'s, or is no choice (`is_choice`); the message lists what is
-        allowed.
+        The value is not one of `kind`'s, or `is_choice` is false for it; the message lists the
+        allowed names.
     """
     if isinstance(value, kind) and is_choice(value):
         return value
-    ours = {} if names is None else names
-    own = {name: member for name, member in kind.__members__.items() if is_choice(member)}
-    wanted = value.upper().replace("-", "_") if isinstance(value, str) else ""
+    plain_names = {} if names is None else names
+    members = {name: member for name, member in kind.__members__.items() if is_choice(member)}
     if isinstance(value, str):
-        for name, member in (*ours.items(), *own.items()):
-            if name.upper() == wanted:
+        key = _key(value)
+        for name, member in (*plain_names.items(), *members.items()):
+            if name.upper() == key:
                 return member
     elif isinstance(value, int) and not isinstance(value, (bool, CEnum)):
-        for member in own.values():
+        for member in members.values():
             if member == value:
                 return member
-    every = [*ours, *(name for name in own if name.lower() not in ours)]
-    near: list[str] = []
-    if (
-        2 < len(wanted) < 40 and wanted.isidentifier()
-    ):  # 'avg' abbreviates AVERAGE_..., 'maxpool' begins with MAX
-        in_order = "".join(f"[^{letter}]*{letter}" for letter in wanted)
-        upper = {name.upper(): name for name in every}
-        close = get_close_matches(wanted, upper, 1, 0.9)
-        near = [
-            upper[each]
-            for each in close or upper
-            if close or wanted.startswith(each) or re.match(in_order, each)
-        ]
-    allowed = (
-        ", ".join(every)
-        + ", in any case"
-        + (f"; did you mean {' or '.join(near)}?" if near else "")
-    )
+    choices = [*plain_names, *(name for name in members if name.lower() not in plain_names)]
+    allowed = f"{', '.join(choices)}, in any case"
+    similar = _similar_names(value, choices) if isinstance(value, str) else []
+    if similar:
+        allowed += f"; did you mean {' or '.join(similar)}?"
     if isinstance(value, kind):
         raise ArgumentError(
-            f"{argument}={kind.__name__}.{value.name} is not to be computed with; allowed: {allowed}"
+            f"{argument}={kind.__name__}.{value.name} cannot be passed to cuDNN; allowed: {allowed}"
         )
     raise ArgumentError(
         f"{argument}={shown(value)} is not {with_article(kind)}; allowed: {allowed}"
     )
 
 
-def is_choice(member: CEnum) -> bool:
-    """Tell whether something can be computed with a member.
+def _key(text: str) -> str:
+    """Return a name as it is compared with the names of members."""
+    return text.upper().replace("-", "_")
 
-    ``UNKNOWN_17`` only shows what a newer cuDNN returned, ``COUNT`` ends a C enumeration.
+
+def _similar_names(text: str, choices: list[str]) -> list[str]:
+    """Return the names that a mistyped or abbreviated name may mean.
+
+    'avg' abbreviates AVERAGE_COUNT_INCLUDE_PADDING, and 'maxpool' begins with MAX.
+    """
+    key = _key(text)
+    if not (2 < len(key) < 40 and key.isidentifier()):
+        return []
+    names = {name.upper(): name for name in choices}
+    close = get_close_matches(key, names, 1, 0.9)
+    if close:
+        return [names[close[0]]]
+    letters_in_order = "".join(f"[^{letter}]*{letter}" for letter in key)
+    return [
+        name
+        for upper, name in names.items()
+        if key.startswith(upper) or re.match(letters_in_order, upper)
+    ]
+
+
+def is_choice(member: CEnum) -> bool:
+    """Return whether a member may be passed to cuDNN.
+
+    ``UNKNOWN_17`` only shows what a newer cuDNN returned, and ``COUNT`` ends a C enumeration.
     """
     return member.name in type(member).__members__ and member.name != "COUNT"
 
 
 def parse_math_type(value: object, argument: str = "math_type") -> MathType:
-    """Like `parse_enum` for `MathType`, which also has plain names: 'tf32' and 'true_float32' (or 'float32')."""
+    """Return a `MathType` as `parse_enum` does.
+
+    It has plain names, too: 'tf32', and 'true_float32' or 'float32'.
+    """
     return parse_enum(MathType, value, argument, _MATH_NAMES)

@@ -1,8 +1,8 @@
 """The exceptions that cudnnlite raises.
 
-Everything derives from `CudnnliteError`.  What cuDNN itself refused is a `CudnnError`; it also
-derives from the built-in exception that fits (`ValueError`, `MemoryError`, ...), so that code which
-does not know cudnnlite can still catch it.
+All of them derive from `CudnnliteError`.  A status that cuDNN returned becomes a `CudnnError`.
+Most of them also derive from a built-in exception (`ValueError`, `MemoryError`, ...), so that code
+which does not know cudnnlite can catch them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class ArgumentError(CudnnliteError, ValueError):
 
 
 class ArrayTypeError(CudnnliteError, TypeError):
-    """An array lives in the wrong place: host memory where device memory is needed, or another device's memory."""
+    """An array is in the wrong memory: the host's instead of a device's, or another device's."""
 
 
 class ClosedError(CudnnliteError, ValueError):
@@ -33,11 +33,14 @@ class NoDeviceError(CudnnliteError, RuntimeError):
 
 
 class DeviceLostError(CudnnliteError, RuntimeError):
-    """CUDA gave the device up, after an illegal address for instance: the process has to be restarted."""
+    """CUDA lost the device, for instance after an illegal address; restart the process."""
 
 
 class CaptureError(CudnnliteError, RuntimeError):
-    """What cannot be recorded into a CUDA graph was asked for inside a capture; the message says what to do before it."""
+    """A call inside a capture cannot be recorded into a CUDA graph.
+
+    The message says what to do before the capture.
+    """
 
 
 class NoAlgorithmError(CudnnliteError, LookupError):
@@ -53,27 +56,30 @@ class WorkspaceLimitError(DeviceMemoryError):
 
 
 class MissingPackageError(CudnnliteError, ImportError):
-    """A package is needed that is not installed; the message names the extra that brings it."""
+    """A package that is needed is not installed; the message names the extra that installs it."""
 
 
 class LibraryError(CudnnliteError):
-    """libcudnn is in a state in which it cannot be used."""
+    """libcudnn cannot be used."""
 
 
 class LibraryNotFoundError(LibraryError, ImportError):
-    """No libcudnn was found; the message lists where it was looked for."""
+    """No libcudnn was found; the message lists the places that were searched."""
 
 
 class MixedLibrariesError(LibraryError):
-    """The parts of libcudnn that this process loaded come from different copies; the message lists their paths."""
+    """The loaded parts of libcudnn come from different copies; the message lists their paths."""
 
 
 class SymbolNotFoundError(LibraryError, AttributeError):
-    """The loaded libcudnn lacks a C function; the message names the function, the library's path and its version."""
+    """The loaded libcudnn lacks a C function.
+
+    The message names the function, the library's path and its version.
+    """
 
 
 class AlignmentWarning(UserWarning):
-    """An operand begins at an address that a kernel cannot load from, and each call copies it."""
+    """An operand is not aligned as the kernel needs it, so each call copies the operand."""
 
 
 class WorkspaceLimitWarning(UserWarning):
@@ -81,11 +87,11 @@ class WorkspaceLimitWarning(UserWarning):
 
 
 class TuningCacheError(CudnnliteError):
-    """A tuning cache could not be read or written as asked; the message names the file and the reason."""
+    """A tuning cache could not be read or written; the message names the file and the reason."""
 
 
 class TuningCacheWarning(UserWarning):
-    """A tuning cache is not what it should be: set aside, not readable, or kept in this process's memory only."""
+    """A tuning cache was set aside, is not readable, or stays in this process's memory only."""
 
 
 class TuningWarning(UserWarning):
@@ -102,15 +108,16 @@ class CudnnError(CudnnliteError, RuntimeError):
     status : int
         The status; an `enums.Status` member.
     detail : str
-        cuDNN's own last-error string, empty where it gave none.
+        cuDNN's own last-error string; empty if there was none.
     notes : tuple of str
-        Facts that help: the free device memory after a failed allocation, for instance.
+        Further facts, for instance the free device memory after a failed allocation.
     specs : dict of str to object
-        The specs of the operation that was under way, by argument name.
+        The specs of the operation that failed, by argument name.
 
     Notes
     -----
-    C function: `cudnnGetLastErrorString`, which gives `detail`; read once, after a failure only.
+    C function: `cudnnGetLastErrorString`, which returns `detail`.  It is called once, and
+    only after a failure.
     """
 
     def __init__(
@@ -124,7 +131,7 @@ class CudnnError(CudnnliteError, RuntimeError):
         self.specs: dict[str, object] = {}
 
     def involving(self, **specs: object) -> CudnnError:
-        """Add the specs of the operation under way to the message; returns the exception itself."""
+        """Add the specs of the failed operation to the message; return the exception itself."""
         self.specs.update(specs)
         return self
 
@@ -139,7 +146,10 @@ class CudnnError(CudnnliteError, RuntimeError):
 
 
 class NotInitializedError(CudnnError):
-    """Status 1xxx: the library, or a sub-library, is not usable (also how cuDNN reports a handle it had no memory for)."""
+    """Status 1xxx: the library, or a sub-library, is not usable.
+
+    cuDNN also returns it when it has no memory for a new handle.
+    """
 
 
 class BadParamError(CudnnError, ValueError):

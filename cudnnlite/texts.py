@@ -1,20 +1,21 @@
-"""Text for people: tables in columns, numbers of things, names that may contain anything."""
+"""Text for people: aligned tables, counted nouns, names without control characters."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from signal import Signals
 
-SIGNALS = {int(each): each.name for each in Signals}  # most of the real-time ones have no name
+# Signal names by number.  Most of the real-time signals have none.
+SIGNALS = {int(signal): signal.name for signal in Signals}
 
 
 def aligned(
     rows: Sequence[Sequence[str]], numeric: Collection[str] = (), empty: Collection[str] = ()
 ) -> list[str]:
-    """Return the lines of a table, unwrapped, its columns padded; the cells' first row is the heading.
+    """Return the lines of a table with padded columns; the first row is the heading.
 
-    The columns with a heading in `numeric` stand to the right.  `empty` are cells that say nothing:
-    a column that has no others is left out.
+    Lines are not wrapped.  Columns whose heading is in `numeric` are aligned to the right.  A
+    column that has only cells from `empty` is left out.
     """
     padded = []
     for heading, *cells in zip(*rows, strict=True):
@@ -26,10 +27,14 @@ def aligned(
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return '1 problem', '2 problems'."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+    """Return a number with its noun: '1 problem', '2 problems'."""
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {plural or noun + 's'}"
 
 
 def printable(text: str) -> str:
-    """Return a text with a mark for each character that cannot be shown, or be part of a page: a name may contain any."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    """Return a text with a replacement mark for each character that cannot be printed."""
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )

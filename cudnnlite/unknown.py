@@ -1,4 +1,4 @@
-"""What is said of an unknown keyword: which argument it may be meant to be, or of which spec it is a field."""
+"""Hints for unknown keywords: the argument that may be meant, or the spec that has the field."""
 
 from __future__ import annotations
 
@@ -14,28 +14,39 @@ from cudnnlite.arguments import shown
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
-def meant(name: str, known: Iterable[str], most: int = 1) -> str:
-    """Return a hint at the known names that are nearest to an unknown one; '' if none is near."""
-    close = get_close_matches(name, known, most)
+def meant(name: str, choices: Iterable[str], most: int = 1) -> str:
+    """Return a hint at the names that are nearest to an unknown one; empty if none is near."""
+    close = get_close_matches(name, choices, most)
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 
 def why_unknown(function: Callable[..., Any], options: Mapping[str, Any]) -> str:
-    """Return what is said of the first option that a function does not have, '' if it has all; of a spec's field, of which."""
+    """Return what is wrong with the first keyword that a function does not have, with a hint.
+
+    The text is empty if the function has all keywords.
+    """
     parameters = inspect.signature(function).parameters
     for name, value in options.items():
         if name not in parameters:
-            hints = [
-                f"; it is a field of {argument}: {argument}=dnn.{kind}({name}={shown(value)})"
-                for argument, parameter in parameters.items()
-                for kind in re.findall(r"\w+Spec\b", str(parameter.annotation))
-                if (spec := inspect.unwrap(function).__globals__.get(kind))
-                and name in inspect.signature(spec).parameters
-            ]
-            if name == "batch_first" and "layout" in parameters:  # PyTorch's word
-                hints = ["; layout='batch_major' says that"]
-            return f"got an unexpected keyword argument {name!r}{''.join(hints) or meant(name, parameters)}"
+            hint = _hint(function, name, value) or meant(name, parameters)
+            return f"got an unexpected keyword argument {name!r}{hint}"
     return ""
+
+
+def _hint(function: Callable[..., Any], name: str, value: Any) -> str:
+    """Return which argument takes the value of an unknown keyword; empty if none is known to."""
+    parameters = inspect.signature(function).parameters
+    if name == "batch_first" and "layout" in parameters:  # PyTorch's keyword
+        return "; layout='batch_major' says that"
+    module_names = inspect.unwrap(function).__globals__
+    hints = []
+    for argument, parameter in parameters.items():
+        for kind in re.findall(r"\w+Spec\b", str(parameter.annotation)):
+            spec = module_names.get(kind)
+            if spec and name in inspect.signature(spec).parameters:
+                example = f"{argument}=dnn.{kind}({name}={shown(value)})"
+                hints.append(f"; it is a field of {argument}: {example}")
+    return "".join(hints)
 
 
 def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> NoReturn:
@@ -44,17 +55,23 @@ def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> 
 
 
 def suggest_keywords(function: FunctionT) -> FunctionT:
-    """Let the error of an unknown keyword say what may be meant.
+    """Decorate a function: the TypeError for an unknown keyword gets a hint.
 
-    A function with ``**unknown``, one that is called most, sees to it itself and has no wrapper:
-    what is only there to be refused is left out of its signature.  One that hands its keywords on,
-    a derived class's `__init__`, stays as it is.
+    A function with ``**unknown`` calls `refuse_unknown` itself and needs no wrapper, which would
+    cost time at each call.  ``**unknown`` is left out of its signature, because everything in it is
+    refused.  A function that passes its keywords on, such as a derived class's `__init__`, stays as
+    it is.
     """
     signature = inspect.signature(function)
-    known = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    if len(known) < len(signature.parameters):
+    parameters = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    if len(parameters) < len(signature.parameters):
         if "unknown" in signature.parameters:
-            function.__signature__ = signature.replace(parameters=known)  # type: ignore[attr-defined]
+            public_signature = signature.replace(parameters=parameters)
+            function.__signature__ = public_signature  # type: ignore[attr-defined]
             function.__annotations__.pop("unknown", None)
         return function
 
@@ -63,10 +80,10 @@ def suggest_keywords(function: FunctionT) -> FunctionT:
         try:
             return function(*arguments, **options)
         except TypeError as error:
-            if (error.__traceback__ is not None and error.__traceback__.tb_next) or not why_unknown(
-                function, options
-            ):
-                raise  # it was entered: the error is another
+            # With a frame behind this one the function was entered: the error is its own.
+            was_entered = error.__traceback__ is not None and error.__traceback__.tb_next
+            if was_entered or not why_unknown(function, options):
+                raise
             refuse_unknown(function, options)
 
     return suggesting  # type: ignore[return-value]

@@ -652,6 +652,6 @@ def test_limits_of_the_hidden_size():
 def test_a_bias_that_this_package_does_not_know_is_refused():
     with pytest.raises(
         dnn.ArgumentError,
-        match=r"bias=RNNBiasMode.UNKNOWN_8 is not to be computed with; allowed: none",
+        match=r"bias=RNNBiasMode.UNKNOWN_8 cannot be passed to cuDNN; allowed: none",
     ):
         dnn.RNNSpec("lstm", 2, 3, bias=dnn.RNNBiasMode(8))

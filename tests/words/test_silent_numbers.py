@@ -179,7 +179,7 @@ def test_an_unknown_member_and_the_end_of_an_enumeration_are_printed_but_refused
     ):
         with pytest.raises(
             dnn.ArgumentError,
-            match=f"^option={kind.__name__}.{member} is not to be computed with; all",
+            match=f"^option={kind.__name__}.{member} cannot be passed to cuDNN; all",
         ):
             parse_enum(kind, member, "option")
     for member in kind:
@@ -222,7 +222,7 @@ ATTRIBUTES_OF_ENUMS = [
 def test_attributes_refuse_unknown_members(kind, name, type_name):
     enum = ENUMS_OF_ATTRIBUTES.get(type_name, dnn.DataType)
     with pytest.raises(
-        dnn.ArgumentError, match=rf"^{kind}.{name}=.*UNKNOWN_777 is not to be computed with"
+        dnn.ArgumentError, match=rf"^{kind}.{name}=.*UNKNOWN_777 cannot be passed to cuDNN"
     ):
         encode(kind, name, enum(777))
 
