@@ -1,1 +1,1 @@
-"""What an operation is asked to do, as data: declarations, problems, lists, search results."""
+"""Problems as data: declarations of operations, problems, problem lists, results of searches."""

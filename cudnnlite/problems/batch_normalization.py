@@ -1,4 +1,7 @@
-"""Declarations of batch normalisation: inference, training, backward; with relu and addition."""
+"""Batch normalisation as declarations: inference, training and backward.
+
+Training and backward exist with a relu, too, and with an addition before the relu.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,14 @@ from cudnnlite.specs.layers import ActivationSpec
 from cudnnlite.specs.layout import CHANNELS_LAST, if_channels_last
 
 _SAVED = ("saved_mean", "saved_inv_variance")
+_SCALE_AND_BIAS = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
+_IMAGES = frozenset({"x", "y", "z", "dx", "dy", "dz"})
 
 
-_BOTH = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
-
-
-def _parameters(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
+def _parameter_spec(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
     """Return the spec of scale, bias and statistics.
 
-    One value for each channel, or for each value of an image.
+    They have one value for each channel, or with mode PER_ACTIVATION one for each value of an image.
     """
     shape = (1, *x.shape[1:2], *[1] * (x.rank - 2))
     if mode == BatchNormMode.PER_ACTIVATION:
@@ -32,22 +34,22 @@ def _parameters(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
     return x.packed(shape, dtype)
 
 
-def _parameter(name: str, spec: TensorSpec, x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
-    """Return the spec of a parameter; ArgumentError unless it is one for x."""
-    expected = _parameters(x, mode)
+def _check_parameter(name: str, spec: TensorSpec, x: TensorSpec, mode: BatchNormMode) -> None:
+    """Raise ArgumentError unless a parameter has the shape and data type that x needs."""
+    expected = _parameter_spec(x, mode)
     if (spec.shape, spec.dtype) != (expected.shape, expected.dtype):
         needed = f"{expected.shape} in {dtype_name(expected.dtype)}, for mode={mode.name}"
-        is_last = mode != BatchNormMode.PER_ACTIVATION and spec.size == x.shape[-1] != x.shape[1]
-        hint = if_channels_last(x.rank) if is_last else ""
+        is_by_channel = mode != BatchNormMode.PER_ACTIVATION
+        has_size_of_last_axis = spec.size == x.shape[-1] != x.shape[1]
+        hint = if_channels_last(x.rank) if is_by_channel and has_size_of_last_axis else ""
         raise ArgumentError(f"{name} is {spec}; needed: {needed}{hint}")
-    return spec
 
 
 def _check(specs: Any, options: Any) -> None:
     x = specs["x"]
     if x.size == 0:
         raise ArgumentError(
-            f"x is {x}; training takes mean and variance over it and needs one image at least"
+            f"x is {x}; training computes its mean and variance and needs at least one image"
         )
     _check_inference(specs, options)
 
@@ -57,31 +59,31 @@ def _check_inference(specs: Any, options: Any) -> None:
         raise ArgumentError(f"epsilon={options['epsilon']}; needed: a number from 0 on")
     if not 0 <= options.get("momentum", 0) <= 1:
         raise ArgumentError(f"momentum={options['momentum']}; needed: a number from 0 to 1")
-    x = specs["x"]
+    x, scale, mode = specs["x"], specs["scale"], options["mode"]
     for name, spec in specs.items():
-        if options["mode"] == BatchNormMode.PER_ACTIVATION and spec.is_channels_last:
+        if mode == BatchNormMode.PER_ACTIVATION and spec.is_channels_last:
             raise ArgumentError(
                 f"{name} is {spec}; with mode=PER_ACTIVATION the channels must come first"
             )
-        if name in ("y", "dy", "dx", "z", "dz"):
+        if name in _IMAGES:
             if (spec.shape, spec.dtype) != (x.shape, x.dtype):
                 raise ArgumentError(f"{name} is {spec}; it must have the shape and dtype of x, {x}")
-        elif name != "x" and (
-            not _parameter(name, spec, x, options["mode"]).fits(spec.layout)
-            or spec != specs["scale"]
-        ):
+            continue
+        _check_parameter(name, spec, x, mode)
+        if not spec.fits(spec.layout) or spec != scale:
             raise ArgumentError(
-                f"{name} is {spec}; it must be packed, and lie as scale does, {specs['scale']}"
+                f"{name} is {spec}; it must be packed, and have the layout of scale, {scale}"
             )
 
 
 def _check_fused(specs: Any, options: Any) -> None:
-    """Refuse by name what an H200 refuses, or computes wrongly (swish)."""
+    """Raise ArgumentError for what an H200 refuses or computes wrongly (swish)."""
     _check(specs, options)
-    x, activation, added = specs["x"], options["activation"], {"z", "dz"} & specs.keys()
+    x, activation = specs["x"], options["activation"]
+    has_addition = bool({"z", "dz"} & specs.keys())
     if activation.mode != ActivationMode.RELU:
         raise ArgumentError(
-            f"activation={activation.mode.name}; batch normalisation is fused with RELU alone"
+            f"activation={activation.mode.name}; batch normalisation is fused with RELU only"
         )
     if options["mode"] != BatchNormMode.SPATIAL_PERSISTENT:
         raise ArgumentError(
@@ -89,11 +91,11 @@ def _check_fused(specs: Any, options: Any) -> None:
         )
     if x.dtype == DataType.DOUBLE:
         raise ArgumentError("x is float64; with an activation allowed: float32, float16, bfloat16")
-    if added and x.shape[1] % 4:
+    if has_addition and x.shape[1] % 4:
         raise ArgumentError(
             f"x has {x.shape[1]} channels; with an addition they must be a multiple of 4"
         )
-    for name in specs.keys() & {"x", "y", "dy", "dx", "z", "dz"}:
+    for name in specs.keys() & _IMAGES:
         if not specs[name].fits(CHANNELS_LAST.get(x.rank, "")):
             raise ArgumentError(
                 f"{name} is {specs[name]}; "
@@ -101,23 +103,23 @@ def _check_fused(specs: Any, options: Any) -> None:
             )
 
 
-def _trained(
+def _infer_training(
     x: TensorSpec, scale: TensorSpec, mode: BatchNormMode, **_: Any
 ) -> tuple[TensorSpec, ...]:
-    """Return the specs of the result and of the statistics, once all operands fit."""
-    if scale.shape != _parameters(x, mode).shape:
-        _parameter("scale", scale, x, mode)
+    """Return the specs of the result and of the statistics, which have the spec of scale.
+
+    A wrong scale is refused first, because its spec is that of the others.
+    """
+    if scale.shape != _parameter_spec(x, mode).shape:
+        _check_parameter("scale", scale, x, mode)
     return x, scale, scale, scale, scale
 
 
-_IMAGES = frozenset({"x", "y", "z", "dx", "dy", "dz"})
-
-
 def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return what training on an H200 needs; where an operand has less, the CUDA context ends.
+    """Return the alignments that training needs on an H200; with less, the CUDA context ends.
 
-    The persistent kernels for channels that are last load 8 bytes of the images and 16 of
-    everything else.  The other kernels of the spatial modes load pairs of 16-bit values.
+    With the channels last, the persistent kernels load 8 bytes of the images and 16 of everything
+    else.  The other kernels of the spatial modes load pairs of 16-bit values.
     """
     x, mode = specs["x"], options["mode"]
     if mode == BatchNormMode.PER_ACTIVATION or x.dtype == DataType.DOUBLE:
@@ -136,7 +138,7 @@ INFERENCE = Operation(
     ("y",),
     lambda x, **_: x,
     {"mode": BatchNormMode, "epsilon": float},
-    {**_BOTH, "estimatedMean": "mean", "estimatedVariance": "variance"},
+    {**_SCALE_AND_BIAS, "estimatedMean": "mean", "estimatedVariance": "variance"},
     shared=dict.fromkeys(("bias", "mean", "variance"), "scale"),
     mixed=True,
     check=_check_inference,
@@ -146,17 +148,17 @@ INFERENCE = Operation(
 def _training(
     name: str, ops: BatchNormOps, extra: tuple[str, ...] = (), **absent: None
 ) -> Operation:
-    """Return the training alone, with a relu, or with an addition and a relu."""
+    """Return the training of one kind: alone, with a relu, or with an addition before the relu."""
     activation = {} if ops == BatchNormOps.BN else {"activation": ActivationSpec}
     return Operation(
         f"batch_normalization_training{name}",
         "cudnnBatchNormalizationForwardTrainingEx",
         ("x", "scale", "bias", *extra),
         ("y", *_SAVED, "running_mean", "running_var"),
-        _trained,
+        _infer_training,
         {"mode": BatchNormMode, "momentum": float, "epsilon": float, **activation},
         {
-            **_BOTH,
+            **_SCALE_AND_BIAS,
             "exponentialAverageFactor": "momentum",
             "resultRunningMean": "running_mean",
             "xData": "x",
@@ -182,7 +184,7 @@ def _training(
 def _backward(
     name: str, ops: BatchNormOps, extra: tuple[str, ...] = (), **absent: None
 ) -> Operation:
-    """Return the gradients of one of the three kinds."""
+    """Return the gradients of one kind: alone, with a relu, or with an addition before the relu."""
     fused = ops != BatchNormOps.BN
     data = {f"{operand}Data": operand for operand in ("x", "y", "dy", "dx", "dz")}
     return Operation(

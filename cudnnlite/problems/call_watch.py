@@ -1,6 +1,6 @@
-"""Whether anybody watches the calls of plans: `record_problems`, or a graph that `capture` records.
+"""The watchers of plans' calls: `record_problems`, and a graph that `capture` records.
 
-A plan's call reads `active` once, and only where that is true does it tell of itself:
+A plan's call reads `active` once.  Only if it is true, the call reports itself:
 
     if call_watch.active:
         recording.record(self.problem)
@@ -14,23 +14,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-# All three are read with the module's name before them, because a name that is imported would not
-# change.
+# Read them as `call_watch.active` and so on: an imported name would not see them change.
 active = False
 watchers: tuple[object, ...] = ()
-lock = Lock()  # of `watchers`
+lock = Lock()  # guards `watchers`
 
 
 @contextmanager
 def watching(watcher: object) -> Iterator[None]:
-    """Let the calls of plans, on whichever thread, tell of themselves until the block ends."""
+    """Let the calls of plans, on any thread, report themselves until the block ends."""
     try:
         _add(watcher)
         yield
     finally:
         try:
             _remove(watcher)
-        except BaseException:  # a signal handler's, which may have come before it was removed
+        except BaseException:  # a signal handler's, maybe from before the watcher was removed
             _remove(watcher)
             raise
 
@@ -50,7 +49,7 @@ def _remove(watcher: object) -> None:
 
 
 def _renew_lock() -> None:
-    """Make another lock in a forked process: a thread that is not there may have the old one."""
+    """Make a new lock in a forked process: a thread of the parent may hold the old one."""
     global lock  # noqa: PLW0603
     lock = Lock()
 

@@ -1,4 +1,4 @@
-"""All declarations by name, and the problems that files hold."""
+"""All declarations by name, and problems from files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {declaration.name: declaration for declaration in _DECLARATIONS}
 )
 
-# The names of what a tuner can search for.
+# The names of the operations that a tuner can search for.
 TUNABLE = tuple(
     name
     for name, declaration in OPERATIONS.items()
@@ -87,7 +87,7 @@ TUNABLE = tuple(
 
 
 def problem_from_plain(plain: Any) -> Problem:
-    """Return the problem that `Problem.to_plain` was called on; ArgumentError if it is none."""
+    """Return the problem that `Problem.to_plain` wrote; ArgumentError if it is not a whole problem."""
     name = plain.get("kind") if isinstance(plain, Mapping) else None
     operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:

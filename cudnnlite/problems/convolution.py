@@ -16,7 +16,10 @@ DEFAULT_CONV = ConvolutionSpec()
 
 
 def complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options with the compute type that was left open, and steps written in one way."""
+    """Return the options with a compute type, and with steps in their shortest form.
+
+    The shortest form is one number if it stands for every axis: equal problems are equal.
+    """
     conv = options["conv"]
     steps = {name: _one_number(getattr(conv, name)) for name in ("padding", "stride", "dilation")}
     return {
@@ -27,56 +30,54 @@ def complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[st
 
 
 def _one_number(steps: Any) -> Any:
-    """Return the number that stands for every axis, where it does."""
-    return (
-        steps[0]
-        if isinstance(steps, tuple) and len(set(steps)) == 1 and isinstance(steps[0], int)
-        else steps
-    )
+    """Return one number if it stands for every axis; the steps unchanged otherwise."""
+    if isinstance(steps, tuple) and len(set(steps)) == 1 and isinstance(steps[0], int):
+        return steps[0]
+    return steps
 
 
 def flops(y: TensorSpec, w: FilterSpec) -> int:
     """Return the multiplications and additions of the direct sum: 2 N K P Q C/groups R S.
 
-    The gradients take as many.
+    The gradients need as many.
     """
     return 2 * y.size * prod(w.shape[1:])
 
 
 def _hint(problem: Any) -> str:
-    last = problem.x.is_channels_last
-    both = last and problem.w.format == TensorFormat.NHWC
-    if problem.x.dtype == DataType.INT8 and not (
-        both and problem.x.shape[1] % 4 == problem.w.shape[0] % 4 == 0
-    ):
-        return (
-            "int8 runs with the channels last (layout='NHWC') in x and w, and in multiples of four"
-        )
-    if problem.w.format == TensorFormat.NHWC and not last and problem.x.layout != "strided":
+    """Return a known reason why cuDNN refuses a problem; empty if there is none."""
+    x, w, y = problem.x, problem.w, problem.y
+    is_w_channels_last = w.format == TensorFormat.NHWC
+    if x.dtype == DataType.INT8:
+        is_channels_last = x.is_channels_last and is_w_channels_last
+        has_groups_of_four = x.shape[1] % 4 == 0 and w.shape[0] % 4 == 0
+        if not (is_channels_last and has_groups_of_four):
+            return (
+                "int8 runs with the channels last (layout='NHWC') in x and w, "
+                "and in multiples of four"
+            )
+    if is_w_channels_last and not x.is_channels_last and x.layout != "strided":
         return (
             "a filter whose channels come last needs an input of that layout; "
             "give both in one layout"
         )
-    if problem.y.dtype != problem.x.dtype:
-        return (
-            f"out is {dtype_name(problem.y.dtype)}, x is {dtype_name(problem.x.dtype)}; "
-            "give out the dtype of x"
-        )
+    if y.dtype != x.dtype:
+        return f"out is {dtype_name(y.dtype)}, x is {dtype_name(x.dtype)}; give out the dtype of x"
     return ""
 
 
 def words(problem: Any) -> str:
     """Return a problem's shapes, type, layout and options."""
     operation, specs = problem.operation, problem.specs
-    first, second, *_, written = ("x".join(map(str, spec.shape)) for spec in specs.values())
+    first, second, *_, result = ("x".join(map(str, spec.shape)) for spec in specs.values())
     images = next(spec for name, spec in specs.items() if name not in operation.filters)
     options = (
         str(problem.conv.replace(compute_type=None))
         .removeprefix("ConvolutionSpec(")
         .removesuffix(")")
     )
-    told = f"{first} by {second} to {written}, {dtype_name(images.dtype)} {images.layout}"
-    return told + (f", {options}" if options else "")
+    text = f"{first} by {second} to {result}, {dtype_name(images.dtype)} {images.layout}"
+    return f"{text}, {options}" if options else text
 
 
 ALGORITHMS = Algorithms(
@@ -88,7 +89,7 @@ ALGORITHMS = Algorithms(
     "cudnnGetConvolutionForwardWorkspaceSize",
     graph="OPERATION_CONVOLUTION_FORWARD",
 )
-# what the gradients have too
+# The fields that the gradients have, too.
 COMMON: dict[str, Any] = {
     "options": {"conv": ConvolutionSpec},
     "complete": complete,

@@ -13,57 +13,57 @@ from cudnnlite.problems.operation import FLOATS, Algorithms, Operation
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
-Steps = tuple[tuple[int, ...], ...]
-
 
 def _image_spec(
     w: FilterSpec, dy: TensorSpec, conv: ConvolutionSpec, dx: TensorSpec | None
 ) -> TensorSpec:
-    """Return the spec of dx: as it was given, or with stride 1 the only one that there is."""
-    padding, _, dilation = _steps(conv, w, dy, "" if dx else "x")
-    if dx is None:
-        axes = zip(dy.shape[2:], w.shape[2:], padding, dilation, strict=True)
-        image = [size + step * (taps - 1) - 2 * pad for size, taps, pad, step in axes]
-        if min(image) < 1:
-            raise ArgumentError(
-                f"dy {dy.shape} is the result of no image, "
-                f"with w {w.shape} and padding={conv.padding}"
-            )
-        return dy.packed((dy.shape[0], w.shape[1] * conv.groups, *image))
-    _check_result(conv, dx.shape, w.shape, dy)
-    return dx
+    """Return the spec of dx: the one that was passed, or the only possible one with stride 1."""
+    padding, stride, dilation = _steps(conv, w, dy)
+    if dx is not None:
+        _check_result(conv, dx.shape, w.shape, dy)
+        return dx
+    _check_stride("x", conv, stride)
+    axes = zip(dy.shape[2:], w.shape[2:], padding, dilation, strict=True)
+    image = [size + step * (taps - 1) - 2 * pad for size, taps, pad, step in axes]
+    if min(image) < 1:
+        raise ArgumentError(
+            f"dy {dy.shape} is the result of no image, with w {w.shape} and padding={conv.padding}"
+        )
+    return dy.packed((dy.shape[0], w.shape[1] * conv.groups, *image))
 
 
 def _filter_spec(
     x: TensorSpec, dy: TensorSpec, conv: ConvolutionSpec, dw: FilterSpec | None
 ) -> FilterSpec:
-    """Return the spec of dw: as it was given, or with stride 1 the only one that there is."""
-    padding, _, dilation = _steps(conv, x, dy, "" if dw else "w")
+    """Return the spec of dw: the one that was passed, or the only possible one with stride 1."""
+    _, stride, _ = _steps(conv, x, dy)
     if dw is None:
-        axes = zip(x.shape[2:], dy.shape[2:], padding, dilation, strict=True)
-        reach = [divmod(size + 2 * pad - out, step) for size, out, pad, step in axes]
-        if (
-            min(far for far, _ in reach) < 0
-            or any(rest for _, rest in reach)
-            or x.shape[1] % conv.groups
-        ):
-            raise ArgumentError(f"no filter brings x {x.shape} to dy {dy.shape}, with {conv}")
-        layout = (CHANNELS_LAST if x.is_channels_last else CHANNELS_FIRST)[x.rank]
-        dw = FilterSpec(
-            (dy.shape[1], x.shape[1] // conv.groups, *(far + 1 for far, _ in reach)),
-            x.dtype,
-            layout,
-        )
+        _check_stride("w", conv, stride)
+        dw = _only_filter_spec(x, dy, conv)
     _check_result(conv, x.shape, dw.shape, dy)
     return dw
 
 
-def _steps(
-    conv: ConvolutionSpec, first: TensorSpec | FilterSpec, dy: TensorSpec, missing: str
-) -> Steps:
-    """Return padding, stride and dilation of each axis.
+def _only_filter_spec(x: TensorSpec, dy: TensorSpec, conv: ConvolutionSpec) -> FilterSpec:
+    """Return the spec of the only filter that leads from x to dy with stride 1."""
+    padding, _, dilation = conv.steps(dy.rank - 2)
+    axes = zip(x.shape[2:], dy.shape[2:], padding, dilation, strict=True)
+    # The distance between the first and the last tap, in taps, and what remains of it.
+    distances = [divmod(size + 2 * pad - out, step) for size, out, pad, step in axes]
+    is_possible = all(taps >= 0 and rest == 0 for taps, rest in distances)
+    if not is_possible or x.shape[1] % conv.groups:
+        raise ArgumentError(f"no filter brings x {x.shape} to dy {dy.shape}, with {conv}")
+    sizes = [taps + 1 for taps, _ in distances]
+    layout = (CHANNELS_LAST if x.is_channels_last else CHANNELS_FIRST)[x.rank]
+    return FilterSpec((dy.shape[1], x.shape[1] // conv.groups, *sizes), x.dtype, layout)
 
-    ArgumentError where they do not determine the shape of the operand `missing`.
+
+def _steps(
+    conv: ConvolutionSpec, first: TensorSpec | FilterSpec, dy: TensorSpec
+) -> tuple[tuple[int, ...], ...]:
+    """Return padding, stride and dilation of every axis.
+
+    ArgumentError unless the operands have one rank, and the padding is symmetric.
     """
     if first.rank != dy.rank or dy.rank not in CHANNELS_FIRST:
         name = "w" if isinstance(first, FilterSpec) else "x"
@@ -75,14 +75,16 @@ def _steps(
         raise ArgumentError(
             f"padding={conv.padding}; allowed for gradients: the same at both ends of an axis"
         )
-    steps = conv.steps(dy.rank - 2)
-    if missing and max(steps[1]) > 1:
+    return conv.steps(dy.rank - 2)
+
+
+def _check_stride(name: str, conv: ConvolutionSpec, stride: tuple[int, ...]) -> None:
+    """Raise ArgumentError if several sizes of the operand of that name are possible."""
+    if max(stride) > 1:
         raise ArgumentError(
-            f"{missing}={missing}.spec, its shape, or out has to be given: "
-            f"with stride={conv.stride} several sizes of "
-            f"{missing} give results of one size"
+            f"{name}={name}.spec, its shape, or out has to be given: "
+            f"with stride={conv.stride} several sizes of {name} give results of one size"
         )
-    return steps
 
 
 def _check_result(
@@ -90,18 +92,18 @@ def _check_result(
 ) -> None:
     """Raise ArgumentError unless dy has the shape of the convolution's result.
 
-    One of x and w is the spec of `out`.
+    One of the shapes of x and w is that of `out`.
     """
     try:
         expected = conv.output_shape(x, w)
     except ArgumentError as error:
         raise ArgumentError(
-            f"{error} (out is the gradient of one of them, and shaped as it)"
+            f"{error} (out is the gradient of one of them, and has its shape)"
         ) from error
     if dy.shape != expected:
         raise ArgumentError(
-            f"dy has shape {dy.shape}; x {x} and w {w}, one of which out is shaped as, "
-            f"have a result of {expected}"
+            f"dy has shape {dy.shape}; the result of x {x} and w {w} has {expected} "
+            "(out is the gradient of one of them, and has its shape)"
         )
 
 
@@ -134,12 +136,8 @@ FILTER = Operation(
     ("x", "dy"),
     ("dw",),
     _filter_spec,
-    names={
-        "srcDesc": "xDesc",
-        "diffDesc": "dyDesc",
-        "gradDesc": "dwDesc",
-        "y": "dy",
-    },  # y in the search alone
+    # The search has y in place of dy.
+    names={"srcDesc": "xDesc", "diffDesc": "dyDesc", "gradDesc": "dwDesc", "y": "dy"},
     dtypes=FLOATS,
     filters=frozenset({"dw"}),
     shape_from_out=True,

@@ -20,17 +20,19 @@ def _bias(dy: TensorSpec) -> TensorSpec:
 
 
 def _hint(problem: Any) -> str:
-    how = (
-        "transform_tensor(handle, dy, dtype='float32') converts it "
-        "where it lies with the channels first"
+    """Return a known reason why cuDNN refuses a problem; empty if there is none."""
+    if problem.dy.dtype != DataType.BFLOAT16:
+        return ""
+    return (
+        "bfloat16 is not summed: transform_tensor(handle, dy, dtype='float32') converts it "
+        "if the channels come first"
     )
-    return f"bfloat16 is not summed: {how}" if problem.dy.dtype == DataType.BFLOAT16 else ""
 
 
 def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return the alignment of loads of four values, 16 bytes at most.
+    """Return the alignments that vector loads of four values need, at most 16 bytes.
 
-    Below it an H200's CUDA context ends.
+    With less, an H200's CUDA context ends.
     """
     return {name: min(16, 4 * itemsize(spec.dtype)) for name, spec in specs.items()}
 

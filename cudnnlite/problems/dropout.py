@@ -8,14 +8,14 @@ from cudnnlite.enums import DataType
 from cudnnlite.problems.operation import Operation, check_alike
 from cudnnlite.specs.layers import DropoutSpec
 
-_HERE: dict[str, Any] = {
+# The fields that both directions have.
+_COMMON: dict[str, Any] = {
     "options": {"dropout": DropoutSpec},
     "dtypes": (DataType.FLOAT, DataType.DOUBLE, DataType.HALF),
     "check": check_alike,
     "reserve": "cudnnDropoutGetReserveSpaceSize",
     "state_option": "dropout",
 }
-
 
 FORWARD = Operation(
     "dropout",
@@ -25,7 +25,7 @@ FORWARD = Operation(
     lambda x, **_: x,
     in_place=frozenset({"x"}),
     names={"xdesc": "xDesc", "ydesc": "yDesc"},
-    **_HERE,
+    **_COMMON,
 )
 
 
@@ -39,5 +39,5 @@ BACKWARD = Operation(
     call_operands=("dy", "reserve"),
     needs_reserve=True,
     names={"xdesc": "dxDesc", "dydesc": "dyDesc", "dxdesc": "dxDesc"},
-    **_HERE,
+    **_COMMON,
 )

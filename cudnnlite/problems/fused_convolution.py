@@ -1,4 +1,4 @@
-"""Forward convolution with a bias, an addition and an activation behind it, as declarations."""
+"""Forward convolution followed by a bias, an addition and an activation, as declarations."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ from cudnnlite.specs.layout import same_strides
 
 IDENTITY = ActivationSpec("identity")
 RELU = ActivationSpec("relu")
-_ZERO = ctypes.c_double(0.0)  # alpha2 where nothing is added; its bytes are 0 as a float too
+# alpha2 if nothing is added.  Its bytes are those of a float 0, too.
+_ZERO = ctypes.c_double(0.0)
 
 
 def _infer(
-    x: TensorSpec, w: FilterSpec, bias: TensorSpec, conv: ConvolutionSpec, **others: Any
+    x: TensorSpec,
+    w: FilterSpec,
+    bias: TensorSpec,
+    conv: ConvolutionSpec,
+    z: TensorSpec | None = None,
+    **_: Any,
 ) -> TensorSpec:
     y = conv.output_spec(x, w)
     bias_shape = (1, y.shape[1], *[1] * (y.rank - 2))
@@ -29,8 +35,8 @@ def _infer(
         raise ArgumentError(
             f"bias has shape {bias.shape}; needed: {bias_shape}, a value for each filter of w"
         )
-    if "z" in others and others["z"].shape != y.shape:
-        raise ArgumentError(f"z has shape {others['z'].shape}; the result has {y.shape}")
+    if z is not None and z.shape != y.shape:
+        raise ArgumentError(f"z has shape {z.shape}; the result has {y.shape}")
     return y
 
 
@@ -55,17 +61,17 @@ def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[s
 
 
 def _hint(problem: Any) -> str:
-    """Return what no engine of an H200 does together, and a way out."""
+    """Return the combination that no engine of an H200 computes, and an alternative."""
     if problem.alpha == 1 or "z" in problem.specs:
         return convolution.FORWARD.hint(problem)
-    scaled = f"no engine scales a convolution (alpha={problem.alpha}) and adds a bias"
+    reason = f"no engine scales a convolution (alpha={problem.alpha}) and adds a bias"
     if problem.operation is BIAS:
-        return f"{scaled}; without interface='graph' the descriptor call does"
+        return f"{reason}; without interface='graph' the descriptor call does"
     if not problem.conv.is_symmetric:
-        scaled = f"padding={problem.conv.padding} needs an engine, and {scaled}"
+        reason = f"padding={problem.conv.padding} needs an engine, and {reason}"
     return (
-        f"{scaled}; dnn.convolution_forward(..., bias=bias, alpha={problem.alpha}) does, "
-        "dnn.activation_forward behind it the rest"
+        f"{reason}; dnn.convolution_forward(..., bias=bias, alpha={problem.alpha}) does, "
+        "then dnn.activation_forward"
     )
 
 
@@ -79,10 +85,10 @@ def _why_unsupported(problem: Any, algorithm: Any) -> str | None:
 
 
 def adds_bias_apart(problem: Any) -> bool:
-    """Whether an engine convolves and `cudnnAddTensor` adds the bias behind it.
+    """Return whether an engine convolves, and `cudnnAddTensor` adds the bias after it.
 
-    Only graphs pad the ends of an axis differently.  No engine of an H200 adds a bias to a
-    convolution that is scaled, or that is added to what the output held.
+    Only graphs can pad the two ends of an axis differently.  No engine of an H200 adds a bias to a
+    convolution that is scaled, or that is added to the old values of the output.
     """
     if problem.operation is not BIAS or problem.conv.is_symmetric:
         return False
@@ -92,29 +98,33 @@ def adds_bias_apart(problem: Any) -> bool:
 def _why_no_graph_with_bias(problem: Any) -> str | None:
     if problem.beta and not adds_bias_apart(problem):
         return (
-            f"none adds a bias and beta * out (beta={problem.beta}), which "
-            "interface='descriptor' does, or a call for each"
+            f"none adds a bias and beta * out (beta={problem.beta}); "
+            "interface='descriptor' does, or one call for each"
         )
     return None
 
 
 def _words(problem: Any) -> str:
-    added = [name for name in ("bias", "z") if name in problem.operation.reads]
-    return f"{convolution.words(problem)}, {', '.join((*added, problem.activation.mode.name))}"
+    steps = [name for name in ("bias", "z") if name in problem.operation.reads]
+    steps.append(problem.activation.mode.name)
+    return f"{convolution.words(problem)}, {', '.join(steps)}"
 
 
 def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return what the descriptor call needs: an H200 adds 16-bit values by vectors of 16 bytes."""
+    """Return the alignments that the descriptor call needs.
+
+    An H200 adds 16-bit values in vectors of 16 bytes.
+    """
     if itemsize(specs["x"].dtype) != 2:
         return {}
-    added = {"bias", "z"} & specs.keys()
+    addends = {"bias", "z"} & specs.keys()
     if options.get("beta"):  # the old values of y are added
-        added.add("y")
-    return dict.fromkeys(added, 16)
+        addends.add("y")
+    return dict.fromkeys(addends, 16)
 
 
 _NAMES = {**convolution.FORWARD.names, "alpha1": "alpha"}
-# cuDNN wants an address for z in any case; where nothing is added it gets that of y.
+# cuDNN needs an address for z even if nothing is added.  Then it gets that of y.
 _Z_IS_Y = {**_NAMES, "z": "y", "zDesc": "yDesc"}
 _ALGORITHMS = replace(convolution.ALGORITHMS, find="", why_unsupported=_why_unsupported)
 FUSED = replace(
@@ -133,7 +143,7 @@ FUSED = replace(
     hint=_hint,
     algorithms=_ALGORITHMS,
 )
-# `convolution_forward` with a bias: the activation is IDENTITY, and what is added is the old y.
+# `convolution_forward` with a bias.  The activation is IDENTITY, and the old y is added.
 BIAS = replace(
     FUSED,
     name="convolution_bias_forward",

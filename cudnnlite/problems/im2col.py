@@ -1,4 +1,4 @@
-"""The matrix of a convolution as a declaration."""
+"""The matrix of a convolution's input patches, as a declaration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _columns(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec) -> TensorSpec:
     if conv.groups != 1 or x.rank == 5 or not conv.is_symmetric:
         raise ArgumentError(
             f"conv={conv} of x={x}; cuDNN has columns of one group, in one or two dimensions, "
-            "padded alike at both ends"
+            "with the same padding at both ends of an axis"
         )
     n, _, *positions = conv.output_shape(x.shape, w.shape)
     if n == 0:

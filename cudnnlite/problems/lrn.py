@@ -11,7 +11,8 @@ from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import LRNSpec
 
-_MODE = {"lrnMode": LRNMode.CROSS_CHANNEL_DIM1}  # the only one
+# The only mode that cuDNN has.
+_MODE = {"lrnMode": LRNMode.CROSS_CHANNEL_DIM1}
 
 
 FORWARD = Operation(
@@ -35,6 +36,11 @@ BACKWARD = gradient_of(
 )
 
 
+def _aligned_bytes(spec: TensorSpec) -> int:
+    """Return the bytes of a tensor, rounded up to the alignment of allocations."""
+    return -(-spec.nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
+
+
 def _divisive(
     name: str,
     function: str,
@@ -42,15 +48,17 @@ def _divisive(
     writes: tuple[str, ...],
     check: Any = check_alike,
 ) -> Operation:
-    """Return one of the four operations.
+    """Return one of the four operations of divisive normalisation.
 
-    The header's temp and temp2 are its workspace; without means, `means` and `dMeans` are null.
+    The header's temp and temp2 are the workspace.  Without means, `means` and `dMeans` are null.
     """
 
-    def _like(x: TensorSpec, norm: LRNSpec, **others: TensorSpec) -> Any:
-        for other, spec in others.items():
+    def infer(x: TensorSpec, norm: LRNSpec, **operands: TensorSpec) -> Any:
+        for operand, spec in operands.items():
             if spec.shape != x.shape:
-                raise ArgumentError(f"{other} has shape {spec.shape}; needed: that of x, {x.shape}")
+                raise ArgumentError(
+                    f"{operand} has shape {spec.shape}; needed: that of x, {x.shape}"
+                )
         return (x,) * len(writes)
 
     constants: dict[str, Any] = {"mode": DivNormMode.PRECOMPUTED_MEANS}
@@ -61,40 +69,46 @@ def _divisive(
         function,
         reads,
         writes,
-        _like,
+        infer,
         {"norm": LRNSpec},
         {"temp": "workSpace", "temp2": "workSpace", "dXdMeansDesc": "dxDesc", "dMeans": "dmeans"},
         shared={"means": "x", "dy": "x", "dmeans": "dx"},
         blended_outputs=len(writes),
-        scratch=lambda specs: (
-            2 * -(-specs["x"].nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
-        ),
+        scratch=lambda specs: 2 * _aligned_bytes(specs["x"]),
         constants=constants,
         check=check,
     )
 
 
-def _added(specs: Any, options: Any) -> None:
+def _check_beta(specs: Any, options: Any) -> None:
+    """Raise ArgumentError for a negative beta, with which an H200 does not add the old values."""
     check_alike(specs)
-    if options["beta"] < 0:  # seen on an H200: it leaves out what is there
+    if options["beta"] < 0:
         raise ArgumentError(
             f"beta={options['beta']!r}; cuDNN ignores a negative one here: allowed from 0 on"
         )
 
 
-def _odd(specs: Any, options: Any) -> None:
+def _check_window(specs: Any, options: Any) -> None:
+    """Raise ArgumentError for an even n.
+
+    An H200 sums over the window of the forward call.  With an even n the gradient has another
+    window.
+    """
     check_alike(specs)
-    if (
-        options["norm"].n % 2 == 0
-    ):  # seen on an H200: it sums over the window of the forward call, which lies elsewhere
+    if options["norm"].n % 2 == 0:
         raise ArgumentError(
-            f"norm={options['norm']}: cuDNN computes this gradient wrongly where n is even; "
+            f"norm={options['norm']}: cuDNN computes this gradient wrongly for an even n; "
             "allowed: odd n"
         )
 
 
 DIVISIVE = _divisive(
-    "divisive_normalization_forward", "cudnnDivisiveNormalizationForward", ("x",), ("y",), _added
+    "divisive_normalization_forward",
+    "cudnnDivisiveNormalizationForward",
+    ("x",),
+    ("y",),
+    _check_beta,
 )
 
 
@@ -103,7 +117,7 @@ DIVISIVE_AROUND = _divisive(
     "cudnnDivisiveNormalizationForward",
     ("x", "means"),
     ("y",),
-    _added,
+    _check_beta,
 )
 
 
@@ -112,7 +126,7 @@ DIVISIVE_BACKWARD = _divisive(
     "cudnnDivisiveNormalizationBackward",
     ("x", "dy"),
     ("dx",),
-    _odd,
+    _check_window,
 )
 
 
@@ -121,5 +135,5 @@ DIVISIVE_AROUND_BACKWARD = _divisive(
     "cudnnDivisiveNormalizationBackward",
     ("x", "dy", "means"),
     ("dx", "dmeans"),
-    _odd,
+    _check_window,
 )

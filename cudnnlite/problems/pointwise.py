@@ -14,20 +14,23 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec
 
 
-def _spread(name: str, small: TensorSpec, over: str, large: TensorSpec) -> TensorSpec:
-    """Return the larger spec; ArgumentError unless each size of the smaller is as there, or 1."""
-    if small.rank != large.rank or any(
-        s not in (1, size) for s, size in zip(small.shape, large.shape, strict=False)
-    ):
+def _check_broadcast(
+    name: str, small: TensorSpec, large_name: str, large: TensorSpec
+) -> TensorSpec:
+    """Return the larger spec; ArgumentError unless the smaller can be broadcast to it."""
+    sizes = zip(small.shape, large.shape, strict=False)
+    is_broadcastable = all(small_size in (1, size) for small_size, size in sizes)
+    if small.rank != large.rank or not is_broadcastable:
         raise ArgumentError(
-            f"{name} has shape {small.shape}; each size must be 1, or that of {over}, {large.shape}"
+            f"{name} has shape {small.shape}; each size must be 1, "
+            f"or that of {large_name}, {large.shape}"
         )
     return large
 
 
-def _onto(a: TensorSpec, c: TensorSpec) -> TensorSpec:
-    """Return what a is reduced to; ArgumentError if it cannot be."""
-    _spread("out", c, "a", a)
+def _check_reduced(a: TensorSpec, c: TensorSpec) -> TensorSpec:
+    """Return the spec of the result; ArgumentError unless a can be reduced to it."""
+    _check_broadcast("out", c, "a", a)
     if a.shape == c.shape:
         raise ArgumentError(
             f"out would have the shape of a, {a.shape}; "
@@ -36,24 +39,28 @@ def _onto(a: TensorSpec, c: TensorSpec) -> TensorSpec:
     return c
 
 
-def _in_its_type(specs: Any, options: Any) -> Any:
-    """Return the options with the type to compute in that cuDNN wants for the operands."""
+def _with_compute_type(specs: Any, options: Any) -> Any:
+    """Return the options with the compute type that cuDNN needs for the operands."""
     first = next(iter(specs.values()))
     compute_type = DataType.DOUBLE if first.dtype == DataType.DOUBLE else DataType.FLOAT
     return {**options, "op": options["op"].replace(compute_type=compute_type)}
 
 
 def _check_types(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> None:
-    """Raise ArgumentError unless all have one data type; int8 may have a float32 result."""
+    """Raise ArgumentError unless all operands have one data type.
+
+    The result of int8 operands may be float32.
+    """
     dtype = specs["a"].dtype
     for name, spec in specs.items():
-        widened = name == "c" and (dtype, spec.dtype) == (DataType.INT8, DataType.FLOAT)
-        if spec.dtype != dtype and not widened:
-            argument = "out" if name == "c" else name
-            allowed = (
-                "int8, float32" if name == "c" and dtype == DataType.INT8 else dtype_name(dtype)
-            )
-            raise ArgumentError(f"{argument} is {dtype_name(spec.dtype)}; needed: {allowed}")
+        argument, allowed = name, [dtype]
+        if name == "c":
+            argument = "out"
+            if dtype == DataType.INT8:
+                allowed.append(DataType.FLOAT)
+        if spec.dtype not in allowed:
+            needed = ", ".join(map(dtype_name, allowed))
+            raise ArgumentError(f"{argument} is {dtype_name(spec.dtype)}; needed: {needed}")
 
 
 ADD = Operation(
@@ -61,7 +68,7 @@ ADD = Operation(
     "cudnnAddTensor",
     ("a",),
     ("c",),
-    lambda a, c: _spread("a", a, "c", c),
+    lambda a, c: _check_broadcast("a", a, "c", c),
     names={"A": "a", "C": "c"},
     caller_provided={"c": "c"},
     call_operands=("a", "c"),
@@ -89,7 +96,8 @@ SET = Operation(
     {"valuePtr": "value"},
     caller_provided={"y": "y"},
     call_operands=("y",),
-    dtypes=FLOATS,  # in which type cuDNN reads the value of integers is not known
+    # It is not known in which type cuDNN reads the value for integer tensors.
+    dtypes=FLOATS,
 )
 
 
@@ -98,10 +106,10 @@ OP = Operation(
     "cudnnOpTensor",
     ("a", "b"),
     ("c",),
-    lambda a, b, **_: _spread("b", b, "a", a),
+    lambda a, b, **_: _check_broadcast("b", b, "a", a),
     {"op": OpTensorSpec, "alpha1": float, "alpha2": float},
     {"opTensorDesc": "opDesc", "A": "a", "B": "b", "C": "c"},
-    complete=_in_its_type,
+    complete=_with_compute_type,
     in_place=frozenset({"a"}),
     mixed=True,
     check=_check_types,
@@ -113,7 +121,7 @@ REDUCE = Operation(
     "cudnnReduceTensor",
     ("a",),
     ("c",),
-    lambda a, c, **_: _onto(a, c),
+    lambda a, c, **_: _check_reduced(a, c),
     {"op": ReduceTensorSpec},
     {
         "reduceTensorDesc": "opDesc",
@@ -125,21 +133,18 @@ REDUCE = Operation(
     caller_provided={"c": "out"},
     shape_from_out=True,
     constants={"indices": None, "indicesSizeInBytes": 0},
-    complete=_in_its_type,
+    complete=_with_compute_type,
     mixed=True,
     check=_check_types,
     workspace="cudnnGetReductionWorkspaceSize",
 )
 
 
-def _has_places(specs: Any, options: Any) -> None:
+def _check_indices(specs: Any, options: Any) -> None:
+    """Raise ArgumentError for an operation without indices: cuDNN writes none, with SUCCESS."""
     op = options["op"].op
-    if op not in (
-        ReduceTensorOp.MIN,
-        ReduceTensorOp.MAX,
-        ReduceTensorOp.AMAX,
-    ):  # cuDNN says SUCCESS and writes none
-        raise ArgumentError(f"indices with op={op.name}; allowed: of MIN, MAX and AMAX")
+    if op not in (ReduceTensorOp.MIN, ReduceTensorOp.MAX, ReduceTensorOp.AMAX):
+        raise ArgumentError(f"indices with op={op.name}; allowed: MIN, MAX, AMAX")
 
 
 REDUCE_WITH_INDICES = replace(
@@ -147,14 +152,14 @@ REDUCE_WITH_INDICES = replace(
     name="reduce_tensor_with_indices",
     writes=("c", "indices"),
     constants={},
-    infer=lambda a, c, **_: (_onto(a, c), TensorSpec(c.shape, DataType.INT32)),
+    infer=lambda a, c, **_: (_check_reduced(a, c), TensorSpec(c.shape, DataType.INT32)),
     caller_provided={"c": "out", "indices": "indices"},
     shape_from_out=True,
     without_descriptor={"indices": lambda values: TensorSpec(values["c"].shape, DataType.INT32)},
     mixed=True,
     dtypes=(*FLOATS, DataType.INT32),
-    check=_has_places,
+    check=_check_indices,
     complete=lambda specs, options: {
-        "op": _in_its_type(specs, options)["op"].replace(indices="flattened")
+        "op": _with_compute_type(specs, options)["op"].replace(indices="flattened")
     },
 )

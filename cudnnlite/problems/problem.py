@@ -1,7 +1,7 @@
-"""`Problem`: what an operation is asked to do, as a value that can be listed, saved and looked up.
+"""`Problem`: an operation with its specs and options, as a value.
 
-A problem holds specs and no arrays.  It is what a plan is made for, what a search is for, and what
-a choice is remembered for.
+A problem holds specs and no arrays.  Plans are made for it, searches compare candidates for it, and
+caches store choices under it.  It can be listed, saved and sent to another process.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ SCALARS = {"alpha": 1.0, "beta": 0.0}
 
 
 class Problem:
-    """An operation with its specs, options and scalars: a frozen value, equal by all of them.
+    """An operation with its specs, options and scalars: a frozen, hashable value.
+
+    Problems are equal if all of these are.
 
     Parameters
     ----------
     operation : Operation
-        What is done.
+        The operation.
     **values
-        What `Operation.fields` names; each is an attribute too.  What is written may be left out,
-        as the scalars may.
+        The fields that `Operation.fields` names; each is an attribute, too.  The specs of outputs
+        and the scalars may be left out.
 
     Raises
     ------
     ArgumentError
-        A value of a wrong type, or values that do not fit together; the message names the argument.
+        A value has a wrong type, or the values do not fit together; the message names the argument.
     """
 
     kind: str
@@ -48,16 +50,10 @@ class Problem:
 
     def __init__(self, operation: Operation, **values: Any) -> None:
         instance_of(operation, Operation, "operation")
-        unknown = set(values) - set(operation.fields)
-        missing = {*operation.reads, *operation.options} - set(values)
-        if unknown or missing:
-            raise TypeError(
-                f"{operation.name} has the fields {', '.join(operation.fields)}; "
-                f"given: {', '.join(values)}"
-            )
-        specs = {name: values[name] for name in operation.reads}
-        written = {name: values[name] for name in operation.writes if values.get(name) is not None}
-        for name, spec in (specs | written).items():
+        _check_fields(operation, values)
+        inputs = {name: values[name] for name in operation.reads}
+        outputs = {name: values[name] for name in operation.writes if values.get(name) is not None}
+        for name, spec in (inputs | outputs).items():
             instance_of(spec, FilterSpec if name in operation.filters else TensorSpec, name)
         options = {
             name: parse_option(values[name], name, kind) for name, kind in operation.options.items()
@@ -66,30 +62,18 @@ class Problem:
             name: real_number(values.get(name, SCALARS[name]), name) for name in operation.scalars
         }
         if operation.writes:
-            expected = operation.expected(specs | written | options)
-            for name, spec in written.items():
-                check_shape(operation.argument(name), spec, expected[name])
-                if name not in operation.filters and spec.overlaps_itself:
-                    raise ArgumentError(
-                        f"{operation.argument(name)}={spec}: "
-                        "its values overlap each other in memory"
-                    )
-            written = expected | written
-            operation.check_dtypes(specs | written)
-            operation.check(specs | written, options | scalars)
-            first = next(iter((specs | written).values()))
-            # C takes scalars as double for double operands, as float for all others.
-            scalar_dtype = DataType.DOUBLE if first.dtype == DataType.DOUBLE else DataType.FLOAT
-            for name, value in (options | scalars).items():
-                if type(value) is float:
-                    refuse_overflow(value, scalar_dtype, name)
-        options = dict(operation.complete(specs | written, options))
+            outputs = _complete_outputs(operation, inputs, outputs, options)
+            operation.check_dtypes(inputs | outputs)
+            operation.check(inputs | outputs, options | scalars)
+            _check_scalars(inputs | outputs, options | scalars)
+        options = dict(operation.complete(inputs | outputs, options))
         if operation.writes:
-            operation.check_without_descriptor(specs | written | options)
-        everything = specs | options | written | scalars
-        self._thaw(operation, {name: everything[name] for name in operation.fields})
+            operation.check_without_descriptor(inputs | outputs | options)
+        fields = inputs | options | outputs | scalars
+        self._set_fields(operation, {name: fields[name] for name in operation.fields})
 
-    def _thaw(self, operation: Operation, values: Mapping[str, Any]) -> None:
+    def _set_fields(self, operation: Operation, values: Mapping[str, Any]) -> None:
+        """Set all attributes; nothing is checked."""
         vars(self).update(
             values, operation=operation, values=MappingProxyType(dict(values)), kind=operation.name
         )
@@ -97,7 +81,7 @@ class Problem:
 
     @property
     def specs(self) -> dict[str, Any]:
-        """The specs of the operands, what is read first."""
+        """The specs of the operands by name, the inputs first."""
         return {name: self.values[name] for name in (*self.operation.reads, *self.operation.writes)}
 
     @property
@@ -107,24 +91,25 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """The multiplications and additions of the usual way, padding counted."""
+        """The multiplications and additions of the direct method, including those of the padding."""
         return self.operation.flops(self)
 
     @property
     def math_type(self) -> MathType:
-        """The math type that the user asked for: what bounds the choice."""
+        """The math type that the user asked for; it limits the choice of algorithms."""
         return self.operation.math_type(self)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return every field as JSON can hold it, under 'kind' the kind of problem."""
+        """Return every field as a JSON value, and the kind of problem under 'kind'."""
         return {"kind": self.kind, **{name: to_plain(value) for name, value in self.values.items()}}
 
     def replace(self, **changes: Any) -> Any:
-        """Return a problem with some fields changed."""
+        """Return a problem with some fields replaced."""
         values = {**self.values, **changes}
         return Problem(self.operation, **values)
 
-    def __getattr__(self, name: str) -> Any:  # for type checkers; the values are attributes
+    # Type checkers see here that the values are attributes.
+    def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a {self.__class__.__name__} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -135,15 +120,15 @@ class Problem:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Problem):
             return NotImplemented
-        return self.operation is other.operation and tuple(self.values.values()) == tuple(
-            other.values.values()
-        )
+        if self.operation is not other.operation:
+            return False
+        return tuple(self.values.values()) == tuple(other.values.values())
 
     def __hash__(self) -> int:
         return int(vars(self)["_hash"])
 
     def __reduce__(self) -> Any:
-        return _thawed, (self.operation, dict(self.values))
+        return _restored, (self.operation, dict(self.values))
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
@@ -152,25 +137,68 @@ class Problem:
     @cached_property
     def terms(self) -> str:
         """The specs and options in words: 'x by w to y, conv'."""
-        specs, options = self.specs, "".join(f", {option}" for option in self.options.values())
-        ends = [
-            [str(specs[name]) for name in names]
-            for names in (self.operation.reads, self.operation.writes)
-        ]
-        return " to ".join(" by ".join(names) for names in ends) + options
+        specs = self.specs
+        inputs = " by ".join(str(specs[name]) for name in self.operation.reads)
+        outputs = " by ".join(str(specs[name]) for name in self.operation.writes)
+        options = "".join(f", {option}" for option in self.options.values())
+        return f"{inputs} to {outputs}{options}"
 
     def __str__(self) -> str:
         return self.operation.title(self)
 
 
-def _thawed(operation: Operation, values: Mapping[str, Any]) -> Problem:
+def _restored(operation: Operation, values: Mapping[str, Any]) -> Problem:
+    """Return a pickled problem, whose values were checked before."""
     problem = Problem.__new__(Problem)
-    problem._thaw(operation, values)
+    problem._set_fields(operation, values)
     return problem
 
 
+def _check_fields(operation: Operation, values: Mapping[str, Any]) -> None:
+    """Raise TypeError for an unknown field, and for an input or option that is missing."""
+    unknown = set(values) - set(operation.fields)
+    missing = {*operation.reads, *operation.options} - set(values)
+    if unknown or missing:
+        raise TypeError(
+            f"{operation.name} has the fields {', '.join(operation.fields)}; "
+            f"given: {', '.join(values)}"
+        )
+
+
+def _complete_outputs(
+    operation: Operation,
+    inputs: Mapping[str, Any],
+    outputs: dict[str, Any],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the specs of all outputs, those that were passed checked and the others inferred."""
+    expected = operation.expected({**inputs, **outputs, **options})
+    for name, spec in outputs.items():
+        check_shape(operation.argument(name), spec, expected[name])
+        if name not in operation.filters and spec.overlaps_itself:
+            raise ArgumentError(
+                f"{operation.argument(name)}={spec}: its values overlap each other in memory"
+            )
+    return expected | outputs
+
+
+def _check_scalars(specs: Mapping[str, Any], scalars: Mapping[str, Any]) -> None:
+    """Raise ArgumentError for a number that is too large for the type that C takes it in.
+
+    C takes scalars as double for double operands, and as float for all others.
+    """
+    first = next(iter(specs.values()))
+    dtype = DataType.DOUBLE if first.dtype == DataType.DOUBLE else DataType.FLOAT
+    for name, value in scalars.items():
+        if type(value) is float:
+            refuse_overflow(value, dtype, name)
+
+
 def parse_option(value: Any, argument: str, kind: Any) -> Any:
-    """Return an option, an enum's by its name too; ArgumentError if it is none."""
+    """Return an option; ArgumentError for a value of another type.
+
+    An enum's member may be passed by its name, and so may a spec that a name determines.
+    """
     if hasattr(kind, "__members__"):
         return parse_enum(kind, value, argument)
     if isinstance(value, kind) and (not isinstance(value, bool) or kind is bool):
@@ -181,16 +209,18 @@ def parse_option(value: Any, argument: str, kind: Any) -> Any:
         return _named(kind, value, argument)
     hint = "; pass its .spec" if isinstance(getattr(value, "spec", None), kind) else ""
     if not hint and issubclass(kind, FrozenSpec):
-        hint = f": dnn.{kind.__name__}({', '.join([*signature(kind).parameters][:3])}, ...)"
+        parameters = ", ".join([*signature(kind).parameters][:3])
+        hint = f": dnn.{kind.__name__}({parameters}, ...)"
     return instance_of(value, kind, argument, hint)
 
 
 @lru_cache(maxsize=64, typed=True)
 def _named(kind: Any, value: Any, argument: str) -> Any:
+    """Return the spec of a kind that a name stands for: an activation's by its mode, say."""
     return kind(parse_enum(kind.named_by, value, argument))
 
 
 def check_shape(argument: str, out: TensorSpec, expected: TensorSpec) -> None:
-    """Raise ArgumentError unless what is written has the shape of the result."""
+    """Raise ArgumentError unless an output has the shape of the result."""
     if out.shape != expected.shape:
         raise ArgumentError(f"{argument} has shape {out.shape}; the result has {expected.shape}")

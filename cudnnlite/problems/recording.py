@@ -1,7 +1,7 @@
-"""`record_problems`: which problems a program poses while it runs.
+"""`record_problems`: a list of the problems that a program runs.
 
-A plan records its problem only where somebody watches (see `call_watch`), so that nothing is paid
-while nobody records.
+A plan records its problem only while somebody watches (see `call_watch`).  Otherwise a call costs
+nothing more.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ _paused = ContextVar("cudnnlite.problems.recording.paused", default=False)
 
 @contextmanager
 def record_problems() -> Iterator[ProblemList]:
-    """Record the problem of every operation that runs, in whichever thread, until the block ends.
+    """Record the problem of every operation that runs, on any thread, until the block ends.
 
-    A call counts once it was made without an error, whether through the one-line function or
-    through a plan; the searches' own calls do not count, nor does a call with an empty batch.  A
-    call that is captured into a CUDA graph counts once, however often the graph is replayed.
-    Operations that are a `Graph` have no problem, and are not listed.
+    A call of a function or of a plan counts when it has returned without an error.  The calls of
+    searches do not count, nor does a call with an empty batch.  A call that is captured into a CUDA
+    graph counts once, however often the graph is replayed.
 
     Yields
     ------
     ProblemList
-        It grows while the block runs, and may be read then too.  Blocks may be nested: each has a
-        list of its own, and all of them record.
+        It grows while the block runs, and may be read at any time.  Blocks may be nested: each has
+        its own list, and all of them record.
 
     Examples
     --------
@@ -48,7 +47,7 @@ def record_problems() -> Iterator[ProblemList]:
 
 
 def record(problem: Problem) -> None:
-    """Count a problem in every list that records, unless this thread has paused."""
+    """Count a problem in every list that records, unless recording is paused in this thread."""
     if _paused.get():
         return
     with call_watch.lock:
@@ -59,7 +58,7 @@ def record(problem: Problem) -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Let this thread's calls go unrecorded, a search's for instance: nobody asked for them."""
+    """Do not record this thread's calls, for instance those of a search, until the block ends."""
     before = _paused.set(True)
     try:
         yield

@@ -276,7 +276,7 @@ def forged(problem, path, value):
         value, values = object.__new__(type(before)), before.values() | {inner: value}
         value._freeze(**values)
     copy = object.__new__(type(problem))
-    copy._thaw(problem.operation, problem.values | {outer: value})
+    copy._set_fields(problem.operation, problem.values | {outer: value})
     return copy
 
 
