@@ -25,7 +25,8 @@ _IMAGES = frozenset({"x", "y", "z", "dx", "dy", "dz"})
 def _parameter_spec(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
     """Return the spec of scale, bias and statistics.
 
-    They have one value for each channel, or with mode PER_ACTIVATION one for each value of an image.
+    They have one value for each channel.  With mode PER_ACTIVATION they have one for each value of
+    an image.
     """
     shape = (1, *x.shape[1:2], *[1] * (x.rank - 2))
     if mode == BatchNormMode.PER_ACTIVATION:

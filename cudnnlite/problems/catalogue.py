@@ -87,7 +87,7 @@ TUNABLE = tuple(
 
 
 def problem_from_plain(plain: Any) -> Problem:
-    """Return the problem that `Problem.to_plain` wrote; ArgumentError if it is not a whole problem."""
+    """Return the problem that `Problem.to_plain` wrote; ArgumentError if it is not a whole one."""
     name = plain.get("kind") if isinstance(plain, Mapping) else None
     operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:

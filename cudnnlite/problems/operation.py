@@ -1,4 +1,6 @@
-"""`Operation`: a C function as data, by which a plan marshals it and the emulated device reads it.
+"""`Operation`: a C function as data.
+
+From it a plan marshals the arguments of a call, and the emulated device unmarshals them.
 
 cuDNN's headers name their arguments regularly: an operand ``x`` comes with its ``xDesc``, scalars
 are ``alpha`` and ``beta``, a workspace is ``workSpace`` and ``workSpaceSizeInBytes``.  So the names
@@ -37,9 +39,9 @@ def natural_alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> 
 
 @dataclass(frozen=True)
 class Algorithms:
-    """The algorithms of an operation, and the C functions that list and measure them.
+    """The choice of algorithms that cuDNN has, with the C functions that list and measure them.
 
-    Such an operation has an option "conv", whose descriptor has the math type.
+    An operation with a choice has an option "conv", whose descriptor has the math type.
     """
 
     # The enum of the algorithms.
@@ -74,8 +76,8 @@ class Operation:
     reads: tuple[str, ...]
     # The operands that are written, by their names in the header.
     writes: tuple[str, ...]
-    # (specs of `reads` and `caller_provided`, options, by name) -> the spec of what is written, or
-    # a tuple of them.  ArgumentError where they do not fit together.
+    # (specs of `reads` and `caller_provided`, options, by name) -> the spec of the output, or a
+    # tuple of specs.  ArgumentError if they do not fit together.
     infer: Callable[..., Any]
     # Option -> type.  A spec becomes a descriptor, ``<name>Desc`` in the header.  Enums and numbers
     # are passed as they are, or by address where the header wants a pointer.
@@ -122,7 +124,8 @@ class Operation:
     # (specs) -> bytes of workspace, where no C function returns them.  Several arguments that are
     # named workSpace here get equal parts.
     scratch: Callable[[Mapping[str, Any]], int] = lambda specs: 0
-    # The C function that returns the size of the reserve space.
+    # The C function that returns the size of the reserve space, which a forward call writes for a
+    # backward call.
     reserve: str = ""
     # Whether the operation reads the reserve space that another one wrote.
     needs_reserve: bool = False
@@ -226,7 +229,7 @@ class Operation:
         return (out,) if self.writes_one else all_of(out, self.writes)
 
     def gathered(self, out: Any, *updated: Any) -> tuple[Any, ...]:
-        """Return the arrays for all outputs: those of `out`, and those that are updated."""
+        """Return the arrays for all outputs: those of `out`, then those that are updated."""
         return (*all_of(out, self.outputs), *updated)
 
     def expected(self, values: Mapping[str, Any]) -> dict[str, TensorSpec]:
@@ -239,8 +242,8 @@ class Operation:
         ]
         if missing:
             raise ArgumentError(
-                f"{missing[0]} has to be given: "
-                f"{self.function} updates it, or takes its shape from it"
+                f"{missing[0]} has to be given: {self.function} updates it, "
+                "or takes its shape from it"
             )
         names = (*self.reads, *self.caller_provided, *self.options)
         arguments = {name: values[name] for name in names}
@@ -252,7 +255,7 @@ class Operation:
         return dict(zip(self.writes, specs, strict=True))
 
     def check_without_descriptor(self, values: Mapping[str, Any]) -> None:
-        """Raise ArgumentError where an operand without a descriptor has the wrong spec."""
+        """Raise ArgumentError if an operand without a descriptor has not the spec it needs."""
         for name, needed_spec in self.without_descriptor.items():
             spec = values[name]
             needed = needed_spec(values)
@@ -271,17 +274,17 @@ class Operation:
             if self.mixed or spec.dtype not in self.dtypes:
                 allowed = self.dtypes
             if allowed and spec.dtype not in allowed:
-                listed = ", ".join(map(dtype_name, allowed))
+                names = ", ".join(map(dtype_name, allowed))
                 verb = "needed" if len(allowed) == 1 else "allowed"
                 raise ArgumentError(
-                    f"{self.argument(name)} is {dtype_name(spec.dtype)}; {verb}: {listed}"
+                    f"{self.argument(name)} is {dtype_name(spec.dtype)}; {verb}: {names}"
                 )
 
 
 def check_alike(specs: Mapping[str, TensorSpec], options: Mapping[str, Any] | None = None) -> None:
     """Raise ArgumentError unless all operands have the same strides; the last one is the output."""
-    (first_name, first), *others = specs.items()
-    for number, (name, spec) in enumerate(others, start=2):
+    (first_name, first), *rest = specs.items()
+    for number, (name, spec) in enumerate(rest, start=2):
         if not same_strides(first.shape, first.strides, spec.strides):
             argument = "out" if number == len(specs) else name
             raise ArgumentError(
@@ -292,7 +295,10 @@ def check_alike(specs: Mapping[str, TensorSpec], options: Mapping[str, Any] | No
 def gradient_of(
     forward: Operation, function: str, reads: tuple[str, ...], **fields: Any
 ) -> Operation:
-    """Return the operation that computes dx from dy, and from y and x if C reads them."""
+    """Return the operation that computes dx from dy.
+
+    It reads y and x, too, if its C function does.
+    """
 
     def infer(**arguments: Any) -> TensorSpec:
         specs = {name: arguments.pop(name) for name in reads}
@@ -309,20 +315,25 @@ def gradient_of(
     )
 
 
-def all_of(out: Any, names: Sequence[str], listed: str = "") -> Sequence[Any]:
-    """Return the array for each of several outputs, None for a new one."""
+def all_of(out: Any, names: Sequence[str], description: str = "") -> Sequence[Any]:
+    """Return the array for each of several outputs, None for a new one.
+
+    `description` replaces the names in the message.
+    """
     if out is None:
         return (None,) * len(names)
     if not isinstance(out, (tuple, list)) or len(out) != len(names):
-        raise ArgumentError(f"out={shown(out)}; needed: a tuple of {listed or ', '.join(names)}")
+        raise ArgumentError(
+            f"out={shown(out)}; needed: a tuple of {description or ', '.join(names)}"
+        )
     return out
 
 
 def find_operation(name: str) -> Operation:
     """Return the declaration of that name; KeyError if there is none.
 
-    Unpickling calls this.  As pickle itself does it imports the module by name: the catalogue,
-    which imports every declaration.
+    Unpickling calls it.  It imports the catalogue by name, as pickle would, because the catalogue
+    imports this module.
     """
     catalogue = import_module("cudnnlite.problems.catalogue")
     declaration: Operation = catalogue.OPERATIONS[name]

@@ -91,7 +91,7 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """The multiplications and additions of the direct method, including those of the padding."""
+        """The multiplications and additions of the direct method, those of the padding included."""
         return self.operation.flops(self)
 
     @property

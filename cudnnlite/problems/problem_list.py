@@ -1,4 +1,4 @@
-"""`ProblemList`: what a model or a program asks of cuDNN: each problem once, with its counts."""
+"""`ProblemList`: the problems of a model or a program, each once, with its count and names."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class ListedProblem:
     Attributes
     ----------
     problem : Problem
-        What is asked.
+        The problem.
     count : int
-        How often.
+        How often it occurs.
     names : tuple of str
-        Where, as far as that is known: the names of a model's nodes; each once.
+        Where it occurs, as far as that is known: the names of a model's nodes, each once.
     """
 
     problem: Problem
@@ -46,7 +46,7 @@ class ListedProblem:
 
 @dataclass(frozen=True)
 class SkippedNode:
-    """What a model asks for, but no problem was made of.
+    """A node of a model that no problem was made of.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class SkippedNode:
         The reason.
     open_axes : tuple of str
         The names of the axes whose sizes the model does not say, if they are the reason; "?" for
-        one without a name.  Lists that are saved do not have them.
+        an axis without a name.  They are not saved.
     """
 
     name: str
@@ -71,21 +71,21 @@ class SkippedNode:
 
 
 class ProblemList(Sequence[ListedProblem]):
-    """Distinct problems, in the order in which they came, each with how often it occurs and where.
+    """Distinct problems in the order in which they were added, each with its count and names.
 
     Prints as a table.
 
     Parameters
     ----------
     problems : iterable of Problem, optional
-        What to add at once.
+        Problems to add.
 
     Attributes
     ----------
     skipped : list of SkippedNode
-        What was asked for too, but is no problem that cudnnlite knows, and why.
+        The nodes that are no problem that cudnnlite knows, with the reasons.
     notes : list of str
-        What was assumed where a model does not say it.
+        The assumptions that were made where a model does not say something.
 
     Examples
     --------
@@ -110,21 +110,21 @@ class ProblemList(Sequence[ListedProblem]):
             self.add(problem)
 
     def add(self, problem: Problem, name: str = "", count: int = 1) -> None:
-        """Count a problem, which is added at the end if it is new.
+        """Count a problem; a new one is added at the end.
 
         Parameters
         ----------
         problem : Problem
-            What is asked.
+            The problem.
         name : str
-            Where; nothing is remembered if empty.
+            Where it occurs; empty if that is not known.
         count : int
-            How often.
+            How often it occurs.
 
         Raises
         ------
         ArgumentError
-            It is no problem, the name no string, or the count below 1.
+            `problem` is not a problem, `name` not a string, or `count` below 1.
         """
         instance_of(problem, Problem, "problem")
         if not isinstance(name, str):
@@ -136,29 +136,29 @@ class ProblemList(Sequence[ListedProblem]):
             names[name] = None
 
     def extend(self, others: Iterable[ListedProblem]) -> None:
-        """Count the problems of another list too, and add what it skipped and noted."""
-        for listed in sequence(others, "others", "a list of problems"):
-            instance_of(listed, ListedProblem, "others")
-            self.add(listed.problem, count=listed.count)
-            self._name(listed.problem, listed.names)
+        """Count the problems of another list, and add its skipped nodes and notes if it has any."""
+        for item in sequence(others, "others", "a list of problems"):
+            instance_of(item, ListedProblem, "others")
+            self.add(item.problem, count=item.count)
+            self._name(item.problem, item.names)
         if isinstance(others, ProblemList):
             self.skipped += others.skipped
             self.notes += others.notes
 
     def _name(self, problem: Problem, names: Iterable[str]) -> None:
-        """Remember where a problem of the list occurs."""
+        """Add names to a problem of the list."""
         self._counts[problem][1].update(dict.fromkeys(names))
 
     @property
     def total(self) -> int:
-        """How often all of them occur."""
-        return sum(listed.count for listed in self)
+        """The sum of all counts."""
+        return sum(item.count for item in self)
 
     def __len__(self) -> int:
         return len(self._counts)
 
     def __iter__(self) -> Iterator[ListedProblem]:
-        # of a copy, made in one step: another thread may be adding
+        # A copy, made in one step, because another thread may add a problem.
         for problem, (count, names) in list(self._counts.items()):
             yield ListedProblem(problem, count, tuple(names))
 
@@ -170,7 +170,7 @@ class ProblemList(Sequence[ListedProblem]):
         return tuple(self)[index]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the list as JSON, a line for each problem.
+        """Write the list as JSON, one problem a line.
 
         Raises
         ------
@@ -179,8 +179,8 @@ class ProblemList(Sequence[ListedProblem]):
         """
         file = path_of(path)
         problems = [
-            {"count": listed.count, "names": listed.names, "problem": listed.problem.to_plain()}
-            for listed in self
+            {"count": item.count, "names": item.names, "problem": item.problem.to_plain()}
+            for item in self
         ]
         skipped = [{"name": node.name, "what": node.what, "why": node.why} for node in self.skipped]
         parts: dict[str, list[Any]] = {
@@ -195,20 +195,21 @@ class ProblemList(Sequence[ListedProblem]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ProblemList:
-        """Read what `save` wrote.
+        """Return the list that `save` wrote.
 
         Raises
         ------
         ArgumentError
-            The file cannot be read, is no such list, or is of a later version; the message names
-            the file, and the entry.
+            The file cannot be read, is not such a list, or has another version; the message names
+            the file and the entry.
         """
         file = path_of(path)
         where = f"path={str(file)!r}"
         with refused_as(ArgumentError, f"{where} cannot be read"):
             data = file.read_bytes()
+        # ValueError stands for text that is not UTF-8, too.
         with refused_as(ArgumentError, f"{where} is not JSON", ValueError, RecursionError):
-            plain = json.loads(data.decode())  # ValueError: not UTF-8, not JSON
+            plain = json.loads(data.decode())
         if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
             raise ArgumentError(
                 f'{where} is not a list of problems: it has no "format": "{FORMAT}"'
@@ -217,20 +218,21 @@ class ProblemList(Sequence[ListedProblem]):
             raise ArgumentError(
                 f"{where} has version {plain.get('version')!r}; this cudnnlite reads {VERSION}"
             )
-        found = cls()
-        for part, add in (
-            ("problems", found._add_plain),
-            ("skipped", found._add_skipped),
-            ("notes", found._add_note),
-        ):
+        problems = cls()
+        adders = {
+            "problems": problems._add_plain,
+            "skipped": problems._add_skipped,
+            "notes": problems._add_note,
+        }
+        mistakes = ValueError, TypeError, KeyError, AttributeError, OverflowError
+        for part, add in adders.items():
             entries = plain.get(part)
             if not isinstance(entries, list):
                 raise ArgumentError(f"{where}: {part!r} is not a list")
             for number, entry in enumerate(entries):
-                mistakes = ValueError, TypeError, KeyError, AttributeError, OverflowError
                 with refused_as(ArgumentError, f"{where}, {part}[{number}]", *mistakes):
                     add(entry)
-        return found
+        return problems
 
     def _add_plain(self, entry: Any) -> None:
         if not isinstance(entry, Mapping) or set(entry) != {"count", "names", "problem"}:
@@ -257,15 +259,10 @@ class ProblemList(Sequence[ListedProblem]):
 
     def __str__(self) -> str:
         heading = ("count", "GFLOP", "problem", "where")
-        rows = [
-            heading,
-            *(
-                (*_numbers(listed), summary(listed.problem), _where(listed.names))
-                for listed in self
-            ),
-        ]
+        rows = [(*_numbers(item), summary(item.problem), _where(item.names)) for item in self]
         lines = [f"{counted(len(self), 'problem')}, {self.total} in all"]
-        lines += aligned(rows, heading[:2]) if len(self) else []
+        if rows:
+            lines += aligned([heading, *rows], heading[:2])
         lines += [f"skipped: {node}" for node in self.skipped]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
@@ -276,21 +273,24 @@ class ProblemList(Sequence[ListedProblem]):
 
 
 def summary(problem: Problem) -> str:
-    """Return a problem in a few words: what distinguishes it from others of its kind."""
+    """Return a problem in a few words that distinguish it from others of its kind."""
     return problem.operation.words(problem)
 
 
-def _numbers(listed: ListedProblem) -> tuple[str, str]:
-    return str(listed.count), f"{listed.problem.flops / 1e9:.3g}"
+def _numbers(item: ListedProblem) -> tuple[str, str]:
+    """Return the columns count and GFLOP."""
+    return str(item.count), f"{item.problem.flops / 1e9:.3g}"
 
 
 def _where(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    """Return the column of names: the first two, and how many there are beyond them."""
+    text = ", ".join(names[:2])
+    return f"{text} and {len(names) - 2} more" if len(names) > 2 else text
 
 
 def _one_a_line(entries: list[Any]) -> str:
+    """Return a JSON array with an entry a line."""
     if not entries:
         return "[]"
-    return (
-        "[\n  " + ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in entries) + "\n ]"
-    )
+    lines = ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
+    return f"[\n  {lines}\n ]"

@@ -1,4 +1,4 @@
-"""The candidates of a search: what all have, what some kinds add, and how two are compared."""
+"""The candidates of a search, and how two of them are compared."""
 
 from __future__ import annotations
 
@@ -16,56 +16,56 @@ WITHIN_NOISE = "within the noise of the first"
 
 @dataclass(frozen=True)
 class AlgorithmResult:
-    """One candidate of a search: algorithm, math type and workspace, applied as one.
+    """One candidate of a search.
 
-    What only one kind of candidate has, its class adds: `ConvolutionResult`, `RNNResult`.  It can
-    be read of the others too: there it is empty.
+    Its algorithm, math type and workspace are always applied together.  The classes
+    `ConvolutionResult` and `RNNResult` add attributes of their kind.  They can be read of every
+    candidate, and are empty for other kinds.
 
     Attributes
     ----------
     algorithm : enum or Engine
         The algorithm of the descriptor call, or an engine of cuDNN's backend.
     math_type : MathType
-        The math type that it was tried with.
+        The math type with which the candidate was tried.
     status : Status
-        SUCCESS, or why it cannot be used.
+        SUCCESS, or the reason why it cannot be used.
     time_ms : float or None
-        Milliseconds on the device; None where it was not run.
+        Milliseconds on the device; None if it was not run.
     spread_ms : float or None
-        The distance between the quartiles of the samples that `time_ms` is the median of.
+        The distance between the quartiles of the samples whose median is `time_ms`.
     call_us : float or None
-        Microseconds of wall time that a call takes among many, made one after the other: the
-        device's time or the host's, whichever is longer; None where they were not timed, and
-        `time_ms` decides.
+        Microseconds of wall time for a call in a series of calls: the device's time or the host's,
+        whichever is longer.  None if calls were not timed; then `time_ms` decides.
     host_us : float or None
         Microseconds until such a call returns; None with `replay`.
     call_spread_us : float or None
-        The distance between the quartiles of the samples that `call_us` is the median of.
+        The distance between the quartiles of the samples whose median is `call_us`.
     workspace : int
-        Bytes.
+        Bytes of workspace.
     deterministic : bool or None
-        Whether two runs give the same bits; None where cuDNN does not say.
+        Whether two runs give the same bits; None if cuDNN does not say.
     error : float or None
-        The relative L2 error against float64 sums; None where it was not measured.
+        The relative L2 error against float64 sums; None if it was not measured.
     max_error : float or None
         The largest error of a value, relative to the largest value.
     why_not : str
-        Why it cannot be used, where the status does not say it.
+        The reason why it cannot be used, if the status does not say it.
     remark : str
-        What else is to be known of the row: for people, nothing looks anything up in it.
+        Further facts for people; no code reads them.
     within_noise : bool
-        Whether the noise of the measurement hides how it compares with the first row of its search.
+        Whether its time differs from that of the first row by less than the noise.
     replay : bool
-        Whether calls are launched as a CUDA graph: `call_us` is that of a call with addresses that
-        are new, copies and all.
+        Whether calls are launched as a CUDA graph.  Then `call_us` is the time of a call with new
+        addresses, including the copies.
     transient : bool
-        Whether the reason why it cannot be used may be gone another time: memory that others held.
+        Whether the reason why it cannot be used may pass, such as memory that others held.
     heuristic : int or None
-        Its place in the ranking by which cuDNN's heuristic chooses where nothing was tuned, the
-        first is 0; None outside of it.
+        Its place, from 0, in the ranking of cuDNN's heuristic, which chooses if nothing was tuned;
+        None if it is not in the ranking.
     passed_over : tuple of (AlgorithmResult, str)
-        On what `AlgorithmTable.best` returns: the candidates before this one, each with the reason
-        why it was not taken.
+        Set by `AlgorithmTable.best`: the candidates before this one, each with the reason why it
+        was not chosen.
     """
 
     algorithm: Any
@@ -97,7 +97,7 @@ class AlgorithmResult:
 
     @property
     def comment(self) -> str:
-        """The remark, and what `within_noise` says, as one text."""
+        """The remark and a note on `within_noise`, as one text."""
         noise = WITHIN_NOISE if self.within_noise else ""
         return "; ".join(filter(None, (self.remark, noise)))
 
@@ -128,13 +128,13 @@ class AlgorithmResult:
 
 @dataclass(frozen=True)
 class ConvolutionResult(AlgorithmResult):
-    """A convolution's descriptor call, or that of a gradient of one, as a candidate.
+    """The descriptor call of a convolution, or of a gradient of one, as a candidate.
 
     Attributes
     ----------
     layout : str
-        The layout that the operands are converted to, and the result from, which `time_ms` and
-        `workspace` contain; empty: they stay as they lie.
+        The layout to which the operands are converted, and from which the result is; empty if
+        nothing is converted.  `time_ms` and `workspace` include the conversions.
     find_ms : float or None
         The time that cudnnFind reported.
     """
@@ -150,14 +150,14 @@ class RNNResult(AlgorithmResult):
     Attributes
     ----------
     reserve : int or None
-        Bytes of reserve space; None for what has none.
+        Bytes of reserve space; None if there is none.
     """
 
     reserve: int | None = None
 
 
 def parse_max_error(value: Any, argument: str = "max_error") -> float | None:
-    """Check a bound on the relative error; ArgumentError if it is none."""
+    """Return a bound on the relative error; ArgumentError for anything else."""
     if value is None:
         return None
     with suppress(ArgumentError):
@@ -167,11 +167,12 @@ def parse_max_error(value: Any, argument: str = "max_error") -> float | None:
 
 
 def named(row: AlgorithmResult) -> str:
-    """Return algorithm, math type, layout, and whether it is replayed."""
+    """Return a candidate as a text: algorithm, math type, layout, and whether it is replayed."""
     return f"{row.algorithm} ({row.math_type}{_manner(row)})"
 
 
 def _manner(row: AlgorithmResult) -> str:
+    """Return the layout and whether the candidate is replayed, each after a comma."""
     layout = f", in {row.layout}" if row.layout else ""
     replayed = ", replayed" if row.replay else ""
     return f"{layout}{replayed}"
@@ -184,16 +185,14 @@ def why_not(
     math_type: Any,
     max_error: float | None,
 ) -> str:
-    """Return what excludes a candidate; empty if nothing does."""
+    """Return the limits that exclude a candidate; empty if none does."""
     reasons = []
     if limit is not None and row.workspace > limit:
         reasons.append(over_limit(row.workspace, limit))
-    if deterministic and not row.deterministic:
-        reasons.append(
-            "not deterministic"
-            if row.deterministic is False
-            else "cuDNN does not say if it is deterministic"
-        )
+    if deterministic and row.deterministic is None:
+        reasons.append("cuDNN does not say if it is deterministic")
+    elif deterministic and not row.deterministic:
+        reasons.append("not deterministic")
     if math_type is not None and row.math_type != math_type:
         reasons.append(f"math type {row.math_type}, wanted {math_type}")
     if max_error is not None and (row.error is None or row.error > max_error):
@@ -205,7 +204,7 @@ def why_not(
 def ranking_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
     """Return the milliseconds that rank rows; None if they were not measured.
 
-    They are those of the device, or of a call with `latency`.  If the call was not timed, the
+    They are those of the device, or with `latency` those of a call.  If the call was not timed, the
     device's time is used, which is a lower bound.
     """
     if latency and row.call_us is not None:
@@ -214,16 +213,20 @@ def ranking_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
 
 
 def within_noise(row: AlgorithmResult, other: AlgorithmResult, *, latency: bool = False) -> bool:
-    """Return whether two medians differ by at most half the quartile distance of either.
+    """Return whether two medians differ by less than the noise of their measurement.
 
-    They are those of the device's time, or of a call's with `latency`; what was not measured, or
-    cannot be used, is no match.
+    The noise is half the distance between the quartiles of either, whichever is larger.  The
+    medians are those of the device's time, or with `latency` those of a call's.  False if a row
+    was not measured, or cannot be used.
     """
     if not (row.ok and other.ok):
         return False
-    times = [each.call_us if latency else each.time_ms for each in (row, other)]
-    spreads = [each.call_spread_us if latency else each.spread_ms for each in (row, other)]
-    known = [value for value in (*times, *spreads) if value is not None]
-    return (
-        len(known) == len(times) + len(spreads) and abs(known[1] - known[0]) <= max(known[2:]) / 2
-    )
+    if latency:
+        time, spread = row.call_us, row.call_spread_us
+        other_time, other_spread = other.call_us, other.call_spread_us
+    else:
+        time, spread = row.time_ms, row.spread_ms
+        other_time, other_spread = other.time_ms, other.spread_ms
+    if time is None or spread is None or other_time is None or other_spread is None:
+        return False
+    return abs(other_time - time) <= max(spread, other_spread) / 2

@@ -1,7 +1,7 @@
-"""The forward pass of a recurrent network as data, for lists, searches and tuners.
+"""The forward pass of a recurrent network as a declaration, for lists, searches and tuners.
 
-Its specs are options, and it has no operands: what a call reads and writes depends on the cell, the
-lengths and the direction of the pass.  `RNNPlan` makes the calls.
+It has options and no operands, because the operands of a call depend on the cell, the lengths and
+the direction of the pass.  `RNNPlan` makes the calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[s
 
 
 def _flops(problem: Any) -> int:
-    """Return the multiplications and additions of the matrix products, over all steps."""
+    """Return the multiplications and additions of the matrix products of all steps."""
     values = sum(prod(part.shape) for part in weight_parts(problem.spec) if not part.bias)
     return 2 * values * sum(problem.data.lengths)  # type: ignore[no-any-return]
 
@@ -76,8 +76,5 @@ FORWARD = Operation(
 
 
 def forward_problem(spec: RNNSpec, data: RNNDataSpec, training: bool = False) -> Problem:
-    """Return the problem of a forward pass through a network.
-
-    `training`: whether backward passes follow.
-    """
+    """Return the problem of a forward pass; with `training`, backward passes follow."""
     return Problem(FORWARD, spec=spec, data=data, training=training)

@@ -94,7 +94,8 @@ def sequence_major(values: Array, data: RNNDataSpec) -> Array:
     `values` have the layout of `data`.  Packed values are returned unchanged.
     """
     if data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED:
-        return values.swapaxes(0, 1)
+        steps: Array = values.swapaxes(0, 1)
+        return steps
     return values
 
 

@@ -12,89 +12,95 @@ from cudnnlite.problems.operation import Operation, check_alike, gradient_of
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST
 
+# The layouts with the channels first, by rank.
 _FIRST = {2: "packed", **CHANNELS_FIRST}
 
 
 def _is_one_row(spec: TensorSpec) -> bool:
-    """Whether the pixels of an image, in their order, have one stride."""
+    """Return whether all pixels of an image, in their order, have one stride."""
     if spec.rank != 4 or spec.shape[2] == 1:
         return True
     strides = spec.canonical.strides
     return strides[2] == spec.shape[3] * strides[3]
 
 
-def _is_known(x: TensorSpec, y: TensorSpec) -> bool:
-    """Whether it is known from the strides which kernel cuDNN takes.
+def _is_kernel_known(x: TensorSpec, y: TensorSpec) -> bool:
+    """Return whether the strides determine which kernel cuDNN chooses.
 
-    Along axes of size 1, beside gaps, it is not.  Images of one row are passed to cuDNN as arrays
-    of rank 3 are: none was wrong.
+    With gaps and an axis of size 1 its choice was not understood.  Images may have one row: cuDNN
+    receives tensors of rank 3 as such images, and none of their results was wrong.
     """
+    has_gaps = "strided" in (x.canonical.layout, y.canonical.layout)
     sizes = x.shape if x.rank != 4 else (*x.shape[:2], x.shape[3])
-    return min(sizes) > 1 or "strided" not in (x.canonical.layout, y.canonical.layout)
+    return min(sizes) > 1 or not has_gaps
 
 
 def _is_wrong_by_channel(x: TensorSpec, y: TensorSpec, algorithm: SoftmaxAlgorithm) -> bool:
-    """Whether cuDNN 9.19 on an H200 reads or writes the wrong pixels in mode CHANNEL.
+    """Return whether cuDNN 9.19 on an H200 reads or writes the wrong pixels in mode CHANNEL.
 
-    It takes the pixels of an image for one row where those of x are one.
+    If the pixels of x have one stride, it assumes the same of those of y.
     """
     if x.canonical.strides == y.canonical.strides:
         return x.dtype == DataType.DOUBLE and x.canonical.layout == "NDHWC"
-    if x.rank > 4 or not _is_known(x, y) or (algorithm == SoftmaxAlgorithm.LOG and x.shape[0] == 1):
+    if x.rank > 4 or not _is_kernel_known(x, y):
+        return True
+    if algorithm == SoftmaxAlgorithm.LOG and x.shape[0] == 1:
         return True
     return x.canonical.strides[-1] == 1 and _is_one_row(x) and not _is_one_row(y)
 
 
 def _is_wrong_by_instance(x: TensorSpec, y: TensorSpec, algorithm: SoftmaxAlgorithm) -> bool:
-    """Whether cuDNN 9.19 on an H200 computes wrongly in mode INSTANCE.
+    """Return whether cuDNN 9.19 on an H200 reads or writes the wrong pixels in mode INSTANCE.
 
-    It does with gaps between images that have none, and between most pairs of layouts.
+    It does so if there are gaps between the images and none inside, and for most pairs of layouts.
     """
     first = _FIRST[x.rank]
     if x.canonical.strides == y.canonical.strides:
         image = TensorSpec((1, *x.shape[1:]), x.dtype, strides=x.strides)
         return x.shape[0] > 1 and image.fits(first) and not x.fits(first)
-    return algorithm == SoftmaxAlgorithm.LOG or not _is_known(x, y) or not y.fits(first)
+    is_log = algorithm == SoftmaxAlgorithm.LOG
+    return is_log or not _is_kernel_known(x, y) or not y.fits(first)
 
 
 def _right_mode(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> SoftmaxMode | None:
-    """Return the mode to run, the faster one if both are right; None where neither is."""
-    first, *_, written = specs.values()
-    mode = options["mode"]
-    has_one_position = first.size == prod(first.shape[:2])
+    """Return the mode that computes the right result; None if no mode does.
+
+    If both modes do, it is the faster one.
+    """
+    x, *_, y = specs.values()
+    mode, algorithm = options["mode"], options["algorithm"]
+    # With one pixel an image, both modes are the same.
+    has_one_position = x.size == prod(x.shape[:2])
     if has_one_position or mode == SoftmaxMode.INSTANCE:
-        if not _is_wrong_by_instance(first, written, options["algorithm"]):
+        if not _is_wrong_by_instance(x, y, algorithm):
             return SoftmaxMode.INSTANCE
         if not has_one_position:
             return None
-    return (
-        None if _is_wrong_by_channel(first, written, options["algorithm"]) else SoftmaxMode.CHANNEL
-    )
+    return None if _is_wrong_by_channel(x, y, algorithm) else SoftmaxMode.CHANNEL
 
 
 def _check(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> None:
-    """Refuse what cuDNN 9.19 computes wrongly on an H200, and calls a success."""
+    """Raise ArgumentError for what cuDNN 9.19 computes wrongly on an H200, with SUCCESS."""
     name, first = next(iter(specs.items()))
     if first.rank < 2:
         raise ArgumentError(f"{name} is {first}; needed: (N, C, *spatial)")
     if _right_mode(specs, options) is not None:
         return
-    *_, written = specs.values()
+    *_, out = specs.values()
     if first.dtype == DataType.DOUBLE and first.layout == "NDHWC":
         raise ArgumentError(
             f"{name} is {first}: in float64 and five dimensions the channels must come first"
         )
-    if first.strides == written.strides:
-        hint = (
-            "images with gaps between them are computed wrongly in mode INSTANCE; "
-            ".copy() is without gaps"
+    if first.strides == out.strides:
+        raise ArgumentError(
+            f"{name} is {first}: images with gaps between them are computed wrongly in mode "
+            "INSTANCE; .copy() is without gaps"
         )
-        raise ArgumentError(f"{name} is {first}: {hint}")
-    hint = (
-        f"cuDNN computes it wrongly with mode={options['mode'].name}, "
-        f"algorithm={options['algorithm'].name}"
+    raise ArgumentError(
+        f"out is {out}, {name} is {first}: cuDNN computes it wrongly with "
+        f"mode={options['mode'].name}, algorithm={options['algorithm'].name}; "
+        "allowed: the same layout"
     )
-    raise ArgumentError(f"out is {written}, {name} is {first}: {hint}; allowed: the same layout")
 
 
 def _check_backward(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> None:
@@ -105,12 +111,12 @@ def _check_backward(specs: Mapping[str, TensorSpec], options: Mapping[str, Any])
 def _in_right_mode(
     specs: Mapping[str, TensorSpec], options: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the options with the mode that cuDNN computes rightly, the faster one of two."""
+    """Return the options with the mode that computes the right result."""
     return {**options, "mode": _right_mode(specs, options)}
 
 
-_OPTIONS, _NAMES = {"algorithm": SoftmaxAlgorithm, "mode": SoftmaxMode}, {"algo": "algorithm"}
-
+_OPTIONS = {"algorithm": SoftmaxAlgorithm, "mode": SoftmaxMode}
+_NAMES = {"algo": "algorithm"}
 
 FORWARD = Operation(
     "softmax_forward",

@@ -12,20 +12,23 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import SpatialTransformerSpec
 
 
-def _theta(transformer: SpatialTransformerSpec, dtype: DataType) -> TensorSpec:
+def _theta_spec(transformer: SpatialTransformerSpec, dtype: DataType) -> TensorSpec:
     return TensorSpec((transformer.shape[0], 2, 3), dtype)
 
 
-def _grid(transformer: SpatialTransformerSpec, dtype: DataType) -> TensorSpec:
+def _grid_spec(transformer: SpatialTransformerSpec, dtype: DataType) -> TensorSpec:
     n, _, *points = transformer.shape
     return TensorSpec((n, *points, 2), dtype)
 
 
-def _bare(needed: Callable[..., TensorSpec]) -> Callable[[Mapping[str, Any]], TensorSpec]:
+def _needed_spec(needed: Callable[..., TensorSpec]) -> Callable[[Mapping[str, Any]], TensorSpec]:
+    """Return a function of all specs and options from one of the transformer and its dtype."""
     return lambda values: needed(values["transformer"], values["transformer"].dtype)
 
 
-def _sampled(x: TensorSpec, grid: TensorSpec, transformer: SpatialTransformerSpec) -> TensorSpec:
+def _sample_spec(
+    x: TensorSpec, grid: TensorSpec, transformer: SpatialTransformerSpec
+) -> TensorSpec:
     if x.rank != 4 or x.shape[:2] != transformer.shape[:2]:
         raise ArgumentError(
             f"x has shape {x.shape}; needed: {transformer.shape[:2]} and two axes, "
@@ -34,16 +37,18 @@ def _sampled(x: TensorSpec, grid: TensorSpec, transformer: SpatialTransformerSpe
     return x.packed(transformer.shape)
 
 
-def _gradients(
+def _gradient_specs(
     x: TensorSpec, grid: TensorSpec, dy: TensorSpec, transformer: SpatialTransformerSpec
 ) -> Any:
-    if dy.shape != _sampled(x, grid, transformer).shape:
+    if dy.shape != _sample_spec(x, grid, transformer).shape:
         raise ArgumentError(f"dy has shape {dy.shape}; needed: {transformer.shape}")
     return x, grid
 
 
-def _in_its_type(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"transformer": options["transformer"].replace(dtype=next(iter(specs.values())).dtype)}
+def _with_dtype(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options with the transformer in the data type of the operands."""
+    first = next(iter(specs.values()))
+    return {"transformer": options["transformer"].replace(dtype=first.dtype)}
 
 
 def _operation(
@@ -55,10 +60,10 @@ def _operation(
     **fields: Any,
 ) -> Operation:
     kinds = {
-        "theta": _bare(_theta),
-        "dtheta": _bare(_theta),
-        "grid": _bare(_grid),
-        "dgrid": _bare(_grid),
+        "theta": _needed_spec(_theta_spec),
+        "dtheta": _needed_spec(_theta_spec),
+        "grid": _needed_spec(_grid_spec),
+        "dgrid": _needed_spec(_grid_spec),
     }
     return Operation(
         name,
@@ -72,7 +77,7 @@ def _operation(
             operand: kinds[operand] for operand in (*reads, *writes) if operand in kinds
         },
         dtypes=FLOATS[:3],
-        complete=_in_its_type,
+        complete=_with_dtype,
         **fields,
     )
 
@@ -82,7 +87,7 @@ GRID = _operation(
     "cudnnSpatialTfGridGeneratorForward",
     ("theta",),
     ("grid",),
-    lambda theta, transformer: _grid(transformer, theta.dtype),
+    lambda theta, transformer: _grid_spec(transformer, theta.dtype),
 )
 
 
@@ -91,12 +96,16 @@ GRID_BACKWARD = _operation(
     "cudnnSpatialTfGridGeneratorBackward",
     ("dgrid",),
     ("dtheta",),
-    lambda dgrid, transformer: _theta(transformer, dgrid.dtype),
+    lambda dgrid, transformer: _theta_spec(transformer, dgrid.dtype),
 )
 
 
 SAMPLE = _operation(
-    "spatial_transformer_sample", "cudnnSpatialTfSamplerForward", ("x", "grid"), ("y",), _sampled
+    "spatial_transformer_sample",
+    "cudnnSpatialTfSamplerForward",
+    ("x", "grid"),
+    ("y",),
+    _sample_spec,
 )
 
 
@@ -105,6 +114,6 @@ SAMPLE_BACKWARD = _operation(
     "cudnnSpatialTfSamplerBackward",
     ("x", "grid", "dy"),
     ("dx", "dgrid"),
-    _gradients,
+    _gradient_specs,
     blended_outputs=2,
 )

@@ -1,4 +1,4 @@
-"""`AlgorithmTable`: the candidates of a search, and the choice among them with the reasons."""
+"""`AlgorithmTable`: the candidates of a search, and the choice among them with reasons."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class AlgorithmTable(Sequence[AlgorithmResult]):
-    """Every candidate that a search returned, best first, the failed ones last.
+    """Every candidate of a search, the best first and the failed ones last.
 
-    Prints as a table, and shows as one in a notebook.
+    Prints as a table, also in a notebook.
 
     Attributes
     ----------
     title : str
-        What was searched.
+        The problem that was searched for.
     timing : str
-        Where the times come from, with the device.
+        The source of the times, with the device.
     searched_with : int or None
-        The bytes of workspace that the search itself had; what needs more failed in it.
+        The bytes of workspace that the search had; candidates that need more failed.
 
     Examples
     --------
-    >>> A, fma = dnn.ConvolutionFwdAlgo, dnn.MathType.FMA
-    >>> fast = dnn.AlgorithmResult(A.FFT, fma, time_ms=0.1, workspace=9 << 20)
-    >>> lean = dnn.AlgorithmResult(A.GEMM, fma, time_ms=0.2, workspace=1 << 20)
+    >>> algorithms, math_type = dnn.ConvolutionFwdAlgo, dnn.MathType.FMA
+    >>> fast = dnn.AlgorithmResult(algorithms.FFT, math_type, time_ms=0.1, workspace=9 << 20)
+    >>> lean = dnn.AlgorithmResult(algorithms.GEMM, math_type, time_ms=0.2, workspace=1 << 20)
     >>> table = dnn.AlgorithmTable([fast, lean], title="an example", timing="made up")
     >>> print(table.best(workspace_limit="4 MiB"))
     GEMM (FMA, 0.2 ms, workspace 1 MiB)
@@ -77,46 +77,50 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         math_type: MathType | str | None = None,
         max_error: float | None = None,
     ) -> AlgorithmResult:
-        """Return the first candidate within the limits, with the reasons against those before it.
+        """Return the first candidate that satisfies the limits.
+
+        Its `passed_over` has the candidates before it, and the reasons why they were not chosen.
 
         Parameters
         ----------
         workspace_limit : int or str, optional
             Bytes, "64 MiB", or "10%" of the device's memory.
         deterministic : bool, optional
-            True: only candidates that give the same bits each time.
+            If True, only candidates that give the same bits each time.
         math_type : MathType or str, optional
             Only candidates of that math type.
         max_error : float, optional
-            The largest relative L2 error; a candidate whose error was not measured does not satisfy
-            it.
+            The largest relative L2 error.  A candidate whose error was not measured does not
+            satisfy it.
 
         Raises
         ------
         NoAlgorithmError
-            There is none; the message says what excluded each.
+            No candidate does; the message says what excluded each.
         """
         reasons = self._reasons(workspace_limit, deterministic, math_type, max_error)
-        chosen = next((row for row, why in reasons if not why), None)
-        if (
-            chosen is None
-            and self.searched_with is None
-            and all(row.status != Status.SUCCESS for row in self._rows)
-        ):
-            raise NoAlgorithmError(
+        choice = _first_usable(reasons)
+        if choice is None:
+            raise self._no_algorithm_error(reasons)
+        position = self._rows.index(choice)
+        passed_over = [(row, why + _lost(row, choice)) for row, why in reasons[:position]]
+        # A candidate for which the search had too little workspace might have been faster.
+        passed_over += [
+            (row, why) for row, why in reasons[position + 1 :] if self._lacked_workspace(row)
+        ]
+        return replace(choice, passed_over=tuple(passed_over))
+
+    def _no_algorithm_error(self, reasons: list[tuple[AlgorithmResult, str]]) -> NoAlgorithmError:
+        """Return the error for a table in which no candidate satisfies the limits."""
+        all_failed = all(row.status != Status.SUCCESS for row in self._rows)
+        if all_failed and self.searched_with is None:
+            return NoAlgorithmError(
                 f"cuDNN has no algorithm for {self.title}: it refuses this combination"
             )
-        if chosen is None:
-            listed = "".join(f"\n  {named(row)}: {why}" for row, why in reasons)
-            raise NoAlgorithmError(
-                f"no algorithm for {self.title} satisfies the limits:"
-                f"{listed or ' cuDNN returned none'}"
-            )
-        before = self._rows.index(chosen)
-        passed = [(row, why + _lost(row, chosen)) for row, why in reasons[:before]]
-        # what could not be tried for want of workspace might have been faster, wherever it stands
-        passed += [(row, why) for row, why in reasons[before + 1 :] if self._wanted_more(row)]
-        return replace(chosen, passed_over=tuple(passed))
+        lines = "".join(f"\n  {named(row)}: {why}" for row, why in reasons)
+        return NoAlgorithmError(
+            f"no algorithm for {self.title} satisfies the limits:{lines or ' cuDNN returned none'}"
+        )
 
     def explain(
         self,
@@ -125,7 +129,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         math_type: MathType | str | None = None,
         max_error: float | None = None,
     ) -> str:
-        """Say of every candidate why it is chosen within these limits, or why it is not.
+        """Return for every candidate whether these limits choose it, and why.
 
         Parameters
         ----------
@@ -138,26 +142,25 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
             A line for each candidate.
         """
         reasons = self._reasons(workspace_limit, deterministic, math_type, max_error)
-        chosen = next((row for row, why in reasons if not why), None)
+        choice = _first_usable(reasons)
         lines = [self.title]
         for row, why in reasons:
             comment = f" ({row.comment})" if row.comment else ""
-            lines.append(f"  {named(row)}: {_outcome(row, why, chosen)}{comment}")
-        if chosen is None:
+            lines.append(f"  {named(row)}: {_outcome(row, why, choice)}{comment}")
+        if choice is None:
             lines.append("  none can be chosen")
         return "\n".join(lines)
 
     def pareto(self, objective: str | None = None) -> tuple[AlgorithmResult, ...]:
         """Return the candidates that no other beats in both time and workspace, the fastest first.
 
-        What a workspace limit costs is read from it: the choice under a limit is the first that
-        fits.
+        The choice under a workspace limit is the first of them that fits.
 
         Parameters
         ----------
         objective : str, optional
-            Which time: "device" (`time_ms`) or "latency" (`call_us`; `time_ms` where calls were not
-            timed); the one that the table is ordered by, if not given.
+            The time: "device" (`time_ms`), or "latency" (`call_us`, or `time_ms` if calls were not
+            timed).  If not given, it is the one by which the table is ordered.
 
         Raises
         ------
@@ -180,29 +183,30 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
     def _reasons(
         self, workspace_limit: Any, deterministic: Any, math_type: Any, max_error: Any
     ) -> list[tuple[AlgorithmResult, str]]:
-        """Return every row with what excludes it, empty if nothing does."""
+        """Return every row with the reasons that exclude it; empty if none does."""
         limit = None
         if workspace_limit is not None:
             limit = parse_size(
                 workspace_limit, "workspace_limit", total=self._device_memory or None
             )
-        wanted = None if math_type is None else parse_math_type(math_type)
+        if math_type is not None:
+            math_type = parse_math_type(math_type)
         one_of(deterministic, "deterministic", True, False, None)
-        most = parse_max_error(max_error)
+        max_error = parse_max_error(max_error)
         return [
-            (row, self._failure(row) or why_not(row, limit, deterministic, wanted, most))
+            (row, self._failure(row) or why_not(row, limit, deterministic, math_type, max_error))
             for row in self._rows
         ]
 
-    def _wanted_more(self, row: AlgorithmResult) -> bool:
-        """Tell whether a candidate failed because the search had less workspace than it needs."""
+    def _lacked_workspace(self, row: AlgorithmResult) -> bool:
+        """Return whether a candidate failed because the search had less workspace than it needs."""
         return not row.ok and self.searched_with is not None and row.workspace > self.searched_with
 
     def _failure(self, row: AlgorithmResult) -> str:
         """Return why a candidate cannot be used at all; empty if it can."""
         if row.ok:
             return ""
-        if self._wanted_more(row):
+        if self._lacked_workspace(row):
             assert self.searched_with is not None
             return f"{row.status}: needs more than the search's {format_size(self.searched_with)}"
         if row.status == Status.SUCCESS:
@@ -211,30 +215,33 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
 
     def cells(self) -> list[tuple[str, ...]]:
         """Return the table's cells as text, the heading first."""
-        shown = [
+        columns = [
             column
             for column in _COLUMNS
             if not column.optional or any(column.cell(row) for row in self._rows)
         ]
+        heading = (*(column.name for column in columns), "status")
         rows = [
-            (*(column.cell(row) or "-" for column in shown), self.status_of(row))
+            (*(column.cell(row) or "-" for column in columns), self.status_of(row))
             for row in self._rows
         ]
-        return [(*(column.name for column in shown), "status"), *rows]
+        return [heading, *rows]
 
     def status_of(self, row: AlgorithmResult) -> str:
-        """Return the last column: whether a row can be used, why not, and its remark."""
+        """Return the last column of a row: "ok" or why it cannot be used, and its comment."""
         instance_of(row, AlgorithmResult, "row")
         return "; ".join(filter(None, (self._failure(row) or "ok", row.comment)))
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Return the columns by name, as plain values; statuses and algorithms by their names."""
-        kinds = dict.fromkeys(
-            item.name for row in self._rows for item in fields(row) if item.name != "passed_over"
-        )
-        columns = {name: [getattr(row, name, None) for row in self._rows] for name in kinds}
+        """Return the columns by name, with all attributes of the rows.
+
+        Values are plain: statuses and algorithms stand by their names.
+        """
+        names = dict.fromkeys(attribute.name for row in self._rows for attribute in fields(row))
+        names.pop("passed_over", None)
+        columns = {name: [getattr(row, name, None) for row in self._rows] for name in names}
         return {
-            name: [v if type(v) in _PLAIN else str(v) for v in values]
+            name: [value if type(value) in _PLAIN else str(value) for value in values]
             for name, values in columns.items()
         }
 
@@ -262,25 +269,34 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         )
         caption = f"<caption>{escape(self.title)}; times: {escape(self.timing)}</caption>"
         table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return f'<div style="overflow-x: auto">{table}</div>'  # a column of a page may be narrower
+        # The table may be wider than the column of a page.
+        return f'<div style="overflow-x: auto">{table}</div>'
 
 
-def _outcome(row: AlgorithmResult, why: str, chosen: AlgorithmResult | None) -> str:
-    """Return in words whether a row is chosen; `why` is what excludes it, empty if nothing does."""
-    if row is chosen and row.time_ms is None:
+def _first_usable(reasons: list[tuple[AlgorithmResult, str]]) -> AlgorithmResult | None:
+    """Return the first row that nothing excludes; None if there is none."""
+    return next((row for row, why in reasons if not why), None)
+
+
+def _outcome(row: AlgorithmResult, why: str, choice: AlgorithmResult | None) -> str:
+    """Return in words whether a row is chosen.
+
+    `why` has the reasons that exclude it, and is empty if none does.
+    """
+    if row is choice and row.time_ms is None:
         return "chosen: the first in the ranking"
-    if row is chosen:
+    if row is choice:
         return f"chosen: {_ms(row)}"
     if why:
-        lost = "" if chosen is None else _lost(row, chosen)
+        lost = "" if choice is None else _lost(row, choice)
         return f"not chosen: {why}{lost}"
-    if row.time_ms is None or chosen is None or chosen.time_ms is None:
+    if row.time_ms is None or choice is None or choice.time_ms is None:
         return "not chosen: ranked behind"
-    ratio = row.time_ms / chosen.time_ms
+    ratio = row.time_ms / choice.time_ms
     outcome = f"not chosen: {_ms(row)}, {ratio:.2f} times the chosen"
-    is_faster = row.time_ms < chosen.time_ms
-    if is_faster and row.call_us is not None and chosen.call_us is not None:
-        outcome += f", but {row.call_us:.1f} us a call, not {chosen.call_us:.1f} us"
+    is_faster = row.time_ms < choice.time_ms
+    if is_faster and row.call_us is not None and choice.call_us is not None:
+        outcome += f", but {row.call_us:.1f} us a call, not {choice.call_us:.1f} us"
     return outcome
 
 
@@ -288,14 +304,15 @@ def _ms(row: AlgorithmResult) -> str:
     return f"{row.time_ms:.4g} ms"
 
 
-def _lost(row: AlgorithmResult, chosen: AlgorithmResult) -> str:
-    if not row.ok or row.time_ms is None or chosen.time_ms is None or row.time_ms >= chosen.time_ms:
+def _lost(row: AlgorithmResult, choice: AlgorithmResult) -> str:
+    """Return how much time the choice loses against a row that is excluded; empty if none."""
+    if not row.ok or row.time_ms is None or choice.time_ms is None or row.time_ms >= choice.time_ms:
         return ""
-    return f" ({chosen.time_ms - row.time_ms:.4g} ms faster)"
+    return f" ({choice.time_ms - row.time_ms:.4g} ms faster)"
 
 
 class _Column(NamedTuple):
-    """A column of the table; an optional one is shown where some row has a value in it."""
+    """A column of the table; an optional one is shown if some row has a value in it."""
 
     name: str
     optional: bool

@@ -1,4 +1,4 @@
-"""Copies between layouts, with padding and folding, as declarations."""
+"""Copies between layouts, data types and paddings, as declarations."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ _NAMES = {
 
 
 def _check(specs: Any, options: Any) -> None:
+    """Raise ArgumentError for what an H200 refuses, or computes wrongly."""
     x, y = (spec.dtype for spec in specs.values())
     halves = {DataType.HALF, DataType.BFLOAT16}
-    if x != y and (
-        y in (DataType.DOUBLE, DataType.INT8) or {x, y} == halves
-    ):  # refused, or wrong, on an H200
+    is_unsupported = y in (DataType.DOUBLE, DataType.INT8) or {x, y} == halves
+    if x != y and is_unsupported:
         raise ArgumentError(
-            f"from {dtype_name(x)} to {dtype_name(y)} with padding or folding: "
-            "cuDNN converts to float32, float16 and "
-            "bfloat16 alone, and not between the last two"
+            f"from {dtype_name(x)} to {dtype_name(y)} with padding or folding: cuDNN converts to "
+            "float32, float16 and bfloat16 only, and not between the last two"
         )
     if options["beta"]:
         raise ArgumentError(f"beta={options['beta']!r} with padding or folding; allowed: 0")
