@@ -1,4 +1,4 @@
-"""Attributes of backend descriptors as Python values."""
+"""Attributes of backend descriptors: their C types, and conversion from and to Python values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cudnnlite.dtypes import PLAIN_NAMES, parse_dtype, refuse_overflow
 from cudnnlite.enums import parse_enum
 from cudnnlite.errors import ArgumentError
 
-# by the C type of a value; every enumeration is an int
+# The ctypes type of each type of attribute.  Enumerations are not listed: all are ints.
 C_TYPES: dict[str, Any] = {
     "HANDLE": ctypes.c_void_p,
     "BACKEND_DESCRIPTOR": ctypes.c_void_p,
@@ -57,8 +57,8 @@ ENUMS_OF_ATTRIBUTES: dict[str, type[CEnum]] = {
     "RESHAPE_MODE": enums.BackendReshapeMode,
     "MOE_GROUPED_MATMUL_MODE": enums.MoeGroupedMatmulMode,
 }
-# what cuDNN would miss when a descriptor is finalised, of the kinds that operations here are made
-# of
+# The attributes without which cuDNN does not finalise a descriptor, for the kinds that cudnnlite
+# makes.
 REQUIRED = {
     "TENSOR": ("data_type", "dimensions", "strides", "byte_alignment", "unique_id"),
     "CONVOLUTION": (
@@ -83,7 +83,7 @@ REQUIRED = {
     "EXECUTION_PLAN": ("handle", "engine_config"),
     "VARIANT_PACK": ("unique_ids", "data_pointers"),
 }
-# the descriptors that cuDNN fills when an attribute is read
+# The kind of the descriptors that cuDNN fills when an attribute is read.
 KINDS_READ = {
     "RESULTS": "ENGINECFG",
     "ENGINE": "ENGINE",
@@ -98,14 +98,14 @@ KINDS_READ = {
 def attribute(kind: str, name: str) -> tuple[int, str, bool]:
     """Return an attribute's number, the name of its type, and whether it takes several values.
 
-    ArgumentError if there is none of that name.
+    ArgumentError if the kind has no such attribute.
     """
-    known = ATTRIBUTES.get(kind, {})
-    if not isinstance(name, str) or name not in known:
+    attributes = ATTRIBUTES.get(kind, {})
+    if not isinstance(name, str) or name not in attributes:
         raise ArgumentError(
-            f"{kind} has no attribute {shown(name)}; allowed: {', '.join(known) or 'none'}"
+            f"{kind} has no attribute {shown(name)}; allowed: {', '.join(attributes) or 'none'}"
         )
-    return known[name]
+    return attributes[name]
 
 
 def encode(
@@ -116,37 +116,48 @@ def encode(
     Raises
     ------
     ArgumentError
-        No such attribute, or a value of another type; the message names it.
+        There is no such attribute, or the value has another type; the message names it.
     """
-    number, usual, many = attribute(kind, name)
-    wanted = type_name or usual
-    allowed = ("FLOAT", "DOUBLE") if usual == "FLOAT" else (usual,)
-    if wanted not in allowed:
+    number, default_type, has_several = attribute(kind, name)
+    type_name = _value_type(kind, name, default_type, type_name)
+    is_sequence = has_several and type_name != "CHAR"
+    try:
+        if isinstance(value, (tuple, list)) != is_sequence:
+            raise TypeError
+        values = value if is_sequence else [value]
+        encoded = [_encode(type_name, element) for element in values]
+        c_type = C_TYPES.get(type_name, ctypes.c_int)
+        elements = (c_type * len(encoded))(*encoded)
+    except (TypeError, ValueError, OverflowError) as error:  # ArgumentError is a ValueError
+        quantity = "several values of" if has_several else "one"
+        reason = f" ({error})" if str(error) else ""
+        raise ArgumentError(
+            f"{kind}.{name}={shown(value)}; needed: {quantity} {type_name}{reason}"
+        ) from error
+    return number, BackendAttributeType[type_name], elements
+
+
+def _value_type(kind: str, name: str, default_type: str, type_name: str | None) -> str:
+    """Return the type of an attribute's values: its own, or DOUBLE instead of FLOAT."""
+    if not type_name:
+        return default_type
+    allowed = ["FLOAT", "DOUBLE"] if default_type == "FLOAT" else [default_type]
+    if type_name not in allowed:
         raise ArgumentError(
             f"type_name={shown(type_name)} of {kind}.{name}; allowed: {', '.join(allowed)}"
         )
-    try:
-        if isinstance(value, (tuple, list)) != (many and wanted != "CHAR"):
-            raise TypeError
-        encoded = [
-            _encode(wanted, one) for one in (value if many and wanted != "CHAR" else [value])
-        ]
-        kind_of_c = C_TYPES.get(wanted, ctypes.c_int)
-        return number, BackendAttributeType[wanted], (kind_of_c * len(encoded))(*encoded)
-    except (TypeError, ValueError, OverflowError) as error:  # an ArgumentError among them
-        several = "several values of " if many else "one "
-        because = f" ({error})" if str(error) else ""
-        raise ArgumentError(
-            f"{kind}.{name}={shown(value)}; needed: {several}{wanted}{because}"
-        ) from error
+    return type_name
 
 
 def _encode(type_name: str, value: Any) -> Any:
-    """Return a value as ctypes takes it; TypeError, ValueError or OverflowError if it is none."""
+    """Return a value that ctypes accepts.
+
+    TypeError, ValueError or OverflowError for a value that the type does not have.
+    """
     if type_name == "DATA_TYPE":
         return int(_data_type(value))
     if type_name == "KNOB_TYPE" and isinstance(value, enums.BackendKnobType):
-        return int(value)  # cuDNN may have named a knob that these headers do not know
+        return int(value)  # cuDNN may return a knob that these headers do not have
     if type_name in ENUMS_OF_ATTRIBUTES:
         return int(parse_enum(ENUMS_OF_ATTRIBUTES[type_name], value, type_name.lower()))
     if type_name in _NATIVE_TYPES:
@@ -159,20 +170,16 @@ def _encode(type_name: str, value: Any) -> Any:
             refuse_overflow(number, enums.DataType.FLOAT, "value")
         return number
     refuse_masked(value, "value")
-    if (
-        value
-        and type_name in ("INT32", "INT64", "VOID_PTR")
-        and C_TYPES[type_name](value).value != value
-    ):
-        raise OverflowError  # ctypes would cut it
+    if value and type_name in ("INT32", "INT64", "VOID_PTR"):
+        # ctypes truncates a number that is too large.
+        c_value = C_TYPES[type_name](value).value
+        if c_value != value:
+            raise OverflowError
     return value
 
 
 def _data_type(value: Any) -> enums.DataType:
-    """Return a data type.
-
-    Graphs have more of them than cudnnlite has arrays: BOOLEAN, INT4.
-    """
+    """Return a data type; graphs have some that arrays do not have, such as BOOLEAN and INT4."""
     try:
         return parse_dtype(value)
     except ArgumentError:
@@ -180,9 +187,9 @@ def _data_type(value: Any) -> enums.DataType:
 
 
 def _address(kind: type[Opaque], value: Any) -> int:
-    """Return the address of a native object of a kind, or of what owns one.
+    """Return the address of a native object, or of the native object that an owner has.
 
-    An integer is refused: cuDNN would follow any address.
+    Integers are refused, because cuDNN would dereference any address.
     """
     native = kind.from_param(value)
     if native is None or not native.value:
@@ -191,7 +198,9 @@ def _address(kind: type[Opaque], value: Any) -> int:
 
 
 def decode(type_name: str, value: Any) -> Any:
-    """Return a C value as Python's: an enum's member, a number, a bool."""
+    """Return the Python value of a C value: an enum's member, a number, a bool."""
     if type_name == "DATA_TYPE":
         return enums.DataType(value)
-    return ENUMS_OF_ATTRIBUTES[type_name](value) if type_name in ENUMS_OF_ATTRIBUTES else value
+    if type_name in ENUMS_OF_ATTRIBUTES:
+        return ENUMS_OF_ATTRIBUTES[type_name](value)
+    return value

@@ -1,4 +1,4 @@
-"""`BackendDescriptor`: a native object of cuDNN's graph API, with attributes by name."""
+"""`BackendDescriptor`: a native object of cuDNN's graph API, with attributes as Python values."""
 
 from __future__ import annotations
 
@@ -19,28 +19,27 @@ from cudnnlite.graph.attributes import C_TYPES, KINDS_READ, REQUIRED, attribute,
 
 
 class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
-    """A `cudnnBackendDescriptor_t` of any kind: attributes in, `finalize()`, attributes out.
+    """A `cudnnBackendDescriptor_t` of any kind: set attributes, `finalize()`, get attributes.
 
-    Whatever cuDNN's graph API can express can be written with it.  Attributes have cuDNN's names
-    without the kind's own, in lower case: ``CUDNN_ATTR_TENSOR_UNIQUE_ID`` is `unique_id` of a
-    "TENSOR".
+    It can express everything that cuDNN's graph API has.  An attribute's name is cuDNN's without
+    that of the kind, in lower case: ``CUDNN_ATTR_TENSOR_UNIQUE_ID`` is `unique_id` of a "TENSOR".
 
     Parameters
     ----------
     handle : Handle or CudnnApi
-        Whose function table is called; it is not kept alive.
+        The owner of the function table that is called.  The descriptor does not keep it alive.
     kind : BackendDescriptorType or str
         "TENSOR", "CONVOLUTION", "OPERATION_CONVOLUTION_FORWARD", "OPERATIONGRAPH", "ENGINEHEUR",
         ...
     **attributes
-        To be set now; see `set`.
+        The attributes to set at once; see `set`.
 
     Attributes
     ----------
     kind : BackendDescriptorType
-        As given.
+        The kind.
     values : dict
-        What was set, by name.  Descriptors in it are kept alive.
+        The attributes that were set, by name.  It keeps descriptors alive.
     finalized : bool
         Whether `finalize` was called.
 
@@ -49,9 +48,9 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
     ArgumentError
         An unknown kind or attribute, or a value of a wrong type; the message names it.
     NotSupportedError
-        The kind is newer than the loaded libcudnn; the message says since when it exists.
+        The kind is newer than the loaded libcudnn; the message says which version added it.
     CudnnError
-        cuDNN refused.
+        cuDNN refused the kind or an attribute.
 
     Notes
     -----
@@ -62,8 +61,12 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
     --------
     >>> from cudnnlite.graph.backend_descriptor import BackendDescriptor
     >>> with dnn.Handle() as handle, BackendDescriptor(
-    ...     handle, "TENSOR", data_type="float32",
-    ...     dimensions=(1, 3, 8, 8), strides=(192, 64, 8, 1), unique_id=1,
+    ...     handle,
+    ...     "TENSOR",
+    ...     data_type="float32",
+    ...     dimensions=(1, 3, 8, 8),
+    ...     strides=(192, 64, 8, 1),
+    ...     unique_id=1,
     ...     byte_alignment=16,
     ... ) as x:
     ...     print(x.finalize().get("dimensions"))
@@ -80,11 +83,10 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
         self.kind = parse_enum(BackendDescriptorType, kind, "kind")
         self.values: dict[str, Any] = {}
         self.finalized = False
-        api = (
-            handle
-            if isinstance(handle, CudnnApi)
-            else instance_of(handle, NativeObject, "handle").api
-        )
+        if isinstance(handle, CudnnApi):
+            api = handle
+        else:
+            api = instance_of(handle, NativeObject, "handle").api
         super().__init__(self.kind.name, api=api)
         try:
             for name, value in attributes.items():
@@ -100,7 +102,7 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
             since, library = KINDS_SINCE.get(self.kind.name, 0), self.api.library
             if library.version >= since:
                 raise
-            # cuDNN finds no size of a kind that it does not know, and says that it has no memory.
+            # For a kind that it does not know, cuDNN reports that it has no memory.
             detail = (
                 f"kind={self.kind.name} was added in cuDNN {format_version(since)}; the loaded "
                 f"libcudnn is {library.version_text}: {library.path}"
@@ -115,10 +117,10 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
         name : str
             Its name without the kind's, in lower case.
         value : object
-            A number, a bool, an enum's member or its name, a dtype, a handle, another descriptor; a
-            sequence of them where cuDNN takes several.
+            A number, a bool, an enum's member or its name, a dtype, a handle, or another
+            descriptor; a sequence of them if cuDNN takes several.
         type_name : str, optional
-            "DOUBLE" where cuDNN takes that instead of the usual "FLOAT".
+            "DOUBLE" if the value is to be passed as that instead of as "FLOAT".
 
         Raises
         ------
@@ -127,19 +129,19 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
         """
         number, kind, elements = encode(self.kind.name, name, value, type_name)
         self.api.cudnnBackendSetAttribute(self.ptr, number, kind, len(elements), elements)
-        self.values[name] = (
-            value.ptr if kind == BackendAttributeType.HANDLE and hasattr(value, "ptr") else value
-        )
+        if kind == BackendAttributeType.HANDLE and hasattr(value, "ptr"):
+            value = value.ptr
+        self.values[name] = value
 
     def finalize(self) -> BackendDescriptor:
-        """Let cuDNN check the descriptor and make it usable; returns it.
+        """Let cuDNN check the descriptor and make it usable, and return it.
 
         Raises
         ------
         ArgumentError
-            An attribute is missing, of the kinds that `REQUIRED` lists.
+            An attribute is missing that `REQUIRED` lists for this kind.
         NotSupportedError
-            cuDNN has nothing that does this.
+            cuDNN has nothing that computes this.
         CudnnError
             The attributes do not fit together.
         """
@@ -153,68 +155,73 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
         return self
 
     def get(self, name: str) -> Any:
-        """Return an attribute as a Python value, or a tuple of several; None if it is not set.
+        """Return an attribute as a Python value; None if it is not set.
 
-        Descriptors come from `get_descriptors`.
+        The value is a tuple if the attribute may have several.  `get_descriptors` returns
+        descriptors.
 
         Raises
         ------
         ArgumentError
-            No such attribute.
+            There is no such attribute.
         CudnnError
-            cuDNN does not tell it, of a descriptor that is not final for instance.
+            cuDNN does not return it, for instance because the descriptor is not final.
         """
-        number, type_name, many = attribute(self.kind.name, name)
+        number, type_name, has_several = attribute(self.kind.name, name)
         count = ctypes.c_int64()
         kind, c_type = BackendAttributeType[type_name], C_TYPES.get(type_name, ctypes.c_int)
-        room = 1
-        if many:
+        capacity = 1
+        if has_several:
             self.api.cudnnBackendGetAttribute(self.ptr, number, kind, 0, count, None)
-            room = count.value
-        elements = (c_type * room)()
-        self.api.cudnnBackendGetAttribute(self.ptr, number, kind, room, count, elements)
+            capacity = count.value
+        elements = (c_type * capacity)()
+        self.api.cudnnBackendGetAttribute(self.ptr, number, kind, capacity, count, elements)
         if type_name == "CHAR":
             return elements.value.decode()
         values = tuple(decode(type_name, value) for value in elements[: count.value])
-        return values if many else values[0] if values else None
+        if has_several:
+            return values
+        return values[0] if values else None
 
     def get_descriptors(self, name: str, stack: ExitStack) -> list[BackendDescriptor]:
-        """Return the descriptors that an attribute holds, filled by cuDNN; `stack` owns them."""
-        number, type_name, many = attribute(self.kind.name, name)
+        """Return the descriptors that an attribute holds; `stack` owns them."""
+        number, type_name, has_several = attribute(self.kind.name, name)
         if name.upper() not in KINDS_READ:
             raise ArgumentError(
-                f"{self.kind.name}.{name}: cuDNN tells no descriptors of it; "
+                f"{self.kind.name}.{name} cannot be read as descriptors; "
                 f"allowed: {', '.join(KINDS_READ).lower()}"
             )
         count = ctypes.c_int64(1)
-        if many:
+        if has_several:
             self.api.cudnnBackendGetAttribute(
                 self.ptr, number, BackendAttributeType[type_name], 0, count, None
             )
         kind = KINDS_READ[name.upper()]
-        return self.fill(
-            name,
-            [stack.enter_context(BackendDescriptor(self.api, kind)) for _ in range(count.value)],
-        )
+        descriptors = [
+            stack.enter_context(BackendDescriptor(self.api, kind)) for _ in range(count.value)
+        ]
+        return self.fill(name, descriptors)
 
-    def fill(self, name: str, made: list[BackendDescriptor]) -> list[BackendDescriptor]:
+    def fill(self, name: str, descriptors: list[BackendDescriptor]) -> list[BackendDescriptor]:
         """Let cuDNN write an attribute into new descriptors, and return those that it used."""
         number, type_name, _ = attribute(self.kind.name, name)
-        count, pointers = (
-            ctypes.c_int64(),
-            (ctypes.c_void_p * len(made))(*[each.ptr.value for each in made]),
-        )
+        count = ctypes.c_int64()
+        addresses = [descriptor.ptr.value for descriptor in descriptors]
+        pointers = (ctypes.c_void_p * len(addresses))(*addresses)
         self.api.cudnnBackendGetAttribute(
-            self.ptr, number, BackendAttributeType[type_name], len(made), count, pointers
+            self.ptr, number, BackendAttributeType[type_name], len(addresses), count, pointers
         )
-        for used in made[: count.value]:
-            used.finalized = True
-        return made[: count.value]
+        used = descriptors[: count.value]
+        for descriptor in used:
+            descriptor.finalized = True
+        return used
 
     def __repr__(self) -> str:
-        shown = ", ".join(
-            f"{name}={value.kind.name if isinstance(value, BackendDescriptor) else value!r}"
-            for name, value in self.values.items()
-        )
-        state = "closed" if self.closed else "final" if self.finalized else "not final"
-        return f"<BackendDescriptor {self.kind.name}({shown}), {state}>"
+        values = []
+        for name, value in self.values.items():
+            text = value.kind.name if isinstance(value, BackendDescriptor) else repr(value)
+            values.append(f"{name}={text}")
+        state = "final" if self.finalized else "not final"
+        if self.closed:
+            state = "closed"
+        return f"<BackendDescriptor {self.kind.name}({', '.join(values)}), {state}>"

@@ -1,4 +1,8 @@
-"""`Engine`: one of cuDNN's kernels for a graph with its knobs, as a value."""
+"""`Engine`: one of cuDNN's engines with its knobs, as a value.
+
+The functions here list the engines that cuDNN's heuristics name for a graph, and the range of each
+knob.
+"""
 
 from __future__ import annotations
 
@@ -27,26 +31,28 @@ from cudnnlite.errors import (
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.operation_graph import Graph
 
-_FEW = 16  # so many values of a knob are all tried; of more, those nearby
-# multiplications of float32 in fewer bits
+# A knob with at most so many values has all of them tried; of one with more, the nearby ones.
+_FEW = 16
+# Notes on engines that multiply float32 in fewer bits.
 _NARROW = {BackendNumericalNote.TENSOR_CORE, BackendNumericalNote.DOWN_CONVERT_INPUTS}
 HEURISTICS = (BackendHeurMode.A, BackendHeurMode.B, BackendHeurMode.FALLBACK)
-# "not this way"; memory that is not there is another error
+# cuDNN refused something.  Memory that could not be allocated is another error.
 REFUSALS = (NotSupportedError, BadParamError, InternalError)
 
 
 @dataclass(frozen=True, init=False)
 class Engine:
-    """An engine of cuDNN's backend with its knobs: a value that is printed, compared and saved.
+    """An engine of cuDNN's backend with its knobs, as a value.
 
-    It means something for the problem and the version of cuDNN that it was found with.
+    It can be printed, compared, saved, and passed as an algorithm.  It has a meaning only for the
+    problem and the version of cuDNN with which it was found.
 
     Parameters
     ----------
     index : int
         The engine's number.
     knobs : mapping of int or BackendKnobType to int
-        What is not the engine's own choice.
+        The values of knobs.  The engine chooses those of all others.
 
     Examples
     --------
@@ -73,12 +79,12 @@ class Engine:
         return MappingProxyType({str(BackendKnobType(knob)): value for knob, value in self.choices})
 
     def to_plain(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
+        """Return the engine as a JSON value."""
         return {"engine": self.index, "knobs": {str(knob): value for knob, value in self.choices}}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Engine:
-        """Return the engine that `to_plain` was called on."""
+        """Return the engine from the value that `to_plain` returned."""
         try:
             return cls(
                 plain["engine"], {int(knob): value for knob, value in plain["knobs"].items()}
@@ -88,7 +94,7 @@ class Engine:
 
     def __str__(self) -> str:
         knobs = ", ".join(f"{name}={value}" for name, value in self.knobs.items())
-        return f"engine {self.index}" + (f" ({knobs})" if knobs else "")
+        return f"engine {self.index} ({knobs})" if knobs else f"engine {self.index}"
 
 
 def _number(value: Any, argument: str) -> int:
@@ -103,16 +109,16 @@ def _knob(knob: Any) -> BackendKnobType:
 
 
 class Configuration(NamedTuple):
-    """An engine that cuDNN named for a graph, and what it says of it.
+    """An engine that cuDNN has for a graph, and cuDNN's notes on it.
 
     Attributes
     ----------
     engine : Engine
-        Number and knobs.
+        The engine's number and knobs.
     descriptor : BackendDescriptor
-        The engine's configuration, final.
+        The final descriptor of the engine's configuration.
     numerical, behavior : frozenset
-        cuDNN's notes.
+        cuDNN's notes on the engine.
     """
 
     engine: Engine
@@ -127,7 +133,10 @@ class Configuration(NamedTuple):
 
     @property
     def capturable(self) -> bool:
-        """Whether it can be recorded into a CUDA graph: a capture refuses to make textures."""
+        """Whether a call can be recorded into a CUDA graph.
+
+        An engine that uses textures makes them when it runs, which a capture refuses.
+        """
         return dict(self.engine.choices).get(BackendKnobType.USE_TEX) != 1
 
     @property
@@ -135,94 +144,101 @@ class Configuration(NamedTuple):
         """Whether cuDNN compiles it at run time, which takes up to a second."""
         return BackendBehaviorNote.RUNTIME_COMPILATION in self.behavior
 
-    def math_type(self, asked: MathType) -> MathType:
-        """Return FMA where nothing is multiplied in fewer bits, else the math type asked for."""
-        narrow = self.numerical & _NARROW
-        return MathType.FMA if not narrow else asked if asked != MathType.FMA else MathType.DEFAULT
+    def math_type(self, requested: MathType) -> MathType:
+        """Return the math type of the engine's multiplications.
+
+        It is FMA if nothing is multiplied in fewer bits, otherwise the one that was asked for.
+        """
+        is_narrow = bool(self.numerical & _NARROW)
+        if not is_narrow:
+            return MathType.FMA
+        return MathType.DEFAULT if requested == MathType.FMA else requested
 
 
 def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[Configuration]:
-    """Yield the configurations that a heuristic names, the preferred first."""
+    """Yield the configurations that a heuristic names, the preferred one first."""
     try:
         heuristic = stack.enter_context(
             BackendDescriptor(
                 graph.handle, "ENGINEHEUR", operation_graph=graph.descriptor, mode=mode
             )
         ).finalize()
-        found = heuristic.get_descriptors("results", stack)
-    except REFUSALS:  # this mode has no answer for this graph
+        descriptors = heuristic.get_descriptors("results", stack)
+    except REFUSALS:  # this heuristic has no answer for this graph
         return
-    # how many there are cuDNN does not say before; they are used again for each configuration
-    room = [
+    # cuDNN does not say in advance how many knobs there are.  Each configuration uses these again.
+    knob_choices = [
         stack.enter_context(BackendDescriptor(graph.handle, "KNOB_CHOICE"))
         for _ in range(BackendKnobType.COUNT)
     ]
-    for descriptor in found:
-        yield _read(descriptor, room, stack)
+    for descriptor in descriptors:
+        yield _read(descriptor, knob_choices, stack)
 
 
-def unnamed(graph: Graph, named: Container[int], stack: ExitStack) -> Iterator[Configuration]:
-    """Yield a graph's engines but those with these numbers, with the knobs that they choose."""
+def unnamed(graph: Graph, excluded: Container[int], stack: ExitStack) -> Iterator[Configuration]:
+    """Yield the engines of a graph without those of some numbers; they choose their own knobs."""
     assert graph.descriptor is not None
     for index in range(graph.descriptor.get("engine_global_count")):
-        if index not in named:
-            try:
-                yield configure(graph, Engine(index), stack)
-            except AllocationError:
-                raise
-            except CudnnError:  # most numbers are those of engines for other graphs
-                continue
+        if index in excluded:
+            continue
+        try:
+            yield configure(graph, Engine(index), stack)
+        except AllocationError:
+            raise
+        except CudnnError:  # most numbers are those of engines for other graphs
+            continue
 
 
 def _read(
-    descriptor: BackendDescriptor, room: list[BackendDescriptor], stack: ExitStack
+    descriptor: BackendDescriptor, knob_choices: list[BackendDescriptor], stack: ExitStack
 ) -> Configuration:
+    """Return a configuration from its descriptor; `knob_choices` are overwritten."""
     (engine,) = descriptor.get_descriptors("engine", stack)
     knobs = {
         choice.get("knob_type"): choice.get("knob_value")
-        for choice in descriptor.fill("knob_choices", room)
+        for choice in descriptor.fill("knob_choices", knob_choices)
     }
-    return _noted(Engine(engine.get("global_index"), knobs), descriptor, engine)
+    return _with_notes(Engine(engine.get("global_index"), knobs), descriptor, engine)
 
 
-def _noted(
+def _with_notes(
     engine: Engine, descriptor: BackendDescriptor, native: BackendDescriptor
 ) -> Configuration:
-    """Return a configuration with the notes that cuDNN has of its engine."""
+    """Return a configuration with cuDNN's notes on its engine."""
     notes = (frozenset(native.get(name)) for name in ("numerical_note", "behavior_note"))
     return Configuration(engine, descriptor, *notes)
 
 
 def engine_descriptor(graph: Graph, index: int) -> BackendDescriptor:
-    """Return an engine of a graph by its number, which the graph keeps.
+    """Return the descriptor of a graph's engine by its number; the graph owns it.
 
-    CudnnError if it has none of that number.
+    CudnnError if the graph has no such engine.
     """
     return graph.shared("ENGINE", operation_graph=graph.descriptor, global_index=index)
 
 
 def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
-    """Return the configuration of an engine that somebody chose.
+    """Return the configuration of an engine for a graph.
 
     Raises
     ------
     CudnnError
-        There is no such engine for this graph, or it has not got these knobs.
+        The graph has no such engine, or the engine has no such knobs.
     """
-    made = engine_descriptor(graph, engine.index)
+    native = engine_descriptor(graph, engine.index)
     choices = [
         graph.shared("KNOB_CHOICE", knob_type=knob, knob_value=value)
         for knob, value in engine.choices
     ]
-    descriptor = stack.enter_context(BackendDescriptor(graph.handle, "ENGINECFG", engine=made))
+    descriptor = stack.enter_context(BackendDescriptor(graph.handle, "ENGINECFG", engine=native))
     if choices:
         descriptor.set("knob_choices", choices)
     descriptor.finalize()
-    return _noted(engine, descriptor, made)
+    return _with_notes(engine, descriptor, native)
 
 
 class Knob(NamedTuple):
-    """A knob of an engine: every `step` from `least` to `most`."""
+    """A knob of an engine; its values are every `step` from `least` to `most`."""
 
     kind: BackendKnobType
     least: int
@@ -230,26 +246,27 @@ class Knob(NamedTuple):
     step: int
 
     def near(self, value: int | None) -> list[int]:
-        """Return the other values to try from one; None where the engine chooses by itself."""
-        every = range(self.least, self.most + 1, max(self.step, 1))
-        if len(every) <= _FEW:
-            return [other for other in every if other != value]
-        here = self.least if value is None else value
-        steps = (here - self.step, here + self.step, here // 2, here * 2, self.least, self.most)
-        return [other for other in dict.fromkeys(steps) if other in every and other != value]
+        """Return the values to try next after a value; None stands for the engine's own choice."""
+        values = range(self.least, self.most + 1, max(self.step, 1))
+        if len(values) <= _FEW:
+            return [other for other in values if other != value]
+        start = self.least if value is None else value
+        nearby = (start - self.step, start + self.step, start // 2, start * 2)
+        candidates = dict.fromkeys((*nearby, self.least, self.most))
+        return [other for other in candidates if other in values and other != value]
 
 
 def knobs_of(graph: Graph, index: int) -> tuple[Knob, ...]:
     """Return the knobs that an engine has for a graph."""
     with ExitStack() as stack:
-        told = engine_descriptor(graph, index).get_descriptors("knob_info", stack)
+        descriptors = engine_descriptor(graph, index).get_descriptors("knob_info", stack)
         names = ("type", "minimum_value", "maximum_value", "stride")
-        return tuple(Knob(*(each.get(name) for name in names)) for each in told)
+        return tuple(Knob(*(descriptor.get(name) for name in names)) for descriptor in descriptors)
 
 
 def neighbours(engine: Engine, knobs: tuple[Knob, ...]) -> Iterator[Engine]:
     """Yield the engines that differ in one knob."""
-    chosen = dict(engine.choices)
+    choices = dict(engine.choices)
     for knob in knobs:
-        for value in knob.near(chosen.get(knob.kind)):
-            yield Engine(engine.index, chosen | {knob.kind: value})
+        for value in knob.near(choices.get(knob.kind)):
+            yield Engine(engine.index, choices | {knob.kind: value})

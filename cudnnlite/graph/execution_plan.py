@@ -1,4 +1,7 @@
-"""`ExecutionPlan`: a finished plan of the backend, called with a variant pack of addresses."""
+"""`ExecutionPlan`: a plan of cuDNN's backend as a prepared call.
+
+Each set of addresses has a variant pack.
+"""
 
 from __future__ import annotations
 
@@ -16,44 +19,48 @@ from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.engines import Configuration
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 
-MOST_PACKS = 16  # allocators give the same addresses back: a few sets of them come again and again
+# Allocators return the same addresses again and again, so a few packs serve most calls.
+MOST_PACKS = 16
 
 
 class _Pack(NamedTuple):
-    """A variant pack: its address, the arguments of a call, and the calls that set addresses."""
+    """A variant pack with the calls that use it."""
 
+    # Its own address.
     address: int | None
+    # The arguments of a call of the plan with it.
     arguments: tuple[Any, ...]
+    # The calls that write other operands' addresses into it.
     steps: list[PreparedCall]
 
 
 class ExecutionPlan(PreparedCall):
-    """What an engine's configuration became, called as ``status = plan.function(*plan.arguments)``.
+    """A plan of an engine for a graph, called as ``status = plan.function(*plan.arguments)``.
 
     Parameters
     ----------
     graph : Graph
-        What is computed.
+        The graph.
     configuration : Configuration
-        By which engine.
+        The engine with its knobs.
     stack : ExitStack
-        Owns what is made.
+        The owner of all descriptors.
 
     Attributes
     ----------
     workspace : int
-        Bytes that a call needs.
+        Bytes of workspace that a call needs.
 
     Raises
     ------
     NotSupportedError
-        The engine does not run this graph on this device after all.
+        The engine does not run this graph on this device.
 
     Notes
     -----
-    C functions: `cudnnBackendExecute`; for addresses that were not seen lately,
-    `cudnnBackendInitialize` or `cudnnBackendCreateDescriptor`, `cudnnBackendSetAttribute`,
-    `cudnnBackendFinalize` of a variant pack.
+    C function: `cudnnBackendExecute`.  Addresses that have no variant pack need one:
+    `cudnnBackendCreateDescriptor` for a new one or `cudnnBackendInitialize` for an old one, then
+    `cudnnBackendSetAttribute` and `cudnnBackendFinalize`.
     """
 
     def __init__(self, graph: Graph, configuration: Configuration, stack: ExitStack) -> None:
@@ -65,14 +72,16 @@ class ExecutionPlan(PreparedCall):
         self.workspace: int = plan.get("workspace_size")
         super().__init__(handle.api.bound("cudnnBackendExecute"), handle.ptr, plan.ptr, None)
         self._api, self._common = handle.api, self.arguments[:2]
-        self._stack = stack.enter_context(ExitStack())  # of the packs, for as long as they come
-        # by addresses in the graph's order and the workspace, the latest ones; the oldest is made
-        # anew when there are many
-        self._known: dict[tuple[int, ...], _Pack] = {}
-        self._stack.callback(self._known.clear)
+        self._stack = stack.enter_context(ExitStack())  # owns the packs
+        # By the addresses in the graph's order, and that of the workspace.  Once there are
+        # MOST_PACKS, new addresses are written into the oldest one.
+        self._packs: dict[tuple[int, ...], _Pack] = {}
+        self._stack.callback(self._packs.clear)
+        # A pack whose addresses could not be written.
         self._spare: _Pack | None = None
         self._names = tuple(uids)
-        self._pointers = (ctypes.c_void_p * (len(uids) + 1))()  # where C reads them
+        # C reads the addresses here when they are written into a pack.
+        self._pointers = (ctypes.c_void_p * (len(uids) + 1))()
         self._write = Struct(f"{len(uids) + 1}P").pack_into
         self._ordered = itemgetter(*uids)
         self._ids = (ctypes.c_int64 * len(uids))(*uids.values())
@@ -83,44 +92,53 @@ class ExecutionPlan(PreparedCall):
         Raises
         ------
         ArgumentError
-            One is not aligned as the plan was made for.
+            An address is not aligned as the plan needs it.
         """
         key = (*self._ordered(addresses), workSpace)
-        known = self._known
-        pack = known.get(key)
+        pack = self._packs.get(key)
         if pack is None:
             bits = 0
             for address in key:
                 bits |= address
             if bits % ALIGNMENT:
                 self._refuse(addresses | {"workspace": workSpace})
-            oldest = None if len(known) < MOST_PACKS else next(iter(known))
-            self._spare = pack = self._spare or (
-                self._new() if oldest is None else known.pop(oldest)
-            )
-            self._write(self._pointers, 0, *key)
-            for step in pack.steps:  # a new one is initialised for nothing, once
-                if status := step.function(*step.arguments):
-                    assert step.check is not None
-                    step.check(status)
-            self._spare, known[key] = None, pack  # not before it is good
+            pack = self._write_pack(key)
         self.arguments = pack.arguments
 
-    def _new(self) -> _Pack:
-        """Return a pack that was never used."""
+    def _write_pack(self, key: tuple[int, ...]) -> _Pack:
+        """Write addresses into a new pack or an old one, and return it."""
+        packs = self._packs
+        pack = self._spare
+        if pack is None:
+            is_full = len(packs) >= MOST_PACKS
+            pack = packs.pop(next(iter(packs))) if is_full else self._new_pack()
+        self._spare = pack
+        self._write(self._pointers, 0, *key)
+        # A new pack does not need the first step, which initialises it again.
+        for step in pack.steps:
+            if status := step.function(*step.arguments):
+                assert step.check is not None
+                step.check(status)
+        # Only now all its addresses are written.
+        self._spare, packs[key] = None, pack
+        return pack
+
+    def _new_pack(self) -> _Pack:
+        """Return a pack that has no addresses yet."""
         pack = self._stack.enter_context(BackendDescriptor(self._api, "VARIANT_PACK")).ptr
-        behind = ctypes.c_void_p(
-            ctypes.addressof(self._pointers) + ctypes.sizeof(self._ids)
-        )  # pointers are as wide
-        values = [
+        values: list[tuple[str, Any]] = [
             ("unique_ids", self._ids),
             ("data_pointers", self._pointers),
-            ("workspace", behind),
         ]
+        if self.workspace:
+            # Its address follows those of the operands.  Ids and pointers have the same width.
+            workspace_pointer = ctypes.addressof(self._pointers) + ctypes.sizeof(self._ids)
+            values.append(("workspace", ctypes.c_void_p(workspace_pointer)))
         steps = [self._api.prepare("cudnnBackendInitialize", pack)]
-        for name, array in values if self.workspace else values[:2]:
-            number, type_name, many = attribute("VARIANT_PACK", name)
-            kind, count = BackendAttributeType[type_name], len(self._ids) if many else 1
+        for name, array in values:
+            number, type_name, has_several = attribute("VARIANT_PACK", name)
+            kind = BackendAttributeType[type_name]
+            count = len(self._ids) if has_several else 1
             steps.append(
                 self._api.prepare("cudnnBackendSetAttribute", pack, number, kind, count, array)
             )
@@ -130,20 +148,22 @@ class ExecutionPlan(PreparedCall):
         return _Pack(pack.value, self.marshalled((*self._common, pack)), steps)
 
     def pack_values(self, address: int) -> dict[str, Any] | None:
-        """Return the values of the variant pack at an address; None if it is not this plan's."""
-        for (*pointers, workspace), pack in self._known.items():
+        """Return the values of the variant pack at an address; None if the plan has no such pack."""
+        for (*pointers, workspace), pack in self._packs.items():
             if pack.address == address:
                 values: dict[str, Any] = {"unique_ids": [*self._ids], "data_pointers": pointers}
-                return values | ({"workspace": workspace} if workspace else {})
+                if workspace:
+                    values["workspace"] = workspace
+                return values
         return None
 
     def _refuse(self, addresses: dict[str, int]) -> NoReturn:
+        """Raise ArgumentError for the first operand that is not aligned."""
         name, address = next(
             (name, address) for name, address in addresses.items() if address % ALIGNMENT
         )
         argument = "out" if name == self._names[-1] else name
         raise ArgumentError(
-            f"{argument} begins at {address:#x}; "
-            f"the plan was made for operands that are aligned to {ALIGNMENT} bytes "
-            "(interface='descriptor' makes one that takes any)"
+            f"{argument} begins at {address:#x}; the plan was made for operands that are aligned "
+            f"to {ALIGNMENT} bytes (interface='descriptor' makes one that takes any)"
         )
