@@ -86,7 +86,7 @@ def real_number(value: Any, argument: str) -> float:
         return value
     refuse_masked(value, argument)
     try:
-        # float() parses bytes, too.  They have neither method.
+        # float() would parse bytes, which have neither method.
         is_number = hasattr(value, "__float__") or hasattr(value, "__index__")
         if is_number and not _becomes_another_number(value):
             return float(value)

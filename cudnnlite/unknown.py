@@ -34,7 +34,7 @@ def why_unknown(function: Callable[..., Any], options: Mapping[str, Any]) -> str
 
 
 def _hint(function: Callable[..., Any], name: str, value: Any) -> str:
-    """Return which argument takes the value of an unknown keyword; empty if none is known to."""
+    """Return which argument takes an unknown keyword's value as a field; empty if none does."""
     parameters = inspect.signature(function).parameters
     if name == "batch_first" and "layout" in parameters:  # PyTorch's keyword
         return "; layout='batch_major' says that"

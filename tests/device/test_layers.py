@@ -187,7 +187,7 @@ def test_batch_normalisation_of_an_empty_batch(handle: dnn.Handle) -> None:
     x = handle.empty((0, 3, 4, 5))
     scale, bias, mean, var = (handle.zeros((1, 3, 1, 1), "float32") for _ in range(4))
     assert dnn.batch_normalization_inference(handle, x, scale, bias, mean, var).shape == x.shape
-    needs = r"x is TensorSpec\(\(0, 3, 4, 5\).*needs one image at least"
+    needs = r"x is TensorSpec\(\(0, 3, 4, 5\).*needs at least one image"
     with pytest.raises(dnn.ArgumentError, match=needs):
         dnn.batch_normalization_training(handle, x, scale, bias, running_mean=mean, running_var=var)
     with pytest.raises(dnn.ArgumentError, match=needs):
@@ -360,7 +360,7 @@ def test_divisive_normalisation_around_means(handle: dnn.Handle, n: int, dtype: 
     if n == 4:
         refuses(
             dnn.ArgumentError,
-            "n is even",
+            "an even n",
             lambda: dnn.divisive_normalization_backward(
                 handle, arrays[0], arrays[2], norm, means=arrays[1]
             ),
