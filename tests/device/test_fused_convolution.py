@@ -351,9 +351,7 @@ def test_a_bias_without_workspace(handle: dnn.Handle, dtype: str) -> None:
 def test_a_bias_and_beta_by_an_engine_is_refused_with_a_way_out(handle: dnn.Handle) -> None:
     fused = Fused(handle, "float32", "NCHW")
     x, w, bias = fused.operands
-    with pytest.raises(
-        dnn.NotSupportedError, match=r"beta=0.5\); interface='descriptor' does"
-    ):
+    with pytest.raises(dnn.NotSupportedError, match=r"beta=0.5\); interface='descriptor' does"):
         dnn.convolution_forward(
             handle, x, w, fused.conv, bias=bias, beta=0.5, out=fused.out(), interface="graph"
         )
