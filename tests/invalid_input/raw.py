@@ -13,7 +13,7 @@ from .case import Case
 CASES: dict[str, Case] = {
     "an array as an address": (
         lambda h: h.api.cudnnSetTensor(h, dnn.TensorDescriptor((2, 3)), h.empty((2, 3)), None),
-        r"cudnnSetTensor, argument 3 \(y\): a DeviceArray is no address; pass .ptr of a device array",
+        r"cudnnSetTensor, argument 3 \(y\): <DeviceArray .*> of type DeviceArray is no address; pass .ptr of a device array",
     ),
     "a number as a host scalar": (
         lambda h: h.api.cudnnSetTensor(h, dnn.TensorDescriptor((2, 3)), 0, 1.0),
@@ -121,12 +121,40 @@ CASES: dict[str, Case] = {
     ),
     "an array as a descriptor": (
         lambda h: h.api.cudnnSetTensor(h, h.empty((2, 3)), 0, None),
-        r"argument 2 \(yDesc\): a DeviceArray is no cudnnTensorDescriptor_t; .* dnn.TensorDescriptor\(x.spec\)",
+        r"argument 2 \(yDesc\): <DeviceArray .*> of type DeviceArray is no cudnnTensorDescriptor_t; .* dnn.TensorDescriptor\(x.spec\)",
     ),
     "an array as a result": (
         lambda h: h.api.cudnnGetTensorSizeInBytes(
             dnn.TensorDescriptor((2, 3)), np.zeros(1, np.uint64)
         ),
-        r"a ndarray is no pointer to a c_ulong; pass one of ctypes, by ctypes.byref",
+        r"array\(\[0\].*\) of type ndarray is no pointer to a c_ulong; pass one of ctypes, by ctypes.byref",
     ),
+    "an array of several values as a result": (
+        lambda h: h.api.cudnnCreateTensorDescriptor(np.ones(3)),
+        r"cudnnCreateTensorDescriptor, argument 1 \(tensorDesc\): array\(\[1., 1., 1.\]\) of type ndarray "
+        r"is no pointer to a cudnnTensorDescriptor_t; pass one of ctypes",
+    ),
+    "an array of several values as an address": (
+        lambda h: h.api.cudnnSetTensor(h, dnn.TensorDescriptor((2, 3)), np.ones(3), None),
+        r"argument 3 \(y\): array\(\[1., 1., 1.\]\) of type ndarray is no address; pass .ptr of a device array",
+    ),
+    "an array of several values as a scalar's address": (
+        lambda h: h.api.cudnnScaleTensor(
+            h, dnn.TensorDescriptor((2, 3)), h.empty((2, 3)).ptr, np.ones(3)
+        ),
+        r"argument 4 \(alpha\): array\(\[1., 1., 1.\]\) of type ndarray is no address; .* by ctypes.byref",
+    ),
+    "an array of several values as a descriptor": (
+        lambda h: h.api.cudnnSetTensor(h, np.ones(3), 0, None),
+        r"argument 2 \(yDesc\): a cudnnTensorDescriptor_t is needed, not array\(\[1., 1., 1.\]\) of type ndarray;",
+    ),
+    "an array of several values as an integer": (
+        lambda h: h.api.cudnnSetConvolutionGroupCount(dnn.ConvolutionDescriptor(), np.ones(3, int)),
+        r"argument 2 \(groupCount\): array\(\[1, 1, 1\]\) is not an integer",
+    ),
+    "an array of several values as a size beside no pointer": (
+        lambda h: h.api.cudnnGetTensorNdDescriptor(
+            dnn.TensorDescriptor((2, 3)), np.ones(3), 0, 0, None, None
+        ),
+        r"argument 2 \(nbDimsRequested\): array\(\[1., 1., 1.\]\) is not an integer",
 }
