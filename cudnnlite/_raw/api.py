@@ -47,13 +47,13 @@ class CudnnApi(NonCopyable, _Base):
         self._memory = memory
         self._last_error: Any = None
 
-    if not TYPE_CHECKING:  # which knows all of them
+    if not TYPE_CHECKING:  # Type checkers read the stubs.
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(name)
             bound = self._bind(self._record(name))
-            self.__dict__[name] = bound  # later uses do not come here
+            self.__dict__[name] = bound  # Later uses find it there.
             return bound
 
     def __dir__(self) -> list[str]:
@@ -67,25 +67,30 @@ class CudnnApi(NonCopyable, _Base):
         return name in FUNCTIONS and hasattr(self.library.cdll, name)
 
     def last_error(self) -> str:
-        """Read and clear this thread's last-error string (`cudnnGetLastErrorString`); empty where there is none."""
+        """Read and clear this thread's last-error string (`cudnnGetLastErrorString`).
+
+        It is empty if there is none.
+        """
         if self._last_error is None:
             self._last_error = self._pointer(self._record("cudnnGetLastErrorString"))
             self._last_error.argtypes = self._record("cudnnGetLastErrorString").argtypes
-        with fork_lock:  # which may be its first call, as in `CFunction`
+        with fork_lock:  # It may be the first call of the function, as in `CFunction`.
             return read_last_error(self._last_error)
 
     def prepare(self, name: str, *arguments: Any) -> PreparedCall:
-        """Marshal all arguments of the C function `name` once, for many calls; the status is checked at each."""
+        """Marshal all arguments of the C function `name` once, for many calls.
+
+        Each call checks the status.
+        """
         return PreparedCall(self.bound(name), *arguments)
 
     def bound(self, name: str) -> CFunction:
-        """Return the C function `name`, to be called in whichever way."""
+        """Return the C function `name` as a `CFunction`."""
         function = getattr(self, name)
-        if not isinstance(
-            function, CFunction
-        ):  # somebody put a function of their own into this table
-            function = CFunction(function, self._record(name))
-        return function
+        if isinstance(function, CFunction):
+            return function
+        # A user put a function of their own into this table.
+        return CFunction(function, self._record(name))
 
     def _record(self, name: str) -> Function:
         try:
@@ -96,15 +101,13 @@ class CudnnApi(NonCopyable, _Base):
             ) from None
 
     def _bind(self, record: Function) -> CFunction:
-        check = (
-            make_check(record.name, self.last_error, self._memory)
-            if record.returns_status
-            else None
-        )
+        check = None
+        if record.returns_status:
+            check = make_check(record.name, self.last_error, self._memory)
         return CFunction(self._pointer(record), record, check)
 
     def _pointer(self, record: Function) -> Any:
-        """Return what takes converted arguments, calls C, and returns what C does."""
+        """Return the function pointer; it takes converted arguments."""
         try:
             function = self.library.cdll[record.name]
         except AttributeError:
@@ -121,7 +124,10 @@ _process_api: CudnnApi | None = None
 
 
 def library_api() -> CudnnApi:
-    """Return the process-wide table, which descriptors use: they need no device and belong to no handle."""
+    """Return the process-wide table.
+
+    Descriptors use it, because they need no device and belong to no handle.
+    """
     global _process_api  # noqa: PLW0603  (one libcudnn a process, so one table for it)
     if _process_api is None:
         _process_api = CudnnApi(load_library())

@@ -348,9 +348,10 @@ def _check_integer(record: Function, position: int, value: Any) -> None:
     is_integer_type = issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "fdzP"
     if is_integer_type and kind(number).value != number:
         raise TypeError(f"{shown(value)} does not fit into a {kind.__name__}")
-    smallest, largest = _COUNT_LIMITS.get(name, (-inf, inf))
-    if not smallest <= number <= largest:
-        raise TypeError(f"{value}; allowed: from {smallest} to {largest}")
+    if name in _COUNT_LIMITS:
+        smallest, largest = _COUNT_LIMITS[name]
+        if not smallest <= number <= largest:
+            raise TypeError(f"{value}; allowed: from {smallest} to {largest}")
 
 
 def _check_enum(record: Function, position: int, value: CEnum) -> None:

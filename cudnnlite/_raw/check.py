@@ -21,52 +21,58 @@ _CATEGORIES: dict[int, type[errors.CudnnError]] = {
 _ALLOCATION = frozenset(
     {Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED, Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED}
 )
-# How cuDNN disguises a failed allocation: a handle that found no memory is "not initialized", or
-# (9.19, on an H200 with 26 MiB free) an "internal error" about a stream; a launch without room for
-# its local memory is "execution failed".
+# Categories behind which a failed allocation may be hidden.  Creating a handle without memory is
+# "not initialized", or (9.19, on an H200 with 26 MiB free) an "internal error" about a stream.  A
+# launch without room for its local memory is "execution failed".
 _MAY_HIDE_ALLOCATION = (1, 4, 5)
 _NO_ALLOCATION = frozenset({Status.SUBLIBRARY_VERSION_MISMATCH, Status.SUBLIBRARY_LOADING_FAILED})
 _LITTLE_MEMORY = 64 << 20
 
 
 def status_error(
-    function: str, status: int, detail: str, memory: Callable[[], tuple[int, int]] | None
+    function: str,
+    status: int,
+    detail: str,
+    memory: Callable[[], tuple[int, int]] | None,
 ) -> errors.CudnnError:
-    """Make the exception for a status that is not SUCCESS, of a C function, with cuDNN's last-error string.
+    """Make the exception for a status of a C function that is not SUCCESS.
 
-    `memory` returns (free, total) device memory in bytes; it is asked only where an allocation may
-    have failed.
+    `detail` is cuDNN's last-error string.  `memory` returns (free, total) device memory in bytes;
+    it is called only if an allocation may have failed.
     """
-    known = Status(status)
-    category = status // 1000
-    kind: type[errors.CudnnError] = _CATEGORIES.get(category, errors.CudnnError)
-    notes: tuple[str, ...] = ()
-    suspicious = known in _ALLOCATION or (
-        category in _MAY_HIDE_ALLOCATION and known not in _NO_ALLOCATION
-    )
-    if known in _ALLOCATION:
+    code = Status(status)
+    kind: type[errors.CudnnError] = _CATEGORIES.get(status // 1000, errors.CudnnError)
+    if code in _ALLOCATION:
         kind = errors.AllocationError
-    if suspicious and memory is not None:
-        try:
-            free, total = memory()
-        except errors.DeviceLostError as lost:
-            raise lost from kind(function, known, detail)
-        except Exception as error:  # the device itself may be what failed
-            notes = (f"the free device memory could not be read: {error}",)
-        else:
-            notes = (f"device memory free: {free / 2**20:,.1f} MiB of {total / 2**20:,.1f} MiB",)
-            if free < min(_LITTLE_MEMORY, total // 4):
-                kind = errors.AllocationError
-    return kind(function, known, detail, notes=notes)
+    if memory is None or not _may_be_allocation(code):
+        return kind(function, code, detail)
+    try:
+        free, total = memory()
+    except errors.DeviceLostError as lost:
+        raise lost from kind(function, code, detail)
+    except Exception as error:  # the device itself may be what failed
+        note = f"the free device memory could not be read: {error}"
+        return kind(function, code, detail, notes=(note,))
+    if free < min(_LITTLE_MEMORY, total // 4):
+        kind = errors.AllocationError
+    note = f"device memory free: {free / 2**20:,.1f} MiB of {total / 2**20:,.1f} MiB"
+    return kind(function, code, detail, notes=(note,))
+
+
+def _may_be_allocation(code: Status) -> bool:
+    """Tell whether a failed allocation may be behind a status."""
+    if code in _ALLOCATION:
+        return True
+    return code // 1000 in _MAY_HIDE_ALLOCATION and code not in _NO_ALLOCATION
 
 
 def make_check(
     function: str, last_error: Callable[[], str], memory: Callable[[], tuple[int, int]] | None
 ) -> Callable[[int], None]:
-    """Return what turns a status of `function` that is not success into its exception.
+    """Return a function that raises the exception for a status of `function`.
 
-    The last-error string is per thread, cleared by reading and *not* cleared by a later success: it
-    is read once, and only after a failure.
+    The last-error string is per thread, cleared by reading and *not* cleared by a later success.
+    So it is read once, and only after a failure.
     """
 
     def check(status: int) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-# Packages that are imported by another name than pip knows them by.
+# By the name of an import, the names of pip's packages that bring it.
 _DISTRIBUTIONS = {"cuda": ("cuda-core", "cuda-pathfinder"), "ml_dtypes": ("ml-dtypes", "ml_dtypes")}
 
 
 def required_packages() -> dict[str, str]:
-    """Return what pip installs with cudnnlite: by name, what it is asked for.
+    """Return the requirements that pip installs with cudnnlite, by the name of the package.
 
-    {'rich': 'rich>=13', ...}; empty where cudnnlite itself was not installed by pip.
+    For example {'rich': 'rich>=13', ...}; empty if pip did not install cudnnlite itself.
     """
     from importlib import metadata
 
@@ -37,16 +37,19 @@ def missing_packages() -> dict[str, str]:
 
 
 def how_to_install(requirements: dict[str, str]) -> str:
-    """Return the command that installs packages, also over what is left of them."""
-    quoted = " ".join(f"'{requirement}'" for requirement in requirements.values())
-    again = "" if requirements.keys() <= missing_packages().keys() else "--force-reinstall "
-    return f"pip install {again}{quoted}"
+    """Return the command that installs packages; it replaces packages that are damaged."""
+    packages = " ".join(f"'{requirement}'" for requirement in requirements.values())
+    if requirements.keys() <= missing_packages().keys():
+        return f"pip install {packages}"
+    return f"pip install --force-reinstall {packages}"
 
 
 def packages_behind(error: ImportError) -> dict[str, str]:
-    """Return the packages to install after an import failed; none where it is of none of ours."""
+    """Return the packages to install after a failed import; none if cudnnlite does not need it."""
     module = (error.name or "").partition(".")[0]
     names = _DISTRIBUTIONS.get(module, (module,))
     required = required_packages()
     imported = {name: required[name] for name in names if name in required}
-    return imported and (missing_packages() or imported)
+    if not imported:
+        return {}
+    return missing_packages() or imported

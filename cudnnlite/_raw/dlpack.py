@@ -1,4 +1,6 @@
-"""bfloat16 through DLPack: NumPy and cuda.core do not know it, so a capsule's dtype is exchanged with float16's.
+"""bfloat16 through DLPack.
+
+NumPy and cuda.core do not know bfloat16.  So a capsule's dtype is exchanged with float16's.
 
 The structures are those of the DLPack 1.x specification
 (https://dmlc.github.io/dlpack/latest/c_api.html).
@@ -38,19 +40,24 @@ class _Versioned(ctypes.Structure):
 
 
 _is_valid = ctypes.pythonapi.PyCapsule_IsValid
-_is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
+_is_valid.restype = ctypes.c_int
+_is_valid.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+_get_pointer.restype = ctypes.c_void_p
+_get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def relabel(capsule: Any, old: int, new: int) -> bool:
-    """Change the dtype code of a fresh 16-bit DLPack capsule in place, from `old` to `new`: `FLOAT` or `BFLOAT`.
+    """Change the dtype code of a fresh 16-bit DLPack capsule in place.
 
-    Returns whether it held 16-bit values of the code `old`; otherwise it is left alone.
+    `old` and `new` are `FLOAT` or `BFLOAT`.  Returns whether the capsule held 16-bit values of the
+    code `old`; any other capsule is left alone.
     """
-    versioned = bool(_is_valid(capsule, b"dltensor_versioned"))
-    address = _get_pointer(capsule, b"dltensor_versioned" if versioned else b"dltensor")
-    tensor = _Versioned.from_address(address).tensor if versioned else _Tensor.from_address(address)
+    if _is_valid(capsule, b"dltensor_versioned"):
+        address = _get_pointer(capsule, b"dltensor_versioned")
+        tensor = _Versioned.from_address(address).tensor
+    else:
+        tensor = _Tensor.from_address(_get_pointer(capsule, b"dltensor"))
     if (tensor.dtype.code, tensor.dtype.bits) != (old, 16):
         return False
     tensor.dtype.code = new

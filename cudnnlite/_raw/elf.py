@@ -1,4 +1,7 @@
-"""What the file of a shared library says of itself, without loading it: whether it is whole, which cuDNN it belongs to."""
+"""What the file of a shared library says of itself, without loading it.
+
+That is whether the file is whole, and which cuDNN it belongs to.
+"""
 
 from __future__ import annotations
 
@@ -6,54 +9,78 @@ import mmap
 import os
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 _PT_LOAD, _SHT_DYNSYM = 1, 11
-# where the segments and the sections are described; the size of an entry, and how many, of both
-_HEADER, _SEGMENT = (
-    struct.Struct("<32xQQ6xHHHH2x"),
-    struct.Struct("<I4xQ16xQ"),
-)  # of a segment: type, offset, size
-_SECTION = struct.Struct(
-    "<IIQQQQIIQQ"
-)  # name, type, flags, address, offset, size, link, info, alignment, entry size
-_SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
+# The tables of segments and of sections: where they begin, the size of an entry, and how many.
+_HEADER = struct.Struct("<32xQQ6xHHHH2x")
+# A segment: type, offset, size.
+_SEGMENT = struct.Struct("<I4xQ16xQ")
+# A section: name, type, flags, address, offset, size, link, info, alignment, entry size.
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+# A symbol: name, info, other, section, value, size.
+_SYMBOL = struct.Struct("<IBBHQQ")
 _DAMAGED = (struct.error, ValueError, IndexError, OverflowError)  # ValueError: an empty file
 _VERSION_SYMBOL = re.compile(rb"(?<=\0)cudnn_[a-z_]+_version(?=\0)")
+
+
+class _Section(NamedTuple):
+    """An entry of the table of sections."""
+
+    name: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
 
 
 def why_unloadable(path: Path) -> str:
     """Return what is wrong with a file as far as its headers tell; empty if nothing is.
 
-    One that is shorter than they say ends the process (SIGBUS) when it is loaded.
+    A file that is shorter than its headers say ends the process (SIGBUS) when it is loaded.
     """
     try:
-        with open(
-            path, "rb"
-        ) as file:  # not mapped: some have 500 MB, more than `ulimit -v` may leave
-            start, _, size, count, *_ = _header_of(file)
-            length = os.fstat(file.fileno()).st_size
-            file.seek(start)
-            table = file.read(min(size * count, length))
-            segments = [
-                _SEGMENT.unpack_from(table, size * number)
-                for number in range(len(table) // size if size else 0)
-            ]
-            ends = (offset + extent for kind, offset, extent in segments if kind == _PT_LOAD)
-            missing = max((start + size * count if count else 0, *ends)) - length
-            return f"lacks {missing} bytes at its end" if missing > 0 else ""
+        # The file is read and not mapped: some have 500 MB, which `ulimit -v` may not leave.
+        with open(path, "rb") as file:
+            missing = _needed_bytes(file) - os.fstat(file.fileno()).st_size
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     except _DAMAGED:
         return "is no library, or hardly the beginning of one"
+    if missing > 0:
+        return f"lacks {missing} bytes at its end"
+    return ""
+
+
+def _needed_bytes(file: BinaryIO) -> int:
+    """Return how long a file has to be for its segments and for its table of them."""
+    start, _, size, count, *_ = _header_of(file)
+    if not count:
+        return 0
+    if not size:
+        return start
+    file.seek(start)
+    table = file.read(min(size * count, os.fstat(file.fileno()).st_size))
+    ends = [start + size * count]
+    for number in range(len(table) // size):
+        kind, offset, extent = _SEGMENT.unpack_from(table, size * number)
+        if kind == _PT_LOAD:
+            ends.append(offset + extent)
+    return max(ends)
 
 
 def read_version(path: str | os.PathLike[str]) -> str:
-    """Return the version of cuDNN that a file exports as a constant, 0x091c00 as '9.28.0'; '' if it has none.
+    """Return the version of cuDNN that a file exports as a constant; '' if it has none.
 
-    Raises ValueError if it is no shared library for a 64-bit little-endian machine, or damaged,
-    OSError if it cannot be read.
+    0x091c00 becomes '9.28.0'.  Raises ValueError if it is no shared library for a 64-bit
+    little-endian machine, or damaged; OSError if it cannot be read.
     """
     try:
         with (
@@ -74,18 +101,30 @@ def _header_of(file: BinaryIO) -> tuple[int, ...]:
 
 def _version_in(content: mmap.mmap, header: tuple[int, ...]) -> str:
     _, offset, *_, size, count = header
-    sections = [_SECTION.unpack_from(content, offset + size * number) for number in range(count)]
-    for _, kind, _, _, start, length, link, *_ in sections:
-        if kind == _SHT_DYNSYM:
-            names = content[sections[link][4] : sections[link][4] + sections[link][5]]
-            offsets = {found.start() for found in _VERSION_SYMBOL.finditer(names)}
-            symbols = content[start : start + length] if offsets else b""
-            for name, _, _, section, address, _ in _SYMBOL.iter_unpack(symbols):
-                if (
-                    name in offsets and 0 < section < count
-                ):  # section 0: another library's, which this one needs
-                    (packed,) = struct.unpack_from(
-                        "<I", content, address - sections[section][3] + sections[section][4]
-                    )
-                    return f"{packed >> 16}.{packed >> 8 & 0xFF}.{packed & 0xFF}"
+    sections = [
+        _Section(*_SECTION.unpack_from(content, offset + size * number)) for number in range(count)
+    ]
+    for symbols in sections:
+        if symbols.kind != _SHT_DYNSYM:
+            continue
+        for section, address in _version_symbols(content, symbols, sections):
+            position = address - section.address + section.offset
+            (packed,) = struct.unpack_from("<I", content, position)
+            return f"{packed >> 16}.{packed >> 8 & 0xFF}.{packed & 0xFF}"
     return ""
+
+
+def _version_symbols(
+    content: mmap.mmap, symbols: _Section, sections: list[_Section]
+) -> Iterator[tuple[_Section, int]]:
+    """Yield the section and the address of each version constant that a file defines itself."""
+    strings = sections[symbols.link]
+    names = content[strings.offset : strings.offset + strings.size]
+    name_offsets = {match.start() for match in _VERSION_SYMBOL.finditer(names)}
+    if not name_offsets:
+        return
+    table = content[symbols.offset : symbols.offset + symbols.size]
+    for name, _, _, section, address, _ in _SYMBOL.iter_unpack(table):
+        # Section 0 stands for a symbol of another library, which this file needs.
+        if name in name_offsets and 0 < section < len(sections):
+            yield sections[section], address

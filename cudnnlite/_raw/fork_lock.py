@@ -4,23 +4,26 @@ A forked child has one thread.  A lock that another thread held, in Python's imp
 libcudnn, stays held there.
 """
 
-import logging  # noqa: F401  (registers first: the latest is called first, and whoever holds our lock may want to log)
+# `logging` has to register its own lock first: the hooks run in the reverse order, and a thread that
+# holds our lock may log.
+import logging  # noqa: F401
 import os
 import threading
 from typing import Any
 
-fork_lock: Any = threading.RLock()  # a fork waits for it
+fork_lock: Any = threading.RLock()
 
 
 def _release() -> None:
-    if fork_lock._is_owned():  # what a signal handler raises ends the wait, and not the fork
+    # A signal handler's exception ends the wait for the lock, but not the fork.
+    if fork_lock._is_owned():
         fork_lock.release()
 
 
 def _renew() -> None:
     if fork_lock._is_owned():
         fork_lock.release()
-    else:  # another thread has it, which is not here
+    else:  # A thread that is not in the child holds it.
         fork_lock._at_fork_reinit()
 
 

@@ -1,9 +1,9 @@
-"""`Leak`: what gives back the native objects of an owner that goes without `close()`.
+"""`Leak`: frees the native objects of an owner that is collected without `close()`.
 
-Python drops an exception that is raised in a finalizer, also one of a signal handler that runs just
-then.  So nothing of Python runs here when an owner goes: C notes it, and asks the interpreter for a
-pending call.  That is made between two instructions of the main thread, as signal handlers are, and
-what is raised in it comes out there.
+Python drops an exception that is raised in a finalizer, even one of a signal handler that happens
+to run there.  So no Python code runs here when an owner is collected.  C code notes the leak, and
+asks the interpreter for a pending call.  The interpreter makes a pending call between two
+instructions of the main thread, as it runs signal handlers, and an exception in it is raised there.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any
 
 from cudnnlite.errors import CudnnliteError
 
-# Leaks whose owners are gone, oldest first.
-_gone: deque[Leak] = deque()
-# A weak reference has to be alive when its object goes, or nothing is called.
+# Leaks whose owners were collected, oldest first.
+_leaked: deque[Leak] = deque()
+# Python calls the callback of a weak reference only if the reference is alive.
 _watched: dict[int, Leak] = {}
 
 
 class Leak(weakref.ref[Any]):
-    """Calls `release` if an owner goes before `detach` was called, with a `ResourceWarning`.
+    """Calls `release` if an owner is collected before `detach` was called, with a `ResourceWarning`.
 
     Parameters
     ----------
     owner : object
-        What owns something; it is not kept alive.
+        The owner of a native object; it is not kept alive.
     release : callable
-        Gives that back; it must not refer to the owner.
+        Frees the native object; it must not refer to the owner.
     complaint : str
         The text of the warning.
     """
@@ -41,7 +41,7 @@ class Leak(weakref.ref[Any]):
     __slots__ = ("_pending_call", "complaint", "release")
 
     def __new__(cls, owner: Any, release: Callable[[], object], complaint: str) -> Leak:
-        return super().__new__(cls, owner, _gone.append)
+        return super().__new__(cls, owner, _leaked.append)
 
     def __init__(self, owner: Any, release: Callable[[], object], complaint: str) -> None:
         self.release = release
@@ -52,37 +52,37 @@ class Leak(weakref.ref[Any]):
         _watched[id(self)] = self
 
     def detach(self) -> None:
-        """Do nothing when the owner goes; harmless when called again."""
+        """Stop watching the owner; harmless when called again."""
         _watched.pop(id(self), None)
 
 
 def release_leaks() -> None:
-    """Give back what owners left that went without `close()`.
+    """Free the native objects of owners that were collected without `close()`.
 
-    The main thread does so soon after they went.  Whoever is about to make another native object
-    calls this too: the main thread may wait for something meanwhile.
+    The main thread does this soon after they were collected.  This is also called before another
+    native object is made, because the main thread may be waiting for something.
     """
-    while _gone and not sys.is_finalizing():  # at the end the driver may be gone already
+    # While the interpreter ends, the driver may have been shut down already.
+    while _leaked and not sys.is_finalizing():
         try:
-            leak = _gone.popleft()
-        except IndexError:  # another thread was faster
+            leak = _leaked.popleft()
+        except IndexError:  # Another thread was faster.
             return
         if _watched.pop(id(leak), None) is None:
             continue
         try:
             _release(leak)
-        except BaseException:  # a signal handler's: the others are given back later
+        except BaseException:  # A signal handler raised it; the other leaks are freed later.
             _ask_for_pending_call(None)
             raise
 
 
 def _release(leak: Leak) -> None:
     try:
-        # The place to name is where the pending call was made: behind here, `release_leaks` and
-        # `__bool__`.
+        # The warning names the place where the pending call was made.  Between it and this line
+        # are `__bool__` and `release_leaks`.
         warnings.warn(leak.complaint, ResourceWarning, stacklevel=4)
-    # Warnings may be errors; the code that runs now leaked nothing.
-    except ResourceWarning as error:
+    except ResourceWarning as error:  # Warnings may be errors, but not of the code that runs now.
         _Unraisable(error)
     finally:
         try:
@@ -94,12 +94,12 @@ def _release(leak: Leak) -> None:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Tell whether cuDNN or CUDA refused something, and no signal handler raised the error."""
+    """Tell whether cuDNN or CUDA raised an error, and not a signal handler."""
     return isinstance(error, CudnnliteError) or type(error).__module__.startswith("cuda.")
 
 
 class _Unraisable:
-    """Lets Python show an error as it shows those of finalizers, when it goes at once."""
+    """Shows an error as Python shows the errors of finalizers, as soon as it is made and dropped."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -109,18 +109,19 @@ class _Unraisable:
 
 
 class _ReleasesLeaks:
-    """An object whose truth C asks for when it makes the pending call."""
+    """An object that frees leaks when C code asks for its truth value."""
 
     def __bool__(self) -> bool:
-        if release_leaks is not None:  # at the end of the interpreter modules lose their names
+        # When the interpreter ends, the names of modules become None.
+        if release_leaks is not None:
             release_leaks()
-        return False  # C takes 0 for success
+        return False  # 0 is success in C.
 
 
 _RELEASES_LEAKS = _ReleasesLeaks()
-# The pending call is PyObject_IsTrue(_RELEASES_LEAKS): unlike a callback of ctypes, which prints
-# what is raised in it, that tells the interpreter of an exception.  The third argument is the weak
-# reference, which Python passes to its callback, and which C does not look at.
+# The pending call is PyObject_IsTrue(_RELEASES_LEAKS), which passes an exception on to the
+# interpreter; a callback of ctypes would print it.  The third argument is the weak reference that
+# Python passes to its callback; C ignores it.
 _ask_for_pending_call = partial(
     ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
         ("Py_AddPendingCall", ctypes.pythonapi)

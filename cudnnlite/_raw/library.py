@@ -62,7 +62,10 @@ class Library:
 
     @property
     def cudart_version(self) -> int:
-        """The CUDA runtime that cuDNN was built with (`cudnnGetCudartVersion`): 12090 is 12.9; 0 if it does not say."""
+        """The CUDA runtime that cuDNN was built with (`cudnnGetCudartVersion`).
+
+        12090 is 12.9; 0 if cuDNN does not say.
+        """
         try:
             function = self.cdll.cudnnGetCudartVersion
         except AttributeError:
@@ -87,7 +90,8 @@ def load_library() -> Library:
     global _loaded  # noqa: PLW0603  (the process has one libcudnn; this is where that is remembered)
     with fork_lock:
         if _loaded is None:
-            with refused_as(LibraryError, "libcudnn cannot be loaded"):  # too many open files, say
+            # The system refuses it if too many files are open, for instance.
+            with refused_as(LibraryError, "libcudnn cannot be loaded"):
                 _loaded = _load()
         return _loaded
 
@@ -114,39 +118,57 @@ def _load() -> Library:
 
 
 def _check_files(path: str, how: str) -> None:
-    """Look at the files first: cuDNN aborts the process where a part is missing, and a file that is cut off kills it.
+    """Raise LibraryError for missing or damaged files, before the library is loaded.
 
-    (9.28 without 'graph', 9.0 without 'cnn' or 'adv' too.)
+    cuDNN aborts the process if a part is missing (9.28 without 'graph', 9.0 without 'cnn' or 'adv'
+    too), and a truncated file kills it.
     """
     front = Path(path).resolve()
-    files = (file for file in sorted(front.parent.glob("libcudnn*.so.9")) if file.is_file())
-    wrong = [f"{file.name} {why}" for file in files if (why := why_unloadable(file))]
-    if any(why.startswith(f"{front.name} is") for why in wrong):
-        return  # of what is no library at all the loader says so
+    damaged = _damaged_files(front.parent)
+    if damaged.get(front.name, "").startswith("is"):
+        return  # The loader says that the file is no library.
+    missing = _missing_parts(front.parent)
+    if missing and not damaged and not _names_get_version(front):
+        raise LibraryNotFoundError(
+            f"{path} (found through {how}) has no cudnnGetVersion: it is no cuDNN"
+        )
+    problems = [f"{name} {problem}" for name, problem in damaged.items()]
+    problems += [f"{part} is not beside it" for part in missing]
+    if problems:
+        raise LibraryError(
+            f"libcudnn at {path} (found through {how}) is not whole: {'; '.join(problems)}. "
+            "Install it again"
+        )
+
+
+def _damaged_files(folder: Path) -> dict[str, str]:
+    """Return, by the names of cuDNN's files in a folder, why a file cannot be loaded."""
+    problems = {}
+    for file in sorted(folder.glob("libcudnn*.so.9")):
+        problem = why_unloadable(file) if file.is_file() else ""
+        if problem:
+            problems[file.name] = problem
+    return problems
+
+
+def _missing_parts(folder: Path) -> list[str]:
+    """Return the parts that are neither in a folder nor mapped into this process."""
     mapped = {Path(file).name for file in mapped_cudnn_files()}
     parts = [f"libcudnn_{part}.so.9" for part in _PARTS]
-    missing = [
-        f"{part} is not beside it"
-        for part in parts
-        if part not in mapped and not (front.parent / part).is_file()
-    ]
-    if missing and not wrong:
-        with front.open("rb") as file:  # at whose beginning its functions are named
-            if b"cudnnGetVersion" not in file.read(1 << 24):
-                raise LibraryNotFoundError(
-                    f"{path} (found through {how}) has no cudnnGetVersion: it is no cuDNN"
-                )
-    if wrong := wrong + missing:
-        raise LibraryError(
-            f"libcudnn at {path} (found through {how}) is not whole: {'; '.join(wrong)}. Install it again"
-        )
+    return [part for part in parts if part not in mapped and not (folder / part).is_file()]
+
+
+def _names_get_version(front: Path) -> bool:
+    """Tell whether a library has `cudnnGetVersion`; the names of functions are at its beginning."""
+    with front.open("rb") as file:
+        return b"cudnnGetVersion" in file.read(1 << 24)
 
 
 def _find() -> tuple[str, str]:
     override = os.environ.get(LIBRARY_VARIABLE)
     if override:
         path = Path(override)
-        if os.path.isdir(path):  # which has no error of its own for a path that is too long
+        if os.path.isdir(path):  # Path.is_dir raises OSError for a path that is too long.
             path = path / _SONAME
         if not os.path.isfile(path):
             raise LibraryNotFoundError(f"{LIBRARY_VARIABLE}={override}: there is no file {path}")
@@ -154,55 +176,63 @@ def _find() -> tuple[str, str]:
     from cuda import pathfinder
 
     try:
-        found = pathfinder.load_nvidia_dynamic_lib("cudnn")
+        location = pathfinder.load_nvidia_dynamic_lib("cudnn")
     except (pathfinder.DynamicLibNotFoundError, RuntimeError) as error:
+        reason = "; ".join(str(error).split("\n")).strip("; ")
         raise LibraryNotFoundError(
-            "no libcudnn.so.9 was found (looked for: already loaded in this process, the nvidia-cudnn-cu12 or -cu13 wheel, "
-            "conda, the system's library folders, CUDNN_PATH). Install one with pip install nvidia-cudnn-cu12 (or -cu13), "
-            f"or name a file in {LIBRARY_VARIABLE}. cuda-pathfinder, which also wants the cuBLAS that cuDNN needs, says: "
-            + "; ".join(str(error).split("\n")).strip("; ")
+            "no libcudnn.so.9 was found (looked for: already loaded in this process, the "
+            "nvidia-cudnn-cu12 or -cu13 wheel, conda, the system's library folders, CUDNN_PATH). "
+            "Install one with pip install nvidia-cudnn-cu12 (or -cu13), or name a file in "
+            f"{LIBRARY_VARIABLE}. cuda-pathfinder, which also wants the cuBLAS that cuDNN needs, "
+            f"says: {reason}"
         ) from error
-    how = "already loaded" if found.was_already_loaded_from_elsewhere else str(found.found_via)
-    return str(found.abs_path), how
+    if location.was_already_loaded_from_elsewhere:
+        return str(location.abs_path), "already loaded"
+    return str(location.abs_path), str(location.found_via)
 
 
 def _load_parts(library: Library) -> None:
+    """Load the parts from the folder of the front, and check that they are of one version."""
     folder = Path(library.path).resolve().parent
-    strays = [path for path in mapped_cudnn_files() if Path(path).parent != folder]
+    has_other_copy = any(Path(path).parent != folder for path in mapped_cudnn_files())
     for part in _PARTS:
         path = folder / f"libcudnn_{part}.so.9"
         if path.exists():
-            try:
-                ctypes.CDLL(str(path))
-            except OSError as error:
-                if strays:
-                    raise _mixed(
-                        library, f"its part {path.name} cannot be loaded ({error})"
-                    ) from error
-                raise LibraryError(
-                    f"libcudnn {library.version_text} at {library.path} is broken: {error}"
-                ) from error
-    refused = [name for name in _VERSION_CHECKS if _version_check(library.cdll, name) != 0]
-    if refused:
-        raise _mixed(library, f"it refuses its own parts ({', '.join(refused)})")
-    if strays:
+            _load_part(library, path, has_other_copy)
+    refusals = [name for name in _VERSION_CHECKS if _version_check(library.cdll, name) != 0]
+    if refusals:
+        raise _mixed(library, f"it refuses its own parts ({', '.join(refusals)})")
+    if has_other_copy:
         warn_user(
-            f"parts of another cuDNN copy are mapped beside {library.path}; their versions agree, so it may work:\n"
-            + _listing(),
+            f"parts of another cuDNN copy are mapped beside {library.path}; their versions agree, "
+            f"so it may work:\n{_listing()}",
             RuntimeWarning,
         )
 
 
+def _load_part(library: Library, path: Path, has_other_copy: bool) -> None:
+    try:
+        ctypes.CDLL(str(path))
+    except OSError as error:
+        if has_other_copy:
+            raise _mixed(library, f"its part {path.name} cannot be loaded ({error})") from error
+        raise LibraryError(
+            f"libcudnn {library.version_text} at {library.path} is broken: {error}"
+        ) from error
+
+
 def _mixed(library: Library, symptom: str) -> MixedLibrariesError:
     return MixedLibrariesError(
-        f"libcudnn {library.version_text} at {library.path}: {symptom}. This process has mapped a mixture of copies:\n"
-        f"{_listing()}\nMake a handle before whatever loads the other copy is imported, or point {LIBRARY_VARIABLE} at that one"
+        f"libcudnn {library.version_text} at {library.path}: {symptom}. "
+        f"This process has mapped a mixture of copies:\n{_listing()}\n"
+        "Make a handle before whatever loads the other copy is imported, "
+        f"or point {LIBRARY_VARIABLE} at that one"
     )
 
 
 def _version_check(cdll: ctypes.CDLL, name: str) -> int:
     function = getattr(cdll, name, None)
-    if function is None:  # an older front without that part
+    if function is None:  # An older front does not have that part.
         return 0
     function.restype = ctypes.c_int
     return int(function())
@@ -213,7 +243,10 @@ def _listing() -> str:
 
 
 def mapped_cudnn_files(prefixes: tuple[str, ...] = ("libcudnn",)) -> list[str]:
-    """Return the files of libcudnn, or others, that this process has mapped (Linux; empty where /proc does not tell)."""
+    """Return the files of libcudnn, or of others, that this process has mapped.
+
+    The list is empty where there is no /proc, as on systems other than Linux.
+    """
     lines: list[str] = []
     with refusals_ignored():
         lines = Path("/proc/self/maps").read_text().splitlines()
@@ -222,6 +255,9 @@ def mapped_cudnn_files(prefixes: tuple[str, ...] = ("libcudnn",)) -> list[str]:
 
 
 def format_version(version: int) -> str:
-    """Format cuDNN's version number: 92800 becomes '9.28.0' (8.x and older used another scheme: 8907 is '8.9.7')."""
+    """Format cuDNN's version number: 92800 becomes '9.28.0'.
+
+    8.x and older used another scheme: 8907 is '8.9.7'.
+    """
     major, rest = divmod(version, 10000) if version >= 90000 else divmod(version, 1000)
     return f"{major}.{rest // 100}.{rest % 100}"

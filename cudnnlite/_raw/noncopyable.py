@@ -1,4 +1,4 @@
-"""`NonCopyable`: what has exactly one owner of native objects or device memory."""
+"""`NonCopyable`: the base class of owners of native objects or device memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from cudnnlite.arguments import with_article
 
 
 class NonCopyable:
-    """What `copy.copy`, `copy.deepcopy` and `pickle` refuse.
+    """A class that `copy.copy`, `copy.deepcopy` and `pickle` refuse.
 
-    A second owner would use what the first one has freed, or free it again.  Subclasses say in
+    A copy would use an object that the original has freed, or free it again.  Subclasses say in
     `_instead_of_copy` what a user does instead.
     """
 

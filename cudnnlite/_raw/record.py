@@ -1,4 +1,4 @@
-"""What is known of one exported C function."""
+"""`Function`: the declaration of one exported C function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Function(NamedTuple):
     `name` is the exported symbol, `restype` None for void; `argtypes` and `argnames` are in order.
     `returns_status`: the result is a ``cudnnStatus_t``.  `header` is short, ``"ops"`` for
     ``cudnn_ops.h``.  `since` is the version of cuDNN that introduced it, where the header says;
-    `deprecated` the one that deprecated it, ``"yes"`` where none is told.
+    `deprecated` the one that deprecated it, ``"yes"`` if the header does not say which.
     """
 
     name: str
@@ -30,10 +30,10 @@ class Function(NamedTuple):
 
     @property
     def needs_device(self) -> bool:
-        """Whether a call takes or makes a handle, or takes a stream, and so needs a GPU or its emulation."""
+        """Whether a call needs a GPU or its emulation: it takes or makes a handle, or takes a stream."""
         return not _DEVICE_TYPES.isdisjoint(self.argtypes)
 
     @property
     def prototype(self) -> Any:
-        """The function pointer type; ctypes keeps one per combination of types, so equal prototypes are identical."""
+        """The function pointer type; ctypes caches it, so that equal prototypes are identical."""
         return ctypes.CFUNCTYPE(self.restype, *self.argtypes)
