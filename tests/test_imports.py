@@ -39,6 +39,7 @@ LAYERS = (
         "_raw.elf",
         "_raw.fork_lock",
         "_raw.noncopyable",
+        "_raw.null_pointers",
         "_raw.leaks",
         "_raw.dependencies",
     ),

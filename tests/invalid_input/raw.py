@@ -121,7 +121,10 @@ CASES: dict[str, Case] = {
     ),
     "an array as a descriptor": (
         lambda h: h.api.cudnnSetTensor(h, h.empty((2, 3)), 0, None),
-        r"argument 2 \(yDesc\): <DeviceArray .*> of type DeviceArray is no cudnnTensorDescriptor_t; .* dnn.TensorDescriptor\(x.spec\)",
+        (
+            r"argument 2 \(yDesc\): <DeviceArray .*> of type DeviceArray is no cudnnTensorDescriptor_t; "
+            r".* dnn.TensorDescriptor\(x.spec\)"
+        ),
     ),
     "an array as a result": (
         lambda h: h.api.cudnnGetTensorSizeInBytes(
@@ -131,8 +134,10 @@ CASES: dict[str, Case] = {
     ),
     "an array of several values as a result": (
         lambda h: h.api.cudnnCreateTensorDescriptor(np.ones(3)),
-        r"cudnnCreateTensorDescriptor, argument 1 \(tensorDesc\): array\(\[1., 1., 1.\]\) of type ndarray "
-        r"is no pointer to a cudnnTensorDescriptor_t; pass one of ctypes",
+        (
+            r"cudnnCreateTensorDescriptor, argument 1 \(tensorDesc\): array\(\[1., 1., 1.\]\) of type ndarray "
+            r"is no pointer to a cudnnTensorDescriptor_t; pass one of ctypes"
+        ),
     ),
     "an array of several values as an address": (
         lambda h: h.api.cudnnSetTensor(h, dnn.TensorDescriptor((2, 3)), np.ones(3), None),
@@ -157,4 +162,5 @@ CASES: dict[str, Case] = {
             dnn.TensorDescriptor((2, 3)), np.ones(3), 0, 0, None, None
         ),
         r"argument 2 \(nbDimsRequested\): array\(\[1., 1., 1.\]\) is not an integer",
+    ),
 }
