@@ -127,19 +127,19 @@ def with_article(kind: type) -> str:
     return f"{article} {kind.__name__}"
 
 
-def sequence(values: Any, argument: str, what: str, most: int = 1 << 20) -> tuple[Any, ...]:
+def sequence(values: Any, argument: str, description: str, most: int = 1 << 20) -> tuple[Any, ...]:
     """Return the items of an iterable as a tuple; ArgumentError for text.
 
-    `what` names the iterable in the message: "an iterable of problems".
+    `description` names the iterable in the message: "an iterable of problems".
     """
     items = None
     if not isinstance(values, (str, bytes)):
         with suppress(TypeError):
             items = tuple(islice(values, most + 1))
     if items is None:
-        raise ArgumentError(f"{argument}={shown(values)} is not {what}")
+        raise ArgumentError(f"{argument}={shown(values)} is not {description}")
     if len(items) > most:
-        raise ArgumentError(f"{argument}={shown(values)} is not {what}: it is too long")
+        raise ArgumentError(f"{argument}={shown(values)} is not {description}: it is too long")
     return items
 
 
@@ -155,7 +155,7 @@ def one_of(value: Any, argument: str, *allowed: str | bool | None) -> Any:
 
 
 def path_of(
-    value: Any, argument: str = "path", what: str = "a path", *, expand: bool = True
+    value: Any, argument: str = "path", description: str = "a path", *, expand: bool = True
 ) -> Path:
     """Return a path that system calls accept; with `expand`, ``~`` becomes the home folder."""
     # UnicodeError: a lone surrogate.  RuntimeError: the home folder of an unknown user.
@@ -165,7 +165,7 @@ def path_of(
         is_path = isinstance(text, str) and text and "\0" not in text
         if is_path and longest <= _LONGEST_NAME:
             return Path(text).expanduser() if expand else Path(text)
-    raise ArgumentError(f"{argument}={shown(value)} is not {what}")
+    raise ArgumentError(f"{argument}={shown(value)} is not {description}")
 
 
 def absolute_path(path: Path, argument: str = "path") -> Path:
@@ -199,9 +199,9 @@ def refusals_ignored() -> Iterator[None]:
 
 @contextmanager
 def refused_as(
-    kind: type[CudnnliteError], what: object, *refusals: type[Exception]
+    kind: type[CudnnliteError], description: object, *refusals: type[Exception]
 ) -> Iterator[None]:
-    """Turn exceptions of the block into an error of a kind, with the message "what: why".
+    """Turn exceptions of the block into an error of a kind, with the message "description: why".
 
     They are those in `refusals`.  Without any, they are the errors of system calls.
     """
@@ -210,7 +210,7 @@ def refused_as(
         yield
     except refusals as error:
         why = by_system(error).strerror if isinstance(error, OSError) else error
-        raise kind(f"{what}: {why}") from error
+        raise kind(f"{description}: {why}") from error
 
 
 def file_type(path: str | os.PathLike[str], *, follow: bool = True) -> int:

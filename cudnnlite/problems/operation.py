@@ -26,7 +26,7 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import same_strides
 
 FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
-LAYER_DTYPES = (*FLOATS, DataType.INT8)  # what any of them was seen to take on an H200
+LAYER_DTYPES = (*FLOATS, DataType.INT8)  # the data types that any layer takes on an H200
 STRICTEST_ALIGNMENT = 16  # bytes: no operand of an operation needs more
 RESERVE_ALIGNMENT = 16  # bytes; an H200's dropout kernels end the CUDA context below 4
 Alignments = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, int]]
@@ -50,9 +50,9 @@ class Algorithms:
     result: Any
     # The C function that returns how many results there may be.
     count: str
-    # The C function that ranks without a run.
+    # The C function that ranks them without a run.
     heuristic: str
-    # The C function that runs and times; empty where cuDNN has none.
+    # The C function that runs and times them; empty if cuDNN has none.
     find: str
     # The C function that returns the size of the workspace.
     workspace: str
@@ -60,7 +60,7 @@ class Algorithms:
     graph: str
     # (problem, algorithm) -> why the C function has no such call, or None if it has one.
     why_unsupported: Callable[[Any, Any], str | None] = lambda problem, algorithm: None
-    # (problem) -> why no engine computes it, nor a part of it, or None if one may.
+    # (problem) -> why no engine computes it or a part of it, or None if one may.
     why_no_graph: Callable[[Any], str | None] = lambda problem: None
 
 
@@ -68,7 +68,7 @@ class Algorithms:
 class Operation:
     """A C function as data."""
 
-    # What it is called in Python and in files: "pooling_backward".
+    # The name in Python and in files: "pooling_backward".
     name: str
     # The C function; the order of its arguments is the generated table's.
     function: str
@@ -82,17 +82,17 @@ class Operation:
     # Option -> type.  A spec becomes a descriptor, ``<name>Desc`` in the header.  Enums and numbers
     # are passed as they are, or by address where the header wants a pointer.
     options: Mapping[str, Any] = field(default_factory=dict)
-    # Where a header is irregular: its argument -> the name here.
+    # For irregular headers: the header's argument -> the name here.
     names: Mapping[str, str] = field(default_factory=dict)
-    # Outputs that the caller has to give, because they are updated or say the shape -> the argument
-    # of the Python function.
+    # Outputs that the caller must pass, because they are updated or determine the shape -> the
+    # argument of the Python function.
     caller_provided: Mapping[str, str] = field(default_factory=dict)
-    # The operands of a plan's call, where the Python function takes more than `reads`: outputs that
-    # it updates, or the reserve space.
+    # The operands of a plan's call, if it takes more than `reads`: outputs that it updates, or the
+    # reserve space.
     call_operands: tuple[str, ...] = ()
-    # Operands without a descriptor of their own -> the operand whose descriptor is theirs too.
+    # Operands without a descriptor of their own -> the operand whose descriptor they share.
     shared: Mapping[str, str] = field(default_factory=dict)
-    # Operands of which cuDNN receives the address alone -> (specs and options, by name) -> the spec
+    # Operands of which cuDNN receives only the address -> (specs and options, by name) -> the spec
     # that they need.
     without_descriptor: Mapping[str, Callable[[Mapping[str, Any]], TensorSpec]] = field(
         default_factory=dict
@@ -101,14 +101,14 @@ class Operation:
     in_place: frozenset[str] = frozenset()
     # (specs, options and scalars) -> bytes that the addresses of operands have to be multiples of.
     # Operands that are not listed need the size of their data type.  A kernel that loads several
-    # values at once ends the CUDA context of the process where its operand has less;
+    # values at once ends the CUDA context of the process if its operand has less;
     # tests/device/alignment_sweep.py shows which ones do on a GPU.
     alignments: Alignments = natural_alignments
-    # Whether the outputs are sums over the images of an input, and so zero where there are none.
+    # Whether the outputs are sums over the images of an input, and so zero if there are none.
     sums_images: bool = False
-    # How many of the outputs, from the first, `alpha` and `beta` apply to.
+    # The number of outputs, from the first, to which `alpha` and `beta` apply.
     blended_outputs: int = 1
-    # The data types that operands may have; empty where `infer` checks them.
+    # The data types that operands may have; empty if `infer` checks them.
     dtypes: tuple[DataType, ...] = LAYER_DTYPES
     # Whether operands may differ in their data types; `check` says how.
     mixed: bool = False
@@ -116,13 +116,13 @@ class Operation:
     constants: Mapping[str, Any] = field(default_factory=dict)
     # The operands that are filters.
     filters: frozenset[str] = frozenset()
-    # Whether `infer` receives the outputs' specs too, None for those that nobody described: the
-    # inputs alone may not determine the shape.
+    # Whether `infer` receives the outputs' specs, too, because the inputs alone may not determine
+    # the shape.  A spec that the caller did not pass is None.
     shape_from_out: bool = False
     # The C function that returns the size of the workspace, unless there are algorithms.
     workspace: str = ""
-    # (specs) -> bytes of workspace, where no C function returns them.  Several arguments that are
-    # named workSpace here get equal parts.
+    # (specs) -> bytes of workspace, if no C function returns them.  If several arguments are named
+    # workSpace here, they get equal parts.
     scratch: Callable[[Mapping[str, Any]], int] = lambda specs: 0
     # The C function that returns the size of the reserve space, which a forward call writes for a
     # backward call.
@@ -133,11 +133,10 @@ class Operation:
     state_option: str = ""
     # The choice of algorithms, if there is one.
     algorithms: Algorithms | None = None
-    # (all specs, options and scalars) -> nothing.  ArgumentError where cuDNN returns SUCCESS and
-    # computes something else.
+    # (all specs, options and scalars) -> nothing.  ArgumentError for what cuDNN computes wrongly,
+    # with SUCCESS.
     check: Callable[[Mapping[str, Any], Mapping[str, Any]], None] = lambda specs, options: None
-    # (specs, options) -> options with what was left open filled in, and written in one way: equal
-    # problems are equal.
+    # (specs, options) -> complete options in one form, so that equal problems compare equal.
     complete: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = (
         lambda specs, options: options
     )
@@ -167,12 +166,12 @@ class Operation:
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """What a problem of this operation consists of."""
+        """The names of the fields of a problem."""
         return (*self.reads, *self.options, *self.writes, *self.scalars)
 
     @cached_property
     def scalars(self) -> tuple[str, ...]:
-        """Which of `alpha` and `beta` it has."""
+        """The scalars that the C function takes, of `alpha` and `beta`."""
         return tuple(name for name in ("alpha", "beta") if self.writes and self.header(name))
 
     @cached_property
@@ -194,7 +193,7 @@ class Operation:
     def nulls(self) -> frozenset[str]:
         """The C arguments that are always null pointers.
 
-        By them the operations of one C function differ.
+        They distinguish the operations of one C function.
         """
         names = [name for name, value in self.constants.items() if value is None]
         return frozenset(header_name for name in names for header_name in self.header(name))
@@ -211,7 +210,7 @@ class Operation:
         )
 
     def header(self, name: str) -> tuple[str, ...]:
-        """Return the header's names of an argument: several where C takes the same value twice."""
+        """Return the header's names of an argument: several if C takes the same value twice."""
         return tuple(
             header_name
             for header_name in self.record.argnames
@@ -235,7 +234,7 @@ class Operation:
     def expected(self, values: Mapping[str, Any]) -> dict[str, TensorSpec]:
         """Return the specs of the outputs by name, from the other specs and the options.
 
-        ArgumentError where they do not fit together, or a required output is missing.
+        ArgumentError if they do not fit together, or a required output is missing.
         """
         missing = [
             argument for name, argument in self.caller_provided.items() if values.get(name) is None
@@ -264,9 +263,9 @@ class Operation:
                 raise ArgumentError(f"{self.argument(name)} is {spec}; needed: {needed}")
 
     def check_dtypes(self, specs: Mapping[str, Any]) -> None:
-        """Raise ArgumentError where an operand has a data type that the operation does not take.
+        """Raise ArgumentError if an operand has a data type that the operation does not take.
 
-        Unless data types may be mixed, it takes that of the first operand.
+        Unless data types may be mixed, all operands must have that of the first.
         """
         first = next(iter(specs.values())).dtype
         for name, spec in specs.items():
