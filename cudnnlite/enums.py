@@ -95,7 +95,7 @@ EnumT = TypeVar("EnumT", bound=CEnum)
 def parse_enum(
     kind: type[EnumT], value: object, argument: str, names: Mapping[str, EnumT] | None = None
 ) -> EnumT:
-    """Turn a member, its name in any case, or its C value into a member of `kind`.
+    """Return the member of `kind` for a member, its name in any case, or its C value.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def parse_enum(
 
 
 def _key(text: str) -> str:
-    """Return a name as it is compared with the names of members."""
+    """Return the form of a name that is compared with the names of members."""
     return text.upper().replace("-", "_")
 
 

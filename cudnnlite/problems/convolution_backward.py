@@ -48,7 +48,7 @@ def _only_filter_spec(x: TensorSpec, dy: TensorSpec, conv: ConvolutionSpec) -> F
     """Return the spec of the only filter that leads from x to dy with stride 1."""
     padding, _, dilation = conv.steps(dy.rank - 2)
     axes = zip(x.shape[2:], dy.shape[2:], padding, dilation, strict=True)
-    # The distance between the first and the last tap, in taps, and what remains of it.
+    # The distance from the first to the last tap in steps of the dilation, and the remainder.
     distances = [divmod(size + 2 * pad - out, step) for size, out, pad, step in axes]
     is_possible = all(taps >= 0 and rest == 0 for taps, rest in distances)
     if not is_possible or x.shape[1] % conv.groups:

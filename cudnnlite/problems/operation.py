@@ -80,7 +80,7 @@ class Operation:
     # tuple of specs.  ArgumentError if they do not fit together.
     infer: Callable[..., Any]
     # Option -> type.  A spec becomes a descriptor, ``<name>Desc`` in the header.  Enums and numbers
-    # are passed as they are, or by address where the header wants a pointer.
+    # are passed as they are, or by address if the header has a pointer.
     options: Mapping[str, Any] = field(default_factory=dict)
     # For irregular headers: the header's argument -> the name here.
     names: Mapping[str, str] = field(default_factory=dict)

@@ -85,7 +85,7 @@ class ProblemList(Sequence[ListedProblem]):
     skipped : list of SkippedNode
         The nodes that are no problem that cudnnlite knows, with the reasons.
     notes : list of str
-        The assumptions that were made where a model does not say something.
+        The assumptions that replace what a model does not say.
 
     Examples
     --------
@@ -204,19 +204,19 @@ class ProblemList(Sequence[ListedProblem]):
             the file and the entry.
         """
         file = path_of(path)
-        where = f"path={str(file)!r}"
-        with refused_as(ArgumentError, f"{where} cannot be read"):
+        location = f"path={str(file)!r}"
+        with refused_as(ArgumentError, f"{location} cannot be read"):
             data = file.read_bytes()
         # ValueError stands for text that is not UTF-8, too.
-        with refused_as(ArgumentError, f"{where} is not JSON", ValueError, RecursionError):
+        with refused_as(ArgumentError, f"{location} is not JSON", ValueError, RecursionError):
             plain = json.loads(data.decode())
         if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
             raise ArgumentError(
-                f'{where} is not a list of problems: it has no "format": "{FORMAT}"'
+                f'{location} is not a list of problems: it has no "format": "{FORMAT}"'
             )
         if plain.get("version") != VERSION:
             raise ArgumentError(
-                f"{where} has version {plain.get('version')!r}; this cudnnlite reads {VERSION}"
+                f"{location} has version {plain.get('version')!r}; this cudnnlite reads {VERSION}"
             )
         problems = cls()
         adders = {
@@ -228,9 +228,9 @@ class ProblemList(Sequence[ListedProblem]):
         for part, add in adders.items():
             entries = plain.get(part)
             if not isinstance(entries, list):
-                raise ArgumentError(f"{where}: {part!r} is not a list")
+                raise ArgumentError(f"{location}: {part!r} is not a list")
             for number, entry in enumerate(entries):
-                with refused_as(ArgumentError, f"{where}, {part}[{number}]", *mistakes):
+                with refused_as(ArgumentError, f"{location}, {part}[{number}]", *mistakes):
                     add(entry)
         return problems
 
