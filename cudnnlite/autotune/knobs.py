@@ -18,7 +18,7 @@ from cudnnlite.errors import CudnnError, DeviceMemoryError
 from cudnnlite.graph.engines import Engine, configure, knobs_of, neighbours
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.operation_graph import Graph
-from cudnnlite.operations.convolution.engines import excluded, row_of
+from cudnnlite.operations.convolution.engines import row_of, why_excluded
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.timing import Stopwatch
@@ -189,9 +189,8 @@ class _Trials:
         """Return the row of a setting, with its time; None if it is excluded."""
         problem, policy, handle = self._problem, self._policy, self._handle
         configuration = configure(self._graph, engine, stack)
-        row = row_of(configuration, problem)
-        dtype = problem.values[problem.operation.reads[0]].dtype
-        if excluded(configuration, problem) or policy.why_not(row, dtype):
+        row, first = row_of(configuration, problem), problem.values[problem.operation.reads[0]]
+        if why_excluded(configuration, problem) or policy.why_not(row, first.dtype):
             return None
         plan = ExecutionPlan(self._graph, configuration, stack)
         if policy.workspace_limit is not None and plan.workspace > int(policy.workspace_limit):

@@ -1,1 +1,1 @@
-"""Convolutions, their gradients, and the choice among algorithms and engines that they alone have."""
+"""Convolutions, their gradients, and the choice of their algorithm or engine."""

@@ -1,4 +1,4 @@
-"""The choice among cuDNN's algorithms for an operation: its ranking, its search, and what a plan runs with."""
+"""The choice of the algorithm of a convolution: cuDNN's ranking, its search, and a plan's choice."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.operations.convolution.engines import (
     PreferredEngine,
-    given_engine,
+    named_engine,
     preferred_engine,
-    tell_limit,
+    warn_of_limit,
 )
 from cudnnlite.operations.convolution.native import (
     ConvolutionThenBias,
@@ -39,7 +39,7 @@ from cudnnlite.specs.filter import as_tensor
 
 
 def parse_algorithm(operation: Operation, algorithm: object) -> Any:
-    """Return what the user asked for: a result of a search, a member of the operation's enum, or None."""
+    """Return the argument as a result of a search, an engine, a member of the enum, or None."""
     if algorithm is None:
         return None
     if isinstance(algorithm, AlgorithmResult):
@@ -55,16 +55,15 @@ def parse_algorithm(operation: Operation, algorithm: object) -> Any:
         raise ArgumentError(
             "algorithm is a whole table; pass one of its rows, such as found.best()"
         )
-    return (
-        algorithm
-        if isinstance(algorithm, Engine)
-        else parse_enum(_algorithms(operation).kind, algorithm, "algorithm")
-    )
+    if isinstance(algorithm, Engine):
+        return algorithm
+    return parse_enum(_algorithms(operation).kind, algorithm, "algorithm")
 
 
 def parse_interface(interface: object) -> str | None:
     """Return which of cuDNN's interfaces may be used: "descriptor", "graph", or None for either."""
-    return one_of(interface, "interface", "descriptor", "graph", None)  # type: ignore[no-any-return]
+    parsed: str | None = one_of(interface, "interface", "descriptor", "graph", None)
+    return parsed
 
 
 def _algorithms(operation: Operation) -> Algorithms:
@@ -73,24 +72,38 @@ def _algorithms(operation: Operation) -> Algorithms:
     return operation.algorithms
 
 
-def check_asked(problem: Problem, algorithm: object, interface: str | None) -> None:
+def check_interface(problem: Problem, algorithm: object, interface: str | None) -> None:
     """Raise ArgumentError where algorithm, interface and padding contradict each other."""
-    engine = isinstance(getattr(algorithm, "algorithm", algorithm), Engine)
-    kind = interface if algorithm is None else "graph" if engine else "descriptor"
-    if kind == "descriptor" and not problem.conv.is_symmetric:
-        given = "interface='descriptor'" if algorithm is None else f"algorithm={algorithm}"
-        padding = problem.conv.padding
+    if algorithm is None:
+        needed_interface = interface
+        argument = f"interface={interface!r}"
+    else:
+        is_engine = isinstance(getattr(algorithm, "algorithm", algorithm), Engine)
+        needed_interface = "graph" if is_engine else "descriptor"
+        argument = f"algorithm={algorithm}"
+    if needed_interface == "descriptor" and not problem.conv.is_symmetric:
         raise ArgumentError(
-            f"{given} with padding={padding}: only graphs pad the two ends of an axis differently"
+            f"{argument} with padding={problem.conv.padding}: "
+            "only graphs pad the two ends of an axis differently"
         )
-    if interface not in (None, kind):
+    if interface not in (None, needed_interface):
         raise ArgumentError(
-            f"interface={interface!r} and algorithm={algorithm}, which is of {kind!r}"
+            f"interface={interface!r} and algorithm={algorithm}, which is of {needed_interface!r}"
         )
 
 
 class PreparedChoice(NamedTuple):
-    """What a plan runs: the choice as it is here, its call, addresses missing, and its workspace in bytes."""
+    """A choice that is ready to run.
+
+    Attributes
+    ----------
+    choice : AlgorithmResult
+        The choice, with what became known when it was prepared.
+    call : PreparedCall or the like
+        The call, without the addresses of its operands.
+    workspace : int
+        The bytes of workspace that the call needs.
+    """
 
     choice: AlgorithmResult
     call: Any
@@ -106,12 +119,12 @@ def choose(
     *,
     is_aligned: bool = True,
 ) -> AlgorithmResult | PreparedChoice:
-    """Return what a plan runs with: what was asked for, or else the engine that cuDNN's heuristic prefers.
+    """Return what a plan runs: the `algorithm`, or without one the preferred engine.
 
-    That engine had to be prepared to know that it runs, and is returned so; `stack` owns it.  Where
-    no engine serves it is the algorithm that the descriptor call's heuristic prefers, with the
-    reason as its remark.  Without `is_aligned` the descriptor call comes first, because engines
-    want operands that are aligned; if no algorithm of it serves either, an engine serves copies.
+    An engine is returned prepared, because only preparing it shows whether it runs; `stack` owns
+    it.  Where no engine serves, the result is the algorithm that the descriptor call's heuristic
+    prefers, with the reason as its remark.  Engines need aligned operands.  Without `is_aligned`
+    the descriptor call comes first; where it does not serve, an engine runs on copies.
     """
     problem = native.problem
     needs_graph = interface == "graph" or not problem.conv.is_symmetric
@@ -135,12 +148,12 @@ def choose(
     except NotSupportedError as error:
         error.notes += (f"no engine serves: {preferred.why}",)
         raise
-    tell_limit(preferred.larger, choice.algorithm, problem)
+    warn_of_limit(preferred.larger, choice.algorithm, problem)
     return replace(choice, remark=f"no engine serves: {preferred.why}")
 
 
 def _choose(native: NativeConvolution, algorithm: object, limit: int | None) -> AlgorithmResult:
-    """Return what was asked for, or the heuristic's first choice within the limit."""
+    """Return the algorithm of the descriptor call: the argument, or the heuristic's choice."""
     math_type = native.problem.math_type
     if algorithm is None:
         choice = _heuristic_choice(native, limit)
@@ -150,7 +163,8 @@ def _choose(native: NativeConvolution, algorithm: object, limit: int | None) -> 
         choice = AlgorithmResult(algorithm, math_type)
     if math_type == MathType.FMA != choice.math_type:
         raise ArgumentError(
-            f"algorithm was found with math type {choice.math_type}; conv asks for FMA, true float32, which that would undo"
+            f"algorithm was found with math type {choice.math_type}; "
+            "conv asks for FMA, true float32, which that would undo"
         )
     return choice
 
@@ -168,13 +182,15 @@ def _heuristic_choice(native: NativeConvolution, limit: int | None) -> Algorithm
         raise NotSupportedError(problem.operation.function, Status.NOT_SUPPORTED, why)
     table = rank(native, [algorithm for algorithm, why in reasons.items() if not why])
     if problem.operation is BIAS and not any(row.ok and _is_within(row, limit) for row in table):
-        table = rank(native)  # an algorithm that several calls are needed with is better than none
+        # An algorithm that needs two calls, one for the bias, is better than none.
+        table = rank(native)
     if not any(row.ok for row in table):
         raise NotSupportedError(
             algorithms.heuristic, Status.NOT_SUPPORTED, "every algorithm refuses this combination"
         )
     choice = table.best(limit)
-    tell_limit([(row, why) for row, why in choice.passed_over if row.ok], choice.algorithm, problem)
+    larger = [(row, why) for row, why in choice.passed_over if row.ok]
+    warn_of_limit(larger, choice.algorithm, problem)
     return choice
 
 
@@ -183,27 +199,35 @@ def _is_within(row: AlgorithmResult, limit: int | None) -> bool:
 
 
 def wants_tensor_cores(problem: Problem) -> bool:
-    """Whether DEFAULT math is to be TENSOR_OP: without, cuDNN takes ten times the time for 16 bits on an H200."""
-    narrow = problem.values[problem.operation.reads[0]].dtype in (DataType.HALF, DataType.BFLOAT16)
-    return narrow and problem.math_type == MathType.DEFAULT
+    """Whether TENSOR_OP stands for DEFAULT math.
+
+    With DEFAULT math in 16 bits cuDNN does not use the tensor cores, and takes ten times as long
+    on an H200.
+    """
+    first = problem.values[problem.operation.reads[0]]
+    is_half = first.dtype in (DataType.HALF, DataType.BFLOAT16)
+    return is_half and problem.math_type == MathType.DEFAULT
 
 
 def workspace_of(native: NativeConvolution, algorithm: object) -> int:
-    """Return the bytes of workspace that the algorithm needs with the descriptor's present math type."""
+    """Return the bytes of workspace that an algorithm needs.
+
+    They depend on the math type that the convolution descriptor has at this time.
+    """
     size = ctypes.c_size_t()
     native.ask(_algorithms(native.problem.operation).workspace, algo=algorithm, sizeInBytes=size)
     return size.value
 
 
 def prepare(native: NativeConvolution, choice: AlgorithmResult, stack: ExitStack) -> PreparedChoice:
-    """Prepare the call of a choice; `stack` owns what is made."""
+    """Prepare the call of a choice; `stack` owns its native objects."""
     problem = native.problem
     if isinstance(choice.algorithm, Engine):
-        row, plan = given_engine(native, choice.algorithm, stack)
-        # Of an engine that somebody named, the math type and determinism are known only now.
+        row, plan = named_engine(native, choice.algorithm, stack)
+        # The math type and determinism of a named engine are known only now.
         choice = replace(choice, math_type=row.math_type, deterministic=row.deterministic)
         return _completed(native, choice, plan)
-    # A result is applied as one: its math type first, then the workspace is asked for again.
+    # The workspace depends on the math type, which is therefore set first.
     native.descriptors["conv"].set_math_type(choice.math_type)
     size = workspace_of(native, choice.algorithm)
     why = _algorithms(problem.operation).why_unsupported(problem, choice.algorithm)
@@ -219,7 +243,7 @@ def prepare(native: NativeConvolution, choice: AlgorithmResult, stack: ExitStack
 def _completed(
     native: NativeConvolution, choice: AlgorithmResult, plan: ExecutionPlan
 ) -> PreparedChoice:
-    """Return an engine's plan, with the addition of the bias behind it where the engine leaves that out."""
+    """Return an engine's plan, followed by the addition of the bias if the engine leaves it out."""
     if not adds_bias_apart(native.problem):
         return PreparedChoice(choice, plan, plan.workspace)
     pair = ConvolutionThenBias(native, plan)
@@ -227,62 +251,88 @@ def _completed(
 
 
 def _with_remark(choice: AlgorithmResult, remark: str) -> AlgorithmResult:
-    """Return a choice with a remark behind the one that it has."""
+    """Return a choice with a remark appended to the one that it has."""
     return replace(choice, remark="; ".join(filter(None, (choice.remark, remark))))
 
 
 def rank(native: NativeConvolution, only: Container[Any] | None = None) -> AlgorithmTable:
-    """Ask cuDNN's heuristic, with the descriptor's present math type; nothing is run.  Of `only` some, if that is given."""
-    return _filled(
-        native,
-        f"none, ranked by cuDNN's heuristic on {native.handle.device}",
-        "heuristic",
-        only=only,
+    """Return the ranking of cuDNN's heuristic for the math type of the descriptor; nothing is run.
+
+    With `only`, the table has no other algorithms than these.
+    """
+    rows = _query_results(native, _algorithms(native.problem.operation).heuristic)
+    if only is not None:
+        rows = [row for row in rows if row.algorithm in only]
+    timing = f"none, ranked by cuDNN's heuristic on {native.handle.device}"
+    return _table_of(native, rows, timing)
+
+
+def _query_results(
+    native: NativeConvolution, function: str, **arguments: object
+) -> list[AlgorithmResult]:
+    """Return the results that a C function writes, one for each algorithm."""
+    algorithms = _algorithms(native.problem.operation)
+    capacity, count = ctypes.c_int(), ctypes.c_int()
+    native.ask(algorithms.count, count=capacity)
+    results = (algorithms.result * capacity.value)()
+    native.ask(
+        function,
+        requestedAlgoCount=capacity.value,
+        returnedAlgoCount=count,
+        perfResults=results,
+        **arguments,
+    )
+    return [_row_of(algorithms, result) for result in results[: count.value]]
+
+
+def _row_of(algorithms: Algorithms, result: Any) -> AlgorithmResult:
+    """Return one of cuDNN's result structures as a row."""
+    time_ms = result.time if result.time >= 0 else None
+    return AlgorithmResult(
+        algorithms.kind(result.algo),
+        MathType(result.mathType),
+        Status(result.status),
+        time_ms,
+        result.memory,
+        result.determinism == Determinism.DETERMINISTIC,
     )
 
 
-def _filled(
+def _table_of(
     native: NativeConvolution,
+    rows: list[AlgorithmResult],
     timing: str,
-    function: str,
     searched_with: int | None = None,
-    *,
-    only: Container[Any] | None = None,
-    **given: object,
 ) -> AlgorithmTable:
-    """Call a function that fills result structures, and turn them into a table."""
-    algorithms, device = _algorithms(native.problem.operation), native.handle.device
-    room, count = ctypes.c_int(), ctypes.c_int()
-    native.ask(algorithms.count, count=room)
-    results = (algorithms.result * room.value)()
-    told = {"requestedAlgoCount": room.value, "returnedAlgoCount": count, "perfResults": results}
-    native.ask(getattr(algorithms, function), **told, **given)
-    rows = [
-        AlgorithmResult(
-            algorithms.kind(result.algo),
-            MathType(result.mathType),
-            Status(result.status),
-            result.time if result.time >= 0 else None,
-            result.memory,
-            result.determinism == Determinism.DETERMINISTIC,
-        )
-        for result in results[: count.value]
-        if only is None or result.algo in only
-    ]
-    firsts: dict[float, AlgorithmResult] = {}
-    for place, row in enumerate(
-        () if device.has_real_timing else rows
-    ):  # which times each kernel once
-        if row.time_ms is not None and (first := firsts.setdefault(row.time_ms, row)) is not row:
-            rows[place] = replace(row, remark=f"here the same kernel as {named(first)}")
-    memory = device.memory_info()[1]
+    device = native.handle.device
+    if not device.has_real_timing:
+        rows = _with_equal_kernels(rows)
     return AlgorithmTable(
         rows,
         title=str(native.problem),
         timing=timing,
-        device_memory=memory,
+        device_memory=device.memory_info()[1],
         searched_with=searched_with,
     )
+
+
+def _with_equal_kernels(rows: list[AlgorithmResult]) -> list[AlgorithmResult]:
+    """Return rows that name the first row with the same kernel.
+
+    The emulated device times each of its kernels once, so that equal times mean one kernel.
+    """
+    first_rows: dict[float, AlgorithmResult] = {}
+    remarked_rows = []
+    for row in rows:
+        first = row
+        if row.time_ms is not None:
+            first = first_rows.setdefault(row.time_ms, row)
+        if first is row:
+            remarked_rows.append(row)
+        else:
+            remark = f"here the same kernel as {named(first)}"
+            remarked_rows.append(replace(row, remark=remark))
+    return remarked_rows
 
 
 def ranked(handle: Handle, problem: Problem) -> AlgorithmTable:
@@ -303,7 +353,8 @@ def search(
     limit: int | None,
 ) -> AlgorithmTable:
     """Let cuDNN run and time every algorithm on these arrays; `out` is overwritten."""
-    (written,), stream = problem.operation.writes, handle.stream
+    (written,) = problem.operation.writes
+    stream = handle.stream
     refuse_search(handle)
     spec = problem.values[written]
     if spec.size == 0:
@@ -314,38 +365,38 @@ def search(
     with ExitStack() as stack:
         try:
             native = NativeConvolution(handle, problem, stack, for_descriptor_call=True)
-            y = arrays.empty(handle.device, stream, as_tensor(spec)) if out is None else out
+            y = out
+            if y is None:
+                y = arrays.empty(handle.device, stream, as_tensor(spec))
             size = _search_workspace(native, limit)
             scratch = handle.device.allocate(size, stream)
             stack.callback(scratch.close, stream)
             for other in wait_for_streams(stream, *operands.values(), y):
                 stack.callback(other.wait, stream)
-            addresses: dict[str, Any] = {name: array.ptr for name, array in operands.items()} | {
-                written: y.ptr
-            }
-            return _filled(
+            addresses: dict[str, Any] = {name: array.ptr for name, array in operands.items()}
+            addresses[written] = y.ptr
+            rows = _query_results(
                 native,
-                f"cudnnFind on {handle.device}",
-                "find",
-                size,
+                _algorithms(problem.operation).find,
                 workSpace=int(scratch.handle),
                 workSpaceSizeInBytes=size,
                 **addresses,
             )
+            return _table_of(native, rows, f"cudnnFind on {handle.device}", size)
         except CudnnError as error:
             add_context(error, problem)
             raise
 
 
 def _search_workspace(native: NativeConvolution, limit: int | None) -> int:
-    """Return the workspace that lets every algorithm run which fits the limit and, with a margin, the free memory."""
-    free = native.handle.device.memory_info()[0] // 2
-    most = free if limit is None else min(limit, free)
+    """Return the largest workspace of an algorithm within the limit and half of the free memory."""
+    usable = native.handle.device.memory_info()[0] // 2
+    if limit is not None:
+        usable = min(limit, usable)
     sizes = [0]
     for algorithm in _algorithms(native.problem.operation).kind:
         if algorithm.name != "COUNT":
-            try:
+            # The search has a row for an algorithm that is not supported.
+            with suppress(NotSupportedError):
                 sizes.append(workspace_of(native, algorithm))
-            except NotSupportedError:  # the search will say so too
-                continue
-    return max(size for size in sizes if size <= most)
+    return max(size for size in sizes if size <= usable)

@@ -46,46 +46,51 @@ def convolution_backward_data(
     workspace: AnyArray | None = None,
     replay: bool = False,
 ) -> ConvolutionRequest:
-    """Compute the gradient of a convolution's input: how a change of x changes a loss whose gradient at y is dy.
+    """Compute the gradient of a convolution's input from `dy`, the gradient of its result.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the
-        plan for the next one.
+        The call is enqueued on its stream, is asynchronous, and uses its workspace.  The handle
+        keeps the plan for the next call of the same kind.
     w : device array
         The filter, ``(K, C / groups, *taps)``, packed; float32, float64, float16 or bfloat16.
     dy : device array
         The gradient of the result, ``(N, K, *spatial)``, of the dtype of `w`.
     conv : ConvolutionSpec
-        Of the convolution: padding, stride, dilation, groups, mode, compute type, math type.
+        The convolution's padding, stride, dilation, groups, mode, compute type and math type.
     x : TensorSpec, shape or device array, optional
-        What the convolution's input looked like, ``(N, C, *spatial)``; of a shape, in the dtype and
-        layout of `dy`.  With stride 1 it may be left out, as it may where `out` says it.
+        The spec of the convolution's input, ``(N, C, *spatial)``.  A shape stands for a tensor with
+        the dtype and layout of `dy`.  It is needed if the stride is not 1 and `out` is not given.
     alpha, beta : float
         dx = alpha * gradient + beta * dx, passed to cuDNN as double for double tensors, as float
         otherwise.  With beta = 0 `out` is not read.
     out : device array, optional
-        dx, written in place, any strides without overlap; a new array if not given.
+        dx, written in place; its strides may be any that do not overlap.  A new array if not given.
     algorithm : AlgorithmResult, Engine, ConvolutionBwdDataAlgo or str, optional
-        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A
-        result is applied with its math type, its layout (where the operands lie in another, each
-        call converts them, and the output back) and its way to make the call.  If not given: the
-        first engine that cuDNN's heuristic A names and that keeps the math type's promise; where
-        there is none (for integers, say) the algorithm that the v7 heuristic prefers.
-        ``plan.choice`` tells which, and why.
+        A result of a search, an engine of cuDNN's backend, or an algorithm of the descriptor call.
+        A result is applied with its math type, its layout and its `replay`.  If the operands have
+        another layout, each call converts them, and converts the output back.
+
+        If not given, it is the first engine that cuDNN's heuristic A names and that computes as
+        precisely as the math type asks for.  Where no engine serves, for instance for integers, it
+        is the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
+        the reason for it.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     interface : str, optional
-        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of
-        any alignment where an engine wants 16 bytes.
+        "graph": an engine, or an error if none serves.  "descriptor": the descriptor call; it takes
+        operands of any alignment, while an engine needs an alignment of 16 bytes.  Either one if
+        not given.
     workspace : device array, optional
-        The caller's own scratch memory, instead of the handle's; a plan's calls take it themselves.
+        Scratch memory of the caller, used instead of the handle's.  With a plan it is an argument
+        of each call.
     replay : bool
-        Record the call as a CUDA graph for the addresses that it was first made with, and launch
-        that from then on.  With others it is made as it is, or through copies to buffers of the
-        plan, whichever was measured to take less time, once, which waits for the stream; what comes
-        again is recorded too, up to 8 graphs. ``plan.replay`` tells.
+        Record the call as a CUDA graph for the addresses of the first call, and launch the graph
+        from then on.  A call with other addresses is made without a graph, or through copies to
+        buffers of the plan, whichever takes less time; this is measured once, and the measurement
+        waits for the stream.  Addresses that come again are recorded too, up to 8 graphs.
+        ``plan.replay`` says what the plan did so far.
 
     Returns
     -------
@@ -108,7 +113,8 @@ def convolution_backward_data(
     Examples
     --------
     >>> with dnn.Handle() as handle:
-    ...     w, dy = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.ones((1, 4, 4, 4), np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     dy = handle.array(np.ones((1, 4, 4, 4), np.float32))
     ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
     ...     dx = dnn.convolution_backward_data(handle, w, dy, conv, x=(1, 3, 8, 8))
     ...     same = dnn.convolution_backward_data(handle, w, dy, conv, out=dx, algorithm="ALGO_1")
@@ -118,14 +124,18 @@ def convolution_backward_data(
     A plan for many calls, and what cuDNN's search finds:
 
     >>> with dnn.Handle() as handle:
-    ...     w, dy = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.ones((1, 4, 4, 4), np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     dy = handle.array(np.ones((1, 4, 4, 4), np.float32))
     ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
     ...     with dnn.convolution_backward_data.plan(handle, w, dy, conv, x=(1, 3, 8, 8)) as plan:
     ...         dx = plan(w, dy)
     ...         dx = plan(w, dy, out=dx)  # nothing is decided or allocated again
     ...     found = dnn.convolution_backward_data.find(handle, w, dy, conv, x=dx)
-    ...     with dnn.convolution_backward_data.plan(handle, w, dy, conv, x=dx, interface="descriptor") as old:
-    ...         same = (old(w, dy).numpy() == dx.numpy()).all()
+    ...     plan = dnn.convolution_backward_data.plan(
+    ...         handle, w, dy, conv, x=dx, interface="descriptor"
+    ...     )
+    ...     with plan:
+    ...         same = (plan(w, dy).numpy() == dx.numpy()).all()
     ...     print(dx.shape, found[0].time_ms > 0, same)
     (1, 3, 8, 8) True True
     """
@@ -164,53 +174,58 @@ def convolution_backward_filter(
     workspace: AnyArray | None = None,
     replay: bool = False,
 ) -> ConvolutionRequest:
-    """Compute the gradient of a convolution's filter: how a change of w changes a loss whose gradient at y is dy.
+    """Compute the gradient of a convolution's filter from `dy`, the gradient of its result.
 
-    That of an empty batch is zero.
+    The gradient of an empty batch is zero.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the
-        plan for the next one.
+        The call is enqueued on its stream, is asynchronous, and uses its workspace.  The handle
+        keeps the plan for the next call of the same kind.
     x : device array
         The images, ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     dy : device array
         The gradient of the result, ``(N, K, *spatial)``, of the dtype of `x`.
     conv : ConvolutionSpec
-        Of the convolution: padding, stride, dilation, groups, mode, compute type, math type.
+        The convolution's padding, stride, dilation, groups, mode, compute type and math type.
     w : FilterSpec, shape or device array, optional
-        What the filter looked like, ``(K, C / groups, *taps)``; of a shape, in the dtype and layout
-        of `x`.  With stride 1 it may be left out, as it may where `out` says it.
+        The spec of the filter, ``(K, C / groups, *taps)``.  A shape stands for a filter with the
+        dtype and layout of `x`.  It is needed if the stride is not 1 and `out` is not given.
     alpha, beta : float
         dw = alpha * gradient + beta * dw, passed to cuDNN as double for double tensors, as float
         otherwise.  With beta = 0 `out` is not read.
     out : device array, optional
-        dw, written in place, any strides without overlap; a new array if not given.
+        dw, written in place; its strides may be any that do not overlap.  A new array if not given.
     algorithm : AlgorithmResult, Engine, ConvolutionBwdFilterAlgo or str, optional
-        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A
-        result is applied with its math type, its layout (where the operands lie in another, each
-        call converts them, and the output back) and its way to make the call.  If not given: the
-        first engine that cuDNN's heuristic A names and that keeps the math type's promise; where
-        there is none (for integers, say) the algorithm that the v7 heuristic prefers.
-        ``plan.choice`` tells which, and why.
+        A result of a search, an engine of cuDNN's backend, or an algorithm of the descriptor call.
+        A result is applied with its math type, its layout and its `replay`.  If the operands have
+        another layout, each call converts them, and converts the output back.
+
+        If not given, it is the first engine that cuDNN's heuristic A names and that computes as
+        precisely as the math type asks for.  Where no engine serves, for instance for integers, it
+        is the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
+        the reason for it.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     interface : str, optional
-        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of
-        any alignment where an engine wants 16 bytes.
+        "graph": an engine, or an error if none serves.  "descriptor": the descriptor call; it takes
+        operands of any alignment, while an engine needs an alignment of 16 bytes.  Either one if
+        not given.
     workspace : device array, optional
-        The caller's own scratch memory, instead of the handle's; a plan's calls take it themselves.
+        Scratch memory of the caller, used instead of the handle's.  With a plan it is an argument
+        of each call.
     replay : bool
-        Record the call as a CUDA graph for the addresses that it was first made with, and launch
-        that from then on.  With others it is made as it is, or through copies to buffers of the
-        plan, whichever was measured to take less time, once, which waits for the stream; what comes
-        again is recorded too, up to 8 graphs. ``plan.replay`` tells.
+        Record the call as a CUDA graph for the addresses of the first call, and launch the graph
+        from then on.  A call with other addresses is made without a graph, or through copies to
+        buffers of the plan, whichever takes less time; this is measured once, and the measurement
+        waits for the stream.  Addresses that come again are recorded too, up to 8 graphs.
+        ``plan.replay`` says what the plan did so far.
 
     Returns
     -------
     DeviceArray
-        dw, with its taps in the order of the filter, whatever ``conv.mode`` is.
+        dw, with its taps in the order of the filter's, for either ``conv.mode``.
 
     Raises
     ------
@@ -228,17 +243,20 @@ def convolution_backward_filter(
     Examples
     --------
     >>> with dnn.Handle() as handle:
-    ...     x, dy = handle.array(np.ones((1, 3, 8, 8), np.float32)), handle.array(np.ones((1, 4, 4, 4), np.float32))
+    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
+    ...     dy = handle.array(np.ones((1, 4, 4, 4), np.float32))
     ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
     ...     dw = dnn.convolution_backward_filter(handle, x, dy, conv, w=(4, 3, 3, 3))
-    ...     total = dnn.convolution_backward_filter(handle, x, dy, conv, beta=1.0, out=dw)  # of two batches
+    ...     # Add the gradient of a second batch.
+    ...     total = dnn.convolution_backward_filter(handle, x, dy, conv, beta=1.0, out=dw)
     ...     print(total.shape, total.numpy()[0, 0].tolist())
     (4, 3, 3, 3) [[18.0, 24.0, 24.0], [24.0, 32.0, 32.0], [24.0, 32.0, 32.0]]
 
     A plan for many calls, and what cuDNN's search finds:
 
     >>> with dnn.Handle() as handle:
-    ...     x, dy = handle.array(np.ones((1, 3, 8, 8), np.float32)), handle.array(np.ones((1, 4, 4, 4), np.float32))
+    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
+    ...     dy = handle.array(np.ones((1, 4, 4, 4), np.float32))
     ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
     ...     with dnn.convolution_backward_filter.plan(handle, x, dy, conv, w=(4, 3, 3, 3)) as plan:
     ...         dw = plan(x, dy)
@@ -282,51 +300,57 @@ def convolution_transpose(
     workspace: AnyArray | None = None,
     replay: bool = False,
 ) -> ConvolutionRequest:
-    """Convolve transposed, as PyTorch's `conv_transpose1d` to `conv_transpose3d`: from the shape of a result to that of images.
+    """Compute a transposed convolution, as PyTorch's `conv_transpose1d` to `conv_transpose3d` do.
 
     It is `convolution_backward_data` with `x` as dy, and is recorded and tuned as that.  The result
-    is ``(N, C, *spatial)``, along an axis (size - 1) * stride - 2 * padding + dilation * (taps - 1)
-    + output_padding + 1.
+    is ``(N, C, *spatial)``.  Its size along an axis is (size - 1) * stride - 2 * padding +
+    dilation * (taps - 1) + output_padding + 1.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the
-        plan for the next one.
+        The call is enqueued on its stream, is asynchronous, and uses its workspace.  The handle
+        keeps the plan for the next call of the same kind.
     x : device array
-        ``(N, K, *spatial)``; float32, float64, float16 or bfloat16.
+        The images, ``(N, K, *spatial)``; float32, float64, float16 or bfloat16.
     w : device array
         The filter, ``(K, C / groups, *taps)``, packed, of the dtype of `x`.
     conv : ConvolutionSpec
-        Padding (what is cut off at both ends), stride (how far the results of neighbouring values
-        lie apart), dilation, groups, mode, compute type, math type.
+        Padding (the pixels cut off at both ends of an axis), stride (the distance between the
+        results of neighbouring values), dilation, groups, mode, compute type, math type.
     output_padding : int or iterable of int
-        What is added to the result at the end of each axis, below the stride: of the images that a
-        convolution with this stride brings to the size of `x` the smallest has 0.
+        The pixels added to the result at the end of each axis, fewer than the stride.  A
+        convolution maps images of several sizes to the size of `x`; with 0 the result has the
+        smallest of them.
     alpha, beta : float
         y = alpha * result + beta * y, passed to cuDNN as double for double tensors, as float
         otherwise.  With beta = 0 `out` is not read.
     out : device array, optional
-        y, written in place, any strides without overlap; a new array if not given.
+        y, written in place; its strides may be any that do not overlap.  A new array if not given.
     algorithm : AlgorithmResult, Engine, ConvolutionBwdDataAlgo or str, optional
-        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A
-        result is applied with its math type, its layout (where the operands lie in another, each
-        call converts them, and the output back) and its way to make the call.  If not given: the
-        first engine that cuDNN's heuristic A names and that keeps the math type's promise; where
-        there is none (for integers, say) the algorithm that the v7 heuristic prefers.
-        ``plan.choice`` tells which, and why.
+        A result of a search, an engine of cuDNN's backend, or an algorithm of the descriptor call.
+        A result is applied with its math type, its layout and its `replay`.  If the operands have
+        another layout, each call converts them, and converts the output back.
+
+        If not given, it is the first engine that cuDNN's heuristic A names and that computes as
+        precisely as the math type asks for.  Where no engine serves, for instance for integers, it
+        is the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
+        the reason for it.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     interface : str, optional
-        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of
-        any alignment where an engine wants 16 bytes.
+        "graph": an engine, or an error if none serves.  "descriptor": the descriptor call; it takes
+        operands of any alignment, while an engine needs an alignment of 16 bytes.  Either one if
+        not given.
     workspace : device array, optional
-        The caller's own scratch memory, instead of the handle's; a plan's calls take it themselves.
+        Scratch memory of the caller, used instead of the handle's.  With a plan it is an argument
+        of each call.
     replay : bool
-        Record the call as a CUDA graph for the addresses that it was first made with, and launch
-        that from then on.  With others it is made as it is, or through copies to buffers of the
-        plan, whichever was measured to take less time, once, which waits for the stream; what comes
-        again is recorded too, up to 8 graphs. ``plan.replay`` tells.
+        Record the call as a CUDA graph for the addresses of the first call, and launch the graph
+        from then on.  A call with other addresses is made without a graph, or through copies to
+        buffers of the plan, whichever takes less time; this is measured once, and the measurement
+        waits for the stream.  Addresses that come again are recorded too, up to 8 graphs.
+        ``plan.replay`` says what the plan did so far.
 
     Returns
     -------
@@ -349,7 +373,8 @@ def convolution_transpose(
     Examples
     --------
     >>> with dnn.Handle() as handle:
-    ...     x, w = handle.array(np.ones((1, 4, 4, 4), np.float32)), handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     x = handle.array(np.ones((1, 4, 4, 4), np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
     ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
     ...     y = dnn.convolution_transpose(handle, x, w, conv, output_padding=1)
     ...     print(y.shape, y.numpy()[0, 0, :2, :2].tolist())
@@ -378,53 +403,74 @@ def convolution_transpose(
 
 def _filter_tensor(handle: Handle, w: object) -> TensorSpec:
     """Return the spec of a filter's memory."""
-    return as_tensor(w) if isinstance(w, FilterSpec) else operand_spec(handle, w, "w")
+    if isinstance(w, FilterSpec):
+        return as_tensor(w)
+    return operand_spec(handle, w, "w")
 
 
 def _transposed_shape(
     x: TensorSpec, w: TensorSpec, conv: Any, output_padding: Any
 ) -> tuple[int, ...]:
+    """Return the shape of a transposed convolution's result."""
     instance_of(conv, ConvolutionSpec, "conv")
-    if not 3 <= x.rank == w.rank <= 5 or x.dtype != w.dtype or x.shape[1] != w.shape[0]:
+    has_one_rank = 3 <= x.rank == w.rank <= 5
+    if not has_one_rank or x.dtype != w.dtype or x.shape[1] != w.shape[0]:
         raise ArgumentError(
-            f"x={x}, w={w}; needed: (N, K, *spatial) and (K, C / groups, *taps) of one dtype and the same rank 3, 4 or 5"
+            f"x={x}, w={w}; needed: (N, K, *spatial) and (K, C / groups, *taps) "
+            "of one dtype and the same rank 3, 4 or 5"
         )
-    extra = parse_steps(output_padding, "output_padding", 0)
-    extra = extra if isinstance(extra, tuple) else (extra,) * (x.rank - 2)
-    steps = conv.steps(x.rank - 2)
-    if len(extra) != x.rank - 2 or any(
-        more >= stride for more, stride in zip(extra, steps[1], strict=True)
-    ):
-        raise ArgumentError(
-            f"output_padding={shown(output_padding)}; allowed: below the stride, {conv.stride}, for each spatial axis"
-        )
-    axes = zip(x.shape[2:], w.shape[2:], *steps, extra, strict=True)
-    image = [
-        (size - 1) * step - 2 * pad + far * (taps - 1) + more + 1
-        for size, taps, pad, step, far, more in axes
+    paddings, strides, dilations = conv.steps(x.rank - 2)
+    extras = _output_paddings(output_padding, strides, conv)
+    axes = zip(x.shape[2:], w.shape[2:], paddings, strides, dilations, extras, strict=True)
+    sizes = [
+        (size - 1) * stride - 2 * padding + dilation * (taps - 1) + extra + 1
+        for size, taps, padding, stride, dilation, extra in axes
     ]
-    if min(image) < 1:
+    if min(sizes) < 1:
         raise ArgumentError(
-            f"padding={conv.padding} cuts off all of the result of x {x.shape} and w {w.shape}: {image}"
+            f"padding={conv.padding} cuts off all of the result "
+            f"of x {x.shape} and w {w.shape}: {sizes}"
         )
-    return (x.shape[0], w.shape[1] * conv.groups, *image)
+    return (x.shape[0], w.shape[1] * conv.groups, *sizes)
+
+
+def _output_paddings(
+    output_padding: Any, strides: tuple[int, ...], conv: ConvolutionSpec
+) -> tuple[int, ...]:
+    """Return the output padding of each spatial axis."""
+    extras = parse_steps(output_padding, "output_padding", 0)
+    if not isinstance(extras, tuple):
+        extras = (extras,) * len(strides)
+    is_small = len(extras) == len(strides) and all(
+        extra < stride for extra, stride in zip(extras, strides, strict=True)
+    )
+    if not is_small:
+        raise ArgumentError(
+            f"output_padding={shown(output_padding)}; "
+            f"allowed: below the stride, {conv.stride}, for each spatial axis"
+        )
+    return extras
 
 
 def _result_spec(
-    handle: Handle, like: Any, argument: str, beside: Any, name: str, out: Any
+    handle: Handle, like: Any, argument: str, operand: Any, name: str, out: Any
 ) -> TensorSpec | FilterSpec | None:
-    """Return what the result looks like: as `like` says, an array, a spec, or a shape beside `beside`.
+    """Return the spec of the result: that of `like`, which is an array, a spec or a shape.
 
-    None where nobody says anything.  ArgumentError where `out` is something else.
+    A shape takes the dtype and layout of `operand`, the argument called `name`.  None without
+    `like`.  ArgumentError if `out` has another spec.
     """
     if like is None:
         return None
     is_array = hasattr(like, "__dlpack__") and not isinstance(like, np.ndarray)
-    spec = operand_spec(handle, like, argument) if is_array else getattr(like, "spec", like)
-    is_shape = not isinstance(spec, (TensorSpec, FilterSpec))
+    value: Any = getattr(like, "spec", like)
+    if is_array:
+        value = operand_spec(handle, like, argument)
+    is_shape = not isinstance(value, (TensorSpec, FilterSpec))
+    spec: TensorSpec | FilterSpec = value
     if is_shape:
         shape = parse_shape(like, argument)
-        model = operand_spec(handle, beside, name)
+        model = operand_spec(handle, operand, name)
         if len(shape) != model.rank:
             raise ArgumentError(f"{argument}={shape} is not of the rank of {name}, {model}")
         spec = model.packed(shape)
@@ -435,10 +481,9 @@ def _result_spec(
     out_spec = getattr(out, "spec", out)
     if not isinstance(out_spec, (TensorSpec, FilterSpec)):
         return spec
-    if is_shape:  # `out` may have another data type and layout
-        needed, fits = spec.shape, out_spec.shape == spec.shape
-    else:
-        needed, fits = spec, is_as(as_tensor(out_spec), spec)
-    if not fits:
-        raise ArgumentError(f"out is {out_spec}; the result is as {argument} says, {needed}")
+    # Beside a shape, `out` may have another data type and layout.
+    if is_shape and out_spec.shape != spec.shape:
+        raise ArgumentError(f"out is {out_spec}; the result is as {argument} says, {spec.shape}")
+    if not is_shape and not is_as(as_tensor(out_spec), spec):
+        raise ArgumentError(f"out is {out_spec}; the result is as {argument} says, {spec}")
     return spec

@@ -19,16 +19,18 @@ def convolution_backward_bias(
     beta: float = 0.0,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Compute the gradient of a bias, which is the sum over images and positions, and zero for an empty batch.
+    """Compute the gradient of a bias: the sum of dy over images and positions.
+
+    The gradient of an empty batch is zero.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     dy : device array
-        The gradient of what the bias was added to, ``(N, C, *spatial)``; float32, float64 or
-        float16; cuDNN refuses bfloat16 (seen on an H200), which `transform_tensor` converts.
+        The gradient of the sum that has the bias in it, ``(N, C, *spatial)``; float32, float64 or
+        float16.  cuDNN refuses bfloat16 (seen on an H200); `transform_tensor` converts it.
     alpha, beta : float
         Host scalars: db = alpha * result + beta * db.  With beta = 0 `out` is not read.
     out : device array, optional

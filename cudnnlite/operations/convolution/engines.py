@@ -1,4 +1,4 @@
-"""Engines of cuDNN's backend for an operation: the one that a plan runs unless told otherwise, and all that there are."""
+"""The engines of cuDNN's backend for a convolution: the preferred one, a named one, and all."""
 
 from __future__ import annotations
 
@@ -33,33 +33,38 @@ from cudnnlite.warn import warn_user
 
 
 def why_no_engine(problem: Problem) -> str:
-    """Return why a problem is not put to the backend; empty if it may be."""
+    """Return why no engine is tried for a problem; empty if engines may be tried."""
     algorithms = problem.operation.algorithms
     if algorithms is None:
         return "it has no operation graph"
-    if any(
-        numpy_dtype(spec.dtype).kind in "iu" or spec.vector > 1 for spec in problem.specs.values()
-    ):
-        return "integers stay with the descriptor call"
+    for spec in problem.specs.values():
+        if numpy_dtype(spec.dtype).kind in "iu" or spec.vector > 1:
+            return "integers stay with the descriptor call"
     return algorithms.why_no_graph(problem) or ""
 
 
 def is_aligned(*operands: DeviceArray | None) -> bool:
-    """Tell whether arrays lie as engines want them; what does not exist yet will."""
+    """Whether arrays have the alignment that engines need; an array yet to be made will have it."""
     return not any(array.ptr % ALIGNMENT for array in operands if array is not None)
 
 
 class NoEngine(NamedTuple):
-    """No engine runs a problem."""
+    """The answer that no engine runs a problem.
+
+    Attributes
+    ----------
+    why : str
+        The reasons.
+    larger : tuple of (AlgorithmResult, str)
+        The engines that only the workspace limit excludes, each with the reason.
+    """
 
     why: str
-    larger: tuple[
-        tuple[AlgorithmResult, str], ...
-    ] = ()  # those that only the workspace limit excludes, and why
+    larger: tuple[tuple[AlgorithmResult, str], ...] = ()
 
 
 class PreferredEngine(NamedTuple):
-    """The engine that runs a problem unless something else is asked for."""
+    """The engine that runs a problem when the caller names no algorithm."""
 
     row: AlgorithmResult
     plan: ExecutionPlan
@@ -68,10 +73,10 @@ class PreferredEngine(NamedTuple):
 def preferred_engine(
     native: NativeConvolution, limit: int | None, stack: ExitStack
 ) -> PreferredEngine | NoEngine:
-    """Return the first engine that heuristic A, or the fallback, names, that keeps the promises, and that fits the limit.
+    """Return the first engine of heuristic A, or of the fallback, that may be used.
 
-    `stack` owns its plan.  Where there is none, what was made to find that out is closed, but for
-    the graph.
+    It has to be allowed by `why_excluded`, and its workspace has to be within the limit.  `stack`
+    owns its plan.  If there is no such engine, all native objects but the graph are closed.
     """
     problem = native.problem
     if why := why_no_engine(problem):
@@ -84,16 +89,17 @@ def preferred_engine(
         except REFUSALS as error:
             return NoEngine(f"cuDNN makes no graph of it ({error.status})")
         modes = (BackendHeurMode.A, BackendHeurMode.FALLBACK)
-        for configuration in _named(graph, modes, search):
+        for configuration in _configurations(graph, modes, search):
             row = row_of(configuration, problem)
-            why = excluded(configuration, problem)
+            why = why_excluded(configuration, problem)
             trial = search.enter_context(ExitStack())
             if not why:
                 try:
-                    # Of a configuration of our own: what a heuristic returns cannot be written
-                    # down as a program, because nobody sets its attributes.
-                    own_configuration = configure(graph, configuration.engine, trial)
-                    plan = ExecutionPlan(graph, own_configuration, trial)
+                    # The plan is made from a configuration that is set attribute by attribute,
+                    # so that `tracing` can write it down as a program.  cuDNN sets the attributes
+                    # of the configuration that a heuristic returns.
+                    plan_configuration = configure(graph, configuration.engine, trial)
+                    plan = ExecutionPlan(graph, plan_configuration, trial)
                     row = replace(row, workspace=plan.workspace)
                 except REFUSALS as error:
                     why = f"it cannot do this after all ({error.status})"
@@ -101,7 +107,7 @@ def preferred_engine(
                 why = over_limit(row.workspace, limit)
                 too_large.append((row, why))
             if not why:
-                tell_limit(too_large, row.algorithm, problem)
+                warn_of_limit(too_large, row.algorithm, problem)
                 stack.enter_context(search.pop_all())
                 return PreferredEngine(replace(row, passed_over=tuple(passed_over)), plan)
             trial.close()
@@ -110,13 +116,13 @@ def preferred_engine(
     return NoEngine(reasons or "cuDNN's heuristics name none", tuple(too_large))
 
 
-def given_engine(
+def named_engine(
     native: NativeConvolution, engine: Engine, stack: ExitStack
 ) -> tuple[AlgorithmResult, ExecutionPlan]:
-    """Return an engine that was chosen, with its workspace and its notes, and what runs it; `stack` owns what is made.
+    """Return the row and the execution plan of an engine that the caller named.
 
-    ArgumentError where it would break a promise of the problem's; CudnnError where it is none for
-    this problem, or this cuDNN.
+    `stack` owns the plan.  ArgumentError if `why_excluded` does not allow the engine; CudnnError if
+    this cuDNN has no such engine for the problem.
     """
     problem = native.problem
     if why := why_no_engine(problem):
@@ -125,16 +131,16 @@ def given_engine(
     try:
         configuration = configure(graph, engine, stack)
     except CudnnError as error:
-        error.notes += (f"algorithm={engine}: {_what_is_wrong(engine, graph)}",)
+        error.notes += (f"algorithm={engine}: {_why_refused(engine, graph)}",)
         raise
-    if why := excluded(configuration, problem):
+    if why := why_excluded(configuration, problem):
         raise ArgumentError(f"algorithm={engine}: {why}")
     plan = ExecutionPlan(graph, configuration, stack)
     return replace(row_of(configuration, problem), workspace=plan.workspace), plan
 
 
-def _what_is_wrong(engine: Engine, graph: Graph) -> str:
-    """Return what the graph has instead of an engine that cuDNN refused."""
+def _why_refused(engine: Engine, graph: Graph) -> str:
+    """Return why cuDNN refused an engine, by the engines that the graph has."""
     assert graph.descriptor is not None
     count: int = graph.descriptor.get("engine_global_count")
     if engine.index not in range(count):
@@ -145,29 +151,33 @@ def _what_is_wrong(engine: Engine, graph: Graph) -> str:
 
 
 def engine_rows(graph: Graph, problem: Problem, *, compiled: bool = False) -> list[AlgorithmResult]:
-    """Return every configuration that cuDNN's heuristics name, the preferred first, then each engine that none of them names.
+    """Return a row for each configuration of cuDNN's heuristics, and for each other engine.
 
-    With what excludes it; nothing is run.  Those of the second kind that cuDNN compiles first are
-    left out, unless `compiled`.
+    The configurations come first, the preferred one at the front.  A row that may not be used says
+    why not.  Nothing is run.  Of the other engines, those that cuDNN compiles first are left out,
+    unless `compiled`.
     """
     with ExitStack() as stack:
-        named = list(_named(graph, HEURISTICS, stack))
-        every = unnamed(graph, {each.engine.index for each in named}, stack)
-        others = [each for each in every if compiled or not each.compiled]
-        return [
-            replace(
-                row_of(each, problem),
-                why_not=excluded(each, problem),
-                heuristic=place if place < len(named) else None,
-            )
-            for place, each in enumerate((*named, *others))
-        ]
+        ranked = list(_configurations(graph, HEURISTICS, stack))
+        unranked = unnamed(graph, {configuration.engine.index for configuration in ranked}, stack)
+        rows = []
+        for rank, configuration in enumerate(ranked):
+            why_not = why_excluded(configuration, problem)
+            row = row_of(configuration, problem)
+            rows.append(replace(row, why_not=why_not, heuristic=rank))
+        for configuration in unranked:
+            if compiled or not configuration.compiled:
+                why_not = why_excluded(configuration, problem)
+                rows.append(replace(row_of(configuration, problem), why_not=why_not))
+        return rows
 
 
 def shared_graph(handle: Handle, problem: Problem, stack: ExitStack) -> Graph | None:
-    """Return the graph that all engines for a problem have in common; None where it is not put to the backend."""
+    """Return the graph that all engines for a problem share; None if no engine may be tried."""
+    if why_no_engine(problem):
+        return None
     try:
-        return None if why_no_engine(problem) else graph_of(handle, problem, stack)
+        return graph_of(handle, problem, stack)
     except REFUSALS:
         return None
 
@@ -175,50 +185,54 @@ def shared_graph(handle: Handle, problem: Problem, stack: ExitStack) -> Graph | 
 def row_of(configuration: Configuration, problem: Problem) -> AlgorithmResult:
     """Return an engine as a candidate."""
     math_type = configuration.math_type(problem.math_type)
-    half = problem.values[problem.operation.reads[0]].dtype in (DataType.HALF, DataType.BFLOAT16)
-    if math_type == MathType.DEFAULT and half:  # as the descriptor call's heuristic is asked
+    first = problem.values[problem.operation.reads[0]]
+    is_half = first.dtype in (DataType.HALF, DataType.BFLOAT16)
+    if math_type == MathType.DEFAULT and is_half:
+        # The descriptor call's heuristic is asked with this math type, too.
         math_type = MathType.TENSOR_OP
     return AlgorithmResult(
         configuration.engine, math_type, deterministic=configuration.deterministic
     )
 
 
-def excluded(configuration: Configuration, problem: Problem) -> str:
+def why_excluded(configuration: Configuration, problem: Problem) -> str:
     """Return why an engine may not be used for a problem; empty if it may."""
-    asked, first = problem.math_type, problem.values[problem.operation.reads[0]]
+    math_type = problem.math_type
+    first = problem.values[problem.operation.reads[0]]
     notes = configuration.numerical
-    if asked == MathType.FMA and configuration.math_type(asked) != MathType.FMA:
+    if math_type == MathType.FMA and configuration.math_type(math_type) != MathType.FMA:
         return "it multiplies in fewer bits, math type FMA was asked for"
-    converts = BackendNumericalNote.DOWN_CONVERT_INPUTS in notes
-    if converts and first.dtype == DataType.FLOAT and asked != MathType.TENSOR_OP_ALLOW_CONVERSION:
+    may_convert = first.dtype != DataType.FLOAT or math_type == MathType.TENSOR_OP_ALLOW_CONVERSION
+    if BackendNumericalNote.DOWN_CONVERT_INPUTS in notes and not may_convert:
         return "it rounds its operands to a narrower type"
-    narrow = BackendNumericalNote.REDUCED_PRECISION_REDUCTION in notes
-    if narrow and problem.conv.compute_type_for(first) != DataType.HALF:
+    has_narrow_sums = BackendNumericalNote.REDUCED_PRECISION_REDUCTION in notes
+    if has_narrow_sums and problem.conv.compute_type_for(first) != DataType.HALF:
         return "it sums in fewer bits than the compute type"
     if not configuration.capturable:
         return "it makes a texture when it runs, which no CUDA graph can record"
     return ""
 
 
-def _named(
+def _configurations(
     graph: Graph, modes: Iterable[BackendHeurMode], stack: ExitStack
 ) -> Iterator[Configuration]:
-    seen: set[Engine] = set()
+    """Yield the configurations that cuDNN's heuristics name, the first of each engine."""
+    engines: set[Engine] = set()
     for mode in modes:
         for configuration in named_by(graph, mode, stack):
-            if configuration.engine not in seen:
-                seen.add(configuration.engine)
+            if configuration.engine not in engines:
+                engines.add(configuration.engine)
                 yield configuration
 
 
-def tell_limit(
-    larger: Iterable[tuple[AlgorithmResult, str]], chosen: object, problem: Problem
+def warn_of_limit(
+    larger: Iterable[tuple[AlgorithmResult, str]], choice: object, problem: Problem
 ) -> None:
-    """Warn where the limit excluded what the heuristic prefers."""
-    told = [f"{row.algorithm} ({why})" for row, why in larger]
-    if told:
+    """Warn if the workspace limit excluded what cuDNN's heuristic prefers to the choice."""
+    excluded = [f"{row.algorithm} ({why})" for row, why in larger]
+    if excluded:
         warn_user(
-            f"the workspace limit excluded {', '.join(told)}, which cuDNN's heuristic prefers to {chosen}; tuning "
-            f"{problem.kind} measures what that costs",
+            f"the workspace limit excluded {', '.join(excluded)}, which cuDNN's heuristic prefers "
+            f"to {choice}; tuning {problem.kind} measures what that costs",
             WorkspaceLimitWarning,
         )

@@ -37,51 +37,56 @@ def convolution_forward(
     """Convolve images with a filter: y = alpha * conv(x, w) + beta * y, asynchronously.
 
     float32 tensors are multiplied in TF32 on Ampere and later unless ``conv.math_type`` is
-    `MathType.FMA`.  Without `algorithm`, DEFAULT math means TENSOR_OP in half precision, which is
-    as accurate, and uses the tensor cores.  An empty batch gives an empty result without a call.
+    `MathType.FMA`.  In half precision, and without `algorithm`, DEFAULT math means TENSOR_OP, which
+    uses the tensor cores and is as accurate.  An empty batch gives an empty result without a call.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the
-        plan for the next one.
+        The call is enqueued on its stream, is asynchronous, and uses its workspace.  The handle
+        keeps the plan for the next call of the same kind.
     x : device array
         The images, ``(N, C, *spatial)`` with 1 to 3 spatial axes; float32, float64, float16,
-        bfloat16, or int8 where cuDNN supports it.  Any object with `__cuda_array_interface__` or
-        `__dlpack__` is taken without a copy.
+        bfloat16, or int8 where cuDNN supports it.  An object with `__cuda_array_interface__` or
+        `__dlpack__` is used without a copy.
     w : device array
         The filter, ``(K, C / groups, *taps)``, packed, of the dtype of `x`.
     conv : ConvolutionSpec
         Padding, stride, dilation, groups, mode, compute type, math type.
     bias : device array, optional
-        ``(1, K, 1, ...)``, added to the result: in the same kernel where cuDNN has one (an engine,
-        or `cudnnConvolutionBiasActivationForward` with IMPLICIT_PRECOMP_GEMM), otherwise by
-        `cudnnAddTensor`; ``plan.choice`` tells.  Of the result's data type; float32 beside
-        integers.
+        ``(1, K, 1, ...)``, added to the result; of the result's data type, or float32 for integers.
+        It is added in the same kernel where cuDNN has one: an engine, or
+        `cudnnConvolutionBiasActivationForward` with IMPLICIT_PRECOMP_GEMM.  Otherwise
+        `cudnnAddTensor` adds it.  ``plan.choice`` says which.
     alpha, beta : float
         y = alpha * conv(x, w) + beta * y, passed to cuDNN as double for double tensors, as float
         otherwise.  With beta = 0 `out` is not read.
     out : device array, optional
-        y, written in place, any strides without overlap; a new array if not given.
+        y, written in place; its strides may be any that do not overlap.  A new array if not given.
     algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
-        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A
-        result is applied with its math type, its layout (where the operands lie in another, each
-        call converts them, and the output back) and its way to make the call.  If not given: the
-        first engine that cuDNN's heuristic A names and that keeps the math type's promise; where
-        there is none (for integers, say) the algorithm that the v7 heuristic prefers.
-        ``plan.choice`` tells which, and why.
+        A result of a search, an engine of cuDNN's backend, or an algorithm of the descriptor call.
+        A result is applied with its math type, its layout and its `replay`.  If the operands have
+        another layout, each call converts them, and converts the output back.
+
+        If not given, it is the first engine that cuDNN's heuristic A names and that computes as
+        precisely as the math type asks for.  Where no engine serves, for instance for integers, it
+        is the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
+        the reason for it.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     interface : str, optional
-        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of
-        any alignment where an engine wants 16 bytes.
+        "graph": an engine, or an error if none serves.  "descriptor": the descriptor call; it takes
+        operands of any alignment, while an engine needs an alignment of 16 bytes.  Either one if
+        not given.
     workspace : device array, optional
-        The caller's own scratch memory, instead of the handle's; a plan's calls take it themselves.
+        Scratch memory of the caller, used instead of the handle's.  With a plan it is an argument
+        of each call.
     replay : bool
-        Record the call as a CUDA graph for the addresses that it was first made with, and launch
-        that from then on.  With others it is made as it is, or through copies to buffers of the
-        plan, whichever was measured to take less time, once, which waits for the stream; what comes
-        again is recorded too, up to 8 graphs. ``plan.replay`` tells.
+        Record the call as a CUDA graph for the addresses of the first call, and launch the graph
+        from then on.  A call with other addresses is made without a graph, or through copies to
+        buffers of the plan, whichever takes less time; this is measured once, and the measurement
+        waits for the stream.  Addresses that come again are recorded too, up to 8 graphs.
+        ``plan.replay`` says what the plan did so far.
 
     Returns
     -------

@@ -21,14 +21,14 @@ Ask cuDNN's v7 heuristic for its ranking of the algorithms of `{name}`; nothing 
 Parameters
 ----------
 handle : Handle
-    The device that it ranks for.
+    The ranking is for its device.
 others
-    As in `{name}`, but that specs may stand for arrays, and nothing chooses an algorithm.
+    As in `{name}`.  Specs may stand for arrays.  Arguments that choose an algorithm are refused.
 
 Returns
 -------
 AlgorithmTable
-    All algorithms, the preferred first, those that cuDNN refuses with their status last.
+    All algorithms, the preferred one first.  Those that cuDNN refuses come last, with their status.
 
 Raises
 ------
@@ -48,24 +48,25 @@ Let cuDNN run and time every algorithm of `{name}` on these arrays.
 Parameters
 ----------
 handle : Handle
-    Waited for: the search synchronises.
+    The search synchronises its stream.
 beta : float
-    With beta = 0, `out` serves as the search's output and is overwritten.  Otherwise it is left alone.
+    With beta = 0, the search writes its results to `out`.  Otherwise it writes to scratch memory.
 out : device array, optional
-    What the result should look like; scratch memory if not given.
+    An array with the shape, dtype and layout of the result; scratch memory if not given.
 workspace_limit : int or str, optional
-    The most workspace that the search itself may use; the handle's limit if not given.  To see what a limit costs, search
-    without one and give the limit to `AlgorithmTable.best`.
+    The most workspace that the search itself may use; the handle's limit if not given.  To see what
+    a limit costs, search without one and pass the limit to `AlgorithmTable.best`.
 others
-    As in `{name}`, but that nothing chooses an algorithm.
+    As in `{name}`.  Arguments that choose an algorithm are refused.
 
 Returns
 -------
 AlgorithmTable
-    Every algorithm that cuDNN returned, the fastest first, the failed ones with their status last.  cuDNN's times contain
-    tens to hundreds of microseconds of host overhead, so small problems are often misranked: the tuner measures better.
-    A row is applied with its math type: in float16 and bfloat16 a best row with DEFAULT math runs without tensor cores,
-    which a call without `algorithm` would use; ``conv.math_type="tensor_op"`` searches among those.
+    Every algorithm that cuDNN returned, the fastest first.  Those that failed come last, with their
+    status.  cuDNN's times contain tens to hundreds of microseconds of host overhead, so small
+    problems are often misranked; a `Tuner` measures better.  A row is applied with its math type.
+    In float16 and bfloat16 a row with DEFAULT math runs without tensor cores, which a call without
+    `algorithm` would use; a search with ``conv.math_type="tensor_op"`` has rows that use them.
 
 Raises
 ------
@@ -77,8 +78,9 @@ NotSupportedError
 Notes
 -----
 C functions: `{algorithms.find}`, `{algorithms.count}`, and, for the size of the
-search's own workspace, `{algorithms.workspace}`.  Plain `cudnnFind...`, which allocates behind
-the caller's back, is never used.  All are deprecated since cuDNN 9.0.0, still shipped and working.
+search's own workspace, `{algorithms.workspace}`.  The plain `cudnnFind...` functions allocate
+memory themselves and are never used.  All are deprecated since cuDNN 9.0.0, still shipped and
+working.
 """
 
 _NO_FIND_DOC = """\
@@ -87,19 +89,20 @@ Raise ArgumentError: cuDNN has no search for `{name}`.
 Raises
 ------
 ArgumentError
-    In any case; a `Tuner` measures what a search would.
+    At every call.  A `Tuner` measures the algorithms instead.
 """
 
 _PLAN_NOTES = """\
 
 Notes
 -----
-C functions: of an engine, those of a `BackendDescriptor`, and of its call `cudnnBackendExecute`; with
-addresses that were not seen lately `cudnnBackendInitialize` and so on of a variant pack.  Of the
-descriptor call `{algorithms.workspace}`; where no algorithm is given,
-`{algorithms.heuristic}` and `{algorithms.count}`; of a call,
-`{function}`, and `cudnnTransformTensor` where operands are converted.
-Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and working.
+C functions for an engine: those of a `BackendDescriptor`; for each call `cudnnBackendExecute`;
+for addresses that were not used lately also `cudnnBackendInitialize` and the other functions that
+make a variant pack.  For the descriptor call: `{algorithms.workspace}`; if no
+algorithm is given, `{algorithms.heuristic}` and
+`{algorithms.count}`; for each call `{function}`, and
+`cudnnTransformTensor` if operands are converted.  Those of the descriptor call are deprecated since
+cuDNN 9.0.0, still shipped and working.
 """
 
 
@@ -113,7 +116,7 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
     heuristic : callable
         (handle, arguments) -> the ranking of cuDNN's heuristic.
     find : callable
-        (handle, arguments) -> what cuDNN's search measured.
+        (handle, arguments) -> the table of cuDNN's search.
     """
 
     _plan_type = "ConvolutionPlan"
@@ -143,7 +146,10 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
 def convolution_operation(
     declaration: Operation,
 ) -> Callable[[Callable[Concatenate[Handle, P], ConvolutionRequest]], ConvolutionFunction[P]]:
-    """Make public operations of functions that bind arguments; `declaration` has the algorithms."""
+    """Return a decorator that makes a public operation of a function that binds arguments.
+
+    `declaration` has the algorithms.
+    """
     algorithms = declaration.algorithms
     if algorithms is None:
         raise ValueError(f"{declaration} has no choice of algorithms")

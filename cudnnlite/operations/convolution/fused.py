@@ -1,4 +1,4 @@
-"""Forward convolution with a bias, an addition and an activation, in one kernel where cuDNN has one."""
+"""Forward convolution with a bias, an addition and an activation, in one kernel."""
 
 from __future__ import annotations
 
@@ -43,52 +43,60 @@ def convolution_bias_activation_forward(
     workspace: AnyArray | None = None,
     replay: bool = False,
 ) -> ConvolutionRequest:
-    """Convolve, add, and apply a function, asynchronously: y = activation(alpha * conv(x, w) + alpha2 * z + bias).
+    """Convolve, add a bias and `z`, and apply an activation, asynchronously.
 
-    One kernel does it, without results in between.  With "identity" the descriptor call has
-    IMPLICIT_PRECOMP_GEMM only; some combinations neither it nor an engine does: an alpha with an
-    activation that engines alone have, for instance, which they do not scale without z.
+    y = activation(alpha * conv(x, w) + alpha2 * z + bias), in one kernel, without intermediate
+    results in memory.
+
+    Some combinations are not supported.  With "identity" the only algorithm of the descriptor call
+    is IMPLICIT_PRECOMP_GEMM.  An activation that only engines have cannot be combined with an
+    `alpha` other than 1 unless `z` is given.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the
-        plan for the next one.
+        The call is enqueued on its stream, is asynchronous, and uses its workspace.  The handle
+        keeps the plan for the next call of the same kind.
     x, w : device arrays
         The images and the filter, as in `convolution_forward`.
     bias : device array
-        ``(1, K, 1, ...)``, of the result's data type; float32 beside integers.
+        ``(1, K, 1, ...)``, of the result's data type, or float32 for integers.
     conv : ConvolutionSpec
         Padding, stride, dilation, groups, mode, compute type, math type.
     activation : ActivationSpec, ActivationMode or str
-        "relu", "identity"; as engines also "sigmoid", "tanh", "clipped_relu", "elu", and in NHWC
+        "relu" or "identity"; by engines also "sigmoid", "tanh", "clipped_relu", "elu", and in NHWC
         "swish".  "relu" if not given.
     z : device array, optional
-        What is added: of the result's shape and data type, and with its layout.  It may be `out`
+        The array to add, with the shape, data type and layout of the result.  It may be `out`
         itself.
     alpha, alpha2 : float
-        Host scalars.
+        Host scalars.  `alpha2` scales `z`; it is 1 if not given.
     out : device array, optional
-        y, written in place, any strides without overlap; a new array if not given.
+        y, written in place; its strides may be any that do not overlap.  A new array if not given.
     algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
-        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A
-        result is applied with its math type, its layout (where the operands lie in another, each
-        call converts them, and the output back) and its way to make the call.  If not given: the
-        first engine that cuDNN's heuristic A names and that keeps the math type's promise; where
-        there is none (for integers, say) the algorithm that the v7 heuristic prefers.
-        ``plan.choice`` tells which, and why.
+        A result of a search, an engine of cuDNN's backend, or an algorithm of the descriptor call.
+        A result is applied with its math type, its layout and its `replay`.  If the operands have
+        another layout, each call converts them, and converts the output back.
+
+        If not given, it is the first engine that cuDNN's heuristic A names and that computes as
+        precisely as the math type asks for.  Where no engine serves, for instance for integers, it
+        is the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
+        the reason for it.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     interface : str, optional
-        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of
-        any alignment where an engine wants 16 bytes.
+        "graph": an engine, or an error if none serves.  "descriptor": the descriptor call; it takes
+        operands of any alignment, while an engine needs an alignment of 16 bytes.  Either one if
+        not given.
     workspace : device array, optional
-        The caller's own scratch memory, instead of the handle's; a plan's calls take it themselves.
+        Scratch memory of the caller, used instead of the handle's.  With a plan it is an argument
+        of each call.
     replay : bool
-        Record the call as a CUDA graph for the addresses that it was first made with, and launch
-        that from then on.  With others it is made as it is, or through copies to buffers of the
-        plan, whichever was measured to take less time, once, which waits for the stream; what comes
-        again is recorded too, up to 8 graphs. ``plan.replay`` tells.
+        Record the call as a CUDA graph for the addresses of the first call, and launch the graph
+        from then on.  A call with other addresses is made without a graph, or through copies to
+        buffers of the plan, whichever takes less time; this is measured once, and the measurement
+        waits for the stream.  Addresses that come again are recorded too, up to 8 graphs.
+        ``plan.replay`` says what the plan did so far.
 
     Returns
     -------
@@ -112,18 +120,22 @@ def convolution_bias_activation_forward(
     --------
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
-    ...     w, bias = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.full((1, 4, 1, 1), -20, np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     bias = handle.array(np.full((1, 4, 1, 1), -20, np.float32))
     ...     conv = dnn.ConvolutionSpec(padding=1)
     ...     y = dnn.convolution_bias_activation_forward(handle, x, w, bias, conv, "relu")
-    ...     more = dnn.convolution_bias_activation_forward(handle, x, w, bias, conv, "identity", z=y, alpha2=2.0)
-    ...     print(y.numpy()[0, 0, 0, :2], more.numpy()[0, 0, 1, :2])
+    ...     with_z = dnn.convolution_bias_activation_forward(
+    ...         handle, x, w, bias, conv, "identity", z=y, alpha2=2.0
+    ...     )
+    ...     print(y.numpy()[0, 0, 0, :2], with_z.numpy()[0, 0, 1, :2])
     [0. 0.] [-2. 21.]
 
     A plan for many calls:
 
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
-    ...     w, bias = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.full((1, 4, 1, 1), -20, np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     bias = handle.array(np.full((1, 4, 1, 1), -20, np.float32))
     ...     with dnn.convolution_bias_activation_forward.plan(handle, x, w, bias) as plan:
     ...         y = plan(x, w, bias)
     ...         y = plan(x, w, bias, out=y)
@@ -153,11 +165,8 @@ def _select_operation(
 ) -> tuple[Operation, tuple[Any, ...], tuple[Any, ...]]:
     """Return the operation, its operands and its options."""
     if z is not None:
-        return (
-            fused_convolution.FUSED_WITH_Z,
-            (x, w, bias, z),
-            (conv, activation, 1.0 if alpha2 is None else alpha2),
-        )
+        scale_of_z = 1.0 if alpha2 is None else alpha2
+        return fused_convolution.FUSED_WITH_Z, (x, w, bias, z), (conv, activation, scale_of_z)
     if alpha2 is not None and real_number(alpha2, "alpha2"):
         raise ArgumentError(f"alpha2={shown(alpha2)} scales z, which is not given")
     return fused_convolution.FUSED, (x, w, bias), (conv, activation)

@@ -13,7 +13,7 @@ from cudnnlite.problems.problem import Problem
 def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> Graph:
     """Return a problem's operation graph; NotSupportedError if cuDNN has none.
 
-    Where `adds_bias_apart` says so it is the graph of the convolution alone.
+    If `adds_bias_apart` is true, the graph has the convolution without the bias.
     """
     is_fused = problem.operation in (FUSED, FUSED_WITH_Z, BIAS)
     if is_fused and not adds_bias_apart(problem):

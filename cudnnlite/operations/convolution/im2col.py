@@ -24,29 +24,31 @@ def im2col(
     *,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Copy what each tap of a filter meets into a matrix: a row for each tap, a column for each position.
+    """Copy the values under each tap of a filter into a matrix.
+
+    The matrix has a row for each channel and tap, and a column for each position of each image.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x : device array
         ``(N, C, *spatial)``, one or two spatial axes; float32, float64, float16 or bfloat16.
     w : FilterSpec, array or tuple of int
-        What the filter looks like, ``(K, C, *taps)``; its values are not read, and its dtype is
-        that of `x`.
+        The shape of the filter, ``(K, C, *taps)``.  Its values are not read; its dtype must be that
+        of `x`.
     conv : ConvolutionSpec
-        Padding, stride and dilation, of one group; with mode="convolution" the taps come in reverse
-        order.
+        Padding, stride and dilation; it has one group.  With mode="convolution" the taps come in
+        reverse order.
     out : device array, optional
-        columns, written in place; a new array if not given.
+        The columns, written in place; a new array if not given.
 
     Returns
     -------
     DeviceArray
-        columns, of shape ``(C * taps, N * positions)``, so that ``w.reshape(K, -1) @ columns`` is
-        the convolution.
+        The columns, ``(C * taps, N * positions)``: ``w.reshape(K, -1) @ columns`` is the
+        convolution.
 
     Raises
     ------

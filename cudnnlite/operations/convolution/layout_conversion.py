@@ -1,8 +1,9 @@
-"""`ConvertedConvolution`: a convolution in another layout than its operands lie in, conversions and all, as one call."""
+"""`ConvertedConvolution`: a convolution in another layout than that of its operands."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import Any
 
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import dtype_name, numpy_dtype
@@ -20,16 +21,19 @@ from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, parse_
 
 
 class ConvertedConvolution:
-    """Bring what is read to a layout, convolve there, bring the result back: a plan calls it as it calls a `PreparedCall`.
+    """Convert operands to a layout, convolve in it, and convert the result back, as one call.
 
-    An operand that fits the layout already is used where it is.  Every other one has a place in the
-    workspace, and the workspace of the algorithm lies behind them.  A result that is converted back
-    is rounded before beta * y is added to it, and once more after: ArgumentError for an integer one
-    with beta.
+    A plan calls it like a `PreparedCall`.
+
+    An operand that has the layout already is used in place.  The others are converted into the
+    workspace, in front of the workspace of the algorithm.  A result that is converted back is
+    rounded twice: before and after beta * y is added to it.  For an integer result this would be
+    wrong; with a beta it is an ArgumentError.
     """
 
     arguments: tuple[()] = ()
-    check = None  # each of its calls does that
+    # Each of its calls checks its own status.
+    check = None
 
     def __init__(
         self,
@@ -43,62 +47,67 @@ class ConvertedConvolution:
         beta, operation = problem.beta, problem.operation
         (written,) = operation.writes
         specs = _memory_of(problem)
-        inside = {name: TensorSpec(spec.shape, spec.dtype, layout) for name, spec in specs.items()}
-        moved = [name for name, spec in specs.items() if not spec.fits(layout)]
-        if written in moved and beta and numpy_dtype(specs[written].dtype).kind in "iu":
+        converted_specs: dict[str, TensorSpec] = {}
+        for name, spec in specs.items():
+            if not spec.fits(layout):
+                converted_specs[name] = TensorSpec(spec.shape, spec.dtype, layout)
+        converts_result = written in converted_specs
+        if converts_result and beta and numpy_dtype(specs[written].dtype).kind in "iu":
             raise ArgumentError(
-                f"beta={beta} with algorithm.layout={layout!r} and out={specs[written]}: the convolution is rounded to "
-                f"{dtype_name(specs[written].dtype)} before it is converted, so beta * out would come too late; allowed: beta=0"
+                f"beta={beta} with algorithm.layout={layout!r} and out={specs[written]}: "
+                f"the convolution is rounded to {dtype_name(specs[written].dtype)} "
+                "before it is converted, so beta * out would come too late; allowed: beta=0"
             )
-        filters = {
-            name: FilterSpec(specs[name].shape, specs[name].dtype, layout)
-            for name in operation.filters
-        }
-        # alpha before the result is rounded, beta where the old values are
-        there = problem.replace(**inside | filters, beta=0.0 if written in moved else beta)
+        # alpha belongs to the convolution: it scales a result that is not rounded yet.  beta
+        # belongs to the call that writes to `out`, which has the old values.
+        inner_problem = _problem_in_layout(problem, layout, 0.0 if converts_result else beta)
+        self._conversions: dict[str, Any] = {}
+        self._back_conversions: dict[str, Any] = {}
         try:
-            inside_call = prepare(NativeConvolution(handle, there, stack), choice, stack)
-            self._convolution = inside_call.call
-            own = inside_call.workspace
-            self._there = {
-                name: conversion(handle, specs[name], inside[name], 0.0, stack)
-                for name in moved
-                if name != written
-            }
-            self._back = {
-                name: conversion(handle, inside[name], specs[name], beta, stack)
-                for name in moved
-                if name == written
-            }
+            native = NativeConvolution(handle, inner_problem, stack)
+            prepared = prepare(native, choice, stack)
+            for name, spec in converted_specs.items():
+                if name == written:
+                    call = conversion(handle, spec, specs[name], beta, stack)
+                    self._back_conversions[name] = call
+                else:
+                    call = conversion(handle, specs[name], spec, 0.0, stack)
+                    self._conversions[name] = call
         except CudnnError as error:
             error.involving(layout=layout)
             raise
-        self._places: dict[str, int] = {}
-        taken = 0
-        for name in moved:
-            self._places[name] = taken
-            taken += -(-inside[name].nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
-        self._places["workSpace"] = taken
-        self.workspace = taken + own
-        self._calls = [*self._there.values(), self._convolution, *self._back.values()]
+        self._convolution = prepared.call
+        self._offsets: dict[str, int] = {}
+        offset = 0
+        for name, spec in converted_specs.items():
+            self._offsets[name] = offset
+            offset += -(-spec.nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
+        self._offsets["workSpace"] = offset
+        self.workspace = offset + prepared.workspace
+        self._calls = [
+            *self._conversions.values(),
+            self._convolution,
+            *self._back_conversions.values(),
+        ]
 
     def replace(self, **addresses: int) -> None:
         """Change the addresses; ArgumentError if the workspace is not aligned."""
         workspace = addresses["workSpace"]
         if workspace % ALLOCATION_ALIGNMENT:
             raise ArgumentError(
-                f"workspace begins at {workspace:#x}; with algorithm.layout={self._layout!r}, whose operands are converted in "
-                f"it, it must be aligned to {ALLOCATION_ALIGNMENT} bytes"
+                f"workspace begins at {workspace:#x}; with algorithm.layout={self._layout!r}, "
+                "whose operands are converted in it, "
+                f"it must be aligned to {ALLOCATION_ALIGNMENT} bytes"
             )
-        places = {name: workspace + offset for name, offset in self._places.items()}
-        for name, call in self._there.items():
-            call.replace(x=addresses[name], y=places[name])
-        for name, call in self._back.items():
-            call.replace(x=places[name], y=addresses[name])
-        self._convolution.replace(**addresses | places)
+        buffers = {name: workspace + offset for name, offset in self._offsets.items()}
+        for name, call in self._conversions.items():
+            call.replace(x=addresses[name], y=buffers[name])
+        for name, call in self._back_conversions.items():
+            call.replace(x=buffers[name], y=addresses[name])
+        self._convolution.replace(**addresses | buffers)
 
     def function(self) -> None:
-        """Enqueue all of it."""
+        """Enqueue the conversions and the convolution."""
         try:
             for call in self._calls:
                 call()
@@ -107,31 +116,44 @@ class ConvertedConvolution:
             raise
 
 
-def conversion_layout(problem: Problem, wanted: str) -> str:
-    """Return the layout to convert to for a result's `layout`; empty where every operand is in it, or none is wanted.
+def _problem_in_layout(problem: Problem, layout: str, beta: float) -> Problem:
+    """Return a problem with all operands in a layout, and another beta."""
+    specs: dict[str, TensorSpec | FilterSpec] = {}
+    for name, spec in _memory_of(problem).items():
+        if name in problem.operation.filters:
+            specs[name] = FilterSpec(spec.shape, spec.dtype, layout)
+        else:
+            specs[name] = TensorSpec(spec.shape, spec.dtype, layout)
+    inner_problem: Problem = problem.replace(**specs, beta=beta)
+    return inner_problem
 
-    ArgumentError where there is no such layout at this rank, or operands are vectors of channels,
-    which stay as they are.
+
+def conversion_layout(problem: Problem, layout_name: str) -> str:
+    """Return the layout that operands are converted to, by the `layout` of a search's result.
+
+    Empty if there is none, or if every operand has that layout.  ArgumentError if there is no such
+    layout at this rank, or if operands are vectors of channels, which cannot be converted.
     """
-    if not wanted:
+    if not layout_name:
         return ""
     if problem.operation in (FUSED, FUSED_WITH_Z, BIAS):
-        raise ArgumentError(f"algorithm.layout={wanted!r}; allowed: '', no bias is converted")
+        raise ArgumentError(f"algorithm.layout={layout_name!r}; allowed: '', no bias is converted")
     specs = _memory_of(problem)
-    images, out = (
-        next(specs[name] for name in names)
-        for names in (problem.operation.reads, problem.operation.writes)
-    )
+    images_name = problem.operation.reads[0]
+    images = specs[images_name]
+    out = specs[problem.operation.writes[0]]
     rank = images.rank
-    layout = parse_layout(wanted, rank, "algorithm.layout")
-    vectors = any(spec.vector > 1 for spec in specs.values())
-    if vectors and images.fits(layout):
+    layout = parse_layout(layout_name, rank, "algorithm.layout")
+    has_vectors = any(spec.vector > 1 for spec in specs.values())
+    if has_vectors and images.fits(layout):
         return ""
-    if vectors or layout == VECT_C:
-        allowed = images.layout if vectors else f"{CHANNELS_FIRST[rank]}, {CHANNELS_LAST[rank]}"
+    if has_vectors or layout == VECT_C:
+        allowed = f"{CHANNELS_FIRST[rank]}, {CHANNELS_LAST[rank]}"
+        if has_vectors:
+            allowed = str(images.layout)
         raise ArgumentError(
-            f"algorithm.layout={wanted!r} with {problem.operation.reads[0]}={images} and out={out}; allowed: {allowed} "
-            "(vectors of channels are not converted)"
+            f"algorithm.layout={layout_name!r} with {images_name}={images} and out={out}; "
+            f"allowed: {allowed} (vectors of channels are not converted)"
         )
     if all(spec.fits(layout) for spec in specs.values()):
         return ""
@@ -139,5 +161,5 @@ def conversion_layout(problem: Problem, wanted: str) -> str:
 
 
 def _memory_of(problem: Problem) -> dict[str, TensorSpec]:
-    """Return the operands as tensors: a filter's memory is that of a packed one."""
+    """Return the specs of the operands as tensors; a filter's memory is that of a packed tensor."""
     return {name: as_tensor(spec) for name, spec in problem.specs.items()}

@@ -1,4 +1,4 @@
-"""`NativeConvolution`: a convolution's descriptors and its graph; and the bias that some calls add."""
+"""`NativeConvolution`, a convolution's descriptors and graph, and `ConvolutionThenBias`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class NativeConvolution(NativeProblem):
     handle, problem, stack
         As in `NativeProblem`.
     graph : Graph, optional
-        The problem's, where somebody has it, and keeps it for as long as this is used.
+        The problem's graph, if the caller has it.  The caller keeps it open for as long as this
+        object is used.
     for_descriptor_call : bool
-        Whether the descriptor call is what this is for: then a padding that it does not have is
-        refused, and not left out for the graph.
+        Whether the descriptor call will be made.  Then a padding that differs at the two ends of an
+        axis is refused; otherwise it is left to the graph.
     """
 
     def __init__(
@@ -42,18 +43,21 @@ class NativeConvolution(NativeProblem):
         for_descriptor_call: bool = False,
     ) -> None:
         super().__init__(handle, problem, stack)
-        self._given_graph = graph
+        self._shared_graph = graph
         self._for_descriptor_call = for_descriptor_call
 
     @cached_property
     def graph(self) -> Graph:
         """The operation graph; NotSupportedError if cuDNN has none."""
-        if self._given_graph is not None:
-            return self._given_graph
+        if self._shared_graph is not None:
+            return self._shared_graph
         return graph_of(self.handle, self.problem, self._stack)
 
     def described_values(self) -> dict[str, Any]:
-        """Return the specs that have descriptors; a padding that differs at the two ends has none."""
+        """Return the specs that have descriptors.
+
+        A padding that differs at the two ends of an axis has none.
+        """
         values = super().described_values()
         if not (self._for_descriptor_call or self.problem.conv.is_symmetric):
             del values["conv"]
@@ -61,10 +65,11 @@ class NativeConvolution(NativeProblem):
 
 
 class ConvolutionThenBias:
-    """A convolution, and `cudnnAddTensor` behind it: a plan calls it as it calls a `PreparedCall`."""
+    """A convolution followed by `cudnnAddTensor`; a plan calls it like a `PreparedCall`."""
 
     arguments: tuple[()] = ()
-    check = None  # each of the two calls raises its own errors
+    # Each of the two calls checks its own status.
+    check = None
     remark = "cudnnAddTensor adds the bias"
 
     def __init__(
@@ -89,7 +94,7 @@ class ConvolutionThenBias:
         self._addition.replace(A=bias, C=y)
 
     def function(self) -> None:
-        """Enqueue both."""
+        """Enqueue the convolution and the addition."""
         self._convolution()
         self._addition()
 
@@ -97,7 +102,7 @@ class ConvolutionThenBias:
 def convolution_then_bias(
     native: NativeConvolution, algorithm: object, size: int
 ) -> ConvolutionThenBias:
-    """Return the two descriptor calls that stand for a call with an unsupported algorithm."""
+    """Return two descriptor calls for an algorithm that the fused call does not support."""
     convolution = native.prepare(
         "cudnnConvolutionForward", algo=algorithm, workSpaceSizeInBytes=size
     )

@@ -12,7 +12,7 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
-from cudnnlite.operations.convolution.algorithms import choose, prepare
+from cudnnlite.operations.convolution.algorithms import PreparedChoice, choose, prepare
 from cudnnlite.operations.convolution.layout_conversion import (
     ConvertedConvolution,
     conversion_layout,
@@ -44,29 +44,30 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
     replay : bool
         Whether calls are recorded as CUDA graphs and launched.
     is_aligned : bool
-        Whether operands are known to be aligned as engines want them.
+        Whether operands have the alignment that engines need.
     graph : Graph, optional
-        The problem's, where somebody keeps it for as long as this plan is used.
+        The problem's graph, if the caller keeps it open for as long as this plan is used.
 
     Attributes
     ----------
     problem : Problem
-        What it was made for; its specs and options are attributes of the plan too.
+        The problem that the plan computes; its specs and options are attributes of the plan too.
     choice : AlgorithmResult or None
-        Algorithm, math type and layout that each call uses, with what was passed over; None for an
-        empty batch.
+        Algorithm, math type and layout of each call, with the candidates that were passed over;
+        None for an empty batch.
     workspace : int
-        Bytes that each call needs; converted operands are among them.
+        Bytes of workspace that each call needs, with the room for converted operands.
     descriptors : dict
-        Of operands and options, by name; empty where an engine runs, and for an empty batch.
+        The descriptors of operands and options, by name; empty if an engine runs, and for an empty
+        batch.
 
     Notes
     -----
-    An engine that the heuristic chose wants aligned operands.  For others the plan makes the
-    descriptor call's plan when they come, and logs it.
+    An engine that the heuristic chose needs aligned operands.  At the first call with operands that
+    are not aligned, the plan makes a second plan, which uses the descriptor call, and logs it.
 
-    C functions of a call: `cudnnBackendExecute`, or the descriptor call and what converts operands
-    for it.
+    C functions of a call: `cudnnBackendExecute`, or the descriptor call and the conversions of
+    operands for it.
     """
 
     choice: AlgorithmResult | None
@@ -95,8 +96,10 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
 
     @property
     def replay(self) -> Replay | None:
-        """What a plan made with ``replay=True`` did so far; None for any other."""
-        return None if self._replayed is None else self._replayed.state
+        """What a plan made with ``replay=True`` did so far; None for any other plan."""
+        if self._replayed is None:
+            return None
+        return self._replayed.state
 
     def _function_name(self) -> str:
         if self.descriptors:
@@ -105,7 +108,7 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
 
     def _prepare_call(self) -> Prepared:
         native = NativeConvolution(self._handle, self.problem, self._resources, self._graph)
-        chosen = choose(
+        choice = choose(
             native,
             self._algorithm,
             self._limit,
@@ -113,13 +116,15 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
             self._resources,
             is_aligned=self._is_aligned,
         )
-        if isinstance(chosen, AlgorithmResult):
-            layout = conversion_layout(self.problem, chosen.layout)
+        if isinstance(choice, PreparedChoice):
+            prepared = choice
+        else:
+            layout = conversion_layout(self.problem, choice.layout)
             if layout:
-                return self._converted_call(chosen, layout)
-            chosen = prepare(native, chosen, self._resources)
-        self._note_interface(native, chosen.choice)
-        return self._finish(chosen.choice, chosen.call, chosen.workspace)
+                return self._converted_call(choice, layout)
+            prepared = prepare(native, choice, self._resources)
+        self._note_interface(native, prepared.choice)
+        return self._finish(prepared.choice, prepared.call, prepared.workspace)
 
     def _converted_call(self, choice: AlgorithmResult, layout: str) -> Prepared:
         """Return the call in another layout, with the conversions of operands around it."""
@@ -129,7 +134,10 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
     def _finish(
         self, choice: AlgorithmResult, call: Any, workspace: int, layout: str = ""
     ) -> Prepared:
-        """Note choice and workspace, and return the call, recorded as a CUDA graph where that is wanted."""
+        """Set `choice` and `workspace`, and return the call.
+
+        With `replay` it is a call that is recorded as a CUDA graph.
+        """
         self.workspace = workspace
         self._check_limit(choice, layout)
         self.choice = replace(choice, workspace=workspace)
@@ -140,18 +148,19 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         return self._replayed
 
     def _note_interface(self, native: NativeConvolution, choice: AlgorithmResult) -> None:
-        """Note the descriptors of the descriptor call, or the alignment that an engine wants."""
+        """Set the descriptors of the descriptor call, or the alignments that an engine needs."""
         if not isinstance(choice.algorithm, Engine):
             self.descriptors = native.descriptors
         elif self._algorithm is None and self._interface is None:
             self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
-        else:  # the engine that was asked for: it refuses operands that are not aligned
+        else:
+            # An engine that the caller named refuses operands that are not aligned.
             self._alignments = {}
 
     def _run_misaligned(
         self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object
     ) -> Any:
-        """Make the call by what takes operands of any alignment: the descriptor call, if it serves."""
+        """Make a call with operands that are not aligned, by the descriptor call if it serves."""
         if not self.descriptors and self._is_aligned:
             if self._misaligned_plan is None:
                 plan = ConvolutionPlan(
@@ -173,10 +182,10 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         )
 
     def _staged_operands(self) -> dict[str, Operand]:
-        """Return what can be copied to buffers and back, by the header's names.
+        """Return the operands that a graph may have copies of, by the names of cuDNN's header.
 
-        Nothing if a result has gaps, which have to stay as they are, or is two arguments of the C
-        function, which one buffer would have to be.  Weights are not staged: they seldom change.
+        There are none if a result has gaps, because a copy would overwrite them, and none if one
+        array is two arguments of the C function.  Weights are not copied: they seldom change.
         """
         operation = self.problem.operation
         staged: dict[str, Operand] = {}
@@ -195,7 +204,7 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
 
 
 class ConvolutionTransposePlan(ConvolutionPlan):
-    """A transposed convolution, which cuDNN has as the gradient of a convolution's input."""
+    """A plan of a transposed convolution: cuDNN computes the gradient of a convolution's input."""
 
     def __call__(  # type: ignore[override]
         self, x: object, w: object, *, out: object = None, workspace: object = None

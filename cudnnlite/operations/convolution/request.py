@@ -9,7 +9,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.operations.convolution.algorithms import (
-    check_asked,
+    check_interface,
     parse_algorithm,
     parse_interface,
     ranked,
@@ -31,7 +31,7 @@ class ConvolutionRequest(Request[DeviceArray]):
     handle, operation, operands, options, alpha, beta, out, result, workspace, workspace_limit
         As in `Request`.
     algorithm : AlgorithmResult, Engine, enum member, str or None
-        What computes it; None for the tuner's choice, or the heuristic's.
+        The algorithm or engine; None for the tuner's choice, or the heuristic's.
     interface : str or None
         "graph", "descriptor", or None for either.
     replay : bool
@@ -59,7 +59,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         replay: bool = False,
         plan_type: type[ConvolutionPlan] = ConvolutionPlan,
     ) -> None:
-        # Not by super().__init__, which would make each one-line call 0.3 us slower.
+        # A call of super().__init__ would make each one-line call 0.3 us slower.
         self.handle = handle
         self.operation = operation
         self.operands = operands
@@ -77,10 +77,10 @@ class ConvolutionRequest(Request[DeviceArray]):
         self.plan_type = plan_type
 
     def key(self) -> tuple[Any, ...]:
-        """Return what calls of one kind have in common.
+        """Return the key of the plan for calls of this kind.
 
-        Where a tuner chooses, it and the alignments of the operands are part of the key: the plan
-        of its choice is found without asking it.
+        If a tuner chooses, the tuner and the alignments of the operands are part of the key, so
+        that the plan of its choice is found without asking the tuner.
         """
         key = Request.key(self)
         if not self._is_free or self.replay is not False:
@@ -94,20 +94,24 @@ class ConvolutionRequest(Request[DeviceArray]):
         return (*key, *map(alignment_of, self._arrays().values()), chooser, chooser.revision)
 
     def _arrays(self) -> dict[str, DeviceArray]:
-        """Return the operands that are arrays, by name; an output that does not exist yet is aligned."""
-        named = dict(zip((*self.operation.reads, "out"), (*self.operands, self.out), strict=True))
-        return {name: array for name, array in named.items() if isinstance(array, DeviceArray)}
+        """Return the operands that are arrays, by name.
+
+        An output that is yet to be allocated is not among them; it will be aligned.
+        """
+        names = (*self.operation.reads, "out")
+        operands = zip(names, (*self.operands, self.out), strict=True)
+        return {name: array for name, array in operands if isinstance(array, DeviceArray)}
 
     @property
     def _is_free(self) -> bool:
-        """Whether the caller leaves algorithm and interface to us."""
+        """Whether the caller names neither an algorithm nor an interface."""
         return self.algorithm is None and self.interface is None
 
     def make_and_keep_plan(self, key: tuple[Any, ...]) -> ConvolutionPlan:
         """Return a new plan, which the handle keeps for calls of this kind.
 
-        Where the tuner has no choice (it may not measure now) the heuristic's plan is used, and the
-        tuner is asked again at the next call.
+        If the tuner has no choice, for instance because it may not measure now, the heuristic's
+        plan is used, and the tuner is asked again at the next call.
         """
         problem = self.make_problem()
         limit = self.limit()
@@ -126,7 +130,7 @@ class ConvolutionRequest(Request[DeviceArray]):
             elif plan is not None:
                 self.handle.plans.keep(key, plan)
         if plan is None:
-            # Later calls may have operands that are aligned, whatever those of this one are.
+            # Later calls may have aligned operands, even if this call has not.
             plan = self._planned(ConvolutionPlan, problem, algorithm, limit, is_aligned=True)
             self.handle.plans.keep(key, plan)
             if named_key != key:
@@ -134,7 +138,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         return plan
 
     def _tuned_choice(self, problem: Problem, limit: int | None) -> Any:
-        """Return what the handle's tuner chooses; None without one, or where it has no choice."""
+        """Return the choice of the handle's tuner; None without a tuner, or if it has no choice."""
         chooser = self.handle.chooser
         if chooser is None or not all(spec.size for spec in problem.specs.values()):
             return None
@@ -142,7 +146,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         return chooser.choose(problem, alignments, limit, for_call=True)
 
     def make_plan(self) -> ConvolutionPlan:
-        """Return a new plan, of the tuner's choice where there is one."""
+        """Return a new plan, with the tuner's choice if there is one."""
         problem = self.make_problem()
         limit = self.limit()
         algorithm = parse_algorithm(self.operation, self.algorithm)
@@ -154,11 +158,15 @@ class ConvolutionRequest(Request[DeviceArray]):
         )
 
     def choice_arguments(self) -> dict[str, Any]:
-        """Return the arguments that say how to compute, by name; None if not given."""
+        """Return the arguments that say how to compute, by name.
+
+        An argument that is not given is None.
+        """
+        replay = True if parse_replay(self.replay) else None
         return {
             "algorithm": self.algorithm,
             "interface": self.interface,
-            "replay": True if parse_replay(self.replay) else None,
+            "replay": replay,
             "workspace_limit": self.workspace_limit,
         }
 
@@ -172,7 +180,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         is_aligned: bool,
     ) -> ConvolutionPlan:
         interface = parse_interface(self.interface)
-        check_asked(problem, algorithm, interface)
+        check_interface(problem, algorithm, interface)
         plan = plan_type(
             self.handle,
             problem,
@@ -193,7 +201,7 @@ class ConvolutionRequest(Request[DeviceArray]):
     def find(self) -> AlgorithmTable:
         """Let cuDNN run and time every algorithm on the operands.
 
-        The output is overwritten, unless beta * out is wanted: then scratch memory is.
+        The search writes to `out` if beta is 0, and to scratch memory otherwise.
         """
         use(self.handle)
         self._refuse_choice("find")
@@ -202,14 +210,15 @@ class ConvolutionRequest(Request[DeviceArray]):
         operands = dict(zip(self.operation.reads, self.operands, strict=True))
         if self.out is not None:
             check_writable(self.out, "out", frozenset(), **operands)
-        scratch_is_wanted = self.out is None or real_number(self.beta, "beta") != 0
-        out = None if scratch_is_wanted else self.out
+        uses_scratch = self.out is None or real_number(self.beta, "beta") != 0
+        out = None if uses_scratch else self.out
         return search(self.handle, problem, operands, out, self.limit())
 
     def _refuse_choice(self, verb: str) -> None:
-        """Raise ArgumentError where an argument chooses what is asked for here."""
+        """Raise ArgumentError if an argument chooses an algorithm, or belongs to a call."""
         choices = self.call_arguments() | self.choice_arguments()
-        if verb == "find":  # which has a limit
+        if verb == "find":
+            # A search uses a workspace, which may be limited.
             del choices["workspace_limit"]
         self.refuse(choices, f"{verb}, which ranks the algorithms of the descriptor call")
         algorithms = self.operation.algorithms
