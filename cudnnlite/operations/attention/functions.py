@@ -49,8 +49,8 @@ def multi_head_attention_forward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     spec : AttentionSpec
         Heads, sizes, scale, dropout.
     weights : AttentionWeights

@@ -27,12 +27,12 @@ def activation_forward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     activation : ActivationSpec, ActivationMode or str
-        Which one; a name stands for the spec with its usual coefficient.
+        The function; a name stands for the spec with the usual coefficient.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -59,7 +59,8 @@ def activation_forward(
     >>> with dnn.Handle() as handle:
     ...     x = handle.array([[-1.0, 0.0, 2.0, 9.0]], dtype="float32")
     ...     print(dnn.activation_forward(handle, x, "relu").numpy())
-    ...     print(dnn.activation_forward(handle, x, dnn.ActivationSpec("clipped_relu", 6), out=x).numpy())
+    ...     relu6 = dnn.ActivationSpec("clipped_relu", 6)
+    ...     print(dnn.activation_forward(handle, x, relu6, out=x).numpy())
     [[0. 0. 2. 9.]]
     [[0. 0. 2. 6.]]
     """
@@ -83,11 +84,11 @@ def activation_backward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     y, dy, x : device arrays
-        Of the forward call: its result, the gradient of its result, its input.
-    activation : ActivationSpec or ActivationMode or str
+        The forward call's result, the gradient of that result, and the forward call's input.
+    activation : ActivationSpec, ActivationMode or str
         As in `activation_forward`.
     alpha, beta : float
         Host scalars: dx = alpha * result + beta * dx.  With beta = 0 `out` is not read.
@@ -115,7 +116,8 @@ def activation_backward(
     >>> with dnn.Handle() as handle:
     ...     x = handle.array([[-1.0, 0.5]], dtype="float32")
     ...     y = dnn.activation_forward(handle, x, "relu")
-    ...     print(dnn.activation_backward(handle, y, handle.array(x.numpy() + 4), x, "relu").numpy())
+    ...     dy = handle.array([[3.0, 4.5]], dtype="float32")
+    ...     print(dnn.activation_backward(handle, y, dy, x, "relu").numpy())
     [[0.  4.5]]
     """
     return Request(handle, BACKWARD, (y, dy, x), (activation,), alpha, beta, out)

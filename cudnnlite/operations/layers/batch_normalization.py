@@ -1,4 +1,4 @@
-"""Batch normalisation: inference, training, backward; the last two also with an addition and a relu in one call."""
+"""Batch normalisation: inference, training and backward, with an addition and a relu."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from cudnnlite.problems.batch_normalization import (
 from cudnnlite.specs.layers import ActivationSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
 
-_AUTO = {"auto": BatchNormMode.SPATIAL}  # what it is where it makes no difference
+# The mode that "auto" stands for in inference, where all spatial modes are the same.
+_AUTO = {"auto": BatchNormMode.SPATIAL}
 
 
 @operation
@@ -43,21 +44,22 @@ def batch_normalization_inference(
     beta: float = 0.0,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Normalise by statistics that are given: ``scale * (x - mean) / sqrt(variance + epsilon) + bias``.
+    """Normalise by given statistics: scale * (x - mean) / sqrt(variance + epsilon) + bias.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     scale, bias, mean, variance : device arrays
-        ``(1, C, 1, ...)``, or ``(1, C, *spatial)`` per activation; float64 beside float64, float32
-        otherwise.
+        ``(1, C, 1, ...)``, or ``(1, C, *spatial)`` with mode="per_activation"; float64 if `x` is
+        float64, float32 otherwise.
     mode : BatchNormMode or str
-        "spatial", or "auto" as in training: statistics for each channel; "per_activation": for each
-        value of an image, channels first; "spatial_persistent".
+        "spatial" and "spatial_persistent": statistics for each channel.  "per_activation":
+        statistics for each value of an image, with the channels first.  "auto" stands for "spatial"
+        here.
     epsilon : float
         Added to the variance.
     alpha, beta : float
@@ -87,7 +89,8 @@ def batch_normalization_inference(
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.array([3, 5], np.float32).reshape(1, 2, 1, 1))
     ...     one = handle.array(np.ones((1, 2, 1, 1), np.float32))
-    ...     print(dnn.batch_normalization_inference(handle, x, one, one, one, one, epsilon=0).numpy().ravel())
+    ...     y = dnn.batch_normalization_inference(handle, x, one, one, one, one, epsilon=0)
+    ...     print(y.numpy().ravel())
     [3. 5.]
     """
     kind = parse_enum(BatchNormMode, mode, "mode", _AUTO)
@@ -114,43 +117,46 @@ def batch_normalization_training(
     beta: float = 0.0,
     out: object = None,
 ) -> Request[tuple[DeviceArray, ...]]:
-    """Normalise by the batch's own statistics, and follow them with running ones.
+    """Normalise by the statistics of the batch, and update the running statistics.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x, scale, bias
         As in `batch_normalization_inference`.
     running_mean, running_var : device arrays
         Shaped as `scale`; updated in place: ``running = (1 - momentum) * running + momentum *
         batch``.  The variance is the unbiased one.
     momentum : float
-        How fast, from 0 to 1; 1 / (calls so far) gives the mean over all calls.
-    epsilon, mode
-        As in `batch_normalization_inference`.  "auto" is "spatial" with the channels first, and
-        "spatial_persistent" with the channels last, where the other took 7 to 67 times as long on
-        an H200, or with an activation, which needs it.  That took as little as a third with the
-        channels first too, but NVIDIA warns of overflows.
+        The weight of the batch's statistics, from 0 to 1.  1 / (calls so far) gives the mean over
+        all calls.
+    epsilon
+        As in `batch_normalization_inference`.
+    mode : BatchNormMode or str
+        As in `batch_normalization_inference`, except for "auto".  "auto" is "spatial_persistent"
+        with an activation, which needs it, and with the channels last, where "spatial" took 7 to 67
+        times as long on an H200.  Otherwise it is "spatial".  With the channels first,
+        "spatial_persistent" took as little as a third of the time, but NVIDIA warns of overflows.
     activation : ActivationSpec, ActivationMode or str, optional
-        "relu": of the result, in the same call, which then returns ``(y, saved_mean,
-        saved_inv_variance, reserve)``.  cuDNN does it of float32, float16 and bfloat16 with the
-        channels last and without gaps, and has no other function.
+        "relu", applied to the result in the same call, which then returns ``(y, saved_mean,
+        saved_inv_variance, reserve)``.  cuDNN has no other function here, and supports float32,
+        float16 and bfloat16 with the channels last and without gaps.
     z : device array, optional
-        Shaped as `x`: added before the activation, a residual for instance; the channels are a
-        multiple of 4.
+        An array that is added before the activation, a residual for instance.  It is shaped as `x`;
+        the number of channels must be a multiple of 4.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out[0]` is not read.
     out : tuple of device arrays, optional
-        y, saved_mean, saved_inv_variance, written in place; new arrays if not given, or where one
-        is None.
+        y, saved_mean, saved_inv_variance, written in place.  New arrays are made if it is not
+        given, and for an entry that is None.
 
     Returns
     -------
     tuple of DeviceArray
-        y, saved_mean, saved_inv_variance, y shaped as `x`, the others as `scale`; what the backward
-        call wants.
+        y, shaped as `x`; saved_mean and saved_inv_variance, shaped as `scale`, for the backward
+        call.  With an activation also the reserve space.
 
     Raises
     ------
@@ -173,7 +179,7 @@ def batch_normalization_training(
     ...     one, mean, var = (handle.array(np.full((1, 1, 1, 1), v, np.float32)) for v in (1, 0, 0))
     ...     y, saved_mean, saved_inv_variance = dnn.batch_normalization_training(
     ...         handle, x, one, one, running_mean=mean, running_var=var, momentum=0.5, epsilon=0)
-    ...     print(y.numpy().ravel(), saved_mean.numpy().ravel(), mean.numpy().ravel(), var.numpy().ravel())
+    ...     print(y.numpy().ravel(), *(a.numpy().ravel() for a in (saved_mean, mean, var)))
     [0. 2.] [2.] [1.] [1.]
     """
     written = TRAINING.gathered(out, running_mean, running_var)
@@ -204,7 +210,8 @@ def _mode(mode: object, handle: Handle, x: object, activation: object) -> Any:
     """Return the mode that "auto" stands for, or the mode itself."""
     if not (isinstance(mode, str) and mode.lower() == "auto"):
         return parse_enum(BatchNormMode, mode, "mode", _AUTO)
-    if activation is not None:  # which needs it
+    if activation is not None:
+        # cuDNN has activations in this mode alone.
         return BatchNormMode.SPATIAL_PERSISTENT
     spec = operand_spec(handle, x, "x")
     if spec.is_channels_last and spec.fits(CHANNELS_LAST.get(spec.rank, "")):
@@ -237,28 +244,31 @@ def batch_normalization_backward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x, dy, scale : device arrays
-        What the training call was given, and the gradient of its y.
+        `x` and `scale` of the training call, and the gradient of its `y`.
     saved_mean, saved_inv_variance : device arrays
-        What it returned besides.
+        The statistics that the training call returned.
     mode, epsilon, activation
         As in the training call.
     y, bias, reserve : device arrays
-        With an activation: what the training call returned, and what it was given.
+        Needed with an activation, and refused without one: `y` and `reserve` as the training call
+        returned them, and its `bias`.
     added : bool
-        Whether that was given a `z`: then its gradient is returned last, ``(dx, dscale, dbias,
-        dz)``.  With an activation `alpha` and `beta` are 1 and 0.
+        Whether the training call had a `z`.  Then the gradient of `z` is returned last: ``(dx,
+        dscale, dbias, dz)``.
     alpha, beta : float
-        Host scalars: each = alpha * result + beta * each.  With beta = 0 `out[0]` is not read.
+        Host scalars, for each of the gradients: dx = alpha * result + beta * dx.  With beta = 0
+        `out[0]` is not read.  With an activation they must be 1 and 0.
     out : tuple of device arrays, optional
-        dx, dscale, dbias, written in place; new arrays if not given, or where one is None.
+        dx, dscale, dbias, written in place.  New arrays are made if it is not given, and for an
+        entry that is None.
 
     Returns
     -------
     tuple of DeviceArray
-        dx, dscale, dbias, dx shaped as `x`, the others as `scale`.
+        dx, shaped as `x`; dscale and dbias, shaped as `scale`; with `added` also dz, shaped as `x`.
 
     Raises
     ------
@@ -279,7 +289,9 @@ def batch_normalization_backward(
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.array([1, 3], np.float32).reshape(2, 1, 1, 1))
     ...     one, mean = (handle.array(np.full((1, 1, 1, 1), v, np.float32)) for v in (1, 2))
-    ...     dx, dscale, dbias = dnn.batch_normalization_backward(handle, x, x, one, mean, one, epsilon=0)
+    ...     dx, dscale, dbias = dnn.batch_normalization_backward(
+    ...         handle, x, x, one, mean, one, epsilon=0
+    ...     )
     ...     print(dx.numpy().ravel(), dscale.numpy().ravel(), dbias.numpy().ravel())
     [0. 0.] [2.] [4.]
     """
@@ -290,7 +302,8 @@ def batch_normalization_backward(
         for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
             if array is not None:
                 raise ArgumentError(
-                    f"{name} is given without the activation of the training call; there it has no use"
+                    f"{name} is given without the activation of the training call, "
+                    "and is used with an activation alone"
                 )
         return Request(
             handle,

@@ -1,7 +1,7 @@
 """Connectionist temporal classification: `ctc_loss`.
 
-It is no `Operation`: of its two C functions one wants labels and lengths on the host, the other on
-the device.
+It is no `Operation`, because it has two C functions: one takes labels and lengths on the host, the
+other takes them on the device.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from cudnnlite.specs.layers import CTCLossSpec
 
 P = ParamSpec("P")
 
-Integers = tuple[Any, Any, Any]  # labels, their lengths, those of the inputs
+# The labels, the lengths of the labels, and the lengths of the inputs.
+Integers = tuple[Any, Any, Any]
 
 _NAMES = ("labels", "label_lengths", "input_lengths")
 _DEFAULT_CTC = CTCLossSpec()
@@ -53,11 +54,11 @@ handle : Handle
 x : TensorSpec or device array
     As in `{name}`.
 labels, label_lengths, input_lengths
-    May be None: each call of the plan is given its own.  Checked where all three are given.
+    Arguments of each call of the plan; they may be None here.  Checked if all three are given.
 ctc, algorithm, gradients
     As in `{name}`.
 out
-    Refused here: each call of the plan takes it.
+    Refused here: it is an argument of each call of the plan.
 
 Returns
 -------
@@ -107,44 +108,47 @@ def ctc_loss(
     gradients: bool = True,
     out: Sequence[AnyArray | None] | None = None,
 ) -> BoundCall[tuple[DeviceArray, DeviceArray | None]]:
-    """Compute the CTC loss of each sequence of a batch, and its gradient; label 0 is the blank.
+    """Compute the CTC loss of each sequence of a batch, and its gradient.
+
+    Label 0 is the blank.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x : device array
-        ``(T, N, A)``, float32 or float64: for each step of each sequence the logits of A labels, or
-        their probabilities with ``CTCLossSpec("none")``.  Packed as ``(T, N, A)`` or, seen through
-        a transposed view, as ``(N, T, A)``.
+        ``(T, N, A)``, float32 or float64.  For each step of each sequence it has the logits of A
+        labels, or, with ``CTCLossSpec("none")``, their probabilities.  It is packed as ``(T, N,
+        A)``, or is a transposed view of an array packed as ``(N, T, A)``.
     labels : array_like or device array of int32
-        ``(sum of label_lengths,)``, the sequences' labels one after the other, 1 to A - 1.
+        ``(sum of label_lengths,)``: the label numbers of all sequences, one sequence after the
+        other, from 1 to A - 1.
     label_lengths, input_lengths : array_like or device array of int32
-        ``(N,)``: of each label, from 1 on; of each input, 1 to T.  The three are all on the host,
-        where they are checked before the call, or all on the device, where cuDNN
-        (`cudnnCTCLoss_v8`) takes them as they are: then `ctc` has to say `max_label_length`, and a
-        longer label ends in an illegal memory access.
+        ``(N,)``: how many labels each sequence has, from 1 on, and how many steps, 1 to T.  These
+        two and `labels` are all on the host or all on the device.  On the host they are checked
+        before the call.  On the device they are not: `ctc` has to have a `max_label_length`, and a
+        longer sequence of labels ends in an illegal memory access (in `cudnnCTCLoss_v8`).
     ctc : CTCLossSpec
-        Normalisation, gradients beyond the end, the longest label.
+        Normalisation, gradients beyond a sequence's end, the greatest length of the labels.
     algorithm : CTCLossAlgo or str
-        "deterministic", for labels of up to 255; or "non_deterministic".
+        "deterministic", for up to 255 labels a sequence; or "non_deterministic".
     gradients : bool
-        Whether they are wanted; False computes the costs alone.
+        Whether the gradients are computed.  With False only the costs are.
     out : tuple of device arrays, optional
-        The costs and the gradients, written in place; new arrays if not given, or where one is
-        None.
+        The costs and the gradients, written in place.  New arrays are made if it is not given, and
+        for an entry that is None.
 
     Returns
     -------
     costs : DeviceArray
-        ``(N,)``: minus the logarithm of the label's probability.  0, as the gradients are, where
-        the input is too short for its label (it needs a step for each label, and one for each pair
-        of equal ones).
+        ``(N,)``: minus the logarithm of the probability of the sequence's labels.  If an input is
+        too short for its labels, its cost and gradients are 0.  It needs one step for each label,
+        and one more between two equal labels.
     gradients : DeviceArray or None
-        Laid out as `x`: the slopes of the costs by the logits.  By probabilities that are given
-        (``CTCLossSpec("none")``) they are the slopes where a path of the label passes; where none
-        does, and the slope is 0, cuDNN 9.19 leaves `x`.
+        The derivatives of the costs by the logits, laid out as `x`.  With ``CTCLossSpec("none")``
+        they are the derivatives by the probabilities, but only of those that lie on a path of the
+        labels.  Elsewhere the derivative is 0, but cuDNN 9.19 writes the value of `x`.
 
     Raises
     ------
@@ -244,9 +248,9 @@ class CTCLossPlan(StatefulPlan):
     Parameters
     ----------
     handle : Handle
-        Where the calls run.
+        The handle that makes the calls.
     x : TensorSpec
-        The logits, of shape (steps, batch, classes).
+        The logits, of shape (steps, batch, labels).
     ctc : CTCLossSpec
         The loss.
     algorithm : CTCLossAlgo
@@ -261,11 +265,11 @@ class CTCLossPlan(StatefulPlan):
     costs : TensorSpec
         The costs.
     ctc : CTCLossSpec
-        With the compute type filled in.
+        The loss, with the compute type filled in.
     algorithm : CTCLossAlgo
-        What each call uses.
+        The algorithm of each call.
     gradients : bool
-        Whether each call computes them.
+        Whether each call computes the gradients of the logits.
     """
 
     def __init__(
@@ -286,7 +290,8 @@ class CTCLossPlan(StatefulPlan):
         self.algorithm = algorithm
         self.gradients = gradients
         try:
-            x_desc = RNNStateDescriptor(x)  # of rank 3
+            # It keeps rank 3, where a TensorDescriptor would have rank 4.
+            x_desc = RNNStateDescriptor(x)
             self._x_desc = self._resources.enter_context(x_desc).ptr
             ctc_desc = CTCLossDescriptor(self.ctc, api=handle.api)
             self._ctc_desc = self._resources.enter_context(ctc_desc).ptr
@@ -338,7 +343,7 @@ class CTCLossPlan(StatefulPlan):
                 self._run_on_device, (x, addresses, costs, dx), [*inputs.values(), costs, dx]
             )
             return costs, dx
-        # A graph would copy the integers again from the host, where they are gone by then.
+        # A CUDA graph would copy the integers from host memory that is freed after this call.
         refuse_in_capture(
             self._device,
             self._handle.stream,
@@ -404,9 +409,9 @@ class CTCLossPlan(StatefulPlan):
         )
 
     def _clear(self, dx: DeviceArray | None) -> None:
-        """Set the gradients to zero where those beyond the end should be zero.
+        """Set all gradients to zero if those beyond a sequence's end should be zero.
 
-        cuDNN 9.19 leaves most of them as they are all the same.
+        cuDNN 9.19 does not write most of those.
         """
         if dx is not None and self.ctc.grad_mode == CTCGradMode.ZERO_OOB:
             self._device.fill(dx.ptr, dx.nbytes, 0, self._handle.stream)
@@ -415,7 +420,7 @@ class CTCLossPlan(StatefulPlan):
         error.involving(x=self.x, ctc=self.ctc)
 
     def _check_integers(self, integers: tuple[Any, Any, Any]) -> list[Any]:
-        """Return labels, their lengths and those of the inputs: device arrays, or checked lists."""
+        """Return labels, label lengths and input lengths, checked: device arrays or lists."""
         stream = self._handle.stream
         device_arrays = [arrays.find_on_device(self._device, stream, values) for values in integers]
         if all(array is None for array in device_arrays):
@@ -424,8 +429,8 @@ class CTCLossPlan(StatefulPlan):
         for name, values, array in zip(_NAMES, integers, device_arrays, strict=True):
             if array is None:
                 on_device_names = [
-                    other
-                    for other, device_array in zip(_NAMES, device_arrays, strict=True)
+                    device_name
+                    for device_name, device_array in zip(_NAMES, device_arrays, strict=True)
                     if device_array is not None
                 ]
                 raise ArgumentError(
@@ -436,7 +441,7 @@ class CTCLossPlan(StatefulPlan):
         if not self.ctc.max_label_length:
             raise ArgumentError(
                 "ctc.max_label_length=0 with labels on the device, "
-                "where their lengths are not looked at"
+                "where their lengths are not checked"
             )
         return device_arrays
 
@@ -485,9 +490,9 @@ class CTCLossPlan(StatefulPlan):
 
 
 def _check_x(x: TensorSpec) -> None:
-    """Refuse what cuDNN 9.19 reads wrongly on an H200, and calls a success.
+    """Raise ArgumentError unless logits are packed.
 
-    That is a last axis with gaps, or other ones.
+    On an H200 cuDNN 9.19 reads logits with gaps wrongly, and returns SUCCESS.
     """
     if x.rank != 3 or not x.size:
         raise ArgumentError(f"x={x}; needed: (T, N, A), none of them 0")
@@ -500,8 +505,8 @@ def _check_x(x: TensorSpec) -> None:
 
 def _on_host(values: Any, argument: str) -> list[int]:
     """Return integers in one dimension as a list."""
-    what = f"{argument} of type {type(values).__name__} is no array of integers"
-    with refused_as(ArgumentError, what, TypeError, ValueError, MemoryError, OverflowError):
+    problem = f"{argument} of type {type(values).__name__} is no array of integers"
+    with refused_as(ArgumentError, problem, TypeError, ValueError, MemoryError, OverflowError):
         numbers = np.asarray(values)
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise ArgumentError(

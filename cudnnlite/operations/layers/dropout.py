@@ -1,4 +1,4 @@
-"""`DropoutState`: the random numbers of dropout, which can be saved and restored; and dropout as a layer."""
+"""`DropoutState`, the random numbers of dropout, and dropout as a layer."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ _MAX_SEED = 2**64 - 1
 
 
 class DropoutState(NonCopyable):
-    """The random number generator's states, in device memory; every training call with dropout advances them.
+    """The states of dropout's random number generator, in device memory.
+
+    Each training call with dropout advances them.
 
     Parameters
     ----------
     handle : Handle
-        Whose device the states are on.
+        The states are in the memory of its device.
     seed : int
         0 to 2^64 - 1.  The same seed gives the same masks on the same device and cuDNN version.
 
@@ -44,7 +46,7 @@ class DropoutState(NonCopyable):
     Raises
     ------
     ArgumentError
-        Not a seed.
+        `seed` is not an integer from 0 to 2^64 - 1.
     DeviceMemoryError
         There is not enough device memory.
 
@@ -56,7 +58,7 @@ class DropoutState(NonCopyable):
     --------
     >>> with dnn.Handle() as handle:
     ...     state = dnn.DropoutState(handle, seed=7)
-    ...     saved = state.save()  # before a training step; goes into a checkpoint
+    ...     saved = state.save()  # before a training step, for a checkpoint
     ...     state.restore(saved)  # the next step draws the same masks
     ...     print(np.array_equal(state.save(), saved))
     True
@@ -71,29 +73,34 @@ class DropoutState(NonCopyable):
         handle.api.cudnnDropoutGetStatesSize(handle.ptr, size)
         self.array = arrays.empty(handle.device, handle.stream, TensorSpec((size.value,), "uint8"))
         with DropoutDescriptor(handle, 0.5, self.array, self.seed, initialize=True):
-            pass  # describing it with "initialize" is what fills the states
+            # A descriptor that is made with `initialize` fills the states.
+            pass
 
     def save(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return the states as they are now, on the host; waits for the calls that advance them."""
+        """Return a copy of the states on the host, after the calls that advance them."""
         return self.array.numpy()
 
     def restore(self, saved: object) -> None:
-        """Go back to states that `save` returned; the calls after it draw the same numbers again.
+        """Go back to states that `save` returned, so that later calls draw the same numbers again.
 
         Raises
         ------
         ArgumentError
-            Not what `save` returned on such a device.
+            `saved` is not the states of such a device.
         """
         states = np.ascontiguousarray(host_array(saved, "saved"))
         if states.dtype != np.uint8 or states.shape != self.array.shape:
             raise ArgumentError(
-                f"saved is {states.dtype} of shape {states.shape}; these states are uint8 of shape {self.array.shape}"
+                f"saved is {states.dtype} of shape {states.shape}; "
+                f"these states are uint8 of shape {self.array.shape}"
             )
         self.array.device.copy_in(self.array.ptr, states, self.array.stream)
 
     def close(self) -> None:
-        """Give up the memory; it is freed when nobody else holds it.  Harmless when called again."""
+        """Release the memory, which is freed when no other object uses it.
+
+        A second call does nothing.
+        """
         self.array.close()
 
     def __repr__(self) -> str:
@@ -110,28 +117,29 @@ def dropout_forward(
     out: AnyArray | None = None,
     reserve: AnyArray | None = None,
 ) -> Request[tuple[DeviceArray, DeviceArray]]:
-    """Set values to 0 at random, and divide the others by 1 - dropout: what a layer does in training.
+    """Set values to 0 at random, and divide the others by 1 - dropout, as in training.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x : device array
         Of any shape; float32, float64 or float16.
     dropout : float
         Dropout probability.
     dropout_state : DropoutState
-        Where the random numbers come from; advanced by the call.
+        The random numbers, which the call advances.
     reserve : device array, optional
-        Bytes to write which values were kept into, a bit for each; new memory if not given.
+        The reserve space, written in place: a bit for each value says whether it was kept.  New
+        memory if not given.
     out : device array, optional
         y, written in place; a new array if not given.  It may be `x` itself.
 
     Returns
     -------
-    DeviceArray
-        y, shaped as `x`; and the reserve space, which the backward call needs: a tuple of both.
+    tuple of DeviceArray
+        y, shaped as `x`, and the reserve space, which the backward call needs.
 
     Raises
     ------
@@ -147,10 +155,12 @@ def dropout_forward(
     Examples
     --------
     >>> with dnn.Handle() as handle:
-    ...     x, state = handle.array(np.ones((1, 1, 40, 50), np.float32)), dnn.DropoutState(handle, seed=7)
+    ...     x = handle.array(np.ones((1, 1, 40, 50), np.float32))
+    ...     state = dnn.DropoutState(handle, seed=7)
     ...     y, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state)
     ...     dx = dnn.dropout_backward(handle, x, 0.5, reserve, dropout_state=state)
-    ...     print(np.unique(y.numpy()), 900 < (y.numpy() == 0).sum() < 1100, (dx.numpy() == y.numpy()).all())
+    ...     y, dx = y.numpy(), dx.numpy()
+    ...     print(np.unique(y), 900 < (y == 0).sum() < 1100, (dx == y).all())
     [0. 2.] True True
     """
     options = (_spec(handle, dropout, dropout_state),)
@@ -167,19 +177,19 @@ def dropout_backward(
     dropout_state: DropoutState,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Compute the gradient of what dropout was given: 0 where a value was dropped.
+    """Compute the gradient of dropout's input, which is 0 where a value was dropped.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     dy : device array
-        The gradient of what the forward call returned.
+        The gradient of the forward call's `y`.
     dropout, dropout_state
         As in the forward call; the state is not advanced.
     reserve : device array
-        What the forward call returned; it is not changed.
+        The reserve space that the forward call returned; it is not changed.
     out : device array, optional
         dx, written in place; a new array if not given.  It may be `dy` itself.
 
@@ -212,17 +222,18 @@ def dropout_backward(
 
 
 def check_states(handle: Handle | None, state: Any) -> None:
-    """Refuse what are no random states, or another device's, or were closed."""
+    """Raise an error unless `state` is an open DropoutState on the handle's device."""
     instance_of(state, DropoutState, "dropout_state", ": dnn.DropoutState(handle, seed)")
     if handle is not None and state.array.device is not handle.device:
         raise ArgumentError(
             f"dropout_state={state} is on {state.array.device}, the handle on {handle.device}"
         )
-    _ = state.array.ptr  # ClosedError if it was closed
+    # The address of a closed array raises ClosedError.
+    _ = state.array.ptr
 
 
 def _spec(handle: Handle, dropout: Any, state: Any) -> DropoutSpec:
-    """Return the probability with the states."""
+    """Return the spec of a dropout probability and its states."""
     if handle is not None:
         use(handle)
     check_states(handle, state)

@@ -1,4 +1,4 @@
-"""Local response normalisation across channels, and divisive normalisation over positions; forward and backward."""
+"""Local response normalisation across channels, and divisive normalisation over positions."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def lrn_forward(
     beta: float = 0.0,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Divide each value by those of the channels around it.
+    """Divide each value by a norm of the values in the channels around it.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64 or float16; cuDNN refuses bfloat16 (seen on an H200).
     norm : LRNSpec
-        How many channels, and the numbers of the formula.
+        The number of channels, and the numbers of the formula.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -67,7 +67,8 @@ def lrn_forward(
     --------
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.array([1, 2, 3], np.float32).reshape(1, 3, 1, 1))
-    ...     print(dnn.lrn_forward(handle, x, dnn.LRNSpec(3, alpha=3, beta=1, k=1)).numpy().ravel().round(4))
+    ...     y = dnn.lrn_forward(handle, x, dnn.LRNSpec(3, alpha=3, beta=1, k=1))
+    ...     print(y.numpy().ravel().round(4))
     [0.1667 0.1333 0.2143]
     """
     return Request(handle, FORWARD, (x,), (norm,), alpha, beta, out)
@@ -90,10 +91,10 @@ def lrn_backward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     y, dy, x : device arrays
-        Of the forward call: its result, the gradient of its result, its input.
+        The forward call's result, the gradient of that result, and the forward call's input.
     norm : LRNSpec
         As in `lrn_forward`.
     alpha, beta : float
@@ -120,7 +121,8 @@ def lrn_backward(
     Examples
     --------
     >>> with dnn.Handle() as handle:
-    ...     x, norm = handle.array(np.ones((1, 1, 1, 1), np.float32)), dnn.LRNSpec(1, alpha=1, beta=1, k=1)
+    ...     x = handle.array(np.ones((1, 1, 1, 1), np.float32))
+    ...     norm = dnn.LRNSpec(1, alpha=1, beta=1, k=1)
     ...     y = dnn.lrn_forward(handle, x, norm)
     ...     print(dnn.lrn_backward(handle, y, x, x, norm).numpy().ravel())
     [0.]
@@ -139,24 +141,24 @@ def divisive_normalization_forward(
     beta: float = 0.0,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Divide each value by those of the positions around it, in its own channel.
+    """Divide each value by a norm of the values around it in its channel.
 
-    ``y = x / (k + alpha / n ** d * sum((x' - mean) ** 2)) ** beta``, the sum over the values x' of
-    a window of `n` along each of the d spatial axes, ``(n - 1) // 2`` of them before, what lies
-    outside left out; d is 2 where there is one axis.
+    ``y = x / (k + alpha / n ** d * sum((x' - mean) ** 2)) ** beta``.  The sum is over the values x'
+    in a window around x, without those outside of the image.  The window has `n` positions along
+    each of the d spatial axes, ``(n - 1) // 2`` of them before x.  With one spatial axis, d is 2.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64 or float16.
     norm : LRNSpec
         The window, and the numbers of the formula.
     means : device array, optional
-        Shaped as `x`: what is subtracted in each value's own window, a local mean that you
-        computed; 0 if not given.
+        Shaped as `x`: for each value, the mean that is subtracted in its window, as computed by the
+        caller; 0 if not given.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -203,29 +205,29 @@ def divisive_normalization_backward(
     beta: float = 0.0,
     out: AnyArray | Sequence[AnyArray] | None = None,
 ) -> Request[Any]:
-    """Compute the gradients of a divisive normalisation's input, and of its means.
+    """Compute the gradients of a divisive normalisation's input and of its means.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x, dy : device arrays
-        What the forward call was given, and the gradient of what it returned.
+        The forward call's input, and the gradient of its result.
     norm : LRNSpec
-        As in `divisive_normalization_forward`, but with an odd `n`: where it is even cuDNN 9.19
+        As in `divisive_normalization_forward`, but with an odd `n`: for an even one cuDNN 9.19
         computes a wrong gradient.
     means : device array, optional
         As in the forward call.
     alpha, beta : float
         Host scalars: dx = alpha * result + beta * dx.  With beta = 0 `out` is not read.
-    out : device array, optional
-        dx, written in place; a new array if not given.
+    out : device array, or tuple of device arrays, optional
+        dx, written in place; with `means`, dx and dmeans.  New arrays if not given.
 
     Returns
     -------
-    DeviceArray
-        dx, shaped as `x`; with `means` given a tuple of dx and dmeans, as `out` is then.
+    DeviceArray, or tuple of DeviceArray
+        dx, shaped as `x`; with `means`, dx and dmeans.
 
     Raises
     ------
@@ -241,7 +243,8 @@ def divisive_normalization_backward(
     Examples
     --------
     >>> with dnn.Handle() as handle:
-    ...     x, norm = handle.array(np.ones((1, 1, 1, 1), np.float32)), dnn.LRNSpec(1, alpha=1, beta=1, k=1)
+    ...     x = handle.array(np.ones((1, 1, 1, 1), np.float32))
+    ...     norm = dnn.LRNSpec(1, alpha=1, beta=1, k=1)
     ...     print(dnn.divisive_normalization_backward(handle, x, x, norm).numpy().ravel())
     [0.]
     """

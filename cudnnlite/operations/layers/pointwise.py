@@ -1,4 +1,4 @@
-"""Arithmetic on whole tensors: add, scale, set, operations on two of them, reductions, transformation."""
+"""Arithmetic on whole tensors: add, scale, set, operations on two tensors, and reductions."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec
 def add_tensor(
     handle: Handle, a: Operand, c: AnyArray, *, alpha: float = 1.0, beta: float = 1.0
 ) -> Request[DeviceArray]:
-    """Add a tensor to another in place, a bias for instance.
+    """Add a tensor, for instance a bias, to another one in place.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     a : device array
-        What is added; each of its sizes is that of `c`, or 1: it is repeated along that axis.
+        The tensor to add.  Each of its sizes is that of `c`, or 1; along an axis of size 1 its
+        values are repeated.
     c : device array
-        What it is added to, and where the sum goes.
+        The tensor to add to, which is overwritten by the sum.
     alpha, beta : float
         Host scalars: c = alpha * result + beta * c.  With beta = 0 `c` is not read.
 
     Returns
     -------
     DeviceArray
-        c, which was given.
+        c.
 
     Raises
     ------
@@ -72,17 +73,17 @@ def scale_tensor(handle: Handle, y: AnyArray, alpha: float) -> Request[DeviceArr
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     y : device array
-        What is scaled, and where it goes.
+        The tensor, which is overwritten.
     alpha : float
-        The number.
+        The factor.
 
     Returns
     -------
     DeviceArray
-        y, which was given.
+        y.
 
     Raises
     ------
@@ -98,7 +99,8 @@ def scale_tensor(handle: Handle, y: AnyArray, alpha: float) -> Request[DeviceArr
     Examples
     --------
     >>> with dnn.Handle() as handle:
-    ...     print(dnn.scale_tensor(handle, handle.array([[1.0, 2.0]], dtype="float32"), 0.5).numpy())
+    ...     y = handle.array([[1.0, 2.0]], dtype="float32")
+    ...     print(dnn.scale_tensor(handle, y, 0.5).numpy())
     [[0.5 1. ]]
     """
     return Request(handle, SCALE, (), (), alpha, 0.0, y)
@@ -106,22 +108,24 @@ def scale_tensor(handle: Handle, y: AnyArray, alpha: float) -> Request[DeviceArr
 
 @operation
 def set_tensor(handle: Handle, y: AnyArray, value: float) -> Request[DeviceArray]:
-    """Set all values of a tensor; gaps between its strides keep what they hold.
+    """Set all values of a tensor to a number.
+
+    Memory in the gaps between its strides is not written.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     y : device array
-        What is written: float32, float64, float16 or bfloat16.
+        The tensor, which is overwritten; float32, float64, float16 or bfloat16.
     value : float
         The number.
 
     Returns
     -------
     DeviceArray
-        y, which was given.
+        y.
 
     Raises
     ------
@@ -155,20 +159,21 @@ def op_tensor(
     beta: float = 0.0,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Add, multiply, or take the smaller or larger of two tensors, value by value: c = op(alpha1 * a, alpha2 * b) + beta * c.
+    """Combine two tensors value by value: c = op(alpha1 * a, alpha2 * b) + beta * c.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     a, b : device arrays
-        Each size of `b` is that of `a`, or 1: it is repeated along that axis.  "sqrt" and "not" are
-        of `a` alone: give it twice.
+        Each size of `b` is that of `a`, or 1; along an axis of size 1 the values of `b` are
+        repeated.  "sqrt" and "not" use `a` alone; pass `a` for `b` too.
     op : OpTensorSpec, OpTensorOp or str
         "add", "mul", "min", "max", "sqrt" or "not".
     alpha1, alpha2, beta : float
-        Host scalars, of `a`, of `b`, and of what `out` holds; with beta = 0 it is not read.
+        Host scalars: the factors of `a`, of `b`, and of the values in `out`.  With beta = 0 `out`
+        is not read.
     out : device array, optional
         c, written in place; a new array if not given.  It may be `a` itself.
 
@@ -213,26 +218,26 @@ def reduce_tensor(
     beta: float = 0.0,
     out: AnyArray | None = None,
 ) -> Request[Any]:
-    """Reduce a tensor along some axes: sum, product, smallest, largest, mean, norms.
+    """Reduce a tensor along some axes to a sum, product, minimum, maximum, mean or norm.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     a : device array
-        What is reduced.
+        The tensor to reduce.
     op : ReduceTensorSpec, ReduceTensorOp or str
         "add", "mul", "min", "max", "amax" (of absolute values), "avg", "norm1", "norm2" or
         "mul_no_zeros".
     axes : int or iterable of int, optional
-        Along which; negative ones count from the end.  All if not given; where `out` is given its
-        shape says it: each size is that of `a`, or 1 along the axes that are reduced.  One of them
-        at least has another size than 1.
+        The axes to reduce; negative ones count from the end.  All axes if not given.  At least one
+        of them has a size other than 1.  With `out`, its shape says which: it has the size 1 along
+        the axes to reduce, and the sizes of `a` along the others; `axes` is then refused.
     indices : bool or device array
-        True: return ``(c, indices)``, where each minimum or maximum ("min", "max", "amax") was
-        found, as int32, shaped as c: counted over the axes that are reduced, the last one first.
-        Or the int32 array to write them into.
+        True: return ``(c, indices)``.  The indices are int32, shaped as c, and say where each
+        minimum or maximum ("min", "max", "amax") is.  They count the values along the reduced axes,
+        the last axis fastest.  An int32 array instead of True is written in place.
     alpha, beta : float
         Host scalars: c = alpha * result + beta * c.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -240,8 +245,8 @@ def reduce_tensor(
 
     Returns
     -------
-    DeviceArray
-        c, with a size of 1 along each axis that was reduced.
+    DeviceArray, or tuple of DeviceArray
+        c, with a size of 1 along each reduced axis; with `indices`, c and the indices.
 
     Raises
     ------
@@ -267,7 +272,7 @@ def reduce_tensor(
     if out is None:
         if real_number(beta, "beta"):
             raise ArgumentError(f"beta={shown(beta)} needs out, which it scales")
-        result = _reduced(operand_spec(handle, a, "a"), axes)
+        result = _reduced_spec(operand_spec(handle, a, "a"), axes)
     elif axes is not None:
         raise ArgumentError(f"axes={shown(axes)} is given beside out, whose shape says it")
     else:
@@ -275,23 +280,32 @@ def reduce_tensor(
     if indices is False:
         return Request(handle, REDUCE, (a,), (op,), alpha, beta, out, result)
     results = (result, TensorSpec(result.shape, DataType.INT32))
-    outputs = (out, None if indices is True else indices)
-    return Request(handle, REDUCE_WITH_INDICES, (a,), (op,), alpha, beta, outputs, results)
-
-
-def _reduced(a: TensorSpec, axes: object) -> TensorSpec:
-    axes = range(a.rank) if axes is None else (axes,) if hasattr(axes, "__index__") else axes
-    listed = integers(
-        tuple(axes) if isinstance(axes, (set, frozenset)) else axes, "axes", a.rank
-    )  # in whichever order
-    gone = frozenset(integer(axis, "axes", -a.rank, a.rank - 1) % a.rank for axis in listed)
-    if len(gone) != len(listed):
-        raise ArgumentError(f"axes={shown(axes)} names an axis twice")
-    return _without(a, gone, None if a.layout in ("strided", "packed") else a.layout)
-
-
-@lru_cache(maxsize=64)  # equal specs may have layouts of other names
-def _without(a: TensorSpec, gone: frozenset[int], layout: str | None) -> TensorSpec:
-    return TensorSpec(
-        tuple(1 if axis in gone else size for axis, size in enumerate(a.shape)), a.dtype, layout
+    indices_out = None if indices is True else indices
+    return Request(
+        handle, REDUCE_WITH_INDICES, (a,), (op,), alpha, beta, (out, indices_out), results
     )
+
+
+def _reduced_spec(a: TensorSpec, axes: object) -> TensorSpec:
+    """Return the spec of a tensor that is reduced along the axes of an argument."""
+    layout = None if a.layout in ("strided", "packed") else a.layout
+    if axes is None:
+        return _with_sizes_of_one(a, frozenset(range(a.rank)), layout)
+    if hasattr(axes, "__index__"):
+        axes = (axes,)
+    elif isinstance(axes, (set, frozenset)):
+        axes = tuple(axes)
+    numbers = integers(axes, "axes", a.rank)
+    reduced_axes = frozenset(
+        integer(axis, "axes", -a.rank, a.rank - 1) % a.rank for axis in numbers
+    )
+    if len(reduced_axes) != len(numbers):
+        raise ArgumentError(f"axes={shown(axes)} names an axis twice")
+    return _with_sizes_of_one(a, reduced_axes, layout)
+
+
+# The layout is part of the key: equal specs may have layouts of different names.
+@lru_cache(maxsize=64)
+def _with_sizes_of_one(a: TensorSpec, axes: frozenset[int], layout: str | None) -> TensorSpec:
+    shape = tuple(1 if axis in axes else size for axis, size in enumerate(a.shape))
+    return TensorSpec(shape, a.dtype, layout)

@@ -21,13 +21,13 @@ def pooling_forward(
     beta: float = 0.0,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Pool images: the maximum or the average of each window.
+    """Pool images: compute the maximum or the average of each window.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x : device array
         The images, ``(N, C, *spatial)`` with 1 to 3 spatial axes; float32, float64, float16 or
         bfloat16.
@@ -41,7 +41,8 @@ def pooling_forward(
     Returns
     -------
     DeviceArray
-        y, ``(N, C, *pooled)``, of the dtype and layout of `x`, channels first if that has gaps.
+        y, ``(N, C, *pooled)``, of the dtype and layout of `x`; with the channels first if `x` has
+        gaps.
 
     Raises
     ------
@@ -76,15 +77,17 @@ def pooling_backward(
     beta: float = 0.0,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Compute the gradient of a pooling's input; of equal maxima in a window the first has it.
+    """Compute the gradient of a pooling's input.
+
+    If a window has several equal maxima, the first one gets the gradient.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     y, dy, x : device arrays
-        Of the forward call: its result, the gradient of its result, its input.
+        The forward call's result, the gradient of that result, and the forward call's input.
     pooling : PoolingSpec
         As in `pooling_forward`.
     alpha, beta : float
@@ -111,7 +114,8 @@ def pooling_backward(
     Examples
     --------
     >>> with dnn.Handle() as handle:
-    ...     x, pooling = handle.array(np.arange(4.0, dtype=np.float32).reshape(1, 1, 2, 2)), dnn.PoolingSpec(2)
+    ...     x = handle.array(np.arange(4.0, dtype=np.float32).reshape(1, 1, 2, 2))
+    ...     pooling = dnn.PoolingSpec(2)
     ...     y = dnn.pooling_forward(handle, x, pooling)
     ...     print(dnn.pooling_backward(handle, y, y, x, pooling).numpy().ravel())
     [0. 0. 0. 3.]

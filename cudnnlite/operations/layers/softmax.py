@@ -27,16 +27,16 @@ def softmax_forward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x : device array
         ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     algorithm : SoftmaxAlgorithm or str
-        "accurate" (the largest value is subtracted first, so that nothing overflows), "fast" (it is
-        not), or "log" (the logarithm of the softmax).
+        "accurate": subtracts the largest value first, so that nothing overflows.  "fast": does not
+        subtract it.  "log": the logarithm of the softmax.
     mode : SoftmaxMode or str
-        "channel": over C, at each position of each image; "instance": over C and all positions of
-        an image.
+        "channel": over the channels, at each position of each image.  "instance": over all channels
+        and positions of an image.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -85,13 +85,11 @@ def softmax_backward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     y, dy : device arrays
-        Of the forward call: its result, the gradient of its result.
-    algorithm : SoftmaxAlgorithm or str
-        As in `softmax_forward`.
-    mode : SoftmaxMode or str
+        The forward call's result, and the gradient of that result.
+    algorithm, mode
         As in `softmax_forward`.
     alpha, beta : float
         Host scalars: dx = alpha * result + beta * dx.  With beta = 0 `out` is not read.

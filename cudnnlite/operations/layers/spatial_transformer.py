@@ -1,4 +1,4 @@
-"""Spatial transformers: grids of points made from matrices, images sampled there, and the gradients of both."""
+"""Spatial transformers: grids of points from matrices, samples of images, and both gradients."""
 
 from __future__ import annotations
 
@@ -20,18 +20,25 @@ from cudnnlite.specs.layers import SpatialTransformerSpec
 def _spec(
     handle: Handle, transformer: object, array: object, argument: str, grid: object = None
 ) -> Any:
-    """Return the spec of a shape, in an array's dtype; that of () is what the images and the grid say."""
+    """Return the spec of a `transformer` argument.
+
+    A shape takes the dtype of `array`.  () stands for the shape of the images at the grid's points.
+    """
     if isinstance(transformer, SpatialTransformerSpec):
         return transformer
     if not isinstance(transformer, (tuple, list)):
-        what = "is neither a SpatialTransformerSpec nor a shape (N, C, H, W)"
-        raise ArgumentError(f"transformer={shown(transformer)} {what}")
+        raise ArgumentError(
+            f"transformer={shown(transformer)} is neither a SpatialTransformerSpec "
+            "nor a shape (N, C, H, W)"
+        )
     spec = operand_spec(handle, array, argument)
     if transformer == () and grid is not None:
         points = operand_spec(handle, grid, "grid")
         if points.rank != 4 or spec.rank != 4:
-            needed = "(N, C, H, W) and (N, H', W', 2)"
-            raise ArgumentError(f"x has shape {spec.shape}, grid {points.shape}; needed: {needed}")
+            raise ArgumentError(
+                f"x has shape {spec.shape}, grid {points.shape}; "
+                "needed: (N, C, H, W) and (N, H', W', 2)"
+            )
         transformer = (*spec.shape[:2], *points.shape[1:3])
     return SpatialTransformerSpec(transformer, spec.dtype)
 
@@ -44,27 +51,29 @@ def spatial_transformer_grid(
     *,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Make a grid of points from a matrix for each image; as PyTorch's `affine_grid` with align_corners.
+    """Make a grid of points for each image from a matrix.
+
+    PyTorch's `affine_grid` with align_corners does the same.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     theta : device array
-        ``(N, 2, 3)`` without gaps: what (x, y, 1) of each point is multiplied with; float32,
-        float64 or float16.
+        The matrices, ``(N, 2, 3)`` without gaps; float32, float64 or float16.  Each point (x, y, 1)
+        of an image is multiplied by its matrix.
     transformer : SpatialTransformerSpec or tuple of int
-        ``(N, C, H, W)`` of what will be sampled.  Along an axis of one point that lies at -1 (in
-        PyTorch at 0).
+        The shape of the sampled images, ``(N, C, H, W)``.  If an axis has a single point, the point
+        is at -1 (in PyTorch at 0).
     out : device array, optional
-        grid, written in place; a new array if not given.
+        The grid, written in place; a new array if not given.
 
     Returns
     -------
     DeviceArray
-        grid, of shape ``(N, H, W, 2)``: points (x, y), of which -1 and 1 are the centres of the
-        outermost pixels.
+        The grid, ``(N, H, W, 2)``: points (x, y).  The centres of the outermost pixels are at -1
+        and 1.
 
     Raises
     ------
@@ -102,12 +111,12 @@ def spatial_transformer_grid_backward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     dgrid : device array
-        The gradient of what `spatial_transformer_grid` returned, without gaps.
+        The gradient of the grid that `spatial_transformer_grid` returned, without gaps.
     transformer : SpatialTransformerSpec or tuple of int
-        As there.
+        As in `spatial_transformer_grid`.
     out : device array, optional
         dtheta, written in place; a new array if not given.
 
@@ -151,19 +160,23 @@ def spatial_transformer_sample(
     beta: float = 0.0,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Sample images at the points of a grid, bilinearly; as PyTorch's `grid_sample` with align_corners.
+    """Sample images at the points of a grid, bilinearly.
+
+    PyTorch's `grid_sample` with align_corners does the same.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x : device array
-        ``(N, C, H, W)``; float32, float64 or float16.  It is 0 outside.
+        The images, ``(N, C, H, W)``; float32, float64 or float16.  Outside of an image, values are
+        0.
     grid : device array
-        ``(N, H', W', 2)`` without gaps, what `spatial_transformer_grid` returns.
+        The points, ``(N, H', W', 2)`` without gaps, as `spatial_transformer_grid` returns them.
     transformer : SpatialTransformerSpec or tuple of int, optional
-        ``(N, C, H', W')``; if not given, what `x` and `grid` say.
+        The shape of the sampled images, ``(N, C, H', W')``; by the shapes of `x` and `grid` if not
+        given.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -190,7 +203,8 @@ def spatial_transformer_sample(
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3))
     ...     theta = handle.array(np.array([[[-1, 0, 0], [0, 1, 0]]], np.float32))  # a mirror
-    ...     print(dnn.spatial_transformer_sample(handle, x, dnn.spatial_transformer_grid(handle, theta, x.shape)).numpy()[0, 0])
+    ...     grid = dnn.spatial_transformer_grid(handle, theta, x.shape)
+    ...     print(dnn.spatial_transformer_sample(handle, x, grid).numpy()[0, 0])
     [[2. 1. 0.]
      [5. 4. 3.]]
     """
@@ -211,26 +225,28 @@ def spatial_transformer_sample_backward(
     beta: float = 0.0,
     out: Sequence[AnyArray] | None = None,
 ) -> Request[tuple[DeviceArray, ...]]:
-    """Compute the gradients of the images that were sampled, and of the grid.
+    """Compute the gradients of sampled images and of the grid.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x, grid, dy : device arrays
-        Of the forward call: its input, its grid, the gradient of its result.
-    transformer : SpatialTransformerSpec or tuple[int, ...]
+        The forward call's images and grid, and the gradient of its result.
+    transformer : SpatialTransformerSpec or tuple of int, optional
         As in `spatial_transformer_sample`.
     alpha, beta : float
-        Host scalars: each = alpha * result + beta * each.  With beta = 0 `out[0]` is not read.
+        Host scalars, for each of the gradients: dx = alpha * result + beta * dx.  With beta = 0
+        `out[0]` is not read.
     out : tuple of device arrays, optional
-        dx, dgrid, written in place; new arrays if not given, or where one is None.
+        dx and dgrid, written in place.  New arrays are made if it is not given, and for an entry
+        that is None.
 
     Returns
     -------
     tuple of DeviceArray
-        dx, dgrid, shaped as `x` and as `grid`.
+        dx and dgrid, shaped as `x` and as `grid`.
 
     Raises
     ------

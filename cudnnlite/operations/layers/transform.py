@@ -1,4 +1,4 @@
-"""Padding, folding, and another layout or data type: of tensors and of filters."""
+"""Changes of layout, data type, padding and folding, of tensors and of filters."""
 
 from __future__ import annotations
 
@@ -24,12 +24,17 @@ from cudnnlite.specs.layout import CHANNELS_LAST
 def _transform(
     shape: tuple[int, ...], layout: str | None, padding: Any, fold: Any, unfold: Any
 ) -> TensorTransformSpec:
+    """Return the spec of a transformation from its arguments."""
     if fold is not None and unfold is not None:
         raise ArgumentError(f"fold={shown(fold)} and unfold={shown(unfold)}; allowed: one of them")
-    way = FoldingDirection.FOLD if unfold is None else FoldingDirection.UNFOLD
-    ends = (0,) * len(shape) if padding is None else padding
-    blocks = fold if unfold is None else unfold
-    return TensorTransformSpec(ends, () if blocks is None else blocks, way, layout)
+    direction, blocks = FoldingDirection.FOLD, fold
+    if unfold is not None:
+        direction, blocks = FoldingDirection.UNFOLD, unfold
+    if blocks is None:
+        blocks = ()
+    if padding is None:
+        padding = (0,) * len(shape)
+    return TensorTransformSpec(padding, blocks, direction, layout)
 
 
 @operation
@@ -46,25 +51,29 @@ def transform_tensor(
     beta: float = 0.0,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Copy a tensor into another layout, strides or data type; pad it, and fold blocks of pixels into channels.
+    """Copy a tensor to another layout or data type, with padding or folding.
+
+    Folding turns each block of pixels into channels of one pixel.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     x : device array
-        ``(N, C, *spatial)``, of any strides; float32, float64, float16, bfloat16 or int8.
+        ``(N, C, *spatial)``, with any strides; float32, float64, float16, bfloat16 or int8.
     layout : str, optional
-        Of the new array: "NCHW", "NHWC", ...; as `x` lies if not given.
+        The layout of the new array: "NCHW", "NHWC", ...; that of `x` if not given.
     dtype : str, optional
-        Of the new array; that of `x` if not given.  From float16 to bfloat16, or back, cuDNN does
-        not convert.
+        The dtype of the new array; that of `x` if not given.  cuDNN does not convert between
+        float16 and bfloat16.
     padding : sequence, optional
-        For each axis how many zeros to add: a number, or a pair of them, before and behind.
+        For each axis the number of zeros to add at both ends, or a pair of numbers: zeros before
+        and zeros behind.
     fold, unfold : sequence of int, optional
-        The blocks along each spatial axis; see `TensorTransformSpec`.  With these or a padding x
-        has rank 4 or 5, `beta` is 0, and cuDNN converts to float32, float16 and bfloat16 alone.
+        The size of a block along each spatial axis; see `TensorTransformSpec`.  With folding or
+        padding `x` must have rank 4 or 5, `beta` must be 0, and cuDNN converts to float32, float16
+        and bfloat16 alone.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -134,21 +143,23 @@ def transform_filter(
     beta: float = 0.0,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Copy a filter into another layout or data type; pad it, and fold blocks of taps into channels.
+    """Copy a filter to another layout or data type, with padding or folding.
+
+    Folding turns each block of taps into channels of one tap.
 
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     w : device array
-        ``(K, C, *taps)`` without gaps, two or three axes of taps; float32, float64, float16,
-        bfloat16 or int8.
+        The filter, ``(K, C, *taps)`` without gaps, with two or three axes of taps; float32,
+        float64, float16, bfloat16 or int8.
     layout, dtype, padding, fold, unfold
-        As in `transform_tensor`; a dtype other than that of `w` is float32, float16 or bfloat16.
-        `beta` is 0.
+        As in `transform_tensor`.  A dtype other than that of `w` must be float32, float16 or
+        bfloat16.
     alpha, beta : float
-        Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
+        Host scalars: y = alpha * result.  `beta` must be 0.
     out : device array, optional
         y, written in place; a new array if not given.
 
@@ -179,14 +190,13 @@ def transform_filter(
     spec = operand_spec(handle, w, "w")
     source = FilterSpec.from_tensor(spec)
     if out is None:
-        transform = _transform(
-            spec.shape, source.layout if layout is None else layout, padding, fold, unfold
-        )
-        target = FilterSpec(
-            transform.output_shape(spec.shape, "w"),
-            spec.dtype if dtype is None else dtype,
-            transform.layout,
-        )
+        if layout is None:
+            layout = source.layout
+        if dtype is None:
+            dtype = spec.dtype
+        transform = _transform(spec.shape, layout, padding, fold, unfold)
+        shape = transform.output_shape(spec.shape, "w")
+        target = FilterSpec(shape, dtype, transform.layout)
     else:
         if layout is not None or dtype is not None:
             raise ArgumentError(

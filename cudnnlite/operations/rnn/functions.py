@@ -53,8 +53,8 @@ def rnn_forward(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, its workspace serves it; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and uses its workspace.  The handle keeps the plan for
+        the next call of the same kind.
     spec : RNNSpec
         The network.
     weights : RNNWeights
@@ -181,8 +181,8 @@ def rnn_backward_data(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     reserve : RNNReserve
         That of what the training call returned.  It holds that call's operands, which must be
         unchanged.  It is overwritten, so that this can be done once for each training call.
@@ -239,8 +239,8 @@ def rnn_backward_weights(
     Parameters
     ----------
     handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of
-        the same kind.
+        The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
+        next call of the same kind.
     reserve : RNNReserve
         That of what the training call returned, with which `rnn_backward_data` was called.
     out : RNNWeights, optional
