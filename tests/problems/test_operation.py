@@ -327,9 +327,7 @@ def test_every_kind_of_descriptor_is_looked_at():
 
 
 def test_docstrings_of_gradients_and_clips_say_what_they_are_of():
-    assert (
-        "activation : ActivationSpec or ActivationMode or str\n" in dnn.activation_backward.__doc__
-    )
+    assert "activation : ActivationSpec, ActivationMode or str\n" in dnn.activation_backward.__doc__
     assert "norm : LRNSpec\n" in dnn.lrn_backward.__doc__
     assert "pooling : PoolingSpec\n" in dnn.pooling_backward.__doc__
     assert "where the library has no `_v9`" in " ".join(dnn.RNNDescriptor.__doc__.split())
