@@ -444,7 +444,7 @@ def _instead(name: str) -> str:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import what there is of the tuner and of traces when it is first asked for, and keep it."""
+        """Import the tuner and traces when they are first used, and keep them."""
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_instead(name)}")
         # There may be no file descriptor left for what has to be read.

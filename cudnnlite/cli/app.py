@@ -31,7 +31,7 @@ _UsageError: Any = typer.BadParameter.__base__
 
 
 class _Commands(TyperGroup):
-    """The commands; what is wrong with a command line is told without what would command a terminal."""
+    """The commands; messages about a command line have no control sequences of terminals."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         commands: list[Any] = [self]
@@ -88,7 +88,7 @@ def _app(
 
 @app.command()
 def info(as_json: JSONOption = False) -> None:
-    """Print the libcudnn in use and how it was found, versions, devices, and the environment variables that matter."""
+    """Print the libcudnn in use and how it was found, versions, devices, environment variables."""
     from cudnnlite.doctor import PYTHON
     from cudnnlite.doctor.environment import VARIABLES, versions_of
 
@@ -153,7 +153,10 @@ def _print_facts(facts: dict[str, Any], indent: str = "") -> None:
 
 
 def run() -> None:
-    """Run the command line; Ctrl-C raises KeyboardInterrupt in a command, and ends the process quietly after it."""
+    """Run the command line.
+
+    Ctrl-C raises KeyboardInterrupt in a command, and ends the process quietly after it.
+    """
     # A file that is opened later must not become one of the standard streams.
     for descriptor in range(3):
         try:

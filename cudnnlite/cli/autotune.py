@@ -1,4 +1,4 @@
-"""`cudnnlite autotune`: the fastest algorithm for each problem, measured, remembered, and shown with the reasons."""
+"""`cudnnlite autotune`: measure, save and show the fastest algorithm of each problem."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ from cudnnlite.report.plots import FORMATS
 from cudnnlite.texts import counted, printable
 
 EXIT_CODES = (
-    "Ends with 0 if all was tuned, 3 if some problem has no algorithm within the limits, 2 if the command line is wrong, 1 "
-    "after another error, 130 after Ctrl-C: what was tuned till then is saved, and the same command goes on from there."
+    "Ends with 0 if all was tuned, 3 if some problem has no algorithm within the limits, "
+    "2 if the command line is wrong, 1 after another error, "
+    "130 after Ctrl-C: what was tuned till then is saved, and the same command goes on from there."
 )
 # what --help shows together
 _conv = partial(typer.Option, rich_help_panel="One convolution")
@@ -53,11 +54,13 @@ _where = partial(typer.Option, rich_help_panel="Where")
 _out = partial(typer.Option, rich_help_panel="Output")
 _file = partial(_out, parser=common.path)
 _RNN_HELP = (
-    "lstm:steps=100,batch=64,input=256,hidden=256 (or gru, tanh, relu), and, if wanted, layers=2, projection=128, "
-    "bias=double|single_input|single_recurrent|none, dropout=0.1, bidirectional, training, batch_major.  Repeatable."
+    "lstm:steps=100,batch=64,input=256,hidden=256 (or gru, tanh, relu), and, if wanted, "
+    "layers=2, projection=128, bias=double|single_input|single_recurrent|none, dropout=0.1, "
+    "bidirectional, training, batch_major.  Repeatable."
 )
 _MATH_HELP = (
-    "default (on float32 data TF32), fma (true float32), tensor_op or tensor_op_allow_conversion; what --input, --rnn and "
+    "default (on float32 data TF32), fma (true float32), tensor_op or "
+    "tensor_op_allow_conversion; what --input, --rnn and "
     "--onnx ask for."
 )
 _STDOUT = Path("-")
@@ -250,7 +253,7 @@ def _policy(flags: SimpleNamespace) -> TuningPolicy:
 
 
 def _outputs(flags: SimpleNamespace) -> list[tuple[Path, _Write]]:
-    """Return the files that are asked for, with what writes each; end the command if one cannot be written."""
+    """Return the files to write with their writers; end the command if one cannot be written."""
     csv = None if flags.csv == _STDOUT else flags.csv
     common.check_output("--html", flags.html, (".html", ".htm"), "jinja2", "matplotlib")
     common.check_output("--plot", flags.plot, FORMATS, "matplotlib")
@@ -322,7 +325,7 @@ def _print(
     parts: tunings.Parts,
     folder: Path | None,
 ) -> None:
-    """Print what was found; on stderr what has no algorithm, with the reasons unless stdout has them."""
+    """Print the results; problems without an algorithm go to stderr, with the reasons."""
     is_for_people = not flags.json and flags.csv != _STDOUT
     if flags.json:
         say(json.dumps(tunings.to_plain(tuning), indent=2))
@@ -371,7 +374,7 @@ class _Progress:
 
 
 def _cache(flags: SimpleNamespace, *, saves: bool) -> TuningCache:
-    """Open the cache; end the command if what is tuned could not be saved in it, or if it is something else."""
+    """Open the cache; end the command if nothing could be saved in it, or if it is no cache."""
     if flags.cache is not None:
         check_place(flags.cache, "--cache")  # what is not in a cache is not wanted
         if flags.read_only_cache and not flags.cache.exists():
@@ -382,7 +385,8 @@ def _cache(flags: SimpleNamespace, *, saves: bool) -> TuningCache:
         nearest = next(folder for folder in (cache.path, *cache.path.parents) if folder.exists())
         if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
             raise failure(
-                f"{cache.path} cannot be written: give another --cache, --read-only-cache or --no-cache"
+                f"{cache.path} cannot be written: "
+                "give another --cache, --read-only-cache or --no-cache"
             )
     return cache
 

@@ -123,7 +123,7 @@ def compare(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV and nothing else.")] = False,
     as_json: JSONOption = False,
 ) -> None:
-    """Compare two caches, GPUs or versions of cuDNN: the times and choices of the problems of both."""
+    """Compare times and choices of two caches, GPUs or versions of cuDNN."""
     if max(len(gpu or ()), len(cudnn or ())) > 2 or (as_csv and as_json):
         raise misuse("allowed: --gpu and --cudnn twice at most, --csv or --json")
     filters_of_a, filters_of_b = (

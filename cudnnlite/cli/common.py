@@ -28,7 +28,10 @@ _COMMANDS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�") 
 
 
 def path(text: str) -> Path:
-    """Return a path of the command line; what a variable that is not set leaves is none, and not the current folder."""
+    """Return a path of the command line.
+
+    An empty text, as a variable that is not set leaves, is refused: it is not the current folder.
+    """
     try:
         return path_of(text, expand=False)  # the shell replaces what is to be
     except ArgumentError as error:
@@ -61,7 +64,7 @@ JSONOption = Annotated[
 
 
 def say(text: str, *, styled: bool = False) -> None:
-    """Print to stdout; with colours of ours if `styled`, and then everything else in it is harmless."""
+    """Print to stdout, with our colours if `styled`; then the rest of the text must be harmless."""
     _write(text if styled else harmless(text), sys.stdout)
 
 
@@ -77,7 +80,7 @@ def failure(message: str) -> typer.Exit:
 
 
 def misuse(message: str) -> typer.Exit:
-    """Say what is wrong with the command line, and return the exception that ends the command with 2."""
+    """Print what is wrong with the command line, and return the exception that ends with code 2."""
     tell(f"{message} (--help lists the options)")
     return typer.Exit(USAGE)
 
@@ -94,17 +97,20 @@ def _write(text: str, stream: Any) -> None:
 
 
 def is_terminal(stream: Any) -> bool:
-    """Tell whether somebody sits at a stream; nobody does at one that whoever started this has closed."""
+    """Return whether a stream is a terminal; a closed one is not."""
     return stream is not None and bool(stream.isatty())
 
 
 def harmless(text: str) -> str:
-    """Return a text without what would command a terminal: names in files of others may hold anything."""
+    """Return a text without control sequences of terminals: names in files may hold anything."""
     return text.translate(_COMMANDS)
 
 
 def output_lost(error: OSError) -> int:
-    """Return the exit code where output cannot be written: the reader has gone, as in `| head`, or the disk is full."""
+    """Return the exit code for output that cannot be written.
+
+    The reader has gone, as in `| head`, or the disk is full.
+    """
     # what is left in a buffer must not fail again when Python exits
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
@@ -157,7 +163,10 @@ def chosen_device(device: str | None) -> str:
 
 
 def check_output(option: str, path: Path | None, suffixes: Sequence[str], *packages: str) -> None:
-    """End the command unless a file can be written later, as far as that can be known; packages are of the extra 'report'."""
+    """End the command if a file can not be written later, as far as that can be known.
+
+    `packages` are of the extra 'report'.
+    """
     if path is None:
         return
     with report_misuse():

@@ -33,7 +33,7 @@ def demo(
     ),
     device: DeviceOption = None,
 ) -> None:
-    """Find the edges in a photograph with the algorithm that cudnnFind ranks first; write both side by side."""
+    """Find the edges in a photograph, with the algorithm that cudnnFind ranks first."""
     with report_misuse():
         folder = absolute_path(output, "--output").parent
     if output.suffix.lower() != ".png" or not folder.is_dir():
@@ -59,7 +59,8 @@ def demo(
         say(f"cudnnlite  {dnn.__version__}")
         say(f"cuDNN      {library.version_text}  {library.path} (found through {library.how})")
         say(
-            f"photograph {photograph.shape[1]} x {photograph.shape[0]} pixels, portrait of Grace Hopper\n"
+            f"photograph {photograph.shape[1]} x {photograph.shape[0]} pixels, "
+            "portrait of Grace Hopper\n"
         )
         x = handle.array(np.moveaxis(photograph, -1, 0)[np.newaxis].astype(np.float32) / 255)
         w, conv = (

@@ -15,7 +15,10 @@ from cudnnlite.texts import counted
 if TYPE_CHECKING:
     from cudnnlite.doctor import Examination
 
-EXIT_CODES = "Ends with 0 if nothing is broken (notes and warnings are not), 1 if something is, 2 if the command line is wrong."
+EXIT_CODES = (
+    "Ends with 0 if nothing is broken (notes and warnings are not), 1 if something is, "
+    "2 if the command line is wrong."
+)
 _STYLES: dict[str, dict[str, Any]] = {
     "ok": {"fg": "green"},
     "note": {"fg": "cyan"},
@@ -31,12 +34,15 @@ def doctor(
         typer.Option(
             "--import",
             metavar="PACKAGE",
-            help="Import a package first, as your program does: torch, cupy, ...  Tells what of cuDNN it loads.  Repeatable.",
+            help=(
+                "Import a package first, as your program does: torch, cupy, ...  "
+                "Tells what of cuDNN it loads.  Repeatable."
+            ),
         ),
     ] = None,
     as_json: JSONOption = False,
 ) -> None:
-    """Look for what is wrong with cuDNN, CUDA and the tuning cache here; name a fix for each problem.
+    """Look for problems of cuDNN, CUDA and the tuning cache; name a fix for each.
 
     What has to be tried is tried in a process of its own.  Nothing is changed.
     """
@@ -55,7 +61,7 @@ def doctor(
 
 
 def _text(examination: Examination) -> str:
-    """Return what is printed, unwrapped, so that paths can be copied; in colours, which are for terminals alone."""
+    """Return the lines, not wrapped, so that paths can be copied; with colours for a terminal."""
     paint = (lambda text, **_: text) if "NO_COLOR" in os.environ else typer.style
     plain = examination.to_plain()
     lines = [f"cudnnlite {plain['cudnnlite']}, Python {plain['python']}"]

@@ -46,7 +46,8 @@ RNN_WORDS = {
     **dict.fromkeys(("bidirectional", "training", "batch_major"), bool),
 }
 _RNN_FORM = (
-    "CELL:steps=T,batch=N,input=I,hidden=H with, if wanted, layers=, projection=, bias=, dropout=, bidirectional, training, "
+    "CELL:steps=T,batch=N,input=I,hidden=H with, if wanted, layers=, projection=, bias=, "
+    "dropout=, bidirectional, training, "
     "batch_major"
 )
 _FORMS = {"--input": "NxCxHxW", "--filter": "KxCxRxS", "--shape": "NAME=1x3x224x224"}
@@ -60,7 +61,7 @@ _GOES_WITH = {
 
 
 def check_flags(flags: SimpleNamespace) -> None:
-    """End the command if flags that say what to tune, each under its name, are missing or go with nothing."""
+    """End the command if flags that say what to tune are missing, or go with nothing."""
     for name in ("input", "filter"):
         if len(getattr(flags, name)) > 1:
             raise misuse(
@@ -87,7 +88,7 @@ def check_flags(flags: SimpleNamespace) -> None:
 
 
 def lists_of(flags: SimpleNamespace) -> dict[int | None, ProblemList]:
-    """Return what is to be tuned, for each batch size that was asked for; under None where none was.
+    """Return the problems to tune by batch size, under None if none was asked for.
 
     Ends the command if a flag's value is not allowed, CudnnliteError if a file is no good.
     """

@@ -32,11 +32,13 @@ def trace(
             "--c",
             metavar="FOLDER",
             parser=path,
-            help="Write program.c, its inputs and a Makefile there; files of others are not replaced.",
+            help=(
+                "Write program.c, its inputs and a Makefile there; files of others are not replaced."
+            ),
         ),
     ] = None,
 ) -> None:
-    """Run a Python script; print the C calls of cuDNN that it makes, with the host's microseconds in them.
+    """Run a Python script, and print its C calls of cuDNN with the host's microseconds.
 
     What the script prints comes first.  Without a GPU, and where $CUDNNLITE_DEVICE is not set, the
     emulated device is taken.

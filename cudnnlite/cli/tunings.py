@@ -45,7 +45,7 @@ def lines_of(
     explain: bool,
     tables: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Yield the lines for people: of a single problem all candidates too, with `explain` of every one.
+    """Yield the lines for people, with the candidates of a single problem.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def why_none(tuned: TunedProblem) -> str:
 
 
 def _arguments(policy: TuningPolicy, saved: Path) -> str:
-    """Return the arguments by which a program finds what was saved: the policy is part of the key."""
+    """Return the arguments by which a program finds what was saved; the policy is in the key."""
     arguments = ["handle"]
     if saved != parse_cache_path(None):
         arguments.append(f"cache={str(saved)!r}")

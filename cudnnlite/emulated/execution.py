@@ -77,7 +77,7 @@ def execute(c_call: SimpleNamespace) -> Work:
 
 
 def _formula_work(api: EmulationState, graph: GraphFormula, pack: BackendObject) -> Work:
-    """Return the work of a graph without convolutions, whose addresses are checked now and at each launch."""
+    """Return the work of a graph without convolutions; addresses are checked at each launch, too."""
     ids, pointers = pack.attributes["unique_ids"], pack.attributes["data_pointers"]
     addresses = dict(zip(ids, pointers, strict=True))
     graph_values.check_addresses(graph, api, addresses)

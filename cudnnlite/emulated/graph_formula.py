@@ -116,7 +116,7 @@ class GraphFormula(NamedTuple):
         }
 
 
-# ------------------------------------------------------------------------- what there are engines for
+# ---------------------------------------------------------------------- what there are engines for
 
 
 def why_no_graph_engine(graph: GraphFormula) -> str | None:
@@ -209,7 +209,7 @@ def _why_no_attention(graph: GraphFormula) -> str | None:
 def _labels(
     operations: Sequence[BackendObject], without: frozenset[str] = frozenset()
 ) -> list[str]:
-    """Return what operations do, in order: a pointwise one by its mode, a reduction by its operator."""
+    """Return the operations' names in order: pointwise ones by mode, reductions by operator."""
     labels = []
     for operation in operations:
         label = operation.kind.removeprefix("OPERATION_")

@@ -1,4 +1,4 @@
-"""Shapes of the tensors of emulated graphs: an operation whose tensors do not fit together is refused."""
+"""Shapes in emulated graphs: operations whose tensors do not fit together are refused."""
 
 from __future__ import annotations
 

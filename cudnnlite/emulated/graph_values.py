@@ -149,7 +149,7 @@ def _reads_float32(operation: BackendObject) -> bool:
 
 
 def _repeated(values: Array, batch: Sequence[int]) -> Array:
-    """Return values whose heads are repeated for the several of the other operand that share one."""
+    """Return values with each head repeated for the heads of the other operand that share it."""
     for axis, size in enumerate(batch):
         values = np.repeat(values, size // values.shape[axis], axis)
     return values

@@ -70,7 +70,7 @@ NO_REQUIREMENTS = Requirements()
 
 
 class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
-    """A graph on one handle, with everything decided: ``plan(q=..., k=...)``; `Graph.plan` makes it.
+    """A graph on one handle, decided and marshalled once; ``plan(q=..., k=...)`` computes.
 
     Attributes
     ----------
@@ -238,7 +238,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         return replace(self._row(configuration), workspace=call.workspace), call
 
     def _preferred_engine(self, native: NativeGraph) -> tuple[AlgorithmResult, ExecutionPlan]:
-        """Return the first engine that the heuristics name, that keeps promises, and that fits the limit."""
+        """Return the first engine of the heuristics that is allowed and fits the limit."""
         passed_over: list[tuple[AlgorithmResult, str]] = []
         is_limit_to_blame = False
         with ExitStack() as search:

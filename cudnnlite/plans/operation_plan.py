@@ -438,7 +438,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         return arrays
 
     def _viewed(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return operands and outputs as arrays on this device; ArrayTypeError if one is elsewhere."""
+        """Return operands and outputs as arrays on this device, or raise ArrayTypeError."""
         operation = self.problem.operation
         views = [
             on_device(self._handle, array, operation.argument(name))
@@ -557,7 +557,7 @@ class OperationPlan(Plan, Generic[ResultT]):
 
     @cached_property
     def _scratch_offsets(self) -> list[tuple[str, int]]:
-        """The header's names of scratch memory, with their offsets: equal parts of the workspace."""
+        """The header's names of scratch memory, with offsets: equal parts of the workspace."""
         names = self.problem.operation.header("workSpace")
         return [(name, index * (self.workspace // len(names))) for index, name in enumerate(names)]
 

@@ -29,7 +29,7 @@ class Errors(NamedTuple):
 
 
 def relative_errors(results: Sequence[Array], expected: Sequence[Array]) -> Errors:
-    """Compare arrays, all of them together, in float64; the errors are absolute if all expected values are zero."""
+    """Compare all arrays together, in float64; errors are absolute if all expected values are zero."""
     actual = _flatten(results)
     reference = _flatten(expected)
     if not np.isfinite(actual).all():
@@ -73,7 +73,10 @@ def why_inexact(error: float, bound: float | None) -> str:
 
 
 def remark_on(error: float, dtype: DataType, math_type: MathType) -> str:
-    """Return a remark on true float32 with errors like those of TF32, as Winograd's with 5 x 5 taps; else an empty text."""
+    """Return a remark if 'true float32' has errors like those of TF32, else an empty text.
+
+    Winograd with 5 x 5 taps has them.
+    """
     is_true_float32 = dtype == DataType.FLOAT and math_type == MathType.FMA
     if is_true_float32 and error > _TF32:
         return "no more exact than TF32"

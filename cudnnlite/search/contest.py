@@ -74,14 +74,17 @@ class Contest(NonCopyable):
             self._fingerprints.setdefault(fingerprint, []).append(key)
 
     def times_the_best(self, key: Hashable) -> float:
-        """Return a candidate's first run as a multiple of the shortest one; 1 for a candidate that was not entered."""
+        """Return a candidate's first run as a multiple of the shortest one; 1 if it was not entered."""
         key = self._same_kernel.get(key, key)
         if key not in self._first_ms:
             return 1.0
         return self._first_ms[key] / min(self._first_ms.values())
 
     def is_hopeless(self, key: Hashable) -> bool:
-        """Tell whether a candidate cannot be the best any more, after another run if the first one may have loaded kernels."""
+        """Return whether a candidate cannot be the best any more.
+
+        It is run again if its first run may have loaded kernels.
+        """
         if key in self._same_kernel:
             return False
         (ms,) = self._stopwatch.look_again([self._works[key]], [self._first_ms[key]])
@@ -217,7 +220,7 @@ def _times_of(row: AlgorithmResult) -> dict[str, Any]:
 
 
 def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[AlgorithmResult]:
-    """Return rows in the order of their times, unusable ones last, with `within_noise` set in each."""
+    """Return rows in the order of their times, unusable ones last, with `within_noise` set."""
 
     def order(row: AlgorithmResult) -> tuple[bool, bool, float]:
         ms = ranking_ms(row, latency=latency)
@@ -239,7 +242,7 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
 
 
 def _cheapest(tied: Sequence[AlgorithmResult], *, latency: bool) -> AlgorithmResult:
-    """Return the row with the least workspace, of those with about the least host time, of rows that are equal but for noise.
+    """Return the row with the least workspace of rows whose times differ by noise alone.
 
     If calls decide, the device's time counts before the workspace: a slow host hides it, and a
     faster one shows it.
@@ -254,7 +257,7 @@ def _cheapest(tied: Sequence[AlgorithmResult], *, latency: bool) -> AlgorithmRes
 def _near_the_least(
     rows: Sequence[AlgorithmResult], values: Sequence[float | None], ratio: float
 ) -> list[AlgorithmResult]:
-    """Return the rows whose values are at most `ratio` times the least, and those without a value."""
+    """Return the rows with values up to `ratio` times the least, and those without a value."""
     least = min((value for value in values if value is not None), default=0.0)
     return [
         row
@@ -271,7 +274,7 @@ def joined(*remarks: str) -> str:
 def failed(
     row: AlgorithmResult, error: CudnnError | DeviceMemoryError, memory: int
 ) -> AlgorithmResult:
-    """Return the row of a candidate that failed, with the reason; `transient` if it may work another time.
+    """Return the row of a failed candidate; `transient` if it may work another time.
 
     What cuDNN refuses, it will always refuse.  Memory may be free later, unless the workspace is
     more than all memory of the device: `memory` bytes.

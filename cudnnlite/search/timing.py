@@ -1,4 +1,4 @@
-"""Timing: the time that the device takes for a piece of work, and the time of a call, which includes the host's share.
+"""Timing: the device's time for a piece of work, and the time of a call with the host's share.
 
 Work is recorded into a CUDA graph, which is replayed between two events; work that cannot be
 recorded is enqueued as it is.  The pieces are timed in shuffled rounds, so that a change of the
@@ -26,7 +26,7 @@ _FAR = 10.0
 
 
 class Timing(NamedTuple):
-    """The time of a piece of work on the device: median and distance between the quartiles, in milliseconds.
+    """The device's time for a piece of work: median and quartile distance, in milliseconds.
 
     `samples` is their number.  `replayed` says whether a recorded graph was timed, so that the
     times contain nothing of the host's.
@@ -96,7 +96,7 @@ class Stopwatch(NonCopyable):
         return ms
 
     def look_again(self, works: Sequence[Work], firsts: Sequence[float]) -> list[float]:
-        """Return about how many milliseconds each piece takes: less than its first run, if another one shows it.
+        """Return about how many milliseconds each piece takes: its first run, or a shorter one.
 
         A first run contains the host's time (190 us for a convolution that takes 10 us on the
         device) and the loading of kernels.  So work whose first run took less than `loading_ms` is
@@ -244,7 +244,7 @@ class _Sampler(Generic[SampleT]):
         self._deadline = time.perf_counter() + policy.most_seconds
 
     def sample(self, count: int, rounds: int, further_rounds: int) -> list[list[SampleT]]:
-        """Return the samples of so many pieces: fewer of those that cannot win, more of those close to the best."""
+        """Return samples of the pieces: fewer of those that cannot win, more of those near the best."""
         self._samples = [[] for _ in range(count)]
         if count == 0:
             return []
@@ -274,7 +274,7 @@ class _Sampler(Generic[SampleT]):
         return [index for index, numbers in enumerate(values) if min(numbers) <= cutoff]
 
     def _separate_close_ones(self, rounds: int, further_rounds: int) -> None:
-        """Take further samples of the pieces close to the best, until its noise is less than that."""
+        """Take more samples of the pieces near the best, until its noise is less than the distance."""
         ratio = self._policy.close
         for _ in range(self._policy.most_further):
             quartiles = [_quartiles(values) for values in self._values()]

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, as a graph: one kernel from queries, keys and values to the result."""
+"""Scaled dot-product attention as a graph: one kernel from queries to the result."""
 
 from __future__ import annotations
 

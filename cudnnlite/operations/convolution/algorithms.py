@@ -1,4 +1,4 @@
-"""The choice of the algorithm of a convolution: cuDNN's ranking, its search, and a plan's choice."""
+"""The choice of a convolution's algorithm: cuDNN's ranking, its search, and a plan's choice."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def layer_normalization_forward(
     out: AnyArray | Sequence[AnyArray | None] | None = None,
     workspace_limit: int | str | None = None,
 ) -> GraphRequest[DeviceArray | tuple[DeviceArray, ...]]:
-    """Normalise along the axes that `scale` has, asynchronously: y = scale * (x - mean) / deviation + bias.
+    """Compute y = scale * (x - mean) / deviation + bias along the axes of `scale`, asynchronously.
 
     Parameters
     ----------
@@ -71,7 +71,8 @@ def layer_normalization_forward(
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.arange(8).reshape(2, 4, 1, 1), dtype="float32")
     ...     scale, bias = (handle.array(np.full((1, 4, 1, 1), v, np.float32)) for v in (1, 0))
-    ...     print(dnn.layer_normalization_forward(handle, x, scale, bias).numpy().ravel()[:4].round(3))
+    ...     y = dnn.layer_normalization_forward(handle, x, scale, bias)
+    ...     print(y.numpy().ravel()[:4].round(3))
     [-1.342 -0.447  0.447  1.342]
     """
     return _forward(handle, "LAYER", x, scale, bias, epsilon, training, out, workspace_limit)
@@ -166,7 +167,8 @@ def instance_normalization_forward(
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.arange(4).reshape(1, 1, 2, 2), dtype="float32")
     ...     scale, bias = (handle.array(np.full((1, 1, 1, 1), v, np.float32)) for v in (1, 0))
-    ...     print(dnn.instance_normalization_forward(handle, x, scale, bias).numpy().ravel().round(3))
+    ...     y = dnn.instance_normalization_forward(handle, x, scale, bias)
+    ...     print(y.numpy().ravel().round(3))
     [-1.342 -0.447  0.447  1.342]
     """
     return _forward(handle, "INSTANCE", x, scale, bias, epsilon, training, out, workspace_limit)
