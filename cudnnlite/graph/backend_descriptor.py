@@ -219,8 +219,8 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
     def __repr__(self) -> str:
         values = []
         for name, value in self.values.items():
-            text = value.kind.name if isinstance(value, BackendDescriptor) else repr(value)
-            values.append(f"{name}={text}")
+            short_value = value.kind.name if isinstance(value, BackendDescriptor) else value
+            values.append(f"{name}={short_value!r}")
         state = "final" if self.finalized else "not final"
         if self.closed:
             state = "closed"
