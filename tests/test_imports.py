@@ -36,6 +36,7 @@ LAYERS = (
         "_raw.attributes",
         "_raw.dlpack",
         "_raw.opaque",
+        "_raw.null_pointers",
         "_raw.elf",
         "_raw.fork_lock",
         "_raw.noncopyable",

@@ -484,21 +484,26 @@ def move_values(target: DeviceArray, source: DeviceArray, stream: Any) -> None:
             target.device.copy_within(target.ptr, source.ptr, target.nbytes, on)
 
 
-def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:
+def view(
+    device: Device,
+    stream: Any,
+    array: Any,
+    argument: str,
+    spec_kinds: tuple[type, ...] = (),
+) -> DeviceArray:
     """View any array on the device, without a copy; `argument` is its name.
 
-    ArrayTypeError for a host array, one on another device, or no array at all; ArgumentError for
-    what cuDNN cannot be told.
+    ArrayTypeError for a host array, one on another device, or no array at all; ArgumentError if
+    cuDNN has no descriptor for it.  `spec_kinds` is as in `check_viewable`.
     """
     if isinstance(array, DeviceArray):
         if array.device is not device:
             raise ArrayTypeError(f"{argument} is on {array.device}, the handle on {device}")
         return array
-    check_viewable(array, argument)
-    found = device.adopt(array, argument, stream)
-    return DeviceArray(
-        spec_of(found, argument), device, found.ptr, found.owner, stream, readonly=found.readonly
-    )
+    check_viewable(array, argument, spec_kinds)
+    foreign = device.adopt(array, argument, stream)
+    spec = spec_of(foreign, argument)
+    return DeviceArray(spec, device, foreign.ptr, foreign.owner, stream, readonly=foreign.readonly)
 
 
 def on_stream(array: DeviceArray, stream: Any) -> DeviceArray:

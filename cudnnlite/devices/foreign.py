@@ -1,4 +1,7 @@
-"""`ForeignArray`: what is known of an array in device memory, whoever made it; and the errors for what cannot be viewed."""
+"""`ForeignArray`: an array in device memory, whichever library made it.
+
+Also the errors for what cannot be viewed as one.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from cudnnlite.arguments import integer, integers, one_of, shown
+from cudnnlite.arguments import integer, integers, one_of, shown, with_article
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layout import span
 
 
 class ForeignArray(NamedTuple):
-    """Where an array is and how it lies: what DLPack and the array interfaces exchange."""
+    """Address, shape, strides and dtype of an array, as DLPack and the array interfaces exchange them."""
 
     ptr: int  # the address of the first value
     shape: tuple[int, ...]
@@ -30,7 +33,10 @@ class ForeignArray(NamedTuple):
         return span(self.shape, self.strides) * self.dtype.itemsize
 
     def cuda_array_interface(self, stream: int) -> dict[str, Any]:
-        """Return version 3 of the CUDA array interface; AttributeError for a dtype that it has no name for."""
+        """Return version 3 of the CUDA array interface.
+
+        AttributeError for a dtype that the interface has no name for.
+        """
         if self.dtype.kind == "V":
             raise AttributeError(
                 f"the CUDA array interface has no name for {self.dtype}; use DLPack"
@@ -60,24 +66,26 @@ class SupportsCudaArrayInterface(Protocol):
     def __cuda_array_interface__(self) -> Mapping[str, Any]: ...
 
 
-AnyArray: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface  # on a device, whoever made it
-Operand: TypeAlias = AnyArray | TensorSpec | FilterSpec  # what a plan can be made for
-Like: TypeAlias = Operand | Iterable[int] | None  # what says the shape of a result
-
+# An array on a device, whichever library made it.
+AnyArray: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface
+# What a plan can be made for.
+Operand: TypeAlias = AnyArray | TensorSpec | FilterSpec
+# What gives the shape of a result.
+Like: TypeAlias = Operand | Iterable[int] | None
 
 _LAST_ADDRESS = 2**64 - 1
 HOST_TYPES = (np.ndarray, np.generic, list, tuple, int, float)
 
 
 def is_readable(array: object) -> bool:
-    """Tell whether an array says where it lies by one of the two protocols."""
+    """Tell whether an object has one of the two protocols that give an array's address."""
     return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
 
 
 def parse_dlpack_options(
     stream: object, max_version: object, dl_device: object, copy: object
 ) -> dict[str, Any]:
-    """Return the options of `__dlpack__` that a consumer gave, but for the stream.
+    """Return the options of `__dlpack__` that a consumer gave, without the stream.
 
     ArgumentError for a value that DLPack does not define.
     """
@@ -97,26 +105,37 @@ def parse_dlpack_options(
     return options
 
 
-def check_viewable(array: object, argument: str) -> None:
-    """Raise ArrayTypeError for what is no array, is on the host by its type, or has gradients to pass on."""
+def check_viewable(
+    array: object,
+    argument: str,
+    spec_kinds: tuple[type, ...] = (),
+) -> None:
+    """Raise ArrayTypeError for an object that cannot be viewed as an array on a device.
+
+    That is a host array by its type, no array at all, or a tensor that requires gradients.
+    `spec_kinds` are the classes of specs that the argument may be too; the messages name them.
+    """
     if isinstance(array, HOST_TYPES):
-        raise host_array_error(array, argument)
+        raise host_array_error(array, argument, spec_kinds)
     if not is_readable(array):
+        specs = "".join(f"{with_article(kind)}, " for kind in spec_kinds)
         raise ArrayTypeError(
-            f"{argument} of type {type(array).__name__} is no array; allowed: a DeviceArray, or an object with __dlpack__ "
-            "or __cuda_array_interface__"
+            f"{argument} of type {type(array).__name__} is no array; allowed: {specs}"
+            "a DeviceArray, or an object with __dlpack__ or __cuda_array_interface__"
         )
     if getattr(array, "requires_grad", False) is True:
         raise ArrayTypeError(
-            f"{argument} requires grad, and cudnnlite has no gradients to give; pass {argument}.detach()"
+            f"{argument} requires grad, and cudnnlite has no gradients to give; "
+            f"pass {argument}.detach()"
         )
 
 
 def spec_of(array: ForeignArray, argument: str) -> TensorSpec:
-    """Return how an array lies; ArgumentError where cuDNN cannot be told."""
-    if any(step < 0 for step in array.strides):
+    """Return the spec of an array; ArgumentError if cuDNN has no descriptor for it."""
+    if any(stride < 0 for stride in array.strides):
         raise ArgumentError(
-            f"{argument} has negative strides {array.strides}; cuDNN reads in front of the buffer then"
+            f"{argument} has negative strides {array.strides}; "
+            "cuDNN would read in front of the buffer"
         )
     try:
         spec = _spec(array.shape, array.dtype, array.strides)
@@ -129,16 +148,21 @@ def spec_of(array: ForeignArray, argument: str) -> TensorSpec:
     return spec
 
 
-@lru_cache(maxsize=256)  # each call with another library's arrays asks
+@lru_cache(maxsize=256)  # Each call with another library's arrays needs it.
 def _spec(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...]) -> TensorSpec:
     return TensorSpec(shape, dtype, strides=strides)
 
 
-def host_array_error(array: object, argument: str) -> ArrayTypeError:
-    """Return the error for host memory where device memory is needed."""
-    made = (
-        "handle.empty(shape, dtype)" if argument.startswith("out") else f"handle.array({argument})"
-    )
+def host_array_error(
+    array: object,
+    argument: str,
+    spec_kinds: tuple[type, ...] = (),
+) -> ArrayTypeError:
+    """Return the error for host memory where device memory is needed; see `check_viewable`."""
+    is_output = argument.startswith("out")
+    hint = "handle.empty(shape, dtype)" if is_output else f"handle.array({argument})"
+    alternatives = "".join(f" or {with_article(kind)}" for kind in spec_kinds)
     return ArrayTypeError(
-        f"{argument} is a host array ({type(array).__name__}); a device array is needed: {made}"
+        f"{argument} is a host array ({type(array).__name__}); "
+        f"a device array{alternatives} is needed: {hint}"
     )

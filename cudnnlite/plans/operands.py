@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnlite.arguments import instance_of
+from cudnnlite.arguments import instance_of, with_article
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.device import check_recorded_together
@@ -22,23 +22,37 @@ def use(handle: object) -> None:
     instance_of(handle, Handle, "handle", "; it comes first").use()
 
 
-def on_device(handle: Handle, array: object, argument: str) -> DeviceArray:
-    """Return `array` as a DeviceArray without a copy; ArrayTypeError if it is on another device."""
+def on_device(
+    handle: Handle,
+    array: object,
+    argument: str,
+    spec_kinds: tuple[type, ...] = (),
+) -> DeviceArray:
+    """Return `array` as a DeviceArray on the handle's device, without a copy; ArrayTypeError if it is not there.
+
+    `spec_kinds` are the classes of specs that the argument may be too; the message names them.
+    """
     if type(array) is DeviceArray and array.device is handle.device:
         return array
-    return arrays.view(handle.device, handle.stream, array, argument)
+    return arrays.view(handle.device, handle.stream, array, argument, spec_kinds)
 
 
-def tensor_spec(operand: object, argument: str) -> TensorSpec:
+def tensor_spec(
+    operand: object,
+    argument: str,
+    spec_kinds: tuple[type, ...] = (TensorSpec,),
+) -> TensorSpec:
     """Return the spec of an array, or the spec itself."""
     spec = getattr(operand, "spec", operand)
     if not isinstance(spec, TensorSpec):
-        hint = f"handle.array({argument})"
-        if argument.startswith("out"):
-            hint = "handle.empty(shape, dtype)"
-        kind = type(operand).__name__
+        made = (
+            "handle.empty(shape, dtype)"
+            if argument.startswith("out")
+            else f"handle.array({argument})"
+        )
+        specs = " nor ".join(map(with_article, spec_kinds))
         raise ArgumentError(
-            f"{argument} of type {kind} is neither a TensorSpec nor a device array: {hint}"
+            f"{argument} of type {type(operand).__name__} is neither {specs} nor a device array: {made}"
         )
     return spec
 

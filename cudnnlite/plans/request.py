@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from cudnnlite.arguments import real_number
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArrayTypeError
 from cudnnlite.plans.operands import on_device, tensor_spec, usable_workspace, use
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.operation import Operation
@@ -93,6 +93,8 @@ class Request(Generic[ResultT]):
         try:
             key = self.key()
             plan = self.handle.plans.find(key)
+        except ArrayTypeError:  # of a call, which takes arrays and no specs
+            raise
         except TypeError:  # an argument of a wrong type cannot be hashed; the problem names it
             self.make_problem()
             raise
@@ -273,7 +275,10 @@ class Request(Generic[ResultT]):
         if isinstance(operand, FilterSpec) and name in self.operation.filters:
             return operand
         argument = self.operation.argument(name)
+        spec_kinds: tuple[type, ...] = (TensorSpec,)
+        if name in self.operation.filters:
+            spec_kinds = (TensorSpec, FilterSpec)
         is_described = hasattr(operand, "spec") or isinstance(operand, TensorSpec)
         if not is_described and self.handle is not None:
-            operand = on_device(self.handle, operand, argument)
-        return tensor_spec(operand, argument)
+            operand = on_device(self.handle, operand, argument, spec_kinds)
+        return tensor_spec(operand, argument, spec_kinds)

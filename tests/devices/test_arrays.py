@@ -322,6 +322,36 @@ def test_things_that_are_no_arrays_are_refused(own_handle, value):
         own_handle.view(value)
 
 
+X = TensorSpec((1, 3, 8, 8))
+W = dnn.FilterSpec((4, 3, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "words"),
+    [
+        ((1, 3), W, r"^x is a host array \(tuple\); a device array or a TensorSpec is needed: "),
+        (W, W, r"^x of type FilterSpec is no array; allowed: a TensorSpec, a DeviceArray, or an "),
+        (X, (4, 3), r"^w is .*; a device array or a TensorSpec or a FilterSpec is needed: "),
+        (X, dnn.PoolingSpec(2), r"^w of .*; allowed: a TensorSpec, a FilterSpec, a DeviceArray, "),
+    ],
+    ids=["tuple", "wrong_spec", "tuple_as_filter", "wrong_spec_as_filter"],
+)
+def test_a_plan_names_the_specs_that_are_allowed(own_handle, x, w, words):
+    conv = dnn.ConvolutionSpec()
+    with pytest.raises(ArrayTypeError, match=words):
+        dnn.convolution_forward.plan(own_handle, x, w, conv)
+    with pytest.raises(dnn.ArgumentError, match=r" is neither a TensorSpec nor a"):
+        dnn.convolution_forward.problem(x, w, conv)
+
+
+@pytest.mark.parametrize("x", [(1, 3), W, X], ids=["tuple", "wrong_spec", "spec"])
+def test_a_call_takes_no_specs_and_names_none(own_handle, x):
+    with pytest.raises(ArrayTypeError) as caught:
+        dnn.pooling_forward(own_handle, x, dnn.PoolingSpec(2))
+    _, _, allowed = str(caught.value).partition(";")
+    assert "Spec" not in allowed
+
+
 def test_another_devices_array_is_refused(own_handle):
     with dnn.Handle(EmulatedDevice(6, capacity="1 MiB")) as other:
         array = other.array(counting((1, 2, 3, 4)))
