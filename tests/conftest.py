@@ -238,7 +238,7 @@ def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> Any:
     yield monkeypatch
     monkeypatch.undo()
     for thing in [
-        each for made in choice.devices._made.values() for each in (made, vars(made).get("api"))
+        each for made in choice.devices._devices.values() for each in (made, vars(made).get("api"))
     ]:
         for name, value in [*vars(thing).items()] if thing is not None else []:
             if inspect.ismethod(value) and value.__self__ is thing and name in dir(type(thing)):

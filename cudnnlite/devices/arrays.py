@@ -1,4 +1,4 @@
-"""`DeviceArray`: an array in device memory, with a spec; and views of arrays that other libraries made."""
+"""`DeviceArray`: an array in device memory, with a spec; and views of other libraries' arrays."""
 
 from __future__ import annotations
 
@@ -108,35 +108,10 @@ class DeviceArray(NonCopyable):
         self.ptr = ptr
         self._readonly = readonly
         self._owner: object | None = owner
-        self._stream = stream
-        self._note_traits()
-
-    def _note_traits(self) -> None:
-        """Put together all that a call looks at.
-
-        A plan compares it at once with that of the last call, and the address apart from the rest.
-        """
-        self.traits = (self.ptr, (self.spec, self.device, self._stream, self._readonly))
-
-    @property
-    def readonly(self) -> bool:
-        """Whether the owner forbids writing."""
-        return self._readonly
-
-    @readonly.setter
-    def readonly(self, value: bool) -> None:
-        self._readonly = value
-        self._note_traits()
-
-    @property
-    def stream(self) -> Any:
-        """What orders its memory."""
-        return self._stream
-
-    @stream.setter
-    def stream(self, value: Any) -> None:
-        self._stream = value
-        self._note_traits()
+        self.stream = stream
+        # All that a call needs.  A plan compares it with the traits of its last call at once; the
+        # address is separate, because it may differ.
+        self.traits = (ptr, (spec, device, stream, readonly))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -185,7 +160,9 @@ class DeviceArray(NonCopyable):
         if self.nbytes:
             self.device.copy_out(memory, ptr, self.stream)
         values = read_values(memory, self.spec)
-        return values if self.spec.layout != "strided" else values.copy(order="K")
+        if self.spec.layout == "strided":
+            values = values.copy(order="K")  # without the gaps
+        return values
 
     def __getitem__(self, key: Index) -> DeviceArray:
         spec, offset = indexed(self.spec, key)
@@ -195,17 +172,22 @@ class DeviceArray(NonCopyable):
         return self.shape[0]
 
     def __iter__(self) -> Iterator[DeviceArray]:
-        return (self[place] for place in range(len(self)))
+        return (self[index] for index in range(len(self)))
 
     def reshape(self, *shape: Any) -> DeviceArray:
-        """Return a view of another shape, of which one size may be -1; ArgumentError where that takes a copy."""
-        sizes = shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape
+        """Return a view of another shape, of which one size may be -1.
+
+        ArgumentError if the shape needs a copy.
+        """
+        is_one_sequence = len(shape) == 1 and np.iterable(shape[0])
+        sizes = shape[0] if is_one_sequence else shape
         return part_of(self, reshaped(self.spec, sizes))
 
     def copy(self) -> DeviceArray:
-        """Copy to new memory, packed: the axes keep their order in memory, so channels that are last stay last.
+        """Copy to new memory without gaps.
 
-        In stream order; where there are gaps, by way of the host, and it is waited for.
+        The axes keep their order in memory, so that channels that are last stay last.  The copy is
+        in stream order.  An array with gaps is copied by way of the host, which waits for it.
         """
         if self.is_packed:
             return copy_of(self, self.stream)
@@ -216,25 +198,39 @@ class DeviceArray(NonCopyable):
         return packed
 
     def fill(self, value: float, *, stream: Any = None, casting: str | None = None) -> None:
-        """Set every value, in stream order: on the array's own stream, or on another that waits for it; gaps stay as they are.
+        """Set every value in stream order; gaps stay as they are.
 
-        Floats are rounded to the dtype; a value that would lose anything else is an ArgumentError
-        but with `casting` as in `Handle.array`, a read-only array an ArrayTypeError.
+        `stream` is the array's own if not given; another stream waits for that one first.  Floats
+        are rounded to the dtype.  A value that would lose anything else is an ArgumentError, unless
+        `casting` allows it as in `Handle.array`; a read-only array is an ArrayTypeError.
         """
         self._check_written("fill")
         number = host_values(value, self.dtype, casting)
         if number.size != 1:
             raise ArgumentError(f"value={value!r} is not one number")
         pattern = number.tobytes()
-        halves = [pattern] if len(pattern) <= 4 else [pattern[:4], pattern[4:]]
-        wide = len(set(halves)) == 2  # CUDA fills with 4 bytes at most
-        rows = rows_of(self.spec, single=wide)
+        has_two_halves = len(pattern) == 8 and pattern[:4] != pattern[4:]
         with self._ordered(stream) as on:
-            for number_of_half, half in enumerate(halves if wide else halves[:1]):
-                for start in rows.starts:
-                    at = self.ptr + start + number_of_half * len(half)
-                    width = len(half) if wide else rows.width
-                    self.device.fill_rows(at, rows.pitch, width, rows.rows, half, on)
+            if has_two_halves:
+                self._fill_halves(pattern, on)
+            else:
+                self._fill_rows(pattern[:4], on)
+
+    def _fill_rows(self, pattern: bytes, stream: Any) -> None:
+        rows = rows_of(self.spec)
+        for start in rows.starts:
+            self.device.fill_rows(
+                self.ptr + start, rows.pitch, rows.width, rows.rows, pattern, stream
+            )
+
+    def _fill_halves(self, pattern: bytes, stream: Any) -> None:
+        """Fill with a pattern of 8 bytes, a half at a time: CUDA takes 4 bytes at most."""
+        rows = rows_of(self.spec, single=True)
+        for offset in (0, 4):
+            half = pattern[offset : offset + 4]
+            for start in rows.starts:
+                address = self.ptr + start + offset
+                self.device.fill_rows(address, rows.pitch, len(half), rows.rows, half, stream)
 
     def copy_from(
         self, source: ArrayLike | AnyArray, *, stream: Any = None, casting: str | None = None
@@ -260,9 +256,9 @@ class DeviceArray(NonCopyable):
             read-only.
         """
         self._check_written("copy_from")
-        found = find_on_device(self.device, self.stream, source)
-        if found is not None:
-            self._copy_within(found, stream)
+        device_array = find_on_device(self.device, self.stream, source)
+        if device_array is not None:
+            self._copy_within(device_array, stream)
             return
         values = host_values(source, self.dtype, casting)
         if values.shape != self.shape:
@@ -271,10 +267,10 @@ class DeviceArray(NonCopyable):
             split_vectors(values, self.spec.vector).transpose(memory_axes_order(self.spec))
         )
         with self._ordered(stream) as on:
-            self._rows(packed, on, out=False)
+            self._copy_rows(packed, on, out=False)
 
     def copy_to(self, target: Array, *, stream: Any = None) -> None:
-        """Copy the values into a host array, in stream order, and wait for it; with pinned memory it is not waited for.
+        """Copy the values into a host array, in stream order, and wait for it unless it is pinned.
 
         Parameters
         ----------
@@ -289,30 +285,30 @@ class DeviceArray(NonCopyable):
         ArgumentError
             A wrong shape or dtype, or a target that cannot be written.
         """
-        if not isinstance(target, np.ndarray) or (target.shape, target.dtype) != (
-            self.shape,
-            self.dtype,
-        ):
-            given = (
-                f"{target.dtype} {target.shape}"
-                if isinstance(target, np.ndarray)
-                else type(target).__name__
-            )
-            raise ArgumentError(f"target is {given}; needed: an ndarray, {self.dtype} {self.shape}")
-        if not target.flags.writeable:
-            raise ArgumentError("target is read-only")
+        self._check_target(target)
         if self.spec.vector > 1:
             target[...] = self.numpy()
             return
-        lying = target.transpose(memory_axes_order(self.spec))
-        direct = lying.flags.c_contiguous and target.size > 0
-        host = lying if direct else np.empty(lying.shape, lying.dtype)
+        in_memory_order = target.transpose(memory_axes_order(self.spec))
+        has_same_order = in_memory_order.flags.c_contiguous and target.size > 0
+        host = in_memory_order
+        if not has_same_order:
+            host = np.empty(in_memory_order.shape, in_memory_order.dtype)
         with self._ordered(stream) as on:
-            self._rows(host, on, out=True)
-        if not direct:
-            lying[...] = host
+            self._copy_rows(host, on, out=True)
+        if not has_same_order:
+            in_memory_order[...] = host
 
-    def _rows(self, host: Array, stream: Any, *, out: bool) -> None:
+    def _check_target(self, target: object) -> None:
+        needed = f"needed: an ndarray, {self.dtype} {self.shape}"
+        if not isinstance(target, np.ndarray):
+            raise ArgumentError(f"target is {type(target).__name__}; {needed}")
+        if (target.shape, target.dtype) != (self.shape, self.dtype):
+            raise ArgumentError(f"target is {target.dtype} {target.shape}; {needed}")
+        if not target.flags.writeable:
+            raise ArgumentError("target is read-only")
+
+    def _copy_rows(self, host: Array, stream: Any, *, out: bool) -> None:
         """Copy between contiguous host memory and the rows of this array."""
         rows = rows_of(self.spec)
         blocks = host.reshape(-1).view(np.uint8).reshape(len(rows.starts), rows.rows, rows.width)
@@ -320,20 +316,28 @@ class DeviceArray(NonCopyable):
             self.device.copy_rows(self.ptr + start, rows.pitch, block, stream, out=out)
 
     def _copy_within(self, source: DeviceArray, stream: Any) -> None:
-        spec, own = source.spec, self.spec
-        itself = source.ptr == self.ptr and spec == own
-        packed = own.size * self.dtype.itemsize == own.nbytes == spec.nbytes
-        alike = (spec.shape, spec.dtype, spec.strides) == (own.shape, own.dtype, own.strides)
-        if not (itself or (alike and packed)):
+        is_itself = source.ptr == self.ptr and source.spec == self.spec
+        if not is_itself:
+            self._check_source(source)
+        with self._ordered(stream) as on, source._ordered(on):
+            if self.nbytes and not is_itself:
+                self.device.copy_within(self.ptr, source.ptr, self.nbytes, on)
+
+    def _check_source(self, source: DeviceArray) -> None:
+        """Raise ArgumentError for an array whose memory cannot be copied here as it is."""
+        has_same_memory = (source.shape, source.spec.dtype, source.strides) == (
+            self.shape,
+            self.spec.dtype,
+            self.strides,
+        )
+        if not has_same_memory or not self.is_packed:
             hint = "transform_tensor(handle, source, out=...) converts layouts and dtypes"
             raise ArgumentError(
-                f"source is {spec}, the array {own}; allowed: the same, without gaps; {hint}"
+                f"source is {source.spec}, the array {self.spec}; "
+                f"allowed: the same, without gaps; {hint}"
             )
-        if not itself and abs(source.ptr - self.ptr) < self.nbytes:
+        if abs(source.ptr - self.ptr) < self.nbytes:
             raise ArgumentError("source overlaps the array in memory")
-        with self._ordered(stream) as on, source._ordered(on):
-            if self.nbytes and not itself:
-                self.device.copy_within(self.ptr, source.ptr, self.nbytes, on)
 
     def _check_written(self, argument: str) -> None:
         _ = self.ptr  # of an open array
@@ -346,16 +350,16 @@ class DeviceArray(NonCopyable):
 
     @contextmanager
     def _ordered(self, stream: Any) -> Iterator[Any]:
-        """Yield the stream to enqueue on: the array's own, or another; each then waits for the other."""
+        """Yield the stream to enqueue on: the array's own, or another; they wait for each other."""
         on = self.stream if stream is None else self.device.stream(stream)
-        crossed = int(on.handle) != int(self.stream.handle)
-        if crossed:
+        is_another = int(on.handle) != int(self.stream.handle)
+        if is_another:
             check_recorded_together(self.device, on, self.stream)
             on.wait(self.stream)
         try:
             yield on
         finally:
-            if crossed:
+            if is_another:
                 self.stream.wait(on)
 
     def __enter__(self: ArrayT) -> ArrayT:
@@ -365,7 +369,7 @@ class DeviceArray(NonCopyable):
         self.close()
 
     def close(self) -> None:
-        """Give up the memory; it is freed when nobody else holds it.  Harmless when called again."""
+        """Release the memory, which is freed with its last owner; harmless when called again."""
         if self._owner is not None:
             self._owner = None
             self.__class__ = _ClosedArray
@@ -409,7 +413,7 @@ class DeviceArray(NonCopyable):
 
 
 class _ClosedArray(DeviceArray):
-    """What an array becomes by `close()`.  So an open one has plain slots, which cost a call nothing."""
+    """The class of an array after `close()`; an open array has plain slots, which cost a call nothing."""
 
     __slots__ = ()
 
@@ -445,15 +449,14 @@ def from_host(
     spec = TensorSpec(source.shape or (1,), source.dtype if dtype is None else dtype, layout)
     array = empty(device, stream, spec)
     if spec.size:
-        packed = split_vectors(source.reshape(spec.shape), spec.vector).transpose(
-            memory_axes_order(spec)
-        )
-        device.copy_in(array.ptr, np.ascontiguousarray(packed), stream)
+        values_by_axes = split_vectors(source.reshape(spec.shape), spec.vector)
+        packed = np.ascontiguousarray(values_by_axes.transpose(memory_axes_order(spec)))
+        device.copy_in(array.ptr, packed, stream)
     return array
 
 
 def find_on_device(device: Device, stream: Any, array: Any) -> DeviceArray | None:
-    """Return a view of an array whose memory is that device's, whoever made it; None for anything else.
+    """Return a view of an array on that device, whichever library made it; None for anything else.
 
     ArrayTypeError for a DeviceArray of another device.
     """
@@ -463,9 +466,7 @@ def find_on_device(device: Device, stream: Any, array: Any) -> DeviceArray | Non
         return None
     try:
         return view(device, stream, array, "values")
-    except (
-        ArrayTypeError
-    ):  # host memory, or another device's: which, the copy from the host will say
+    except ArrayTypeError:  # The copy from the host says whether it is on another device.
         return None
 
 
@@ -478,7 +479,10 @@ def copy_of(array: DeviceArray, stream: Any) -> DeviceArray:
 
 
 def move_values(target: DeviceArray, source: DeviceArray, stream: Any) -> None:
-    """Copy the memory of an array, gaps included, to one of the same spec: on `stream`, in the order of both arrays' own."""
+    """Copy the memory of an array, gaps included, to an array of the same spec.
+
+    The copy is on `stream`, and in the order of both arrays' streams.
+    """
     with target._ordered(stream) as on, source._ordered(on):
         if target.nbytes:
             target.device.copy_within(target.ptr, source.ptr, target.nbytes, on)
@@ -507,7 +511,7 @@ def view(
 
 
 def on_stream(array: DeviceArray, stream: Any) -> DeviceArray:
-    """Return a view of the same memory that belongs to `stream`, which waits once for the array's own stream."""
+    """Return a view that belongs to `stream`; it waits once for the array's own stream."""
     if int(array.stream.handle) == int(stream.handle):
         return array
     check_recorded_together(array.device, stream, array.stream)
@@ -518,7 +522,10 @@ def on_stream(array: DeviceArray, stream: Any) -> DeviceArray:
 def part_of(
     array: DeviceArray, spec: TensorSpec, offset: int = 0, *, stream: Any = None
 ) -> DeviceArray:
-    """Return another array in the same memory, which it keeps alive; `offset` is in bytes, and is not checked."""
+    """Return another array in the same memory, which it keeps alive.
+
+    `offset` is in bytes, and is not checked.
+    """
     on = array.stream if stream is None else stream
     return DeviceArray(
         spec, array.device, array.ptr + offset, array._owner, on, readonly=array.readonly

@@ -29,10 +29,14 @@ class DeviceFacts(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Records what is enqueued on a stream while a `with` block lasts; CaptureError at its end where that is no good."""
+    """Records what is enqueued on a stream in a `with` block; CaptureError at its end on failure.
 
-    stream: Any  # what is recorded
-    graph: Any  # what was, after a block that ended well: `launch(stream)` enqueues it, `close()` gives it back
+    `stream` is the stream that is recorded.  `graph` is the graph after a block without an error:
+    `launch(stream)` enqueues it, `close()` frees it.
+    """
+
+    stream: Any
+    graph: Any
 
     def __enter__(self) -> Recorder:
         """Begin."""
@@ -42,17 +46,19 @@ class Recorder(Protocol):
 
 
 class StandIns(dict[tuple[int, int], Any]):
-    """The streams of a device that are recorded in place of others, by the thread and the stream in whose place.
+    """The streams of a device that are recorded in place of others, by thread and replaced stream.
 
-    So the legacy default stream, which CUDA does not record, is like any other; what is dropped
-    meanwhile is freed (in a stream that is being recorded that fails); and what other threads and
-    libraries do on the stream is their own affair.  A stand-in waits for nothing: what is recorded
-    does not run.
+    So the legacy default stream, which CUDA does not record, can be captured.  Memory that is
+    dropped meanwhile is freed on the replaced stream; CUDA cannot free memory on a stream that is
+    being recorded.  Other threads and libraries may use the replaced stream.  A stand-in waits for
+    nothing, because recorded work does not run.
     """
 
     def of(self, stream: Any) -> Any:
-        """Return what work of this thread for a stream is enqueued on: its stand-in, or itself."""
-        return self.get((get_ident(), int(stream.handle)), stream) if self else stream
+        """Return the stream that this thread's work is enqueued on: the stand-in, or `stream`."""
+        if not self:
+            return stream
+        return self.get((get_ident(), int(stream.handle)), stream)
 
 
 class Device(Protocol):
@@ -84,11 +90,11 @@ class Device(Protocol):
 
     @property
     def unrecordable(self) -> Any:
-        """The stream of which nobody need ask whether it is being recorded: it never is; None if there is none."""
+        """The stream that is never recorded, so that nothing has to check it; None if there is none."""
 
     @property
     def needs_activation(self) -> bool:
-        """Whether `activate` must run before each use, because other devices of its kind may be current."""
+        """Whether `activate` must run before each use: another device may be current."""
 
     @property
     def has_real_timing(self) -> bool:
@@ -112,7 +118,7 @@ class Device(Protocol):
         """Make it this thread's current device."""
 
     def current(self) -> AbstractContextManager[None]:
-        """Make it this thread's current device in the block, and at its end the one that was before."""
+        """Make it this thread's current device in the block; restore the previous one at its end."""
 
     def synchronize(self) -> None:
         """Wait for everything on this device."""
@@ -121,16 +127,22 @@ class Device(Protocol):
         """Wait for everything on a stream."""
 
     def closing(self) -> AbstractContextManager[None]:
-        """Keep quiet in the block about what a device that is lost cannot give back."""
+        """Ignore errors in the block if the device is lost, as nothing can be freed then."""
 
     def stream(self, stream: Any) -> Any:
-        """Return a stream object with `handle` and `sync()` for None, an address, or anyone's stream object."""
+        """Return a stream object with `handle` and `sync()`.
+
+        `stream` is None, an address, or any library's stream object.
+        """
 
     def create_stream(self) -> Any:
         """Make a stream."""
 
     def allocate(self, nbytes: int, stream: Any) -> Any:
-        """Return a buffer with `handle`, `size` and `close()`, ordered on `stream`; DeviceMemoryError if there is none."""
+        """Return a buffer with `handle`, `size` and `close()`, ordered on `stream`.
+
+        DeviceMemoryError if there is not enough memory.
+        """
 
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes."""
@@ -139,7 +151,7 @@ class Device(Protocol):
         """Return the bytes that are allocated through this device now."""
 
     def allocation_of(self, ptr: int) -> tuple[int, int] | None:
-        """Return the first address and the bytes of the allocation that an address lies in, whoever made it; None if none."""
+        """Return the first address and the bytes of the allocation around an address; None if none."""
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device, in stream order."""
@@ -153,9 +165,10 @@ class Device(Protocol):
     def copy_rows(
         self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
     ) -> None:
-        """Copy contiguous host memory, ``(rows, bytes)``, to rows on the device that are `pitch` bytes apart; or back, `out`.
+        """Copy contiguous host memory, ``(rows, bytes)``, to rows on the device; with `out`, back.
 
-        With pinned host memory it is enqueued; a copy of other memory to the host is waited for.
+        The rows are `pitch` bytes apart.  With pinned host memory the copy is enqueued; a copy of
+        other memory to the host is waited for.
         """
 
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
@@ -164,7 +177,10 @@ class Device(Protocol):
     def fill_rows(
         self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
     ) -> None:
-        """Set rows of `width` bytes, `pitch` apart, to a repeated pattern of 1, 2 or 4 bytes, in stream order."""
+        """Set rows to a repeated pattern of 1, 2 or 4 bytes, in stream order.
+
+        Rows have `width` bytes and are `pitch` bytes apart.
+        """
 
     def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         """Set device memory to a repeated byte, in stream order."""
@@ -173,21 +189,24 @@ class Device(Protocol):
         """Do `work`, wait for it, and return the milliseconds that passed on `stream`."""
 
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
-        """Record what `work` enqueues on `stream`; return what enqueues all of it at once, or None where that is not done."""
+        """Record what `work` enqueues on `stream`.
+
+        Return a function that enqueues all of it at once, or None if it cannot be recorded.
+        """
 
     def recorder(self) -> Recorder:
-        """Return what records a stream of its own as a graph."""
+        """Return a recorder with a stream of its own."""
 
     def is_capturing(self, stream: Any) -> bool:
         """Tell whether a graph is being recorded on `stream`, where nothing may be waited for."""
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
-        """Look at an array that another library made on this device, without a copy; ArrayTypeError if it is not there."""
+        """View another library's array on this device; ArrayTypeError if it is not on it."""
 
     def export_dlpack(
         self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any
     ) -> Any:
-        """Return a DLPack capsule; `consumer` is the reader's stream, which is made to wait for `stream`."""
+        """Return a DLPack capsule; `consumer` is the reader's stream, which waits for `stream`."""
 
     def dlpack_device(self) -> tuple[int, int]:
         """Return DLPack's (device type, index)."""
@@ -196,23 +215,27 @@ class Device(Protocol):
         """Return the `__cuda_array_interface__`; AttributeError where there is none to give."""
 
 
-def refuse_in_capture(device: Device, stream: Any, what: str, instead: str) -> None:
+def refuse_in_capture(device: Device, stream: Any, problem: str, remedy: str) -> None:
     """Raise CaptureError if a graph is being recorded on `stream`."""
     if device.is_capturing(stream):
-        raise CaptureError(f"{what} while a CUDA graph is recorded on {stream}: {instead}")
+        raise CaptureError(f"{problem} while a CUDA graph is recorded on {stream}: {remedy}")
 
 
 def refuse_allocation(device: Device, nbytes: int, stream: Any) -> None:
     """Raise CaptureError for new memory while a graph is recorded on `stream`."""
-    what = f"{format_size(nbytes)} of device memory cannot be allocated"
-    refuse_in_capture(device, stream, what, "allocate them before the capture")
+    problem = f"{format_size(nbytes)} of device memory cannot be allocated"
+    refuse_in_capture(device, stream, problem, "allocate them before the capture")
 
 
 def refuse_wait(device: Device) -> None:
-    """Raise CaptureError for waiting for a device while a graph is recorded on it: CUDA would give up the recording."""
+    """Raise CaptureError for waiting for a device while a graph is recorded on it.
+
+    CUDA would give up the recording.
+    """
     if device.stand_ins:
         raise CaptureError(
-            f"{device} cannot be waited for while a CUDA graph is recorded on it: end the capture first"
+            f"{device} cannot be waited for while a CUDA graph is recorded on it: "
+            "end the capture first"
         )
 
 
@@ -228,9 +251,12 @@ def refuse_host_copy(device: Device, stream: Any, *, out: bool) -> None:
 
 
 def check_recorded_together(device: Device, stream: Any, other: Any) -> None:
-    """Raise CaptureError where one of two streams is recorded: CUDA would give that up, or draw the other into it."""
+    """Raise CaptureError if only one of two streams is recorded.
+
+    CUDA would give up the recording, or record the other stream too.
+    """
     if device.is_capturing(stream) != device.is_capturing(other):
         raise CaptureError(
-            f"an operand belongs to {other}, the call is made on {stream}, and a CUDA graph is recorded on one of the two; "
-            "before the capture, handle.view(array) makes it belong to the handle's stream"
+            f"an operand belongs to {other}, the call is made on {stream}, and a CUDA graph is "
+            "recorded on one of the two; before the capture, handle.view(array) makes it belong to the handle's stream"
         )

@@ -137,8 +137,8 @@ class Handle(NativeObject[cudnnHandle_t]):
             raise ClosedError("this Handle was closed")
         if self._check_thread and get_ident() != self._thread:
             raise ThreadError(
-                f"this handle was made on thread {self._thread_name!r} and is used on {current_thread().name!r}; make one "
-                "for each thread, or pass check_same_thread=False and see to the locking"
+                f"this handle was made on thread {self._thread_name!r} and is used on "
+                f"{current_thread().name!r}; make one for each thread, or pass check_same_thread=False and see to the locking"
             )
         if self._activates:
             self.device.activate()
@@ -146,15 +146,19 @@ class Handle(NativeObject[cudnnHandle_t]):
             self._check_recorded()
 
     def _check_recorded(self) -> None:
+        """Raise CaptureError if a graph is recorded that a call of this handle would not be in."""
         if self.recorded_by:
-            what = "through this handle on another thread; leave it to that"
-            outside = self.recorded_by != get_ident()
+            recording = "through this handle on another thread; leave it to that"
+            is_outside = self.recorded_by != get_ident()
         else:
-            what = f"on {self._stream} through another handle; call through that one, or put this one on another stream before"
-            outside = (get_ident(), int(self._stream.handle)) in self.device.stand_ins
-        if outside:
+            recording = (
+                f"on {self._stream} through another handle; call through that one, "
+                "or put this one on another stream before"
+            )
+            is_outside = (get_ident(), int(self._stream.handle)) in self.device.stand_ins
+        if is_outside:
             raise CaptureError(
-                f"a CUDA graph is recorded {what}: what is called here would not be in it"
+                f"a CUDA graph is recorded {recording}: what is called here would not be in it"
             )
 
     @property
@@ -234,12 +238,12 @@ class Handle(NativeObject[cudnnHandle_t]):
             There is not enough device memory; the message says how much was free.
         """
         self.use()
-        found = arrays.find_on_device(self.device, self._stream, values)
-        if found is not None:
-            found = arrays.on_stream(found, self._stream)
+        source = arrays.find_on_device(self.device, self._stream, values)
+        if source is not None:
+            source = arrays.on_stream(source, self._stream)
             if dtype is None and layout is None:
-                return arrays.copy_of(found, self._stream)
-            values = found.numpy()
+                return arrays.copy_of(source, self._stream)
+            values = source.numpy()
         return arrays.from_host(
             self.device, self._stream, values, dtype=dtype, layout=layout, casting=casting
         )

@@ -1,4 +1,4 @@
-"""What users give as values: numbers in a NumPy array, of a dtype that cuDNN has."""
+"""Values of users as NumPy arrays of a dtype that cuDNN has."""
 
 from __future__ import annotations
 
@@ -17,8 +17,19 @@ Array = np.ndarray[Any, Any]
 def host_values(values: Any, dtype: Any = None, casting: str | None = None) -> Array:
     """Return numbers as an array, of a dtype if one is given; see `Handle.array`."""
     one_of(casting, "casting", "unsafe", None)
-    if (wide := readable(values)) is not values:
-        values, dtype = wide, "bfloat16" if dtype is None else dtype
+    readable_values = readable(values)
+    if readable_values is not values:
+        values = readable_values
+        dtype = "bfloat16" if dtype is None else dtype
+    source = _as_array(values)
+    target_dtype = numpy_dtype(parse_dtype(source.dtype if dtype is None else dtype))
+    if source.dtype != target_dtype or isinstance(values, MaskedArray):
+        return _converted(values, source, target_dtype, casting)
+    return source
+
+
+def _as_array(values: Any) -> Array:
+    """Return values as NumPy's array of numbers, or of whatever else NumPy makes but objects."""
     try:
         source = np.asarray(values)
     except (ValueError, MemoryError, OverflowError) as error:  # a ragged list; a range of too many
@@ -35,45 +46,51 @@ def host_values(values: Any, dtype: Any = None, casting: str | None = None) -> A
                 f"values of type {type(values).__name__} cannot be copied: {error}"
             ) from error
     if source.dtype.kind == "O":
-        kinds = ", ".join(
-            sorted({type(value).__name__ for value in source.ravel()[:1000]})
-            or [type(values).__name__]
-        )
+        type_names = sorted({type(value).__name__ for value in source.ravel()[:1000]})
+        kinds = ", ".join(type_names or [type(values).__name__])
         raise ArrayTypeError(f"an array of {kinds} objects cannot be copied to a device")
-    wanted = numpy_dtype(parse_dtype(source.dtype if dtype is None else dtype))
-    if source.dtype != wanted or isinstance(values, MaskedArray):
-        source = _converted(values, source, wanted, casting)
     return source
 
 
 def _converted(values: Any, source: Array, dtype: np.dtype[Any], casting: str | None) -> Array:
-    """Return an array in another dtype; floats are rounded to what that has, but nothing else is lost unless it may be."""
+    """Return an array in another dtype.
+
+    Floats are rounded.  Anything else that would be lost is an ArgumentError, unless `casting` is
+    "unsafe".
+    """
+    is_complex = source.dtype.kind == "c"
     is_number = source.dtype.kind in "biufc" or source.dtype in map(numpy_dtype, ARRAY_DTYPES)
     if not is_number:
         raise ArrayTypeError(
             f"values of {source.dtype} are no numbers, and cannot be copied to a device"
         )
-    what = (
-        "masked values"
-        if is_masked(values)
-        else "imaginary parts"
-        if source.dtype.kind == "c"
-        else ""
-    )
+    numbers = source.real if is_complex else source
     try:
         with np.errstate(invalid="ignore", over="ignore" if casting else "raise"):
-            converted = (source.real if source.dtype.kind == "c" else source).astype(
-                dtype, copy=False
-            )
+            converted = numbers.astype(dtype, copy=False)
     except FloatingPointError:
-        what = "values that are too large"
+        raise _loss_error(source, dtype, "values that are too large") from None
     if casting is None:
-        if dtype.kind in "iu" and not (
-            what or np.can_cast(source.dtype, dtype) or (converted == source).all()
-        ):
-            what = "values that it has not, such as fractions, NaN or larger ones"
-        if what:
-            raise ArgumentError(
-                f'values of {source.dtype} as {dtype} would lose {what}; casting="unsafe" lets them'
-            )
+        loss = _loss(values, source, converted)
+        if loss:
+            raise _loss_error(source, dtype, loss)
     return converted
+
+
+def _loss(values: Any, source: Array, converted: Array) -> str:
+    """Return what was lost in a conversion, besides the rounding of floats; empty if nothing was."""
+    if is_masked(values):
+        return "masked values"
+    if source.dtype.kind == "c":
+        return "imaginary parts"
+    if converted.dtype.kind not in "iu" or np.can_cast(source.dtype, converted.dtype):
+        return ""
+    if (converted == source).all():
+        return ""
+    return "values that it has not, such as fractions, NaN or larger ones"
+
+
+def _loss_error(source: Array, dtype: np.dtype[Any], loss: str) -> ArgumentError:
+    return ArgumentError(
+        f'values of {source.dtype} as {dtype} would lose {loss}; casting="unsafe" lets them'
+    )

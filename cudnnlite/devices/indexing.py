@@ -1,4 +1,4 @@
-"""Which part of an array an index means, and how other shapes lie in the same memory: strides, and no device."""
+"""The strides of a part of an array, and of other shapes of the same memory; no device is needed."""
 
 from __future__ import annotations
 
@@ -24,48 +24,70 @@ class ArrayIndexError(ArgumentError, IndexError):
 
 
 def indexed(spec: TensorSpec, key: Index) -> tuple[TensorSpec, int]:
-    """Return the spec of ``array[key]``, and where it begins in bytes; an array keeps one axis at least."""
-    keys = key if isinstance(key, tuple) else (key,)
-    gaps = [number for number, each in enumerate(keys) if each is Ellipsis]
-    missing = spec.rank + len(gaps) - len(keys)
-    if len(gaps) > 1 or missing < 0:
-        raise ArgumentError(f"index {shown(key)} has too many entries for shape={spec.shape}")
-    at = gaps[0] if gaps else len(keys)
-    whole: list[Place] = [*keys[:at], *[slice(None)] * missing, *keys[at + len(gaps) :]]
+    """Return the spec of ``array[key]``, and its offset in bytes; an array keeps at least one axis."""
+    places = _places_of_axes(spec, key)
     if spec.vector > 1:
         raise ArgumentError(
             f"an array of {spec} has no parts: its channels lie {spec.vector} together"
         )
-    start, shape, strides = 0, [], []
-    for axis, (place, size, stride) in enumerate(zip(whole, spec.shape, spec.strides, strict=True)):
+    offset = 0
+    shape: list[int] = []
+    strides: list[int] = []
+    for axis, (place, size, stride) in enumerate(
+        zip(places, spec.shape, spec.strides, strict=True)
+    ):
         if isinstance(place, slice):
             first, count, step = _slice(place, size, axis)
             shape.append(count)
             strides.append(stride * step if count > 1 else stride)
         else:
-            hint = "; allowed: integers, slices with steps of 1 or more, and Ellipsis"
-            number = integer(place, f"index on axis {axis}", -MAX_INT, hint=hint)
-            if not -size <= number < size:
-                allowed = f"; allowed: {-size} to {size - 1}" if size else ", which is empty"
-                raise ArrayIndexError(f"index {number} on axis {axis}{allowed}")
-            first = number % size
-        start += first * stride
+            first = _number_on_axis(place, size, axis)
+        offset += first * stride
     part = part_spec(spec, tuple(shape) or (1,), tuple(strides) or (1,))
-    return part, start * itemsize(spec.dtype) if part.size else 0
+    if part.size == 0:
+        return part, 0
+    return part, offset * itemsize(spec.dtype)
+
+
+def _places_of_axes(spec: TensorSpec, key: Index) -> list[Place]:
+    """Return an integer or a slice for each axis: an ellipsis, or the end, stands for whole axes."""
+    entries = key if isinstance(key, tuple) else (key,)
+    ellipses = [number for number, entry in enumerate(entries) if entry is Ellipsis]
+    missing = spec.rank + len(ellipses) - len(entries)
+    if len(ellipses) > 1 or missing < 0:
+        raise ArgumentError(f"index {shown(key)} has too many entries for shape={spec.shape}")
+    position = ellipses[0] if ellipses else len(entries)
+    whole_axes = [slice(None)] * missing
+    return [*entries[:position], *whole_axes, *entries[position + len(ellipses) :]]
+
+
+def _number_on_axis(place: Any, size: int, axis: int) -> int:
+    """Return an integer index from 0 on; ArrayIndexError beyond the axis' end."""
+    hint = "; allowed: integers, slices with steps of 1 or more, and Ellipsis"
+    number = integer(place, f"index on axis {axis}", -MAX_INT, hint=hint)
+    if not -size <= number < size:
+        allowed = f"; allowed: {-size} to {size - 1}" if size else ", which is empty"
+        raise ArrayIndexError(f"index {number} on axis {axis}{allowed}")
+    return number % size
 
 
 @lru_cache(maxsize=256)
 def part_spec(whole: TensorSpec, shape: tuple[int, ...], strides: tuple[int, ...]) -> TensorSpec:
-    """Return the spec of a part, in a layout with a name where one fits: the strides of axes of size 1 are free."""
+    """Return the spec of a part of an array.
+
+    If a named layout has the same memory, the spec has that layout: the strides of axes of size 1
+    do not matter.
+    """
     part = TensorSpec(shape, whole.dtype, strides=strides)
-    if part.layout == "strided":
-        for names in (
-            (CHANNELS_LAST, CHANNELS_FIRST)
-            if whole.is_channels_last
-            else (CHANNELS_FIRST, CHANNELS_LAST)
-        ):
-            if part.fits(name := names.get(part.rank, PACKED)):
-                return TensorSpec(shape, whole.dtype, name)
+    if part.layout != "strided":
+        return part
+    layouts = [CHANNELS_FIRST, CHANNELS_LAST]
+    if whole.is_channels_last:
+        layouts.reverse()
+    for names in layouts:
+        name = names.get(part.rank, PACKED)
+        if part.fits(name):
+            return TensorSpec(shape, whole.dtype, name)
     return part
 
 
@@ -83,44 +105,60 @@ def _slice(place: slice, size: int, axis: int) -> tuple[int, int, int]:
 
 
 def reshaped(spec: TensorSpec, shape: Any) -> TensorSpec:
-    """Return another shape, of which one size may be -1, for the same values in the same order."""
+    """Return the spec of another shape for the same values in the same order; one size may be -1."""
+    sizes = _parse_new_shape(spec, shape)
+    if sizes == spec.shape:
+        return spec
+    packed = None
+    if spec.vector == 1 and -1 not in sizes:
+        packed = TensorSpec(sizes, spec.dtype)
+    if packed is None or packed.size != spec.size:
+        raise ArgumentError(f"shape={shown(shape)} does not hold the {spec.size} values of {spec}")
+    strides = _strides(runs(spec.shape, spec.strides), packed.shape)
+    if spec.size and strides is None:
+        raise ArgumentError(
+            f"{spec} has no shape {sizes} without a copy: handle.array(x.numpy().reshape({sizes}))"
+        )
+    return part_spec(spec, sizes, strides or packed.strides)
+
+
+def _parse_new_shape(spec: TensorSpec, shape: Any) -> tuple[int, ...]:
+    """Return the sizes of a new shape; -1 stays only if no size fits there."""
     sizes = integers(shape, "shape", MAX_RANK)
     if sizes.count(-1) > 1:
         raise ArgumentError(
             f"shape={shown(shape)} has size -1 {sizes.count(-1)} times; allowed: once"
         )
-    if -1 in sizes and (rest := -prod(sizes)) > 0 and spec.size % rest == 0:
-        sizes = tuple(spec.size // rest if size == -1 else size for size in sizes)
-    if sizes == spec.shape:
-        return spec
-    wanted = TensorSpec(sizes, spec.dtype) if spec.vector == 1 and -1 not in sizes else None
-    if wanted is None or wanted.size != spec.size:
-        raise ArgumentError(f"shape={shown(shape)} does not hold the {spec.size} values of {spec}")
-    strides = _strides(runs(spec.shape, spec.strides), wanted.shape)
-    if spec.size and strides is None:
-        raise ArgumentError(
-            f"{spec} has no shape {sizes} without a copy: handle.array(x.numpy().reshape({sizes}))"
-        )
-    return part_spec(spec, sizes, strides or wanted.strides)
+    if -1 not in sizes:
+        return sizes
+    other_sizes = -prod(sizes)
+    if other_sizes <= 0 or spec.size % other_sizes:
+        return sizes
+    return tuple(spec.size // other_sizes if size == -1 else size for size in sizes)
 
 
 def runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return (size, stride) of the axes, neighbours that lie without a gap as one."""
-    found: list[tuple[int, int]] = []
+    """Return (size, stride) of the axes; neighbours without a gap between them become one axis."""
+    axes: list[tuple[int, int]] = []
     for size, stride in zip(shape, strides, strict=True):
-        if found and size != 1 and found[-1][1] == size * stride:
-            found[-1] = found[-1][0] * size, stride
-        elif size != 1:
-            found.append((size, stride))
-    return found
+        if size == 1:
+            continue
+        if axes and axes[-1][1] == size * stride:
+            axes[-1] = axes[-1][0] * size, stride
+        else:
+            axes.append((size, stride))
+    return axes
 
 
-def _strides(left: list[tuple[int, int]], shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the strides of another shape over the same runs of values; None where it cuts across them."""
+def _strides(axes: list[tuple[int, int]], shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the strides of another shape over the runs of values that `runs` returned.
+
+    None if the shape does not divide them.
+    """
     room, stride, strides = 1, 1, []
     for size in reversed(shape):
-        if room == 1 and size != 1 and left:
-            room, stride = left.pop()
+        if room == 1 and size != 1 and axes:
+            room, stride = axes.pop()
         strides.append(stride)
         if size == 0 or room % size:
             return None
@@ -135,7 +173,10 @@ def memory_axes_order(spec: TensorSpec) -> tuple[int, ...]:
 
 
 class Rows(NamedTuple):
-    """Memory with regular gaps, in bytes: blocks that begin at `starts`, each of `rows` rows of `width`, `pitch` apart."""
+    """Memory with regular gaps, in bytes.
+
+    A block begins at each of `starts`, and has `rows` rows of `width`, `pitch` apart.
+    """
 
     width: int
     pitch: int
@@ -144,14 +185,17 @@ class Rows(NamedTuple):
 
 
 def rows_of(spec: TensorSpec, *, single: bool = False) -> Rows:
-    """Return what is to be copied or filled of an array's memory: all of it but the gaps; rows of `single` values if asked."""
+    """Return the memory of an array without its gaps; with `single` each row is one value."""
     shape, strides = memory_axes(spec)
-    order, each = memory_axes_order(spec), itemsize(spec.dtype) // spec.vector
-    left = runs(tuple(shape[axis] for axis in order), tuple(strides[axis] for axis in order))
-    width = left.pop()[0] if left and left[-1][1] == 1 and not single else 1
-    count, pitch = left.pop() if left else (1, width)
-    starts = [
-        sum(places) * each
-        for places in product(*(range(0, size * step, step) for size, step in left))
-    ]
-    return Rows(width * each, pitch * each, count, starts if spec.size else [])
+    order = memory_axes_order(spec)
+    value_bytes = itemsize(spec.dtype) // spec.vector
+    axes = runs(tuple(shape[axis] for axis in order), tuple(strides[axis] for axis in order))
+    width = 1
+    if axes and axes[-1][1] == 1 and not single:
+        width, _ = axes.pop()
+    rows, pitch = axes.pop() if axes else (1, width)
+    starts = []
+    if spec.size:
+        steps = [range(0, size * stride, stride) for size, stride in axes]
+        starts = [sum(positions) * value_bytes for positions in product(*steps)]
+    return Rows(width * value_bytes, pitch * value_bytes, rows, starts)

@@ -1,4 +1,4 @@
-"""`Workspace`: the scratch memory of a handle: one buffer for each stream, grown on demand, reused by every call."""
+"""`Workspace`: the scratch memory of a handle, a buffer for each stream."""
 
 from __future__ import annotations
 
@@ -41,25 +41,24 @@ class Workspace(NonCopyable):
 
     def __init__(self, device: Device, limit: int | str | None = None) -> None:
         self._device: Device = get_device(device)
-        # by the stream's address; the stream is kept, so that its address cannot come to mean
-        # another one
+        # By the stream's address.  The stream is kept alive, so that no other one gets its address.
         self._buffers: dict[int, tuple[Any, Any]] = {}
         self._leased: set[int] = set()
-        self._kept: set[int] = set()  # whose buffer is somebody else's too
+        self._shared: set[int] = set()  # the streams whose buffer has another owner too
         self._peak = 0
         self._closed = False
-        # what the last call got: the next one nearly always wants the same
+        # The result of the last `reserve`, which the next call nearly always needs again.
         self._recent_stream: Any = None
-        self._recent_size, self._recent_address = -1, 0
+        self._recent_size = -1
+        self._recent_address = 0
         self._limit: int | None = None
         self.limit = limit
 
     @property
     def limit(self) -> int | None:
-        """The largest buffer in bytes, or None.  Settable, with the same values as the constructor takes.
+        """The largest buffer in bytes, or None; settable, with the constructor's values.
 
-        A limit that is lowered holds for what is wanted from now on; `release` gives back what is
-        held.
+        A lower limit applies to later calls; `release` frees the buffers that exist.
         """
         return self._limit
 
@@ -71,16 +70,16 @@ class Workspace(NonCopyable):
         """Turn a limit into bytes; a percentage is of the device's whole memory."""
         if value is None:
             return None
-        percent = isinstance(value, str) and "%" in value
-        return parse_size(value, argument, total=self._device.memory_info()[1] if percent else None)
+        total = None
+        if isinstance(value, str) and "%" in value:
+            _, total = self._device.memory_info()
+        return parse_size(value, argument, total=total)
 
     def limit_for(self, workspace_limit: int | str | None) -> int | None:
-        """Return a call's limit in bytes: its own `workspace_limit`, or the workspace's where it has none."""
-        return (
-            self._limit
-            if workspace_limit is None
-            else self._parse(workspace_limit, "workspace_limit")
-        )
+        """Return a call's limit in bytes: its own `workspace_limit`, or this workspace's."""
+        if workspace_limit is None:
+            return self._limit
+        return self._parse(workspace_limit, "workspace_limit")
 
     @property
     def size(self) -> int:
@@ -93,10 +92,10 @@ class Workspace(NonCopyable):
         return self._peak
 
     def reserve(self, nbytes: int, stream: Any, limit: int | None = None) -> int:
-        """Return the address of at least `nbytes` on `stream`, growing its buffer if needed; 0 for no bytes.
+        """Return the address of at least `nbytes` on `stream`; 0 for no bytes.
 
-        The address is good for calls enqueued on `stream` before the next `reserve` or `release`.
-        A `limit` in bytes counts instead of the workspace's own.
+        The buffer grows if needed.  The address is valid for calls enqueued on `stream` before the
+        next `reserve` or `release`.  A `limit` in bytes replaces the workspace's own.
 
         Raises
         ------
@@ -117,16 +116,16 @@ class Workspace(NonCopyable):
         buffer, _ = self._buffers.get(key, (None, None))
         if buffer is None or buffer.size < nbytes:
             buffer = self._grow(nbytes, stream, key, self._limit if limit is None else limit)
-        self._recent_stream, self._recent_size, self._recent_address = (
-            stream,
-            buffer.size,
-            int(buffer.handle),
-        )
+        self._recent_stream = stream
+        self._recent_size = buffer.size
+        self._recent_address = int(buffer.handle)
         return self._recent_address
 
     def _forget_recent(self) -> None:
         """Make the next `reserve` look everything up again."""
-        self._recent_stream, self._recent_size, self._recent_address = None, -1, 0
+        self._recent_stream = None
+        self._recent_size = -1
+        self._recent_address = 0
 
     @contextmanager
     def lease(self, nbytes: int, stream: Any) -> Iterator[int]:
@@ -160,39 +159,47 @@ class Workspace(NonCopyable):
             buffer = self._device.allocate(nbytes, stream)
         except CaptureError as error:
             raise CaptureError(
-                f"{error}; for a workspace make the call once before, or handle.workspace.reserve({nbytes}, handle.stream)"
+                f"{error}; for a workspace make the call once before, "
+                f"or handle.workspace.reserve({nbytes}, handle.stream)"
             ) from None
-        old, _ = self._buffers.get(key, (None, None))
+        old_buffer, _ = self._buffers.get(key, (None, None))
+        old_size = 0 if old_buffer is None else old_buffer.size
         self._buffers[key] = buffer, stream
-        self._peak = max(self._peak, self.size + (old.size if old is not None else 0))
-        if old is not None and key not in self._kept:
-            old.close(stream)
-        self._kept.discard(key)
+        self._peak = max(self._peak, self.size + old_size)
+        if old_buffer is not None and key not in self._shared:
+            old_buffer.close(stream)
+        self._shared.discard(key)
         return buffer
 
     def keep(self, stream: Any) -> object:
-        """Return what owns the buffer of a stream, None if there is none.
+        """Return the owner of a stream's buffer; None if there is no buffer.
 
-        Its memory lives for as long as that, even where the buffer is replaced or released
-        meanwhile: a graph has its address.
+        The memory lives as long as the owner, even if the buffer is replaced or released: a graph
+        has its address.
         """
         key = int(stream.handle)
         if key not in self._buffers:
             return None
-        self._kept.add(key)
+        self._shared.add(key)
         return self._buffers[key][0]
 
     def release(self, stream: Any = None) -> None:
-        """Free the buffer of one stream, or all buffers, in the order of their streams; the next call allocates again."""
-        keys = list(self._buffers) if stream is None else [int(self._device.stream(stream).handle)]
+        """Free the buffer of one stream, or all buffers, in the order of their streams.
+
+        The next call allocates again.
+        """
+        if stream is None:
+            keys = list(self._buffers)
+        else:
+            keys = [int(self._device.stream(stream).handle)]
         if self._leased.intersection(keys):
             raise WorkspaceLimitError("the workspace cannot be released while it is leased")
         self._forget_recent()
         released = {key: self._buffers.pop(key) for key in keys if key in self._buffers}
         for key, (buffer, _) in released.items():
-            if key not in self._kept:
+            if key not in self._shared:
                 buffer.close()
-        self._kept.difference_update(released)
+        self._shared.difference_update(released)
 
     def close(self) -> None:
         """Free all buffers for good."""
