@@ -108,10 +108,36 @@ class DeviceArray(NonCopyable):
         self.ptr = ptr
         self._readonly = readonly
         self._owner: object | None = owner
-        self.stream = stream
-        # All that a call needs.  A plan compares it with the traits of its last call at once; the
-        # address is separate, because it may differ.
-        self.traits = (ptr, (spec, device, stream, readonly))
+        self._stream = stream
+        self._note_traits()
+
+    def _note_traits(self) -> None:
+        """Put together all that a call needs.
+
+        A plan compares it with the traits of its last call at once; the address is apart, because
+        it alone may differ.
+        """
+        self.traits = (self.ptr, (self.spec, self.device, self._stream, self._readonly))
+
+    @property
+    def readonly(self) -> bool:
+        """Whether the owner forbids writing."""
+        return self._readonly
+
+    @readonly.setter
+    def readonly(self, value: bool) -> None:
+        self._readonly = value
+        self._note_traits()
+
+    @property
+    def stream(self) -> Any:
+        """The stream that orders the array's memory."""
+        return self._stream
+
+    @stream.setter
+    def stream(self, value: Any) -> None:
+        self._stream = value
+        self._note_traits()
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ def on_device(
     argument: str,
     spec_kinds: tuple[type, ...] = (),
 ) -> DeviceArray:
-    """Return `array` as a DeviceArray on the handle's device, without a copy; ArrayTypeError if it is not there.
+    """Return `array` as a DeviceArray without a copy; ArrayTypeError if it is on another device.
 
     `spec_kinds` are the classes of specs that the argument may be too; the message names them.
     """
@@ -45,14 +45,13 @@ def tensor_spec(
     """Return the spec of an array, or the spec itself."""
     spec = getattr(operand, "spec", operand)
     if not isinstance(spec, TensorSpec):
-        made = (
-            "handle.empty(shape, dtype)"
-            if argument.startswith("out")
-            else f"handle.array({argument})"
-        )
+        hint = f"handle.array({argument})"
+        if argument.startswith("out"):
+            hint = "handle.empty(shape, dtype)"
+        kind = type(operand).__name__
         specs = " nor ".join(map(with_article, spec_kinds))
         raise ArgumentError(
-            f"{argument} of type {type(operand).__name__} is neither {specs} nor a device array: {made}"
+            f"{argument} of type {kind} is neither {specs} nor a device array: {hint}"
         )
     return spec
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from cudnnlite.arguments import real_number
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import ArrayTypeError
+from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.plans.operands import on_device, tensor_spec, usable_workspace, use
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.operation import Operation
