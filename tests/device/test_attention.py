@@ -385,7 +385,7 @@ def test_weights_by_name(handle):
         dnn.AttentionWeights.from_arrays(
             handle, spec, {name: value for name, value in values.items() if name != "bo"}
         )
-    with pytest.raises(dnn.ArgumentError, match="is none that PyTorch has"):
+    with pytest.raises(dnn.ArgumentError, match="is not one that PyTorch has"):
         dnn.AttentionWeights.from_torch(handle, spec_of("none"), {})
     for bad, message in (
         ((3, {}), "spec=3 is not"),

@@ -1,4 +1,4 @@
-"""`AttentionForwardFunction`: what a type checker knows of `multi_head_attention_forward`."""
+"""`AttentionForwardFunction`: the types of `multi_head_attention_forward` and its `plan`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ handle : Handle
 spec, q_lengths, kv_lengths, window, training, dropout_state
     As in `{name}`.
 weights : AttentionWeights or None
-    Checked where they are given.  Each call of the plan is given its own.
+    Checked if they are given.  Each call of the plan has its own.
 q, k, v : TensorSpec or device array
     As in `{name}`.
 residual, step, out, reserve
-    Refused here: each call of the plan takes them.
+    Refused here: they are arguments of each call of the plan.
 
 Returns
 -------

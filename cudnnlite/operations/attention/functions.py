@@ -44,7 +44,7 @@ def multi_head_attention_forward(
     out: AnyArray | None = None,
     reserve: AttentionReserve | None = None,
 ) -> BoundCall[DeviceArray | AttentionTrainingOutput]:
-    """Let queries attend to keys and values, asynchronously.
+    """Compute multi-head attention of queries to keys and values, asynchronously.
 
     Parameters
     ----------
@@ -52,43 +52,47 @@ def multi_head_attention_forward(
         The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
         next call of the same kind.
     spec : AttentionSpec
-        Heads, sizes, scale, dropout.
+        The attention: heads, sizes, scale, dropout.
     weights : AttentionWeights
-        Its projections.
+        The projections.
     q, k, v : device arrays
         ``(batch, beam, time, vector)``, or ``(batch, time, vector)`` for one beam, of the spec's
-        dtype; keys and values have one beam, and as many steps as each other.  Packed, with the
-        vectors last, and batch, beam and time in any one order in memory: a view of ``(time, batch,
-        vector)`` will do.
+        dtype.  Keys and values have one beam, and the same number of steps.  The arrays are packed,
+        with the vectors last in memory.  Batch, beam and time may have any order in memory, the
+        same in all three; a view of ``(time, batch, vector)`` is allowed.
     q_lengths : sequence of int, optional
-        On the host: the steps that each beam of each entry of the batch has, from 0 on; all if not
-        given.
+        The number of steps of each beam of each entry of the batch, from 0 on, on the host.  All
+        steps if not given.
     kv_lengths : sequence of int, optional
-        The same of keys and values, from 0 on.  What lies beyond is not attended to, and has to be
-        finite all the same: cuDNN multiplies it by 0.
+        The number of steps of the keys and values of each entry of the batch, from 0 on, on the
+        host.  Steps beyond it are not attended to.  Their values have to be finite all the same,
+        because cuDNN multiplies them by 0.
     window : tuple of two sequences of int, optional
-        For each step of the queries the first step of the keys that it attends to, and the one
-        behind the last: ``([0] * T, range(1, T + 1))`` is causal.  A step that has none left gets
-        what the bias of the output says, or 0.
+        Two numbers for each step of the queries: the first step of the keys that it attends to, and
+        the step after the last one.  ``([0] * T, range(1, T + 1))`` is causal.  If a query attends
+        to no key, its output is the bias of the output projection, or 0.
     residual : device array, optional
-        Added to the output, which must be as long as a query, and laid out as it is.
+        An array that is added to the output, with the shape and layout of the output.  Vectors of
+        the output must then be as long as those of the queries.
     step : int, optional
-        Only this step of the queries, in inference; the other steps of `out` are left as they are.
+        The only step of the queries that is computed; in inference alone.  The other steps of `out`
+        are not written.  All steps if not given.
     training : bool
-        Whether the backward passes will follow; dropout takes place in training alone, and allows
-        no backward pass.
+        Whether the backward passes will follow.  Dropout is applied in training alone; after a call
+        with dropout, a backward pass is refused.
     dropout_state : DropoutState, optional
-        Needed in training where the spec has dropout.
+        The random states; needed in training if the spec has dropout.
     out : device array, optional
         The output, written in place; a new array if not given.
     reserve : AttentionReserve, optional
-        In training: what an earlier call returned, to be written over; a new one if not given.
+        In training, the reserve space of an earlier call, which is overwritten; a new one if not
+        given.
 
     Returns
     -------
     DeviceArray, or AttentionTrainingOutput in training
-        Shaped as `q`, with vectors of `AttentionSpec.output_size`, in the same order in memory.
-        Beyond a query's end stands what the bias of the output says, or 0.
+        The output, shaped as `q` but with vectors of `AttentionSpec.output_size`, in the same order
+        in memory.  Beyond a query's end it is the bias of the output projection, or 0.
 
     Raises
     ------
@@ -144,27 +148,29 @@ def multi_head_attention_backward_data(
 ) -> BoundCall[AttentionGradients]:
     """Compute the gradients of queries, keys and values, once for each forward call.
 
-    Those of the weights come after.  With dropout they are refused: on an H200 cuDNN 9.19 calls
-    gradients a success that are not those of the output (with `dropout` of queries and keys, with
-    `post_dropout` of what lies before an output projection).
+    `multi_head_attention_backward_weights` computes those of the weights afterwards.
+
+    With dropout it is an ArgumentError: on an H200 cuDNN 9.19 returns SUCCESS and wrong gradients.
+    With `dropout` those of queries and keys are wrong, with `post_dropout` those of everything
+    before an output projection.
 
     Parameters
     ----------
     handle : Handle
-        That of the forward call, or another of its device.
+        The handle of the forward call, or another one of its device.
     reserve : AttentionReserve
-        That of what the forward call in training returned.
+        The reserve space that the forward call in training returned.
     dy : device array
-        The gradient of its output, laid out as that, and 0 beyond a query's end: the gradient of
-        the output's bias counts what stands there in some cases, and not in others.  (It is the
-        gradient of a residual, too.)
+        The gradient of the output, with its layout.  It must be 0 beyond a query's end, where cuDNN
+        adds it to the gradient of the output's bias in some cases.  It is the gradient of a
+        residual, too.
     out : tuple of device arrays, optional
         dq, dk and dv, written in place; new arrays if not given.
 
     Returns
     -------
     AttentionGradients
-        Laid out as q, k and v.
+        dq, dk and dv, with the layouts of q, k and v.
 
     Raises
     ------
@@ -212,16 +218,17 @@ def multi_head_attention_backward_weights(
     handle : Handle
         As in `multi_head_attention_backward_data`.
     reserve : AttentionReserve
-        What the forward call in training returned, after the backward pass over the data.
+        The reserve space that the forward call in training returned, after
+        `multi_head_attention_backward_data` was called with it.
     out : AttentionWeights, optional
-        Written in place; new weights if not given.
+        The gradients, written in place; new weights if not given.
     accumulate : bool
-        Whether they are added to what `out` holds.
+        Whether the gradients are added to the values of `out`.
 
     Returns
     -------
     AttentionWeights
-        The gradients by the weights' names.
+        The gradients, by the names of the weights.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """`AttentionPlan`: the descriptors of multi-head attention over sequences of one kind.
 
-It is no `OperationPlan`: cuDNN alone knows the layout of the weights, and a reserve space goes from
-one pass to the next.
+It is no `OperationPlan`, because only cuDNN knows the layout of the weights, and because the passes
+share a reserve space.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.plans.stateful_plan import StatefulPlan, TrainingReserve, check_outputs
 from cudnnlite.specs.attention import SeqDataSpec
 
-OutputT = TypeVar("OutputT")  # DeviceArray, or AttentionTrainingOutput
+# DeviceArray, or AttentionTrainingOutput.
+OutputT = TypeVar("OutputT")
 
 
 class AttentionTrainingOutput(NamedTuple):
-    """What a forward call in training returns.
+    """The results of a forward call in training.
 
     Attributes
     ----------
     y : DeviceArray
         The output.
     reserve : AttentionReserve
-        What the backward passes need.
+        The reserve space, for the backward passes.
     """
 
     y: DeviceArray
@@ -46,12 +47,12 @@ class AttentionTrainingOutput(NamedTuple):
 
 
 class AttentionGradients(NamedTuple):
-    """What the backward pass over the data returns.
+    """The results of the backward pass over the data.
 
     Attributes
     ----------
     dq, dk, dv : DeviceArray
-        Laid out as q, k and v; 0 beyond a sequence's end.
+        The gradients of q, k and v, with their layouts; 0 beyond a sequence's end.
     """
 
     dq: DeviceArray
@@ -60,26 +61,27 @@ class AttentionGradients(NamedTuple):
 
 
 class AttentionCall(NamedTuple):
-    """The operands of a training call: the backward passes need them again."""
+    """The operands of a training call, which the backward passes need again."""
 
     key: AttentionPlanKey
     weights: AttentionWeights
     q: DeviceArray
     k: DeviceArray
     v: DeviceArray
-    dy: DeviceArray | None = None  # of the backward pass over the data, once that was here
+    # The gradient of y, after the backward pass over the data.
+    dy: DeviceArray | None = None
 
 
 class AttentionReserve(TrainingReserve[AttentionCall]):
-    """The reserve space of one training call, and all that the backward passes need again.
+    """The reserve space of one training call, with the operands that the backward passes need.
 
-    It keeps the operands of the forward call alive; none of them may be overwritten before the
+    It keeps the operands of the forward call alive.  They must not be overwritten before the
     backward passes are done.
 
     Attributes
     ----------
     array : DeviceArray
-        The reserve space: bytes, opaque.
+        The bytes of the reserve space, in a format of cuDNN's own.
     nbytes : int
         Its size.
     """
@@ -101,14 +103,14 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
     handle : Handle
         The plan belongs to it and is closed with it.
     key : AttentionPlanKey
-        What the sequences have in common.
+        The spec of the attention and of its sequences.
 
     Attributes
     ----------
     spec : AttentionSpec
-        What it was made for; the maxima are those of the sequences.
+        The attention; its maxima are those of the sequences.
     workspace, reserve : int
-        Bytes that a call needs, of scratch memory and of reserve space.
+        The bytes of scratch memory and of reserve space that a call needs.
     """
 
     _weights_type, _reserve_type = AttentionWeights, AttentionReserve
@@ -162,7 +164,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         return self._resources.enter_context(descriptor).ptr
 
     def _query_sizes(self) -> None:
-        """Ask for the bytes of weights, workspace and reserve space."""
+        """Get the sizes of weights, workspace and reserve space from cuDNN."""
         weights, workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
         self._handle.api.cudnnGetMultiHeadAttnBuffers(
             self._handle.ptr,
@@ -253,7 +255,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         return AttentionTrainingOutput(y, space)  # type: ignore[return-value]
 
     def _residual(self, residual: AnyArray) -> DeviceArray:
-        """Return what is added to the output, on the device."""
+        """Return the residual on the device; ArgumentError if it cannot be added to the output."""
         spec = self.spec
         array = self._operand(residual, "residual", self.key.arrays[3])
         if spec.output_size != spec.q_size:
@@ -264,7 +266,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         return array
 
     def _step_index(self, step: int | None) -> int:
-        """Return the one step that is computed; -1 for all of them."""
+        """Return the index of the only step that is computed; -1 for all steps."""
         if step is None:
             return -1
         if self.key.training:
@@ -276,7 +278,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         return index
 
     def check_weights(self, weights: Any) -> None:
-        """Raise ArgumentError unless weights are those of this attention."""
+        """Raise ArgumentError unless the weights are for this attention."""
         self._check_weights(weights)
 
     def backward_data(
@@ -369,7 +371,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         return out
 
     def _recall(self, reserve: Any, *, has_gradients: bool) -> AttentionCall:
-        """Return the forward call of a reserve space, which must be of a plan such as this."""
+        """Return the forward call of a reserve space; ArgumentError if another plan made it."""
         reserve = AttentionReserve.checked(self._handle, reserve)
         call: AttentionCall = reserve.recall(has_gradients=has_gradients)
         if call.key != self.key:
@@ -377,7 +379,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         return call
 
     def _unwritten_by_cudnn(self, dq: DeviceArray) -> list[tuple[int, int]]:
-        """Return the memory that must be zero before the backward pass over the data.
+        """Return the memory to clear before the backward pass over the data: address and bytes.
 
         cuDNN 9.19 does not write dq beyond the longest query (seen on an H200).
         """
@@ -394,7 +396,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         reserve: DeviceArray | None,
         clear: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Make the C call, which ends with workspace and reserve space."""
+        """Make a C call; workspace and reserve space are its last arguments."""
         random_states = self._random_states(self.key.dropout_state)
         all_operands = [*operands, self._q_lengths, self._kv_lengths, reserve, random_states]
         scratch = self._handle.workspace.reserve(self.workspace, self._handle.stream)
@@ -410,7 +412,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         error.involving(spec=self.spec, q=self.key.q, k=self.key.k, v=self.key.v)
 
     def _weight_space(self, weights: AttentionWeights) -> tuple[int, int]:
-        """Return the bytes of the weights, and their address; 0 where there are none."""
+        """Return the size of the weights in bytes, and their address; 0 if there are no weights."""
         address = weights.array.ptr if self._weight_bytes else 0
         return self._weight_bytes, address
 
@@ -418,7 +420,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
 def _inputs(
     call: AttentionCall, reserve: AttentionReserve, dy: DeviceArray
 ) -> dict[str, DeviceArray]:
-    """Return what a backward pass reads, by name."""
+    """Return the operands that a backward pass reads, by name."""
     return {
         "dy": dy,
         "q": call.q,

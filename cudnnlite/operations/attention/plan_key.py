@@ -1,4 +1,4 @@
-"""`AttentionPlanKey`: what a plan of multi-head attention is made for."""
+"""`AttentionPlanKey`: the key of a plan of multi-head attention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Window = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class AttentionPlanKey(NamedTuple):
-    """What a plan is made for: plain values, so that equal keys find the same plan."""
+    """The key of a plan: plain values, so that equal keys find the same plan."""
 
     spec: AttentionSpec
     q: SeqDataSpec
@@ -36,7 +36,7 @@ class AttentionPlanKey(NamedTuple):
 
 
 class _Sequences(NamedTuple):
-    """The descriptions of queries, keys, values and output, in one order of their axes."""
+    """The specs of queries, keys, values and output, with one order of axes in memory."""
 
     q: SeqDataSpec
     k: SeqDataSpec
@@ -54,7 +54,7 @@ def attention_plan_key(
     training: bool,
     dropout_state: DropoutState | None,
 ) -> AttentionPlanKey:
-    """Return what a plan is made for; ArgumentError where operands and spec do not fit together.
+    """Return the key of a plan; ArgumentError if operands and spec do not fit together.
 
     `specs` are those of "q", "k" and "v".
     """
@@ -74,7 +74,7 @@ def attention_plan_key(
         parse_seq_lengths(q_lengths, "q_lengths", batch * beam, q_steps, 0),
         parse_seq_lengths(kv_lengths, "kv_lengths", batch, kv_steps, 0),
     )
-    spec = _without_room(spec, (q_steps, kv_steps, batch, beam))
+    spec = _with_exact_maxima(spec, (q_steps, kv_steps, batch, beam))
     sequences = _sequences(spec, with_beam, shapes, *lengths)
     if sequences is None:
         _refuse_order(specs)
@@ -94,17 +94,17 @@ def _refuse_operand(name: str, array: TensorSpec, shape: Shape, spec: AttentionS
 
 
 def _refuse_order(specs: Mapping[str, TensorSpec]) -> NoReturn:
-    listed = ", ".join(f"{name} is {array}" for name, array in specs.items())
+    operands = ", ".join(f"{name} is {array}" for name, array in specs.items())
     raise ArgumentError(
-        f"{listed}; needed: all packed in one order of their axes, and the vectors last"
+        f"{operands}; needed: all packed in one order of their axes, and the vectors last"
     )
 
 
-def _without_room(spec: AttentionSpec, sizes: tuple[int, int, int, int]) -> AttentionSpec:
-    """Return a spec whose maxima are these sizes; ArgumentError where one is larger.
+def _with_exact_maxima(spec: AttentionSpec, sizes: tuple[int, int, int, int]) -> AttentionSpec:
+    """Return a spec whose maxima are these sizes; ArgumentError if a size exceeds its maximum.
 
-    Where there was room to spare, cuDNN 9.19's gradients of queries and keys depended on what
-    memory held.
+    With maxima larger than the sizes, cuDNN 9.19's gradients of queries and keys depended on the
+    values that were in memory.
     """
     maxima = dict(zip(MAXIMA, sizes, strict=True))
     for name, size in maxima.items():
@@ -121,9 +121,10 @@ def _sequences(
     q_lengths: tuple[int, ...],
     kv_lengths: tuple[int, ...],
 ) -> _Sequences | None:
-    """Return descriptions in the one order of axes that all arrays have in memory; None without.
+    """Return the specs with the order of axes that all arrays have in memory.
 
-    A descriptor's lengths begin with 1; those that count are on the device, and may be 0.
+    None if the arrays have different orders.  The lengths in a descriptor must be 1 at least.
+    cuDNN uses the lengths on the device, which may be 0.
     """
     described_q_lengths = [max(1, length) for length in q_lengths]
     described_kv_lengths = [max(1, length) for length in kv_lengths]
@@ -145,7 +146,7 @@ def _has_strides_of(array: TensorSpec, data: SeqDataSpec) -> bool:
 
 
 def _with_beam(spec: TensorSpec, argument: str) -> TensorSpec:
-    """Return the spec of (batch, beam, time, vector) for what may lack a beam."""
+    """Return the spec of (batch, beam, time, vector) for an operand that may lack a beam."""
     if spec.rank not in (3, 4):
         raise ArgumentError(
             f"{argument} is {spec}; needed: (batch, beam, time, vector), or (batch, time, vector)"
@@ -157,7 +158,7 @@ def _with_beam(spec: TensorSpec, argument: str) -> TensorSpec:
 
 
 def _at_rank(spec: TensorSpec, rank: int) -> TensorSpec:
-    """Return the spec of (batch, time, vector) for rank 3."""
+    """Return a spec of (batch, beam, time, vector) without its beam if the rank is 3."""
     if rank == 4:
         return spec
     shape, strides = spec.shape, spec.strides
@@ -165,7 +166,7 @@ def _at_rank(spec: TensorSpec, rank: int) -> TensorSpec:
 
 
 def _parse_window(window: Any, q_steps: int, kv_steps: int) -> Window:
-    """Return for each step of the queries the first key, and the one behind the last."""
+    """Return, for each step of the queries, the first key and the one after the last."""
     if window is None:
         return (0,) * q_steps, (kv_steps,) * q_steps
     needed = "a pair of sequences of integers"

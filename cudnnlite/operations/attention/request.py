@@ -68,7 +68,7 @@ class AttentionForwardRequest:
         )
 
     def plan(self) -> AttentionPlan[Any]:
-        """Make the descriptors once, for many calls of this kind."""
+        """Return a new plan, for many calls of this kind."""
         self._check()
         refuse_arguments_of_calls(
             _FORWARD,
@@ -110,7 +110,7 @@ class AttentionForwardRequest:
         )
 
     def _parse_dropout_state(self) -> DropoutState | None:
-        """Return the random states that a training call draws from."""
+        """Return the random states of a training call; None in inference."""
         one_of(self.training, "training", True, False)
         state = self.dropout_state
         drops = self.spec.dropout or self.spec.post_dropout

@@ -22,30 +22,34 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import MAXIMA, AttentionSpec
 
 Array = np.ndarray[Any, Any]
-_KINDS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")  # as MultiHeadAttnWeightKind counts them
+# The names in the order of MultiHeadAttnWeightKind.
+_KINDS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 
 
 class AttentionWeights(NamedWeights):
     """The weights of multi-head attention: one buffer, zero at first, with views by name.
 
-    Names are ``wq``, ``wk``, ``wv`` and ``wo``, of shape (heads, projected size, size), and with
-    biases ``bq``, ``bk`` and ``bv``, (heads, projected size), and ``bo``, (o_proj_size,); none for
-    a projection that there is not.  A view is written by ``weights[name] = values``; reading
-    ``weights[name]`` gives a DeviceArray that shares the memory.
+    The matrices ``wq``, ``wk``, ``wv`` and ``wo`` have the shape (heads, projected size, size).
+    The biases, if the spec has them, are ``bq``, ``bk`` and ``bv``, (heads, projected size), and
+    ``bo``, (o_proj_size,).  A projection that the spec does not have has no names.
+    ``weights[name] = values`` writes a view; ``weights[name]`` returns a DeviceArray that shares
+    the memory.
 
     Parameters
     ----------
     handle : Handle
-        Whose device they are on.
+        The weights are in the memory of its device.
     spec : AttentionSpec
-        What they are for; its dtype is the weights'.
+        The attention; the weights have its dtype.
 
     Attributes
     ----------
-    spec, kind : AttentionSpec
-        What they are for; and that without what weights do not depend on.
+    spec : AttentionSpec
+        The attention.
+    kind : AttentionSpec
+        The spec without the fields that weights do not depend on.
     array : DeviceArray
-        The whole buffer; its layout is cuDNN's own affair.
+        The whole buffer, in a layout of cuDNN's own.
 
     Raises
     ------
@@ -56,8 +60,8 @@ class AttentionWeights(NamedWeights):
 
     Notes
     -----
-    C functions: `cudnnGetMultiHeadAttnBuffers`, `cudnnGetMultiHeadAttnWeights`, which alone says
-    where a matrix lies; deprecated since cuDNN 9.0.0.
+    C functions: `cudnnGetMultiHeadAttnBuffers`, and `cudnnGetMultiHeadAttnWeights`, which returns
+    the address of each matrix; deprecated since cuDNN 9.0.0.
 
     Examples
     --------
@@ -73,8 +77,9 @@ class AttentionWeights(NamedWeights):
     def __init__(self, handle: Handle, spec: AttentionSpec) -> None:
         use(handle)
         instance_of(spec, AttentionSpec, "spec")
-        room = spec.replace(**{name: getattr(spec, name) or 1 for name in MAXIMA})
-        with AttentionDescriptor(room, api=handle.api) as descriptor:
+        # A descriptor needs maxima of 1 at least.
+        maxima = {name: getattr(spec, name) or 1 for name in MAXIMA}
+        with AttentionDescriptor(spec.replace(**maxima), api=handle.api) as descriptor:
             nbytes, workspace = ctypes.c_size_t(), ctypes.c_size_t()
             handle.api.cudnnGetMultiHeadAttnBuffers(
                 handle.ptr, descriptor.ptr, nbytes, workspace, None
@@ -91,18 +96,18 @@ class AttentionWeights(NamedWeights):
         Parameters
         ----------
         handle, spec
-            As in `AttentionWeights`; PyTorch has all four projections.
+            As in `AttentionWeights`.  The spec must have all four projections, as PyTorch has.
         state_dict : mapping of str to tensor
             PyTorch tensors, on any device, or NumPy arrays.
         prefix : str
-            What the names begin with in a larger model: "encoder.attention.".  Other names are left
-            alone then.
+            The prefix of the names in a larger model, for instance "encoder.attention.".  Names
+            without the prefix are ignored.
 
         Raises
         ------
         ArgumentError
-            A tensor is missing, not known (as `bias_k` is to cuDNN), or has the wrong shape; or a
-            projection is not there.
+            A tensor is missing, unknown to cuDNN (as `bias_k` is), or has the wrong shape; or the
+            spec lacks a projection.
         """
         shapes = _torch_shapes(spec)
         check_mapping(state_dict, "state_dict")
@@ -141,7 +146,7 @@ class AttentionWeights(NamedWeights):
     def to_torch(self) -> dict[str, Array]:
         """Return a state_dict for a `torch.nn.MultiheadAttention`, as NumPy arrays.
 
-        Waits for the copy.
+        The call waits for the copy from the device.
         """
         shapes, values = _torch_shapes(self.spec), self.numpy()
         rows = [values[f"w{x}"].reshape(-1, values[f"w{x}"].shape[2]) for x in "qkv"]
@@ -159,17 +164,17 @@ class AttentionWeights(NamedWeights):
 
 
 def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors that PyTorch has.
+    """Return the shapes of the tensors in PyTorch's state_dict.
 
-    ArgumentError where it has no such attention.
+    ArgumentError if PyTorch has no such attention.
     """
     instance_of(spec, AttentionSpec, "spec")
     sizes = (spec.q_size, spec.k_size, spec.v_size)
     projected = {spec.q_proj_size, spec.k_proj_size, spec.v_proj_size}
     if len(projected) > 1 or not spec.o_proj_size or not spec.q_proj_size:
         raise ArgumentError(
-            f"{spec} is none that PyTorch has: its projections are four, "
-            "and queries, keys and values alike"
+            f"{spec} is not one that PyTorch has: PyTorch's has four projections, "
+            "and projects queries, keys and values to one size"
         )
     rows = spec.heads * spec.q_proj_size
     if len(set(sizes)) == 1:
@@ -187,7 +192,7 @@ def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
 def _read_layout(
     handle: Handle, attention: AttentionDescriptor, spec: AttentionSpec, base: int, nbytes: int
 ) -> dict[str, tuple[int, TensorSpec]]:
-    """Ask cuDNN for the place of every matrix and bias, and check their shapes."""
+    """Return the offset and spec of each matrix and bias, as cuDNN has them."""
     places = {}
     with EmptyTensorDescriptor() as descriptor:
         for name, shape in spec.weight_shapes().items():
@@ -201,7 +206,8 @@ def _read_layout(
                 descriptor.ptr,
                 ctypes.byref(address),
             )
-            # Of rank 3: the shape of a bias ends in 1, that of bo begins so too.
+            # cuDNN describes all weights with rank 3.  The shape of a bias ends in 1, and that of
+            # `bo` begins with 1, too.
             description = TensorDescriptor.read(handle.api, descriptor.ptr)
             axes = slice(1, 2) if name == "bo" else slice(len(shape))
             part = TensorSpec(

@@ -48,7 +48,7 @@ Let cuDNN run and time every algorithm of `{name}` on these arrays.
 Parameters
 ----------
 handle : Handle
-    The search synchronises its stream.
+    The call is synchronous: it waits for the stream, and for the search.
 beta : float
     With beta = 0, the search writes its results to `out`.  Otherwise it writes to scratch memory.
 out : device array, optional

@@ -1,4 +1,4 @@
-"""`PrefixCheck`: an algorithm's results over the first steps, against a reference in float64."""
+"""`PrefixCheck`: compares an algorithm's results over the first steps with a float64 reference."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _SEQUENCES = 4
 
 
 class PrefixCheck:
-    """Runs plans over the first steps of all sequences, and compares a few of these in float64.
+    """Runs plans over the first steps of all sequences, and compares a few sequences in float64.
 
     The reference is `rnn_equations`.
 
     Parameters
     ----------
     operands : sequence
-        What the plans are called with: weights, x, hx and cx.
+        The operands of the plans: weights, x, hx and cx.
     data : RNNDataSpec
         The sequences in x.
     """
@@ -52,7 +52,8 @@ class PrefixCheck:
         if isinstance(out, RNNTrainingOutput):
             # A candidate whose backward pass is refused cannot train.
             plan.backward_data(out.reserve, out.y)
-        if self._expected is None:  # after the first plan has accepted the operands
+        if self._expected is None:
+            # The first plan has accepted the operands, which are therefore valid.
             self._expected = self._reference(plan.spec)
             if not all(np.isfinite(values).all() for values in self._expected):
                 raise ArgumentError(
@@ -72,10 +73,9 @@ class PrefixCheck:
         return f"{reason} over the first {self._steps} steps"
 
     def _steps_of(self, array: DeviceArray) -> Array:
-        """Return the steps of the chosen sequences in float64."""
-        return rnn_equations.steps_of(array.numpy(), self._data)[:, self._sequences].astype(
-            np.float64
-        )
+        """Return the steps of the compared sequences in float64."""
+        steps: Array = rnn_equations.steps_of(array.numpy(), self._data)
+        return steps[:, self._sequences].astype(np.float64)
 
     def _reference(self, spec: RNNSpec) -> list[Array]:
         network = rnn_equations.network_of(spec, self._weights.numpy())
@@ -88,7 +88,7 @@ class PrefixCheck:
         return [y, hy, cy]
 
     def _state_of(self, state: DeviceArray | None) -> Array | None:
-        """Return the state of the chosen sequences in float64."""
+        """Return the state of the compared sequences in float64."""
         if state is None:
             return None
         return state.numpy()[:, self._sequences].astype(np.float64)
@@ -97,7 +97,7 @@ class PrefixCheck:
 def _first_steps(
     x: DeviceArray, data: RNNDataSpec, lengths: tuple[int, ...], steps: int
 ) -> DeviceArray:
-    """Return the first steps of all sequences: a view, or a copy of batch-major data."""
+    """Return the first steps of all sequences: a view of `x`, or a copy if it is batch-major."""
     if data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED:
         return arrays.from_host(
             x.device, x.stream, np.ascontiguousarray(x.numpy()[:, :steps]), dtype=data.dtype

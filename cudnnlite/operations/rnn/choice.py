@@ -1,4 +1,4 @@
-"""Which algorithm and math type an RNN runs with: what a user may ask for, and the rule without."""
+"""The choice of an RNN's algorithm and math type: by the user, or by a rule."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.math_types import allowed_math_types
 from cudnnlite.specs.rnn_rules import why_not
 
-# PERSIST_DYNAMIC is the last: it is compiled for each plan, and a search that has timed the others
-# knows whether that is worthwhile.
+# PERSIST_DYNAMIC is the last, because it is compiled for each plan: a search that has timed the
+# others knows whether compiling it is worthwhile.
 ALGORITHMS = (
     RNNAlgo.STANDARD,
     RNNAlgo.PERSIST_STATIC,
@@ -26,9 +26,9 @@ HALVES = (DataType.HALF, DataType.BFLOAT16)
 
 @lru_cache(maxsize=64)
 def heuristic(spec: RNNSpec, data: RNNDataSpec, *, full: bool | None = None) -> AlgorithmResult:
-    """Choose without measuring, by what was fastest on an H200; `rnn_forward` documents the rule.
+    """Choose without measuring; `rnn_forward` documents the rule, which was measured on an H200.
 
-    `full`: whether all sequences will have the full length; whether these have, if not given.
+    `full` says whether all sequences will have the full length.  If not given, `data` says it.
     """
     if full is None:
         full = data.is_full
@@ -42,7 +42,7 @@ def heuristic(spec: RNNSpec, data: RNNDataSpec, *, full: bool | None = None) -> 
 def _math_type(spec: RNNSpec, algorithm: RNNAlgo, batch: int) -> MathType:
     """Return the spec's math type, or TENSOR_OP where that is DEFAULT in half precision.
 
-    Small problems do not gain by tensor cores.
+    Small problems are no faster with tensor cores.
     """
     if spec.math_type != MathType.DEFAULT or spec.dtype not in HALVES:
         return spec.math_type
@@ -74,7 +74,10 @@ def _is_possible(spec: RNNSpec, algorithm: RNNAlgo) -> bool:
 
 
 def _max_static_batch(spec: RNNSpec) -> int:
-    """Return the largest batch for which PERSIST_STATIC is the fastest; its time grows with it."""
+    """Return the largest batch for which PERSIST_STATIC is the fastest.
+
+    Its time grows with the batch.
+    """
     if spec.cell == RNNMode.LSTM:
         return 64
     if spec.cell == RNNMode.GRU:
@@ -83,9 +86,9 @@ def _max_static_batch(spec: RNNSpec) -> int:
 
 
 def parse_algorithm(algorithm: Any, spec: RNNSpec, batch: int) -> AlgorithmResult | None:
-    """Return what the user asked for as algorithm and math type; None for nothing.
+    """Return the argument as an algorithm and math type; None if it is not given.
 
-    ArgumentError where it cannot be used.
+    ArgumentError if it cannot be used.
     """
     if algorithm is None:
         return None

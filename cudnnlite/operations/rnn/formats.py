@@ -21,16 +21,17 @@ from cudnnlite.specs.rnn_weights import DIRECTIONS, WeightPart, weight_parts
 
 Array = np.ndarray[Any, Any]
 
-# Of the stacks, in PyTorch's order.
+# PyTorch's tensors for one layer and direction, in its order; each is a stack of gates.
 _TORCH_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
-# The gates as others stack them, by cuDNN's names.
+# The gates in the order in which ONNX and Keras stack them, by cuDNN's names.
 _ONNX_GATES = {RNNMode.LSTM: "iofg", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
 _KERAS_GATES = {RNNMode.LSTM: "ifgo", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
 
 
 def torch_name(part: WeightPart) -> str:
-    """Return the name that PyTorch's state_dict has for the tensor which holds this part."""
-    return f"{_TORCH_NAMES[part.field]}_l{part.layer}{'_reverse' if part.direction else ''}"
+    """Return the name of the tensor in PyTorch's state_dict that holds a part."""
+    suffix = "_reverse" if part.direction else ""
+    return f"{_TORCH_NAMES[part.field]}_l{part.layer}{suffix}"
 
 
 def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -> dict[str, Array]:
@@ -92,10 +93,10 @@ def _split(
     matrices: str,
     biases: str,
 ) -> dict[str, Array]:
-    """Cut parts out of what holds them, gates in that order.
+    """Cut parts out of their stacks, whose gates have the order of `gates`.
 
-    A part that the spec does not have is dropped, and must be zero.  `matrices` and `biases` are
-    the arguments that messages name.
+    A part that the spec does not have must be zero, and is dropped.  `matrices` and `biases` are
+    the names of the arguments in messages.
     """
     values = {}
     names = {part.name for part in weight_parts(spec)}
@@ -148,12 +149,12 @@ def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
 
 
 def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
-    """Split what `get_weights()` of Keras layers returns: kernel, recurrent kernel and bias.
+    """Split the arrays that `get_weights()` of Keras layers returns.
 
-    Keras stores them transposed.
+    They are kernel, recurrent kernel and bias, of which Keras stores the kernels transposed.
     """
     if instance_of(spec, RNNSpec, "spec").projects:
-        raise ArgumentError(f"{spec} has a projection, which Keras's layers have not")
+        raise ArgumentError(f"{spec} has a projection, which Keras's layers do not have")
     flat = [
         host_array(value, f"weights[{number}]") for number, value in enumerate(_flatten(weights))
     ]
@@ -179,7 +180,7 @@ def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
         host_array_of_shape(f"recurrent kernel of {where}", recurrent, (hidden, stacked))
         if bias and gru and bias[0].ndim == 1:
             raise ArgumentError(
-                f"the bias of {where} is of a GRU with reset_after=False, which cuDNN has not"
+                f"the bias of {where} is of a GRU with reset_after=False, which cuDNN does not have"
             )
         if bias:
             if gru:
@@ -189,7 +190,8 @@ def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
                 host_array_of_shape(f"bias of {where}", bias[0], (stacked,))
                 bias = [bias[0], np.zeros_like(bias[0])]
                 if spec.bias == RNNBiasMode.SINGLE_REC:
-                    bias.reverse()  # Keras has one bias here; either place gives the same sums
+                    # Keras has one bias here; in either place it gives the same sums.
+                    bias.reverse()
         stacks.append((kernel.T, recurrent.T, *bias))
     return _split(
         spec,

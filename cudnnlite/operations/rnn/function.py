@@ -1,4 +1,4 @@
-"""`RNNForwardFunction`: `rnn_forward` with its verbs, and what a type checker knows of them."""
+"""`RNNForwardFunction`: `rnn_forward` with its verbs, and their types."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ handle : Handle
 spec : RNNSpec
     The network.
 weights : RNNWeights or None
-    Checked where they are given.  Each call of the plan is given its own.
+    Checked if they are given.  Each call of the plan has its own.
 x : TensorSpec, RNNDataSpec or device array
-    An input, as in `rnn_forward`; an RNNDataSpec has lengths and layout.
+    An input, as in `rnn_forward`.  An RNNDataSpec has the lengths and the layout, too.
 hx, cx : TensorSpec or device array, optional
-    Checked where they are given.
+    Checked if they are given.
 lengths : sequence of int, optional
-    As in `rnn_forward`.  Calls may have other lengths; a plan that was made without any takes full
-    sequences only, as some algorithms do.
+    As in `rnn_forward`.  The calls of the plan may have other lengths.  A plan that is made without
+    lengths takes sequences of full length only, so that it may use algorithms that need them.
 training, layout, algorithm, padding_fill, dropout_state, workspace_limit
     As in `rnn_forward`.
 out, reserve
-    Refused here: each call of the plan takes them.
+    Refused here: they are arguments of each call of the plan.
 replay : bool
-    Record the forward call as a CUDA graph for the addresses that it was first made with, and
-    launch that from then on: what cuDNN enqueues by hundreds of kernels costs the host one launch.
-    With other addresses the call is made as it is, or through copies to buffers of the plan,
-    whichever was measured to take less time, once, which waits for the stream; what comes again is
-    recorded too, up to 8 graphs for each of up to 4 kinds of sequences.  ``plan.replay`` tells.
+    Record the forward call as a CUDA graph for the addresses of the first call, and launch the
+    graph from then on.  The host then makes one launch where cuDNN enqueues hundreds of kernels.  A
+    call with other addresses is made without a graph, or through copies to buffers of the plan,
+    whichever takes less time; this is measured once, and the measurement waits for the stream.
+    Addresses that come again are recorded too, up to 8 graphs for each of up to 4 kinds of
+    sequences.  ``plan.replay`` says what the plan did so far.
 
 Returns
 -------
@@ -59,12 +60,13 @@ Raises
 ArgumentError
     As in `rnn_forward`.
 NotSupportedError
-    The algorithm does not do this network; some refusals come with the first call only.
+    The algorithm does not support this network.  cuDNN refuses some networks at the first call
+    only.
 
 Notes
 -----
 C functions: `cudnnSetRNNDescriptor_v8`, `cudnnSetRNNDataDescriptor`, `cudnnBuildRNNDynamic` for
-PERSIST_DYNAMIC, `cudnnGetRNNWeightSpaceSize`, `cudnnGetRNNTempSpaceSizes`; of a call,
+PERSIST_DYNAMIC, `cudnnGetRNNWeightSpaceSize`, `cudnnGetRNNTempSpaceSizes`; for each call
 `cudnnRNNForward`.
 
 Examples
@@ -80,27 +82,27 @@ Examples
 (5, 2, 8) (1, 2, 8)
 """
 _PROBLEM_DOC = """\
-Return what a call of `rnn_forward` asks for, as data: it can be listed, saved, tuned, looked up.
+Return the problem of a call of `rnn_forward` as data: to list, save, tune and look it up.
 
 Parameters
 ----------
 spec : RNNSpec
     The network.
 weights : RNNWeights or None
-    Checked where they are given.
+    Checked if they are given.
 x : TensorSpec, RNNDataSpec or device array
-    An input, as in `rnn_forward`; an RNNDataSpec has lengths and layout.
+    An input, as in `rnn_forward`.  An RNNDataSpec has the lengths and the layout, too.
 lengths, layout, training
     As in `rnn_forward`.
 hx, cx : TensorSpec or device array, optional
-    Checked where they are given.
+    Checked if they are given.
 others
     Not part of the problem.
 
 Returns
 -------
 Problem
-    Of the network, its sequences, and whether backward passes follow.
+    The network, its sequences, and whether backward passes follow.
 
 Raises
 ------
@@ -115,18 +117,18 @@ Examples
 (5, 3) False 6144
 """
 _HEURISTIC_DOC = """\
-Return what `rnn_forward` runs with where nothing was measured; nothing is run.
+Return what `rnn_forward` runs without a measurement; nothing is run.
 
-cuDNN has no heuristic for recurrent networks: the rule is cudnnlite's own, by what was fastest on
-an H200, and `rnn_forward` documents it.
+cuDNN has no heuristic for recurrent networks.  cudnnlite chooses the algorithm that was fastest on
+an H200, by a rule that `rnn_forward` documents.
 
 Parameters
 ----------
 handle : Handle
-    Of the device of the call.
+    The choice is for its device.
 others
-    As in `rnn_forward`, but that specs may stand for arrays, weights may be None, and nothing
-    chooses an algorithm.
+    As in `rnn_forward`.  Specs may stand for arrays, and weights may be None.  Arguments that
+    choose an algorithm are refused.
 
 Returns
 -------
@@ -241,7 +243,7 @@ class ProblemVerb(Protocol):
         workspace: AnyArray | None = ...,
         replay: bool = ...,
     ) -> Problem:
-        """Return what is asked, as data."""
+        """Return the problem of a call, as data."""
 
 
 class HeuristicVerb(Protocol):
@@ -268,7 +270,7 @@ class HeuristicVerb(Protocol):
         workspace: AnyArray | None = ...,
         replay: bool = ...,
     ) -> AlgorithmTable:
-        """Return what is chosen where nothing was measured."""
+        """Return what a call runs without a measurement."""
 
 
 class RNNForwardFunction(OperationFunction[..., Any]):
@@ -279,9 +281,9 @@ class RNNForwardFunction(OperationFunction[..., Any]):
     plan, problem : callables
         As those of `OperationFunction`.
     heuristic : callable
-        (handle, arguments) -> what is chosen where nothing was measured.
+        (handle, arguments) -> what a call runs without a measurement.
     find : callable
-        (handle, arguments) -> what was measured of every algorithm; its signature is its own.
+        (handle, arguments) -> the measurements of all algorithms; it has a signature of its own.
     """
 
     _choices = frozenset({"algorithm", "replay", "out", "reserve"})

@@ -61,37 +61,38 @@ def rnn_forward(
         Its weights.
     x : device array
         The input, of the spec's dtype, packed in C order: (T, N, input_size); (N, T, input_size)
-        with ``layout="batch_major"``; (sum of lengths, input_size) with ``layout="packed"``, all
-        first steps, then all second steps of the sequences that have one, and so on.  With N = 0,
-        neither packed nor in training, the results are empty too, and nothing is called: cuDNN
-        takes no batch of 0.
+        with ``layout="batch_major"``; (sum of lengths, input_size) with ``layout="packed"``, which
+        has all first steps, then all second steps of the sequences that have one, and so on.  If N
+        is 0, which packed data and training do not allow, the results are empty, and no C function
+        is called.
     hx, cx : device array, optional
-        The first hidden state of every layer and direction, (num_layers * directions, N,
-        state_size), layer0.forward, layer0.backward, layer1.forward, ...; and, for an LSTM, the
-        first cell state, (num_layers * directions, N, hidden_size).  Zeros if not given.
+        The first hidden states, (num_layers * directions, N, state_size), in the order
+        layer0.forward, layer0.backward, layer1.forward, ...  For an LSTM, `cx` has the first cell
+        states, (num_layers * directions, N, hidden_size).  Zeros if not given.
     lengths : sequence of int, optional
-        On the host.  Of each sequence, 1 to T; all are T if not given.  What lies beyond a
-        sequence's end is not read.  For packed data they are needed, and may not increase.
+        The length of each sequence, 1 to T, on the host; T for all if not given.  Steps beyond a
+        sequence's end are not read.  Packed data needs lengths, which must not increase.
     training : bool
-        Whether the backward passes will follow; the reserve space is then returned too, and dropout
-        applied.
+        Whether the backward passes will follow.  Then the reserve space is returned too, and
+        dropout is applied.
     algorithm : AlgorithmResult, RNNAlgo or str, optional
-        A search's result (applied with its math type), or an algorithm.  If not given, the rule
-        below chooses it.
+        A result of a search, which is applied with its math type, or an algorithm.  If not given,
+        the rule below chooses it.
     layout : RNNDataLayout or str
         "sequence_major", "batch_major" or "packed".
     padding_fill : float
-        What y holds beyond a sequence's end.
+        The value of y beyond a sequence's end.
     dropout_state : DropoutState, optional
-        Needed in training where the spec has dropout and more than one layer; advanced by the call.
+        The random states, which the call advances; needed in training if the spec has dropout and
+        more than one layer.
     out : tuple of device arrays, optional
-        (y, hy, cy), (y, hy) if not an LSTM: written in place instead of new arrays.
+        (y, hy, cy) for an LSTM, (y, hy) for other cells, written in place; new arrays if not given.
     reserve : RNNReserve, optional
-        Of an earlier training call, to be used again.
+        The reserve space of an earlier training call, to be used again.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     workspace : device array, optional
-        The caller's own scratch memory, instead of the handle's.  The backward passes use the
+        Scratch memory of the caller, used instead of the handle's.  The backward passes use the
         handle's.
     replay : bool
         Launch the call as a CUDA graph, as `rnn_forward.plan` describes.
@@ -99,17 +100,17 @@ def rnn_forward(
     Returns
     -------
     RNNOutput
-        y, laid out as x with vectors of ``spec.output_size``; hy; cy, None if not an LSTM.
+        y, laid out as x but with vectors of ``spec.output_size``; hy; and cy, which is None unless
+        the network is an LSTM.
     RNNTrainingOutput
-        In training: these, and the reserve space.
+        In training: y, hy, cy, and the reserve space.
 
     Raises
     ------
     ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written; the message names the argument, what was given and what is
-        allowed.
+        Before anything is written; the message names the argument, its value, and what is allowed.
     NotSupportedError
-        The algorithm does not do this network; the message says why.
+        The algorithm does not support this network; the message says why.
     WorkspaceLimitError
         More workspace is needed than the limit allows.
     CudnnError
@@ -122,16 +123,22 @@ def rnn_forward(
     float32 data is multiplied in TF32 on Ampere and later unless ``spec.math_type`` is
     `MathType.FMA`.
 
-    Without `algorithm`, STANDARD runs sequences of unequal lengths, single steps, and what the
-    others do not do, or cuDNN refuses.  For the rest the rule is, in this order: PERSIST_STATIC for
-    a batch of 1 and hidden sizes from 65 (cells without gates: 129) to 512; PERSIST_STATIC_SMALL_H
-    where it does the network, but for float32 and FMA up to a batch of 256 only; in half precision
-    (float16 and bfloat16, unless the math type is FMA) PERSIST_STATIC, for an LSTM and a batch of
-    up to 64, a GRU of hidden size up to 1024 and a batch of up to 32, other cells and a batch of up
-    to 32 (64 up to hidden size 2048); STANDARD.  In half precision DEFAULT math means TENSOR_OP,
-    but for PERSIST_STATIC_SMALL_H with a hidden size below 128 and a batch below 256; a search's
-    result is applied as it is. That is what was fastest on an H200; `rnn_forward.find` measures it
-    on yours.
+    Without `algorithm`, a rule chooses the algorithm that was fastest on an H200;
+    `rnn_forward.find` measures them on your device.  The first of these lines that applies decides:
+
+    - Sequences of unequal lengths, and single steps: STANDARD.
+    - A batch of 1, and a hidden size from 65 (for cells without gates 129) to 512: PERSIST_STATIC.
+    - A network that PERSIST_STATIC_SMALL_H supports: that, for float32 and for FMA only up to a
+      batch of 256.
+    - Half precision (float16 or bfloat16, and a math type other than FMA): PERSIST_STATIC, for an
+      LSTM up to a batch of 64; for a GRU of hidden size up to 1024, up to a batch of 32; for other
+      cells up to a batch of 64 with a hidden size up to 2048, and of 32 beyond.
+    - All else: STANDARD.
+
+    A line does not apply if its algorithm does not support the network.  If cuDNN refuses the
+    choice all the same, STANDARD runs.  In half precision DEFAULT math means TENSOR_OP, except for
+    PERSIST_STATIC_SMALL_H with a hidden size below 128 and a batch below 256.  A result of a search
+    keeps its math type.
 
     Examples
     --------
@@ -174,9 +181,9 @@ def rnn_backward_data(
     *,
     out: Sequence[AnyArray | None] | None = None,
 ) -> BoundCall[RNNGradients]:
-    """Compute the gradients of input and first states, asynchronously.
+    """Compute the gradients of the input and the first states, asynchronously.
 
-    They come from those of output and last states.
+    `dy`, `dhy` and `dcy` are the gradients of the output and the last states.
 
     Parameters
     ----------
@@ -184,19 +191,23 @@ def rnn_backward_data(
         The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
         next call of the same kind.
     reserve : RNNReserve
-        That of what the training call returned.  It holds that call's operands, which must be
-        unchanged.  It is overwritten, so that this can be done once for each training call.
+        The reserve space that the training call returned.  It holds that call's operands, which
+        must be unchanged.  It is overwritten, so that this function can be called once for each
+        training call.
     dy : device array, optional
-        Shaped as y.  What lies beyond a sequence's end is not read.
+        Shaped as y.  Steps beyond a sequence's end are not read.
     dhy, dcy : device array, optional
-        Shaped as hy and cy.  Of the three, zeros for what is not given; one is needed.
+        Shaped as hy and cy.  At least one of `dy`, `dhy` and `dcy` is needed; the others are zeros
+        if not given.
     out : tuple of device arrays, optional
-        (dx, dhx, dcx), (dx, dhx) if not an LSTM: written in place instead of new arrays.
+        (dx, dhx, dcx) for an LSTM, (dx, dhx) for other cells, written in place; new arrays if not
+        given.
 
     Returns
     -------
     RNNGradients
-        dx, 0 beyond a sequence's end; dhx; dcx, None if not an LSTM.
+        dx, which is 0 beyond a sequence's end; dhx; and dcx, which is None unless the network is an
+        LSTM.
 
     Raises
     ------
@@ -234,7 +245,7 @@ def rnn_backward_weights(
 ) -> BoundCall[RNNWeights]:
     """Compute the gradients of the weights, asynchronously.
 
-    `rnn_backward_data` comes before; without that it is an ArgumentError.
+    `rnn_backward_data` has to be called first; otherwise this is an ArgumentError.
 
     Parameters
     ----------
@@ -242,16 +253,17 @@ def rnn_backward_weights(
         The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
         next call of the same kind.
     reserve : RNNReserve
-        That of what the training call returned, with which `rnn_backward_data` was called.
+        The reserve space that the training call returned, after `rnn_backward_data` was called with
+        it.
     out : RNNWeights, optional
-        Where to write the gradients; new weights if not given.
+        The gradients, written in place; new weights if not given.
     accumulate : bool
-        Add to `out` instead of replacing what it holds.
+        Whether the gradients are added to the values of `out`.
 
     Returns
     -------
     RNNWeights
-        The gradient of each matrix and bias under its name.
+        The gradient of each matrix and bias, by name.
 
     Raises
     ------
@@ -271,7 +283,7 @@ def rnn_backward_weights(
     ...     weights = dnn.RNNWeights(handle, lstm)
     ...     x = handle.array(np.ones((5, 2, 4), np.float32))
     ...     y, hy, cy, reserve = dnn.rnn_forward(handle, lstm, weights, x, training=True)
-    ...     # First those of the data; here of half the sum of y * y.
+    ...     # The gradients of the data come first; the loss is half the sum of y * y.
     ...     dx, dhx, dcx = dnn.rnn_backward_data(handle, reserve, y)
     ...     gradients = dnn.rnn_backward_weights(handle, reserve)
     ...     print(gradients["layer0.forward.input.i"].shape)

@@ -1,4 +1,4 @@
-"""`NativeRNN`: a network and its sequences, their descriptors, and the sizes that cuDNN wants."""
+"""`NativeRNN`: the descriptors of a network and its sequences, and the sizes of its memory."""
 
 from __future__ import annotations
 
@@ -21,22 +21,26 @@ from cudnnlite.specs.rnn_rules import why_not
 
 
 class RNNPlanKey(NamedTuple):
-    """What an RNN plan is made for: plain values, so that equal keys find the same plan."""
+    """The key of an RNN plan: plain values, so that equal keys find the same plan."""
 
     spec: RNNSpec
-    choice: AlgorithmResult  # algorithm and math type, and nothing that was measured
+    # Algorithm and math type, without measurements.
+    choice: AlgorithmResult
     batch: int
     layout: RNNDataLayout
-    padded_io: bool  # whether sequences may have other lengths than the longest
+    # Whether sequences may be shorter than the longest one.
+    padded_io: bool
     training: bool
     padding_fill: float
     dropout_state: DropoutState | None
     workspace_limit: int | None
-    is_guess: bool  # whether nobody measured the choice with these very sequences
-    replay: bool  # whether calls are launched as CUDA graphs
+    # Whether a rule or a tuner made the choice, and not the caller.
+    is_guess: bool
+    # Whether calls are launched as CUDA graphs.
+    replay: bool
 
     def computes_as(self, other: RNNPlanKey) -> bool:
-        """Whether a reserve space of the other's plan is one of this key's plan too."""
+        """Whether this key's plan can use a reserve space that the other key's plan filled."""
         return self == other or self._of_computation() == other._of_computation()
 
     def _of_computation(self) -> RNNPlanKey:
@@ -49,20 +53,20 @@ class NativeRNN:
     Parameters
     ----------
     handle : Handle
-        What the calls are made with.
+        The handle that makes the calls.
     key : RNNPlanKey
-        What is described.
+        The key of the plan.
     stack : ExitStack
-        Owns the descriptors.
+        The owner of the descriptors.
 
     Attributes
     ----------
     data : RNNDataSpec or None
-        The sequences that cuDNN has the description of.
+        The sequences that the descriptors describe.
     hidden, cell, y : TensorSpec
-        The states; the output for these sequences.
+        The specs of the states, and of the output for these sequences.
     workspace, reserve : int
-        The bytes that cuDNN wants for them.
+        The bytes of workspace and reserve space for these sequences.
     """
 
     def __init__(self, handle: Handle, key: RNNPlanKey, stack: ExitStack) -> None:
@@ -90,7 +94,7 @@ class NativeRNN:
         handle.api.cudnnGetRNNWeightSpaceSize(handle.ptr, self.rnn.ptr, size)
         self.weight_bytes = size.value
         if key.choice.algorithm == RNNAlgo.PERSIST_DYNAMIC:
-            # Without this the calls return SUCCESS and garbage.
+            # Without this call the forward call returns SUCCESS, and wrong results.
             handle.api.cudnnBuildRNNDynamic(handle.ptr, self.rnn.ptr, key.batch)
 
     def _describe_network(self) -> RNNDescriptor:
@@ -111,7 +115,7 @@ class NativeRNN:
         )
 
     def check_data(self, x: TensorSpec, lengths: Any) -> RNNDataSpec:
-        """Return what `x` and `lengths` describe; ArgumentError if it is not for this plan."""
+        """Return the sequences of `x` and `lengths`; ArgumentError if they do not fit the plan."""
         key = self.key
         data = data_spec(key.spec, x, lengths, key.layout)
         if data.batch != key.batch:
@@ -125,13 +129,14 @@ class NativeRNN:
         return data
 
     def describe_data(self, data: RNNDataSpec) -> None:
-        """Describe the sequences to cuDNN, and ask for the sizes.
+        """Describe sequences to cuDNN, and get the sizes of workspace and reserve space.
 
-        WorkspaceLimitError if they are more than allowed.
+        WorkspaceLimitError if the workspace exceeds the limit.
         """
         handle, key = self.handle, self.key
         y = data.with_vectors(key.spec.output_size, key.padding_fill)
-        self.data = None  # until all of it is done
+        # An error below must not leave sequences that the descriptors do not have.
+        self.data = None
         if not self._has_data_descriptors:
             self.x_desc = self._stack.enter_context(RNNDataDescriptor(data))
             self.y_desc = self._stack.enter_context(RNNDataDescriptor(y))
@@ -156,7 +161,7 @@ class NativeRNN:
 
     @property
     def exceeds_limit(self) -> bool:
-        """Whether the sequences that were described last need more workspace than is allowed."""
+        """Whether the last described sequences need more workspace than the limit."""
         limit = self.key.workspace_limit
         return limit is not None and self.workspace > limit
 
@@ -172,9 +177,9 @@ def cell_spec(spec: RNNSpec, batch: int) -> TensorSpec:
 
 
 def explain(error: CudnnError, key: RNNPlanKey, data: RNNDataSpec | None) -> None:
-    """Add what was asked for to an error's message.
+    """Add the network, the algorithm and the sequences to an error's message.
 
-    To a refusal it adds the reason too, which cuDNN does not return.
+    To a refusal, add the reason too, because cuDNN does not return it.
     """
     error.involving(
         rnn=key.spec,

@@ -1,4 +1,4 @@
-"""What the calls of an RNN return: outputs, gradients, and the reserve space between the two."""
+"""The results of the calls of an RNN: outputs, gradients, and the reserve space."""
 
 from __future__ import annotations
 
@@ -19,52 +19,55 @@ from cudnnlite.specs.tensor import called
 
 
 class RNNOutput(NamedTuple):
-    """What a forward call returns.
+    """The results of a forward call.
 
     Attributes
     ----------
     y : DeviceArray
-        The last layer's output at every step, laid out as x; vectors of `RNNSpec.output_size`.
+        The last layer's output at every step, laid out as x but with vectors of
+        `RNNSpec.output_size`.
     hy : DeviceArray
-        The last hidden state of every layer and direction, (num_layers * directions, batch,
-        state_size): layer0.forward, layer0.backward, layer1.forward, ...
+        The last hidden states, (num_layers * directions, batch, state_size), in the order
+        layer0.forward, layer0.backward, layer1.forward, ...
     cy : DeviceArray or None
         LSTM only: the last cell states, (num_layers * directions, batch, hidden_size).
     """
 
     y: DeviceArray
     hy: DeviceArray
-    cy: DeviceArray | Any  # None but for an LSTM, whose users need not be asked
+    # None unless the network is an LSTM.  The type is Any, so that users of an LSTM need no check.
+    cy: DeviceArray | Any
 
 
 class RNNTrainingOutput(NamedTuple):
-    """What a forward call in training returns: `RNNOutput` and the reserve space.
+    """The results of a forward call in training: `RNNOutput` and the reserve space.
 
     Attributes
     ----------
     y, hy, cy
         As in `RNNOutput`.
     reserve : RNNReserve
-        What the backward passes need.
+        The reserve space, for the backward passes.
     """
 
     y: DeviceArray
     hy: DeviceArray
-    cy: DeviceArray | Any  # None but for an LSTM, whose users need not be asked
+    # None unless the network is an LSTM.  The type is Any, so that users of an LSTM need no check.
+    cy: DeviceArray | Any
     reserve: RNNReserve
 
 
 class RNNGradients(NamedTuple):
-    """What the backward pass over the data returns.
+    """The results of the backward pass over the data.
 
     Attributes
     ----------
     dx : DeviceArray
-        Laid out as x; 0 beyond a sequence's end.
+        The gradient of x, laid out as x; 0 beyond a sequence's end.
     dhx : DeviceArray
-        Shaped as hx.
+        The gradient of hx.
     dcx : DeviceArray or None
-        LSTM only; shaped as cx.
+        LSTM only: the gradient of cx.
     """
 
     dx: DeviceArray
@@ -73,9 +76,10 @@ class RNNGradients(NamedTuple):
 
 
 class ForwardCall(NamedTuple):
-    """The operands of a training call, and what it wrote: the backward passes need them again."""
+    """The operands and the output of a training call, which the backward passes need again."""
 
-    key: Any  # the RNNPlanKey
+    # An RNNPlanKey.
+    key: Any
     data: RNNDataSpec
     weights: RNNWeights
     x: DeviceArray
@@ -85,16 +89,15 @@ class ForwardCall(NamedTuple):
 
 
 class RNNReserve(TrainingReserve[ForwardCall]):
-    """The reserve space of one training call, and all that the backward passes need again.
+    """The reserve space of one training call, with the operands that the backward passes need.
 
-    It keeps the operands of the forward call alive; none of them may be overwritten before the
-    backward passes are done. Passed to another training call as `reserve`, its memory is used
-    again.
+    It keeps the operands of the forward call alive.  They must not be overwritten before the
+    backward passes are done.  A later training call that has it as `reserve` uses its memory again.
 
     Attributes
     ----------
     array : DeviceArray
-        The reserve space: bytes, opaque.
+        The bytes of the reserve space, in a format of cuDNN's own.
     nbytes : int
         Its size.
     """
@@ -102,16 +105,18 @@ class RNNReserve(TrainingReserve[ForwardCall]):
     _passes = ("rnn_forward", "rnn_backward_data", "rnn_backward_weights")
 
 
-def written_of(out: Any, count: int) -> Any:
-    """Return `out` as the arrays that are written, of which there are so many.
+def output_arrays(out: Any, count: int) -> Any:
+    """Return the arrays of an `out` argument, of a call that writes `count` arrays.
 
-    It may be what an earlier call returned.
+    `out` may be the result of an earlier call.
     """
     if isinstance(out, RNNTrainingOutput):
-        out = tuple(out)[:3]  # its reserve space is an argument of its own
+        # Its reserve space is passed as another argument.
+        out = tuple(out)[:3]
     is_triple = isinstance(out, (tuple, list)) and len(out) == 3
     if is_triple and count == 2 and out[2] is None:
-        out = out[:2]  # an RNNOutput of a network without cell states
+        # It is an RNNOutput of a network without cell states.
+        out = out[:2]
     return out
 
 
@@ -125,9 +130,9 @@ def without_sequences(
     cx: Any,
     out: Any,
 ) -> RNNOutput | None:
-    """Return the outputs for no sequences, without a call: cuDNN has none for that.
+    """Return the outputs for a batch of 0, without a call of cuDNN, which takes no such batch.
 
-    None where x is no such input.
+    None if `x` has sequences, or is no input of the network.
     """
     if not _has_no_sequences(spec, x, layout):
         return None
@@ -139,7 +144,7 @@ def without_sequences(
     for argument, state, expected in states:
         if state is not None:
             _empty_operand(handle, state, argument, expected)
-    out = written_of(out, len(specs))
+    out = output_arrays(out, len(specs))
     if out is None:
         outputs = [arrays.empty(handle.device, handle.stream, spec) for spec in specs.values()]
     else:
@@ -152,7 +157,7 @@ def without_sequences(
 
 
 def _has_no_sequences(spec: RNNSpec, x: TensorSpec, layout: RNNDataLayout) -> bool:
-    """Whether an input has steps, and a batch of 0."""
+    """Whether an input has steps and a batch of 0."""
     if x.rank != 3 or layout == RNNDataLayout.SEQ_MAJOR_PACKED:
         return False
     steps_axis = 1 if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else 0

@@ -1,4 +1,4 @@
-"""Sequences of different lengths to packed data and back, on the host."""
+"""Conversion of sequences of different lengths to packed data and back, on the host."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Array = np.ndarray[Any, Any]
 
 
 class PackedSequences(NamedTuple):
-    """Sequences as ``layout="packed"`` wants them.
+    """Sequences in the format of ``layout="packed"``.
 
-    They are sorted, the longest first, and all first steps come before all second steps.
+    They are sorted, the longest first.  All first steps come before all second steps, and so on.
 
     Attributes
     ----------
     values : ndarray
-        (sum of lengths, vector): the input, for `Handle.array`.
+        The input, (sum of lengths, vector), for `Handle.array`.
     lengths : tuple of int
-        As they are sorted, for `rnn_forward`.
+        The lengths of the sorted sequences, for `rnn_forward`.
     order : tuple of int
-        Which of the sequences given stands at each place: ``hx[:, order]`` belongs to them, and hy
-        and cy are sorted so.
+        The original index of each sorted sequence.  ``hx[:, order]`` sorts first states for the
+        call; hy and cy have the sorted order.
     """
 
     values: Array
@@ -38,9 +38,9 @@ class PackedSequences(NamedTuple):
     order: tuple[int, ...]
 
     def unpack(self, values: ArrayLike) -> list[Array]:
-        """Split packed values, such as ``y.numpy()``, into sequences, in their original order.
+        """Split packed values, such as ``y.numpy()``, into sequences in their original order.
 
-        Packed values are (sum of lengths, vector).
+        Packed values have the shape (sum of lengths, vector).
         """
         packed = host_array(values)
         if packed.ndim != 2:
@@ -54,12 +54,12 @@ class PackedSequences(NamedTuple):
 
 @suggest_keywords
 def pack_sequences(sequences: Iterable[ArrayLike]) -> PackedSequences:
-    """Sort and interleave sequences of different lengths, as ``layout="packed"`` wants them.
+    """Sort and interleave sequences of different lengths, for ``layout="packed"``.
 
     Parameters
     ----------
     sequences : sequence of array_like
-        Each (its length, vector), on the host; all of one vector size, in any order.
+        Arrays (length, vector) on the host, with one vector size, in any order.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def pack_sequences(sequences: Iterable[ArrayLike]) -> PackedSequences:
     Raises
     ------
     ArgumentError
-        There is none, one is empty, or they are no matrices of one width.
+        There is no sequence, a sequence is empty, or they are not matrices of one width.
 
     Examples
     --------
@@ -96,6 +96,6 @@ def pack_sequences(sequences: Iterable[ArrayLike]) -> PackedSequences:
 
 
 def _places(lengths: tuple[int, ...]) -> Array:
-    """Return of each packed row the place of its sequence."""
+    """Return the place of the sequence of each packed row."""
     steps = np.arange(lengths[0])[:, None] < np.array(lengths)
     return np.nonzero(steps)[1]

@@ -1,7 +1,7 @@
 """`RNNPlan`: a recurrent network made once and called many times, forward and backward.
 
-It is no `OperationPlan`: what a call reads and writes, and what memory it needs, depends on the
-lengths of its sequences.
+It is no `OperationPlan`, because the sizes of operands and workspace depend on the lengths of the
+sequences of each call.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from cudnnlite.operations.rnn.outputs import (
     RNNOutput,
     RNNReserve,
     RNNTrainingOutput,
-    written_of,
+    output_arrays,
 )
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import check_workspace, on_device, operand_spec
@@ -51,29 +51,32 @@ from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.warn import log
 
-OutputT = TypeVar("OutputT")  # RNNOutput, or RNNTrainingOutput
-_MAX_REPLAYED = 4  # kinds of sequences that graphs are kept for
+# RNNOutput, or RNNTrainingOutput.
+OutputT = TypeVar("OutputT")
+# The number of kinds of sequences that CUDA graphs are kept for.
+_MAX_REPLAYED = 4
 
 
 class RNNPlan(StatefulPlan, Generic[OutputT]):
     """A recurrent network on one handle, for one batch size and layout: `plan(weights, x, hx, cx)`.
 
-    The sequences' lengths, and how many steps there is room for, may change from call to call; what
-    depends on them is asked again only where they do.  `rnn_forward.plan` makes it.
+    The lengths of the sequences and the number of steps may change from call to call.  cuDNN is
+    asked for the sizes of workspace and reserve space again only if they do.  `rnn_forward.plan`
+    makes the plan.
 
     Attributes
     ----------
     spec : RNNSpec
-        What it was made for.
+        The network.
     choice : AlgorithmResult
-        Algorithm and math type that each call uses, with the workspace that the last one needed.
+        Algorithm and math type of each call, with the workspace that the last call needed.
     workspace, reserve : int
-        Bytes that the last call needed, of scratch memory and of reserve space.
+        Bytes of scratch memory and of reserve space that the last call needed.
 
     Notes
     -----
-    C functions of a call: `cudnnRNNForward`; where sequences have other lengths than before,
-    `cudnnSetRNNDataDescriptor` and `cudnnGetRNNTempSpaceSizes`.
+    C functions of a call: `cudnnRNNForward`; for sequences of other lengths than those of the call
+    before, also `cudnnSetRNNDataDescriptor` and `cudnnGetRNNTempSpaceSizes`.
     """
 
     _weights_type, _reserve_type = RNNWeights, RNNReserve
@@ -86,8 +89,9 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         self.spec: RNNSpec = key.spec
         self._weights_kind = key.spec.weights_of()
         self._forward: PreparedCall | ReplayedCall | None = None
-        self._replayed: dict[RNNDataSpec, ReplayedCall] = {}  # by the sequences that each is for
-        # What the last call's arguments were: the same objects are not checked again.
+        # The calls with CUDA graphs, by their sequences.
+        self._replayed: dict[RNNDataSpec, ReplayedCall] = {}
+        # The arguments of the last call: the same objects are not checked again.
         self._last_x_spec: TensorSpec | None = None
         self._last_lengths: Any = None
         # A weak reference: a plan keeps no weights alive.
@@ -105,9 +109,9 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
 
     @property
     def replay(self) -> Replay | None:
-        """What a plan made with ``replay=True`` did so far; None for any other.
+        """What a plan made with ``replay=True`` did so far; None for any other plan.
 
-        It is of sequences such as the last call's.
+        It counts the calls with sequences of the last call's kind.
         """
         if isinstance(self._forward, ReplayedCall):
             return self._forward.state
@@ -204,7 +208,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         is_readonly = y.readonly or hy.readonly or (cy is not None and cy.readonly)
         if addresses != self._addresses or is_readonly:
             check_outputs(inputs, outputs)
-            # An interrupt in `replace` must not leave addresses that nobody knows of.
+            # After an interrupt in `replace`, the addresses of the call are unknown.
             self._addresses = {}
             forward.replace(**addresses)
             self._addresses = addresses
@@ -214,8 +218,8 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         data = network.data
         assert data is not None
         if call_watch.active:
-            asked_data = data.replace(padding_fill=self.key.padding_fill)
-            recording.record(forward_problem(self.spec, asked_data, self.key.training))
+            recorded_data = data.replace(padding_fill=self.key.padding_fill)
+            recording.record(forward_problem(self.spec, recorded_data, self.key.training))
         if space is None:
             return RNNOutput(y, hy, cy)  # type: ignore[return-value]
         space.finish(ForwardCall(self.key, data, weights, x, hx, cx, y))
@@ -238,7 +242,8 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
             raise ArgumentError(
                 "none of dy, dhy and dcy is given: there is no gradient to go back from"
             )
-        if dy is None:  # cuDNN follows that pointer
+        if dy is None:
+            # cuDNN reads dy even if its pointer is null.
             dy = arrays.empty(self._device, self._handle.stream, network.y)
             dy.fill(0)
         dy = self._operand(dy, "dy", network.y)
@@ -286,7 +291,8 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         reserve.begin()
         try:
             self._call(function, arguments, [*inputs.values(), *outputs.values()])
-        except (NotSupportedError, BadParamError):  # refused: nothing was written
+        except (NotSupportedError, BadParamError):
+            # cuDNN refused the call and wrote nothing, so that the reserve space is as before.
             reserve.finish(call)
             raise
         reserve.finish(call, has_gradients=True)
@@ -331,7 +337,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         operands = [call.x, call.hx, call.y, out.array, reserve.array]
         clear = []
         if is_replaced:
-            # cuDNN can only add: WgradMode.SET is NOT_SUPPORTED.
+            # cuDNN can only add gradients: WgradMode.SET is NOT_SUPPORTED.
             clear.append((out.array.ptr, out.array.nbytes))
         self._call(function, arguments, operands, clear)
         return out
@@ -340,20 +346,21 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         explain(error, self.key, self._network.data)
 
     def _describes(self, x: TensorSpec, lengths: Any) -> bool:
-        """Whether cuDNN has the description of these sequences already."""
+        """Whether the descriptors describe these sequences already."""
         if lengths is not self._last_lengths:
             return False
         return x is self._last_x_spec or x == self._last_x_spec
 
     def describe(self, x: TensorSpec, lengths: Iterable[int] | None = None) -> None:
-        """Describe sequences to cuDNN, as a call does; `workspace` and `reserve` are theirs then."""
+        """Describe sequences to cuDNN, as a call does, and set `workspace` and `reserve`."""
         data = self._network.check_data(x, lengths)
         if data != self._network.data:
             self._describe_data(data)
         is_immutable = lengths is None or isinstance(lengths, tuple)
         if is_immutable:
             self._last_x_spec, self._last_lengths = x, lengths
-        else:  # a list may be changed before the next call
+        else:
+            # A list may be changed before the next call.
             self._last_x_spec = self._last_lengths = None
 
     def check_operands(
@@ -371,11 +378,11 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         check_state_specs(self.spec, self.key.batch, self._handle, hx, cx)
 
     def new_outputs(self) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
-        """Allocate what a call writes, for its `out`; after `describe`."""
+        """Allocate arrays for the `out` of a call; after `describe`."""
         return self._results(None, ("y", "hy", "cy"), self._network.y)
 
     def new_reserve(self) -> RNNReserve | None:
-        """Allocate a call's reserve space, for its `reserve`; after `describe`.
+        """Allocate a reserve space for the `reserve` of a call; after `describe`.
 
         None in inference.
         """
@@ -385,7 +392,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
 
     def _describe_data(self, data: RNNDataSpec) -> None:
         network = self._network
-        # What was described before is not what cuDNN has from now on.
+        # From here on the descriptors no longer describe the last call's sequences.
         self._last_x_spec = self._last_lengths = None
         try:
             network.describe_data(data)
@@ -395,14 +402,15 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
                 return
             forward = self._prepare_forward()
             self._forward = self._replaying(forward, data) if self.key.replay else forward
-        except BaseException as error:  # an interrupt, too
-            network.data = None  # the next call describes them again
+        except BaseException as error:
+            # After an error or an interrupt, the next call describes its sequences again.
+            network.data = None
             if isinstance(error, CudnnError):
                 explain(error, self.key, data)
             raise
 
     def _prepare_forward(self) -> PreparedCall:
-        """Marshal the forward call, addresses missing."""
+        """Marshal the forward call, without the addresses of its operands."""
         network = self._network
         return self._handle.api.prepare(
             "cudnnRNNForward",
@@ -429,20 +437,21 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         )
 
     def _replaying(self, forward: PreparedCall, data: RNNDataSpec) -> ReplayedCall:
-        """Return a call that is launched as a graph; kept for these sequences."""
+        """Return the forward call as one that is launched as a graph, kept for these sequences."""
         if len(self._replayed) >= _MAX_REPLAYED:
             oldest = next(iter(self._replayed))
             self._replayed.pop(oldest).close()
-        # Lengths that are new at each call are not worth a recording.
+        # If each call has new lengths, a recording is not worthwhile: only the first kind of
+        # sequences is recorded at its first call.
         waits = bool(self._replayed)
         replayed = ReplayedCall(self._handle, forward, self._staged_operands(data), waits=waits)
         self._replayed[data] = replayed
         return replayed
 
     def _staged_operands(self, data: RNNDataSpec) -> dict[str, Operand]:
-        """Return the operands that a graph may have copies of; none in training.
+        """Return the operands that a graph may have copies of.
 
-        A reserve space is too large to be copied.
+        There are none in training, because a reserve space is too large to be copied.
         """
         if self.key.training:
             return {}
@@ -487,7 +496,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
     def _states(
         self, h: Any, c: Any, h_name: str, c_name: str
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
-        """Return the states that are given, or their gradients, on the device."""
+        """Return states or their gradients on the device; None for one that is not given."""
         network = self._network
         _check_states(self.spec, h, c, h_name, c_name)
         hidden = None if h is None else self._operand(h, h_name, network.hidden)
@@ -497,17 +506,17 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
     def _results(
         self, out: Any, names: tuple[str, str, str], sequences: TensorSpec
     ) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
-        """Return the arrays to write, sequences and states: the caller's, or new ones.
+        """Return the arrays to write, the sequences and the states: the caller's, or new ones.
 
-        The third is None but for an LSTM.
+        The third one is None unless the network is an LSTM.
         """
         network = self._network
         if network.lstm:
             specs = (sequences, network.hidden, network.cell)
-            y, h, c = self._outputs(written_of(out, 3), names, specs, "out['{}']")
+            y, h, c = self._outputs(output_arrays(out, 3), names, specs, "out['{}']")
             return y, h, c
         y, h = self._outputs(
-            written_of(out, 2), names[:2], (sequences, network.hidden), "out['{}']"
+            output_arrays(out, 2), names[:2], (sequences, network.hidden), "out['{}']"
         )
         return y, h, None
 

@@ -35,9 +35,9 @@ from cudnnlite.specs.rnn_data import parse_data_layout, parse_fill
 
 
 class TunedChoice(NamedTuple):
-    """What a tuner chose for a problem; the handle keeps it beside its plans.
+    """The choice of a tuner for a problem, which the handle keeps beside its plans.
 
-    So the tuner is asked once, and problems with the same choice have one plan.
+    The tuner is then asked once, and problems with the same choice share a plan.
     """
 
     algorithm: AlgorithmResult
@@ -50,7 +50,8 @@ class TunedChoice(NamedTuple):
 class RNNForwardRequest:
     """The arguments of one call of `rnn_forward`, or of one of its verbs."""
 
-    handle: Any  # None where only the problem is asked for
+    # None for the verb `problem`.
+    handle: Any
     spec: Any
     weights: Any
     x: Any
@@ -97,7 +98,7 @@ class RNNForwardRequest:
         )
 
     def _run_by_plan(self, key: RNNPlanKey) -> Any:
-        """Call the plan of a key; where a guess turns out to be unsupported, STANDARD's."""
+        """Call the plan of a key, or that of STANDARD if cuDNN refuses a choice of ours."""
         plans = self.handle.plans
         has_fallback = key.is_guess and key.choice.algorithm != RNNAlgo.STANDARD
         plan: RNNPlan[Any] | None = None
@@ -108,11 +109,12 @@ class RNNForwardRequest:
             if not has_fallback:
                 raise
         except WorkspaceLimitError:
-            # A workspace that is leased to somebody says nothing of the algorithm.
+            # The error may also be due to a workspace that another call uses, which does not
+            # depend on the algorithm.
             is_too_large = plan is not None and plan.exceeds_limit
             if not (has_fallback and is_too_large):
                 raise
-        # From now on the key of the guess finds the plan of STANDARD.
+        # From now on the refused key finds the plan of STANDARD.
         standard = _choice_of(RNNAlgo.STANDARD, key.choice.math_type)
         plan = RNNPlan[Any](self.handle, key._replace(choice=standard))
         plans.keep(key, plan)
@@ -149,7 +151,7 @@ class RNNForwardRequest:
         return plan
 
     def problem(self) -> Problem:
-        """Return what is asked, as data."""
+        """Return the problem of the call, as data."""
         self._refuse_choice("problem, which returns what is asked and not how it is computed")
         return self._make_problem()
 
@@ -162,7 +164,7 @@ class RNNForwardRequest:
         return forward_problem(self.spec, data, self.training)
 
     def heuristic(self) -> AlgorithmTable:
-        """Return what is chosen where nothing was measured, as a table of one row."""
+        """Return the choice without a measurement, as a table of one row."""
         use(self.handle)
         self._refuse_choice("heuristic, which runs nothing")
         problem = self._make_problem()
@@ -175,7 +177,7 @@ class RNNForwardRequest:
         return AlgorithmTable([row], title=str(problem), timing=timing)
 
     def _refuse_choice(self, receiver: str) -> None:
-        """Raise ArgumentError where an argument chooses, or belongs to a call."""
+        """Raise ArgumentError if an argument chooses an algorithm, or belongs to a call."""
         for name in ("algorithm", "workspace", "workspace_limit", "out", "reserve"):
             if getattr(self, name) is not None:
                 raise ArgumentError(f"{name} is given to {receiver}")
@@ -183,9 +185,9 @@ class RNNForwardRequest:
             raise ArgumentError(f"replay is given to {receiver}")
 
     def _data(self) -> RNNDataSpec:
-        """Return the sequences of an input: an array, its spec, or all of them as one spec.
+        """Return the sequences of an input, which is an array, a TensorSpec or an RNNDataSpec.
 
-        `x` is its TensorSpec from then on.
+        It replaces `x` by its TensorSpec.
         """
         instance_of(self.spec, RNNSpec, "spec")
         layout = parse_data_layout(self.layout)
@@ -200,14 +202,15 @@ class RNNForwardRequest:
         return self._with_fill(data_spec(self.spec, self.x, self.lengths, layout))
 
     def _with_fill(self, data: RNNDataSpec) -> RNNDataSpec:
-        """Return the sequences with the fill that the call asks for."""
+        """Return the sequences with the padding fill of the call."""
         if type(self.padding_fill) is float and self.padding_fill == data.padding_fill:
-            return data  # a replacement takes 20 us
+            # A replacement takes 20 us.
+            return data
         self.padding_fill = parse_fill(self.padding_fill, self.spec.dtype)
         return data.replace(padding_fill=self.padding_fill)
 
     def _take_data_spec(self, x: RNNDataSpec, layout: RNNDataLayout) -> RNNDataLayout:
-        """Put the parts of a whole spec in the place of x and lengths, and return its layout."""
+        """Take x, lengths and fill from an RNNDataSpec, and return its layout."""
         has_layout = layout not in (x.layout, RNNDataLayout.SEQ_MAJOR_UNPACKED)
         if self.lengths is not None or has_layout:
             raise ArgumentError(
@@ -220,7 +223,7 @@ class RNNForwardRequest:
         return x.layout
 
     def _take_fill(self, x: RNNDataSpec) -> None:
-        """Take the fill of a whole spec, unless the call asks for another one."""
+        """Take the padding fill of an RNNDataSpec; ArgumentError if the call has another one."""
         fill = parse_fill(self.padding_fill, self.spec.dtype)
         if fill not in (0.0, x.padding_fill):
             raise ArgumentError(
@@ -231,8 +234,8 @@ class RNNForwardRequest:
     def _limit_of_call(self) -> int | None:
         """Return the most workspace in bytes that a call may use.
 
-        With a buffer of the caller's own there is no limit of the handle's: the buffer's size is
-        checked by the call.  A tuner has to choose within that size.
+        The handle's limit does not apply to a workspace of the caller.  The call checks its size,
+        and a tuner has to choose within its size.
         """
         if self.workspace is None or self.workspace_limit is not None:
             limit: int | None = self.handle.workspace.limit_for(self.workspace_limit)
@@ -244,9 +247,10 @@ class RNNForwardRequest:
     def _plan_key(
         self, data: RNNDataSpec, limit: int | None, *, lengths_vary: bool = False
     ) -> RNNPlanKey:
-        """Return what a plan is made for.
+        """Return the key of a plan.
 
-        `lengths_vary`: its calls may have lengths that differ, even where these do not.
+        With `lengths_vary`, the plan's calls may have lengths that differ, even if those of `data`
+        do not.
         """
         one_of(self.training, "training", True, False)
         replay = parse_replay(self.replay)
@@ -254,8 +258,8 @@ class RNNForwardRequest:
         result = parse_algorithm(self.algorithm, self.spec, data.batch)
         is_guess = result is None
         if result is None and self.handle.chooser is not None:
-            posed_data = _with_unequal_lengths(data) if lengths_vary else data
-            result = self._tuned_choice(posed_data, limit)
+            tuned_data = _with_unequal_lengths(data) if lengths_vary else data
+            result = self._tuned_choice(tuned_data, limit)
         if result is None:
             is_full = data.is_full and not lengths_vary
             result = heuristic(self.spec, data, full=is_full)
@@ -275,10 +279,10 @@ class RNNForwardRequest:
         )
 
     def _tuned_choice(self, data: RNNDataSpec, limit: int | None) -> AlgorithmResult | None:
-        """Return what the handle's tuner chooses; None where it has no choice now.
+        """Return the choice of the handle's tuner; None if it has no choice now.
 
-        A choice is kept until the tuner's revision changes.  Where there is none, the tuner is
-        asked again at the next call.
+        A choice is kept until the tuner's revision changes.  If there is none, the tuner is asked
+        again at the next call.
         """
         chooser, plans = self.handle.chooser, self.handle.plans
         key = ("rnn_forward", self.spec, data, self.training, limit, chooser, chooser.revision)
@@ -293,11 +297,12 @@ class RNNForwardRequest:
         return algorithm
 
     def _parse_dropout_state(self) -> DropoutState | None:
-        """Return the random states that the network draws from; None where it drops nothing."""
+        """Return the random states of the network's dropout; None if it drops no values."""
         spec, state = self.spec, self.dropout_state
         drops = self.training and spec.dropout > 0 and spec.num_layers > 1
         if not drops:
-            if state is not None:  # which nobody reads
+            if state is not None:
+                # It is not used, but has to be of the right type.
                 instance_of(
                     state, DropoutState, "dropout_state", ": dnn.DropoutState(handle, seed)"
                 )
@@ -354,8 +359,8 @@ class RNNBackwardWeightsRequest(BackwardRequest[RNNWeights]):
 def _plan_of(handle: Handle, reserve: Any) -> RNNPlan[RNNTrainingOutput]:
     """Return a plan of the forward call that filled a reserve space.
 
-    The plan that the handle keeps for the key of a guess may be that of STANDARD, which took its
-    place after that call.
+    If cuDNN refused the choice after that call, the handle has the plan of STANDARD under its key,
+    which cannot use the reserve space.  Then a plan with the original choice is made.
     """
     use(handle)
     key: RNNPlanKey = RNNReserve.checked(handle, reserve).call.key
@@ -368,12 +373,12 @@ def _plan_of(handle: Handle, reserve: Any) -> RNNPlan[RNNTrainingOutput]:
 
 @lru_cache(maxsize=64)
 def _choice_of(algorithm: Any, math_type: Any) -> AlgorithmResult:
-    """Return algorithm and math type without what was measured, so that equal choices are equal."""
+    """Return algorithm and math type without measurements, so that equal choices compare equal."""
     return AlgorithmResult(algorithm, math_type, deterministic=None)
 
 
 def _with_unequal_lengths(data: RNNDataSpec) -> RNNDataSpec:
-    """Return sequences of the same kind whose lengths differ; of packed ones these themselves."""
+    """Return sequences of the same kind whose lengths differ; packed sequences are unchanged."""
     if data.is_packed or not data.is_full:
         return data
     steps = max(2, data.max_length)
@@ -384,7 +389,7 @@ def _with_unequal_lengths(data: RNNDataSpec) -> RNNDataSpec:
 
 
 def _check_kind(weights: Any, spec: RNNSpec) -> None:
-    """Raise ArgumentError unless weights are those of a network."""
+    """Raise ArgumentError unless the weights are for a network."""
     instance_of(weights, RNNWeights, "weights")
     if weights.kind != spec.weights_of():
         raise ArgumentError(f"weights are for {weights.spec}; the network is {spec}")

@@ -1,4 +1,4 @@
-"""The search that cuDNN lacks: every algorithm and math type of an RNN, timed and checked."""
+"""The search for an RNN, which cuDNN lacks: every algorithm and math type, timed and checked."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ from cudnnlite.specs.rnn_data import parse_data_layout
 from cudnnlite.specs.rnn_weights import weight_parts
 from cudnnlite.unknown import suggest_keywords
 
-_HARDLY = 1.03  # so many times the first's time may the heuristic's choice take, and be the first
+# The heuristic's choice is put first if it takes at most this many times the time of the fastest.
+_HARDLY_SLOWER = 1.03
 
 
 def find(
@@ -60,43 +61,45 @@ def find(
 ) -> AlgorithmTable:
     """Time every algorithm and math type that the spec allows on these arrays, and check it.
 
-    Each candidate first runs over the first steps of the sequences; what it computes for some of
-    them is compared with a reference in float64, so that an algorithm which computes garbage is not
-    chosen; in training, the backward pass over the data is tried too. Then it runs once in full,
-    and, if that takes less than 50 ms (of which the host and the loading of kernels may have a
-    share), a second time, recorded; what takes more than three times the best is not repeated. The
-    others are recorded into CUDA graphs and replayed in shuffled rounds; the median counts. So the
-    times are the device's; a call outside a graph also costs the host's share, which is large for
-    STANDARD (it launches kernels for each step) and small for the PERSIST algorithms.
+    Each candidate first runs over the first steps of the sequences.  Its results for a few
+    sequences are compared with a float64 reference, so that an algorithm with wrong results is not
+    chosen.  In training, the backward pass over the data is tried too.
+
+    Then the candidate runs once in full.  If that takes less than 50 ms, in which the host and the
+    loading of kernels may have a share, it runs a second time, from a CUDA graph.  A candidate that
+    takes more than three times as long as the best is not repeated.  The others are replayed from
+    CUDA graphs in shuffled rounds, and the median counts.  These are times of the device.  A call
+    outside of a graph also takes the host's time, which is long for STANDARD, because it launches
+    kernels for each step, and short for the PERSIST algorithms.
 
     Parameters
     ----------
     handle : Handle
-        Waited for: the search synchronises.
+        The call is synchronous: it waits for all work on the device, and for the search.
     spec, weights, x, hx, cx, lengths, training, layout
-        As in `rnn_forward`.  Dropout is left out, so that no random numbers are used up; its masks
-        are part of the reserve space of a real call, and not of the table's.
+        As in `rnn_forward`.  The search leaves out dropout, so that no random numbers are used.
+        Its masks are in the reserve space of a call, but are not counted in the table.
     algorithms : iterable of RNNAlgo or str, optional
-        What to try.  If not given: all, but PERSIST_DYNAMIC only where the recurrent matrices of a
-        layer take less than 64 MiB; it must keep them on the chip, and an H200 has not more
-        registers and shared memory.  cuDNN compiles a kernel for it, which takes most of the search
-        (55 s for an LSTM of hidden size 4096); where its first math type turns out slower than
-        three times the best, no other is compiled.
+        The algorithms to try.  If not given, all of them, but PERSIST_DYNAMIC only if the recurrent
+        matrices of a layer take less than 64 MiB.  It must keep them on the chip, and that is the
+        size of the registers and the shared memory of an H200.  cuDNN compiles a kernel for it,
+        which takes most of the search: 55 s for an LSTM of hidden size 4096.  If its first math
+        type is slower than three times the best, no other one is compiled.
     workspace_limit : int or str, optional
-        What needs more is not tried; the handle's limit if not given.
+        Candidates that need more are not tried; the handle's limit if not given.
     replay : bool
-        Try too what calls take that a plan launches as CUDA graphs (`rnn_forward.plan`'s
-        ``replay=True``): of what may win by that the two that take the device the least have a
-        second row, with `replay`, and the time of a call whose addresses are new, copies counted.
-        Not in training.
+        Whether calls are also timed as a plan with ``replay=True`` makes them, as CUDA graphs.
+        Among the candidates that may win by it, the two with the least time on the device get a
+        second row, with `replay`.  Its time is that of a call with new addresses, copies included.
+        It has no effect in training.
 
     Returns
     -------
     AlgorithmTable
-        The least wall time of a call first; what the same calls take in a CUDA graph is their
-        `time_ms`.  With workspace, reserve space (in training) and relative L2 error; those that
-        cannot be used last, with the reason.  cuDNN does not say which are deterministic.  Pass a
-        row, such as ``table.best()``, to `rnn_forward` as `algorithm`.
+        The candidates, by the wall time of a call; `time_ms` is the time of the call in a CUDA
+        graph.  The rows have workspace, relative L2 error and, in training, reserve space.
+        Candidates that cannot be used come last, with the reason.  cuDNN does not say which ones
+        are deterministic.  Pass a row, such as ``table.best()``, to `rnn_forward` as `algorithm`.
 
     Raises
     ------
@@ -108,8 +111,9 @@ def find(
     C functions: `cudnnRNNForward`, which is timed; in training, `cudnnRNNBackwardData_v8`, which is
     tried; and those of `rnn_forward.plan`.  cuDNN 9 has no search for RNNs.
 
-    Which math types a spec allows: FMA (true float32) only itself; others any but
-    TENSOR_OP_ALLOW_CONVERSION, which rounds float32 to float16, unless that is the spec's own.
+    A spec with FMA (true float32) allows FMA only.  A spec with another math type allows all but
+    TENSOR_OP_ALLOW_CONVERSION, which rounds float32 to float16 and is tried only if the spec has
+    it.
 
     Examples
     --------
@@ -144,7 +148,7 @@ def find(
     )
 
 
-# As errors, `help` and pickle name it.
+# Errors, `help` and pickle use this name.
 find.__module__ = "cudnnlite.operations.rnn.functions"
 find.__qualname__ = "rnn_forward.find"
 find = suggest_keywords(find)
@@ -170,7 +174,7 @@ def search_rnn_forward(
     replay: bool = False,
     note: str = "",
 ) -> AlgorithmTable:
-    """Do what `rnn_forward.find` does, for these candidates.
+    """Time and check candidates as `rnn_forward.find` does.
 
     Parameters
     ----------
@@ -179,13 +183,13 @@ def search_rnn_forward(
     rows : iterable of RNNResult
         The candidates; one with a `why_not` is not run.
     max_error : float or None
-        What has a larger relative L2 error is not timed.
+        The largest relative L2 error of a candidate that is timed.
     compile_all : bool
         Compile PERSIST_DYNAMIC for matrices of any size.
     latency, flush_l2
         See `Contest`.
     note : str
-        Added to what the table says of its times.
+        Text that is appended to the table's description of its times.
     """
     spec, data = problem.spec.replace(dropout=0.0), problem.data
     standard = AlgorithmResult(RNNAlgo.STANDARD, spec.math_type, deterministic=None)
@@ -239,9 +243,9 @@ def _on_stream(
 def _heuristic_first(
     rows: list[AlgorithmResult], choice: AlgorithmResult, *, latency: bool
 ) -> list[AlgorithmResult]:
-    """Return rows with the heuristic's choice first, where the first is hardly faster.
+    """Return rows with the heuristic's choice first, unless the fastest is clearly faster.
 
-    Another run may rank them the other way.
+    Another run may rank the two the other way.
     """
     fastest = rows[0]
     row = _row_of(choice, rows)
@@ -249,15 +253,15 @@ def _heuristic_first(
         return rows
     fastest_ms = ranking_ms(fastest, latency=latency)
     row_ms = ranking_ms(row, latency=latency)
-    if fastest_ms is None or row_ms is None or row_ms > _HARDLY * fastest_ms:
+    if fastest_ms is None or row_ms is None or row_ms > _HARDLY_SLOWER * fastest_ms:
         return rows
     remark = joined(fastest.remark, "hardly faster than the heuristic's choice")
-    others = [other for other in rows[1:] if other is not row]
-    return [row, replace(fastest, remark=remark), *others]
+    slower_rows = [slower for slower in rows[1:] if slower is not row]
+    return [row, replace(fastest, remark=remark), *slower_rows]
 
 
 def _row_of(choice: AlgorithmResult, rows: list[AlgorithmResult]) -> AlgorithmResult | None:
-    """Return the row of an algorithm and math type, if that can be used."""
+    """Return the row of an algorithm and math type; None if it cannot be used."""
     for row in rows:
         is_choice = (row.algorithm, row.math_type) == (choice.algorithm, choice.math_type)
         if is_choice and row.ok and not row.replay:
@@ -278,9 +282,10 @@ def _parse_algorithms(algorithms: Any) -> list[RNNAlgo]:
 def why_too_large(spec: RNNSpec, on_chip: int) -> str:
     """Return why PERSIST_DYNAMIC is not compiled for a network; empty if it is.
 
-    `on_chip` is how many bytes the chip keeps.  On an H200, with 64 MiB of registers and shared
-    memory, it took 4.6 to 51 times the time of the best where a layer's recurrent matrices were as
-    large or larger (15 problems in float32), and up to 55 s to compile.
+    `on_chip` is the size of the chip's memory in bytes.  An H200 has 64 MiB of registers and shared
+    memory.  With recurrent matrices of a layer that were as large or larger, PERSIST_DYNAMIC took
+    4.6 to 51 times as long as the best algorithm there (15 problems in float32), and up to 55 s to
+    compile.
     """
     matrices = [
         part.shape
@@ -297,20 +302,20 @@ def why_too_large(spec: RNNSpec, on_chip: int) -> str:
 
 
 class _Trial:
-    """Runs and checks each candidate once; all write to the same memory.
+    """Runs and checks each candidate once; all candidates write to the same memory.
 
     Parameters
     ----------
     handle : Handle
-        On the stream of the search.
+        The handle, set to the stream of the search.
     key : RNNPlanKey
-        What plans are made for, but for their choices.
+        The key of the plans; each plan has a choice of its own.
     operands : sequence
-        Weights, x, hx and cx, on the handle's present stream.
+        Weights, x, hx and cx, on the stream of the search.
     data : RNNDataSpec
         The sequences in x.
     stack : ExitStack
-        Keeps the plans of those that may win.
+        The owner of the candidates' plans.
     """
 
     def __init__(
@@ -338,11 +343,11 @@ class _Trial:
         max_error: float | None,
         why_not_compiled: str,
     ) -> dict[Hashable, AlgorithmResult]:
-        """Return the row of each candidate; those that may be chosen are entered into the contest.
+        """Return the row of each candidate, and enter those that may be used into the contest.
 
-        PERSIST_DYNAMIC is compiled for each math type, for a minute where the matrices are large;
-        in float32 an H200 took a quarter more with one math type than with another, at most.  So if
-        one turns out to be hopeless, all are.
+        PERSIST_DYNAMIC is compiled for each math type, which takes a minute for large matrices.  On
+        an H200 its math types differed by at most a quarter in float32.  So if it is far too slow
+        with one math type, the others are not compiled.
         """
         rows: dict[Hashable, AlgorithmResult] = {}
         for candidate in candidates:
@@ -364,7 +369,7 @@ class _Trial:
     def _row_of(
         self, candidate: RNNResult, contest: Contest, max_error: float | None
     ) -> AlgorithmResult:
-        """Run and check a candidate; enter it into the contest unless it is wrong or refused."""
+        """Run and check a candidate, and enter it into the contest if it may be used."""
         plan = None
         try:
             plan = self._stack.enter_context(self._plan(candidate))
@@ -387,9 +392,9 @@ class _Trial:
         return row
 
     def replayed(self, row: AlgorithmResult) -> Replay | None:
-        """Return what a plan that launches graphs did in two calls.
+        """Return what a plan that launches graphs did in two calls, for its costs.
 
-        One is recorded, the other has other results.
+        The first call is recorded; the second one has other outputs.
         """
         with self._plan(row, replay=True) as plan:
             plan.describe(self._x_spec, self._lengths)
@@ -404,7 +409,7 @@ class _Trial:
     def _call_of(self, plan: RNNPlan[Any]) -> Callable[[], object]:
         """Return a function that makes a plan's call once, without an allocation.
 
-        The reserve space is as large as any plan needs.
+        All calls share the outputs, and a reserve space that is large enough for each of them.
         """
         plan.describe(self._x_spec, self._lengths)
         self._out = self._out or plan.new_outputs()

@@ -1,4 +1,4 @@
-"""The sequences of an input: what its spec and the lengths describe."""
+"""The sequences that the spec of an input and the lengths describe."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cudnnlite.specs.tensor import called
 
 
 def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout) -> RNNDataSpec:
-    """Return what an input's spec and lengths describe.
+    """Return the sequences that an input's spec and lengths describe.
 
-    ArgumentError if it is no input of that network, or has gaps.
+    ArgumentError if it is no input of the network, or has gaps.
     """
     instance_of(x, TensorSpec, "x")
     if lengths is None:
@@ -25,7 +25,8 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
     return _data(spec, x, lengths, layout)
 
 
-@lru_cache(maxsize=64)  # each call asks, and it takes 20 us of the host's time
+# Each call needs it, and it takes 20 us of the host's time.
+@lru_cache(maxsize=64)
 def _full_data(spec: RNNSpec, x: TensorSpec, layout: RNNDataLayout) -> RNNDataSpec:
     return _data(spec, x, None, layout)
 
@@ -53,7 +54,7 @@ def _data(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout) -> 
 
 
 def _refuse_vectors(spec: RNNSpec, x: TensorSpec, layout: RNNDataLayout) -> None:
-    """Raise the ArgumentError of vectors of another size or data type."""
+    """Raise ArgumentError for vectors of a wrong size or data type."""
     layout_name = "sequence_major"
     if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED:
         layout_name = "batch_major"

@@ -25,28 +25,29 @@ Array = np.ndarray[Any, Any]
 class RNNWeights(NamedWeights):
     """The weights of an RNN: one buffer, zero at first, with views of its parts by name.
 
-    Names are ``layer0.forward.input.i``, ``layer0.forward.recurrent.i`` and the same with
-    ``.bias``; ``layer0.backward...`` if bidirectional; ``layer0.forward.projection``.  Gates are i,
-    f, g, o of an LSTM, r, z, n of a GRU, h of a plain network.  A view is written by
-    ``weights[name] = values``; reading ``weights[name]`` gives a DeviceArray that shares the
-    memory.
+    The names are ``layer0.forward.input.i``, ``layer0.forward.recurrent.i``, the same two with
+    ``.bias`` appended, and ``layer0.forward.projection``; a bidirectional network also has
+    ``layer0.backward...``.  The gates of an LSTM are i, f, g, o, those of a GRU are r, z, n, and
+    that of a plain network is h.  ``weights[name] = values`` writes a view; ``weights[name]``
+    returns a DeviceArray that shares the memory.
 
     Parameters
     ----------
     handle : Handle
-        Whose device they are on.
+        The weights are in the memory of its device.
     spec : RNNSpec
-        The network; its dtype is the weights'.
+        The network; the weights have its dtype.
 
     Attributes
     ----------
     spec : RNNSpec
-        What they are for.  Math type, compute type, clipping and dropout of the network may differ.
+        The network.  The weights also serve networks that differ from it in math type, compute
+        type, clipping and dropout.
     kind : RNNSpec
-        The spec without what weights do not depend on: two weights of one kind are for the same
-        networks.
+        The spec without the fields that weights do not depend on.  Weights of one kind serve the
+        same networks.
     array : DeviceArray
-        The whole buffer; its layout is cuDNN's own affair.
+        The whole buffer, in a layout of cuDNN's own.
 
     Raises
     ------
@@ -57,8 +58,8 @@ class RNNWeights(NamedWeights):
 
     Notes
     -----
-    C functions: `cudnnGetRNNWeightSpaceSize`, `cudnnGetRNNWeightParams`, which alone says where a
-    matrix lies.
+    C functions: `cudnnGetRNNWeightSpaceSize`, and `cudnnGetRNNWeightParams`, which returns the
+    address of each matrix.
 
     Examples
     --------
@@ -94,22 +95,22 @@ class RNNWeights(NamedWeights):
         state_dict : mapping of str to tensor
             PyTorch tensors, on any device, or NumPy arrays.
         prefix : str
-            What the names begin with in a larger model: "encoder.lstm.".  Other names are left
-            alone then.
+            The prefix of the names in a larger model, for instance "encoder.lstm.".  Names without
+            the prefix are ignored.
 
         Raises
         ------
         ArgumentError
-            A tensor is missing, not known, or has the wrong shape; a bias is not zero that the spec
-            has not got.
+            A tensor is missing, unknown, or has the wrong shape; or a bias that the spec does not
+            have is not zero.
         """
         return cls.from_arrays(handle, spec, rnn_formats.from_torch(spec, state_dict, prefix))
 
     def to_torch(self) -> dict[str, Array]:
         """Return a state_dict for a `torch.nn.LSTM`, `GRU` or `RNN`, as NumPy arrays.
 
-        Waits for the copy.  With a single bias, the other one is zeros: PyTorch always has two, or
-        none.
+        The call waits for the copy from the device.  PyTorch has two biases or none; if the spec
+        has one, the other is zeros.
         """
         return rnn_formats.to_torch(self.spec, self.numpy())
 
@@ -130,7 +131,7 @@ class RNNWeights(NamedWeights):
             As in `RNNWeights`.
         W, R : array_like, or list of them
             (directions, gates * hidden_size, input) and (directions, gates * hidden_size,
-            hidden_size); with several layers, a list with those of each node.
+            hidden_size); for several layers, lists with an array of each node.
         B : array_like, or list of them, optional
             (directions, 2 * gates * hidden_size); zeros if not given.
 
@@ -141,31 +142,31 @@ class RNNWeights(NamedWeights):
 
         Notes
         -----
-        ONNX's GRU agrees with cuDNN's where its attribute ``linear_before_reset`` is 1, which the
-        weights do not tell.
+        ONNX's GRU agrees with cuDNN's only if its attribute ``linear_before_reset`` is 1.  This
+        cannot be checked, because the weights do not say it.
         """
         return cls.from_arrays(handle, spec, rnn_formats.from_onnx(spec, W, R, B))
 
     @classmethod
     def from_keras(cls, handle: Handle, spec: RNNSpec, weights: Any) -> RNNWeights:
-        """Make weights from what `get_weights()` of Keras layers returns.
+        """Make weights from the arrays that `get_weights()` of Keras layers returns.
 
-        They are `LSTM`, `GRU`, `SimpleRNN` or `Bidirectional` layers.
+        The layers are `LSTM`, `GRU`, `SimpleRNN` or `Bidirectional`.
 
         Parameters
         ----------
         handle, spec
             As in `RNNWeights`.
         weights : list of arrays, or list of such lists
-            (input, gates * hidden_size), (hidden_size, gates * hidden_size), and the bias: (gates *
-            hidden_size,), for a GRU (2, gates * hidden_size).  Layer after layer; forward before
-            backward.
+            For each layer, and forward before backward: (input, gates * hidden_size), (hidden_size,
+            gates * hidden_size), and the bias, (gates * hidden_size,) or, for a GRU, (2, gates *
+            hidden_size).
 
         Raises
         ------
         ArgumentError
             A wrong number of arrays, a wrong shape, or a GRU with ``reset_after=False``, which
-            cuDNN has not.
+            cuDNN does not have.
         """
         return cls.from_arrays(handle, spec, rnn_formats.from_keras(spec, weights))
 
@@ -173,9 +174,10 @@ class RNNWeights(NamedWeights):
 def _read_layout(
     handle: Handle, rnn: RNNDescriptor, spec: RNNSpec, base: int, nbytes: int
 ) -> dict[str, tuple[int, TensorSpec]]:
-    """Ask cuDNN for the place of every matrix and bias, and check their shapes."""
+    """Return the offset and spec of each matrix and bias, as cuDNN has them."""
     places: dict[str, tuple[int, TensorSpec]] = {}
-    specs: dict[tuple[int, ...], TensorSpec] = {}  # a deep network has many parts of few shapes
+    # A deep network has many parts, but of few shapes, which share a spec.
+    specs: dict[tuple[int, ...], TensorSpec] = {}
     pair: tuple[int, int] | None = None
     matrix_address, bias_address = ctypes.c_void_p(), ctypes.c_void_p()
     with EmptyTensorDescriptor() as matrix, EmptyTensorDescriptor() as bias:
