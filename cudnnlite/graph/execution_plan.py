@@ -148,7 +148,7 @@ class ExecutionPlan(PreparedCall):
         return _Pack(pack.value, self.marshalled((*self._common, pack)), steps)
 
     def pack_values(self, address: int) -> dict[str, Any] | None:
-        """Return the values of the variant pack at an address; None if the plan has no such pack."""
+        """Return the values of the variant pack at an address; None if there is none."""
         for (*pointers, workspace), pack in self._packs.items():
             if pack.address == address:
                 values: dict[str, Any] = {"unique_ids": [*self._ids], "data_pointers": pointers}
