@@ -116,51 +116,40 @@ class AttentionSpec(FrozenSpec):
         compute_type: AnyDtype | None = None,
         math_type: MathType | str = MathType.DEFAULT,
     ) -> None:
-        k_size = q_size if k_size is None else k_size
+        if k_size is None:
+            k_size = q_size
+        if v_size is None:
+            v_size = k_size
+        if k_proj_size is None:
+            k_proj_size = q_proj_size
+        if v_proj_size is None:
+            v_proj_size = q_proj_size
         sizes = {
-            "heads": heads,
-            "q_size": q_size,
-            "k_size": k_size,
-            "v_size": k_size if v_size is None else v_size,
+            "heads": integer(heads, "heads", 1),
+            "q_size": integer(q_size, "q_size", 1),
+            "k_size": integer(k_size, "k_size", 1),
+            "v_size": integer(v_size, "v_size", 1),
+            "q_proj_size": integer(q_proj_size, "q_proj_size", 0),
+            "k_proj_size": integer(k_proj_size, "k_proj_size", 0),
+            "v_proj_size": integer(v_proj_size, "v_proj_size", 0),
+            "o_proj_size": integer(o_proj_size, "o_proj_size", 0),
         }
-        projected = {
-            "q_proj_size": q_proj_size,
-            "k_proj_size": q_proj_size if k_proj_size is None else k_proj_size,
-            "v_proj_size": q_proj_size if v_proj_size is None else v_proj_size,
-            "o_proj_size": o_proj_size,
-        }
-        numbers = {name: integer(size, name, 1) for name, size in sizes.items()}
-        numbers |= {name: integer(size, name, 0) for name, size in projected.items()}
-        queries, keys = (numbers[f"{x}_proj_size"] or numbers[f"{x}_size"] for x in "qk")
-        if queries != keys:
-            raise ArgumentError(
-                f"queries of {queries} and keys of {keys} after the projections; they must be equally long"
-            )
-        factor = queries**-0.5 if scale is None else real_number(scale, "scale")
-        if not 0 <= factor < math.inf:
-            raise ArgumentError(f"scale={shown(scale)}; allowed: from 0 on")
-        one_of(bias, "bias", True, False)
-        chances = {"dropout": dropout, "post_dropout": post_dropout}
-        for name, chance in chances.items():
-            if not 0 <= real_number(chance, name) < 1:
-                raise ArgumentError(
-                    f"{name}={shown(chance)}; allowed: a probability from 0 to below 1"
-                )
-        room = dict(zip(MAXIMA, (max_q_length, max_kv_length, max_batch, max_beam), strict=True))
+        head_size = _parse_head_size(sizes)
         kind = parse_dtype(dtype)
+        scale = _parse_scale(scale, head_size)
+        one_of(bias, "bias", True, False)
         self._freeze(
-            **numbers,
-            scale=factor,
+            **sizes,
+            scale=scale,
             bias=bias,
-            **{name: float(chance) for name, chance in chances.items()},
-            **{
-                name: None if size is None else integer(size, name, 1)
-                for name, size in room.items()
-            },
+            dropout=_parse_dropout(dropout, "dropout"),
+            post_dropout=_parse_dropout(post_dropout, "post_dropout"),
+            max_q_length=_parse_maximum(max_q_length, "max_q_length"),
+            max_kv_length=_parse_maximum(max_kv_length, "max_kv_length"),
+            max_batch=_parse_maximum(max_batch, "max_batch"),
+            max_beam=_parse_maximum(max_beam, "max_beam"),
             dtype=kind,
-            compute_type=compute_type_for(kind)
-            if compute_type is None
-            else parse_dtype(compute_type, "compute_type"),
+            compute_type=_parse_compute_type(compute_type, kind),
             math_type=parse_math_type(math_type),
         )
 
@@ -175,7 +164,11 @@ class AttentionSpec(FrozenSpec):
         return self.o_proj_size or self.heads * (self.v_proj_size or self.v_size)
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of what weights there are, by name, in cuDNN's order: wq, wk, wv, wo, bq, bk, bv, bo."""
+        """Return the shapes of the weights by name, in cuDNN's order.
+
+        The names are wq, wk, wv, wo, bq, bk, bv, bo; weights that the spec does not have are left
+        out.
+        """
         rows = {
             "q": self.q_proj_size,
             "k": self.k_proj_size,
@@ -188,16 +181,22 @@ class AttentionSpec(FrozenSpec):
             "v": self.v_size,
             "o": self.v_proj_size or self.v_size,
         }
-        there = [name for name, size in rows.items() if size]
+        projections = [name for name, size in rows.items() if size]
         shapes: dict[str, tuple[int, ...]] = {
-            f"w{name}": (self.heads, rows[name], columns[name]) for name in there
+            f"w{name}": (self.heads, rows[name], columns[name]) for name in projections
         }
-        if self.bias:
-            shapes |= {f"b{x}": (rows[x],) if x == "o" else (self.heads, rows[x]) for x in there}
+        if not self.bias:
+            return shapes
+        for name in projections:
+            is_output = name == "o"
+            shapes[f"b{name}"] = (rows[name],) if is_output else (self.heads, rows[name])
         return shapes
 
     def weights_of(self) -> AttentionSpec:
-        """Return what the weights depend on: this spec without scale, dropout, room, compute type and math type."""
+        """Return what the weights depend on: the spec without fields that leave them as they are.
+
+        These are scale, dropout, maxima, compute type and math type.
+        """
         plain = {
             "scale": 1.0,
             "dropout": 0.0,
@@ -206,6 +205,48 @@ class AttentionSpec(FrozenSpec):
             "math_type": MathType.DEFAULT,
         }
         return self.replace(**plain, **dict.fromkeys(MAXIMA))
+
+
+def _parse_head_size(sizes: dict[str, int]) -> int:
+    """Return the length of projected queries and keys; ArgumentError if they differ."""
+    queries = sizes["q_proj_size"] or sizes["q_size"]
+    keys = sizes["k_proj_size"] or sizes["k_size"]
+    if queries != keys:
+        raise ArgumentError(
+            f"queries of {queries} and keys of {keys} after the projections; "
+            "they must be equally long"
+        )
+    return queries
+
+
+def _parse_scale(scale: Any, head_size: int) -> float:
+    if scale is None:
+        return float(head_size**-0.5)
+    number = real_number(scale, "scale")
+    if not 0 <= number < math.inf:
+        raise ArgumentError(f"scale={shown(scale)}; allowed: from 0 on")
+    return number
+
+
+def _parse_dropout(probability: Any, argument: str) -> float:
+    number = real_number(probability, argument)
+    if not 0 <= number < 1:
+        raise ArgumentError(
+            f"{argument}={shown(probability)}; allowed: a probability from 0 to below 1"
+        )
+    return number
+
+
+def _parse_maximum(size: Any, argument: str) -> int | None:
+    if size is None:
+        return None
+    return integer(size, argument, 1)
+
+
+def _parse_compute_type(compute_type: Any, dtype: DataType) -> DataType:
+    if compute_type is None:
+        return compute_type_for(dtype)
+    return parse_dtype(compute_type, "compute_type")
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -251,26 +292,32 @@ class SeqDataSpec(FrozenSpec, c_functions="cudnnSetSeqDataDescriptor"):
                 f"shape={sizes}, axes={order}; needed: (batch, beam, time, vector), and the vectors last"
             )
         count = sizes[0] * sizes[1]
-        known = parse_seq_lengths(lengths, "lengths", count, sizes[2], 1)
-        self._freeze(shape=sizes, lengths=known, dtype=parse_dtype(dtype), axes=order)
+        self._freeze(
+            shape=sizes,
+            lengths=parse_seq_lengths(lengths, "lengths", count, sizes[2], 1),
+            dtype=parse_dtype(dtype),
+            axes=order,
+        )
 
     def tensor(self) -> TensorSpec:
         """Return the spec of the array, packed in the order of `axes`."""
-        sizes, strides, step = dict(zip(AXES, self.shape, strict=True)), {}, 1
+        sizes = dict(zip(AXES, self.shape, strict=True))
+        strides = {}
+        stride = 1
         for axis in reversed(self.axes):
-            strides[axis] = step
-            step *= sizes[axis]
+            strides[axis] = stride
+            stride *= sizes[axis]
         return TensorSpec(self.shape, self.dtype, strides=[strides[axis] for axis in AXES])
 
 
 def parse_seq_lengths(
     lengths: Any, argument: str, count: int, steps: int, smallest: int
 ) -> tuple[int, ...]:
-    """Return the lengths of so many sequences, all of them full if none are given."""
+    """Return the lengths of `count` sequences; all have `steps` steps if no lengths are given."""
     if lengths is None:
         return (steps,) * count
-    given = sequence(lengths, argument, "a sequence of integers")
-    known = tuple(integer(length, argument, smallest) for length in given)
-    if len(known) != count or max(known, default=0) > steps:
-        raise ArgumentError(f"{argument}={shown(known)}; needed: {count} of at most {steps}")
-    return known
+    items = sequence(lengths, argument, "a sequence of integers")
+    numbers = tuple(integer(length, argument, smallest) for length in items)
+    if len(numbers) != count or max(numbers, default=0) > steps:
+        raise ArgumentError(f"{argument}={shown(numbers)}; needed: {count} of at most {steps}")
+    return numbers

@@ -162,28 +162,46 @@ class ConvolutionSpec(
             raise ArgumentError(
                 f"x of rank {rank} and w of rank {len(w_shape)}: both must be (N, C, *spatial), of the same rank 3, 4 or 5"
             )
-        (n, c, *image), (k, c_group, *taps) = x_shape, w_shape
-        wrong, cure = "", ""
-        if c % self.groups or k % self.groups:
-            wrong = f"groups={self.groups} does not divide the channels of x ({c}) and of w ({k}, axis 0)"
-        elif c_group * self.groups != c:
-            wrong = f"w {w_shape} takes {c_group} channels in each of groups={self.groups}, x {x_shape} has {c}"
-            cure = f"; w's axis 1 must be {c // self.groups}"
-        if wrong:
-            # x's channels, if w is right or has them last too
-            right, both = c_group * self.groups, w_shape[-1] * self.groups
-            if x_shape[-1] in (right, both) and c not in (right, both):
-                wrong += if_channels_last(rank)
-                cure = ", and w likewise" * (x_shape[-1] != right) + cure.replace(
-                    "; ", "; otherwise "
-                )
-            raise ArgumentError(wrong + cure)
+        self._check_channels(x_shape, w_shape)
         _, stride, dilation = self.steps(rank - 2)
-        return (
-            n,
-            k,
-            *slid(image, f"the filter w {w_shape}", taps, self.pads(rank - 2), stride, dilation),
-        )
+        padding = self.pads(rank - 2)
+        window = f"the filter w {w_shape}"
+        image = slid(x_shape[2:], window, w_shape[2:], padding, stride, dilation)
+        return (x_shape[0], w_shape[0], *image)
+
+    def _check_channels(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> None:
+        """Raise ArgumentError if the channels of x, w and the groups do not match.
+
+        The message considers that x, or both x and w, may have been given with their channels last.
+        """
+        channels = x_shape[1]
+        filters, group_channels = w_shape[:2]
+        remedy = ""
+        if channels % self.groups or filters % self.groups:
+            problem = (
+                f"groups={self.groups} does not divide the channels of x ({channels}) "
+                f"and of w ({filters}, axis 0)"
+            )
+        elif group_channels * self.groups != channels:
+            problem = (
+                f"w {w_shape} takes {group_channels} channels in each of groups={self.groups}, "
+                f"x {x_shape} has {channels}"
+            )
+            remedy = f"w's axis 1 must be {channels // self.groups}"
+        else:
+            return
+        needed_by_w = group_channels * self.groups
+        needed_by_w_channels_last = w_shape[-1] * self.groups
+        matches = (needed_by_w, needed_by_w_channels_last)
+        if x_shape[-1] in matches and channels not in matches:
+            problem += if_channels_last(len(x_shape))
+            if x_shape[-1] != needed_by_w:
+                problem += ", and w likewise"
+            if remedy:
+                remedy = f"otherwise {remedy}"
+        if remedy:
+            problem += f"; {remedy}"
+        raise ArgumentError(problem)
 
     def output_spec(
         self, x: TensorSpec, w: FilterSpec, *, dtype: AnyDtype | None = None
@@ -199,15 +217,16 @@ class ConvolutionSpec(
         instance_of(x, TensorSpec, "x"), instance_of(w, FilterSpec, "w")
         shape = self.output_shape(x.shape, w.shape)
         if x.dtype != w.dtype or x.dtype not in _DTYPES:
-            known = w.dtype in _DTYPES
-            right = (
-                "they must have the same dtype"
-                if known
-                else f"allowed: {', '.join(map(dtype_name, _DTYPES))}"
+            if w.dtype in _DTYPES:
+                rule = "they must have the same dtype"
+                target_dtype = dtype_name(w.dtype)
+            else:
+                rule = f"allowed: {', '.join(map(dtype_name, _DTYPES))}"
+                target_dtype = dtype_name(DataType.FLOAT)
+            raise ArgumentError(
+                f"x is {dtype_name(x.dtype)}, w is {dtype_name(w.dtype)}; {rule}; "
+                f"handle.array(x, dtype={target_dtype!r}) converts"
             )
-            told = f"x is {dtype_name(x.dtype)}, w is {dtype_name(w.dtype)}; {right}"
-            into = dtype_name(w.dtype if known else DataType.FLOAT)
-            raise ArgumentError(f"{told}; handle.array(x, dtype={into!r}) converts")
         kind = x.dtype if dtype is None else parse_dtype(dtype)
         if kind != x.dtype and x.vector > 1:
             return TensorSpec(shape, kind, CHANNELS_FIRST[4])

@@ -65,9 +65,8 @@ class FilterSpec(FrozenSpec, c_functions="cudnnSetFilterNdDescriptor"):
                 f"shape={sizes} has rank {len(sizes)}; a filter is (K, C, *taps): 3 to 8"
             )
         kind = parse_dtype(dtype)
-        tensor = TensorSpec(
-            sizes, kind, layout
-        )  # the same rules for shape, layout and vector types
+        # A filter has the rules of a tensor for shape, layout and vector types.
+        tensor = TensorSpec(sizes, kind, layout)
         name = VECT_C if tensor.vector > 1 else parse_layout(layout, len(sizes))
         self._freeze(shape=sizes, dtype=kind, format=_FORMATS.get(name, TensorFormat.NCHW))
 
@@ -151,15 +150,18 @@ def as_tensor(spec: TensorSpec | FilterSpec) -> TensorSpec:
     return spec.tensor if isinstance(spec, FilterSpec) else spec
 
 
-def is_as(array: TensorSpec, wanted: TensorSpec | FilterSpec) -> bool:
-    """Tell whether an array is what is wanted; a filter of one tap, or of one channel, fits either format."""
-    if not isinstance(wanted, FilterSpec):
-        return array == wanted
-    return array.shape == wanted.shape and array.dtype == wanted.dtype and array.fits(wanted.layout)
+def is_as(array: TensorSpec, expected: TensorSpec | FilterSpec) -> bool:
+    """Tell whether an array matches a spec; a filter of one tap or one channel fits either format."""
+    if not isinstance(expected, FilterSpec):
+        return array == expected
+    has_same_values = array.shape == expected.shape and array.dtype == expected.dtype
+    return has_same_values and array.fits(expected.layout)
 
 
 def _layouts(kind: TensorFormat) -> dict[int, str]:
     """Return the names of a format's layouts by rank."""
-    return {TensorFormat.NCHW: CHANNELS_FIRST, TensorFormat.NHWC: CHANNELS_LAST}.get(
-        kind, {4: VECT_C}
-    )
+    if kind == TensorFormat.NCHW:
+        return CHANNELS_FIRST
+    if kind == TensorFormat.NHWC:
+        return CHANNELS_LAST
+    return {4: VECT_C}

@@ -1,4 +1,4 @@
-"""`FrozenSpec`: what the specs share as values; and they as plain ones (strings, numbers, lists, dicts), as JSON has them."""
+"""`FrozenSpec`: the base class of specs; and specs as plain values (strings, numbers, lists, dicts), as in JSON."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FrozenSpec:
 
     def __init_subclass__(cls, c_functions: str = "") -> None:
         """Note a spec, and complete its docstring with the C functions that it is passed to."""
-        if "__init__" not in vars(cls):  # what only gathers what others share
+        if "__init__" not in vars(cls):  # a base class of specs
             return
         cls.__init__ = suggest_keywords(cls.__init__)  # type: ignore[method-assign]
         if SPECS.setdefault(cls.__name__, cls) is cls:
@@ -79,7 +79,7 @@ class FrozenSpec:
             A field is missing, not known, or has a value that is not allowed.
         """
         try:
-            cls._check_known(values)
+            cls._check_names(values)
             return cls._from(values)
         except (KeyError, TypeError) as error:
             raise ArgumentError(
@@ -91,34 +91,33 @@ class FrozenSpec:
         return cls(**values)
 
     @classmethod
-    def _check_known(cls, given: Any) -> None:
-        known = [item.name for item in fields(cls)]  # type: ignore[arg-type]
-        if not isinstance(given, Mapping):
+    def _check_names(cls, values: Any) -> None:
+        """Raise TypeError for a name that is no field, such as a tensor's layout: it has strides."""
+        if not isinstance(values, Mapping):
             raise TypeError("they are no mapping")
-        for name in (
-            each for each in given if each not in known
-        ):  # such as the layout of a tensor, which has strides
-            hint = meant(str(name), known) or f"; its fields: {', '.join(known)}"
-            raise TypeError(f"{cls.__name__} has no field {name!r}{hint}")
+        names = [item.name for item in fields(cls)]  # type: ignore[arg-type]
+        for name in values:
+            if name not in names:
+                hint = meant(str(name), names) or f"; its fields: {', '.join(names)}"
+                raise TypeError(f"{cls.__name__} has no field {name!r}{hint}")
 
     def replace(self: SpecT, **changes: Any) -> SpecT:
-        """Return a copy with some fields changed; a compute type that is its dtype's own goes with another dtype."""
-        self._check_known(changes)
+        """Return a copy with some fields changed.
+
+        With another dtype, a compute type that is the dtype's own changes too.
+        """
+        self._check_names(changes)
         values = self.values()
         if "dtype" in changes and values.get("compute_type") == compute_type_for(values["dtype"]):
             changes = {"compute_type": None, **changes}
         return type(self)._from(values | changes)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        parts, defaults = [], inspect.signature(type(self)).parameters
+        parts = []
+        defaults = inspect.signature(type(self)).parameters
         for name, value in self.values().items():
             if name not in defaults or value != defaults[name].default:
-                text = (
-                    dtype_name(value)
-                    if isinstance(value, DataType)
-                    else getattr(value, "name", value)
-                )
-                parts.append(f"{name}={text!r}")
+                parts.append(f"{name}={display_value(value)!r}")
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __eq__(self, other: object) -> bool:
@@ -134,6 +133,13 @@ class FrozenSpec:
         return _thaw, (type(self), self.values())
 
 
+def display_value(value: Any) -> Any:
+    """Return a field's value as `repr` shows it: enums by their names."""
+    if isinstance(value, DataType):
+        return dtype_name(value)
+    return getattr(value, "name", value)
+
+
 def _thaw(kind: type[FrozenSpec], values: dict[str, Any]) -> FrozenSpec:
     spec = kind.__new__(kind)
     spec._freeze(**values)
@@ -141,16 +147,20 @@ def _thaw(kind: type[FrozenSpec], values: dict[str, Any]) -> FrozenSpec:
 
 
 def whole_or_made(
-    kind: type[SpecT], first: Any, options: Mapping[str, Any] = {}, **others: Any
+    kind: type[SpecT],
+    first: Any,
+    options: Mapping[str, Any] = {},
+    **arguments: Any,
 ) -> SpecT:
-    """Return the spec that is given instead of its first argument, or make one; what is beside a whole one is refused.
+    """Return the spec that is given instead of its first argument, or make one.
 
-    Of `others` None means not given; `options` are all given.
+    Arguments beside a whole spec are refused.  Of `arguments`, None means not given.
     """
-    given = {name: value for name, value in others.items() if value is not None} | {**options}
+    present = {name: value for name, value in arguments.items() if value is not None}
+    present |= options
     if not isinstance(first, kind):
-        return kind(first, **given)  # type: ignore[call-arg]
-    for name, value in given.items():
+        return kind(first, **present)  # type: ignore[call-arg]
+    for name, value in present.items():
         raise ArgumentError(
             f"{name}={shown(value)} is given beside a whole spec, {first}, which has its own"
         )
@@ -158,12 +168,13 @@ def whole_or_made(
 
 
 def to_plain(value: Any) -> Any:
-    """Return every field of a spec, under 'spec' the name of its class; enums as names.  TypeError if one has no plain form."""
+    """Return the fields of a spec as plain values, enums by their names.
+
+    The name of the spec's class is under 'spec'.  TypeError if a value has no plain form.
+    """
     if isinstance(value, FrozenSpec):
-        return {
-            "spec": type(value).__name__,
-            **{name: to_plain(field) for name, field in value.values().items()},
-        }
+        plain_fields = {name: to_plain(field) for name, field in value.values().items()}
+        return {"spec": type(value).__name__, **plain_fields}
     if isinstance(value, DataType):
         return dtype_name(value)
     if isinstance(value, CEnum):
@@ -176,7 +187,10 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(plain: Any, argument: str = "spec") -> Any:
-    """Return the spec that `to_plain` was given; ArgumentError if it is none, lacks a field, or has one that is not allowed."""
+    """Return the spec of plain values, as `to_plain` made them.
+
+    ArgumentError if they are no spec, lack a field, or have a value that is not allowed.
+    """
     name = plain.get("spec") if isinstance(plain, dict) else None
     kind = SPECS.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -184,10 +198,11 @@ def from_plain(plain: Any, argument: str = "spec") -> Any:
             f"{argument}={shown(plain)} is not a spec; allowed: an object with 'spec', one of {[*SPECS]}"
         )
     values = {name: _tuples(value) for name, value in plain.items() if name != "spec"}
-    known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
-    if {*values} != {*known}:
+    names = [item.name for item in fields(kind)]  # type: ignore[arg-type]
+    if set(values) != set(names):
         raise ArgumentError(
-            f"{argument}={shown(plain)} is not a {kind.__name__}; it must have the fields {', '.join(known)}"
+            f"{argument}={shown(plain)} is not a {kind.__name__}; "
+            f"it must have the fields {', '.join(names)}"
         )
     return kind.from_values(values)
 

@@ -67,25 +67,26 @@ class ActivationSpec(
         *,
         nan: NanPropagation | str = NanPropagation.PROPAGATE,
     ) -> None:
-        kind, propagation = (
-            parse_enum(ActivationMode, mode, "mode"),
-            parse_enum(NanPropagation, nan, "nan"),
-        )
-        has_one = kind in (ActivationMode.CLIPPED_RELU, ActivationMode.ELU, ActivationMode.SWISH)
-        value = float(has_one) if coef is None else real_number(coef, "coef")
-        if not has_one and value:
+        kind = parse_enum(ActivationMode, mode, "mode")
+        propagation = parse_enum(NanPropagation, nan, "nan")
+        has_coef = kind in (ActivationMode.CLIPPED_RELU, ActivationMode.ELU, ActivationMode.SWISH)
+        if coef is None:
+            number = 1.0 if has_coef else 0.0
+        else:
+            number = real_number(coef, "coef")
+        if number and not has_coef:
             raise ArgumentError(
                 f"coef={shown(coef)} with mode={kind.name}; allowed: 0, it has no coefficient"
             )
-        self._freeze(mode=kind, coef=value, nan=propagation)
+        self._freeze(mode=kind, coef=number, nan=propagation)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class DropoutSpec(FrozenSpec):
-    """With which probability a value is dropped: a frozen value.
+    """Dropout probability: a frozen value.
 
-    The random numbers' state goes with it, by its identity, but is no field: files and copies do
-    not have it.
+    The state of the random numbers is part of it, by its identity, but is no field: files and
+    copies do not have it.
     """
 
     dropout: float
@@ -104,7 +105,7 @@ def parse_probability(value: Any, argument: str = "dropout") -> float:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class LRNSpec(FrozenSpec, c_functions="cudnnSetLRNDescriptor"):
-    """How a value is divided by those of the channels around it: a frozen value, equal and hashable by its fields.
+    """Local response normalisation: a frozen value, equal and hashable by its fields.
 
     ``y = x / (k + alpha / n * sum(x ** 2)) ** beta``, the sum over `n` channels.
 
@@ -129,15 +130,20 @@ class LRNSpec(FrozenSpec, c_functions="cudnnSetLRNDescriptor"):
     k: float
 
     def __init__(self, n: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float = 2.0) -> None:
-        channels, given = (
-            integer(n, "n", 1, 16),
-            {"alpha": alpha, "beta": beta, "k": k},
-        )  # CUDNN_LRN_MAX_N
-        numbers = {name: real_number(value, name) for name, value in given.items()}
-        for name, smallest in (("beta", 0.01), ("k", 1e-5)):  # CUDNN_LRN_MIN_BETA, CUDNN_LRN_MIN_K
-            if not numbers[name] >= smallest:
-                raise ArgumentError(f"{name}={shown(given[name])}; allowed: from {smallest} on")
-        self._freeze(n=channels, **numbers)
+        self._freeze(
+            n=integer(n, "n", 1, 16),  # CUDNN_LRN_MAX_N
+            alpha=real_number(alpha, "alpha"),
+            beta=_parse_from(beta, "beta", 0.01),  # CUDNN_LRN_MIN_BETA
+            k=_parse_from(k, "k", 1e-5),  # CUDNN_LRN_MIN_K
+        )
+
+
+def _parse_from(value: Any, argument: str, smallest: float) -> float:
+    """Return a real number that is not smaller than a limit, and not NaN."""
+    number = real_number(value, argument)
+    if not number >= smallest:
+        raise ArgumentError(f"{argument}={shown(value)}; allowed: from {smallest} on")
+    return number
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -437,24 +443,20 @@ class TensorTransformSpec(FrozenSpec, c_functions="cudnnSetTensorTransformDescri
         direction: FoldingDirection | str = FoldingDirection.FOLD,
         layout: str | None = None,
     ) -> None:
-        given = sequence(padding, "padding", "a sequence of numbers, one for each axis")
-        pairs = tuple(tuple(pad) if isinstance(pad, (tuple, list)) else (pad, pad) for pad in given)
+        items = sequence(padding, "padding", "a sequence of numbers, one for each axis")
         sizes = sequence(fold, "fold", "a sequence of numbers, one for each spatial axis")
         blocks = tuple(integer(size, "fold", 1) for size in sizes)
-        if len(pairs) not in (4, 5) or any(len(pair) != 2 for pair in pairs):
-            needed = "a number, or a pair of them, for each of 4 or 5 axes"
-            raise ArgumentError(f"padding={shown(padding)}; needed: {needed}")
-        ends: Any = tuple((integer(a, "padding", 0), integer(b, "padding", 0)) for a, b in pairs)
+        ends = _parse_ends(items)
         way = parse_enum(FoldingDirection, direction, "direction")
-        if blocks and len(blocks) != len(pairs) - 2:
+        rank = len(ends)
+        if blocks and len(blocks) != rank - 2:
             raise ArgumentError(
-                f"fold={shown(blocks)}; needed: a number for each of {len(pairs) - 2} spatial axes"
+                f"fold={shown(blocks)}; needed: a number for each of {rank - 2} spatial axes"
             )
-        if way == FoldingDirection.UNFOLD and any(max(end) for end in ends):
+        has_padding = any(max(pair) for pair in ends)
+        if has_padding and way == FoldingDirection.UNFOLD:
             raise ArgumentError(f"padding={shown(padding)} with direction=UNFOLD; allowed: 0")
-        self._freeze(
-            padding=ends, fold=blocks, direction=way, layout=parse_layout(layout, len(pairs))
-        )
+        self._freeze(padding=ends, fold=blocks, direction=way, layout=parse_layout(layout, rank))
 
     @property
     def format(self) -> TensorFormat:
@@ -462,32 +464,47 @@ class TensorTransformSpec(FrozenSpec, c_functions="cudnnSetTensorTransformDescri
         return TensorFormat.NHWC if self.layout in CHANNELS_LAST.values() else TensorFormat.NCHW
 
     def output_shape(self, shape: tuple[int, ...], argument: str = "x") -> tuple[int, ...]:
-        """Return the shape of what comes out; ArgumentError if the spec does not fit."""
+        """Return the shape of the result; ArgumentError if the spec does not fit."""
         shape = parse_shape(shape, instance_of(argument, str, "argument"))
-        if len(shape) != (rank := len(self.padding)):
+        rank = len(self.padding)
+        if len(shape) != rank:
             raise ArgumentError(
                 f"{argument} has shape {shape}; the transformation is one of {rank} axes: {self}"
             )
-        n, c, *image = (
+        padded = tuple(
             before + size + after for size, (before, after) in zip(shape, self.padding, strict=True)
         )
-        steps = self.fold or (1,) * len(image)
         if self.direction == FoldingDirection.UNFOLD:
-            if c % prod(steps):
-                raise ArgumentError(
-                    f"{argument} has {c} channels, which fold={self.fold} does not divide"
-                )
-            return (
-                n,
-                c // prod(steps),
-                *(size * step for size, step in zip(image, steps, strict=True)),
-            )
-        if any(size % step for size, step in zip(image, steps, strict=True)):
+            return self._unfolded(padded, argument)
+        return self._folded(padded, argument)
+
+    def _folded(self, shape: tuple[int, ...], argument: str) -> tuple[int, ...]:
+        batch, channels, *image = shape
+        blocks = self.fold or (1,) * len(image)
+        if any(size % block for size, block in zip(image, blocks, strict=True)):
             raise ArgumentError(
-                f"{argument} is padded to {(n, c, *image)}, which fold={self.fold} does not divide"
+                f"{argument} is padded to {shape}, which fold={self.fold} does not divide"
             )
-        return (
-            n,
-            c * prod(steps),
-            *(size // step for size, step in zip(image, steps, strict=True)),
-        )
+        folded_image = (size // block for size, block in zip(image, blocks, strict=True))
+        return (batch, channels * prod(blocks), *folded_image)
+
+    def _unfolded(self, shape: tuple[int, ...], argument: str) -> tuple[int, ...]:
+        batch, channels, *image = shape
+        blocks = self.fold or (1,) * len(image)
+        if channels % prod(blocks):
+            raise ArgumentError(
+                f"{argument} has {channels} channels, which fold={self.fold} does not divide"
+            )
+        unfolded_image = (size * block for size, block in zip(image, blocks, strict=True))
+        return (batch, channels // prod(blocks), *unfolded_image)
+
+
+def _parse_ends(items: tuple[Any, ...]) -> tuple[tuple[int, int], ...]:
+    """Return the padding before and behind each axis of a tensor of rank 4 or 5."""
+    pairs = [tuple(item) if isinstance(item, (tuple, list)) else (item, item) for item in items]
+    if len(pairs) not in (4, 5) or any(len(pair) != 2 for pair in pairs):
+        needed = "a number, or a pair of them, for each of 4 or 5 axes"
+        raise ArgumentError(f"padding={shown(items)}; needed: {needed}")
+    return tuple(
+        (integer(before, "padding", 0), integer(behind, "padding", 0)) for before, behind in pairs
+    )

@@ -1,4 +1,4 @@
-"""Which math types keep what another one promises."""
+"""Which math types may replace another one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from cudnnlite.enums import DataType, MathType
 _NO_LESS_EXACT = (MathType.DEFAULT, MathType.FMA, MathType.TENSOR_OP)
 
 
-def allowed_math_types(asked: MathType, dtype: DataType) -> tuple[MathType, ...]:
-    """Return the math types that may stand for the one that was asked for.
+def allowed_math_types(requested: MathType, dtype: DataType) -> tuple[MathType, ...]:
+    """Return the math types that may replace the requested one.
 
-    FMA (true float32) allows itself alone.  Float32 data is rounded to float16 only where
-    TENSOR_OP_ALLOW_CONVERSION was asked for; to float16 and bfloat16 data that one means the same
-    as TENSOR_OP.
+    Only FMA (true float32) may replace FMA.  Float32 data is rounded to float16 only if
+    TENSOR_OP_ALLOW_CONVERSION is requested; for float16 and bfloat16 data it means the same as
+    TENSOR_OP.
     """
-    if asked == MathType.FMA:
-        return (asked,)
-    if asked == MathType.TENSOR_OP_ALLOW_CONVERSION and dtype == DataType.FLOAT:
-        return (*_NO_LESS_EXACT, asked)
+    if requested == MathType.FMA:
+        return (requested,)
+    if requested == MathType.TENSOR_OP_ALLOW_CONVERSION and dtype == DataType.FLOAT:
+        return (*_NO_LESS_EXACT, requested)
     return _NO_LESS_EXACT
 
 

@@ -22,7 +22,7 @@ from cudnnlite.enums import (
     parse_math_type,
 )
 from cudnnlite.errors import ArgumentError
-from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.specs.frozen import FrozenSpec, display_value
 from cudnnlite.specs.layers import parse_probability
 
 # The gates in cuDNN's order, which is the order of its linear layer numbers.
@@ -176,7 +176,7 @@ class RNNSpec(FrozenSpec):
             No such module, or a value that is not allowed.
         """
         try:
-            found = {
+            fields = {
                 "cell": module.mode.removeprefix("RNN_"),
                 "input_size": module.input_size,
                 "hidden_size": module.hidden_size,
@@ -192,7 +192,7 @@ class RNNSpec(FrozenSpec):
                 f"module of type {type(module).__name__} is no torch.nn.LSTM, GRU or RNN: {error}"
             ) from None
         try:
-            return cls(**found | options)
+            return cls(**fields | options)
         except TypeError as error:
             raise ArgumentError(f"options={shown(options)}: {error}") from None
 
@@ -226,19 +226,18 @@ class RNNSpec(FrozenSpec):
             if name == "dtype" and value != DataType.FLOAT:
                 parts.append(f"dtype={dtype_name(value)!r}")
             elif value != getattr(plain, name):
-                shown = (
-                    dtype_name(value)
-                    if isinstance(value, DataType)
-                    else getattr(value, "name", value)
-                )
-                parts.append(
-                    f"{name}={(_BIAS_TEXTS.get(value, shown) if name == 'bias' else shown)!r}"
-                )
+                text = display_value(value)
+                if name == "bias":
+                    text = _BIAS_TEXTS.get(value, text)
+                parts.append(f"{name}={text!r}")
         return f"RNNSpec({', '.join(parts)})"
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """The gates' names in cuDNN's order: i, f, g, o of an LSTM; r, z, n of a GRU; h of a plain network."""
+        """The gates' names in cuDNN's order.
+
+        They are i, f, g, o of an LSTM, r, z, n of a GRU, and h of a plain network.
+        """
         return GATES[self.cell]
 
     @property
@@ -263,11 +262,8 @@ class RNNSpec(FrozenSpec):
 
     def layer_input_size(self, layer: int) -> int:
         """Return the length of the vectors that a layer is fed with."""
-        return (
-            self.input_size
-            if integer(layer, "layer", 0, self.num_layers - 1) == 0
-            else self.output_size
-        )
+        number = integer(layer, "layer", 0, self.num_layers - 1)
+        return self.input_size if number == 0 else self.output_size
 
     def hidden_shape(self, batch: int) -> tuple[int, int, int]:
         """Return the shape of hx and hy: (num_layers * directions, batch, state_size)."""
@@ -293,7 +289,7 @@ def _parse_cell(value: Any) -> RNNMode:
     cell = parse_enum(RNNMode, value, "cell")
     if cell not in GATES:
         raise ArgumentError(
-            f"cell={shown(value)} is not known; allowed: {', '.join(each.name for each in GATES)}"
+            f"cell={shown(value)} is not known; allowed: {', '.join(mode.name for mode in GATES)}"
         )
     return cell
 

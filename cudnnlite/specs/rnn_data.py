@@ -91,27 +91,21 @@ class RNNDataSpec(FrozenSpec, c_functions="cudnnSetRNNDataDescriptor"):
                 f"shape={sizes} in layout {_FRIENDLY[order]!r}; allowed: {AXES[order].format('vector')}"
             )
         if packed:
-            known = parse_lengths(lengths)
-            check_packed(known, sizes[0])
-            steps, batch = known[0], len(known)
+            numbers = parse_lengths(lengths)
+            check_packed(numbers, sizes[0])
+            steps, batch = numbers[0], len(numbers)
         else:
-            steps, batch = (
-                sizes[:2] if order == RNNDataLayout.SEQ_MAJOR_UNPACKED else (sizes[1], sizes[0])
-            )
+            steps, batch = sizes[:2]
+            if order == RNNDataLayout.BATCH_MAJOR_UNPACKED:
+                batch, steps = sizes[:2]
             if batch > MAX_BATCH:
                 raise ArgumentError(f"shape={sizes} has {batch} sequences; allowed: {MAX_BATCH}")
-            known = (steps,) * batch if lengths is None else parse_lengths(lengths)
-            if len(known) != batch:
-                raise ArgumentError(f"lengths has {len(known)} entries for a batch of {batch}")
-            if max(known) > steps:
-                raise ArgumentError(
-                    f"lengths={shown(known)}: {shown(max(known))} is longer than the data of {steps} steps"
-                )
+            numbers = _parse_unpacked_lengths(lengths, steps, batch)
         self._freeze(
             max_length=steps,
             batch=batch,
             vector_size=sizes[-1],
-            lengths=known,
+            lengths=numbers,
             dtype=kind,
             layout=order,
             padding_fill=parse_fill(padding_fill, kind),
@@ -150,10 +144,10 @@ class RNNDataSpec(FrozenSpec, c_functions="cudnnSetRNNDataDescriptor"):
 
     @property
     def needs_padded_io(self) -> bool:
-        """Whether cuDNN must be told of padding: sequences end early, or the data is batch-major."""
-        return not self.is_packed and (
-            not self.is_full or self.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED
-        )
+        """Whether cuDNN needs its padded mode: sequences end early, or the data is batch-major."""
+        if self.is_packed:
+            return False
+        return not self.is_full or self.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -178,15 +172,13 @@ def _shape(
 ) -> tuple[int, ...]:
     if layout == RNNDataLayout.SEQ_MAJOR_PACKED:
         return sum(lengths), size
-    return (
-        (batch, steps, size)
-        if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED
-        else (steps, batch, size)
-    )
+    if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED:
+        return batch, steps, size
+    return steps, batch, size
 
 
 def parse_data_layout(layout: object) -> RNNDataLayout:
-    """Turn "sequence_major", "batch_major", "packed", or cuDNN's name for one, into the enum's member."""
+    """Return the member of the enum for "sequence_major", "batch_major", "packed", or cuDNN's name."""
     if isinstance(layout, str) and layout.lower() in _LAYOUT_NAMES:
         return _LAYOUT_NAMES[layout.lower()]
     try:
@@ -217,14 +209,30 @@ def parse_lengths(lengths: Any) -> tuple[int, ...]:
         raise ArgumentError(
             "lengths are on the device; cuDNN needs them on the host, before the call"
         )
-    known = integers(lengths, "lengths", MAX_BATCH)
-    if len(known) > MAX_BATCH:
+    numbers = integers(lengths, "lengths", MAX_BATCH)
+    if len(numbers) > MAX_BATCH:
         raise ArgumentError(f"lengths={shown(lengths)} has too many entries; allowed: {MAX_BATCH}")
-    if not known or min(known) < 1:
+    if not numbers or min(numbers) < 1:
         raise ArgumentError(
-            f"lengths={shown(known)}; allowed: at least one, each 1 or more (leave empty sequences out)"
+            f"lengths={shown(numbers)}; "
+            "allowed: at least one, each 1 or more (leave empty sequences out)"
         )
-    return known
+    return numbers
+
+
+def _parse_unpacked_lengths(lengths: Any, steps: int, batch: int) -> tuple[int, ...]:
+    """Return the lengths of a batch of sequences with room for `steps` steps each."""
+    if lengths is None:
+        return (steps,) * batch
+    numbers = parse_lengths(lengths)
+    if len(numbers) != batch:
+        raise ArgumentError(f"lengths has {len(numbers)} entries for a batch of {batch}")
+    longest = max(numbers)
+    if longest > steps:
+        raise ArgumentError(
+            f"lengths={shown(numbers)}: {shown(longest)} is longer than the data of {steps} steps"
+        )
+    return numbers
 
 
 def check_packed(lengths: tuple[int, ...], rows: int) -> None:

@@ -1,7 +1,7 @@
-"""What each RNN algorithm can do: rules recorded on an H200, for messages and for the emulated device's refusals.
+"""The networks that each RNN algorithm supports, as recorded on an H200.
 
-cuDNN refuses with NOT_SUPPORTED and without a word; on a GPU it alone decides, and these rules only
-say why.
+cuDNN refuses the others with NOT_SUPPORTED and without a message.  On a GPU cuDNN decides, and
+these rules only say why; the emulated device refuses by them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType, RNNAlgo, RNNBiasMode, RNNMode
 from cudnnlite.specs.rnn import RNNSpec
 
-# The largest hidden sizes, by (algorithm, whether the cell has gates): of the forward pass and of
-# the backward passes. PERSIST_STATIC keeps the recurrent weights in the GPU's registers: others may
-# have another limit than an H200.
+# The largest hidden sizes of the forward pass and of the backward passes, by (algorithm, whether the
+# cell has gates).  PERSIST_STATIC keeps the recurrent weights in the GPU's registers, so that other
+# GPUs may have other limits than an H200.
 _LARGEST = {
     (RNNAlgo.PERSIST_STATIC, False): (2560, 2560),
     (RNNAlgo.PERSIST_STATIC, True): (1536, 1536),
@@ -22,9 +22,9 @@ _LARGEST = {
 
 
 def why_not(spec: RNNSpec, algorithm: RNNAlgo, *, full: bool = True, backward: bool = False) -> str:
-    """Return why an algorithm does not do a network; empty where it does, or where no rule is known.
+    """Return why an algorithm does not support a network; empty if no rule forbids it.
 
-    `full`: all sequences have the full length.  `backward`: the backward passes are asked for.
+    `full`: all sequences have the full length.  `backward`: the backward passes are needed too.
     """
     if algorithm == RNNAlgo.STANDARD:
         return ""

@@ -15,7 +15,8 @@ PROJECTION = 8  # its linear layer number, behind the eight of the gates
 class WeightPart(NamedTuple):
     """One matrix or bias."""
 
-    name: str  # such as "layer0.forward.input.i", "layer0.forward.input.i.bias", "layer1.backward.projection"
+    # Such as "layer0.forward.input.i", "layer0.forward.input.i.bias", "layer1.backward.projection".
+    name: str
     layer: int
     direction: int  # 0 forward, 1 backward
     gate: str  # "i", ...; empty for the projection
@@ -23,18 +24,24 @@ class WeightPart(NamedTuple):
     pseudo_layer: int  # cuDNN's numbers for the pair of matrix and bias
     linear_layer: int
     bias: bool  # which of the two it is
-    shape: tuple[
-        int, ...
-    ]  # (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size, hidden_size)
+    # (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size, hidden_size).
+    shape: tuple[int, ...]
 
     @property
     def field(self) -> int:
-        """Which of the stacks of a layer and direction it is in: input, recurrent, their biases in that order, projection."""
-        return self.recurrent + 2 * self.bias if self.gate else 4
+        """The number of its stack in its layer and direction.
+
+        The stacks are input, recurrent, their biases in that order, and projection.
+        """
+        if not self.gate:
+            return 4
+        return self.recurrent + 2 * self.bias
 
     def rows(self, gates: Sequence[str]) -> slice:
-        """Return where it lies in its stack, where gates are in that order."""
-        start = gates.index(self.gate) * self.shape[0] if self.gate else 0
+        """Return its rows in its stack, with the gates in that order."""
+        start = 0
+        if self.gate:
+            start = gates.index(self.gate) * self.shape[0]
         return slice(start, start + self.shape[0])
 
 

@@ -1,4 +1,4 @@
-"""Numbers for each spatial axis: padding, stride, dilation, windows; one that stands for all axes, or one for each."""
+"""Padding, stride, dilation and windows: a number for all spatial axes, or one for each axis."""
 
 from __future__ import annotations
 
@@ -15,30 +15,37 @@ from cudnnlite.specs.layout import MAX_SPATIAL_RANK
 Steps = int | tuple[int, ...]
 Padding = int | tuple[int | tuple[int, int], ...]
 AnySteps = int | Iterable[int]  # as users give them
-# what the words of other libraries are in numbers
+# Other libraries' names of paddings in numbers, for messages.
 NAMED_PADDING = {
-    "same": ". 'same', at stride 1, is dilation * (taps - 1) in all, before and behind; at others it depends on the image",
+    "same": (
+        ". 'same', at stride 1, is dilation * (taps - 1) in all, before and behind; "
+        "at others it depends on the image"
+    ),
     "valid": ". 'valid' is 0",
 }
 
 
 def parse_steps(
-    value: Any, argument: str, smallest: int, each: str = "one for each spatial axis"
+    value: Any,
+    argument: str,
+    smallest: int,
+    alternative: str = "one for each spatial axis",
 ) -> Steps:
-    """Return an integer, or one for each axis; `each` is what a message says is allowed besides an integer."""
+    """Return an integer, or one for each axis.
+
+    `alternative` is what a message says is allowed besides an integer.
+    """
     with suppress(TypeError):
         index(value)
-        return integer(value, argument, smallest)  # which a bool is not
+        return integer(value, argument, smallest)  # It refuses a bool.
     try:
         numbers = integers(value, argument, MAX_SPATIAL_RANK)
     except ArgumentError:
-        hint = (
-            NAMED_PADDING.get(value.lower(), "")
-            if isinstance(value, str) and argument == "padding"
-            else ""
-        )
+        hint = ""
+        if isinstance(value, str) and argument == "padding":
+            hint = NAMED_PADDING.get(value.lower(), "")
         raise ArgumentError(
-            f"{argument}={shown(value)}; allowed: an integer, or {each}{hint}"
+            f"{argument}={shown(value)}; allowed: an integer, or {alternative}{hint}"
         ) from None
     if not 1 <= len(numbers) <= MAX_SPATIAL_RANK:
         raise ArgumentError(
@@ -48,17 +55,17 @@ def parse_steps(
 
 
 def parse_padding(value: Any) -> Padding:
-    """Return an integer, or for each axis one, or a pair where what is before it and what is behind it differ."""
-    if not isinstance(value, (tuple, list)) or not any(
-        isinstance(axis, (tuple, list)) for axis in value
-    ):
+    """Return an integer, or for each axis an integer, or a pair: the padding before and behind."""
+    has_pairs = isinstance(value, (tuple, list)) and any(map(_is_pair, value))
+    if not has_pairs:
         return parse_steps(
             value, "padding", 0, "one or (before, behind) for each axis, as in ((0, 1), (0, 1))"
         )
-    pairs = [axis if isinstance(axis, (tuple, list)) else (axis, axis) for axis in value]
+    pairs = [axis if _is_pair(axis) else (axis, axis) for axis in value]
     if any(len(pair) != 2 for pair in pairs):
         raise ArgumentError(
-            f"padding={shown(value)}; allowed for a spatial axis: an integer, or two, before and behind it"
+            f"padding={shown(value)}; "
+            "allowed for a spatial axis: an integer, or two, before and behind it"
         )
     ends = [[integer(end, "padding", 0) for end in pair] for pair in pairs]
     if len(ends) > MAX_SPATIAL_RANK:
@@ -68,40 +75,47 @@ def parse_padding(value: Any) -> Padding:
     return tuple(before if before == behind else (before, behind) for before, behind in ends)
 
 
-def slid(image: Sequence[int], what: str, *steps: Sequence[Any]) -> tuple[int, ...]:
-    """Return how often a window fits an image, for each axis; `steps` are taps, padding, stride and dilation.
+def _is_pair(axis: object) -> bool:
+    return isinstance(axis, (tuple, list))
 
-    The padding of an axis may be a pair: what is before it, and behind it.
+
+def slid(image: Sequence[int], window: str, *steps: Sequence[Any]) -> tuple[int, ...]:
+    """Return the number of positions of a window in an image, for each axis.
+
+    `steps` are taps, padding, stride and dilation.  The padding of an axis may be a pair: before
+    and behind.  `window` is what a message calls it.
     """
-    out = []
+    positions = []
     for axis, (size, taps, padding, stride, dilation) in enumerate(
         zip(image, *steps, strict=True), start=2
     ):
         reach = dilation * (taps - 1) + 1
-        padded = size + (sum(padding) if isinstance(padding, tuple) else 2 * padding)
+        both_paddings = sum(padding) if isinstance(padding, tuple) else 2 * padding
+        padded = size + both_paddings
         if reach > padded:
             raise ArgumentError(
-                f"axis {axis}: {what} reaches over {reach}, x, padded, has only {padded} of {(*image,)}"
+                f"axis {axis}: {window} reaches over {reach}, "
+                f"x, padded, has only {padded} of {(*image,)}"
             )
-        out.append((padded - reach) // stride + 1)
-    return tuple(out)
+        positions.append((padded - reach) // stride + 1)
+    return tuple(positions)
 
 
 class SpatialSpec(FrozenSpec):
-    """A spec some of whose fields, `_stepped`, have a number for every spatial axis, or one for each."""
+    """A spec with fields, `_stepped`, that have a number for all spatial axes, or one for each."""
 
     _stepped: ClassVar[tuple[str, ...]]
 
     @property
     def spatial_rank(self) -> int | None:
-        """The number of spatial axes that the tuples speak of; None where all are plain numbers."""
-        lengths = {
-            name: len(v) for name in self._stepped if isinstance(v := getattr(self, name), tuple)
-        }
+        """The number of spatial axes, which is the length of the tuples; None if there are none."""
+        values = {name: getattr(self, name) for name in self._stepped}
+        lengths = {name: len(value) for name, value in values.items() if isinstance(value, tuple)}
         if len(set(lengths.values())) > 1:
-            *others, last = self._stepped
+            *first_names, last_name = self._stepped
             raise ArgumentError(
-                f"{', '.join(others)} and {last} speak of different numbers of spatial axes: {lengths}"
+                f"{', '.join(first_names)} and {last_name} speak of different numbers of "
+                f"spatial axes: {lengths}"
             )
         return next(iter(lengths.values()), None)
 

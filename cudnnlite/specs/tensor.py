@@ -77,33 +77,21 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
         sizes = parse_shape(shape)
         kind = parse_dtype(dtype)
         vector = vector_length(kind)
-        own = (
-            layout
-            if isinstance(layout, str)
-            and layout in SEQUENCES
-            and len(sizes) == 3
-            and vector == 1
-            and strides is None
-            else ""
-        )
-        if own:
-            steps = packed_strides(sizes, own)
-        elif strides is None:
-            name = parse_layout(layout if layout is not None or vector == 1 else VECT_C, len(sizes))
-            steps = packed_strides(_in_vectors(sizes, kind, vector, name), name)
-        elif layout is not None:
-            raise ArgumentError(
-                f"layout={shown(layout)} and strides={shown(strides)} are both given; allowed: one of them"
-            )
-        elif vector > 1:
-            raise ArgumentError(
-                f"strides are given for dtype={dtype_name(kind)}; allowed: only the layout {VECT_C}"
-            )
+        sequence_layout = None
+        if strides is not None:
+            steps = _parse_strides(strides, layout, sizes, kind)
+        elif vector == 1 and _is_of_sequences(layout, len(sizes)):
+            sequence_layout = layout
+            steps = packed_strides(sizes, str(layout))
         else:
-            steps = _parse_strides(strides, sizes)
+            if layout is None and vector > 1:
+                layout = VECT_C
+            name = parse_layout(layout, len(sizes))
+            steps = packed_strides(_in_vectors(sizes, kind, vector, name), name)
         self._freeze(shape=sizes, dtype=kind, strides=steps, vector=vector)
-        if own:  # a name and no more: specs of one memory are equal
-            self.__dict__["layout"] = own
+        if sequence_layout is not None:
+            # It is only another name: specs of the same memory are equal.
+            self.__dict__["layout"] = sequence_layout
 
     def __repr__(self) -> str:
         layout = self.layout
@@ -112,20 +100,29 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
 
     @classmethod
     def _from(cls, values: Mapping[str, Any]) -> TensorSpec:
-        return cls(
-            values["shape"],
-            values["dtype"],
-            strides=values["strides"] if values["vector"] == 1 else None,
-        )
+        if values["vector"] == 1:
+            return cls(values["shape"], values["dtype"], strides=values["strides"])
+        return cls(values["shape"], values["dtype"])
 
     def replace(self, **changes: Any) -> TensorSpec:
-        """Return a copy with some fields changed; another shape, given without strides, lies packed in this one's layout."""
-        if "shape" in changes and "strides" not in changes and self.layout != "strided":
+        """Return a copy with some fields changed.
+
+        Another shape without strides is packed in this spec's layout.
+        """
+        has_new_strides = "strides" in changes or self.layout == "strided"
+        if "shape" in changes and not has_new_strides:
             shape = parse_shape(changes["shape"])
-            names = CHANNELS_LAST if self.layout in CHANNELS_LAST.values() else CHANNELS_FIRST
-            layout = self.layout if len(shape) == self.rank else names.get(len(shape), PACKED)
+            layout = self._layout_at(len(shape))
             changes["strides"] = TensorSpec(shape, self.dtype, layout).strides
         return super().replace(**changes)
+
+    def _layout_at(self, rank: int) -> str:
+        """Return what the layout is called at another rank."""
+        if rank == self.rank:
+            return self.layout
+        if self.layout in CHANNELS_LAST.values():
+            return CHANNELS_LAST.get(rank, PACKED)
+        return CHANNELS_FIRST.get(rank, PACKED)
 
     @property
     def rank(self) -> int:
@@ -145,10 +142,10 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
 
     @cached_property
     def canonical(self) -> TensorSpec:
-        """The same memory as cuDNN is told of it: packed values have the strides of their layout along axes of size 1 too.
+        """The spec that is passed to cuDNN: along axes of size 1 too, it has its layout's strides.
 
-        cuDNN looks at those strides where it chooses a kernel; `softmax_forward` was wrong on an
-        H200 where they were odd.
+        cuDNN uses those strides to choose a kernel.  On an H200 `softmax_forward` was wrong where
+        they were odd.
         """
         if self.layout != "strided":
             return self
@@ -160,22 +157,30 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
 
     @cached_property
     def is_channels_last(self) -> bool:
-        """Whether the memory is channels last; where both layouts fit (one channel), whether it is written so."""
-        first, last = CHANNELS_FIRST.get(self.rank, ""), CHANNELS_LAST.get(self.rank, "")
-        return self.fits(last) and (self.layout == last or not self.fits(first))
+        """Whether the memory is channels last.
+
+        If it has one channel, both layouts fit, and the spec's own layout decides.
+        """
+        channels_first = CHANNELS_FIRST.get(self.rank, "")
+        channels_last = CHANNELS_LAST.get(self.rank, "")
+        if not self.fits(channels_last):
+            return False
+        return self.layout == channels_last or not self.fits(channels_first)
 
     def fits(self, layout: Any) -> bool:
-        """Tell whether the memory lies as in `layout` without gaps; the strides of axes of size 1 do not matter."""
+        """Tell whether the memory is that of `layout`, without gaps.
+
+        The strides of axes of size 1 do not matter.
+        """
         if not isinstance(layout, str):
             return False
         if self.vector > 1 or layout == VECT_C:
             return self.vector > 1 and layout == VECT_C
-        names = (
-            CHANNELS_FIRST.get(self.rank, "packed"),
+        is_name_of_images = layout in (
+            CHANNELS_FIRST.get(self.rank, PACKED),
             CHANNELS_LAST.get(self.rank),
-            *SEQUENCES * (self.rank == 3),
         )
-        if layout not in names:
+        if not is_name_of_images and not _is_of_sequences(layout, self.rank):
             return False
         return same_strides(self.shape, self.strides, packed_strides(self.shape, layout))
 
@@ -187,25 +192,30 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
     @cached_property
     def nbytes(self) -> int:
         """The bytes from the first value to the last, gaps included: what a buffer must hold."""
-        return span(_in_vectors(self.shape, self.dtype, self.vector), self.strides) * itemsize(
-            self.dtype
-        )
+        elements = span(_in_vectors(self.shape, self.dtype, self.vector), self.strides)
+        return elements * itemsize(self.dtype)
 
     @cached_property
     def overlaps_itself(self) -> bool:
-        """Whether two values may share memory (a stride smaller than what lies inside it): not allowed in an output."""
-        reach = 1
-        axes = zip(_in_vectors(self.shape, self.dtype, self.vector), self.strides, strict=True)
-        for size, stride in sorted(
-            (axis for axis in axes if axis[0] > 1), key=lambda axis: axis[1]
-        ):
-            if stride < reach:
+        """Whether two values may share memory, which is not allowed in an output.
+
+        That is so if a stride is smaller than the memory of the axes inside it.
+        """
+        sizes = _in_vectors(self.shape, self.dtype, self.vector)
+        axes = [
+            (stride, size) for size, stride in zip(sizes, self.strides, strict=True) if size > 1
+        ]
+        inner_elements = 1
+        for stride, size in sorted(axes):
+            if stride < inner_elements:
                 return True
-            reach = stride * (size - 1) + reach
+            inner_elements += stride * (size - 1)
         return False
 
     def packed(self, shape: tuple[int, ...], dtype: DataType | None = None) -> TensorSpec:
-        """Return the spec of other images, ``(N, C, *spatial)``, in this one's layout, packed; in its dtype if none is given.
+        """Return the spec of other images, ``(N, C, *spatial)``, packed in this spec's layout.
+
+        Their dtype is this spec's if none is given.
 
         Raises
         ------
@@ -214,43 +224,54 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
         """
         if self.rank not in CHANNELS_FIRST:
             raise ArgumentError(f"x={self}: it must be (N, C, *spatial), of rank 3, 4 or 5")
-        layout = (
-            VECT_C
-            if self.vector > 1
-            else (CHANNELS_LAST if self.is_channels_last else CHANNELS_FIRST)[self.rank]
-        )
+        if self.vector > 1:
+            layout = VECT_C
+        elif self.is_channels_last:
+            layout = CHANNELS_LAST[self.rank]
+        else:
+            layout = CHANNELS_FIRST[self.rank]
         return TensorSpec(shape, self.dtype if dtype is None else dtype, layout)
 
     def native(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return (dims, strides) as cuDNN is told them: of rank 4 at least, a 1-D image being one pixel high."""
+        """Return (dims, strides) as they are passed to cuDNN.
+
+        They have rank 4 at least; a 1-D image is one pixel high.
+        """
         dims = as_four(self.shape, missing=1)
-        # the stride of an axis of size 1 is free; one that keeps the tensor packed keeps every
-        # kernel eligible
-        height = self.strides[2] * self.shape[2] if self.rank == 3 else 1
-        return dims, as_four(self.strides, missing=min(height, MAX_INT))
+        # The stride of an axis of size 1 is free.  With one that keeps the tensor packed, every
+        # kernel stays eligible.
+        height_stride = 1
+        if self.rank == 3:
+            height_stride = min(self.strides[2] * self.shape[2], MAX_INT)
+        return dims, as_four(self.strides, missing=height_stride)
 
 
 def called(spec: TensorSpec, layout: str) -> TensorSpec:
-    """Return a spec under another name of its layout, as a message about sequences shows it: 'states' for 'NCW'."""
-    return (
-        TensorSpec(spec.shape, spec.dtype, layout)
-        if layout in SEQUENCES and spec.layout == "NCW"
-        else spec
-    )
+    """Return a spec under another name of its layout, for messages about sequences.
+
+    That is 'states' for 'NCW', for instance.
+    """
+    if layout in SEQUENCES and spec.layout == "NCW":
+        return TensorSpec(spec.shape, spec.dtype, layout)
+    return spec
 
 
 def tensor_spec_of(
     shape: Any, dtype: Any = None, layout: str | None = None, strides: Any = None
 ) -> TensorSpec:
-    """Return the spec that is given instead of a shape, or make one; ArgumentError also for what is beside a whole one."""
-    shape = (shape,) if isinstance(shape, Integral) else shape  # of one axis, as in NumPy
+    """Return the spec that is given instead of a shape, or make one.
+
+    ArgumentError if there are other arguments beside a spec.
+    """
+    if isinstance(shape, Integral):
+        shape = (shape,)  # of one axis, as in NumPy
     return whole_or_made(TensorSpec, shape, dtype=dtype, layout=layout, strides=strides)
 
 
 def _in_vectors(
     shape: tuple[int, ...], dtype: DataType, vector: int, layout: str | None = None
 ) -> tuple[int, ...]:
-    """Return the shape counted in elements: with a vector type an element holds `vector` channels."""
+    """Return the shape in elements; an element of a vector type has `vector` channels."""
     if vector == 1:
         if layout == VECT_C:
             raise ArgumentError(
@@ -268,12 +289,32 @@ def _in_vectors(
     return (shape[0], shape[1] // vector, *shape[2:])
 
 
-def _parse_strides(strides: Iterable[Any], shape: tuple[int, ...]) -> tuple[int, ...]:
+def _is_of_sequences(layout: str | None, rank: int) -> bool:
+    """Tell whether a layout is one that recurrent networks have their own names for."""
+    return rank == 3 and isinstance(layout, str) and layout in SEQUENCES
+
+
+def _parse_strides(
+    strides: Iterable[Any],
+    layout: object,
+    shape: tuple[int, ...],
+    dtype: DataType,
+) -> tuple[int, ...]:
+    """Return strides within the limits of C; there must be no layout, and no vector type."""
+    if layout is not None:
+        raise ArgumentError(
+            f"layout={shown(layout)} and strides={shown(strides)} are both given; "
+            "allowed: one of them"
+        )
+    if vector_length(dtype) > 1:
+        raise ArgumentError(
+            f"strides are given for dtype={dtype_name(dtype)}; allowed: only the layout {VECT_C}"
+        )
     steps = integers(strides, "strides", MAX_RANK)
     if len(steps) != len(shape):
         raise ArgumentError(f"strides={shown(strides)} has {len(steps)} entries for shape={shape}")
     for axis, (size, step) in enumerate(zip(shape, steps, strict=True)):
-        # cuDNN takes a negative stride without complaint and then reads in front of the buffer
+        # cuDNN accepts a negative stride, and reads in front of the buffer.
         smallest = 0 if size <= 1 else 1
         if not smallest <= step <= MAX_INT:
             raise ArgumentError(
