@@ -166,12 +166,9 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
     def _query_sizes(self) -> None:
         """Get the sizes of weights, workspace and reserve space from cuDNN."""
         weights, workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
+        reserve_size = reserve if self.key.training else None
         self._handle.api.cudnnGetMultiHeadAttnBuffers(
-            self._handle.ptr,
-            self._attention.ptr,
-            weights,
-            workspace,
-            reserve if self.key.training else None,
+            self._handle.ptr, self._attention.ptr, weights, workspace, reserve_size
         )
         self._weight_bytes = weights.value
         self.workspace = workspace.value
@@ -223,9 +220,11 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
             inputs["residual"] = self._residual(residual)
             residual_address = inputs["residual"].ptr
         step_index = self._step_index(step)
-        (y,) = self._outputs(None if out is None else (out,), ("out",), (y_spec,))
+        outputs = None if out is None else (out,)
+        (y,) = self._outputs(outputs, ("out",), (y_spec,))
         space = self._reserve_space(reserve, self.reserve, training=key.training)
-        check_outputs(inputs, {"out": y, "reserve": None if space is None else space.array})
+        reserve_array = None if space is None else space.array
+        check_outputs(inputs, {"out": y, "reserve": reserve_array})
         if space is not None:
             space.begin()
         self._run(
@@ -247,7 +246,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
                 y.ptr,
                 *self._weight_space(weights),
             ),
-            None if space is None else space.array,
+            reserve_array,
         )
         if space is None:
             return y  # type: ignore[return-value]
@@ -347,13 +346,15 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         inputs = _inputs(call, reserve, dy)
         out = self._gradients(call.weights, out, accumulate, inputs)
         size, weights = self._weight_space(call.weights)
+        gradients = out.array.ptr if size else 0
+        mode = WgradMode.ADD if accumulate else WgradMode.SET
         self._run(
             handle.api.cudnnMultiHeadAttnBackwardWeights,
             [*inputs.values(), out.array],
             (
                 handle.ptr,
                 self._attention.ptr,
-                WgradMode.ADD if accumulate else WgradMode.SET,
+                mode,
                 self._q,
                 call.q.ptr,
                 self._k,
@@ -364,7 +365,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
                 dy.ptr,
                 size,
                 weights,
-                out.array.ptr if size else 0,
+                gradients,
             ),
             reserve.array,
         )

@@ -121,7 +121,7 @@ def convolution_backward_data(
     ...     print(same.shape, same.numpy()[0, 0, :2, :2].tolist())
     (1, 3, 8, 8) [[4.0, 8.0], [8.0, 16.0]]
 
-    A plan for many calls, and what cuDNN's search finds:
+    A plan for many calls, and the search of cuDNN:
 
     >>> with dnn.Handle() as handle:
     ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
@@ -252,7 +252,7 @@ def convolution_backward_filter(
     ...     print(total.shape, total.numpy()[0, 0].tolist())
     (4, 3, 3, 3) [[18.0, 24.0, 24.0], [24.0, 32.0, 32.0], [24.0, 32.0, 32.0]]
 
-    A plan for many calls, and what cuDNN's search finds:
+    A plan for many calls, and the search of cuDNN:
 
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))

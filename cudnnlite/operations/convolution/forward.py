@@ -117,7 +117,7 @@ def convolution_forward(
     ...     print(y.shape, y.numpy()[0, 0, 1, 1], same.numpy()[0, 0, 1, 1])
     (1, 4, 4, 4) 27.0 27.0
 
-    What cuDNN's search finds, and a plan for many calls:
+    The search of cuDNN, and a plan for many calls:
 
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))

@@ -101,8 +101,8 @@ for addresses that were not used lately also `cudnnBackendInitialize` and the ot
 make a variant pack.  For the descriptor call: `{algorithms.workspace}`; if no
 algorithm is given, `{algorithms.heuristic}` and
 `{algorithms.count}`; for each call `{function}`, and
-`cudnnTransformTensor` if operands are converted.  Those of the descriptor call are deprecated since
-cuDNN 9.0.0, still shipped and working.
+`cudnnTransformTensor` if operands are converted.
+Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and working.
 """
 
 

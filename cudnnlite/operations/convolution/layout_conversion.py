@@ -60,7 +60,8 @@ class ConvertedConvolution:
             )
         # alpha belongs to the convolution: it scales a result that is not rounded yet.  beta
         # belongs to the call that writes to `out`, which has the old values.
-        inner_problem = _problem_in_layout(problem, layout, 0.0 if converts_result else beta)
+        inner_beta = 0.0 if converts_result else beta
+        inner_problem = _problem_in_layout(problem, layout, inner_beta)
         self._conversions: dict[str, Any] = {}
         self._back_conversions: dict[str, Any] = {}
         try:

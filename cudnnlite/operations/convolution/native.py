@@ -76,7 +76,8 @@ class ConvolutionThenBias:
         self, native: NativeConvolution, convolution: PreparedCall | ExecutionPlan
     ) -> None:
         is_double = native.problem.x.dtype == DataType.DOUBLE
-        self._one = np.ones((), np.float64 if is_double else np.float32)
+        scalar_dtype: Any = np.float64 if is_double else np.float32
+        self._one = np.ones((), scalar_dtype)
         self._convolution: Any = convolution
         self._addition = native.prepare(
             "cudnnAddTensor",

@@ -34,9 +34,9 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
     handle : Handle
         The plan belongs to it and is closed with it.
     problem : Problem
-        What is computed.
+        The convolution, or the gradient of one.
     algorithm : AlgorithmResult, Engine, enum member or None
-        What computes it; None for the heuristic's choice.
+        The algorithm or engine; None for the heuristic's choice.
     limit : int or None
         The most workspace in bytes.
     interface : str or None

@@ -364,6 +364,7 @@ class CTCLossPlan(StatefulPlan):
         )
         scratch = handle.workspace.reserve(size.value, handle.stream)
         self._clear(dx)
+        dx_address = 0 if dx is None else dx.ptr
         handle.api.cudnnCTCLoss_v8(
             handle.ptr,
             self.algorithm,
@@ -373,7 +374,7 @@ class CTCLossPlan(StatefulPlan):
             *integers,
             costs.ptr,
             self._dx_desc,
-            0 if dx is None else dx.ptr,
+            dx_address,
             size.value,
             scratch,
         )
@@ -394,6 +395,7 @@ class CTCLossPlan(StatefulPlan):
         )
         scratch = handle.workspace.reserve(size.value, handle.stream)
         self._clear(dx)
+        dx_address = 0 if dx is None else dx.ptr
         handle.api.cudnnCTCLoss(
             handle.ptr,
             self._x_desc,
@@ -401,7 +403,7 @@ class CTCLossPlan(StatefulPlan):
             *integers,
             costs.ptr,
             self._dx_desc,
-            0 if dx is None else dx.ptr,
+            dx_address,
             self.algorithm,
             self._ctc_desc,
             scratch,

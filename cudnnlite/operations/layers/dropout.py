@@ -125,7 +125,7 @@ def dropout_forward(
         The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
         next call of the same kind.
     x : device array
-        Of any shape; float32, float64 or float16.
+        The input, of any shape; float32, float64 or float16.
     dropout : float
         Dropout probability.
     dropout_state : DropoutState

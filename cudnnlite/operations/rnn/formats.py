@@ -151,7 +151,7 @@ def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
 def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
     """Split the arrays that `get_weights()` of Keras layers returns.
 
-    They are kernel, recurrent kernel and bias, of which Keras stores the kernels transposed.
+    They are kernel, recurrent kernel and bias.  Keras stores the kernels transposed.
     """
     if instance_of(spec, RNNSpec, "spec").projects:
         raise ArgumentError(f"{spec} has a projection, which Keras's layers do not have")

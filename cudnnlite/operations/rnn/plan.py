@@ -192,6 +192,8 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         if space is not None:
             inputs["reserve"] = space.array
         outputs = {"y": y, "hy": hy, "cy": cy, "workspace": scratch}
+        scratch_address = self._scratch() if scratch is None else scratch.ptr
+        reserve_address = 0 if space is None else space.array.ptr
         addresses = {
             "x": x.ptr,
             "y": y.ptr,
@@ -200,8 +202,8 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
             "cx": _address(cx),
             "cy": _address(cy),
             "weightSpace": weights.array.ptr,
-            "workSpace": self._scratch() if scratch is None else scratch.ptr,
-            "reserveSpace": 0 if space is None else space.array.ptr,
+            "workSpace": scratch_address,
+            "reserveSpace": reserve_address,
         }
         forward = self._forward
         assert forward is not None

@@ -236,8 +236,14 @@ def _on_stream(
         states = plan.check_operands(
             weights, x, operands.get("hx"), operands.get("cx"), data.lengths
         )
-    hx, cx = (None if state is None else arrays.on_stream(state, stream) for state in states)
+    hx, cx = (_state_on_stream(state, stream) for state in states)
     return weights.view(handle), arrays.on_stream(x, stream), hx, cx
+
+
+def _state_on_stream(state: DeviceArray | None, stream: Any) -> DeviceArray | None:
+    if state is None:
+        return None
+    return arrays.on_stream(state, stream)
 
 
 def _heuristic_first(
@@ -376,12 +382,13 @@ class _Trial:
             error, largest_error = self._check.errors_of(plan)
             call = self._call_of(plan)
             why_not = self._check.why_wrong(error, candidate.math_type)
+            reserve = plan.reserve if self._key.training else None
             row = replace(
                 candidate,
                 error=error,
                 max_error=largest_error,
                 workspace=plan.workspace,
-                reserve=plan.reserve if self._key.training else None,
+                reserve=reserve,
                 why_not=why_not or why_inexact(error, max_error),
             )
             if row.ok:
