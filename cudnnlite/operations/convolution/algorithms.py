@@ -153,7 +153,7 @@ def choose(
 
 
 def _choose(native: NativeConvolution, algorithm: object, limit: int | None) -> AlgorithmResult:
-    """Return the algorithm of the descriptor call: the argument, or the heuristic's choice."""
+    """Return the row of the named algorithm or engine, or of the descriptor call's heuristic."""
     math_type = native.problem.math_type
     if algorithm is None:
         choice = _heuristic_choice(native, limit)
@@ -161,7 +161,7 @@ def _choose(native: NativeConvolution, algorithm: object, limit: int | None) -> 
         choice = algorithm
     else:
         choice = AlgorithmResult(algorithm, math_type)
-    if math_type == MathType.FMA != choice.math_type:
+    if math_type == MathType.FMA and choice.math_type != MathType.FMA:
         raise ArgumentError(
             f"algorithm was found with math type {choice.math_type}; "
             "conv asks for FMA, true float32, which that would undo"

@@ -413,8 +413,8 @@ def _transposed_shape(
 ) -> tuple[int, ...]:
     """Return the shape of a transposed convolution's result."""
     instance_of(conv, ConvolutionSpec, "conv")
-    has_one_rank = 3 <= x.rank == w.rank <= 5
-    if not has_one_rank or x.dtype != w.dtype or x.shape[1] != w.shape[0]:
+    has_valid_ranks = x.rank == w.rank and 3 <= x.rank <= 5
+    if not has_valid_ranks or x.dtype != w.dtype or x.shape[1] != w.shape[0]:
         raise ArgumentError(
             f"x={x}, w={w}; needed: (N, K, *spatial) and (K, C / groups, *taps) "
             "of one dtype and the same rank 3, 4 or 5"

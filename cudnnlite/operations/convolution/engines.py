@@ -146,7 +146,7 @@ def _why_refused(engine: Engine, graph: Graph) -> str:
     if engine.index not in range(count):
         return f"there is no such engine; those for this problem have numbers from 0 to {count - 1}"
     if engine.choices:
-        return "for this problem there is no such engine, or it has not got these knobs"
+        return "for this problem there is no such engine, or it does not have these knobs"
     return "for this problem there is no such engine"
 
 

@@ -82,7 +82,7 @@ class ConvertedConvolution:
         offset = 0
         for name, spec in converted_specs.items():
             self._offsets[name] = offset
-            offset += -(-spec.nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
+            offset += _aligned_size(spec.nbytes)
         self._offsets["workSpace"] = offset
         self.workspace = offset + prepared.workspace
         self._calls = [
@@ -115,6 +115,12 @@ class ConvertedConvolution:
         except CudnnError as error:
             error.involving(layout=self._layout)
             raise
+
+
+def _aligned_size(nbytes: int) -> int:
+    """Return a size that is rounded up to a multiple of the allocations' alignment."""
+    blocks = (nbytes + ALLOCATION_ALIGNMENT - 1) // ALLOCATION_ALIGNMENT
+    return blocks * ALLOCATION_ALIGNMENT
 
 
 def _problem_in_layout(problem: Problem, layout: str, beta: float) -> Problem:
