@@ -72,30 +72,33 @@ class AttentionDescriptor(DeclaredDescriptor[cudnnAttnDescriptor_t], describes=A
         api: CudnnApi | None = None,
     ) -> None:
         instance_of(spec, AttentionSpec, "spec")
-        for name, given in (("dropout", dropout), ("post_dropout", post_dropout)):
-            if given is not None:
-                instance_of(given, DropoutDescriptor, name)
+        if dropout is not None:
+            instance_of(dropout, DropoutDescriptor, "dropout")
+        if post_dropout is not None:
+            instance_of(post_dropout, DropoutDescriptor, "post_dropout")
         for name in MAXIMA:
             if getattr(spec, name) is None:
                 raise ArgumentError(
                     f"spec has no {name}, which a descriptor needs: spec.replace({name}=...)"
                 )
         self._dropouts = dropout, post_dropout
-        first, second = (None if given is None else given.ptr for given in self._dropouts)
-        mode = CUDNN_ATTN_ENABLE_PROJ_BIASES if spec.bias else 0
-        self._constants = {"attnMode": mode, "attnDropoutDesc": first, "postDropoutDesc": second}
+        self._constants = {
+            "attnMode": CUDNN_ATTN_ENABLE_PROJ_BIASES if spec.bias else 0,
+            "attnDropoutDesc": None if dropout is None else dropout.ptr,
+            "postDropoutDesc": None if post_dropout is None else post_dropout.ptr,
+        }
         super().__init__(spec, api=api)
 
     def _set(self, spec: AttentionSpec) -> None:
         try:
             super()._set(spec)
-        except CudnnError as error:  # without a word
+        except CudnnError as error:  # cuDNN has no message for it.
             error.involving(spec=spec)
             raise
 
     @staticmethod
     def read(api: CudnnApi, native: Any) -> AttentionSpec:
-        """Read a `cudnnAttnDescriptor_t` back (`cudnnGetAttnDescriptor`), but for dropout, which it keeps pointers to."""
+        """Read a `cudnnAttnDescriptor_t` back (`cudnnGetAttnDescriptor`), without its dropout."""
         return read_attention(api, native).spec
 
 
@@ -110,11 +113,13 @@ class AttentionReading(NamedTuple):
 
 def read_attention(api: CudnnApi, native: Any) -> AttentionReading:
     """Read a `cudnnAttnDescriptor_t` back (`cudnnGetAttnDescriptor`)."""
-    fields, there = AttentionDescriptor._look(api, native)
-    mode = there["attnMode"].value
+    fields, arguments = AttentionDescriptor._read_arguments(api, native)
+    mode = arguments["attnMode"].value
     spec = AttentionSpec(**fields, bias=bool(mode & CUDNN_ATTN_ENABLE_PROJ_BIASES))
     one_to_one = bool(mode & CUDNN_ATTN_QUERYMAP_ONE_TO_ONE)
-    return AttentionReading(spec, one_to_one, there["attnDropoutDesc"], there["postDropoutDesc"])
+    return AttentionReading(
+        spec, one_to_one, arguments["attnDropoutDesc"], arguments["postDropoutDesc"]
+    )
 
 
 class SeqDataDescriptor(NativeObject[cudnnSeqDataDescriptor_t], describes=SeqDataSpec):
@@ -144,13 +149,16 @@ class SeqDataDescriptor(NativeObject[cudnnSeqDataDescriptor_t], describes=SeqDat
     def read(api: CudnnApi, native: Any) -> SeqDataSpec:
         """Read a `cudnnSeqDataDescriptor_t` back (`cudnnGetSeqDataDescriptor`)."""
         count = CUDNN_SEQDATA_DIM_COUNT
-        dtype, rank, known = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
-        dims, axes = c_ints([0] * count), c_ints([0] * count)
-        # without the padding's fill: asked for that of bfloat16, cuDNN 9.28 has an internal error
-        api.cudnnGetSeqDataDescriptor(native, dtype, rank, count, dims, axes, known, 0, None, None)
-        lengths = c_ints([0] * known.value)
+        dtype = ctypes.c_int()
+        rank = ctypes.c_int()
+        number = ctypes.c_size_t()
+        dims = c_ints([0] * count)
+        axes = c_ints([0] * count)
+        # The padding fill is not read: cuDNN 9.28 has an internal error for that of bfloat16.
+        api.cudnnGetSeqDataDescriptor(native, dtype, rank, count, dims, axes, number, 0, None, None)
+        lengths = c_ints([0] * number.value)
         api.cudnnGetSeqDataDescriptor(
-            native, dtype, rank, count, dims, axes, known, known.value, lengths, None
+            native, dtype, rank, count, dims, axes, number, number.value, lengths, None
         )
         order = [SeqDataAxis(axis) for axis in axes]
         return SeqDataSpec([dims[axis] for axis in AXES], lengths, DataType(dtype.value), order)

@@ -16,8 +16,8 @@ from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec
 
-# the fields that have a setter and a getter of their own
-_APART = {
+# The fields that have a setter and a getter of their own.
+_SEPARATE = {
     "groups": ("cudnnSetConvolutionGroupCount", "cudnnGetConvolutionGroupCount"),
     "math_type": ("cudnnSetConvolutionMathType", "cudnnGetConvolutionMathType"),
     "reorder_type": ("cudnnSetConvolutionReorderType", "cudnnGetConvolutionReorderType"),
@@ -36,7 +36,7 @@ class ConvolutionDescriptor(
         given.
     spatial_rank : int, optional
         The number of spatial axes, where padding, stride and dilation are plain numbers; 2 if not
-        given.  A 1-D convolution is told to cuDNN, which has none, as a 2-D one over images one
+        given.  cuDNN has no 1-D convolution; it receives one as a 2-D convolution over images one
         pixel high.
 
     Examples
@@ -49,7 +49,7 @@ class ConvolutionDescriptor(
     """
 
     _setter, _getter = "cudnnSetConvolutionNdDescriptor", "cudnnGetConvolutionNdDescriptor"
-    _besides = tuple(name for pair in _APART.values() for name in pair)
+    _other_functions = tuple(name for pair in _SEPARATE.values() for name in pair)
     _arguments = (
         "padA:padding",
         "filterStrideA:stride",
@@ -80,17 +80,16 @@ class ConvolutionDescriptor(
             )
         if not spec.is_symmetric:
             raise ArgumentError(
-                f"padding={spec.padding} differs at the two ends of an axis; cuDNN's descriptor pads both alike, only graphs "
-                "(interface='graph') do not"
+                f"padding={spec.padding} differs at the two ends of an axis; "
+                "cuDNN's descriptor pads both alike, only graphs (interface='graph') do not"
             )
-        super().__init__(
-            spec if spec.compute_type is not None else spec.replace(compute_type=DataType.FLOAT),
-            spatial_rank,
-        )
+        if spec.compute_type is None:
+            spec = spec.replace(compute_type=DataType.FLOAT)
+        super().__init__(spec, spatial_rank)
 
     def _set(self, spec: ConvolutionSpec) -> None:
         super()._set(spec)
-        for field, (setter, _) in _APART.items():
+        for field, (setter, _) in _SEPARATE.items():
             getattr(self.api, setter)(self.ptr, getattr(spec, field))
 
     def set_math_type(self, math_type: MathType | str) -> None:
@@ -101,23 +100,30 @@ class ConvolutionDescriptor(
 
     @classmethod
     def read(cls, api: CudnnApi, native: Any) -> ConvolutionSpec:
-        """Read a `cudnnConvolutionDescriptor_t` back (`cudnnGetConvolutionNdDescriptor` and its companions)."""
-        apart, number = {}, ctypes.c_int()
-        for field, (_, getter) in _APART.items():
+        """Read a `cudnnConvolutionDescriptor_t` back.
+
+        C functions: `cudnnGetConvolutionNdDescriptor`, and the getters of single fields.
+        """
+        separate_fields = {}
+        number = ctypes.c_int()
+        for field, (_, getter) in _SEPARATE.items():
             getattr(api, getter)(native, number)
-            apart[field] = number.value
-        return super().read(api, native).replace(**apart)  # type: ignore[no-any-return]
+            separate_fields[field] = number.value
+        return super().read(api, native).replace(**separate_fields)  # type: ignore[no-any-return]
 
     def output_shape(self, x: TensorDescriptor, w: FilterDescriptor) -> tuple[int, ...]:
         """Return the output's shape as cuDNN computes it (`cudnnGetConvolutionNdForwardOutputDim`).
 
-        A 1-D convolution's is of rank 3 again.  For a spec's own answer, see
-        `ConvolutionSpec.output_shape`.
+        The shape of a 1-D convolution has rank 3.  `ConvolutionSpec.output_shape` does the same
+        without cuDNN.
         """
-        for argument, given, kind in (("x", x, TensorDescriptor), ("w", w, FilterDescriptor)):
-            instance_of(given, kind, argument, "; shapes go to ConvolutionSpec.output_shape")
+        hint = "; shapes go to ConvolutionSpec.output_shape"
+        instance_of(x, TensorDescriptor, "x", hint)
+        instance_of(w, FilterDescriptor, "w", hint)
         rank = len(x.spec.native()[0])
         dims = c_ints([0] * rank)
         self.api.cudnnGetConvolutionNdForwardOutputDim(self.ptr, x.ptr, w.ptr, rank, dims)
         shape = tuple(dims)
-        return (*shape[:2], shape[3]) if x.spec.rank == 3 else shape
+        if x.spec.rank == 3:
+            return (*shape[:2], shape[3])
+        return shape

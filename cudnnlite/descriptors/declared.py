@@ -1,4 +1,7 @@
-"""`DeclaredDescriptor`: a descriptor whose setter and getter name their arguments alike, as most of cuDNN's do."""
+"""`DeclaredDescriptor`: a descriptor whose setter and getter have the same names of arguments.
+
+Most of cuDNN's descriptors are such.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,18 @@ from cudnnlite.specs.steps import SpatialSpec
 
 
 class DeclaredDescriptor(NativeObject[NativeT]):
-    """A descriptor that is set and read by the names in the header; subclasses say which field of the spec each is.
+    """A descriptor that is set and read by the names in the header.
 
-    A dimension count is no field: it is the number of spatial axes.
+    Subclasses say which field of the spec an argument is.  A dimension count is no field: it is the
+    number of spatial axes.
     """
 
-    # the header's names, each with the spec's field where that is another: "nanOpt:nan"
+    # The header's names, with the spec's field if it has another name: "nanOpt:nan".
     _arguments: ClassVar[tuple[str, ...]] = ()
-    _fields: ClassVar[Mapping[str, str]]  # the header's name -> the spec's field
-    _constants: Mapping[str, Any] = {}  # C arguments that are no fields
+    # By the header's name, the spec's field.
+    _fields: ClassVar[Mapping[str, str]]
+    # C arguments that are no fields.
+    _constants: Mapping[str, Any] = {}
 
     def __init_subclass__(cls, describes: type[FrozenSpec] | None = None) -> None:
         super().__init_subclass__(describes)
@@ -33,56 +39,71 @@ class DeclaredDescriptor(NativeObject[NativeT]):
         cls._fields = {name: field or name for name, _, field in pairs}
 
     def _value(self, field: str) -> Any:
+        """Return the C argument for a field of the spec."""
         return getattr(self.spec, field)
 
     def _set(self, spec: Any) -> None:
-        values = {name: self._value(field) for name, field in self._fields.items()}
-        rank = max((len(value) for value in values.values() if isinstance(value, tuple)), default=0)
-        given = {
-            name: c_ints(value) if isinstance(value, tuple) else value
-            for name, value in values.items()
-        }
-        given |= {**self._constants, "nbDims": rank, "arrayLength": rank}
-        getattr(self.api, self._setter)(
-            self.ptr, *(given[name] for name in FUNCTIONS[self._setter].argnames[1:])
-        )
+        arguments: dict[str, Any] = {}
+        rank = 0
+        for name, field in self._fields.items():
+            value = self._value(field)
+            if isinstance(value, tuple):
+                rank = max(rank, len(value))
+                value = c_ints(value)
+            arguments[name] = value
+        arguments |= {**self._constants, "nbDims": rank, "arrayLength": rank}
+        names = FUNCTIONS[self._setter].argnames[1:]
+        getattr(self.api, self._setter)(self.ptr, *(arguments[name] for name in names))
 
     @classmethod
-    def _look(cls, api: CudnnApi, native: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what the getter says: the spec's fields, and everything by the header's names."""
-        record, stepped = FUNCTIONS[cls._getter], getattr(cls._spec_type, "_stepped", ())
-        room: dict[str, Any] = dict.fromkeys(
-            ("nbDimsRequested", "arrayLengthRequested"), MAX_SPATIAL_RANK
+    def _read_arguments(cls, api: CudnnApi, native: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what the getter wrote: the spec's fields, and all arguments by the header's names."""
+        stepped = getattr(cls._spec_type, "_stepped", ())
+        arguments = cls._room_for_arguments(stepped)
+        c_arguments = (
+            argument if isinstance(argument, (int, Array)) else byref(argument)
+            for argument in arguments.values()
         )
+        getattr(api, cls._getter)(native, *c_arguments)
+        rank = 0
+        if stepped:
+            rank = (arguments.get("nbDims") or arguments["arrayLength"]).value
+        fields: dict[str, Any] = {}
+        for name, field in cls._fields.items():
+            if name in arguments:
+                is_stepped = field in stepped
+                argument = arguments[name]
+                fields[field] = tuple(argument[:rank]) if is_stepped else argument.value
+        return fields, arguments
+
+    @classmethod
+    def _room_for_arguments(cls, stepped: tuple[str, ...]) -> dict[str, Any]:
+        """Return memory for the getter's arguments, by the header's names and in its order."""
+        record = FUNCTIONS[cls._getter]
+        arguments: dict[str, Any] = {}
         for name, kind in zip(record.argnames[1:], record.argtypes[1:], strict=True):
-            if name not in room:
-                room[name] = (
-                    (c_int * MAX_SPATIAL_RANK)()
-                    if cls._fields.get(name) in stepped
-                    else kind._type_()
-                )
-        given = (room[name] for name in record.argnames[1:])
-        getattr(api, cls._getter)(
-            native, *(each if isinstance(each, (int, Array)) else byref(each) for each in given)
-        )
-        rank = (room.get("nbDims") or room["arrayLength"]).value if stepped else 0
-        fields = {
-            field: tuple(room[name][:rank]) if field in stepped else room[name].value
-            for name, field in cls._fields.items()
-            if name in room
-        }
-        return fields, room
+            if name in ("nbDimsRequested", "arrayLengthRequested"):
+                arguments[name] = MAX_SPATIAL_RANK
+            elif cls._fields.get(name) in stepped:
+                arguments[name] = (c_int * MAX_SPATIAL_RANK)()
+            else:
+                arguments[name] = kind._type_()
+        return arguments
 
     @classmethod
     def read(cls, api: CudnnApi, native: Any) -> Any:
         """Read a native object back, by the getter."""
-        return cls._spec_type.from_values(cls._look(api, native)[0])  # type: ignore[attr-defined]
+        return cls._spec_type.from_values(cls._read_arguments(api, native)[0])  # type: ignore[attr-defined]
 
 
 class SpatialDescriptor(DeclaredDescriptor[NativeT]):
-    """A descriptor of a `SpatialSpec`; what has one spatial axis is told to cuDNN, which wants two, as one pixel high."""
+    """A descriptor of a `SpatialSpec`.
 
-    _missing: tuple[int, ...]  # what an axis of one pixel has, for each of the spec's steps
+    cuDNN needs two spatial axes at least; it receives one axis as images one pixel high.
+    """
+
+    # For each of the spec's steps, its value along an axis of one pixel.
+    _missing: tuple[int, ...]
     _parameters = """\
 spatial_rank : int, optional
     The number of spatial axes, where the spec has plain numbers; 2 if not given.
@@ -90,16 +111,22 @@ spatial_rank : int, optional
 
     def __init__(self, spec: SpatialSpec, spatial_rank: int | None = None) -> None:
         instance_of(spec, self._spec_type, "spec")
-        rank = spec.spatial_rank or 2 if spatial_rank is None else spatial_rank
-        ones = ((one,) if rank == 1 else () for one in self._missing)
-        self._steps = tuple((*one, *step) for one, step in zip(ones, spec.steps(rank), strict=True))
+        if spatial_rank is None:
+            spatial_rank = spec.spatial_rank or 2
+        self._steps = spec.steps(spatial_rank)
+        if spatial_rank == 1:
+            self._steps = tuple(
+                (missing, *steps) for missing, steps in zip(self._missing, self._steps, strict=True)
+            )
         super().__init__(spec)
 
     @classmethod
     def describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:
-        """Return a descriptor of a spec, for images with so many axes."""
+        """Return a descriptor of a spec, for images with `spatial_rank` axes."""
         return cls(spec, spatial_rank=spatial_rank)
 
     def _value(self, field: str) -> Any:
         stepped = self.spec._stepped
-        return self._steps[stepped.index(field)] if field in stepped else super()._value(field)
+        if field in stepped:
+            return self._steps[stepped.index(field)]
+        return super()._value(field)

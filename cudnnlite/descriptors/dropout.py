@@ -40,7 +40,7 @@ class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=Dropou
     (0.5, 7)
     """
 
-    _besides = ("cudnnRestoreDropoutDescriptor",)
+    _other_functions = ("cudnnRestoreDropoutDescriptor",)
     by_handle = True
     _spec_type = tuple  # probability and seed
 

@@ -137,10 +137,11 @@ class ActivationDescriptor(
     """
 
     _arguments = "mode", "reluNanOpt:nan", "coef"
-    _besides = (
+    # For swish alone.
+    _other_functions = (
         "cudnnSetActivationDescriptorSwishBeta",
         "cudnnGetActivationDescriptorSwishBeta",
-    )  # swish has its own
+    )
 
     def _set(self, spec: Any) -> None:
         super()._set(spec)
@@ -150,11 +151,12 @@ class ActivationDescriptor(
     @classmethod
     def read(cls, api: CudnnApi, native: Any) -> Any:
         """Read a native object back, by the getters."""
-        spec, beta = super().read(api, native), ctypes.c_double()
-        if spec.mode == ActivationMode.SWISH:
-            api.cudnnGetActivationDescriptorSwishBeta(native, beta)
-            spec = spec.replace(coef=beta.value)
-        return spec
+        spec = super().read(api, native)
+        if spec.mode != ActivationMode.SWISH:
+            return spec
+        beta = ctypes.c_double()
+        api.cudnnGetActivationDescriptorSwishBeta(native, beta)
+        return spec.replace(coef=beta.value)
 
 
 class SpatialTransformerDescriptor(
@@ -184,7 +186,9 @@ class SpatialTransformerDescriptor(
 class TensorTransformDescriptor(
     NativeObject[cudnnTensorTransformDescriptor_t], describes=TensorTransformSpec
 ):
-    """A `cudnnTensorTransformDescriptor_t`; where there is no GPU driver libcudnn cannot set one, but the emulated device can.
+    """A `cudnnTensorTransformDescriptor_t`.
+
+    Without a GPU driver libcudnn cannot set one, but the emulated device can.
 
     Examples
     --------
@@ -206,7 +210,7 @@ class TensorTransformDescriptor(
         )
 
     def read_back(self) -> Any:
-        """Return what cuDNN holds."""
+        """Return the spec as cuDNN holds it."""
         rank = len(self.spec.padding)
         kind, direction, fold = ctypes.c_int(), ctypes.c_int(), (ctypes.c_uint * rank)()
         before, after = c_ints([0] * rank), c_ints([0] * rank)
@@ -219,13 +223,13 @@ class TensorTransformDescriptor(
 def transform_of(
     rank: int, kind: int, before: Any, after: Any, fold: Any, direction: int
 ) -> TensorTransformSpec:
-    """Return the spec of what the setter is given; blocks of one pixel fold nothing."""
-    ends = zip(
-        before[:rank] if before else (0,) * rank,
-        after[:rank] if after else (0,) * rank,
-        strict=True,
-    )
+    """Return the spec of the setter's arguments; null arrays mean no padding and no folding."""
+    no_padding = (0,) * rank
+    starts = before[:rank] if before else no_padding
+    ends = after[:rank] if after else no_padding
     blocks = tuple(fold[: rank - 2]) if fold else ()
+    if max(blocks, default=0) <= 1:  # blocks of one pixel
+        blocks = ()
     layout = (("NCHW", "NCDHW"), ("NHWC", "NDHWC"))[kind][rank - 4]
-    folds = blocks if max(blocks, default=0) > 1 else ()
-    return TensorTransformSpec(ends, folds, FoldingDirection(direction), layout)
+    padding = zip(starts, ends, strict=True)
+    return TensorTransformSpec(padding, blocks, FoldingDirection(direction), layout)

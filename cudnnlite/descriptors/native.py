@@ -1,4 +1,4 @@
-"""`NativeObject`: what owns one object inside libcudnn, and gives it back."""
+"""`NativeObject`: the owner of one object inside libcudnn."""
 
 from __future__ import annotations
 
@@ -20,13 +20,10 @@ from cudnnlite.errors import ClosedError
 ClosableT = TypeVar("ClosableT", bound="Closable")
 
 LIVE = Alive()
-_VERBS = {
-    "_create": "Create",
-    "_setter": "Set",
-    "_getter": "Get",
-    "_destroy": "Destroy",
-}  # in the C functions' names
-DESCRIPTORS: dict[type, type[NativeObject[Any]]] = {}  # by the spec class that each describes
+# The verbs in the names of the C functions.
+_VERBS = {"_create": "Create", "_setter": "Set", "_getter": "Get", "_destroy": "Destroy"}
+# By the class of a spec, the descriptor of it.
+DESCRIPTORS: dict[type, type[NativeObject[Any]]] = {}
 _PARAMETERS = """
 Parameters
 ----------
@@ -55,19 +52,22 @@ def release(api: CudnnApi, destroy: str, native: ctypes.c_void_p) -> None:
 
 
 class Closable(NonCopyable):
-    """What is closed by `with` or by `close()`; some, with a `ResourceWarning`, when it is garbage collected."""
+    """An object that is closed by `with` or by `close()`.
+
+    Some are also closed, with a `ResourceWarning`, when they are garbage collected.
+    """
 
     _leak: Leak
 
     def _release_when_leaked(self, release: Callable[[], object], complaint: str) -> None:
-        """Run `release` if this object goes without `close()`, whose part it is to detach `_leak`.
+        """Run `release` if this object is collected without `close()`, which detaches `_leak`.
 
-        Not at interpreter exit: destroying native objects then can crash.
+        It does not run at interpreter exit: destroying native objects then can crash.
         """
         self._leak = Leak(self, release, complaint)
 
     def close(self) -> None:
-        """Give back what this object owns; harmless when called again."""
+        """Free what this object owns; harmless when called again."""
         raise NotImplementedError
 
     def __enter__(self: ClosableT) -> ClosableT:
@@ -78,30 +78,33 @@ class Closable(NonCopyable):
 
 
 def _complete(cls: type[NativeObject[Any]], spec: str) -> None:
-    """Complete a docstring with what all have."""
+    """Complete a docstring with the sections that all descriptors have."""
     if cls.__doc__ is None:  # python -OO removes docstrings
         return
-    own, heading, examples = inspect.cleandoc(cls.__doc__).partition("Examples\n--------\n")
+    text, heading, examples = inspect.cleandoc(cls.__doc__).partition("Examples\n--------\n")
+    deprecation = ""
     since = FUNCTIONS[cls._setter].deprecated
-    after = _AFTER.format(
+    if since:
+        deprecation = f"; deprecated since cuDNN {since}, still shipped and working"
+    sections = _AFTER.format(
         spec=spec,
         functions=", ".join(f"`{name}`" for name in cls._functions()),
-        deprecated=f"; deprecated since cuDNN {since}, still shipped and working" if since else "",
+        deprecated=deprecation,
     )
-    if "Raises\n---" in own:
-        after = "\nNotes" + after.partition("Notes")[2]
-    if "Parameters\n---" not in own:
-        after = _PARAMETERS.format(spec=spec, others=cls._parameters.rstrip()) + after
-    cls.__doc__ = own.rstrip() + "\n" + after + heading + examples
+    if "Raises\n---" in text:
+        sections = "\nNotes" + sections.partition("Notes")[2]
+    if "Parameters\n---" not in text:
+        sections = _PARAMETERS.format(spec=spec, others=cls._parameters.rstrip()) + sections
+    cls.__doc__ = text.rstrip() + "\n" + sections + heading + examples
 
 
 class NativeObject(Closable, Generic[NativeT]):
     """A context-managed owner of one native object.
 
     `close()` may be called twice; after it every use raises `ClosedError`.  An object that is
-    garbage collected without it is destroyed all the same, with a `ResourceWarning`; one that is
-    alive when the interpreter ends is left to the process's end, because destroying native objects
-    then can crash.
+    garbage collected without it is destroyed too, with a `ResourceWarning`.  An object that is
+    alive when the interpreter ends is not destroyed, because destroying native objects then can
+    crash.
 
     Subclasses describe the fresh object in `_set`, and read one back in `read`.  The names of the C
     functions follow from the type's; the docstring is completed.
@@ -117,26 +120,23 @@ class NativeObject(Closable, Generic[NativeT]):
     _destroy: ClassVar[str]
     _setter: ClassVar[str]
     _getter: ClassVar[str]
-    _besides: ClassVar[tuple[str, ...]] = ()  # other C functions that a subclass calls
+    _other_functions: ClassVar[tuple[str, ...]] = ()  # other C functions that a subclass calls
     _spec_type: ClassVar[type] = object
+    # The constructor's parameters after the spec, for the docstring.
     _parameters: ClassVar[str] = """\
 api : CudnnApi, optional
     The function table of the handle that it is used with; the process's own if not given.
-"""  # of the constructor, beside the spec, for the docstring
+"""
     _instead_of_copy: ClassVar[str] = "pickle its spec and make another from it"
-    by_handle: ClassVar[bool] = (
-        False  # whether a handle's table holds it: libcudnn alone cannot, or does not tell
-    )
+    # Whether it is made by a handle's function table, because libcudnn alone cannot make or read it.
+    by_handle: ClassVar[bool] = False
 
     def __init_subclass__(cls, describes: type | None = None) -> None:
         super().__init_subclass__()
         for base in vars(cls).get("__orig_bases__", ()):
             (kind,) = base.__args__
             if isinstance(kind, type):
-                cls._type, name = kind, kind.__name__.removeprefix("cudnn").removesuffix("_t")
-                for field, verb in _VERBS.items():
-                    if field not in vars(cls):
-                        setattr(cls, field, f"cudnn{verb}{name}")
+                cls._name_functions(kind)
         if describes is None:
             return
         cls._spec_type = vars(cls).get("_spec_type", describes)
@@ -145,23 +145,32 @@ api : CudnnApi, optional
             _complete(cls, describes.__name__)
 
     @classmethod
+    def _name_functions(cls, kind: type) -> None:
+        """Set the type, and the names of the C functions that follow from it."""
+        cls._type = kind
+        name = kind.__name__.removeprefix("cudnn").removesuffix("_t")
+        for field, verb in _VERBS.items():
+            if field not in vars(cls):
+                setattr(cls, field, f"cudnn{verb}{name}")
+
+    @classmethod
     def _functions(cls) -> list[str]:
         """Return the C functions that it calls."""
-        named = (cls._create, cls._setter, cls._getter, *cls._besides, cls._destroy)
-        return [name for name in named if name in FUNCTIONS]
+        names = (cls._create, cls._setter, cls._getter, *cls._other_functions, cls._destroy)
+        return [name for name in names if name in FUNCTIONS]
 
     @classmethod
     def describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:
-        """Return a descriptor of a spec, for tensors with so many spatial axes, on a handle."""
+        """Return a descriptor of a spec, for tensors with `spatial_rank` axes, on a handle."""
         return cls(spec, api=handle.api) if cls.by_handle else cls(spec)
 
     @staticmethod
     def read(api: CudnnApi, native: Any) -> Any:
-        """Return what cuDNN holds at a native object, whoever made it."""
+        """Return the spec of a native object, as cuDNN holds it."""
         raise NotImplementedError
 
     def read_back(self) -> Any:
-        """Return what cuDNN holds, at the rank that cuDNN was told."""
+        """Return the spec as cuDNN holds it, at the rank that was passed to cuDNN."""
         return self.read(self.api, self.ptr)
 
     def __init__(self, spec: Any, *, api: CudnnApi | None = None) -> None:
@@ -215,13 +224,10 @@ api : CudnnApi, optional
             release(self.api, self._destroy, native)
 
     def __repr__(self) -> str:
-        state = (
-            "closed"
-            if self.closed
-            else f"at {self._native.value or 0:#x}"
-            if self._native is not None
-            else ""
-        )
+        if self._native is None:
+            state = "closed"
+        else:
+            state = f"at {self._native.value or 0:#x}"
         return f"<{type(self).__name__} {self._spec}, {state}>"
 
 
@@ -232,5 +238,5 @@ def c_ints(values: Iterable[int]) -> Any:
 
 
 def device_ints(address: int) -> Any:
-    """Return a pointer to C ints in device memory, which is not looked at here."""
+    """Return a pointer to C ints in device memory, which is not read here."""
     return ctypes.pointer(ctypes.c_int.from_address(address))

@@ -39,9 +39,9 @@ class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec)
     spec : RNNSpec
         The network.
     algorithm : RNNAlgo or str
-        The algorithm.  cuDNN takes any here, and refuses later; PERSIST_DYNAMIC also needs
-        `cudnnBuildRNNDynamic` with a handle, without which it computes garbage: `rnn_forward` sees
-        to that.
+        The algorithm.  cuDNN accepts any here, and refuses later.  PERSIST_DYNAMIC also needs
+        `cudnnBuildRNNDynamic` with a handle, and computes garbage without it; `rnn_forward` calls
+        it.
     padded_io : bool
         Whether unpacked data may hold sequences of different lengths.
     dropout : DropoutDescriptor, optional
@@ -75,7 +75,7 @@ class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec)
         "projSize:projection_size",
         "numLayers:num_layers",
     )
-    _besides = tuple(
+    _other_functions = tuple(
         f"cudnnRNN{verb}Clip_{version}" for version in ("v9", "v8") for verb in ("Set", "Get")
     )
 
@@ -91,9 +91,9 @@ class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec)
         instance_of(spec, RNNSpec, "spec")
         self.algorithm = parse_enum(RNNAlgo, algorithm, "algorithm")
         self.padded_io: bool = one_of(padded_io, "padded_io", True, False)
-        self._dropout = (
-            None if dropout is None else instance_of(dropout, DropoutDescriptor, "dropout")
-        )
+        if dropout is not None:
+            instance_of(dropout, DropoutDescriptor, "dropout")
+        self._dropout = dropout
         self._constants = {
             "algo": self.algorithm,
             "dropoutDesc": None if dropout is None else dropout.ptr,
@@ -102,7 +102,9 @@ class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec)
         super().__init__(spec, api=api)
 
     def _value(self, field: str) -> Any:
-        return self.spec.state_size if field == "projection_size" else super()._value(field)
+        if field == "projection_size":
+            return self.spec.state_size
+        return super()._value(field)
 
     def _set(self, spec: RNNSpec) -> None:
         try:
@@ -111,17 +113,18 @@ class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec)
             if isinstance(error, NotSupportedError):
                 name_needed_version(error, spec.dtype, self.api)
             raise error.involving(rnn=spec, compute_type=dtype_name(spec.compute_type)) from None
-        if spec.clip is not None:
-            if self.api.has("cudnnRNNSetClip_v9"):
-                self.api.cudnnRNNSetClip_v9(self.ptr, RNNClipMode.MINMAX, *spec.clip)
-            else:
-                self.api.cudnnRNNSetClip_v8(
-                    self.ptr, RNNClipMode.MINMAX, NanPropagation.PROPAGATE, *spec.clip
-                )
+        if spec.clip is None:
+            return
+        if self.api.has("cudnnRNNSetClip_v9"):
+            self.api.cudnnRNNSetClip_v9(self.ptr, RNNClipMode.MINMAX, *spec.clip)
+        else:
+            self.api.cudnnRNNSetClip_v8(
+                self.ptr, RNNClipMode.MINMAX, NanPropagation.PROPAGATE, *spec.clip
+            )
 
     @staticmethod
     def read(api: CudnnApi, native: Any) -> RNNSpec:
-        """Read a `cudnnRNNDescriptor_t` back (`cudnnGetRNNDescriptor_v8`), but for dropout, which it keeps a pointer to."""
+        """Read a `cudnnRNNDescriptor_t` back (`cudnnGetRNNDescriptor_v8`), without its dropout."""
         return read_rnn(api, native).spec
 
 
@@ -134,27 +137,39 @@ class RNNReading(NamedTuple):
     dropout: Any
 
 
-_known_spec = lru_cache(maxsize=64)(
-    RNNSpec
-)  # of a deep network's weights each is asked for by its descriptor
+# Each weight of a deep network is found by reading the same descriptor.
+_cached_spec = lru_cache(maxsize=64)(RNNSpec)
 
 
 def read_rnn(api: CudnnApi, native: Any) -> RNNReading:
-    """Read a `cudnnRNNDescriptor_t` back (`cudnnGetRNNDescriptor_v8`, `cudnnRNNGetClip_v9` or `_v8`)."""
-    fields, there = RNNDescriptor._look(api, native)
-    clipped, low, high = ctypes.c_int(), ctypes.c_double(), ctypes.c_double()
+    """Read a `cudnnRNNDescriptor_t` back.
+
+    C functions: `cudnnGetRNNDescriptor_v8`, `cudnnRNNGetClip_v9` or `_v8`.
+    """
+    fields, arguments = RNNDescriptor._read_arguments(api, native)
+    fields["bidirectional"] = bool(fields["bidirectional"])
+    fields["clip"] = _read_clip(api, native)
+    spec = _cached_spec(**fields)
+    algorithm = RNNAlgo(arguments["algo"].value)
+    padded_io = bool(arguments["auxFlags"].value & CUDNN_RNN_PADDED_IO_ENABLED)
+    return RNNReading(spec, algorithm, padded_io, arguments["dropoutDesc"])
+
+
+def _read_clip(api: CudnnApi, native: Any) -> tuple[float, float] | None:
+    mode = ctypes.c_int()
+    low = ctypes.c_double()
+    high = ctypes.c_double()
     if api.has("cudnnRNNGetClip_v9"):
-        api.cudnnRNNGetClip_v9(native, clipped, low, high)
+        api.cudnnRNNGetClip_v9(native, mode, low, high)
     else:
-        api.cudnnRNNGetClip_v8(native, clipped, ctypes.c_int(), low, high)
-    fields["clip"] = (low.value, high.value) if clipped.value == RNNClipMode.MINMAX else None
-    spec = _known_spec(**fields | {"bidirectional": bool(fields["bidirectional"])})
-    padded_io = bool(there["auxFlags"].value & CUDNN_RNN_PADDED_IO_ENABLED)
-    return RNNReading(spec, RNNAlgo(there["algo"].value), padded_io, there["dropoutDesc"])
+        api.cudnnRNNGetClip_v8(native, mode, ctypes.c_int(), low, high)
+    if mode.value != RNNClipMode.MINMAX:
+        return None
+    return low.value, high.value
 
 
 class RNNStateDescriptor(TensorDescriptor):
-    """A `cudnnTensorDescriptor_t` of an RNN's states: of rank 3, where other tensors are brought to rank 4."""
+    """A `cudnnTensorDescriptor_t` of an RNN's states: of rank 3; other tensors have rank 4 or more."""
 
     def _set(self, spec: TensorSpec) -> None:
         self.api.cudnnSetTensorNdDescriptor(
@@ -163,7 +178,7 @@ class RNNStateDescriptor(TensorDescriptor):
 
 
 class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDataSpec):
-    """A `cudnnRNNDataDescriptor_t`: sequences, their lengths, and what fills the padding of an output.
+    """A `cudnnRNNDataDescriptor_t`: sequences, their lengths, and the padding fill of an output.
 
     Parameters
     ----------
@@ -215,7 +230,8 @@ class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDat
         api.cudnnGetRNNDataDescriptor(native, *numbers, batch.value, lengths, fill.ctypes.data)
         kind = DataType(dtype.value)
         spec: RNNDataSpec = RNNDataSpec.__new__(RNNDataSpec)
-        # as it is: a packed descriptor may have a longer maximum than its longest sequence
+        # The constructor is not used: a packed descriptor's maximum may be longer than its longest
+        # sequence.
         spec._freeze(
             max_length=steps.value,
             batch=batch.value,
@@ -229,7 +245,10 @@ class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDat
 
 
 def name_needed_version(error: NotSupportedError, dtype: DataType, api: CudnnApi) -> None:
-    """Add which cuDNN is needed where an older one refused a dtype: 9.12 and before refuse bfloat16, 9.13 takes it."""
-    if dtype == DataType.BFLOAT16 and (version := api.cudnnGetVersion()) < 91300:
-        needed = "recurrent networks in bfloat16 need cuDNN 9.13 or newer"
-        error.notes += (f"{needed}; this is {format_version(version)}",)
+    """Add the cuDNN version that is needed to an error: 9.12 and before refuse bfloat16."""
+    if dtype != DataType.BFLOAT16:
+        return
+    version = api.cudnnGetVersion()
+    if version < 91300:
+        note = "recurrent networks in bfloat16 need cuDNN 9.13 or newer"
+        error.notes += (f"{note}; this is {format_version(version)}",)

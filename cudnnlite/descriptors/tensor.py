@@ -43,7 +43,7 @@ class TensorDescriptor(NativeObject[cudnnTensorDescriptor_t], describes=TensorSp
     """
 
     _setter, _getter = "cudnnSetTensorNdDescriptor", "cudnnGetTensorNdDescriptor"
-    _besides = "cudnnSetTensorNdDescriptorEx", "cudnnGetTensorSizeInBytes"  # of NCHW_VECT_C
+    _other_functions = "cudnnSetTensorNdDescriptorEx", "cudnnGetTensorSizeInBytes"  # of NCHW_VECT_C
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class TensorDescriptor(NativeObject[cudnnTensorDescriptor_t], describes=TensorSp
 
     @property
     def nbytes(self) -> int:
-        """The bytes that a buffer must hold, by cuDNN's own reckoning (`cudnnGetTensorSizeInBytes`)."""
+        """The bytes that a buffer must hold, as cuDNN counts them (`cudnnGetTensorSizeInBytes`)."""
         size = ctypes.c_size_t()
         self.api.cudnnGetTensorSizeInBytes(self.ptr, size)
         return size.value
@@ -110,7 +110,7 @@ class FilterDescriptor(NativeObject[cudnnFilterDescriptor_t], describes=FilterSp
     """
 
     _setter, _getter = "cudnnSetFilterNdDescriptor", "cudnnGetFilterNdDescriptor"
-    _besides = ("cudnnGetFilterSizeInBytes",)
+    _other_functions = ("cudnnGetFilterSizeInBytes",)
 
     def __init__(
         self,
@@ -140,21 +140,24 @@ class FilterDescriptor(NativeObject[cudnnFilterDescriptor_t], describes=FilterSp
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the filter, by cuDNN's own reckoning (`cudnnGetFilterSizeInBytes`)."""
+        """The bytes of the filter, as cuDNN counts them (`cudnnGetFilterSizeInBytes`)."""
         size = ctypes.c_size_t()
         self.api.cudnnGetFilterSizeInBytes(self.ptr, size)
         return size.value
 
 
 def check_describable(spec: TensorSpec | FilterSpec, argument: str) -> None:
-    """Raise ArgumentError for what a spec may be but no descriptor can: an empty batch, or 2^31 values or more.
+    """Raise ArgumentError for a spec without a descriptor: an empty batch, or 2^31 values or more.
 
-    cuDNN would refuse the latter too, with NOT_SUPPORTED and without a word.
+    cuDNN refuses the latter too, with NOT_SUPPORTED and without a message.
     """
     if spec.size == 0:
         raise ArgumentError(f"{argument}={spec} is empty; cuDNN has no descriptor for that")
-    values = max(spec.size, span(spec.shape, spec.strides) if isinstance(spec, TensorSpec) else 0)
+    values = spec.size
+    if isinstance(spec, TensorSpec):
+        values = max(values, span(spec.shape, spec.strides))
     if values > MAX_INT:
         raise ArgumentError(
-            f"{argument}={spec} spans {values:,} values of {dtype_name(spec.dtype)}; cuDNN's descriptors end at {MAX_INT:,}"
+            f"{argument}={spec} spans {values:,} values of {dtype_name(spec.dtype)}; "
+            f"cuDNN's descriptors end at {MAX_INT:,}"
         )
