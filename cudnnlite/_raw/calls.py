@@ -111,15 +111,15 @@ def through_c(record: Function, enter: Call) -> Any:
     """Return a C function with `record`'s arguments; it returns a call of `enter` with what C saw.
 
     Only the arguments pass through C; `enter` is called outside of the callback.  If an exception
-    is raised inside a callback, by a signal handler for instance, ctypes prints a traceback and goes
-    on with an undefined status.  `partial` is written in C and runs no bytecode, so that no signal
-    handler can run in this callback.
+    is raised inside a callback, by a signal handler for instance, ctypes prints a traceback and
+    goes on with an undefined status.  `partial` is written in C and runs no bytecode, so that no
+    signal handler can run in this callback.
     """
     return ctypes.CFUNCTYPE(ctypes.py_object, *record.argtypes)(partial(partial, enter))
 
 
 def untyped(callback: Any) -> Call:
-    """Return a callback as a function of converted arguments; the caller keeps the callback alive."""
+    """Return a callback, which the caller keeps alive, as a function of converted arguments."""
     return _UNTYPED(ctypes.cast(callback, ctypes.c_void_p).value or 0)
 
 
@@ -157,9 +157,9 @@ def _prototype(record: Function) -> str:
 class CFunction:
     """A function of a table: it converts its arguments, calls C, and checks the status.
 
-    `call` takes converted arguments and returns what C returns; a status is 0 (or None) for success.
-    `check` raises the `CudnnError` of a status that is not 0; it is None if C returns no status.
-    `record` is the declaration of the function.
+    `call` takes converted arguments and returns what C returns; a status is 0 (or None) for
+    success.  `check` raises the `CudnnError` of a status that is not 0; it is None if C returns no
+    status.  `record` is the declaration of the function.
     """
 
     __doc__ = _Doc(__doc__)
@@ -177,7 +177,7 @@ class CFunction:
         _functions.add(self)
 
     def _call_first(self, call: Call, *arguments: Any) -> Any:
-        """Call C for the first time: libcudnn looks the function up then, behind locks of its own."""
+        """Call C for the first time: libcudnn then looks the function up, and holds its locks."""
         # The timeout prevents a deadlock: the thread of a finalizer may hold the lock.
         is_locked = fork_lock.acquire(timeout=5)
         try:
@@ -439,7 +439,7 @@ def _how_to_pass_scalar(value: Any) -> str:
 
 
 def _is_integer(value: Any) -> bool:
-    """Tell whether a value becomes an integer; most of NumPy's arrays do not, but have `__index__`."""
+    """Tell whether a value becomes an integer; NumPy's arrays have `__index__`, and need not."""
     try:
         index(value)
     except TypeError:

@@ -82,7 +82,7 @@ def make_check(
 
 
 def read_last_error(pointer: Callable[..., None]) -> str:
-    """Read, and thereby clear, this thread's last-error string through `cudnnGetLastErrorString`."""
+    """Read and clear this thread's last-error string through `cudnnGetLastErrorString`."""
     buffer = ctypes.create_string_buffer(MESSAGE_BYTES)
     pointer(buffer, MESSAGE_BYTES)
     return buffer.value.decode(errors="replace").strip()

@@ -4,8 +4,8 @@ A forked child has one thread.  A lock that another thread held, in Python's imp
 libcudnn, stays held there.
 """
 
-# `logging` has to register its own lock first: the hooks run in the reverse order, and a thread that
-# holds our lock may log.
+# `logging` has to register its own lock first: the hooks run in the reverse order, and a thread
+# that holds our lock may log.
 import logging  # noqa: F401
 import os
 import threading

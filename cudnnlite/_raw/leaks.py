@@ -26,7 +26,7 @@ _watched: dict[int, Leak] = {}
 
 
 class Leak(weakref.ref[Any]):
-    """Calls `release` if an owner is collected before `detach` was called, with a `ResourceWarning`.
+    """Calls `release`, with a `ResourceWarning`, if an owner is collected before `detach`.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 class _Unraisable:
-    """Shows an error as Python shows the errors of finalizers, as soon as it is made and dropped."""
+    """Shows an error as Python shows the errors of finalizers, when it is dropped."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

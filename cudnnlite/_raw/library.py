@@ -74,7 +74,7 @@ class Library:
         return int(function())
 
     def parts(self) -> list[str]:
-        """Return the paths of the libcudnn files that this process has mapped, the front included."""
+        """Return the paths of libcudnn's files, the front included, that this process has mapped."""
         return mapped_cudnn_files()
 
 
@@ -87,7 +87,7 @@ def load_library() -> Library:
     names cannot be loaded; MixedLibrariesError if its parts come from different, incompatible
     copies; LibraryError for what the system refuses.
     """
-    global _loaded  # noqa: PLW0603  (the process has one libcudnn; this is where that is remembered)
+    global _loaded  # noqa: PLW0603  (the process has one libcudnn)
     with fork_lock:
         if _loaded is None:
             # The system refuses it if too many files are open, for instance.

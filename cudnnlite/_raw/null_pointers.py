@@ -8,9 +8,10 @@ from typing import Any
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
 
-# By function, the arguments at which C crashes if they are null; an empty set stands for all of the
-# function's descriptors and typed pointers.  C answers the other arguments with BAD_PARAM, or leaves
-# out a result.  Tried with cuDNN 9.28 and 9.0; where a function needs a GPU, with 9.19 on an H200.
+# By function, the arguments at which C crashes if they are null; an empty set stands for all of
+# the function's descriptors and typed pointers.  C answers the other arguments with BAD_PARAM, or
+# leaves out a result.  Tried with cuDNN 9.28 and 9.0; where a function needs a GPU, with 9.19 on
+# an H200.
 _CRASHING_ARGUMENTS: dict[str, frozenset[str]] = {
     f"cudnn{name}": frozenset()
     for name in (
@@ -51,7 +52,10 @@ _CRASHING_ARGUMENTS: dict[str, frozenset[str]] = {
         ("BatchNormalizationForwardInference", "bnScaleBiasMeanVarDesc handle xDesc yDesc"),
         (
             "CTCLoss",
-            "costs ctcLossDesc gradientsDesc handle hostInputLengths hostLabelLengths probs probsDesc",
+            (
+                "costs ctcLossDesc gradientsDesc handle hostInputLengths hostLabelLengths probs "
+                "probsDesc"
+            ),
         ),
         ("CTCLoss_v8", "ctcLossDesc probsDesc"),
         ("DivisiveNormalizationBackward", "dXdMeansDesc handle normDesc xDesc"),

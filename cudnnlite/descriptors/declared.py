@@ -57,7 +57,7 @@ class DeclaredDescriptor(NativeObject[NativeT]):
 
     @classmethod
     def _read_arguments(cls, api: CudnnApi, native: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what the getter wrote: the spec's fields, and all arguments by the header's names."""
+        """Return what the getter wrote: the spec's fields, and the arguments by their C names."""
         stepped = getattr(cls._spec_type, "_stepped", ())
         arguments = cls._room_for_arguments(stepped)
         c_arguments = (
@@ -93,7 +93,8 @@ class DeclaredDescriptor(NativeObject[NativeT]):
     @classmethod
     def read(cls, api: CudnnApi, native: Any) -> Any:
         """Read a native object back, by the getter."""
-        return cls._spec_type.from_values(cls._read_arguments(api, native)[0])  # type: ignore[attr-defined]
+        fields, _ = cls._read_arguments(api, native)
+        return cls._spec_type.from_values(fields)  # type: ignore[attr-defined]
 
 
 class SpatialDescriptor(DeclaredDescriptor[NativeT]):

@@ -13,7 +13,7 @@ from cudnnlite.specs.layers import DropoutSpec
 
 
 class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=DropoutSpec):
-    """A `cudnnDropoutDescriptor_t`: a probability, and the random number generator's states on a device.
+    """A `cudnnDropoutDescriptor_t`: a probability, and the random numbers' states on a device.
 
     Unlike the other descriptors it belongs to a handle.  The states are advanced by each training
     call that uses it.

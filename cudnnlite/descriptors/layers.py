@@ -98,7 +98,8 @@ class ReduceTensorDescriptor(
         "reduceTensorCompType:compute_type",
         "reduceTensorIndices:indices",
     )
-    _constants = {"reduceTensorIndicesType": IndicesType.INDICES_32BIT}  # noqa: RUF012  (ClassVar in the base)
+    # The base class declares it as a ClassVar.
+    _constants = {"reduceTensorIndicesType": IndicesType.INDICES_32BIT}  # noqa: RUF012
 
 
 class CTCLossDescriptor(DeclaredDescriptor[cudnnCTCLossDescriptor_t], describes=CTCLossSpec):
@@ -162,7 +163,7 @@ class ActivationDescriptor(
 class SpatialTransformerDescriptor(
     NativeObject[cudnnSpatialTransformerDescriptor_t], describes=SpatialTransformerSpec
 ):
-    """A `cudnnSpatialTransformerDescriptor_t`; cuDNN has no getter for it, so that it cannot be read back.
+    """A `cudnnSpatialTransformerDescriptor_t`; it cannot be read back, as cuDNN has no getter.
 
     Examples
     --------

@@ -128,7 +128,7 @@ api : CudnnApi, optional
     The function table of the handle that it is used with; the process's own if not given.
 """
     _instead_of_copy: ClassVar[str] = "pickle its spec and make another from it"
-    # Whether it is made by a handle's function table, because libcudnn alone cannot make or read it.
+    # Whether a handle's function table makes it, because libcudnn alone cannot make or read it.
     by_handle: ClassVar[bool] = False
 
     def __init_subclass__(cls, describes: type | None = None) -> None:

@@ -169,7 +169,7 @@ def _read_clip(api: CudnnApi, native: Any) -> tuple[float, float] | None:
 
 
 class RNNStateDescriptor(TensorDescriptor):
-    """A `cudnnTensorDescriptor_t` of an RNN's states: of rank 3; other tensors have rank 4 or more."""
+    """A `cudnnTensorDescriptor_t` of an RNN's states, of rank 3; others have rank 4 or more."""
 
     def _set(self, spec: TensorSpec) -> None:
         self.api.cudnnSetTensorNdDescriptor(

@@ -376,7 +376,7 @@ class DeviceArray(NonCopyable):
 
     @contextmanager
     def _ordered(self, stream: Any) -> Iterator[Any]:
-        """Yield the stream to enqueue on: the array's own, or another; they wait for each other."""
+        """Yield the stream to enqueue on; if it is not the array's, they wait for each other."""
         on = self.stream if stream is None else self.device.stream(stream)
         is_another = int(on.handle) != int(self.stream.handle)
         if is_another:
@@ -439,7 +439,7 @@ class DeviceArray(NonCopyable):
 
 
 class _ClosedArray(DeviceArray):
-    """The class of an array after `close()`; an open array has plain slots, which cost a call nothing."""
+    """The class of an array after `close()`; the slots of an open array cost a call nothing."""
 
     __slots__ = ()
 
@@ -482,7 +482,7 @@ def from_host(
 
 
 def find_on_device(device: Device, stream: Any, array: Any) -> DeviceArray | None:
-    """Return a view of an array on that device, whichever library made it; None for anything else.
+    """Return a view of any library's array on that device; None for anything else.
 
     ArrayTypeError for a DeviceArray of another device.
     """

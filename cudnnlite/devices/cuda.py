@@ -78,15 +78,13 @@ class CudaDevice(NonCopyable):
             self._device = core.Device(index)
             self._device.set_current()
             count = len(core.Device.get_all_devices())
-        except (
-            Exception
-        ) as error:  # cuda.core raises its own errors, and RuntimeError where there is no driver
-            why = str(error).rstrip(".")
-            if type(error).__name__ == "DynamicLibNotFoundError":  # which speaks of how it searched
-                why = "no NVIDIA driver is installed (libcuda.so.1 was not found)"
-            # the text says it all; the traceback, of another package, would come first and hide
-            # that
-            raise NoDeviceError(f"no CUDA device {index}: {why}") from None
+        # cuda.core raises its own errors, and RuntimeError without a driver.
+        except Exception as error:
+            reason = str(error).rstrip(".")
+            if type(error).__name__ == "DynamicLibNotFoundError":  # Its text is about the search.
+                reason = "no NVIDIA driver is installed (libcuda.so.1 was not found)"
+            # The traceback of the other package would come before this message and hide it.
+            raise NoDeviceError(f"no CUDA device {index}: {reason}") from None
         self.index = index
         self.loss = Loss(f"cuda:{index}", driver)
         self.needs_activation = count > 1
@@ -95,7 +93,7 @@ class CudaDevice(NonCopyable):
         self.stand_ins = StandIns()
         # Addresses of other libraries' streams, which they may record.
         self._borrowed: set[int] = set()
-        # Memory that was let go while its stream was recorded, and that stream.
+        # Memory that was dropped while its stream was recorded, and that stream.
         self._unfreed: list[tuple[Any, Any]] = []
 
     def __repr__(self) -> str:
@@ -122,14 +120,14 @@ class CudaDevice(NonCopyable):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make it this thread's current device in the block, and then the one that was before."""
-        failed, before = self._driver.cuCtxGetCurrent()
+        """Make it this thread's current device in the block; then restore the previous one."""
+        failed, previous_context = self._driver.cuCtxGetCurrent()
         self.activate()
         try:
             yield
         finally:
             if not failed:
-                self._driver.cuCtxSetCurrent(before)
+                self._driver.cuCtxSetCurrent(previous_context)
 
     @telling_loss
     def synchronize(self) -> None:
@@ -144,7 +142,7 @@ class CudaDevice(NonCopyable):
         stream.sync()
 
     def closing(self) -> AbstractContextManager[None]:
-        """Keep quiet in the block about what a device that is lost cannot give back."""
+        """Ignore errors in the block if the device is lost, as nothing can be freed then."""
         return self.loss.closing()
 
     def stream(self, stream: Any) -> Any:
@@ -156,7 +154,9 @@ class CudaDevice(NonCopyable):
         if hasattr(stream, "__cuda_stream__"):
             return self._borrow(stream)
         address = stream_address(stream)
-        return self._borrow(_BorrowedStream(address, stream)) if address else self.default_stream
+        if not address:
+            return self.default_stream
+        return self._borrow(_BorrowedStream(address, stream))
 
     def _borrow(self, stream: Any) -> Any:
         borrowed = self._device.create_stream(stream)
@@ -171,7 +171,7 @@ class CudaDevice(NonCopyable):
 
     def allocate(self, nbytes: int, stream: Any) -> Any:
         """Return a `cuda.core.Buffer` from the device's stream-ordered pool."""
-        if self.stand_ins:  # CUDA sees no capture on the stream itself
+        if self.stand_ins:  # CUDA does not know of a capture on the stream itself.
             refuse_allocation(self, nbytes, stream)
         try:
             if self._unfreed:
@@ -193,7 +193,7 @@ class CudaDevice(NonCopyable):
         return buffer
 
     def free(self, buffer: Any, stream: Any) -> None:
-        """Free memory in the order of a stream; later, where that is being recorded."""
+        """Free memory in the order of a stream; later, if the stream is being recorded."""
         if self._is_recorded(stream):
             self._unfreed.append((buffer, stream))
         else:
@@ -206,7 +206,7 @@ class CudaDevice(NonCopyable):
 
     @telling_loss
     def memory_info(self) -> tuple[int, int]:
-        """Return (free, total) bytes; free is also what the pool holds but nobody uses."""
+        """Return (free, total) bytes; unused memory of the pool is free."""
         self.activate()
         result, free, total = self._driver.cuMemGetInfo()
         self._check("cuMemGetInfo", (result,))
@@ -232,7 +232,7 @@ class CudaDevice(NonCopyable):
         """Copy a contiguous host array, which may be changed after the return, in stream order."""
         with observer.current.copying_in(self, ptr, source):
             self._copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
-            if self._is_pinned(source):  # it is read later unless we wait
+            if self._is_pinned(source):  # CUDA reads pinned memory after the return.
                 self.wait(stream)
 
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
@@ -241,8 +241,8 @@ class CudaDevice(NonCopyable):
         self.wait(stream)
 
     def _is_pinned(self, host: np.ndarray[Any, Any]) -> bool:
-        # the plural takes memory that CUDA does not know for no error, which compute-sanitizer
-        # would report
+        # For unknown memory `cuPointerGetAttribute` returns an error, which compute-sanitizer
+        # reports; the plural function does not.
         buffer_id = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID
         result, ids = self._driver.cuPointerGetAttributes(1, [buffer_id], host.ctypes.data)
         return bool(result) or bool(ids[0])
@@ -379,18 +379,15 @@ class CudaDevice(NonCopyable):
         result, status = self._driver.cuStreamIsCapturing(stream.handle)
         if result:
             self.loss.tell()
-        # asking the legacy stream while another one is captured is an error of its own: waiting
-        # would be one too
+        # While another stream is captured, this query fails for the legacy stream.  Waiting for it
+        # would fail too.
         return bool(result) or status != self._not_recorded
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View another library's array; its producer's stream is waited for."""
         self.activate()
         try:
-            if (
-                hasattr(array, "__dlpack_device__")
-                and int(array.__dlpack_device__()[0]) == _DLPACK_CPU
-            ):
+            if _is_on_host(array):
                 raise host_array_error(array, argument)
             view = self._core.utils.StridedMemoryView.from_any_interface(
                 array, stream_ptr=int(stream.handle)
@@ -398,7 +395,7 @@ class CudaDevice(NonCopyable):
             shape, strides, dtype = view.shape, view.strides, view.dtype
         except ArrayTypeError:
             raise
-        except Exception as error:  # each producer raises its own kind
+        except Exception as error:  # Each library raises its own kind.
             self.loss.tell(error)
             raise ArrayTypeError(
                 f"{argument} of type {type(array).__name__} cannot be viewed: {error}"
@@ -411,26 +408,31 @@ class CudaDevice(NonCopyable):
             )
         if strides is None:
             strides = packed_strides(tuple(shape), "packed")
-        # JAX's arrays never change, but neither protocol lets them say so
-        immutable = view.readonly or type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
-        adopted = ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, immutable, view)
+        # JAX's arrays never change, but neither protocol can say so.
+        package = type(array).__module__.partition(".")[0]
+        is_immutable = view.readonly or package in ("jax", "jaxlib")
+        adopted = ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, is_immutable, view)
         observer.current.memory_adopted(self, adopted)
         return adopted
 
     def _holds(self, view: Any, *, is_dlpack: bool) -> bool:
-        """Tell whether an array is on this device; of a pool's memory CUDA always says device 0."""
+        """Tell whether an array is on this device."""
+        is_of_pool = False
         if not is_dlpack and view.ptr:
-            driver, location = self._driver, self._driver.CUmemLocation()
-            attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
-            failed, pool = driver.cuPointerGetAttribute(attribute, view.ptr)
-            if not failed and int(pool):
-                location.type, location.id = (
-                    driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE,
-                    self.index,
-                )
-                failed, access = driver.cuMemPoolGetAccess(pool, location)
-                return not failed and bool(access)
+            attribute = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
+            failed, pool = self._driver.cuPointerGetAttribute(attribute, view.ptr)
+            is_of_pool = not failed and bool(int(pool))
+        if is_of_pool:  # CUDA says device 0 for the memory of any pool.
+            return self._has_access(pool)
         return bool(view.device_id == self.index)
+
+    def _has_access(self, pool: Any) -> bool:
+        """Tell whether this device has access to a memory pool."""
+        location = self._driver.CUmemLocation()
+        location.type = self._driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        location.id = self.index
+        failed, access = self._driver.cuMemPoolGetAccess(pool, location)
+        return not failed and bool(access)
 
     def export_dlpack(
         self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any
@@ -464,8 +466,16 @@ class CudaDevice(NonCopyable):
         return array.cuda_array_interface(int(stream.handle))
 
 
+def _is_on_host(array: Any) -> bool:
+    """Tell whether DLPack says that an array is on the host."""
+    if not hasattr(array, "__dlpack_device__"):
+        return False
+    device_type, *_ = array.__dlpack_device__()
+    return int(device_type) == _DLPACK_CPU
+
+
 class _BorrowedStream:
-    """A foreign stream as cuda.core takes it: by a protocol that not all have; keeps its owner."""
+    """Another library's stream with the protocol that cuda.core needs; it keeps its owner alive."""
 
     def __init__(self, address: int, owner: object) -> None:
         self._address = address

@@ -1,4 +1,4 @@
-"""What there is of CUDA on this machine: devices, driver and versions, told without using a device."""
+"""The CUDA of this machine: devices, driver and versions, read without using a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DRIVER_VERSION = Path("/sys/module/nvidia/version")
 
 
 def all_facts() -> tuple[DeviceFacts, ...]:
-    """Return what the visible devices are, without making one of them current; none where there is no driver."""
+    """Return the facts of the visible devices, without making one current; none without a driver."""
     try:
         from cuda import core
         from cuda.bindings import driver
@@ -22,7 +22,7 @@ def all_facts() -> tuple[DeviceFacts, ...]:
 
 
 def facts_of(device: Any, driver: Any) -> DeviceFacts:
-    """Return what a `cuda.core.Device` is."""
+    """Return the facts of a `cuda.core.Device`."""
     major, minor = device.compute_capability
     return DeviceFacts(
         str(device.name), f"{major}.{minor}", _driver_version(driver), str(device.uuid)
@@ -30,11 +30,17 @@ def facts_of(device: Any, driver: Any) -> DeviceFacts:
 
 
 def _driver_version(driver: Any) -> str:
-    """Return the kernel module's version ('580.65.06'); where that cannot be read, that of CUDA which it supports."""
-    if module := _kernel_module():
-        return module
+    """Return the kernel module's version, such as '580.65.06'.
+
+    If that cannot be read, return the version of CUDA that the driver supports.
+    """
+    module_version = _kernel_module()
+    if module_version:
+        return module_version
     result, version = driver.cuDriverGetVersion()
-    return f"CUDA {format_cuda_version(version)}" if not result else "unknown"
+    if result:
+        return "unknown"
+    return f"CUDA {format_cuda_version(version)}"
 
 
 def _kernel_module() -> str:
@@ -52,14 +58,18 @@ def format_cuda_version(version: int) -> str:
 class CudaState(NamedTuple):
     """What a process can learn of CUDA without using a device."""
 
-    bindings: str  # the version of cuda-bindings; empty if it cannot be imported
-    supports: int = (
-        0  # the CUDA version that the driver supports: 13000 is 13.0; 0 if there is no driver
-    )
-    driver: str = ""  # the kernel module's version: '580.65.06'; empty where that cannot be read
-    code: str = ""  # CUDA's name for what is wrong: 'CUDA_ERROR_NO_DEVICE'; empty where it is not CUDA that says so
-    error: str = ""  # what is wrong; empty if nothing is
-    devices: tuple[DeviceFacts, ...] = ()  # those that it sees
+    # The version of cuda-bindings; empty if it cannot be imported.
+    bindings: str
+    # The CUDA version that the driver supports: 13000 is 13.0; 0 if there is no driver.
+    supports: int = 0
+    # The kernel module's version: '580.65.06'; empty if it cannot be read.
+    driver: str = ""
+    # CUDA's name of the error: 'CUDA_ERROR_NO_DEVICE'; empty if the error is not CUDA's.
+    code: str = ""
+    # The text of the error; empty if there is none.
+    error: str = ""
+    # The devices that the process sees.
+    devices: tuple[DeviceFacts, ...] = ()
 
 
 def cuda_state() -> CudaState:

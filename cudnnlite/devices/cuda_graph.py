@@ -1,4 +1,4 @@
-"""CUDA graphs: `CudaRecorder` records one; `LateBuffer` outlives one that another library records."""
+"""CUDA graphs: `CudaRecorder` records one; `LateBuffer` outlives another library's recording."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cudnnlite.errors import CaptureError
 
 
 class CudaRecorder(NonCopyable):
-    """Records what is enqueued on a stream in a `with` block; see `cudnnlite.devices.device.Recorder`."""
+    """Records what is enqueued on a stream; see `cudnnlite.devices.device.Recorder`."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -26,15 +26,18 @@ class CudaRecorder(NonCopyable):
             self._builder.end_building()
             if kind is None:
                 self.graph = self._builder.complete()
-        except Exception as given_up:  # cuda.core's own
+        except Exception as error:  # cuda.core's own
             if kind is None:
-                raise CaptureError(f"CUDA gave up the recording: {given_up}") from given_up
+                raise CaptureError(f"CUDA gave up the recording: {error}") from error
         finally:
             self._builder.close()
 
 
 class LateBuffer(NonCopyable):
-    """A buffer on another library's stream: where that is being recorded CUDA frees nothing, and the device does it later."""
+    """A buffer on another library's stream.
+
+    While that stream is recorded, CUDA frees nothing; the device frees the buffer later.
+    """
 
     __slots__ = ("__weakref__", "_buffer", "_device", "_stream", "handle", "size")
 
@@ -49,5 +52,5 @@ class LateBuffer(NonCopyable):
             self._device.free(buffer, self._stream if stream is None else stream)
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():  # then the driver may be gone
+        if not sys.is_finalizing():  # At the end the driver may have been shut down.
             self.close()

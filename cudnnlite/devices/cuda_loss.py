@@ -1,4 +1,4 @@
-"""`Loss`: whether CUDA has given a device up, and the one error that is told from then on."""
+"""`Loss`: whether CUDA has given up a device, and the error that every call raises from then on."""
 
 from __future__ import annotations
 
@@ -32,30 +32,33 @@ _FINAL = frozenset(
 
 
 class Loss:
-    """What is known of a device's loss: asked of the driver once something went wrong, and kept."""
+    """Whether a device is lost; the driver is asked after an error, and its answer is remembered."""
 
     def __init__(self, device: str, driver: Any) -> None:
-        self._device, self._driver, self._first = device, driver, ""
+        self._device = device
+        self._driver = driver
+        self._reason = ""
 
     def __bool__(self) -> bool:
-        if not self._first:
+        if not self._reason:
             code, *_ = self._driver.cuMemGetInfo()
             if code.name in _FINAL:
                 failed, text = self._driver.cuGetErrorString(code)
-                self._first = code.name if failed else f"{code.name} ({text.decode()})"
-        return bool(self._first)
+                self._reason = code.name if failed else f"{code.name} ({text.decode()})"
+        return bool(self._reason)
 
     def tell(self, cause: Exception | None = None) -> None:
         """Raise DeviceLostError if the device is lost."""
         if self:
             raise DeviceLostError(
-                f"{self._device} is lost to this process: a kernel ended with {self._first}, and CUDA does nothing more here. "
-                "Restart the process; compute-sanitizer names the kernel"
+                f"{self._device} is lost to this process: a kernel ended with {self._reason}, "
+                "and CUDA does nothing more here. Restart the process; "
+                "compute-sanitizer names the kernel"
             ) from cause
 
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """Keep quiet about what cannot be given back any more in the block."""
+        """Ignore errors in the block if the device is lost, as nothing can be freed then."""
         try:
             yield
         except Exception:
@@ -64,10 +67,10 @@ class Loss:
 
 
 def telling_loss(method: CallT) -> CallT:
-    """Let a method of a device with a `loss` raise DeviceLostError, where CUDA's own errors mean that."""
+    """Make a device's method raise DeviceLostError if CUDA's own error means that."""
 
     @wraps(method)
-    def told(self: Any, *arguments: Any, **options: Any) -> Any:
+    def call_method(self: Any, *arguments: Any, **options: Any) -> Any:
         try:
             return method(self, *arguments, **options)
         except CudnnliteError:
@@ -76,4 +79,4 @@ def telling_loss(method: CallT) -> CallT:
             self.loss.tell(error)
             raise
 
-    return cast("CallT", told)
+    return cast("CallT", call_method)

@@ -258,5 +258,6 @@ def check_recorded_together(device: Device, stream: Any, other: Any) -> None:
     if device.is_capturing(stream) != device.is_capturing(other):
         raise CaptureError(
             f"an operand belongs to {other}, the call is made on {stream}, and a CUDA graph is "
-            "recorded on one of the two; before the capture, handle.view(array) makes it belong to the handle's stream"
+            "recorded on one of the two; before the capture, handle.view(array) makes it belong "
+            "to the handle's stream"
         )

@@ -18,7 +18,7 @@ from cudnnlite.specs.layout import span
 
 
 class ForeignArray(NamedTuple):
-    """Address, shape, strides and dtype of an array, as DLPack and the array interfaces exchange them."""
+    """Address, shape, strides and dtype of an array, as DLPack and array interfaces have them."""
 
     ptr: int  # the address of the first value
     shape: tuple[int, ...]

@@ -35,7 +35,7 @@ class Chooser(Protocol):
 
     @property
     def revision(self) -> int:
-        """How often a choice that was made may have changed since: plans of older choices are not used any more."""
+        """A counter of changes of choices; plans of older choices are not used any more."""
 
     def choose(
         self,
@@ -45,7 +45,7 @@ class Chooser(Protocol):
         *,
         for_call: bool = False,
     ) -> Any:
-        """Return a search's result for a problem; None: let the heuristic choose, `for_call` alone."""
+        """Return a search's result for a problem; None, only `for_call`: the heuristic chooses."""
 
 
 class Handle(NativeObject[cudnnHandle_t]):
@@ -138,7 +138,8 @@ class Handle(NativeObject[cudnnHandle_t]):
         if self._check_thread and get_ident() != self._thread:
             raise ThreadError(
                 f"this handle was made on thread {self._thread_name!r} and is used on "
-                f"{current_thread().name!r}; make one for each thread, or pass check_same_thread=False and see to the locking"
+                f"{current_thread().name!r}; make one for each thread, or pass "
+                "check_same_thread=False and see to the locking"
             )
         if self._activates:
             self.device.activate()
@@ -163,7 +164,7 @@ class Handle(NativeObject[cudnnHandle_t]):
 
     @property
     def calling_thread(self) -> int:
-        """The one thread on which `use` need not be called before each use; 0 where it must always be."""
+        """The one thread that need not call `use` before each use; 0 if all have to."""
         return 0 if self._activates else self._thread
 
     @property
@@ -173,7 +174,7 @@ class Handle(NativeObject[cudnnHandle_t]):
 
     @property
     def stream(self) -> Any:
-        """The stream that calls are enqueued on; settable, with the same values as the constructor takes."""
+        """The stream that calls are enqueued on; settable, with the constructor's values."""
         return self._stream
 
     @stream.setter
@@ -181,7 +182,8 @@ class Handle(NativeObject[cudnnHandle_t]):
         self.use()
         if self.graph is not None:
             raise CaptureError(
-                "the handle's stream cannot be changed while a CUDA graph is recorded on it: end the capture"
+                "the handle's stream cannot be changed while a CUDA graph is recorded on it: "
+                "end the capture"
             )
         new = self.device.stream(stream)
         if int(new.handle) != int(self._stream.handle):
@@ -189,7 +191,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         self._stream = new
 
     def synchronize(self) -> None:
-        """Wait until everything on the stream is done, as copies, searches and `close` do, and no other call."""
+        """Wait for everything on the stream; only copies, searches and `close` do so themselves."""
         self.use()
         refuse_in_capture(
             self.device, self._stream, "nothing can be waited for", "synchronize after a launch"
@@ -358,7 +360,8 @@ class Handle(NativeObject[cudnnHandle_t]):
             return
         if self.recorded_by:
             raise CaptureError(
-                "the handle cannot be closed while a CUDA graph is recorded through it: end the capture"
+                "the handle cannot be closed while a CUDA graph is recorded through it: "
+                "end the capture"
             )
         # all of it happens, in this order from the last line up, whichever fails
         with self.device.closing(), ExitStack() as stack:

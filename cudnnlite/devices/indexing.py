@@ -24,7 +24,7 @@ class ArrayIndexError(ArgumentError, IndexError):
 
 
 def indexed(spec: TensorSpec, key: Index) -> tuple[TensorSpec, int]:
-    """Return the spec of ``array[key]``, and its offset in bytes; an array keeps at least one axis."""
+    """Return the spec of ``array[key]``, and its offset in bytes; at least one axis stays."""
     places = _places_of_axes(spec, key)
     if spec.vector > 1:
         raise ArgumentError(
@@ -99,7 +99,8 @@ def _slice(place: slice, size: int, axis: int) -> tuple[int, int, int]:
         raise ArgumentError(f"index {shown(place)} on axis {axis}: {error}") from None
     if step < 1:
         raise ArgumentError(
-            f"index {shown(place)} on axis {axis}; allowed: steps of 1 or more, as cuDNN's strides are"
+            f"index {shown(place)} on axis {axis}; allowed: "
+            "steps of 1 or more, as cuDNN's strides are"
         )
     return first, len(range(first, last, step)), step
 

@@ -1,8 +1,8 @@
-"""`Observer`: who is told what happens on devices, while it happens; a trace is one.
+"""`Observer`: receives what happens on devices while it happens, as a trace does.
 
-Devices, the function table, captured graphs and plans that replay tell the one `current` observer.
+Devices, the function table, captured graphs and plans that replay call the one `current` observer.
 While nobody observes, that is an `Observer` itself, whose methods do nothing, so that no caller has
-to ask whether there is one.
+to check for an observer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Observer:
-    """Is told what happens on devices; a subclass overrides the methods for what it wants to know.
+    """Receives what happens on devices; a subclass overrides the methods that it needs.
 
     A method whose name is a participle (`copying_in`) returns a context manager, which is entered
     before the work that it is about and left after it.  The other methods are called once.
@@ -68,7 +68,7 @@ class Observer:
         *,
         out: bool,
     ) -> AbstractContextManager[None]:
-        """Surround a copy from the host, ``(rows, bytes)``, to rows on the device; or back, `out`."""
+        """Surround a copy from the host, ``(rows, bytes)``, to rows on the device; `out`: back."""
         return _NOTHING
 
     def copying_within(
@@ -107,18 +107,19 @@ class Observer:
 
 
 NOBODY = Observer()
-current: Observer = NOBODY  # read as `observer.current`: a name that is imported would not change
+# Read as `observer.current`: an imported name would not change.
+current: Observer = NOBODY
 
 
 def attach(new: Observer) -> None:
-    """Let an observer be told of every device, on every thread, instead of the one before."""
-    global current  # noqa: PLW0603  (whoever observes is told of every device)
+    """Make an observer the current one of every device, on every thread."""
+    global current  # noqa: PLW0603  (an observer receives the events of every device)
     current = new
     observe_calls(new.call)
 
 
 def detach() -> None:
-    """Tell nobody from now on; harmless where nobody observes."""
+    """Remove the observer; harmless if there is none."""
     global current  # noqa: PLW0603
     current = NOBODY
     observe_calls(None)

@@ -1,4 +1,4 @@
-"""`PlanCache`: the plans of a handle: those that one-line calls are made of, and all that must be closed with it."""
+"""`PlanCache`: the plans of a handle, for one-line calls, and to be closed with the handle."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 from cudnnlite._raw.noncopyable import NonCopyable
 
-MAX_CACHED = 128  # keys of plans for one-line calls; the least recently used one goes first
+# The most keys of plans for one-line calls; the least recently used one goes first.
+MAX_CACHED = 128
 
 
 class Closes(Protocol):
-    """What has a `close()`."""
+    """An object with a `close()`."""
 
     def close(self) -> None:
         """Give back what this object owns; harmless when called again."""
@@ -64,7 +65,7 @@ class PlanCache(NonCopyable):
         return plan
 
     def keep(self, key: Hashable, plan: Closes) -> None:
-        """Let `find` return this plan for `key` from now on.
+        """Make `find` return this plan for `key`.
 
         A plan may have several keys; it is closed when the last of them is gone.
         """

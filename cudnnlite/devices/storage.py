@@ -19,13 +19,14 @@ Array = np.ndarray[Any, Any]
 
 
 def bytes_spec(nbytes: int) -> TensorSpec:
-    """Return the spec of a buffer of at least so many bytes, and of at least one; of rank 2 where an axis is too short."""
+    """Return the spec of a buffer of at least `nbytes`, and of at least one byte.
+
+    It has rank 2 if one axis is too short.
+    """
     rows = -(-nbytes // MAX_INT)
-    return (
-        TensorSpec((max(nbytes, 1),), "uint8")
-        if rows <= 1
-        else TensorSpec((rows, -(-nbytes // rows)), "uint8")
-    )
+    if rows <= 1:
+        return TensorSpec((max(nbytes, 1),), "uint8")
+    return TensorSpec((rows, -(-nbytes // rows)), "uint8")
 
 
 def memory_axes(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -47,14 +48,16 @@ def memory_view(memory: Array, spec: TensorSpec) -> Array:
 
 
 def read_values(memory: Array, spec: TensorSpec | FilterSpec) -> Array:
-    """Return the values in logical shape: a view, or a copy where a vector type splits the channels."""
+    """Return the values in logical shape: a view, or a copy for a vector type."""
     tensor = as_tensor(spec)
     values = memory_view(memory, tensor)
-    return values if tensor.vector == 1 else np.moveaxis(values, -1, 2).reshape(tensor.shape)
+    if tensor.vector == 1:
+        return values
+    return np.moveaxis(values, -1, 2).reshape(tensor.shape)
 
 
 def split_vectors(values: Array, vector: int) -> Array:
-    """Bring values of logical shape to the memory axes of a vector type; nothing to do for any other."""
+    """Return values of logical shape with the memory axes of a vector type, if it is one."""
     if vector == 1:
         return values
     n, c, *spatial = values.shape
@@ -68,11 +71,13 @@ def write_values(memory: Array, spec: TensorSpec | FilterSpec, batch: slice, val
 
 def as_row(array: Array) -> Array:
     """Return a contiguous array's bytes as one row."""
-    return array.reshape(1, -1).view(np.uint8) if array.size else np.empty((1, 0), np.uint8)
+    if array.size == 0:
+        return np.empty((1, 0), np.uint8)
+    return array.reshape(1, -1).view(np.uint8)
 
 
 class _Exporter:
-    """What NumPy keeps as the base of an array: it holds the buffer."""
+    """The base of NumPy's array over a buffer, which it keeps alive."""
 
     def __init__(self, buffer: Any) -> None:
         self._buffer = buffer
@@ -86,4 +91,6 @@ class _Exporter:
 
 def host_bytes(buffer: Any) -> Array:
     """Return host memory, with `handle` and `size`, as an array of bytes that keeps it alive."""
-    return np.asarray(_Exporter(buffer)) if buffer.size else np.empty(0, np.uint8)
+    if not buffer.size:
+        return np.empty(0, np.uint8)
+    return np.asarray(_Exporter(buffer))

@@ -80,28 +80,27 @@ class EmulatedApi(CudnnApi):
         raise status_error(name, status, words, self._memory)
 
     def _marshal(self, record: Function) -> Call:
-        """Return what takes converted arguments and returns a Python call of what C saw."""
-        # of two threads that bind at once, both take the first one's, which the table keeps alive
-        return untyped(
-            self._callbacks.setdefault(record.name, through_c(record, partial(self._enter, record)))
-        )
+        """Return a function of converted arguments that returns a Python call of what C saw."""
+        callback = through_c(record, partial(self._enter, record))
+        # If two threads bind at once, both use the first callback, which the table keeps alive.
+        return untyped(self._callbacks.setdefault(record.name, callback))
 
     def _enter(self, record: Function, *arguments: Any) -> None:
         implementation = IMPLEMENTATIONS.get(record.name)
         if implementation is None:
             raise unsupported(f"the emulated device does not implement {record.name}")
-        named = dict(zip(record.argnames, arguments, strict=True))
-        for name, argument in named.items():
+        by_name = dict(zip(record.argnames, arguments, strict=True))
+        for name, argument in by_name.items():
             if isinstance(argument, cudnnHandle_t) and argument.value not in self.handles:
                 raise bad(f"{argument.value or 0:#x} is not a live handle of the emulated device")
             if isinstance(argument, ctypes._Pointer) and not argument and name not in _MAY_BE_NULL:
                 raise null(name)
-        work = implementation(SimpleNamespace(api=self, arguments=arguments, **named))
+        work = implementation(SimpleNamespace(api=self, arguments=arguments, **by_name))
         if work is not None:
-            self.enqueue(self.handles[named["handle"].value].stream, record.name, work)
+            self.enqueue(self.handles[by_name["handle"].value].stream, record.name, work)
 
     def enqueue(self, stream: int, name: str, work: Callable[[], object]) -> None:
-        """Do work on a stream: now, or where it is recorded at each launch of the graph."""
+        """Do work on a stream now; if the stream is recorded, at each launch of the graph."""
         tape = self.tapes.get(stream)
         if tape is None:
             work()

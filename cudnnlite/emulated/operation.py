@@ -279,11 +279,11 @@ class OperationEmulation:
         specs = call.specs
         target = specs[self.operation.writes[0]]
         dtypes = {specs[name].dtype for name in self.same_dtype or specs}
-        listed = ", ".join(f"{name} is {spec.dtype.name}" for name, spec in specs.items())
+        dtypes_by_name = ", ".join(f"{name} is {spec.dtype.name}" for name, spec in specs.items())
         if len(dtypes) > 1:
-            raise bad(listed)
+            raise bad(dtypes_by_name)
         if target.dtype not in self.dtypes:
-            raise unsupported(listed)
+            raise unsupported(dtypes_by_name)
         if target.rank not in self.ranks:
             raise unsupported(f"tensors of rank {target.rank}")
         reason = self.why_refused(specs, call.options)

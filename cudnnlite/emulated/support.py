@@ -168,7 +168,7 @@ def _why_no_forward(name: str, problem: _Problem) -> str | None:
 
 
 def _why_no_integers(name: str, problem: _Problem) -> str | None:
-    x, w, conv, y = problem
+    x, _, conv, y = problem
     if name not in _GEMMS:
         return f"{name} has no integer form"
     if y.dtype not in _INTEGER_OUTPUTS.get(x.dtype, ()):
@@ -178,12 +178,19 @@ def _why_no_integers(name: str, problem: _Problem) -> str | None:
     if max(problem.steps[2]) > 1:
         return "integers are not dilated"
     if x.dtype == DataType.INT8:
-        if not (x.fits("NHWC") and w.format == TensorFormat.NHWC and y.fits("NHWC")):
-            return "int8 must be NHWC throughout"
-        if w.shape[0] % 4 or w.shape[1] % 4:
-            return "int8 needs channels in multiples of 4"
-    elif vector_length(y.dtype) == 1 and not y.fits("NCHW"):
+        return _why_no_int8(problem)
+    if vector_length(y.dtype) == 1 and not y.fits("NCHW"):
         return "float output of a vector type must be NCHW"
+    return None
+
+
+def _why_no_int8(problem: _Problem) -> str | None:
+    x, w, _, y = problem
+    is_channels_last = x.fits("NHWC") and w.format == TensorFormat.NHWC and y.fits("NHWC")
+    if not is_channels_last:
+        return "int8 must be NHWC throughout"
+    if w.shape[0] % 4 or w.shape[1] % 4:
+        return "int8 needs channels in multiples of 4"
     return None
 
 
@@ -275,30 +282,35 @@ def _why_no_fft_tiling(problem: _Problem, max_stride: int) -> str | None:
 
 
 def _why_no_gradient(name: str, problem: _Problem, *, is_filter: bool) -> str | None:
+    """Return why an algorithm refuses the gradient of a filter or of images."""
     reason = _why_not_layout_of_gradient(name, problem, is_filter=is_filter)
     if reason is not None:
         return reason
-    x, w, _, _ = problem
-    is_channels_last = w.format == TensorFormat.NHWC
-    layout = _layout_of_filter(problem)
     if name in ("ALGO_0", "ALGO_1"):
-        has_no_form = x.dtype == DataType.DOUBLE or (x.rank == 5 and name == "ALGO_0")
-        if is_channels_last and has_no_form:
-            return f"{name} of {x.dtype.name} has no {layout} form"
-        has_no_half = is_filter and (is_channels_last or name == "ALGO_0")
-        if has_no_half and problem.accumulates_in_half:
-            return f"{name} does not accumulate in half"
-        return None
-    if is_channels_last:
-        return f"{name} has no {layout} form"
+        return _why_no_general_gradient(name, problem, is_filter=is_filter)
+    if problem.w.format == TensorFormat.NHWC:
+        return f"{name} has no {_layout_of_filter(problem)} form"
     if name == "ALGO_3":
-        is_dilated = x.rank == 4 and max(problem.steps[2]) > 1
+        is_dilated = problem.x.rank == 4 and max(problem.steps[2]) > 1
         if is_dilated or problem.accumulates_in_half:
             return "ALGO_3 takes no dilation, and no half"
         return None
     if name == "FFT_TILING" and is_filter:
         return _why_no_fft_tiling_of_filter(problem)
     return _why_no_transform(name, problem, max_stride=3)
+
+
+def _why_no_general_gradient(name: str, problem: _Problem, *, is_filter: bool) -> str | None:
+    """Return why ALGO_0 or ALGO_1 refuses a gradient."""
+    x = problem.x
+    is_channels_last = problem.w.format == TensorFormat.NHWC
+    has_no_form = x.dtype == DataType.DOUBLE or (x.rank == 5 and name == "ALGO_0")
+    if is_channels_last and has_no_form:
+        return f"{name} of {x.dtype.name} has no {_layout_of_filter(problem)} form"
+    has_no_half = is_filter and (is_channels_last or name == "ALGO_0")
+    if has_no_half and problem.accumulates_in_half:
+        return f"{name} does not accumulate in half"
+    return None
 
 
 def _layout_of_filter(problem: _Problem) -> str:

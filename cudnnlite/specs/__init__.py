@@ -1,4 +1,4 @@
-"""Specs: frozen values that say what a descriptor should describe, with shape inference and no native object behind them."""
+"""Specs: frozen values that a descriptor is made from, with shape inference and no native objects."""
 
 from cudnnlite.specs.convolution import ConvolutionSpec
 from cudnnlite.specs.filter import FilterSpec

@@ -1,4 +1,4 @@
-"""`AttentionSpec` and `SeqDataSpec`: multi-head attention, and the sequences that it reads and writes."""
+"""`AttentionSpec` and `SeqDataSpec`: multi-head attention, and its sequences."""
 
 from __future__ import annotations
 
@@ -289,7 +289,8 @@ class SeqDataSpec(FrozenSpec, c_functions="cudnnSetSeqDataDescriptor"):
         )
         if len(sizes) != 4 or sorted(order) != sorted(AXES) or order[3] != SeqDataAxis.VECT:
             raise ArgumentError(
-                f"shape={sizes}, axes={order}; needed: (batch, beam, time, vector), and the vectors last"
+                f"shape={sizes}, axes={order}; needed: "
+                "(batch, beam, time, vector), and the vectors last"
             )
         count = sizes[0] * sizes[1]
         self._freeze(

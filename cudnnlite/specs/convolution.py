@@ -135,7 +135,7 @@ class ConvolutionSpec(
         )
 
     def pads(self, spatial_rank: int) -> tuple[tuple[int, int], ...]:
-        """Return the padding before and behind each of `spatial_rank` axes; ArgumentError as `steps`."""
+        """Return the padding before and behind each axis; ArgumentError as `steps`."""
         padding: Any = super().steps(spatial_rank)[0]
         return tuple((axis, axis) if isinstance(axis, int) else axis for axis in padding)
 
@@ -160,7 +160,8 @@ class ConvolutionSpec(
         rank = len(x_shape)
         if not 3 <= rank <= 5 or len(w_shape) != rank:
             raise ArgumentError(
-                f"x of rank {rank} and w of rank {len(w_shape)}: both must be (N, C, *spatial), of the same rank 3, 4 or 5"
+                f"x of rank {rank} and w of rank {len(w_shape)}: "
+                "both must be (N, C, *spatial), of the same rank 3, 4 or 5"
             )
         self._check_channels(x_shape, w_shape)
         _, stride, dilation = self.steps(rank - 2)

@@ -31,7 +31,9 @@ _FORMATS = {
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class FilterSpec(FrozenSpec, c_functions="cudnnSetFilterNdDescriptor"):
-    """What a filter looks like, which has no strides in cuDNN: a frozen value, equal and hashable by its fields.
+    """Shape, dtype and layout of a filter: a frozen value, equal and hashable by its fields.
+
+    Filters have no strides in cuDNN.
 
     Parameters
     ----------
@@ -141,7 +143,7 @@ class FilterSpec(FrozenSpec, c_functions="cudnnSetFilterNdDescriptor"):
         return vector_length(self.dtype)
 
     def native(self) -> tuple[int, ...]:
-        """Return the dims as cuDNN is told them: of rank 4 at least, a 1-D filter being one tap high."""
+        """Return the dims that are passed to cuDNN: of rank 4 at least, a 1-D filter one tap high."""
         return as_four(self.shape, missing=1)
 
 
@@ -151,7 +153,7 @@ def as_tensor(spec: TensorSpec | FilterSpec) -> TensorSpec:
 
 
 def is_as(array: TensorSpec, expected: TensorSpec | FilterSpec) -> bool:
-    """Tell whether an array matches a spec; a filter of one tap or one channel fits either format."""
+    """Tell whether an array matches a spec; one tap or one channel fits either format of filters."""
     if not isinstance(expected, FilterSpec):
         return array == expected
     has_same_values = array.shape == expected.shape and array.dtype == expected.dtype

@@ -1,4 +1,4 @@
-"""`FrozenSpec`: the base class of specs; and specs as plain values (strings, numbers, lists, dicts), as in JSON."""
+"""`FrozenSpec`: the base class of specs; and specs as plain values, as JSON has them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ class FrozenSpec:
 
     @classmethod
     def from_values(cls, values: Any) -> Any:
-        """Return the spec whose `values` these are, checked as a constructor checks its arguments; enums may be names.
+        """Return the spec with these `values`, which are checked as a constructor checks them.
+
+        Enums may be names.
 
         Raises
         ------
@@ -92,7 +94,7 @@ class FrozenSpec:
 
     @classmethod
     def _check_names(cls, values: Any) -> None:
-        """Raise TypeError for a name that is no field, such as a tensor's layout: it has strides."""
+        """Raise TypeError for a name that is no field, such as a tensor's layout."""
         if not isinstance(values, Mapping):
             raise TypeError("they are no mapping")
         names = [item.name for item in fields(cls)]  # type: ignore[arg-type]
@@ -195,7 +197,8 @@ def from_plain(plain: Any, argument: str = "spec") -> Any:
     kind = SPECS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ArgumentError(
-            f"{argument}={shown(plain)} is not a spec; allowed: an object with 'spec', one of {[*SPECS]}"
+            f"{argument}={shown(plain)} is not a spec; allowed: "
+            f"an object with 'spec', one of {[*SPECS]}"
         )
     values = {name: _tuples(value) for name, value in plain.items() if name != "spec"}
     names = [item.name for item in fields(kind)]  # type: ignore[arg-type]

@@ -329,7 +329,8 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
         sizes, margins, _ = self.steps(self.spatial_rank or 1)
         if any(margin >= size for margin, size in zip(margins, sizes, strict=True)):
             raise ArgumentError(
-                f"padding={shown(padding)} must be smaller than window={shown(window)}: it would hold no value"
+                f"padding={shown(padding)} must be smaller than window={shown(window)}: "
+                "it would hold no value"
             )
 
     @classmethod
@@ -340,7 +341,9 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
         mode: PoolingMode | str = PoolingMode.AVERAGE_COUNT_INCLUDE_PADDING,
         nan: NanPropagation | str = NanPropagation.PROPAGATE,
     ) -> PoolingSpec:
-        """Return the pooling over the whole image, to one value for each channel; of a spec, or an array that has one.
+        """Return the pooling over the whole image, to one value for each channel.
+
+        The image is a spec, or an array that has one.
 
         Raises
         ------
@@ -353,7 +356,9 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
         return cls(spec.shape[2:], mode=mode, nan=nan)
 
     def output_spec(self, x: TensorSpec) -> TensorSpec:
-        """Return the output's spec: packed, in the dtype and layout of `x`, channels first if that has gaps.
+        """Return the output's spec: packed, in the dtype and layout of `x`.
+
+        The channels are first if `x` has gaps.
 
         ArgumentError where no window fits.
         """
@@ -396,7 +401,8 @@ class SpatialTransformerSpec(FrozenSpec, c_functions="cudnnSetSpatialTransformer
         sizes, kind = parse_shape(shape, batch_may_be_empty=False), parse_dtype(dtype)
         if (rank := len(sizes)) != 4:
             raise ArgumentError(
-                f"shape={sizes} has rank {rank}; needed: (N, C, H, W), cuDNN samples 2-D images only"
+                f"shape={sizes} has rank {rank}; needed: "
+                "(N, C, H, W), cuDNN samples 2-D images only"
             )
         if kind not in _SAMPLED:
             raise ArgumentError(
@@ -407,7 +413,9 @@ class SpatialTransformerSpec(FrozenSpec, c_functions="cudnnSetSpatialTransformer
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class TensorTransformSpec(FrozenSpec, c_functions="cudnnSetTensorTransformDescriptor"):
-    """How a tensor of rank 4 or 5 is padded, folded, and laid out anew: a frozen value, equal and hashable by its fields.
+    """Padding, folding and a new layout for a tensor of rank 4 or 5.
+
+    A frozen value, equal and hashable by its fields.
 
     Folding takes blocks of pixels apart: ``(N, C, H, W)`` becomes ``(N, f * g * C, H / f, W / g)``,
     of which channel ``(i * g + j) * C + c`` has row i and column j of each block of channel c.

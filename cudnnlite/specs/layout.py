@@ -1,4 +1,4 @@
-"""Layouts: the order in which the axes of a tensor lie in memory.
+"""Layouts: the order of the axes of a tensor in memory.
 
 Shapes are always written ``(N, C, *spatial)``, whatever the layout, as cuDNN does; the layout only
 decides the strides.
@@ -26,7 +26,10 @@ PACKED = "packed"  # C order, at the ranks that have no layouts with names
 
 
 def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
-    """Return the layout's name for this rank, None meaning channels first; ArgumentError if it has none such."""
+    """Return the layout's name for this rank; None means channels first.
+
+    ArgumentError if the rank has no such layout.
+    """
     allowed = [names[rank] for names in (CHANNELS_FIRST, CHANNELS_LAST) if rank in names]
     if rank == 4:
         allowed.append(VECT_C)
@@ -38,19 +41,23 @@ def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
     if not allowed and name == PACKED.upper():
         return PACKED
     raise ArgumentError(
-        f"{argument}={shown(layout)} is not a layout of rank {rank}; allowed: {', '.join(allowed) or PACKED}"
+        f"{argument}={shown(layout)} is not a layout of rank {rank}; allowed: "
+        f"{', '.join(allowed) or PACKED}"
     )
 
 
 def layout_of_rank(layout: str, rank: int) -> str:
-    """Return what 'NCHW' or 'NHWC' is called at a rank: 'NWC' for 'NHWC' at rank 3; empty where that has no name."""
+    """Return the name of 'NCHW' or 'NHWC' at a rank: 'NWC' for 'NHWC' at rank 3; empty if it has none."""
     return LAYOUTS.get(layout, {}).get(rank, "")
 
 
 def parse_shape(
     shape: Iterable[Any], argument: str = "shape", *, batch_may_be_empty: bool = True
 ) -> tuple[int, ...]:
-    """Return a shape of 1 to 8 positive C ints, or ArgumentError; an empty batch has 0 first, or second of three."""
+    """Return a shape of 1 to 8 positive C ints, or raise ArgumentError.
+
+    The first size of an empty batch is 0, or the second of three.
+    """
     sizes = integers(shape, argument, MAX_RANK)
     if not 1 <= len(sizes) <= MAX_RANK:
         raise ArgumentError(
@@ -60,14 +67,16 @@ def parse_shape(
         smallest = 0 if batch_may_be_empty and (axis == 0 or (axis, len(sizes)) == (1, 3)) else 1
         if not smallest <= size <= MAX_INT:
             raise ArgumentError(
-                f"{argument}={shown(sizes)}: size {shown(size)} on axis {axis}; allowed: {smallest} to {MAX_INT}"
+                f"{argument}={shown(sizes)}: size {shown(size)} on axis {axis}; allowed: "
+                f"{smallest} to {MAX_INT}"
             )
     return sizes
 
 
 def packed_strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """Return the strides, in elements, of a gap-free tensor of that shape ``(N, C, *spatial)`` in that layout."""
-    strides, step = [0] * len(shape), 1
+    """Return the strides, in elements, of a packed tensor of shape ``(N, C, *spatial)``."""
+    strides = [0] * len(shape)
+    step = 1
     for axis in reversed(memory_order(len(shape), layout)):
         strides[axis] = step
         step *= max(1, shape[axis])
@@ -82,10 +91,11 @@ def memory_order(rank: int, layout: str) -> tuple[int, ...]:
 
 
 def if_channels_last(rank: int) -> str:
-    """Return what a message about an image that does not fit says behind it: how one is given that has its channels last."""
+    """Return the hint of a message about a wrong shape: how to pass images with channels last."""
+    axes = (0, rank - 1, *range(1, rank - 1))
     return (
         ". Shapes are (N, C, *spatial) in every layout; if x was given as (N, *spatial, C): "
-        f"handle.array(x.transpose{(0, rank - 1, *range(1, rank - 1))}, layout={CHANNELS_LAST[rank]!r})"
+        f"handle.array(x.transpose{axes}, layout={CHANNELS_LAST[rank]!r})"
     )
 
 

@@ -200,19 +200,23 @@ class RNNSpec(FrozenSpec):
         if self.projection_size is not None:
             if self.cell != RNNMode.LSTM:
                 raise ArgumentError(
-                    f"projection_size={self.projection_size} with cell={self.cell.name}; allowed: LSTM"
+                    f"projection_size={self.projection_size} with cell={self.cell.name}; allowed: "
+                    "LSTM"
                 )
             if self.projection_size > self.hidden_size:
                 raise ArgumentError(
-                    f"projection_size={self.projection_size}; allowed: 1 to hidden_size={self.hidden_size}"
+                    f"projection_size={self.projection_size}; allowed: "
+                    f"1 to hidden_size={self.hidden_size}"
                 )
         if self.clip is not None and self.cell != RNNMode.LSTM:
             raise ArgumentError(
-                f"clip={self.clip} with cell={self.cell.name}; allowed: LSTM, whose cell state it clips"
+                f"clip={self.clip} with cell={self.cell.name}; allowed: "
+                "LSTM, whose cell state it clips"
             )
         if self.input_mode == RNNInputMode.SKIP and self.input_size != self.hidden_size:
             raise ArgumentError(
-                f"input_size={self.input_size} with input_mode='skip'; allowed: hidden_size={self.hidden_size}"
+                f"input_size={self.input_size} with input_mode='skip'; allowed: "
+                f"hidden_size={self.hidden_size}"
             )
 
     def __repr__(self) -> str:
@@ -247,7 +251,7 @@ class RNNSpec(FrozenSpec):
 
     @property
     def state_size(self) -> int:
-        """The length of the hidden state that is put out and fed back: `projection_size`, or else `hidden_size`."""
+        """The length of the hidden state: `projection_size`, or else `hidden_size`."""
         return self.hidden_size if self.projection_size is None else self.projection_size
 
     @property
@@ -257,7 +261,7 @@ class RNNSpec(FrozenSpec):
 
     @property
     def projects(self) -> bool:
-        """Whether cuDNN multiplies by a projection matrix; one of `hidden_size` is no projection to it."""
+        """Whether cuDNN multiplies by a projection matrix, which it does not at `hidden_size`."""
         return self.state_size != self.hidden_size
 
     def layer_input_size(self, layer: int) -> int:
@@ -281,7 +285,10 @@ class RNNSpec(FrozenSpec):
         return float(np.float32(self.clip[0])), float(np.float32(self.clip[1]))
 
     def weights_of(self) -> RNNSpec:
-        """Return what the weights depend on: this spec without math type, compute type, clipping and dropout."""
+        """Return what the weights depend on: the spec without fields that leave them as they are.
+
+        These are math type, compute type, clipping and dropout.
+        """
         return self.replace(math_type=MathType.DEFAULT, compute_type=None, clip=None, dropout=0.0)
 
 

@@ -1,4 +1,4 @@
-"""`RNNDataSpec`: sequences in memory: their layout, their lengths, and what stands in the padding."""
+"""`RNNDataSpec`: sequences in memory: their layout, their lengths, and the padding fill."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ class RNNDataSpec(FrozenSpec, c_functions="cudnnSetRNNDataDescriptor"):
         packed = order == RNNDataLayout.SEQ_MAJOR_PACKED
         if len(sizes) != (2 if packed else 3):
             raise ArgumentError(
-                f"shape={sizes} in layout {_FRIENDLY[order]!r}; allowed: {AXES[order].format('vector')}"
+                f"shape={sizes} in layout {_FRIENDLY[order]!r}; allowed: "
+                f"{AXES[order].format('vector')}"
             )
         if packed:
             numbers = parse_lengths(lengths)
@@ -178,7 +179,7 @@ def _shape(
 
 
 def parse_data_layout(layout: object) -> RNNDataLayout:
-    """Return the member of the enum for "sequence_major", "batch_major", "packed", or cuDNN's name."""
+    """Return the layout named "sequence_major", "batch_major", "packed", or by cuDNN's name."""
     if isinstance(layout, str) and layout.lower() in _LAYOUT_NAMES:
         return _LAYOUT_NAMES[layout.lower()]
     try:
@@ -240,9 +241,11 @@ def check_packed(lengths: tuple[int, ...], rows: int) -> None:
     for position, (before, after) in enumerate(pairwise(lengths)):
         if after > before:
             raise ArgumentError(
-                f"lengths={shown(lengths)} increase at position {position + 1}; packed sequences are sorted, the longest first"
+                f"lengths={shown(lengths)} increase at position {position + 1}; "
+                "packed sequences are sorted, the longest first"
             )
     if sum(lengths) != rows:
         raise ArgumentError(
-            f"lengths={shown(lengths)} add up to {shown(sum(lengths))}; the packed data has {rows} rows"
+            f"lengths={shown(lengths)} add up to {shown(sum(lengths))}; "
+            f"the packed data has {rows} rows"
         )

@@ -10,9 +10,9 @@ from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType, RNNAlgo, RNNBiasMode, RNNMode
 from cudnnlite.specs.rnn import RNNSpec
 
-# The largest hidden sizes of the forward pass and of the backward passes, by (algorithm, whether the
-# cell has gates).  PERSIST_STATIC keeps the recurrent weights in the GPU's registers, so that other
-# GPUs may have other limits than an H200.
+# The largest hidden sizes of the forward pass and of the backward passes, by (algorithm, whether
+# the cell has gates).  PERSIST_STATIC keeps the recurrent weights in the GPU's registers, so that
+# other GPUs may have other limits than an H200.
 _LARGEST = {
     (RNNAlgo.PERSIST_STATIC, False): (2560, 2560),
     (RNNAlgo.PERSIST_STATIC, True): (1536, 1536),
@@ -44,6 +44,7 @@ def why_not(spec: RNNSpec, algorithm: RNNAlgo, *, full: bool = True, backward: b
     if largest is not None and spec.hidden_size > largest[backward]:
         passes = "backward" if backward else "forward"
         reasons.append(
-            f"goes up to hidden_size={largest[backward]} {passes} for {spec.cell.name}, not {spec.hidden_size}"
+            f"goes up to hidden_size={largest[backward]} {passes} for {spec.cell.name}, not "
+            f"{spec.hidden_size}"
         )
     return f"{algorithm.name} {', '.join(reasons)}" if reasons else ""

@@ -46,7 +46,7 @@ class WeightPart(NamedTuple):
 
 
 def weight_parts(spec: RNNSpec) -> Iterator[WeightPart]:
-    """Yield every matrix and bias that the network has: layer by layer, direction by direction, input before recurrent."""
+    """Yield every matrix and bias of a network by layer and direction, input before recurrent."""
     has_bias = (
         spec.bias in (RNNBiasMode.DOUBLE, RNNBiasMode.SINGLE_INP),
         spec.bias in (RNNBiasMode.DOUBLE, RNNBiasMode.SINGLE_REC),

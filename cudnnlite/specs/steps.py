@@ -49,7 +49,8 @@ def parse_steps(
         ) from None
     if not 1 <= len(numbers) <= MAX_SPATIAL_RANK:
         raise ArgumentError(
-            f"{argument}={shown(value)} has {len(numbers)} entries; allowed: 1 to {MAX_SPATIAL_RANK}"
+            f"{argument}={shown(value)} has {len(numbers)} entries; allowed: "
+            f"1 to {MAX_SPATIAL_RANK}"
         )
     return tuple(integer(number, argument, smallest) for number in numbers)
 

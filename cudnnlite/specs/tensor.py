@@ -275,7 +275,8 @@ def _in_vectors(
     if vector == 1:
         if layout == VECT_C:
             raise ArgumentError(
-                f"layout={VECT_C!r} with dtype={dtype_name(dtype)}; allowed: int8x4, uint8x4, int8x32"
+                f"layout={VECT_C!r} with dtype={dtype_name(dtype)}; allowed: "
+                "int8x4, uint8x4, int8x32"
             )
         return shape
     if layout not in (None, VECT_C):
@@ -284,7 +285,8 @@ def _in_vectors(
         )
     if len(shape) != 4 or shape[1] % vector:
         raise ArgumentError(
-            f"shape={shape} with dtype={dtype_name(dtype)}: rank 4 and channels in multiples of {vector}"
+            f"shape={shape} with dtype={dtype_name(dtype)}: "
+            f"rank 4 and channels in multiples of {vector}"
         )
     return (shape[0], shape[1] // vector, *shape[2:])
 
@@ -318,6 +320,7 @@ def _parse_strides(
         smallest = 0 if size <= 1 else 1
         if not smallest <= step <= MAX_INT:
             raise ArgumentError(
-                f"strides={shown(steps)}: {shown(step)} on axis {axis}; allowed: {smallest} to {MAX_INT}"
+                f"strides={shown(steps)}: {shown(step)} on axis {axis}; allowed: "
+                f"{smallest} to {MAX_INT}"
             )
     return steps
