@@ -91,7 +91,7 @@ class TuningCacheError(CudnnliteError):
 
 
 class TuningCacheWarning(UserWarning):
-    """A tuning cache was set aside, is not readable, or stays in this process's memory only."""
+    """A damaged tuning cache was renamed, a cache cannot be read, or results stay in memory only."""
 
 
 class TuningWarning(UserWarning):

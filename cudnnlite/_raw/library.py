@@ -38,9 +38,9 @@ _loaded: Library | None = None
 
 @dataclass(frozen=True)
 class Library:
-    """A loaded libcudnn: `path` is the file of the front, libcudnn.so.9, and `cdll` that, loaded.
+    """A loaded libcudnn: `path` is the file libcudnn.so.9, and `cdll` the loaded library.
 
-    `how` it was found: 'CUDNNLITE_LIBCUDNN', 'already loaded', or what cuda-pathfinder reports
+    `how` says how it was found: 'CUDNNLITE_LIBCUDNN', 'already loaded', or what cuda-pathfinder reports
     ('site-packages', 'system-search', 'CUDNN_PATH', ...).  `version` is `cudnnGetVersion()`: 92800
     is 9.28.0.
 
@@ -85,7 +85,7 @@ def load_library() -> Library:
     cuda-pathfinder's: already loaded in this process, the nvidia-cudnn wheel, conda, the system's
     loader, `CUDNN_PATH`.  LibraryNotFoundError if none was found, or the file that the variable
     names cannot be loaded; MixedLibrariesError if its parts come from different, incompatible
-    copies; LibraryError for what the system refuses.
+    copies; LibraryError if the system refuses, as with too many open files, or a file is damaged.
     """
     global _loaded  # noqa: PLW0603  (the process has one libcudnn)
     with fork_lock:
@@ -120,14 +120,15 @@ def _load() -> Library:
 def _check_files(path: str, how: str) -> None:
     """Raise LibraryError for missing or damaged files, before the library is loaded.
 
-    cuDNN aborts the process if a part is missing (9.28 without 'graph', 9.0 without 'cnn' or 'adv'
-    too), and a truncated file kills it.
+    cuDNN aborts the process if a part is missing: 9.28 does so for 'graph', 9.0 also for 'cnn' and
+    'adv'.  A truncated file kills the process.
     """
     front = Path(path).resolve()
     damaged = _damaged_files(front.parent)
     if damaged.get(front.name, "").startswith("is"):
-        return  # The loader says that the file is no library.
+        return  # It is no ELF file: the loader has the better message.
     missing = _missing_parts(front.parent)
+    # Where parts are missing it may be another library.
     if missing and not damaged and not _names_get_version(front):
         raise LibraryNotFoundError(
             f"{path} (found through {how}) has no cudnnGetVersion: it is no cuDNN"
@@ -183,8 +184,7 @@ def _find() -> tuple[str, str]:
             "no libcudnn.so.9 was found (looked for: already loaded in this process, the "
             "nvidia-cudnn-cu12 or -cu13 wheel, conda, the system's library folders, CUDNN_PATH). "
             "Install one with pip install nvidia-cudnn-cu12 (or -cu13), or name a file in "
-            f"{LIBRARY_VARIABLE}. cuda-pathfinder, which also wants the cuBLAS that cuDNN needs, "
-            f"says: {reason}"
+            f"{LIBRARY_VARIABLE}. cuda-pathfinder, which fails without cuBLAS too, says: {reason}"
         ) from error
     if location.was_already_loaded_from_elsewhere:
         return str(location.abs_path), "already loaded"
@@ -225,7 +225,7 @@ def _mixed(library: Library, symptom: str) -> MixedLibrariesError:
     return MixedLibrariesError(
         f"libcudnn {library.version_text} at {library.path}: {symptom}. "
         f"This process has mapped a mixture of copies:\n{_listing()}\n"
-        "Make a handle before whatever loads the other copy is imported, "
+        "Make a handle before importing the package that loads the other copy, "
         f"or point {LIBRARY_VARIABLE} at that one"
     )
 
@@ -243,7 +243,7 @@ def _listing() -> str:
 
 
 def mapped_cudnn_files(prefixes: tuple[str, ...] = ("libcudnn",)) -> list[str]:
-    """Return the files of libcudnn, or of others, that this process has mapped.
+    """Return the libraries that this process has mapped, by the beginnings of their names.
 
     The list is empty where there is no /proc, as on systems other than Linux.
     """

@@ -44,8 +44,8 @@ def forward(x: Array, activation: ActivationSpec) -> Array:
 def backward(y: Array, dy: Array, x: Array, activation: ActivationSpec) -> Array:
     """`cudnnActivationBackward`: return the gradient of x.
 
-    That of sigmoid and tanh is computed from y, the others from x.  At a kink the slope is that of
-    an H200.
+    That of sigmoid and tanh is computed from y, the others from x.  At a kink the slope is the one
+    that cuDNN returned on an H200.
     """
     coef = x.dtype.type(activation.coef)
     match activation.mode:

@@ -106,18 +106,19 @@ class EmulatedDevice(NonCopyable):
     def __init__(self, index: int = 0, *, capacity: int | str = "16 GiB") -> None:
         self.index = index
         self.memory = EmulatedMemory(parse_size(capacity, "capacity"))
-        self.default_stream, self.unrecordable = EmulatedStream(self, 1), None
+        self.default_stream = EmulatedStream(self, 1)
+        self.unrecordable = None  # every stream can be recorded
         # The address of a stream is valid as long as somebody keeps that stream.
         self._streams: dict[int, ref[EmulatedStream]] = {1: ref(self.default_stream)}
         self.api = EmulatedApi(load_library(), self.memory)
-        self.stand_ins = StandIns()
+        self.stand_ins = StandIns()  # streams that are recorded in place of others
 
     def __repr__(self) -> str:
         return f"<emulated:{self.index}>"
 
     @property
     def has_real_timing(self) -> bool:
-        """False; but a subclass that passes for a GPU has the timing of one."""
+        """False.  A test's subclass that poses as a GPU, with another `kind`, says True."""
         return self.kind != "emulated"
 
     @property
@@ -164,8 +165,8 @@ class EmulatedDevice(NonCopyable):
     def create_stream(self) -> EmulatedStream:
         """Make a stream."""
         stream = EmulatedStream(self, next(_addresses))
-        # not a WeakValueDictionary, whose callback is Python, which would lose what a signal
-        # handler raises in it
+        # A WeakValueDictionary would run a callback in Python: what a signal handler raises there
+        # is lost.
         self._streams[stream.handle] = ref(stream, partial(self._streams.pop, stream.handle))
         return stream
 
@@ -269,7 +270,7 @@ class EmulatedDevice(NonCopyable):
         return None
 
     def recorder(self) -> EmulatedRecorder:
-        """Return what records a stream of its own."""
+        """Return a recorder with a new stream."""
         return EmulatedRecorder(self.api, self.create_stream())
 
     def is_capturing(self, stream: Any) -> bool:
@@ -283,8 +284,9 @@ class EmulatedDevice(NonCopyable):
             work()
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
-        """View another library's array over this device's memory (of a DeviceArray's `__dlpack__`).
+        """View another library's array over this device's memory.
 
+        It has that memory from a DeviceArray's `__dlpack__`.
         Any other host memory is refused, as a GPU would refuse it.
         """
         try:

@@ -23,7 +23,10 @@ from cudnnlite.specs.layout import MAX_RANK
 
 
 class Normalized(NamedTuple):
-    """What a normalisation computes; what a training pass alone has is None elsewhere."""
+    """The results of a normalisation.
+
+    `mean` and `inv_variance` are None unless it is for training; `mean` also for RMS.
+    """
 
     y: GraphTensor
     mean: GraphTensor | None
@@ -58,10 +61,11 @@ class LayerFormulas(GraphFormulas):
         Parameters
         ----------
         mode : BackendNormMode or str
-            Over which axes: those in which `scale` has the size of `x` are normalised by "LAYER"
-            and "RMS", the spatial ones by "INSTANCE".
+            "LAYER" and "RMS" normalise the axes along which `scale` is as long as `x`, "INSTANCE"
+            the spatial axes.
         x, scale, bias : GraphTensor
-            Of one rank; `scale` and `bias` have size 1 along the other axes.
+            All of the same rank.  `scale` and `bias` have size 1 along every axis that they do not
+            scale.
         epsilon : float
             Added to the variance.
         training : bool
@@ -117,7 +121,8 @@ class LayerFormulas(GraphFormulas):
     def gen_stats(self, x: GraphTensor) -> tuple[GraphTensor, GraphTensor]:
         """Return the sum and the sum of squares of each channel."""
         tensor = self._check_rank(x, "x", 2)
-        shape = (1, tensor.shape[1], *(1,) * (tensor.rank - 2))
+        ones = (1,) * (tensor.rank - 2)
+        shape = (1, tensor.shape[1], *ones)
         total, squares = self.virtual(shape), self.virtual(shape)
         self.node(
             "GEN_STATS",
@@ -133,7 +138,7 @@ class LayerFormulas(GraphFormulas):
         self, x: GraphTensor, w: GraphTensor, conv: ConvolutionSpec | None = None
     ) -> GraphTensor:
         """Return the convolution of images with a filter; padding may differ at the two ends."""
-        spec = _convolution(conv)
+        spec = _parse_spec(conv)
         self._check_same_rank(x=x, w=w)
         shape = spec.output_shape(x.shape, w.shape)
         return self._convolution("FORWARD", spec, {"x": x, "w": w}, "y", shape)
@@ -145,8 +150,8 @@ class LayerFormulas(GraphFormulas):
         shape: Iterable[int],
         conv: ConvolutionSpec | None = None,
     ) -> GraphTensor:
-        """Return the gradient of the images, which have a shape."""
-        spec, sizes = _convolution(conv), parse_sizes(shape)
+        """Return the gradient of the images; `shape` is that of the images."""
+        spec, sizes = _parse_spec(conv), parse_sizes(shape)
         self._check_same_rank(w=w, dy=dy)
         _check_gradient(spec, sizes, w.shape, dy.shape)
         return self._convolution("BACKWARD_DATA", spec, {"w": w, "dy": dy}, "dx", sizes)
@@ -158,8 +163,8 @@ class LayerFormulas(GraphFormulas):
         shape: Iterable[int],
         conv: ConvolutionSpec | None = None,
     ) -> GraphTensor:
-        """Return the gradient of the filter, which has a shape."""
-        spec, sizes = _convolution(conv), parse_sizes(shape)
+        """Return the gradient of the filter; `shape` is that of the filter."""
+        spec, sizes = _parse_spec(conv), parse_sizes(shape)
         self._check_same_rank(x=x, dy=dy)
         _check_gradient(spec, x.shape, sizes, dy.shape)
         return self._convolution("BACKWARD_FILTER", spec, {"x": x, "dy": dy}, "dw", sizes)
@@ -178,8 +183,8 @@ class LayerFormulas(GraphFormulas):
                     f"shape={shape}; {argument} has shape {tensor.shape}, of another rank"
                 )
         spatial = len(shape) - 2
-        (_, stride, dilation), pads = conv.steps(spatial), conv.pads(spatial)
-        before, behind = zip(*pads, strict=True)
+        _, stride, dilation = conv.steps(spatial)
+        before, behind = zip(*conv.pads(spatial), strict=True)
         result = self.virtual(shape)
         attributes = {
             "comp_type": self.compute_type,
@@ -208,28 +213,27 @@ class LayerFormulas(GraphFormulas):
     ) -> GraphTensor:
         """Return a pooling: "MAXPOOL", "AVGPOOL_INCLUDE_PADDING", "AVGPOOL_EXCLUDE_PADDING".
 
-        `padding` is a pair an axis, and may differ at the two ends; with `ceil_mode` a window that
-        is partly outside counts.
+        `padding` has one pair (before, behind) per spatial axis; the two may differ.  With
+        `ceil_mode`, a last window that reaches beyond the end gives a value, too.
         """
         tensor = self._check_rank(x, "x", 3)
         spatial = tensor.rank - 2
-        windows, strides = (
-            _per_axis(window, "window", spatial),
-            _per_axis(stride, "stride", spatial),
-        )
+        windows = _per_axis(window, "window", spatial)
+        strides = _per_axis(stride, "stride", spatial)
         pads = _pads(padding, spatial)
         one_of(ceil_mode, "ceil_mode", True, False)
         sizes = []
         for axis, size in enumerate(tensor.shape[2:]):
-            before, after = pads[axis]
-            covered = size + before + after - windows[axis]
-            if covered < 0:
+            before, behind = pads[axis]
+            last_start = size + before + behind - windows[axis]
+            if last_start < 0:
                 raise ArgumentError(f"window={windows} is larger than x of shape {tensor.shape}")
             if ceil_mode:
-                missing = -covered % strides[axis]
-                pads[axis] = (before, after + missing)
-                covered += missing
-            sizes.append(covered // strides[axis] + 1)
+                # More padding, until the last window begins at a multiple of the stride.
+                missing = -last_start % strides[axis]
+                pads[axis] = (before, behind + missing)
+                last_start += missing
+            sizes.append(last_start // strides[axis] + 1)
         pre_paddings, post_paddings = zip(*pads, strict=True)
         attributes = {
             "mode": parse_enum(ResampleMode, mode, "mode"),
@@ -250,10 +254,10 @@ class LayerFormulas(GraphFormulas):
 
 
 def _per_axis(values: Iterable[int], argument: str, count: int) -> tuple[int, ...]:
-    """Return an integer from 1 on for each spatial axis."""
+    """Return one positive integer per spatial axis."""
     numbers = integers(values, argument, MAX_RANK)
     if len(numbers) != count:
-        raise ArgumentError(f"{argument}={shown(values)}; needed: {count}, one a spatial axis")
+        raise ArgumentError(f"{argument}={shown(values)}; needed: {count}, one per spatial axis")
     return tuple(integer(number, argument) for number in numbers)
 
 
@@ -265,7 +269,7 @@ def _pads(padding: object, count: int) -> list[tuple[int, int]]:
     ]
     if len(pairs) != count or any(len(pair) != 2 for pair in pairs):
         raise ArgumentError(
-            f"padding={shown(padding)}; needed: {count} pairs (before, behind), one a spatial axis"
+            f"padding={shown(padding)}; needed: {count} pairs (before, behind), one per spatial axis"
         )
     return [(integer(pair[0], "padding", 0), integer(pair[1], "padding", 0)) for pair in pairs]
 
@@ -286,7 +290,7 @@ def _check_gradient(conv: ConvolutionSpec, x: Shape, w: Shape, dy: Shape) -> Non
         raise ArgumentError(f"dy has shape {dy}; the convolution of {x} with {w} has {result}")
 
 
-def _convolution(conv: ConvolutionSpec | None) -> ConvolutionSpec:
+def _parse_spec(conv: ConvolutionSpec | None) -> ConvolutionSpec:
     if conv is None:
         return ConvolutionSpec()
     spec: ConvolutionSpec = instance_of(conv, ConvolutionSpec, "conv")

@@ -10,9 +10,9 @@ from cudnnlite.errors import CudnnError, DeviceMemoryError
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.contest import ranked
 
-# What a launch and the copies of operands take the host at least; 24 us were measured.
+# Lower bound for the host time of a graph launch with copies of its operands; 24 us were measured.
 _LEAST_LAUNCH_US = 20.0
-# A graph and its copies are recorded and measured in 10 ms and more.
+# Rows that are tried: to record and measure one takes 10 ms and more.
 _MAX_TRIED = 2
 # The best call must take this many times the device's time, or there is little to gain.
 _LEAST_GAIN = 1.1
@@ -28,8 +28,8 @@ def with_replay(
     rows : sequence of AlgorithmResult
         What eager calls take.
     measure : callable
-        It makes a plan with ``replay=True`` for a row, calls it twice with other results, and
-        returns its `replay`.
+        It makes a plan with ``replay=True`` for a row, calls it twice, each time with another
+        output array, and returns its `replay`.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def with_replay(
 def _candidates(rows: Sequence[AlgorithmResult]) -> list[AlgorithmResult]:
     """Return the rows that may win when they are replayed: those that take the device the least.
 
-    Of rows that were timed together one is tried.
+    Rows with equal times come from one measurement; only the first of them is tried.
     """
     best_call_us = min(
         (row.call_us for row in rows if row.ok and row.call_us is not None), default=0.0

@@ -30,7 +30,7 @@ class _Assignment(NamedTuple):
 
     dim: Any
     size: int
-    argument: str  # that asks for the size, as messages show it
+    argument: str  # the caller's argument that gave the size, for messages
 
 
 def set_input_sizes(onnx: Any, graph: Any, label: str, batch: Any, shapes: Any) -> None:
@@ -57,7 +57,7 @@ def set_input_sizes(onnx: Any, graph: Any, label: str, batch: Any, shapes: Any) 
 
 
 def _name_axes(onnx: Any, inputs: Mapping[str, Any]) -> list[_Axis]:
-    """Return the axes of all inputs, after each without a size and a name got a name."""
+    """Return the axes of all inputs.  One with neither size nor name is given a name first."""
     axes = [
         _Axis(position, dim)
         for info in inputs.values()
@@ -73,7 +73,10 @@ def _name_axes(onnx: Any, inputs: Mapping[str, Any]) -> list[_Axis]:
 def _assign_shapes(
     onnx: Any, inputs: Mapping[str, Any], shapes: Any, why_unknown: str
 ) -> Iterator[_Assignment]:
-    """Yield the sizes that `shapes` has, after checking them; an input without a shape gets its one."""
+    """Yield the sizes of `shapes`, after checking them.
+
+    An input that declares no shape is given this one.
+    """
     if shapes is None:
         return
     require(
@@ -105,7 +108,7 @@ def _assign_shape(
 
 
 def _assign_batch(axes: list[_Axis], batch: Any, why_none: str) -> list[_Assignment]:
-    """Return the batch as the size of every axis that is named like one, or else of symbolic first axes."""
+    """Assign the batch to every axis with a name like a batch's; if there is none, to first axes."""
     size = integer(batch, "batch")
     argument = f"batch={batch}"
     dims = [dim for _, dim in axes if _BATCH.search(dim.dim_param)]

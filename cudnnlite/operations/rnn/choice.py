@@ -42,7 +42,7 @@ def heuristic(spec: RNNSpec, data: RNNDataSpec, *, full: bool | None = None) -> 
 def _math_type(spec: RNNSpec, algorithm: RNNAlgo, batch: int) -> MathType:
     """Return the spec's math type, or TENSOR_OP where that is DEFAULT in half precision.
 
-    Small problems are no faster with tensor cores.
+    Small problems under PERSIST_STATIC_SMALL_H are no faster with tensor cores.
     """
     if spec.math_type != MathType.DEFAULT or spec.dtype not in HALVES:
         return spec.math_type
@@ -58,9 +58,9 @@ def _fastest(spec: RNNSpec, data: RNNDataSpec, *, uses_tensor_cores: bool) -> RN
     batch, hidden = data.batch, spec.hidden_size
     if data.max_length == 1:
         return RNNAlgo.STANDARD
-    least_hidden = 64 if is_gated else 128
+    hidden_above = 64 if is_gated else 128
     static_is_possible = _is_possible(spec, RNNAlgo.PERSIST_STATIC)
-    if batch == 1 and least_hidden < hidden <= 512 and static_is_possible:
+    if batch == 1 and hidden_above < hidden <= 512 and static_is_possible:
         return RNNAlgo.PERSIST_STATIC
     if _is_possible(spec, RNNAlgo.PERSIST_STATIC_SMALL_H) and (uses_tensor_cores or batch <= 256):
         return RNNAlgo.PERSIST_STATIC_SMALL_H
@@ -70,6 +70,7 @@ def _fastest(spec: RNNSpec, data: RNNDataSpec, *, uses_tensor_cores: bool) -> RN
 
 
 def _is_possible(spec: RNNSpec, algorithm: RNNAlgo) -> bool:
+    """Whether an algorithm does the passes of training: inference has the same choice."""
     return not why_not(spec, algorithm, backward=True)
 
 
@@ -104,7 +105,7 @@ def parse_algorithm(algorithm: Any, spec: RNNSpec, batch: int) -> AlgorithmResul
             f"algorithm={algorithm.algorithm} is not one of an RNN; "
             f"allowed: {', '.join(RNNAlgo.__members__)}"
         )
-    parse_enum(RNNAlgo, algorithm.algorithm, "algorithm")
+    parse_enum(RNNAlgo, algorithm.algorithm, "algorithm")  # refuses members that are no choice
     if not algorithm.ok:
         raise ArgumentError(
             f"algorithm={algorithm} cannot be used: {algorithm.why_not or algorithm.status}"

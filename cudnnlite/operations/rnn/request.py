@@ -33,6 +33,9 @@ from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_data import parse_data_layout, parse_fill
 
+# Of the argument `layout`, if the caller does not pass one.
+_DEFAULT_LAYOUT = RNNDataLayout.SEQ_MAJOR_UNPACKED
+
 
 class TunedChoice(NamedTuple):
     """The choice of a tuner for a problem, which the handle keeps beside its plans.
@@ -40,7 +43,7 @@ class TunedChoice(NamedTuple):
     The tuner is then asked once, and problems with the same choice share a plan.
     """
 
-    algorithm: AlgorithmResult
+    result: AlgorithmResult
 
     def close(self) -> None:
         """Do nothing: it owns nothing."""
@@ -50,8 +53,7 @@ class TunedChoice(NamedTuple):
 class RNNForwardRequest:
     """The arguments of one call of `rnn_forward`, or of one of its verbs."""
 
-    # None for the verb `problem`.
-    handle: Any
+    handle: Any  # None in `rnn_forward.problem`
     spec: Any
     weights: Any
     x: Any
@@ -81,7 +83,7 @@ class RNNForwardRequest:
                 return empty
         data = self._with_fill(data_spec(self.spec, self.x.spec, self.lengths, layout))
         if self.lengths is not None:
-            self.lengths = data.lengths
+            self.lengths = data.lengths  # checked, and a tuple
         key = self._plan_key(data, self._limit_of_call())
         return self._run_by_plan(key)
 
@@ -98,7 +100,7 @@ class RNNForwardRequest:
         )
 
     def _run_by_plan(self, key: RNNPlanKey) -> Any:
-        """Call the plan of a key, or that of STANDARD if cuDNN refuses a choice of ours."""
+        """Call the plan of a key; STANDARD's if cuDNN refuses a choice that the user did not make."""
         plans = self.handle.plans
         has_fallback = key.is_guess and key.choice.algorithm != RNNAlgo.STANDARD
         plan: RNNPlan[Any] | None = None
@@ -109,8 +111,7 @@ class RNNForwardRequest:
             if not has_fallback:
                 raise
         except WorkspaceLimitError:
-            # The error may also be due to a workspace that another call uses, which does not
-            # depend on the algorithm.
+            # The workspace may be leased to another call.  STANDARD would not help then.
             is_too_large = plan is not None and plan.exceeds_limit
             if not (has_fallback and is_too_large):
                 raise
@@ -187,7 +188,7 @@ class RNNForwardRequest:
     def _data(self) -> RNNDataSpec:
         """Return the sequences of an input, which is an array, a TensorSpec or an RNNDataSpec.
 
-        It replaces `x` by its TensorSpec.
+        `self.x` becomes a TensorSpec.
         """
         instance_of(self.spec, RNNSpec, "spec")
         layout = parse_data_layout(self.layout)
@@ -211,13 +212,13 @@ class RNNForwardRequest:
 
     def _take_data_spec(self, x: RNNDataSpec, layout: RNNDataLayout) -> RNNDataLayout:
         """Take x, lengths and fill from an RNNDataSpec, and return its layout."""
-        has_layout = layout not in (x.layout, RNNDataLayout.SEQ_MAJOR_UNPACKED)
-        if self.lengths is not None or has_layout:
+        is_other_layout = layout not in (x.layout, _DEFAULT_LAYOUT)
+        if self.lengths is not None or is_other_layout:
             raise ArgumentError(
                 f"lengths or layout are given beside a whole spec, {x}, which has its own"
             )
         self._take_fill(x)
-        if x.is_packed or not x.is_full:
+        if x.is_packed or not x.is_full:  # others need no lengths
             self.lengths = x.lengths
         self.x = x.tensor()
         return x.layout
@@ -234,8 +235,8 @@ class RNNForwardRequest:
     def _limit_of_call(self) -> int | None:
         """Return the most workspace in bytes that a call may use.
 
-        The handle's limit does not apply to a workspace of the caller.  The call checks its size,
-        and a tuner has to choose within its size.
+        A workspace of the caller is limited by its own size: the call checks that, and a tuner
+        chooses within it.
         """
         if self.workspace is None or self.workspace_limit is not None:
             limit: int | None = self.handle.workspace.limit_for(self.workspace_limit)
@@ -288,13 +289,14 @@ class RNNForwardRequest:
         key = ("rnn_forward", self.spec, data, self.training, limit, chooser, chooser.revision)
         kept_choice = plans.find(key)
         if kept_choice is not None:
-            return kept_choice.algorithm  # type: ignore[no-any-return]
+            return kept_choice.result  # type: ignore[no-any-return]
         problem = forward_problem(self.spec, data, self.training)
-        result = chooser.choose(problem, {}, limit, for_call=True)
-        algorithm = parse_algorithm(result, self.spec, data.batch)
-        if algorithm is not None:
-            plans.keep(key, TunedChoice(algorithm))
-        return algorithm
+        no_alignments: dict[str, int] = {}
+        choice = chooser.choose(problem, no_alignments, limit, for_call=True)
+        result = parse_algorithm(choice, self.spec, data.batch)
+        if result is not None:
+            plans.keep(key, TunedChoice(result))
+        return result
 
     def _parse_dropout_state(self) -> DropoutState | None:
         """Return the random states of the network's dropout; None if it drops no values."""
@@ -359,8 +361,8 @@ class RNNBackwardWeightsRequest(BackwardRequest[RNNWeights]):
 def _plan_of(handle: Handle, reserve: Any) -> RNNPlan[RNNTrainingOutput]:
     """Return a plan of the forward call that filled a reserve space.
 
-    If cuDNN refused the choice after that call, the handle has the plan of STANDARD under its key,
-    which cannot use the reserve space.  Then a plan with the original choice is made.
+    A later call with the same key may have fallen back to STANDARD, whose plan cannot read this
+    reserve space.  Then a plan with the original choice is made.
     """
     use(handle)
     key: RNNPlanKey = RNNReserve.checked(handle, reserve).call.key
