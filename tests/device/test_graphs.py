@@ -8,6 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graph_oracles import (
+    ACTIVATIONS,
+    attention,
+    attention_gradients,
+    causal_mask,
+    normalization,
+    normalization_gradients,
+)
 from tolerances import GRAPH_BOUNDS, assert_close
 
 import cudnnlite as dnn
@@ -25,16 +33,6 @@ ATTENTION = {
     "grouped": (1, 6, 2, 64, 128, 32, 64),
     "one head of keys": (2, 4, 1, 33, 65, 128, 128),
     "wide values": (1, 2, 2, 16, 24, 32, 128),
-}
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
-    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-    "swish": lambda x: x / (1 + np.exp(-x)),
-    "softplus": lambda x: np.log1p(np.exp(x)),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "tanh": np.tanh,
-    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
 }
 STEP = 1e-5  # of central differences
 
@@ -86,37 +84,7 @@ def new(handle: dnn.Handle, shape: tuple[int, ...], dtype: str) -> dnn.DeviceArr
     return poisoned(handle, dnn.TensorSpec(shape, dtype))
 
 
-# ---------------------------------------------------------------- attention in float64
-
-
-def attention(
-    q: Array, k: Array, v: Array, scale: float, mask: Array | None, bias: Array | float = 0.0
-) -> tuple[Array, Array, Array]:
-    """Return o, stats and the probabilities."""
-    groups = q.shape[1] // k.shape[1]
-    k, v = (np.repeat(x, groups, 1) for x in (k, v))
-    scores = scale * q @ k.swapaxes(-1, -2) + bias
-    if mask is not None:
-        scores = np.where(mask, scores, -np.inf)
-    largest = scores.max(-1, keepdims=True)
-    powers = np.exp(scores - largest)
-    total = powers.sum(-1, keepdims=True)
-    return powers / total @ v, largest + np.log(total), powers / total
-
-
-def attention_gradients(
-    q: Array, k: Array, v: Array, do: Array, scale: float, mask: Array | None
-) -> tuple[Array, Array, Array]:
-    """Return dq, dk and dv."""
-    o, _, p = attention(q, k, v, scale, mask)
-    dp = do @ v.swapaxes(-1, -2)
-    ds = p * (dp - (do * o).sum(-1, keepdims=True)) * scale
-    return ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ do
-
-
-def causal_mask(rows: int, columns: int) -> Array:
-    """Return which steps of keys a step of queries attends to."""
-    return np.arange(rows)[:, None] >= np.arange(columns)
+# ---------------------------------------------------------------- attention
 
 
 def attention_operands(
@@ -334,15 +302,6 @@ def test_products_with_bias_and_activation(
 # ---------------------------------------------------------------- normalisations
 
 
-def normalization(
-    x: Array, scale: Array, bias: Array | float, axes: tuple[int, ...], *, centered: bool
-) -> tuple[Array, Array, Array]:
-    """Return y, mean and inverse deviation."""
-    mean = x.mean(axes, keepdims=True) if centered else np.zeros((1,) * x.ndim)
-    inverse = 1 / np.sqrt(np.square(x - mean).mean(axes, keepdims=True) + 1e-3)
-    return scale * (x - mean) * inverse + bias, mean, inverse
-
-
 # By name of a family: shape of x, shape of scale, normalised axes.
 NORMALIZATIONS = {
     "layer": ((6, 40, 1, 1), (1, 40, 1, 1), (1, 2, 3)),
@@ -410,30 +369,6 @@ def test_normalisations_backward(handle: dnn.Handle, case: str, dtype: str) -> N
     results = backward(handle, **arrays, out=out)
     for result, gradient in zip(results, expected, strict=True):
         near(result, gradient, "normalisation gradients", dtype)
-
-
-def normalization_gradients(
-    dy: Array,
-    x: Array,
-    scale: Array,
-    mean: Array,
-    inverse: Array,
-    axes: tuple[int, ...],
-    *,
-    centered: bool,
-) -> tuple[Array, ...]:
-    """Return dx, dscale and dbias, from the definition of each."""
-    normalized = (x - mean) * inverse
-    slope = dy * scale
-    dx = slope - normalized * (slope * normalized).mean(axes, keepdims=True)
-    if centered:
-        dx = dx - slope.mean(axes, keepdims=True)
-    others = tuple(axis for axis, size in enumerate(scale.shape) if size == 1)
-    return (
-        dx * inverse,
-        (dy * normalized).sum(others, keepdims=True),
-        dy.sum(others, keepdims=True),
-    )
 
 
 @pytest.mark.parametrize("centered", [False, True])
