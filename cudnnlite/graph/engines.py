@@ -6,7 +6,7 @@ knob.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -173,6 +173,18 @@ def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
     ]
     for descriptor in descriptors:
         yield _read(descriptor, knob_choices, stack)
+
+
+def configurations(
+    graph: Graph, modes: Iterable[BackendHeurMode], stack: ExitStack
+) -> Iterator[Configuration]:
+    """Yield the configurations that several heuristics name, the first of each engine."""
+    engines: set[Engine] = set()
+    for mode in modes:
+        for configuration in named_by(graph, mode, stack):
+            if configuration.engine not in engines:
+                engines.add(configuration.engine)
+                yield configuration
 
 
 def unnamed(graph: Graph, excluded: Container[int], stack: ExitStack) -> Iterator[Configuration]:

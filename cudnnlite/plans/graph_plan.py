@@ -17,7 +17,7 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType, MathType, Status
 from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.engines import REFUSALS, Configuration, Engine, configure, named_by
+from cudnnlite.graph.engines import REFUSALS, Configuration, Engine, configurations, configure
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.known_faults import multiplies_in_tf32, why_wrong
 from cudnnlite.graph.lowering import lower
@@ -35,7 +35,7 @@ from cudnnlite.specs import TensorSpec
 
 _EXECUTE = "cudnnBackendExecute"
 _NUMBER_BYTES = 16  # of memory for each number that is passed by value
-_MODES = (BackendHeurMode.A, BackendHeurMode.FALLBACK)
+HEURISTICS_OF_GRAPHS = (BackendHeurMode.A, BackendHeurMode.FALLBACK)
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +242,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         passed_over: list[tuple[AlgorithmResult, str]] = []
         is_limit_to_blame = False
         with ExitStack() as search:
-            for configuration in configurations(native, search):
+            for configuration in configurations(native, HEURISTICS_OF_GRAPHS, search):
                 row = self._row(configuration)
                 reason = why_excluded(configuration, self.graph, self._requirements)
                 if reason is not None:
@@ -317,16 +317,6 @@ class NumbersInMemory:
         """Let numbers have other values."""
         for name, value in values.items():
             self._places[name][0] = value
-
-
-def configurations(native: NativeGraph, stack: ExitStack) -> Iterator[Configuration]:
-    """Yield what cuDNN's heuristics name for a graph, the preferred first."""
-    engines: set[Engine] = set()
-    for mode in _MODES:
-        for configuration in named_by(native, mode, stack):
-            if configuration.engine not in engines:
-                engines.add(configuration.engine)
-                yield configuration
 
 
 def math_type_of(configuration: Configuration, graph: GraphData, asked: MathType) -> MathType:

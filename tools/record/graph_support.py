@@ -21,9 +21,9 @@ import numpy as np
 
 import cudnnlite as dnn
 from cudnnlite.errors import CudnnError
-from cudnnlite.graph.engines import configure
+from cudnnlite.graph.engines import configurations, configure
 from cudnnlite.graph.lowering import lower
-from cudnnlite.plans.graph_plan import GraphCall, NumbersInMemory, configurations
+from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS, GraphCall, NumbersInMemory
 from tools.record.graph_cases import FAMILIES, Array, Case, Key, combinations
 from tools.record.support import upload, write
 
@@ -60,7 +60,7 @@ def record(handle: dnn.Handle, key: Key) -> Outcome:
         except CudnnError as error:
             return Outcome(error.status.name, "graph")
         outcome = Outcome("NONE_NAMED")
-        for configuration in configurations(native, stack):
+        for configuration in configurations(native, HEURISTICS_OF_GRAPHS, stack):
             notes = "+".join(sorted(note.name for note in configuration.numerical))
             engine = f"{configuration.engine}: {notes}"
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,8 +18,8 @@ from cudnnlite.graph.engines import (
     REFUSALS,
     Configuration,
     Engine,
+    configurations,
     configure,
-    named_by,
     unnamed,
 )
 from cudnnlite.graph.execution_plan import ExecutionPlan
@@ -89,7 +89,7 @@ def preferred_engine(
         except REFUSALS as error:
             return NoEngine(f"cuDNN makes no graph of it ({error.status})")
         modes = (BackendHeurMode.A, BackendHeurMode.FALLBACK)
-        for configuration in _configurations(graph, modes, search):
+        for configuration in configurations(graph, modes, search):
             row = row_of(configuration, problem)
             why = why_excluded(configuration, problem)
             trial = search.enter_context(ExitStack())
@@ -158,7 +158,7 @@ def engine_rows(graph: Graph, problem: Problem, *, compiled: bool = False) -> li
     unless `compiled`.
     """
     with ExitStack() as stack:
-        ranked = list(_configurations(graph, HEURISTICS, stack))
+        ranked = list(configurations(graph, HEURISTICS, stack))
         unranked = unnamed(graph, {configuration.engine.index for configuration in ranked}, stack)
         rows = []
         for rank, configuration in enumerate(ranked):
@@ -211,18 +211,6 @@ def why_excluded(configuration: Configuration, problem: Problem) -> str:
     if not configuration.capturable:
         return "it makes a texture when it runs, which no CUDA graph can record"
     return ""
-
-
-def _configurations(
-    graph: Graph, modes: Iterable[BackendHeurMode], stack: ExitStack
-) -> Iterator[Configuration]:
-    """Yield the configurations that cuDNN's heuristics name, the first of each engine."""
-    engines: set[Engine] = set()
-    for mode in modes:
-        for configuration in named_by(graph, mode, stack):
-            if configuration.engine not in engines:
-                engines.add(configuration.engine)
-                yield configuration
 
 
 def warn_of_limit(
