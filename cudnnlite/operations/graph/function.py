@@ -66,6 +66,9 @@ class GraphRequest(Generic[ResultT]):
         What is written, in the order of `results`.
     workspace_limit : int, str or None
         The most workspace that a call may use.
+    numbers : mapping, optional
+        Further arguments of the formula, which each call passes by value: calls with others are of
+        the same kind.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class GraphRequest(Generic[ResultT]):
         results: Sequence[str],
         out: Any = None,
         workspace_limit: int | str | None = None,
+        numbers: Mapping[str, float] | None = None,
     ) -> None:
         self._handle: Any = handle
         self._name = name
@@ -89,6 +93,7 @@ class GraphRequest(Generic[ResultT]):
         self._results = tuple(results)
         self._out = out
         self._workspace_limit = workspace_limit
+        self._numbers = {} if numbers is None else dict(numbers)
 
     def graph(self) -> Graph:
         """Return what is asked, as a graph."""
@@ -110,7 +115,7 @@ class GraphRequest(Generic[ResultT]):
         for name, spec in specs.items():
             if spec.size == 0:
                 raise ArgumentError(f"{name} has shape {spec.shape}; needed: sizes from 1 on")
-        return self._formula(specs, **self._options)
+        return self._formula(specs, **self._options, **self._numbers)
 
     def problem(self) -> NoReturn:
         """Raise ArgumentError: there is a graph instead."""
@@ -136,7 +141,7 @@ class GraphRequest(Generic[ResultT]):
         key = (self._name, *specs.items(), *self._options.items(), limit)
         plan = handle.plans.get(key, self._make_plan, specs, limit)
         in_order = [arrays[name] for name in plan.problem.operation.reads]  # faster than by name
-        results = plan(*in_order, out=out)
+        results = plan(*in_order, out=out, **self._numbers)
         returned = tuple(results[name] for name in self._results)
         return returned[0] if len(returned) == 1 else returned  # type: ignore[return-value]
 
