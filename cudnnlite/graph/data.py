@@ -148,7 +148,13 @@ class GraphData:
         """Return a tensor that is computed and never in memory, unless `output` says so."""
         data_type = self.compute_type if dtype is None else parse_any_dtype(dtype)
         sizes = parse_sizes(shape)
-        return self._add(TensorRecord(sizes, data_type, parse_strides(strides, sizes)))
+        steps = packed_strides(sizes)
+        if strides is not None:
+            # They may be larger than those of arrays: nothing of this lies in memory.
+            steps = integers(strides, "strides", MAX_RANK)
+        if len(steps) != len(sizes) or min(steps, default=0) < 0:
+            raise ArgumentError(f"strides={steps}; needed: one from 0 on for each of {sizes}")
+        return self._add(TensorRecord(sizes, data_type, steps))
 
     def view(
         self, tensor: GraphTensor, shape: Iterable[int], strides: Iterable[int]

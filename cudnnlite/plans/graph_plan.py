@@ -80,6 +80,8 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         The engine that each call uses, with what was passed over.
     workspace : int
         Bytes that each call needs.
+    output_count : int
+        How many tensors each call writes.
 
     Notes
     -----
@@ -106,6 +108,8 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         self.graph = graph
         super().__init__(handle, _problem_of(graph), limit)
         self._description = f"plan of {graph!r}"
+        self._output_names = self.problem.operation.writes
+        self.output_count = len(self._output_names)
         self._engine = engine
         self._requirements = requirements
         self._numbers = NumbersInMemory(graph.scalars)
@@ -150,8 +154,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         CudnnError
             The C function failed.
         """
-        names = self.problem.operation.writes
-        if not self._numbers.names.isdisjoint(named_operands):
+        if named_operands and not self._numbers.names.isdisjoint(named_operands):
             changes = {
                 name: named_operands.pop(name)
                 for name in self._numbers.names
@@ -159,12 +162,14 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             }
             with self._numbers_changed(changes):
                 return self(*operands, out=out, workspace=workspace, **named_operands)
+        outputs = None if out is None else self._outputs_of(out)
+        names = self._output_names
         results: Any = super().__call__(
-            *operands, out=self._outputs_of(out), workspace=workspace, **named_operands
+            *operands, out=outputs, workspace=workspace, **named_operands
         )
-        if len(names) == 1:
+        if self.output_count == 1:
             return {names[0]: results}
-        return dict(zip(names, results, strict=True))
+        return dict(zip(names, results))  # noqa: B905  (as many as there are names)
 
     @contextmanager
     def _numbers_changed(self, numbers: Mapping[str, object]) -> Iterator[None]:
@@ -187,8 +192,10 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
 
     def _outputs_of(self, out: object) -> object:
         """Return outputs as a call of an `OperationPlan` takes them."""
-        names = self.problem.operation.writes
+        names = self._output_names
         if isinstance(out, Mapping):
+            if self.output_count == len(out) == 1 and names[0] in out:
+                return out[names[0]]
             for name in out:
                 if name not in names:
                     raise ArgumentError(f"out has {shown(name)}; allowed: {', '.join(names)}")
