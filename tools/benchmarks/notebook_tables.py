@@ -34,7 +34,7 @@ from cudnnlite.autotune.convolution import operands_of
 from cudnnlite.operations.rnn.choice import heuristic
 
 H200 = Path(__file__).parents[2] / "examples" / "h200.json"
-# name, n, c, h, w, k, r, s, padding, stride, as in convolution.py
+# name, n, c, h, w, k, r, s, padding, stride
 LAYERS = (
     ("7x7, stride 2", 32, 3, 224, 224, 64, 7, 7, (3, 3), (2, 2)),
     ("3x3", 32, 64, 56, 56, 64, 3, 3, (1, 1), (1, 1)),
@@ -167,7 +167,8 @@ def layer_problems(bench):
     """Yield (layer, problem, arithmetic)."""
     for config, arithmetic in CONFIGS.items():
         for layer, *sizes, r, s, padding, stride in LAYERS:
-            shape = (layer, *bench.shape(*sizes, most=14), r, s, padding, stride)
+            n, c, h, w, k = bench.shape(*sizes, most=14)
+            shape = convolution.Shape(layer, (n, c, h, w), (k, c, r, s), padding, stride)
             yield layer, convolution.problem_of(shape, config), arithmetic
 
 
