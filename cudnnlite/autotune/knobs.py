@@ -1,4 +1,8 @@
-"""The search over engines' knobs: from the settings that cuDNN's heuristics name to those that differ in one knob."""
+"""The search over the knobs of engines.
+
+It begins with the settings that cuDNN's heuristics name, and goes on to those that differ in one
+knob.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +28,16 @@ from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.timing import Stopwatch
 from cudnnlite.search.timing_policy import TimingPolicy
 
-# So many of the fastest settings are checked, and timed thoroughly among all other candidates.
+# The number of the fastest settings that are checked, and timed thoroughly with all candidates.
 FINALISTS = 4
-# An engine is left alone if its fastest setting takes more than so many times the fastest of all.
+# An engine is left out if its fastest setting takes more than so many times the fastest of all.
 _MAY_WIN = 1.5
 _Entry = tuple[float, str, Engine]  # milliseconds, a text that orders equal ones, the setting
 _QUICK = TimingPolicy(rounds=3, further_rounds=0, sample_ms=0.2)
 
 
 class KnobSearchResult(NamedTuple):
-    """What a search over knobs found.
+    """The result of a search over knobs.
 
     Attributes
     ----------
@@ -65,18 +69,19 @@ def search_knobs(
 ) -> KnobSearchResult:
     """Search for faster settings for the seconds that the policy gives.
 
-    The engines that may still win take turns.  In its turn an engine's fastest setting whose
-    neighbours were not tried yet is taken, and these are tried: the settings that differ in one
-    knob.  So if all neighbours of the fastest setting are slower, the second fastest is next.
+    The engines that may still win take turns.  In the turn of an engine, the search takes the
+    engine's fastest setting whose neighbours were not tried yet, and tries them: the settings that
+    differ in one knob.  If all neighbours of the fastest setting are slower, the second fastest
+    setting is next.
 
     Parameters
     ----------
     graph : Graph
-        The problem's; its handle is on a stream of its own that can be recorded.
+        The problem's graph.  Its handle is on a stream of its own, which can be recorded.
     problem : Problem
-        What is computed.
+        The problem.
     operands : mapping
-        By the operation's names; what is written is overwritten.
+        Arrays by the operation's names.  The output is overwritten.
     engines : iterable of Engine
         The settings to begin with.
     policy : TuningPolicy
@@ -175,7 +180,10 @@ class _Trials:
         return self._knobs[index]
 
     def time(self, engine: Engine) -> float | None:
-        """Return the milliseconds of a setting on the device; None if it does not run, or is excluded."""
+        """Return the milliseconds of a setting on the device.
+
+        None if it does not run, or is excluded.
+        """
         row = None
         with ExitStack() as stack, suppress(CudnnError, DeviceMemoryError):
             row = self._run(engine, stack)
@@ -189,7 +197,8 @@ class _Trials:
         """Return the row of a setting, with its time; None if it is excluded."""
         problem, policy, handle = self._problem, self._policy, self._handle
         configuration = configure(self._graph, engine, stack)
-        row, first = row_of(configuration, problem), problem.values[problem.operation.reads[0]]
+        row = row_of(configuration, problem)
+        first = problem.values[problem.operation.reads[0]]
         if why_excluded(configuration, problem) or policy.why_not(row, first.dtype):
             return None
         plan = ExecutionPlan(self._graph, configuration, stack)
