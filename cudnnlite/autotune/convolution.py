@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
-from cudnnlite.autotune.knobs import search_knobs
+from cudnnlite.autotune.knobs import EngineRules, search_knobs
 from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
 from cudnnlite.autotune.synthetic_operands import random_array
 from cudnnlite.devices import arrays
@@ -22,9 +22,16 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.graph.engines import Engine
+from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.operation_graph import Graph
 from cudnnlite.operations.convolution.algorithms import ranked, search, wants_tensor_cores
-from cudnnlite.operations.convolution.engines import engine_rows, is_aligned, shared_graph
+from cudnnlite.operations.convolution.engines import (
+    engine_rows,
+    is_aligned,
+    row_of,
+    shared_graph,
+    why_excluded,
+)
 from cudnnlite.operations.convolution.layout_conversion import conversion_layout
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.plans.operands import on_device
@@ -136,9 +143,9 @@ def search_convolution(
             seeds = _working_engines(results)
             knobs_note = NO_KNOBS
             if seeds and graph is not None:
-                knobs = search_knobs(
-                    graph, problem, _by_names(problem, operands), seeds, policy, progress
-                )
+                rules = rules_of(graph, problem, policy)
+                by_names = _by_names(problem, operands)
+                knobs = search_knobs(graph, rules, by_names, seeds, policy, progress)
                 knobs_note = f"; {knobs}"
                 for row in knobs.rows:
                     results[row] = trial.run(row, policy, contest)
@@ -194,6 +201,18 @@ def _working_engines(results: Mapping[Hashable, AlgorithmResult]) -> list[Engine
     return [
         row.algorithm for row in results.values() if row.ok and isinstance(row.algorithm, Engine)
     ]
+
+
+def rules_of(graph: Graph, problem: Problem, policy: TuningPolicy) -> EngineRules:
+    """Return what a search over knobs has to know of a convolution."""
+    dtype = problem.values[problem.operation.reads[0]].dtype
+    return EngineRules(
+        lambda configuration: row_of(configuration, problem),
+        lambda configuration, row: (
+            why_excluded(configuration, problem) or policy.why_not(row, dtype)
+        ),
+        lambda configuration, stack: ExecutionPlan(graph, configuration, stack),
+    )
 
 
 def _by_names(problem: Problem, operands: Mapping[str, DeviceArray]) -> dict[str, DeviceArray]:

@@ -19,7 +19,9 @@ from cudnnlite.autotune.policy import TuningPolicy, with_defaults, without_defau
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.errors import ArgumentError, TuningCacheError
+from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
+from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import WITHIN_NOISE, AlgorithmResult, ConvolutionResult, RNNResult
@@ -122,7 +124,10 @@ class TuningKey:
     @property
     def problem(self) -> Problem:
         """The problem; ArgumentError if this version of cudnnlite has no such problem."""
-        return problem_from_plain(self.plain["problem"])
+        plain = self.plain["problem"]
+        if plain.get("kind") == KIND:
+            return GraphProblem(GraphData.from_plain(plain["graph"]))
+        return problem_from_plain(plain)
 
     @property
     def device(self) -> DeviceIdentity:

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from cudnnlite.arguments import instance_of, one_of, shown
-from cudnnlite.autotune import convolution, rnn
+from cudnnlite.autotune import convolution, graphs, rnn
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
 from cudnnlite.autotune.gpu_locks import measuring_alone
@@ -20,6 +20,8 @@ from cudnnlite.cached_property import cached_property
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
+from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.plans.operands import alignment_of
 from cudnnlite.problems import rnn as rnn_problem
 from cudnnlite.problems.convolution import FORWARD
@@ -59,6 +61,7 @@ SEARCHES: dict[Operation, Search] = {
     for operation in (FORWARD, DATA, FILTER, FUSED, FUSED_WITH_Z, BIAS)
 }
 SEARCHES[rnn_problem.FORWARD] = Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn)
+_GRAPH = Search(graphs.operands_of, graphs.check_operands, graphs.search_graph)
 
 
 class Tuner(Closable):
@@ -153,17 +156,20 @@ class Tuner(Closable):
         if self.owns_cache:
             self.cache.close()
 
-    def tune(self, problem: Problem, operands: Mapping[str, Any] | None = None) -> AlgorithmTable:
+    def tune(
+        self, problem: Problem | GraphData, operands: Mapping[str, Any] | None = None
+    ) -> AlgorithmTable:
         """Return every candidate for a problem, the best first, from the cache or measured now.
 
         Parameters
         ----------
-        problem : Problem
-            The problem.
+        problem : Problem or Graph
+            The problem; the candidates for a graph are engines.
         operands : mapping, optional
             Data to measure with, instead of synthetic values.  For a convolution these are the
             inputs ("x" and "w"), and "out" if beta is not 0.  For an RNN they are "x" and
-            "weights", and "hx" and "cx" if there are any.  No array is written.  With operands the
+            "weights", and "hx" and "cx" if there are any; for a graph all inputs, by name.  No
+            array is written.  With operands the
             problem is always measured, and the result replaces the saved one.
 
         Returns
@@ -179,6 +185,7 @@ class Tuner(Closable):
         CudnnError, DeviceMemoryError
             The device failed.
         """
+        problem = as_problem(problem)
         search = search_of(problem)
         self.handle.use()
         policy = self._policy_within(None)
@@ -199,7 +206,7 @@ class Tuner(Closable):
 
     def choose(
         self,
-        problem: Problem,
+        problem: Problem | GraphData,
         alignments: Mapping[str, int] | None = None,
         limit: int | None = None,
         *,
@@ -209,7 +216,7 @@ class Tuner(Closable):
 
         Parameters
         ----------
-        problem : Problem
+        problem : Problem or Graph
             The problem.  If the lengths of an RNN are new, a problem with similar lengths is used,
             so that many lengths need few measurements.
         alignments : mapping, optional
@@ -225,7 +232,7 @@ class Tuner(Closable):
         Returns
         -------
         AlgorithmResult or None
-            The `algorithm` of an operation.  None, with a warning, if a measurement is necessary
+            The `algorithm` of an operation, the `engine` of a graph.  None, with a warning, if a measurement is necessary
             and not possible: a CUDA graph is recorded on the handle's stream, or `measure` is
             False; or, with `for_call`, there is no memory for it.
 
@@ -236,6 +243,7 @@ class Tuner(Closable):
         ArgumentError, CudnnError, DeviceMemoryError
             As in `tune`.
         """
+        problem = as_problem(problem)
         search_of(problem)
         self.handle.use()
         policy, aligned = self._policy_within(limit), dict(alignments or {})
@@ -294,8 +302,9 @@ class Tuner(Closable):
             hint += "; times of the emulated device are not saved"
         log.warning("measuring %s took %.1f s; %s", problem, seconds, hint)
 
-    def is_remembered(self, problem: Problem) -> bool:
+    def is_remembered(self, problem: Problem | GraphData) -> bool:
         """Return whether `tune` would measure nothing for a problem."""
+        problem = as_problem(problem)
         search_of(problem)
         return self._look_up(self._key(problem, {}, self._policy_within(None))) is not None
 
@@ -428,11 +437,18 @@ def _choosing(handle: Handle, tuner: Tuner | None) -> Iterator[None]:
         handle.chooser = before
 
 
+def as_problem(problem: Problem | GraphData) -> Problem:
+    """Return a problem, or a graph as one."""
+    return GraphProblem(problem) if isinstance(problem, GraphData) else problem
+
+
 def search_of(problem: Any) -> Search:
     """Return how a problem is searched; ArgumentError if problems of its kind cannot be tuned."""
+    if isinstance(problem, GraphProblem):
+        return _GRAPH
     if isinstance(problem, Problem) and problem.operation in SEARCHES:
         return SEARCHES[problem.operation]
-    names = ", ".join(operation.name for operation in SEARCHES)
+    names = ", ".join([*(operation.name for operation in SEARCHES), KIND])
     raise ArgumentError(f"problem={shown(problem)} cannot be tuned; allowed: {names}")
 
 

@@ -810,10 +810,7 @@ def run(
     handle: dnn.Handle, graph: dnn.Graph, arrays: Mapping[str, dnn.DeviceArray]
 ) -> dict[str, dnn.DeviceArray]:
     """Return what a graph writes into outputs full of NaN."""
-    out = {
-        name: poisoned(handle, dnn.TensorSpec(record.shape, record.dtype, strides=record.strides))
-        for name, record in graph.outputs.items()
-    }
+    out = {name: poisoned(handle, record.spec) for name, record in graph.outputs.items()}
     with graph.plan(handle) as plan:
         return plan(**arrays, out=out)
 

@@ -213,7 +213,7 @@ def outcome(handle, graph):
             arrays = {}
             for name, values in operands_of(graph).items():
                 record = graph.inputs[name]
-                spec = dnn.TensorSpec(record.shape, record.dtype, strides=record.strides)
+                spec = record.spec
                 arrays[name] = handle.empty(spec)
                 arrays[name].copy_from(values)
             results = plan(**arrays)

@@ -163,7 +163,9 @@ class GraphRequest(Generic[ResultT]):
             limit = workspace.limit_for(self._workspace_limit)
         is_left_out = [operand is None for operand in self._operands.values()]
         hashes = map(_spec_hash, operands)
-        return (self._name, limit, *is_left_out, *self._options.values(), *hashes)
+        key = (self._name, limit, *is_left_out, *self._options.values(), *hashes)
+        chooser = self._handle.chooser
+        return key if chooser is None else (*key, chooser, chooser.revision)
 
     def _view_operands(self) -> list[Any]:
         """View the operands as arrays on the handle's device."""
