@@ -42,6 +42,7 @@ _DLPACK_CPU, _DLPACK_CUDA = 1, 2
 _FIRST_ADDRESS = 4096  # Nothing is ever mapped below.
 # The addresses that CUDA, DLPack and the array interface give its default streams.
 _LEGACY_STREAM, _PER_THREAD_STREAM = 1, 2
+_MOST_STREAMS = 64  # of other libraries that are remembered
 
 
 def stream_address(stream: Any) -> int:
@@ -53,6 +54,11 @@ def stream_address(stream: Any) -> int:
             f"stream={shown(stream)} is not a CUDA stream; allowed: an address or a stream object"
         )
     return int(address)
+
+
+def _plain_address(address: int) -> int:
+    """Return the address of a stream; that of the default stream is 0 in both its names."""
+    return 0 if address == _LEGACY_STREAM else address
 
 
 class CudaDevice(NonCopyable):
@@ -93,6 +99,10 @@ class CudaDevice(NonCopyable):
         self.stand_ins = StandIns()
         # Addresses of other libraries' streams, which they may record.
         self._borrowed: set[int] = set()
+        # The last stream that another library's was compared with, and its address.
+        self._own_stream: Any = None
+        self._own_address = 0
+        self._streams_at: dict[int, Any] = {}  # other libraries' streams by their addresses
         # Memory that was dropped while its stream was recorded, and that stream.
         self._unfreed: list[tuple[Any, Any]] = []
 
@@ -414,6 +424,23 @@ class CudaDevice(NonCopyable):
         adopted = ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, is_immutable, view)
         observer.current.memory_adopted(self, adopted)
         return adopted
+
+    def holds(self, device_type: int, device_id: int, ptr: int, nbytes: int) -> bool:
+        """Whether memory of a DLPack device is this device's."""
+        return device_type == _DLPACK_CUDA and device_id == self.index
+
+    def stream_at(self, address: int, stream: Any) -> Any:
+        """Return the stream at another library's address: `stream` itself where it is that."""
+        if stream is not self._own_stream:
+            self._own_address = _plain_address(int(stream.handle))
+            self._own_stream = stream
+        if _plain_address(address) == self._own_address:
+            return stream
+        if address not in self._streams_at:
+            if len(self._streams_at) >= _MOST_STREAMS:
+                self._streams_at.clear()
+            self._streams_at[address] = self.stream(address)
+        return self._streams_at[address]
 
     def _holds(self, view: Any, *, is_dlpack: bool) -> bool:
         """Tell whether an array is on this device."""
