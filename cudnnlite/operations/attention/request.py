@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.attention.plan import (
+from cudnnlite.operations.attention.calls import (
     AttentionGradients,
-    AttentionPlan,
     AttentionReserve,
     AttentionTrainingOutput,
 )
+from cudnnlite.operations.attention.plan import AttentionPlan
 from cudnnlite.operations.attention.plan_key import AttentionPlanKey, attention_plan_key
 from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.operations.layers.dropout import DropoutState, check_states
@@ -47,6 +47,7 @@ class AttentionForwardRequest:
     dropout_state: Any
     out: Any
     reserve: Any
+    interface: Any
 
     def run(self) -> Any:
         """Compute, by the plan that the handle keeps for calls of this kind."""
@@ -107,6 +108,7 @@ class AttentionForwardRequest:
             self.window,
             training=self.training,
             dropout_state=dropout_state,
+            interface=one_of(self.interface, "interface", "descriptor", "graph", None),
         )
 
     def _parse_dropout_state(self) -> DropoutState | None:
@@ -167,6 +169,11 @@ class AttentionBackwardWeightsRequest(BackwardRequest[AttentionWeights]):
 def _plan_of(handle: Handle, reserve: Any) -> AttentionPlan[AttentionTrainingOutput]:
     """Return a plan of the forward call that filled a reserve space."""
     use(handle)
-    key: AttentionPlanKey = AttentionReserve.checked(handle, reserve).call.key
+    call = AttentionReserve.checked(handle, reserve).call
+    key: AttentionPlanKey = call.key
     plan: AttentionPlan[AttentionTrainingOutput] = handle.plans.get(key, AttentionPlan, handle, key)
+    if plan.choice.interface != call.interface:
+        # Another handle, which made the forward call, has another limit of workspace.
+        key = key._replace(interface=call.interface)
+        plan = handle.plans.get(key, AttentionPlan, handle, key)
     return plan
