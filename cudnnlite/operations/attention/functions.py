@@ -189,8 +189,8 @@ def multi_head_attention_backward_data(
 
     Notes
     -----
-    C functions: `cudnnMultiHeadAttnBackwardData`, deprecated since cuDNN 9.0.0, still shipped and
-    working.
+    C functions: `cudnnBackendExecute` with graphs, as in the forward call; otherwise
+    `cudnnMultiHeadAttnBackwardData`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -247,8 +247,8 @@ def multi_head_attention_backward_weights(
 
     Notes
     -----
-    C functions: `cudnnMultiHeadAttnBackwardWeights`, deprecated since cuDNN 9.0.0, still shipped
-    and working.
+    C functions: `cudnnBackendExecute` with graphs, as in the forward call; otherwise
+    `cudnnMultiHeadAttnBackwardWeights`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------

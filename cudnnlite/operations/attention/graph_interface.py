@@ -289,7 +289,10 @@ class GraphAttention:
         plan.hold()
         self._stack.callback(plan.release)
         self._stack.callback(plan.close)
-        return plan.prepare()
+        try:
+            return plan.prepare()
+        except NotSupportedError as error:
+            raise _refusal(f"{label}: {error.detail}") from error
 
     def _rows(self, name: str) -> int:
         """Return how many vectors there are of queries or output, or of keys or values."""

@@ -111,25 +111,28 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         """Return which interface computes this, and its calls."""
         remark = ""
         if self.key.interface != "descriptor":
-            graphs, remark = self._graphs()
-            if graphs is not None:
+            try:
+                graphs = self._plan_graphs()
                 return AttentionChoice("graph", graphs.engines, ""), graphs
-        if self.key.interface == "graph":
-            raise NotSupportedError("cudnnBackendExecute", Status.NOT_SUPPORTED, remark)
+            except (NotSupportedError, WorkspaceLimitError) as error:
+                if self.key.interface == "graph":
+                    raise
+                reason = error.detail if isinstance(error, NotSupportedError) else error
+                remark = f"no graphs: {reason}"
         calls = DescriptorAttention(self._handle, self.key, self._resources)
         return AttentionChoice("descriptor", {}, remark), calls
 
-    def _graphs(self) -> tuple[GraphAttention | None, str]:
-        """Return the graphs, or None and why there are none."""
+    def _plan_graphs(self) -> GraphAttention:
+        """Return the graphs; NotSupportedError or WorkspaceLimitError where there are none."""
         reason = why_no_graph(self.key)
         if reason is not None:
-            return None, f"no graphs: {reason}"
+            raise NotSupportedError("cudnnBackendExecute", Status.NOT_SUPPORTED, reason)
         stack = self._resources.enter_context(ExitStack())
         try:
-            return GraphAttention(self._handle, self.key, stack), ""
-        except (NotSupportedError, WorkspaceLimitError) as error:
+            return GraphAttention(self._handle, self.key, stack)
+        except BaseException:
             stack.close()
-            return None, f"no graphs: {error}"
+            raise
 
     def __call__(
         self,
