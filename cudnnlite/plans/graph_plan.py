@@ -166,16 +166,6 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             return {names[0]: results}
         return dict(zip(names, results, strict=True))
 
-    def enqueue(self, workspace: int, addresses: Mapping[str, int]) -> None:
-        """Enqueue the graph on operands at these addresses, unchecked: a part of a larger plan."""
-        prepared = self._prepared
-        assert prepared is not None
-        prepared.replace(workSpace=workspace, **addresses)
-        status = prepared.function(*prepared.arguments)
-        if status:
-            assert prepared.check is not None
-            prepared.check(status)
-
     @contextmanager
     def _numbers_changed(self, numbers: Mapping[str, object]) -> Iterator[None]:
         """Let numbers have other values for one call."""
@@ -284,6 +274,20 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         return AlgorithmResult(
             configuration.engine, math_type, deterministic=configuration.deterministic
         )
+
+
+def enqueue(plan: GraphPlan, workspace: int, addresses: Mapping[str, int]) -> None:
+    """Enqueue the graph of a plan that is part of a larger one, which has checked the operands.
+
+    `addresses` are those of the operands by name; `workspace` is that of the scratch memory.
+    """
+    prepared = plan._prepared
+    assert prepared is not None
+    prepared.replace(workSpace=workspace, **addresses)
+    status = prepared.function(*prepared.arguments)
+    if status:
+        assert prepared.check is not None
+        prepared.check(status)
 
 
 class GraphCall(ExecutionPlan):

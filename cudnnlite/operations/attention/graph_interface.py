@@ -41,7 +41,7 @@ from cudnnlite.operations.attention.scaled_dot_product import (
 )
 from cudnnlite.operations.attention.weights import AttentionWeights, weight_places
 from cudnnlite.operations.graph.graph import Graph
-from cudnnlite.plans.graph_plan import GraphPlan, Requirements
+from cudnnlite.plans.graph_plan import GraphPlan, Requirements, enqueue
 from cudnnlite.plans.native_problem import NativeProblem
 from cudnnlite.problems.pointwise import ADD
 from cudnnlite.problems.problem import Problem
@@ -94,6 +94,7 @@ def _mask_of(key: AttentionPlanKey) -> str | None:
 class _Step(NamedTuple):
     """A graph's call, and the names of the memory that its operands are in."""
 
+    label: str
     plan: GraphPlan
     operands: Mapping[str, str]
 
@@ -146,11 +147,12 @@ class GraphAttention:
         self._plans: dict[Graph, GraphPlan] = {}
         self.engines: dict[str, Any] = {}
         self.constants: tuple[DeviceArray, ...] = ()
-        self._forward_steps = self._plan_forward()
-        self._steps_with_residual: list[_Step] = []
         if key.training:
+            # First the gradients: in float32 cuDNN has none, and the other plans are in vain.
             self._backward_data_steps = self._plan_backward_data()
             self._backward_weights_steps = self._plan_backward_weights()
+        self._forward_steps = self._plan_forward()
+        self._steps_with_residual: list[_Step] = []
         self._place_buffers()
         limit = handle.workspace.limit
         if limit is not None and self.workspace > limit:
@@ -276,7 +278,7 @@ class GraphAttention:
         plan = self._plans[graph]
         self.engines[label] = plan.choice
         names = (*plan.problem.operation.reads, *plan.problem.operation.writes)
-        return _Step(plan, {name: operands[name] for name in names})
+        return _Step(label, plan, {name: operands[name] for name in names})
 
     def _planned(self, label: str, graph: Graph) -> GraphPlan:
         reason = why_wrong(graph)
@@ -435,10 +437,9 @@ class GraphAttention:
 
 def _run(steps: Iterable[_Step], addresses: Mapping[str, int]) -> None:
     """Enqueue graphs one after the other."""
-    for plan, operands in steps:
-        plan.enqueue(
-            addresses["scratch"], {name: addresses[source] for name, source in operands.items()}
-        )
+    for _, plan, operands in steps:
+        places = {name: addresses[source] for name, source in operands.items()}
+        enqueue(plan, addresses["scratch"], places)
 
 
 def _call_with(call: Any, **addresses: int) -> None:
