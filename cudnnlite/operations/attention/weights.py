@@ -18,7 +18,6 @@ from cudnnlite.errors import ArgumentError, LibraryError
 from cudnnlite.plans.host_arrays import check_mapping, check_names, host_array_of_shape
 from cudnnlite.plans.named_weights import EmptyTensorDescriptor, NamedWeights
 from cudnnlite.plans.operands import use
-from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import MAXIMA, AttentionSpec
 
@@ -78,10 +77,15 @@ class AttentionWeights(NamedWeights):
     def __init__(self, handle: Handle, spec: AttentionSpec) -> None:
         use(handle)
         instance_of(spec, AttentionSpec, "spec")
-        with _describe(handle, spec) as descriptor:
-            nbytes = _weight_bytes(handle, descriptor)
-            super().__init__(handle, spec, spec.weights_of(), nbytes)
-            self._places = _read_layout(handle, descriptor, spec, self.array.ptr, nbytes)
+        # A descriptor needs maxima of 1 at least.
+        maxima = {name: getattr(spec, name) or 1 for name in MAXIMA}
+        with AttentionDescriptor(spec.replace(**maxima), api=handle.api) as descriptor:
+            nbytes, workspace = ctypes.c_size_t(), ctypes.c_size_t()
+            handle.api.cudnnGetMultiHeadAttnBuffers(
+                handle.ptr, descriptor.ptr, nbytes, workspace, None
+            )
+            super().__init__(handle, spec, spec.weights_of(), nbytes.value)
+            self._places = _read_layout(handle, descriptor, spec, self.array.ptr, nbytes.value)
 
     @classmethod
     def from_torch(
@@ -186,23 +190,13 @@ def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
 
 
 def weight_places(handle: Handle, spec: AttentionSpec) -> dict[str, tuple[int, TensorSpec]]:
-    """Return the offset in bytes, and the spec, of each matrix and bias of such weights."""
-    with _describe(handle, spec) as descriptor:
-        nbytes = _weight_bytes(handle, descriptor)
-        # cuDNN adds the offsets to whatever address it is given.
-        return _read_layout(handle, descriptor, spec, ALLOCATION_ALIGNMENT, nbytes)
+    """Return the offset in bytes, and the spec, of each matrix and bias of such weights.
 
-
-def _describe(handle: Handle, spec: AttentionSpec) -> AttentionDescriptor:
-    """Return a descriptor, which needs maxima of 1 at least."""
-    maxima = {name: getattr(spec, name) or 1 for name in MAXIMA}
-    return AttentionDescriptor(spec.replace(**maxima), api=handle.api)
-
-
-def _weight_bytes(handle: Handle, attention: AttentionDescriptor) -> int:
-    nbytes, workspace = ctypes.c_size_t(), ctypes.c_size_t()
-    handle.api.cudnnGetMultiHeadAttnBuffers(handle.ptr, attention.ptr, nbytes, workspace, None)
-    return nbytes.value
+    cuDNN tells them of weights that are in memory, which is given back.
+    """
+    weights = AttentionWeights(handle, spec.weights_of())
+    weights.close()
+    return weights._places
 
 
 def _read_layout(
