@@ -574,9 +574,14 @@ def test_a_reserve_is_used_again(handle):
 def test_plans_go_with_the_handle(handle):
     case = Case(handle, spec_of())
     before = len(handle.plans)
-    for _ in range(3):
-        case.forward()
+    case.forward(kv_lengths=KV_LENGTHS)
     assert len(handle.plans) == before + 1
+    for _ in range(3):
+        case.forward(kv_lengths=KV_LENGTHS)
+    assert len(handle.plans) == before + 1
+    for _ in range(3):  # a call without lengths has a second key, which costs less to make
+        case.forward()
+    assert len(handle.plans) == before + 3
 
 
 def test_a_plan_forward_and_backward(handle):

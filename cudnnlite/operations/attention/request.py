@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, NoReturn
 
 from cudnnlite.arguments import instance_of, one_of
@@ -55,8 +56,7 @@ class AttentionForwardRequest:
         self.q = on_device(self.handle, self.q, "q")
         self.k = on_device(self.handle, self.k, "k")
         self.v = on_device(self.handle, self.v, "v")
-        key = self._plan_key()
-        plan = self.handle.plans.get(key, AttentionPlan, self.handle, key)
+        plan = self._find_or_make_plan()
         return plan(
             self.weights,
             self.q,
@@ -67,6 +67,31 @@ class AttentionForwardRequest:
             out=self.out,
             reserve=self.reserve,
         )
+
+    def _find_or_make_plan(self) -> AttentionPlan[Any]:
+        """Return the plan that the handle keeps for calls of this kind."""
+        plans = self.handle.plans
+        kind = self._kind()
+        plan: AttentionPlan[Any] | None = None if kind is None else plans.find(kind)
+        if plan is None:
+            key = self._plan_key()
+            plan = plans.get(key, AttentionPlan, self.handle, key)
+            if kind is not None:
+                plans.keep(kind, plan)
+        return plan
+
+    def _kind(self) -> tuple[Any, ...] | None:
+        """Return another key of the plan; None for a call with lengths, a window or dropout.
+
+        To make an `AttentionPlanKey` takes 200 us (two cores, no GPU).
+        """
+        options = (self.q_lengths, self.kv_lengths, self.window, self.dropout_state)
+        is_plain = all(option is None for option in options)
+        has_types = type(self.training) is bool and isinstance(self.interface, (str, NoneType))
+        if not is_plain or not has_types:
+            return None
+        specs = (self.q.spec, self.k.spec, self.v.spec)
+        return (_FORWARD, self.spec, *specs, self.training, self.interface)
 
     def plan(self) -> AttentionPlan[Any]:
         """Return a new plan, for many calls of this kind."""
