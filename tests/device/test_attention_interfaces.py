@@ -20,7 +20,8 @@ INTERFACES = ("graph", "descriptor")
 
 def spec_of(dtype: str = "float16", **options: Any) -> dnn.AttentionSpec:
     sizes = {"q_proj_size": 8, "v_proj_size": 16, "o_proj_size": 24, "bias": True} | options
-    return dnn.AttentionSpec(2, 24, 40, 32, dtype=dtype, **sizes)
+    heads = sizes.pop("heads", 2)
+    return dnn.AttentionSpec(heads, 24, 40, 32, dtype=dtype, **sizes)
 
 
 class Case:
@@ -182,7 +183,7 @@ def test_float32_in_inference(handle, interface):
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("options", [{}, {"o_proj_size": 0, "v_proj_size": 12}])
+@pytest.mark.parametrize("options", [{}, {"heads": 3, "o_proj_size": 0, "v_proj_size": 8}])
 def test_a_residual_is_added(handle, options, training, interface):
     case = Case(handle, spec_of(**options))
     residual = case.values(case.host["q"].shape)
