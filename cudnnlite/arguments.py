@@ -148,8 +148,10 @@ def one_of(value: Any, argument: str, *allowed: str | bool | None) -> Any:
 
     Only texts are compared with ``==``: an array would compare by element, and 1 equals True.
     """
-    is_text = isinstance(value, str)
-    if not any(value is choice or (is_text and value == choice) for choice in allowed):
+    for choice in allowed:
+        if value is choice:
+            return value
+    if not isinstance(value, str) or value not in allowed:
         raise ArgumentError(f"{argument}={shown(value)}; allowed: {', '.join(map(repr, allowed))}")
     return value
 

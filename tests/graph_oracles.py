@@ -22,9 +22,15 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def attention(
-    q: Array, k: Array, v: Array, scale: float, mask: Array | None, bias: Array | float = 0.0
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float,
+    mask: Array | None,
+    bias: Array | float = 0.0,
+    kept: Array | float = 1.0,
 ) -> tuple[Array, Array, Array]:
-    """Return o, stats and the probabilities."""
+    """Return o, stats and the probabilities; `kept` are the factors of dropout."""
     groups = q.shape[1] // k.shape[1]
     k, v = (np.repeat(x, groups, 1) for x in (k, v))
     scores = scale * q @ k.swapaxes(-1, -2) + bias
@@ -33,22 +39,44 @@ def attention(
     largest = scores.max(-1, keepdims=True)
     powers = np.exp(scores - largest)
     total = powers.sum(-1, keepdims=True)
-    return powers / total @ v, largest + np.log(total), powers / total
+    return kept * powers / total @ v, largest + np.log(total), powers / total
 
 
 def attention_gradients(
-    q: Array, k: Array, v: Array, do: Array, scale: float, mask: Array | None
+    q: Array,
+    k: Array,
+    v: Array,
+    do: Array,
+    scale: float,
+    mask: Array | None,
+    bias: Array | float = 0.0,
+    kept: Array | float = 1.0,
 ) -> tuple[Array, Array, Array]:
     """Return dq, dk and dv."""
-    o, _, p = attention(q, k, v, scale, mask)
-    dp = do @ v.swapaxes(-1, -2)
+    o, _, p = attention(q, k, v, scale, mask, bias, kept)
+    heads = k.shape[1]
+    groups = q.shape[1] // heads
+    k, v = (np.repeat(x, groups, 1) for x in (k, v))
+    dp = do @ v.swapaxes(-1, -2) * kept
     ds = p * (dp - (do * o).sum(-1, keepdims=True)) * scale
-    return ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ do
+
+    def of_shared_heads(gradient: Array) -> Array:
+        batch, _, *others = gradient.shape
+        return gradient.reshape(batch, heads, groups, *others).sum(2)
+
+    dk = of_shared_heads(ds.swapaxes(-1, -2) @ q)
+    dv = of_shared_heads((p * kept).swapaxes(-1, -2) @ do)
+    return ds @ k, dk, dv
 
 
 def causal_mask(rows: int, columns: int) -> Array:
     """Return which steps of keys a step of queries attends to."""
     return np.arange(rows)[:, None] >= np.arange(columns)
+
+
+def window_mask(rows: int, columns: int, size: int) -> Array:
+    """Return which steps of keys are less than `size` steps before a step of queries."""
+    return np.arange(rows)[:, None] < np.arange(columns) + size
 
 
 def normalization(

@@ -236,13 +236,13 @@ ATTENTION_BOUNDS = {
     "bfloat16": (1.5e-2, 8e-2),
 }
 # Operations that are graphs, by the relative L2 norm, by the data type of their operands: float32 is multiplied in TF32, and
-# attention rounds its probabilities to the operands' type.
+# attention rounds its probabilities to the operands' type. [an H100, float32: TANH_FWD 4.2e-6, which it approximates]
 GRAPH_BOUNDS = {
     "attention": {"float16": 2e-3, "bfloat16": 1.5e-2, "float32": 2e-3},
     "stats": {"float16": 1e-3, "bfloat16": 4e-3, "float32": 1e-3},
     "attention gradients": {"float16": 1e-2, "bfloat16": 8e-2},
     "product": {"float16": 1e-3, "bfloat16": 5e-3, "float32": 1e-3},
-    "pointwise": {"float16": 1e-3, "bfloat16": 5e-3, "float32": 2e-6},
+    "pointwise": {"float16": 1e-3, "bfloat16": 5e-3, "float32": 1e-5},
     "normalisation": {"float16": 1e-3, "bfloat16": 5e-3, "float32": 5e-6},
     "normalisation gradients": {"float16": 3e-3, "bfloat16": 2e-2, "float32": 2e-5},
 }

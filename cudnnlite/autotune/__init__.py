@@ -1,1 +1,1 @@
-"""Choosing algorithms by measurement, remembering what was chosen, and finding out what there is to choose for."""
+"""Choose algorithms by measurement, save the choices, and list the problems of a model."""

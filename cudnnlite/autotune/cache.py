@@ -1,4 +1,4 @@
-"""`TuningCache`: what tunings found, remembered in a folder that processes share: a JSON file for each entry."""
+"""`TuningCache`: the results of tunings, in a folder that processes share."""
 
 from __future__ import annotations
 
@@ -35,38 +35,39 @@ _SQLITE = b"SQLite format 3\0"
 
 
 class TuningCache(Closable):
-    """What tunings found, in a folder that several threads and processes may use at once: a JSON file for each entry.
+    """The results of tunings, in a folder with a JSON file for each entry.
 
-    A file is named by the hash of its key, which is readable in it; it may be copied to another
-    cache, and removed.  A damaged one is set aside with a warning: renamed to end in `.damaged`.
-    One of a newer cudnnlite is left alone.  Where the folder cannot be written (a full disk, no
-    permission) entries are kept in memory, with one warning, and written once that works.
+    Several threads and processes may use the folder at once.  A file's name is the hash of its key,
+    and the key is readable in the file.  A file may be copied to another cache, and removed.  A
+    damaged file is renamed to end in `.damaged`, with a warning.  A file of a newer cudnnlite is
+    left alone.  If the folder cannot be written (a full disk, no permission), entries are kept in
+    memory, with one warning, and written as soon as that works.
 
     Parameters
     ----------
     path : str or Path, optional
-        The folder; made when something is first put in.  ":memory:": none, everything is forgotten
-        with this object.  If not given, `CUDNNLITE_TUNING_CACHE` in the environment, or else
-        `cudnnlite/tuning` in the user's cache folder.
+        The folder.  It is created when the first entry is put in.  With ":memory:" there is no
+        folder, and the entries are lost with this object.  The default is `CUDNNLITE_TUNING_CACHE`
+        in the environment, or else `cudnnlite/tuning` in the user's cache folder.
     read_only : bool
-        Whether the folder is only read: nothing in it is made, written or set aside.  What is put
-        in is kept in memory.
+        Whether the folder is only read.  Then no file is created, written or renamed, and new
+        entries are kept in memory.
 
     Attributes
     ----------
     path, read_only
-        The folder's absolute path, or ":memory:"; as given.
+        The folder's absolute path, or ":memory:"; and the argument.
 
     Raises
     ------
     ArgumentError
-        The path is no path.
+        The path is not a path.
 
     Warns
     -----
     TuningCacheWarning
-        There is a file instead, such as a cache of an older version, which was one: it is left as
-        it is, and not used.
+        The path is that of a file, for instance the cache of an older version.  The file is left
+        as it is, and not used.
 
     Examples
     --------
@@ -85,21 +86,24 @@ class TuningCache(Closable):
         one_of(read_only, "read_only", True, False)
         self.path, self.read_only, self._closed = parse_cache_path(path), read_only, False
         self._is_written = isinstance(self.path, Path) and not read_only
-        # the path itself, which is absolute; in memory: one that cannot be
+        # An absolute path replaces /dev/null. ":memory:" becomes a path that cannot exist.
         self._folder = Path(os.devnull, self.path)
-        # no lock: each use of these is one step for Python, so that a fork, or another thread, may
-        # come between any two
-        self._unsaved: dict[TuningKey, TuningEntry] = {}  # what is in no file
-        # Files met so far that a newer cudnnlite wrote: neither replaced nor removed.
+        # The containers below need no lock. Each use of one is a single step for Python, so another
+        # thread, or a fork, may come between any two.
+        self._unsaved: dict[TuningKey, TuningEntry] = {}  # the entries that are in no file
+        # The files of a newer cudnnlite that were read so far. They are not replaced or removed.
         self._newer: set[Path] = set()
-        self._warnings: set[object] = set()  # what was warned about
+        self._warnings: set[object] = set()  # the subjects of the warnings so far
         if why := _why_unfit(self._folder):
             self._warn_once(self.path, f"{why}; until then memory has to do")
         elif isinstance(self.path, Path) and not file_type(self.path, follow=False):
             self._warn_of_none(self.path)
 
     def _warn_of_none(self, path: Path) -> None:
-        """Warn where there is no folder, but a cache of an older version beside its place; or if it is only read."""
+        """Warn of a folder that does not exist, if it should.
+
+        It should if the cache is read-only, or if the file of an older version is beside it.
+        """
         old = path.with_name(f"{path.name}.sqlite")
         if _is_sqlite(old):
             warn_user(_why_unfit(old), TuningCacheWarning)
@@ -113,16 +117,22 @@ class TuningCache(Closable):
 
     @property
     def unsaved(self) -> int:
-        """How many entries are in this process's memory only, because the folder could not be written."""
+        """The number of entries that are in memory only, because the folder cannot be written."""
         return len(self._unsaved) if isinstance(self.path, Path) else 0
 
     def close(self) -> None:
-        """Refuse further use; harmless when called again.  A cache that is never closed loses nothing that was written."""
+        """Refuse further use.
+
+        A second call does nothing.  A cache that is never closed loses no entry that was written.
+        """
         self._save()
         self._closed = True
 
     def get(self, key: TuningKey) -> TuningEntry | None:
-        """Return the entry of a key, or None; where its file cannot be read there is none, with a warning."""
+        """Return the entry of a key, or None.
+
+        If the file cannot be read, the result is None, with a warning.
+        """
         instance_of(key, TuningKey, "key")
         self._require_open()
         if entry := self._unsaved.get(key):
@@ -133,12 +143,12 @@ class TuningCache(Closable):
         return None
 
     def put(self, entry: TuningEntry) -> None:
-        """Remember an entry, in place of one of the same key; when this returns it survives the process.
+        """Save an entry, in place of another one with the same key.
 
-        It is kept in memory where the folder cannot be written, with one warning for this cache;
-        without one if the cache is read-only, or a newer cudnnlite has put an entry of that key,
-        which stays.  ArgumentError for one of the emulated device, whose times say nothing of a
-        GPU.
+        After the call the entry is on disk.  If the folder cannot be written, the entry is kept in
+        memory, with one warning for this cache.  It is kept in memory without a warning if the
+        cache is read-only, or if a newer cudnnlite has written an entry with that key, which stays.
+        An entry of the emulated device raises ArgumentError: its times say nothing about a GPU.
         """
         if (device := instance_of(entry, TuningEntry, "entry").key.device).is_emulated:
             raise ArgumentError(
@@ -152,10 +162,10 @@ class TuningCache(Closable):
     ) -> list[TuningEntry]:
         """Return the entries, the oldest first; TuningCacheError if the folder cannot be read.
 
-        Of each ``entry.key.problem`` was tuned, on ``entry.key.device``, and
-        ``entry.rows[entry.chosen]`` chosen. Filters leave those of a GPU ("NVIDIA H200"), of a
-        cuDNN (92800 for 9.28.0), of a kind of problem ("convolution_forward"); ArgumentError for
-        one of another type, or no kind of problem.
+        ``entry.key.problem`` is the problem, ``entry.key.device`` the device, and
+        ``entry.rows[entry.chosen]`` the choice.  The filters select a GPU ("NVIDIA H200"), a
+        version of cuDNN (92800 for 9.28.0), and a kind of problem ("convolution_forward").  A
+        filter of another type, or an unknown kind of problem, raises ArgumentError.
         """
         filters = (
             ("device", "gpu", gpu if gpu is None else instance_of(gpu, str, "gpu")),
@@ -164,7 +174,7 @@ class TuningCache(Closable):
         )
         self._require_open()
         saved = filter(None, map(self._read, entry_files(self._folder)))
-        # A key has two files where an older cudnnlite uses the folder too: the later one counts.
+        # A key has two files if an older cudnnlite uses the folder too. The later one counts.
         by_age = sorted(saved, key=lambda entry: entry.tuned_at)
         by_key = {entry.key: entry for entry in (*by_age, *list(self._unsaved.values()))}
         entries = list(by_key.values())
@@ -180,11 +190,12 @@ class TuningCache(Closable):
         return len(saved) + len(unsaved)
 
     def export(self, path: str | os.PathLike[str], **filters: Any) -> int:
-        """Write the entries, filtered as in `entries`, to another folder, which can be shipped; return how many are written.
+        """Write the entries to another folder; return how many are written.
 
-        A tuning cache that is there has these entries afterwards and no others, but for those of a
-        newer cudnnlite: they are kept, and counted in a warning.  TuningCacheError if there is
-        something else, or it cannot be written; ArgumentError for this cache's own folder.
+        The filters are those of `entries`.  If the folder is a tuning cache already, its other
+        entries are removed.  Only the entries of a newer cudnnlite stay, and a warning counts them.
+        TuningCacheError if the folder is something else, or cannot be written; ArgumentError for
+        this cache's own folder.
         """
         folder, entries = check_place(path), self.entries(**filters)
         # `Path.resolve` raises an error for a link that leads to itself.
@@ -206,11 +217,12 @@ class TuningCache(Closable):
         return written
 
     def merge(self, path: str | os.PathLike[str]) -> int:
-        """Take over the entries of another cache's folder that are not here, or newer there; return how many.
+        """Copy entries from another cache's folder; return how many.
 
-        It is only read; entries that cannot be are passed over, with a warning.  TuningCacheError
-        if it is not there, or not a tuning cache; or if this cache is read-only or cannot be
-        written: what was taken over until then stays.
+        An entry is copied if this cache has none with its key, or an older one.  The other folder
+        is only read.  An entry that cannot be read is skipped, with a warning.  TuningCacheError if
+        the folder does not exist or is no tuning cache, or if this cache is read-only or cannot be
+        written.  The entries that were copied before the error stay.
         """
         self._require_open(to_write=True)
         folder = check_place(path)
@@ -227,14 +239,17 @@ class TuningCache(Closable):
         return count
 
     def clear(self, **filters: Any) -> int:
-        """Remove the entries, filtered as in `entries`; return how many.  TuningCacheError if this cache cannot be written."""
+        """Remove the entries; return how many.
+
+        The filters are those of `entries`.  TuningCacheError if this cache cannot be written.
+        """
         self._require_open(to_write=True)
         keys = {entry.key for entry in self.entries(**filters)}
         self._remove(keys)
         return len(keys)
 
     def _save(self, *entries: TuningEntry) -> None:
-        """Write entries, after what could not be written before; keep what cannot be written now."""
+        """Write entries, after those that could not be written before; keep what still cannot."""
         unsaved = list(self._unsaved.values()) if self._is_written else []
         for entry in [*unsaved, *entries]:
             try:
@@ -247,7 +262,10 @@ class TuningCache(Closable):
                 )
 
     def _read(self, file: Path) -> TuningEntry | None:
-        """Return the entry in a file; None, with a warning, where there is something else; what is damaged is set aside."""
+        """Return the entry in a file; None if there is no file.
+
+        If the file cannot be used, the result is None, with a warning.  A damaged file is renamed.
+        """
         self._newer.discard(file)
         try:
             data = file.read_bytes()
@@ -270,7 +288,10 @@ class TuningCache(Closable):
         return None
 
     def _write(self, entry: TuningEntry) -> bool:
-        """Put an entry's file, as a whole, or the entry in its place; return False where a newer cudnnlite has put one."""
+        """Write an entry's file in one step; return False if a newer cudnnlite has written it.
+
+        A cache that writes no files keeps the entry in memory.
+        """
         text = entry.to_json()
         if not self._is_written:
             self._unsaved[entry.key] = entry
@@ -315,7 +336,7 @@ class TuningCache(Closable):
                         draft.unlink()
 
     def _warn_once(self, about: object, message: str) -> None:
-        """Warn, the first time that it is about this."""
+        """Warn, unless there was a warning about this subject before."""
         if about not in self._warnings:
             self._warnings.add(about)
             warn_user(message, TuningCacheWarning)
@@ -328,7 +349,10 @@ class TuningCache(Closable):
 
 
 def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
-    """Return an absolute path, or ":memory:"; for None what the environment says, or one in the user's cache folder."""
+    """Return an absolute path, or ":memory:".
+
+    For None it is the path in the environment, or else a folder in the user's cache folder.
+    """
     argument = "path" if path is not None else CACHE_VARIABLE
     if path is None and not (path := os.environ.get(CACHE_VARIABLE)):
         with refused_as(TuningCacheError, "the user's cache folder cannot be found"):
@@ -343,7 +367,10 @@ def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
 def check_place(
     path: str | os.PathLike[str], argument: str = "path", *, file_too: bool = False
 ) -> Path:
-    """Return the absolute path of a folder, which need not be there; ArgumentError for none, TuningCacheError for a file."""
+    """Return the absolute path of a folder, which need not exist.
+
+    ArgumentError if it is not a path; TuningCacheError if it is the path of a file.
+    """
     folder = absolute_path(path_of(path, argument, "the path of a folder"), argument)
     if os.fspath(path) == IN_MEMORY:
         raise ArgumentError(f"{argument}={IN_MEMORY} is not the path of a folder")
@@ -353,28 +380,28 @@ def check_place(
 
 
 def entry_files(folder: Path) -> list[Path]:
-    """Return the files of all entries in a folder, which need not be there."""
+    """Return the files of all entries in a folder, which need not exist."""
     with refused_as(TuningCacheError, folder), suppress(FileNotFoundError, NotADirectoryError):
         return [folder / name for name in sorted(os.listdir(folder)) if _ENTRY.fullmatch(name)]
     return []
 
 
 def _refuse_another(folder: Path) -> None:
-    """Raise TuningCacheError for a folder that has anything but what a cache's folder has."""
+    """Raise TuningCacheError for a folder with a file that no cache has."""
     with refused_as(TuningCacheError, folder):
-        others = sorted(name for name in os.listdir(folder) if not _OURS.fullmatch(name))
-    if others:
-        raise TuningCacheError(f"{folder} is no tuning cache: it has {others[0]}")
+        foreign_names = sorted(name for name in os.listdir(folder) if not _OURS.fullmatch(name))
+    if foreign_names:
+        raise TuningCacheError(f"{folder} is no tuning cache: it has {foreign_names[0]}")
 
 
-def _set_aside(file: Path, data: bytes, what: str) -> bool:
-    """Rename a damaged file, which held this data, with a warning; return False where the system refuses."""
+def _set_aside(file: Path, data: bytes, why: str) -> bool:
+    """Rename a damaged file that held this data, with a warning; return False if that fails."""
     aside = file.with_name(f"{file.name}.{secrets.token_hex(4)}.damaged")
     try:
         os.rename(file, aside)
         if aside.read_bytes() == data:
-            warn_user(f"{what}; it is now {aside}", TuningCacheWarning)
-        else:  # another process was faster, and this is the entry that it put there since
+            warn_user(f"{why}; it is now {aside}", TuningCacheWarning)
+        else:  # another process has renamed it already, and written this entry in its place
             os.rename(aside, file)
     except OSError as error:
         return isinstance(by_system(error), FileNotFoundError)
@@ -385,10 +412,10 @@ def _why_unfit(path: Path) -> str:
     """Return why no cache can be at a path; empty if one can."""
     if file_type(path) in (0, S_IFDIR):
         return ""
-    what = "a file, and no tuning cache"
+    kind = "a file, and no tuning cache"
     if _is_sqlite(path):
-        what = "a tuning cache of an older version of cudnnlite, an SQLite file"
-    return f"{path} is {what}; it is left as it is, and not used. Tune again, into a folder"
+        kind = "a tuning cache of an older version of cudnnlite, an SQLite file"
+    return f"{path} is {kind}; it is left as it is, and not used. Tune again, into a folder"
 
 
 def _is_sqlite(path: Path) -> bool:

@@ -1,4 +1,7 @@
-"""The search for a convolution or one of its gradients: times and checks every algorithm, math type and layout."""
+"""The search for a convolution or one of its gradients.
+
+It times and checks every algorithm, math type and layout.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
-from cudnnlite.autotune.knobs import search_knobs
+from cudnnlite.autotune.knobs import EngineRules, search_knobs
 from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
 from cudnnlite.autotune.synthetic_operands import random_array
 from cudnnlite.devices import arrays
@@ -19,9 +22,16 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.graph.engines import Engine
+from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.operation_graph import Graph
 from cudnnlite.operations.convolution.algorithms import ranked, search, wants_tensor_cores
-from cudnnlite.operations.convolution.engines import engine_rows, is_aligned, shared_graph
+from cudnnlite.operations.convolution.engines import (
+    engine_rows,
+    is_aligned,
+    row_of,
+    shared_graph,
+    why_excluded,
+)
 from cudnnlite.operations.convolution.layout_conversion import conversion_layout
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.plans.operands import on_device
@@ -39,8 +49,8 @@ from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import layout_of_rank
 from cudnnlite.specs.math_types import allowed_math_types
 
-# An engine whose first run takes more than so many times the best is given up, whatever its knobs: one
-# depthwise convolution took minutes to tune.
+# An engine is given up if its first run takes more than so many times the best, whatever its knobs.
+# Otherwise one depthwise convolution took minutes to tune.
 _SLOW = 30
 _POISON = 0xFF  # NaN in every floating-point format
 
@@ -48,7 +58,7 @@ _POISON = 0xFF  # NaN in every floating-point format
 def operands_of(
     handle: Handle, problem: Problem, alignments: Mapping[str, int] | None = None
 ) -> dict[str, DeviceArray]:
-    """Make up operands: normal values, scaled so that the output's are of the order of 1."""
+    """Return synthetic operands: normal values, with a scale that makes the output's about 1."""
     (output,) = problem.operation.writes
     second = problem.operation.reads[1]
     specs = {name: as_tensor(problem.values[name]) for name in problem.operation.reads}
@@ -62,9 +72,10 @@ def operands_of(
 
 
 def _scale_of_second(problem: Problem, output_size: int) -> float:
-    """Return the scale of the second operand that makes up for alpha, and for the number of products in a sum.
+    """Return the scale of the second operand.
 
-    Neither the output nor the second operand may leave the range of float16.
+    It compensates for alpha and for the number of products in a sum.  Neither the output nor the
+    second operand may leave the range of float16.
     """
     products = problem.flops // (2 * max(1, output_size))
     inverse_alpha = 1 / abs(problem.alpha or 1.0)
@@ -74,7 +85,10 @@ def _scale_of_second(problem: Problem, output_size: int) -> float:
 def check_operands(
     handle: Handle, problem: Problem, operands: Mapping[str, Any]
 ) -> dict[str, DeviceArray]:
-    """Return the user's operands, with scratch memory as the output; ArgumentError if they do not fit the problem."""
+    """Return the user's operands, with scratch memory as the output.
+
+    ArgumentError if they do not fit the problem.
+    """
     operation = problem.operation
     (output,) = operation.writes
     has_beta = bool(problem.values.get("beta"))
@@ -108,12 +122,12 @@ def search_convolution(
     """Time and check every candidate on operands; waits for the handle.
 
     cuDNN's own search runs first; its times are a column of the table.  Then each candidate that
-    the policy does not exclude runs once and is checked.  Those that pass are timed against each
-    other, together with what a search over knobs finds.
+    the policy does not exclude runs once and is checked.  The candidates that pass are timed
+    against each other, together with the results of a search over knobs.
 
-    The operand "out" is overwritten.  `progress` says whether a bar on stderr shows how far a
-    search over knobs is.  Returns the best first by the policy's objective; candidates that cannot
-    be used, or are excluded and did not run, come last.
+    The operand "out" is overwritten.  `progress` shows a bar on stderr during a search over knobs.
+    The rows are in the order of the policy's objective, the best first.  Candidates that cannot be
+    used, or are excluded and did not run, come last.
     """
     latency = policy.objective == "latency"
     with own_stream(handle) as stream, ExitStack() as stack:
@@ -129,9 +143,9 @@ def search_convolution(
             seeds = _working_engines(results)
             knobs_note = NO_KNOBS
             if seeds and graph is not None:
-                knobs = search_knobs(
-                    graph, problem, _by_names(problem, operands), seeds, policy, progress
-                )
+                rules = rules_of(graph, problem, policy)
+                by_names = _by_names(problem, operands)
+                knobs = search_knobs(graph, rules, by_names, seeds, policy, progress)
                 knobs_note = f"; {knobs}"
                 for row in knobs.rows:
                     results[row] = trial.run(row, policy, contest)
@@ -153,9 +167,10 @@ def _graph_of(
     operands: Mapping[str, DeviceArray],
     stack: ExitStack,
 ) -> Graph | None:
-    """Return the graph that all engines share; None if no engine is allowed, or can take the operands.
+    """Return the graph that all engines share.
 
-    Making a graph for each engine took longer than finalizing its plan.
+    None if the policy allows no engine, or if no engine can take the operands.  A graph for each
+    engine would take longer than the finalization of its plan.
     """
     if policy.interface == "descriptor" or not is_aligned(*operands.values()):
         return None
@@ -186,6 +201,18 @@ def _working_engines(results: Mapping[Hashable, AlgorithmResult]) -> list[Engine
     return [
         row.algorithm for row in results.values() if row.ok and isinstance(row.algorithm, Engine)
     ]
+
+
+def rules_of(graph: Graph, problem: Problem, policy: TuningPolicy) -> EngineRules:
+    """Return what a search over knobs has to know of a convolution."""
+    dtype = problem.values[problem.operation.reads[0]].dtype
+    return EngineRules(
+        lambda configuration: row_of(configuration, problem),
+        lambda configuration, row: (
+            why_excluded(configuration, problem) or policy.why_not(row, dtype)
+        ),
+        lambda configuration, stack: ExecutionPlan(graph, configuration, stack),
+    )
 
 
 def _by_names(problem: Problem, operands: Mapping[str, DeviceArray]) -> dict[str, DeviceArray]:
@@ -237,7 +264,10 @@ def _descriptor_calls(
 def _enter_all(
     rows: Sequence[AlgorithmResult], trial: _Trial, policy: TuningPolicy, contest: Contest
 ) -> dict[Hashable, AlgorithmResult]:
-    """Run each candidate, and return its result; further settings of an engine that is far too slow do not run."""
+    """Run each candidate, and return the results.
+
+    If a setting of an engine is far too slow, its further settings do not run.
+    """
     results: dict[Hashable, AlgorithmResult] = {}
     slow_engines: set[int] = set()
     for row in rows:
@@ -285,7 +315,10 @@ def candidates(
 
 
 def _layouts(problem: Problem, policy: TuningPolicy) -> list[str]:
-    """Return the layouts to convert operands to: first the empty text, which stands for no conversion."""
+    """Return the layouts to convert operands to.
+
+    The first one is the empty text, which stands for no conversion.
+    """
     layouts = [""]
     # cudnnlite converts the operands of a plain convolution, and not those of a fused one.
     is_fused = problem.operation in (FUSED, FUSED_WITH_Z, BIAS)
@@ -302,7 +335,10 @@ def _layouts(problem: Problem, policy: TuningPolicy) -> list[str]:
 
 
 def engines(graph: Graph, problem: Problem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
-    """Yield every engine with the knobs that cuDNN suggests, with the reason if the policy excludes it."""
+    """Yield every engine with the knobs that cuDNN suggests.
+
+    If the policy excludes an engine, its row has the reason.
+    """
     dtype = problem.values[problem.operation.reads[0]].dtype
     for row in engine_rows(graph, problem, compiled=policy.search != "heuristics"):
         yield replace(row, why_not=row.why_not or policy.why_not(row, dtype))
@@ -332,7 +368,10 @@ class _Trial:
     def run(
         self, candidate: AlgorithmResult, policy: TuningPolicy, contest: Contest
     ) -> AlgorithmResult:
-        """Return a candidate's row with the result; one that may be chosen is entered into the contest."""
+        """Return a candidate's row with the result.
+
+        A candidate that may be chosen is entered into the contest.
+        """
         if candidate.why_not:
             return candidate
         row = candidate
@@ -356,10 +395,11 @@ class _Trial:
         return row
 
     def _fingerprint_of(self, row: AlgorithmResult) -> Hashable:
-        """Return what two math types of an algorithm have in common if they run the same kernel; None if nothing shows it.
+        """Return a value that is equal for two math types that run the same kernel.
 
         In float32 the last bits of a sum depend on the order of its terms, and so do the errors of
-        many values, unless no sum is rounded.
+        many values.  If no sum is rounded, or the output has another type, the errors show nothing,
+        and the result is None.
         """
         is_exact = self._reference is None or not self._reference.is_rounded
         if is_exact or self._out.spec.dtype not in (DataType.FLOAT, DataType.DOUBLE):

@@ -1,4 +1,4 @@
-"""`ConvolutionReference`: a sample of a convolution's output, or of a gradient's, in float64, to measure errors by."""
+"""`ConvolutionReference`: a sample of the output of a convolution or gradient, in float64."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _FUNCTIONS: dict[ActivationMode, Callable[[Array, float], Array]] = {
 class ConvolutionReference:
     """Direct sums over the user's data for some places of the output: corners and random ones.
 
-    The sample is of the first and the last image, which are copied to the host, or of a few output
-    channels of a filter's gradient.  `before` is the output before the call, which is needed if
-    beta is not 0.  ArgumentError if the operands hold values that are not finite: then no error can
-    be measured.  `is_rounded` says whether many of the sums have more bits than float32; sums of
-    small integers have not.
+    The sample is from the first and the last image, which are copied to the host, or from a few
+    output channels of a filter's gradient.  `before` is the output before the call, which is needed
+    if beta is not 0.  ArgumentError if an operand holds a value that is not finite, because then no
+    error can be measured.  `is_rounded` says whether many sums have more bits than float32.  The
+    sums of small integers do not.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ConvolutionReference:
             )
 
     def _choose_sample(self, problem: Problem, output: str) -> None:
-        """Choose the sample: parts of the output's first axis, channels, and places on the spatial axes."""
+        """Choose the indices of the sample: on the first axis, the channels and the places."""
         shape = problem.values[output].shape
         random = np.random.default_rng(0)
         if output == "dw":
@@ -93,7 +93,7 @@ class ConvolutionReference:
         before: DeviceArray | None,
         sums: list[Array],
     ) -> list[Array]:
-        """Return what the operation makes of the sums: scaled, with bias, blended, activated."""
+        """Return the expected values: the sums after scaling, bias, blending and activation."""
         expected = [problem.alpha * values for values in sums]
         if "bias" in operands:
             biases = _copy_part(operands["bias"], 0).reshape(-1, 1)
@@ -115,7 +115,10 @@ class ConvolutionReference:
 
     @staticmethod
     def can_measure(problem: Problem) -> bool:
-        """Tell whether errors can be measured: not of integers, which are exact, or saturate."""
+        """Return whether errors can be measured.
+
+        Integers are exact or saturate, so they have no error to measure.
+        """
         return all(spec.dtype in _FLOATS and spec.size > 0 for spec in problem.specs.values())
 
     def errors_of(self, out: DeviceArray) -> Errors:
@@ -179,7 +182,7 @@ class ConvolutionReference:
     def _filter_gradient_sums(
         self, problem: Problem, operands: Mapping[str, DeviceArray]
     ) -> list[Array]:
-        """Return sums over all images and all places of y: by a tap each of them reads one pixel."""
+        """Return sums over all images and all places of y: each place reads one pixel by a tap."""
         filters_in_group = problem.dw.shape[0] // problem.conv.groups
         channels_in_group = problem.dw.shape[1]
         readings = [_reading_of_tap(problem, taps) for taps in zip(*self._places, strict=True)]
@@ -210,7 +213,10 @@ def _count_rounded(sums: list[Array]) -> int:
 
 
 def _reading_of_tap(problem: Problem, tap: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return the places of y that read inside of x by a tap of the filter, and the pixels of x, as indices."""
+    """Return the indices of the places of y and of the pixels of x that a tap connects.
+
+    Places whose pixel would be in the padding are left out.
+    """
     places, pixels = [], []
     for tap_index, size, out_size, (taps, padding, stride, dilation) in zip(
         tap,
@@ -235,7 +241,10 @@ def _steps(problem: Problem, w: FilterSpec) -> list[tuple[int, int, int, int]]:
 
 
 def _as_correlation(problem: Problem, w: Array) -> Array:
-    """Return filters in float64 as a cross-correlation uses them; the spatial axes are the last ones."""
+    """Return filters in float64 in the order of a cross-correlation.
+
+    The spatial axes are the last ones.
+    """
     rank = problem.values[problem.operation.reads[0]].rank - 2
     if problem.conv.mode == ConvolutionMode.CONVOLUTION:
         w = np.flip(w, tuple(range(-rank, 0)))
@@ -249,11 +258,11 @@ def _sum_products(
     filters_in_group: int,
     channels_in_group: int,
 ) -> Array:
-    """Return, for each filter and place, the sum of its products with the pixels that the place reads.
+    """Return the sum of products for each filter and place.
 
-    `pixels` has the indices that each place reads on an axis, (places, taps); a negative index
-    reads nothing.  `filters` are flat, by their numbers; those of a group read the channels of the
-    group.
+    `pixels` has, for each axis, the indices that a place reads: (places, taps).  A negative index
+    reads nothing.  `filters` maps numbers to flat filters.  The filters of a group read the
+    channels of that group.
     """
     count, rank = len(pixels[0]), len(pixels)
     axes = []
@@ -274,8 +283,8 @@ def _sum_products(
             gathered = image[channels][index].astype(np.float64)
             gathered[:, ~is_inside] = 0
             windows = np.moveaxis(gathered, 1, 0).reshape(count, -1)
-        # One product for each place: for the whole matrix BLAS starts threads, which go on spinning
-        # while calls are timed.
+        # There is one product for each place. For a product of whole matrices BLAS would start
+        # threads, which go on spinning while calls are timed.
         sums.append(np.matmul(windows[:, None, :], values.reshape(-1, 1))[:, 0, 0])
     return np.array(sums)
 

@@ -19,7 +19,9 @@ from cudnnlite.autotune.policy import TuningPolicy, with_defaults, without_defau
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.errors import ArgumentError, TuningCacheError
+from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
+from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import WITHIN_NOISE, AlgorithmResult, ConvolutionResult, RNNResult
@@ -27,11 +29,11 @@ from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 
 # The version of the keys. It changes when a part of a key gets another meaning, for instance when a
-# field of the policy gets another default; then no old entry is found.
+# field of the policy gets another default. Then no old entry is found.
 SCHEMA = 1
-# The version of the JSON. It changes when the JSON says something that an older version does not
-# understand, such as a new field of a row. Then an older version leaves the file alone, and does not
-# take it for a damaged one. A new field of the policy changes neither version.
+# The version of the JSON. It changes when the JSON has something that an older version does not
+# understand, such as a new field of a row. Then an older version leaves the file alone, and does
+# not treat it as damaged. A new field of the policy changes neither version.
 # 1: every field of the policy in the key; "within the noise of the first" in a row's remark.
 # 2: the fields of the policy that are not at their default; `within_noise` in a row.
 FORMAT = 2
@@ -57,10 +59,10 @@ _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, RecursionError,
 
 @dataclass(frozen=True)
 class DeviceIdentity:
-    """What a time was measured on and with: on anything else it may be another.
+    """The device and the versions that a time was measured with.
 
-    Names and versions as the device tells them; `cudnn` is 92800 for 9.28.0, `kind` as in
-    `Device.kind`.
+    The names and versions are those that the device reports.  `cudnn` is 92800 for 9.28.0, and
+    `kind` is that of `Device.kind`.
     """
 
     gpu: str
@@ -74,12 +76,12 @@ class DeviceIdentity:
 
     @classmethod
     def of(cls, device: Device) -> DeviceIdentity:
-        """Return what a device is."""
+        """Return the identity of a device."""
         facts, version = device.facts(), int(device.api.cudnnGetVersion())
         return cls(facts.name, facts.compute_capability, facts.driver, version, device.kind)
 
     def is_like(self, gpu: DeviceFacts) -> bool:
-        """Tell whether a GPU is of this kind, whatever its driver."""
+        """Return whether a GPU is of this kind, whatever its driver."""
         return (self.gpu, self.compute_capability) == (gpu.name, gpu.compute_capability)
 
     @property
@@ -90,7 +92,7 @@ class DeviceIdentity:
 
 @dataclass(frozen=True)
 class TuningKey:
-    """What a tuning is remembered under: all that the choice depends on, as one text, which is canonical JSON."""
+    """The key of a saved tuning: everything that the choice depends on, as canonical JSON."""
 
     text: str
 
@@ -101,7 +103,10 @@ class TuningKey:
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
-        """The digests that may name the entry's file: its own, and if that is another the one of format 1."""
+        """The digests that may name the entry's file.
+
+        The first is its own; the second is that of format 1, if it differs.
+        """
         policy = _POLICY_OF_FORMAT_1 | self.plain["policy"]
         old = _sha256(json.dumps({**self.plain, "policy": policy}, **_SHORT))
         return tuple(dict.fromkeys((self.digest, old)))
@@ -118,26 +123,32 @@ class TuningKey:
 
     @property
     def problem(self) -> Problem:
-        """The problem; ArgumentError where this version of cudnnlite has no such problem."""
-        return problem_from_plain(self.plain["problem"])
+        """The problem; ArgumentError if this version of cudnnlite has no such problem."""
+        plain = self.plain["problem"]
+        if plain.get("kind") == KIND:
+            return GraphProblem(GraphData.from_plain(plain["graph"]))
+        return problem_from_plain(plain)
 
     @property
     def device(self) -> DeviceIdentity:
-        """What was measured on."""
+        """The device that the problem was measured on."""
         return DeviceIdentity(**self.plain["device"])
 
 
 def make_key(
     problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy, device: DeviceIdentity
 ) -> TuningKey:
-    """Return the key of a tuning: the same for arguments that say the same, and another one if any field of any differs.
+    """Return the key of a tuning.
 
-    `alignments` says what operands' addresses are multiples of, in bytes: powers of two, because
-    kernels that load many bytes at once want 16.  Operands that are not listed have the allocator's
-    alignment.  ArgumentError for what is no alignment.
+    Equal arguments have the same key.  If any field of an argument differs, the key differs.
+
+    `alignments` has powers of two, in bytes, that divide the operands' addresses: kernels that load
+    many bytes at once need 16.  Operands that are not listed have the allocator's alignment.
+    ArgumentError if a value is not an alignment.
     """
     for name, value in alignments.items():
-        if type(name) is not str or type(value) is not int or value < 1 or value & (value - 1):
+        has_types = type(name) is str and type(value) is int
+        if not has_types or value < 1 or value & (value - 1):
             raise ArgumentError(
                 f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes"
             )
@@ -152,7 +163,10 @@ def make_key(
 
 
 def canonical(parts: Any) -> str:
-    """Return JSON in which what is equal is written in one way: 1.0 and -0.0 are the integers 1 and 0, a tuple is a list."""
+    """Return JSON that is the same for equal values.
+
+    1.0 and -0.0 are written as the integers 1 and 0, and a tuple as a list.
+    """
     plain = json.loads(json.dumps(parts), parse_float=_parse_canonical_number)
     return json.dumps(plain, **_SHORT)
 
@@ -166,12 +180,13 @@ def _parse_canonical_number(text: str) -> int | float:
 
 @dataclass(frozen=True)
 class TuningEntry:
-    """What is remembered of one tuning; ValueError if a value is not allowed.
+    """The saved result of one tuning; ValueError if a value is not allowed.
 
-    `key` says what was tuned, for whom, on what.  `title` and `timing` are the table's, `rows` all
-    its candidates in order, the failed ones too (their `passed_over` is not written), `chosen` is
-    the index of one.  `tuned_at` is ISO 8601, kept in UTC to the microsecond, so that later is
-    greater.  `cudnnlite` is the version that tuned, in `seconds`.
+    `key` has the problem, the policy and the device.  `title` and `timing` are the table's.  `rows`
+    has all its candidates in order, the failed ones too; their `passed_over` is not written.
+    `chosen` is the index of the choice.  `tuned_at` is ISO 8601 in UTC to the microsecond, so that
+    a later time is greater as a text too.  `cudnnlite` is the version that tuned, and `seconds` the
+    time that it took.
     """
 
     key: TuningKey
@@ -186,18 +201,21 @@ class TuningEntry:
     def __post_init__(self) -> None:
         _check_types(self)
         if not (0 <= self.chosen < len(self.rows) and 0 <= self.seconds < inf):
-            what = f"chosen={self.chosen} of {len(self.rows)} rows, seconds={self.seconds}"
-            raise ArgumentError(f"{what}; allowed: one of the rows, a finite time")
+            values = f"chosen={self.chosen} of {len(self.rows)} rows, seconds={self.seconds}"
+            raise ArgumentError(f"{values}; allowed: one of the rows, a finite time")
         utc = datetime.fromisoformat(self.tuned_at).astimezone(timezone.utc)
         object.__setattr__(self, "tuned_at", utc.isoformat(timespec="microseconds"))
 
     def table(self, memory: int) -> AlgorithmTable:
-        """Return the candidates, the best first, as a search on a device with so many bytes does."""
+        """Return the candidates, the best first, as a search on a device with that memory does."""
         timing = f"{self.timing}, remembered from {self.tuned_at[:10]}"
         return AlgorithmTable(self.rows, title=self.title, timing=timing, device_memory=memory)
 
     def to_json(self) -> str:
-        """Return the JSON of the entry, its key readable, a line for each row; ArgumentError if one cannot be written."""
+        """Return the JSON of the entry: its key is readable, and each row has a line.
+
+        ArgumentError if a row cannot be written.
+        """
         values = {
             item.name: getattr(self, item.name)
             for item in fields(self)
@@ -209,9 +227,9 @@ class TuningEntry:
 
     @classmethod
     def from_json(cls, text: str | bytes, file: Path) -> TuningEntry:
-        """Return the entry that was written to a file, whose name is its key's digest.
+        """Return the entry in the text of a file, whose name is the digest of the key.
 
-        ArgumentError if it is not what was written; TuningCacheError if a newer version of
+        ArgumentError if the text is not that of an entry; TuningCacheError if a newer version of
         cudnnlite has written it.
         """
         try:
@@ -242,23 +260,27 @@ class TuningEntry:
 
 
 def _without_empty(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a plain row that are not empty: the others need not be written."""
+    """Return the fields of a plain row that are not empty.  Empty fields need not be written."""
     return {name: value for name, value in plain.items() if value != _EMPTY.get(name, ...)}
 
 
 def _row_of_format_1(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plain row as it is written now, of one whose remark may say that the noise hides how it compares."""
+    """Return a plain row of format 1 in the present format.
+
+    In format 1 a remark said that a row is within the noise of the first one.
+    """
     remarks = plain.get("remark", "").split("; ")
     rest = [remark for remark in remarks if remark != WITHIN_NOISE]
     return {**plain, "remark": "; ".join(rest), "within_noise": len(rest) < len(remarks)}
 
 
 def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
-    """Return every field of a row but `passed_over`, those of other kinds too, empty; ArgumentError if one has a wrong type.
+    """Return every field of a row but `passed_over`; ArgumentError if a value has a wrong type.
 
-    Enums are their members' names, for `algorithm` with the enum's name in front
-    ("RNNAlgo.STANDARD"), an engine is its number and its knobs; floats that are not finite, for
-    which JSON has no numbers, are the strings "nan", "inf" and "-inf".
+    The fields that only other kinds of rows have are empty.  An enum's value is the name of its
+    member; for `algorithm` the enum's name is in front ("RNNAlgo.STANDARD").  An engine is its
+    number and its knobs.  JSON has no numbers that are not finite: they are the strings "nan",
+    "inf" and "-inf".
     """
     plain: dict[str, Any] = {}
     for name, kinds in _FIELDS.items():
@@ -267,24 +289,28 @@ def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
             if isinstance(value, Engine):
                 plain[name] = value.to_plain()
             elif isinstance(value, CEnum):
-                plain[name] = (
-                    f"{type(value).__name__}.{value.name}" if kinds == (Any,) else value.name
-                )
-                if _read(kinds, plain[name]) is not value:
+                member = value.name
+                if kinds == (Any,):
+                    member = f"{type(value).__name__}.{member}"
+                plain[name] = member
+                if _read(kinds, member) is not value:
                     raise TypeError("not a member of cuDNN's enums")
             else:
-                value = value if type(value) in kinds else _read(kinds, value)
-                plain[name] = str(value) if type(value) is float and not isfinite(value) else value
+                if type(value) not in kinds:
+                    value = _read(kinds, value)
+                if type(value) is float and not isfinite(value):
+                    value = str(value)
+                plain[name] = value
         except _MISTAKES as error:
             raise ArgumentError(f"{name}={value!r} of a row cannot be written: {error}") from error
     return plain
 
 
 def row_from_plain(plain: Any) -> AlgorithmResult:
-    """Return the row that `row_to_plain` was given; ArgumentError if it is none.
+    """Return the row of a result of `row_to_plain`; ArgumentError if it is not one.
 
-    A field that is missing has its default: the row was written before there was such a field.  One
-    that is not known is refused: what the row says cannot be understood without it.
+    A field that is missing has its default: the row was written before the field existed.  An
+    unknown field is refused, because the row cannot be understood without it.
     """
     values: dict[str, Any] = {}
     name = value = None
@@ -292,7 +318,7 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
         for name, value in plain.items():
             field_value = _value_of(name, value)
             if field_value != _EMPTY.get(name, ...):
-                values[name] = field_value  # what is empty may be a field of another kind of row
+                values[name] = field_value  # an empty field may be one of another kind of row
         result = _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)
         return result(**values)
     except _MISTAKES as error:
@@ -302,7 +328,7 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
 
 
 def _value_of(name: str, plain: Any) -> Any:
-    """Return the value of a row's field that JSON has in another form."""
+    """Return the value of a row's field from its form in JSON."""
     kinds = _FIELDS[name]
     if type(plain) in kinds:
         return plain
@@ -315,19 +341,23 @@ def _value_of(name: str, plain: Any) -> Any:
 
 
 def _refuse_nested(*values: Any) -> None:
-    """Raise TypeError for what cannot be looked up in `_read`, which remembers values."""
+    """Raise TypeError for values that have no hash: `_read` has a cache."""
     if any(isinstance(value, (list, dict)) for value in values):
         raise TypeError("a list or an object where a value belongs")
 
 
-# Without the cache this was half of the time of reading a model's 1,003 rows, which name 107 engines.
+# A model had 1,003 rows with 107 engines. Without the cache this function took half of the time of
+# reading them.
 @lru_cache(maxsize=2048, typed=True)
 def _read(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
-    """Return as a value of one of a field's types what JSON, or NumPy, has another type for; of an engine its number."""
+    """Return a value of JSON or NumPy as one of a field's types.
+
+    An engine's value is its number.
+    """
     kind = kinds[0]
     if kind is Engine:
         return Engine.from_plain({"engine": value, "knobs": dict(knobs)})
-    if kind is Any:  # the text begins with the name of the enum
+    if kind is Any:  # The text begins with the name of the enum.
         name, _, value = value.partition(".")
         kind = getattr(enums, name)
     if issubclass(kind, CEnum):
@@ -336,7 +366,8 @@ def _read(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
         if unknown:
             return kind(int(unknown[1]))
         return kind[value]
-    value = value.item() if hasattr(value, "item") else value
+    if hasattr(value, "item"):
+        value = value.item()
     if kind is float and (value in ("nan", "inf", "-inf") or type(value) is int):
         return float(value)
     if type(value) in kinds:
@@ -367,7 +398,7 @@ def _sha256(text: str) -> str:
 
 
 def _check_types(record: Any) -> None:
-    """Raise ArgumentError unless every field of a dataclass is of the type that it is declared with."""
+    """Raise ArgumentError unless every field of a dataclass has its declared type."""
     for item in fields(record):
         value = getattr(record, item.name)
         if type(value).__name__ != str(item.type).partition("[")[0]:

@@ -1,4 +1,4 @@
-"""`measuring_alone` lets one worker measure on a GPU at a time; `locked_device` finds a GPU that is free."""
+"""Locks of GPUs: on each GPU one worker measures at a time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from cudnnlite.devices.choice import get_device, visible_gpus
 from cudnnlite.devices.device import Device, DeviceFacts
 
 _POLL_S = 0.01
-_this_thread = threading.local()  # `gpu` is the index of the last one that it locked
-# A lock for each process, by its number: a thread that holds one does not exist in a forked process.
+_this_thread = threading.local()  # `gpu` is the index of the last GPU that it locked
+# The locks by the number of the process. A forked process needs its own, because the thread that
+# holds a lock does not exist there.
 _emulated_locks: dict[int, threading.RLock] = {}
 
 
 @contextmanager
 def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterator[None]:
-    """Let no other worker measure on a GPU: none of this user on this host, and none that uses the cache.
+    """Let no other worker measure on a GPU until the end of the block.
 
-    A thread may enter again.  The locks are the kernel's, on files: they end with the process.
+    Other workers are those of this user on this host, and those that use the same cache.  A thread
+    may enter again.  The locks are the kernel's, on files: they end with the process.
     """
     with ExitStack() as stack:
         if not device.has_real_timing:
@@ -51,9 +53,9 @@ def locked_device(
     """Yield a device that this thread may measure on, alone until the end of the block.
 
     With "cuda", or with "auto" on a machine with GPUs, it is any GPU that no other worker measures
-    on, of the kind `like` if this process sees such: first the one that this thread had before, last
-    the one whose UUID is `avoid`.  UUIDs identify GPUs, because CUDA may number them differently in
-    each process.
+    on.  If this process sees a GPU of the kind `like`, it is of that kind.  The first try is the
+    GPU that this thread had before, the last one the GPU whose UUID is `avoid`.  UUIDs identify
+    GPUs, because CUDA may number them differently in each process.
     """
     gpus: list[tuple[int, DeviceFacts]] = []
     if device.lower() in ("cuda", "auto"):
@@ -71,7 +73,7 @@ def locked_device(
 
 
 def _order_gpus(like: DeviceIdentity | None, avoid: str) -> list[tuple[int, DeviceFacts]]:
-    """Return the indices of GPUs, and the GPUs, in the order in which `locked_device` tries them."""
+    """Return the GPUs with their indices, in the order in which `locked_device` tries them."""
     visible = list(enumerate(visible_gpus()))
     same_kind = [(index, gpu) for index, gpu in visible if like is None or like.is_like(gpu)]
     last_index = getattr(_this_thread, "gpu", None)
@@ -90,7 +92,7 @@ def _hold_lock(
 ) -> bool:
     """Hold a GPU's lock in a folder until a stack ends; return False if another worker has it.
 
-    If the system has no locks, no other worker has it.
+    On a system without locks the result is True.
     """
     from filelock import FileLock, Timeout
 
@@ -99,19 +101,19 @@ def _hold_lock(
     def release() -> None:
         # The counter is never 1 in a process that was forked from this one.
         if lock.lock_counter == 1:
-            # A worker that waits for the file finds that it is gone.
+            # A worker that waits for the lock notices that the file is removed.
             with refusals_ignored():
                 path.unlink()
         lock.release()
 
-    # Refused are a file of another user, and a temporary folder that cannot be written.
+    # The system refuses a file of another user, and a temporary folder that cannot be written.
     with refusals_ignored():
         if folder:
             path = folder / name
         else:
             path = Path(tempfile.gettempdir(), f"cudnnlite-{os.getuid()}-{name}")
-        # There is one object for each path, which counts for each thread. The fallback to a mere
-        # file is off: it would outlive a process that dies.
+        # There is one object for each path, and it has a counter for each thread. The fallback to
+        # a mere file is off: the file would outlive a process that dies.
         lock = FileLock(path, mode=0o666, is_singleton=True, fallback_to_soft=False)
         try:
             lock.acquire(blocking=wait, poll_interval=_POLL_S)

@@ -1,4 +1,8 @@
-"""The search over engines' knobs: from the settings that cuDNN's heuristics name to those that differ in one knob."""
+"""The search over the knobs of engines.
+
+It begins with the settings that cuDNN's heuristics name, and goes on to those that differ in one
+knob.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +19,41 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import counting_seconds
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.errors import CudnnError, DeviceMemoryError
-from cudnnlite.graph.engines import Engine, configure, knobs_of, neighbours
+from cudnnlite.graph.engines import Configuration, Engine, configure, knobs_of, neighbours
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.operation_graph import Graph
-from cudnnlite.operations.convolution.engines import row_of, why_excluded
-from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.timing import Stopwatch
 from cudnnlite.search.timing_policy import TimingPolicy
 
-# So many of the fastest settings are checked, and timed thoroughly among all other candidates.
+# The number of the fastest settings that are checked, and timed thoroughly with all candidates.
 FINALISTS = 4
-# An engine is left alone if its fastest setting takes more than so many times the fastest of all.
+# An engine is left out if its fastest setting takes more than so many times the fastest of all.
 _MAY_WIN = 1.5
 _Entry = tuple[float, str, Engine]  # milliseconds, a text that orders equal ones, the setting
 _QUICK = TimingPolicy(rounds=3, further_rounds=0, sample_ms=0.2)
 
 
+class EngineRules(NamedTuple):
+    """What a search over knobs has to know of a graph.
+
+    Attributes
+    ----------
+    row_of : callable
+        (configuration) -> a candidate.
+    why_excluded : callable
+        (configuration, candidate) -> why it may not be used; empty if it may.
+    plan_of : callable
+        (configuration, stack) -> the execution plan, which the stack owns.
+    """
+
+    row_of: Callable[[Configuration], AlgorithmResult]
+    why_excluded: Callable[[Configuration, AlgorithmResult], str]
+    plan_of: Callable[[Configuration, ExitStack], ExecutionPlan]
+
+
 class KnobSearchResult(NamedTuple):
-    """What a search over knobs found.
+    """The result of a search over knobs.
 
     Attributes
     ----------
@@ -57,7 +77,7 @@ class KnobSearchResult(NamedTuple):
 
 def search_knobs(
     graph: Graph,
-    problem: Problem,
+    rules: EngineRules,
     operands: Mapping[str, DeviceArray],
     engines: Iterable[Engine],
     policy: TuningPolicy,
@@ -65,18 +85,19 @@ def search_knobs(
 ) -> KnobSearchResult:
     """Search for faster settings for the seconds that the policy gives.
 
-    The engines that may still win take turns.  In its turn an engine's fastest setting whose
-    neighbours were not tried yet is taken, and these are tried: the settings that differ in one
-    knob.  So if all neighbours of the fastest setting are slower, the second fastest is next.
+    The engines that may still win take turns.  In the turn of an engine, the search takes the
+    engine's fastest setting whose neighbours were not tried yet, and tries them: the settings that
+    differ in one knob.  If all neighbours of the fastest setting are slower, the second fastest
+    setting is next.
 
     Parameters
     ----------
     graph : Graph
-        The problem's; its handle is on a stream of its own that can be recorded.
-    problem : Problem
-        What is computed.
+        The problem's graph.  Its handle is on a stream of its own, which can be recorded.
+    rules : EngineRules
+        Which settings may be used, and how they are planned.
     operands : mapping
-        By the operation's names; what is written is overwritten.
+        Arrays by the operation's names.  The output is overwritten.
     engines : iterable of Engine
         The settings to begin with.
     policy : TuningPolicy
@@ -87,7 +108,7 @@ def search_knobs(
     begin = time.perf_counter()
     seeds = set(engines)
     with ExitStack() as stack:
-        trials = _Trials(graph, problem, operands, policy, stack)
+        trials = _Trials(graph, rules, operands, policy, stack)
         report = stack.enter_context(counting_seconds(progress, policy.search_seconds))
 
         def is_time_up() -> bool:
@@ -151,12 +172,12 @@ class _Trials:
     def __init__(
         self,
         graph: Graph,
-        problem: Problem,
+        rules: EngineRules,
         operands: Mapping[str, DeviceArray],
         policy: TuningPolicy,
         stack: ExitStack,
     ) -> None:
-        self._graph, self._problem, self._policy = graph, problem, policy
+        self._graph, self._rules, self._policy = graph, rules, policy
         self._handle = handle = graph.handle
         self._addresses = {name: array.ptr for name, array in operands.items()}
         self._knobs: dict[int, Any] = {}
@@ -175,7 +196,10 @@ class _Trials:
         return self._knobs[index]
 
     def time(self, engine: Engine) -> float | None:
-        """Return the milliseconds of a setting on the device; None if it does not run, or is excluded."""
+        """Return the milliseconds of a setting on the device.
+
+        None if it does not run, or is excluded.
+        """
         row = None
         with ExitStack() as stack, suppress(CudnnError, DeviceMemoryError):
             row = self._run(engine, stack)
@@ -187,12 +211,12 @@ class _Trials:
 
     def _run(self, engine: Engine, stack: ExitStack) -> AlgorithmResult | None:
         """Return the row of a setting, with its time; None if it is excluded."""
-        problem, policy, handle = self._problem, self._policy, self._handle
+        policy, handle = self._policy, self._handle
         configuration = configure(self._graph, engine, stack)
-        row, first = row_of(configuration, problem), problem.values[problem.operation.reads[0]]
-        if why_excluded(configuration, problem) or policy.why_not(row, first.dtype):
+        row = self._rules.row_of(configuration)
+        if self._rules.why_excluded(configuration, row):
             return None
-        plan = ExecutionPlan(self._graph, configuration, stack)
+        plan = self._rules.plan_of(configuration, stack)
         if policy.workspace_limit is not None and plan.workspace > int(policy.workspace_limit):
             return None
         stack.callback(handle.stream.sync)  # before the plan is destroyed

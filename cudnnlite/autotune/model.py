@@ -43,17 +43,16 @@ def tune_model(
     workers: int | None = None,
     progress: bool | Report | None = None,
 ) -> ModelTuning:
-    """Tune every distinct problem of a model: results in the cache are used, the others are measured and put there.
+    """Tune every distinct problem of a model, unless its result is in the cache.
 
-    Each result is put into the cache at once.  An interrupted run loses only what it was measuring;
-    the next one measures only what is missing.
+    Each result is put into the cache at once.  An interrupted run loses only the problems that it
+    was measuring, and the next run measures only the problems that are missing.
 
     Parameters
     ----------
     problems : ProblemList, iterable of Problem, or path
-        A list of `problems_from_onnx` or `record_problems`; problems, of which equal ones are
-        counted together; the path of an ONNX file; or the path of a saved list, which ends in
-        .json.
+        A list of `problems_from_onnx` or `record_problems`; problems, where equal ones are counted
+        together; the path of an ONNX file; or the path of a saved list, which ends in .json.
     device : str, int, device object or Handle, optional
         As in `Handle`.  "cuda" stands for every GPU like the first one, "cuda:1" for that one.
         None is "cuda" unless `CUDNNLITE_DEVICE` names another device.  A handle is used in this
@@ -92,8 +91,7 @@ def tune_model(
     -----
     TuningWarning
         There is no problem.  Or a worker's GPU is of another kind than the requested one: its
-        results are remembered for that kind.  Or a process died, and its problem is tried once
-        more.
+        results are saved for that kind.  Or a process died, and its problem is tried once more.
 
     Notes
     -----
@@ -106,20 +104,25 @@ def tune_model(
     --------
     In this process, and one more process for each further GPU:
 
-    >>> problem = dnn.convolution_forward.problem(dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3)))
+    >>> x, w = dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3))
+    >>> problem = dnn.convolution_forward.problem(x, w)
     >>> tuning = dnn.tune_model([problem, problem], cache=":memory:")  # or problems_from_onnx(...)
     >>> print(tuning.measured, tuning.tunings[0].count, tuning.tunings[0].chosen.ok)
     1 2 True
 
-    In threads, each with a handle of its own.  Do not use them for "latency", the default objective: threads take turns
-    on the host:
+    In threads, each with a handle of its own.  Do not use them for "latency", the default
+    objective: threads take turns on the host.
 
     >>> from concurrent.futures import ThreadPoolExecutor
+    >>> policy = dnn.TuningPolicy("device")
     >>> with ThreadPoolExecutor(2) as executor:
-    ...     tuning = dnn.tune_model([problem], cache=":memory:", policy=dnn.TuningPolicy("device"), executor=executor)
+    ...     tuning = dnn.tune_model(
+    ...         [problem], cache=":memory:", policy=policy, executor=executor
+    ...     )
 
-    In your own processes (spawned, because CUDA does not survive a fork); on a Dask cluster with a thread for each GPU;
-    over MPI, in a program that runs by ``mpiexec -n 9 python -m mpi4py.futures program.py``::
+    In your own processes (spawned, because CUDA does not survive a fork); on a Dask cluster with a
+    thread for each GPU; over MPI, in a program that runs by
+    ``mpiexec -n 9 python -m mpi4py.futures program.py``::
 
         executor = ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn"))
         executor = dask.distributed.Client("scheduler:8786").get_executor()
@@ -148,7 +151,7 @@ def tune_model(
         if missing and executor is None:
             default_workers = target.gpus if handle is None else 1
             processes = min(workers or default_workers, len(missing)) - 1
-            if processes:  # they take a second to start, and so come before the handle
+            if processes:  # They take a second to start, and so begin before the handle does.
                 executor = stack.enter_context(WorkerPool(processes))
             handle = handle or stack.enter_context(Handle(device))
         else:
@@ -168,7 +171,7 @@ class _Target(NamedTuple):
 
 
 def _find_target(device: Any, executor: Executor | None) -> _Target:
-    """Return what a model is tuned for; a worker answers if the executor may reach other hosts."""
+    """Return the device of a tuning; a worker reports it if the executor may reach other hosts."""
     if device is None:
         device = default_device()
     elif type(device) is int:
@@ -190,7 +193,7 @@ def _find_target(device: Any, executor: Executor | None) -> _Target:
 
 
 def _facts_of(run: TuningRun) -> dict[str, Any]:
-    """Return what a report says about the run."""
+    """Return the facts about the run that a report has."""
     device, workers = run.device, run.workers
     facts: dict[str, Any] = {
         "cudnnlite": __version__,
@@ -210,16 +213,19 @@ def _facts_of(run: TuningRun) -> dict[str, Any]:
 def _list_problems(
     problems: Any,
 ) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode, ...], tuple[str, ...]]:
-    """Return the distinct problems, what is skipped, and the notes; ArgumentError if a problem cannot be tuned."""
+    """Return the distinct problems, the skipped nodes, and the notes.
+
+    ArgumentError if a problem cannot be tuned.
+    """
     if isinstance(problems, (str, os.PathLike)):
         problems = _load_problems(path_of(problems, "problems"))
     skipped = tuple(getattr(problems, "skipped", ()))
     notes = tuple(getattr(problems, "notes", ()))
-    # A recorded program has problems without a choice too: they are skipped. If the caller passes
+    # A recorded program also has problems without a choice: they are skipped. If the caller passes
     # such a problem, it is refused.
     if isinstance(problems, ProblemList):
-        skipped += tuple(map(_skip, (item for item in problems if not _is_tunable(item))))
-        problems = list(filter(_is_tunable, problems))
+        skipped += tuple(_skip(item) for item in problems if not _is_tunable(item))
+        problems = [item for item in problems if _is_tunable(item)]
     distinct = ProblemList()
     for item in sequence(problems, "problems", "a list of problems or the path of a model"):
         listed_problem = item if isinstance(item, ListedProblem) else ListedProblem(item, 1)

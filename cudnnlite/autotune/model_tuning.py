@@ -61,7 +61,10 @@ class ModelTuning:
 
     @property
     def total_ms(self) -> float | None:
-        """The time of all problems that have a choice, by the policy's objective; None if none has one."""
+        """The time of all problems that have a choice, by the policy's objective.
+
+        None if no problem has one.
+        """
         totals = [tuned.total_ms(self.policy) for tuned in self.tunings]
         totals_ms = [total for total in totals if total is not None]
         return sum(totals_ms) if totals_ms else None
@@ -84,9 +87,10 @@ class ModelTuning:
     def assign(
         self, workspace_limit: int | str | None = None
     ) -> tuple[AlgorithmResult | None, ...]:
-        """Return the choices under one workspace, which the problems use in turn: for each the fastest that fits.
+        """Return the choices if all problems use one workspace in turn.
 
-        Between candidates that are equal but for noise `AlgorithmTable.best` decides.
+        The choice for a problem is its fastest candidate that fits.  If candidates differ only by
+        noise, `AlgorithmTable.best` decides.
 
         Parameters
         ----------
@@ -101,9 +105,10 @@ class ModelTuning:
         Raises
         ------
         NoAlgorithmError
-            Problems need more; the message names them, and the least workspace that is enough.
+            Problems need more workspace; the message names them, and the least workspace that is
+            enough.
         ArgumentError
-            The limit is no size.
+            The limit is not a size.
         """
         choices: list[AlgorithmResult | None] = []
         lacking: list[str] = []
@@ -126,7 +131,10 @@ class ModelTuning:
         return tuple(choices)
 
     def pareto(self) -> tuple[tuple[int, float], ...]:
-        """Return the cost of the model under one workspace: points of (bytes, milliseconds in all), the fewest bytes first."""
+        """Return the model's time by the size of one workspace.
+
+        The points are (bytes, milliseconds in all), the fewest bytes first.
+        """
         return tuple(shared_workspace(self.tunings, self.policy))
 
     def __str__(self) -> str:

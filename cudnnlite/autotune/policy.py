@@ -1,4 +1,4 @@
-"""`TuningPolicy`: what is wanted of a choice, and how it is measured."""
+"""`TuningPolicy`: the conditions for a choice, and how it is measured."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cudnnlite.specs.math_types import may_be_tf32
 
 OBJECTIVES = ("latency", "device")
 SEARCHES = ("heuristics", "engines", "knobs")
-# What the times of a search over knobs are followed by where there are none.
+# The end of a table's `timing` if a search over knobs has no knobs.
 NO_KNOBS = "; no knobs searched: no engine of cuDNN's backend runs it"
-# Of the value that a user gives for a field, and what a message calls that: a field's value.
+# From the user's value and the name of the argument, for messages: the value of the field.
 Parser = Callable[[Any, str], Any]
 
 
@@ -29,7 +29,7 @@ def _one_of(*allowed: str | bool | None) -> Parser:
 
 
 def _parse_limit(value: Any, argument: str) -> int | str | None:
-    """Return a limit in bytes; a part of a device's memory as it is, until the device is known."""
+    """Return a limit in bytes; a percentage stays as it is until the device is known."""
     if value is None:
         return None
     size = parse_size(value, argument, total=1)
@@ -59,7 +59,7 @@ def _parse_seconds(value: Any, argument: str) -> Any:
     return value
 
 
-# What checks each field.
+# The function that checks each field.
 _PARSERS: dict[str, Parser] = {
     "objective": _one_of(*OBJECTIVES),
     "workspace_limit": _parse_limit,
@@ -77,44 +77,44 @@ _PARSERS: dict[str, Parser] = {
 
 @dataclass(frozen=True)
 class TuningPolicy:
-    """What is wanted of a choice, and how it is measured: a frozen value.
+    """The conditions for a choice, and how it is measured: a frozen value.
 
     Parameters
     ----------
     objective : str
-        "latency": the least wall time of a call among others, as a program makes it: the device's
-        time or the host's, whichever is longer.  "device": the least time on the device, for what
-        is captured into a CUDA graph.  Between what the noise makes equal the host's time decides,
-        then the workspace.
+        "latency": the least wall time of a call among others, as in a program: the device's time
+        or the host's, whichever is longer.  "device": the least time on the device, for calls that
+        are captured into a CUDA graph.  If candidates differ only by noise, the host's time
+        decides, then the workspace.
     workspace_limit : int or str, optional
-        The most workspace: bytes, "64 MiB", or "10%" of the device's memory.
+        The maximal workspace: bytes, "64 MiB", or "10%" of the device's memory.
     deterministic : bool
-        Only candidates that cuDNN says give the same bits each time.
+        Only candidates that give the same bits each time, according to cuDNN.
     max_error : float, optional
         The largest relative L2 error against float64 sums.
     math_type : MathType or str, optional
-        Only candidates of that math type; what the problem's own math type allows, if not given.
+        Only candidates of that math type.  The default is what the problem's math type allows.
     allow_tf32 : bool
         False: float32 data is multiplied in true float32 only, whatever the problem's math type
         allows.
     layouts : iterable of str
-        Layouts to try beside the operands' own, the conversion counted: "NHWC", "NCHW" (for every
-        rank).
+        Layouts to try beside the operands' own: "NHWC", "NCHW" (for every rank).  The time of the
+        conversion counts.
     interface : str, optional
-        "descriptor": only algorithms of the descriptor call; "graph": only engines of cuDNN's
-        backend; both, if not given.
+        "descriptor": only algorithms of the descriptor call.  "graph": only engines of cuDNN's
+        backend.  The default is both.
     flush_l2 : bool
-        Time on the device with operands that are not in the second-level cache; eager calls are
-        timed as they come.
+        Whether device times are measured with operands that are not in the L2 cache.  Eager calls
+        are timed without a flush.
     search : str
-        "heuristics": the engines that cuDNN's heuristics name, and those that need no compilation,
-        of which Winograd's in true float32 is one that they do not name.  "engines": besides, those
-        that cuDNN compiles first.  "knobs": besides, for `search_seconds` a problem, settings of
-        their knobs that no heuristic names; what is found is saved like any other choice.  Where no
-        engine runs a problem, an RNN's for instance, there are no knobs: the table's `timing` says
-        so.
+        "heuristics": the engines that cuDNN's heuristics name, and the engines that need no
+        compilation.  Winograd's engine in true float32 is one that the heuristics do not name.
+        "engines": in addition, the engines that cuDNN compiles first.  "knobs": in addition, for
+        `search_seconds` a problem, settings of the engines' knobs that no heuristic names; they are
+        saved like any other choice.  If no engine runs a problem, as for an RNN, there are no
+        knobs, and the table's `timing` says so.
     search_seconds : float
-        The seconds for knobs.
+        The seconds of a search over knobs.
 
     Raises
     ------
@@ -130,8 +130,8 @@ class TuningPolicy:
     'device'
     """
 
-    # The key of a tuning contains the fields that are not at their default.  So a new field loses
-    # nobody's cache, while another default of an old one needs another `entries.SCHEMA`.
+    # The key of a tuning contains the fields that are not at their default. So a new field makes no
+    # cache invalid, but another default of an old field needs another `entries.SCHEMA`.
     objective: str = "latency"
     workspace_limit: int | str | None = None
     deterministic: bool = False
@@ -154,27 +154,30 @@ class TuningPolicy:
         return replace(self, **changes)
 
     def why_not(self, row: AlgorithmResult, dtype: DataType) -> str:
-        """Return why a candidate for data of that type is not tried; empty if it is."""
+        """Return why a candidate for data of that type is excluded; empty if it is not."""
         if not self.allow_tf32 and may_be_tf32(row.math_type, dtype):
             return f"{row.math_type} may multiply in TF32, which is not allowed"
         return why_not(row, None, self.deterministic, self.math_type, None)
 
     def within(self, limit: int | None, total: int) -> TuningPolicy:
-        """Return the policy with its limit in bytes: its own or `limit`, whichever is less; of `total` bytes of memory."""
+        """Return the policy with its workspace limit in bytes, or with `limit` if that is less.
+
+        `total` is the memory of the device in bytes.
+        """
         limits = [] if limit is None else [limit]
         if self.workspace_limit is not None:
             limits.append(parse_size(self.workspace_limit, "workspace_limit", total=total))
         return self.replace(workspace_limit=min(limits, default=None))
 
     def to_plain(self) -> dict[str, Any]:
-        """Return every field as JSON can hold it."""
+        """Return every field as a value for JSON."""
         return {item.name: to_plain(getattr(self, item.name)) for item in fields(self)}
 
     def key_fields(self) -> dict[str, Any]:
-        """Return what a choice depends on, as JSON can hold it: the fields that are not at their default.
+        """Return the fields that are not at their default, as values for JSON.
 
-        The seconds of a search over knobs are none of them where there is no such search.  The
-        problem is not known here: a field that has no effect on problems of its kind is kept too.
+        The choice depends on these fields.  `search_seconds` is left out if no knobs are searched.
+        The problem is not known here, so fields without an effect on its kind are in the result.
         """
         changed = without_defaults(self.to_plain())
         if self.search != "knobs":
@@ -183,7 +186,10 @@ class TuningPolicy:
 
 
 def parse_field(name: str, value: Any, argument: str) -> Any:
-    """Return the value of a field of a policy; ArgumentError if it is not allowed, which `argument` names."""
+    """Return the value of a field of a policy; ArgumentError if it is not allowed.
+
+    `argument` is the name of the argument in the message.
+    """
     return _PARSERS[name](value, argument)
 
 
@@ -191,7 +197,10 @@ _DEFAULTS = TuningPolicy().to_plain()
 
 
 def without_defaults(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a plain policy that are not at their default; those of a newer version too."""
+    """Return the fields of a plain policy that are not at their default.
+
+    The fields of a newer version are in the result too.
+    """
     return {
         name: value
         for name, value in plain.items()
@@ -200,5 +209,5 @@ def without_defaults(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_defaults(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all fields of a plain policy, of which those at their default may have been left out."""
+    """Return a plain policy with the fields that `without_defaults` leaves out."""
     return _DEFAULTS | dict(plain)

@@ -1,4 +1,4 @@
-"""`reporting`: telling how far a tuning is."""
+"""`reporting`: the progress of a tuning."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem_list import summary
 
-Report = Callable[[int, int, TunedProblem], object]  # done, of how many, the one that was done last
+# The number of tuned problems, the number of all, and the problem that was tuned last.
+Report = Callable[[int, int, TunedProblem], object]
 
 
 @contextmanager
 def reporting(progress: bool | Report | None, total: int) -> Iterator[Report]:
-    """Yield what is to be called for each of so many problems: True shows a bar on stderr, None and False nothing.
+    """Yield a function to call after each of `total` problems.
 
-    ArgumentError if it is neither of these nor a callable.
+    True shows a bar on stderr; None and False show nothing; a callable is yielded as it is.
+    ArgumentError for anything else.
     """
     if progress is None or progress is False:
-        yield lambda done, of, tuned: None
+        yield lambda count, total, tuned: None
     elif progress is True:
         with _bar(total) as report:
             yield report
@@ -35,22 +37,27 @@ def reporting(progress: bool | Report | None, total: int) -> Iterator[Report]:
 
 @contextmanager
 def counting_seconds(progress: bool, total: float) -> Iterator[Callable[[float, int], bool]]:
-    """Yield what is told the seconds since the beginning and how many settings ran, and answers whether the time is up."""
+    """Yield a function that returns whether the time is up.
+
+    Its arguments are the seconds since the beginning, and the number of settings that ran.
+    `progress` shows them as a bar on stderr.
+    """
     if not progress:
         yield lambda seconds, ran: seconds >= total
         return
     from rich.console import Console
     from rich.progress import Progress
 
-    # drawn at times between two trials, as below
+    # The bar is drawn between two trials, and not by a thread, as in `_bar`.
     with Progress(console=Console(stderr=True), auto_refresh=False, redirect_stdout=False) as bar:
-        task, drawn = bar.add_task("knobs", total=total), -1.0
+        task = bar.add_task("knobs", total=total)
+        last_drawing = -1.0
 
-        def count(seconds: float, ran: int) -> bool:
-            nonlocal drawn
-            if seconds - drawn > 0.1 or seconds >= total:
-                drawn = seconds
-                text = f"knobs: {ran} settings ran"
+        def count(seconds: float, runs: int) -> bool:
+            nonlocal last_drawing
+            if seconds - last_drawing > 0.1 or seconds >= total:
+                last_drawing = seconds
+                text = f"knobs: {runs} settings ran"
                 bar.update(task, completed=min(seconds, total), description=text, refresh=True)
             return seconds >= total
 
@@ -73,17 +80,20 @@ def _bar(total: int) -> Iterator[Report]:
 
     name = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
     columns: tuple[Any, ...] = (MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), name)
-    # drawn when something is done, and not by a thread: that would take its time while calls are
-    # timed
+    # The bar is drawn after each problem, and not by a thread: a thread would take time from the
+    # calls that are timed.
     with Progress(
         *columns, console=Console(stderr=True), auto_refresh=False, redirect_stdout=False
     ) as bar:
         task = bar.add_task("tuning", total=total)
 
-        def report(done: int, of: int, tuned: TunedProblem) -> None:
-            # what was remembered says nothing of how long the others take
-            tell = bar.reset if tuned.from_cache else bar.update
-            tell(task, completed=done, description=escape(summary(tuned.problem)))
+        def report(count: int, total: int, tuned: TunedProblem) -> None:
+            description = escape(summary(tuned.problem))
+            if tuned.from_cache:
+                # A result from the cache does not show how long the other problems take.
+                bar.reset(task, completed=count, description=description)
+            else:
+                bar.update(task, completed=count, description=description)
             bar.refresh()
 
         bar.refresh()

@@ -1,4 +1,4 @@
-"""`representative_problem`: the problem that stands for all of those for which the same choice is right."""
+"""`representative_problem`: the problem that is measured for all problems with the same choice."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cudnnlite.specs import RNNDataSpec
 
 
 def representative_problem(problem: Problem) -> Problem:
-    """Return the problem that is measured when a call poses this one.
+    """Return the problem that is measured for a call with this one.
 
-    A convolution stands for itself.  Sequences come in all lengths, and each would be measured
-    anew: their number of steps is rounded to 1, 2, 3, 4, 6, 8, 12, 16, ..., and lengths that differ
-    become evenly spread ones.
+    A convolution represents itself.  Sequences have many lengths, and without rounding each would
+    be measured: the number of steps is rounded to 1, 2, 3, 4, 6, 8, 12, 16, ..., and lengths that
+    differ become evenly spaced ones.
     """
     if problem.operation is not FORWARD:
         return problem
@@ -22,9 +22,9 @@ def representative_problem(problem: Problem) -> Problem:
     steps = rounded(data.max_length)
     if data.is_full:
         lengths = (steps,) * data.batch
-    elif data.batch == 1:  # it ends early: there is room for more
+    elif data.batch == 1:  # The sequence is shorter than the array.
         lengths = (steps - 1,)
-    else:  # down in as many even steps as there are sequences, so that not all are full
+    else:  # The lengths fall evenly from the first sequence to the last.
         lengths = tuple(
             max(1, steps - number * steps // data.batch) for number in range(data.batch)
         )
@@ -33,7 +33,7 @@ def representative_problem(problem: Problem) -> Problem:
 
 
 def rounded(number: int) -> int:
-    """Return the nearest of 1, 2, 3, 4, 6, 8, 12, 16, ...: powers of two, and one and a half times them."""
+    """Return the nearest of 1, 2, 3, 4, 6, 8, 12, 16, ...: powers of two, and 1.5 times these."""
     below = 1 << floor(log2(number))
     steps = (below, below + below // 2, 2 * below)
     return min(steps, key=lambda step: (abs(step - number), step))

@@ -1,4 +1,4 @@
-"""The search for recurrent networks: that of `rnn_forward.find`, within a policy."""
+"""The search for recurrent networks: the search of `rnn_forward.find`, within a policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 def operands_of(
     handle: Handle, problem: Problem, alignments: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """Make up an input, and weights whose products with it are of the order of 1."""
+    """Return a synthetic input, and weights whose products with it are about 1."""
     spec = problem.spec
     weights = RNNWeights(handle, spec)
     fill_random(weights.array, 2, scale=(spec.input_size + spec.state_size) ** -0.5)
@@ -31,10 +31,14 @@ def operands_of(
 
 
 def check_operands(handle: Handle, problem: Problem, operands: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the user's operands; ArgumentError if they do not fit the problem (the search checks the rest)."""
+    """Return the user's operands; ArgumentError if they do not fit the problem.
+
+    The search checks the other arrays than "x".
+    """
     if not {"x", "weights"} <= set(operands) <= {"x", "weights", "hx", "cx"}:
         raise ArgumentError(
-            f"operands={sorted(map(str, operands))}; needed: ['weights', 'x'], allowed too: ['cx', 'hx']"
+            f"operands={sorted(map(str, operands))}; needed: ['weights', 'x'], "
+            "allowed too: ['cx', 'hx']"
         )
     x = on_device(handle, operands["x"], "x")
     if x.spec != problem.data.tensor():
@@ -49,15 +53,17 @@ def search_rnn(
     operands: Mapping[str, Any],
     progress: bool = False,
 ) -> AlgorithmTable:
-    """Time and check every candidate on operands ("weights", "x", and optionally "hx", "cx"); waits for the handle.
+    """Time and check every candidate on operands; waits for the handle.
 
-    Returns the best first by the policy's objective; candidates that cannot be used, or are
-    excluded and did not run, come last, with the reason.  Dropout is left out.  `progress` is
-    unused, because there are no knobs: the table's timing says so if the policy asks for them.
+    The operands are "weights" and "x", and optionally "hx" and "cx".  The rows are in the order of
+    the policy's objective, the best first.  Candidates that cannot be used, or are excluded and did
+    not run, come last, with the reason.  Dropout is left out.  `progress` is unused, because there
+    are no knobs: the table's timing says so if the policy asks for them.
     """
-    rows = [
-        replace(row, why_not=policy.why_not(row, problem.spec.dtype)) for row in candidates(problem)
-    ]
+    rows = []
+    for row in candidates(problem):
+        why_not = policy.why_not(row, problem.spec.dtype)
+        rows.append(replace(row, why_not=why_not))
     latency, limit = policy.objective == "latency", policy.workspace_limit
     note = NO_KNOBS if policy.search == "knobs" else ""
     assert limit is None or isinstance(limit, int)

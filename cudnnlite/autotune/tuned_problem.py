@@ -1,4 +1,4 @@
-"""`TunedProblem`: a problem with its table and the choice, as `tune_model` returns it and the report shows it."""
+"""`TunedProblem`: a problem with its table and the choice, for `tune_model` and the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cudnnlite.problems.results import AlgorithmResult, named, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.texts import printable
 
-# The result of `TuningPolicy.to_plain`; without an objective the device's time counts.
+# The result of `TuningPolicy.to_plain`. Without an objective, rows are ranked by device time.
 Policy = Mapping[str, Any]
 
 
@@ -47,7 +47,10 @@ class TunedProblem(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The first name, printable, and the number of further names; or the problem in short if it has no name."""
+        """The first name and the number of further names, printable.
+
+        If there is no name, it is a summary of the problem.
+        """
         if not self.names:
             return summary(self.problem)
         name = printable(self.names[0])
@@ -57,11 +60,19 @@ class TunedProblem(NamedTuple):
 
     @property
     def place(self) -> int | None:
-        """The index of the chosen row in the table, or None; ArgumentError if the table does not contain it."""
-        return None if self.chosen is None else place_of(self.table, self.chosen)
+        """The index of the chosen row in the table, or None if there is no choice.
+
+        ArgumentError if the table does not contain the row.
+        """
+        if self.chosen is None:
+            return None
+        return place_of(self.table, self.chosen)
 
     def total_ms(self, policy: Policy | None = None) -> float | None:
-        """Return the model's time for the problem: count times `cost`; None if there is no choice, or no time of it."""
+        """Return the model's time for the problem: `count` times `cost`.
+
+        None if there is no choice, or if it was not timed.
+        """
         if self.chosen is None:
             return None
         cost_ms = cost(self.chosen, policy)
@@ -70,12 +81,12 @@ class TunedProblem(NamedTuple):
         return self.count * cost_ms
 
     def runner_up(self, policy: Policy | None = None) -> int | None:
-        """Return the index of the cheapest row that could replace the choice; None if there is none."""
+        """Return the index of the cheapest row that could replace the choice, or None."""
         place = self.place
         if place is None:
             return None
         costs: list[tuple[float, int]] = []
-        # A row before the choice was passed over for a reason.
+        # The rows before the choice were passed over for a reason.
         for index, row in list(enumerate(self.table))[place + 1 :]:
             cost_ms = cost(row, policy)
             if row.ok and cost_ms is not None:
@@ -86,7 +97,10 @@ class TunedProblem(NamedTuple):
         return index
 
     def reasons(self, policy: Policy | None = None) -> tuple[str, ...]:
-        """Return for each row why it is not the choice, and its remarks; for the choice only the remarks."""
+        """Return, for each row, why it is not the choice, and its remarks.
+
+        The choice has only its remarks.
+        """
         place = self.place
         passed_over = () if self.chosen is None else self.chosen.passed_over
         excluded = {_identity(row): why for row, why in passed_over}
@@ -104,8 +118,8 @@ class TunedProblem(NamedTuple):
 
 def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
     """Return the index of a row in its table; ArgumentError if the table does not contain it."""
-    # Rows are not compared as a whole: an error that is NaN equals nothing once it came from another
-    # process.
+    # Rows are not compared as a whole: a row from another process may have an error that is NaN,
+    # which is not equal to itself.
     identity = _identity(chosen)
     for index, row in enumerate(table):
         if _identity(row) == identity:
@@ -114,18 +128,18 @@ def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
 
 
 def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
-    """Return the milliseconds that a policy's objective ranks by: those of a call under "latency"."""
+    """Return the milliseconds by which the policy ranks: for "latency" those of a call."""
     return ranking_ms(row, latency=(policy or {}).get("objective") == "latency")
 
 
 def shared_workspace(
     tunings: Sequence[TunedProblem], policy: Policy | None = None
 ) -> list[tuple[int, float]]:
-    """Return the cost of a model whose problems use one workspace in turn: points of (bytes, milliseconds).
+    """Return the time of a model by the size of the workspace that its problems use in turn.
 
-    From one point to the next the bytes grow and the milliseconds fall: with a workspace of so many
-    bytes each problem uses its cheapest row that fits, by the time that the policy's objective
-    ranks by.  The first point has the fewest bytes that every problem can run with.  Problems
+    The points are (bytes, milliseconds).  From one point to the next the bytes grow and the
+    milliseconds fall.  At each point every problem uses its cheapest row that fits, by the policy's
+    objective.  The first point has the fewest bytes that are enough for every problem.  Problems
     without a usable row that was timed are left out.
     """
     # (bytes, index of the problem, its milliseconds with that many bytes)
@@ -142,14 +156,14 @@ def shared_workspace(
             continue
         if curve and curve[-1][0] == size:
             curve.pop()
-        # The order of the sum is that of the problems, so that the last total is exactly that of
-        # the cheapest rows.
+        # The sum is in the order of the problems, so that the last total is exactly the sum of the
+        # cheapest rows.
         curve.append((size, sum(costs_ms[index] for index in sorted(costs_ms))))
     return curve
 
 
 def _cheapest_by_size(tuned: TunedProblem, policy: Policy | None) -> list[tuple[int, float]]:
-    """Return the workspaces that make a problem cheaper than any smaller one, with the cost of one call."""
+    """Return (workspace, cost of one call) for each size that is cheaper than all smaller ones."""
     rows = [(row.workspace, cost(row, policy)) for row in tuned.table if row.ok]
     timed_rows = sorted((size, cost_ms) for size, cost_ms in rows if cost_ms is not None)
     best_ms = float("inf")
@@ -165,15 +179,15 @@ def _identity(row: AlgorithmResult) -> tuple[object, ...]:
     return row.algorithm, row.math_type, row.layout, row.replay, row.workspace, row.time_ms
 
 
-def _slower(row: AlgorithmResult, chosen: AlgorithmResult | None, policy: Policy | None) -> str:
+def _slower(row: AlgorithmResult, choice: AlgorithmResult | None, policy: Policy | None) -> str:
     """Return by how much a row that works costs more than the choice."""
     if row.time_ms is None:
         return "not timed"
     cost_ms = cost(row, policy)
-    chosen_ms = None if chosen is None else cost(chosen, policy)
-    if cost_ms is None or not chosen_ms:
+    choice_ms = None if choice is None else cost(choice, policy)
+    if cost_ms is None or not choice_ms:
         return ""
-    ratio = cost_ms / chosen_ms
+    ratio = cost_ms / choice_ms
     if ratio >= 2:
         return f"{ratio:.3g} times the time"
     comparative = "slower" if ratio >= 1 else "faster"

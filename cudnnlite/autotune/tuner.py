@@ -1,4 +1,4 @@
-"""`Tuner`: measures the best algorithm for each problem once, and remembers it."""
+"""`Tuner`: measure the best algorithm for each problem once, and save it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from cudnnlite.arguments import instance_of, one_of, shown
-from cudnnlite.autotune import convolution, rnn
+from cudnnlite.autotune import convolution, graphs, rnn
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
 from cudnnlite.autotune.gpu_locks import measuring_alone
@@ -20,6 +20,8 @@ from cudnnlite.cached_property import cached_property
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
+from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.plans.operands import alignment_of
 from cudnnlite.problems import rnn as rnn_problem
 from cudnnlite.problems.convolution import FORWARD
@@ -33,21 +35,21 @@ from cudnnlite.search.contest import refuse_search
 from cudnnlite.version import __version__
 from cudnnlite.warn import log, warn_user
 
-SLOW_SECONDS = 1.0  # measuring inside a call that takes longer is logged
+SLOW_SECONDS = 1.0  # A measurement inside a call is logged if it takes longer.
 
 
 class Search(NamedTuple):
     """How problems of one kind are searched."""
 
-    # (handle, problem, alignments) -> operands by name: made up
+    # (handle, problem, alignments) -> synthetic operands by name
     operands_of: Callable[..., Mapping[str, Any]]
-    # (handle, problem, operands) -> operands by name: the user's, found to be the problem's, none
-    # that is written
+    # (handle, problem, operands) -> the user's operands by name, checked against the problem. No
+    # array of the user is written.
     check: Callable[..., Mapping[str, Any]]
-    # (handle, problem, policy, operands, progress) -> the best first
+    # (handle, problem, policy, operands, progress) -> the candidates, the best first
     search: Callable[..., AlgorithmTable]
-    # The operands whose alignment calls tell: to those of another alignment another choice may be
-    # right.
+    # The operands whose alignment is part of the key. With another alignment, another choice may be
+    # the best.
     aligned: tuple[str, ...] = ()
 
 
@@ -59,30 +61,31 @@ SEARCHES: dict[Operation, Search] = {
     for operation in (FORWARD, DATA, FILTER, FUSED, FUSED_WITH_Z, BIAS)
 }
 SEARCHES[rnn_problem.FORWARD] = Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn)
+_GRAPH = Search(graphs.operands_of, graphs.check_operands, graphs.search_graph)
 
 
 class Tuner(Closable):
-    """Finds the best algorithm for a problem on a handle's device, and remembers it.
+    """Finds the best algorithm for a problem on a handle's device, and saves it.
 
     Parameters
     ----------
     handle : Handle
-        What is timed on; waited for where something is measured.
+        The handle to measure on.  A measurement waits for it.
     cache : TuningCache, str or Path, optional
-        Where choices are remembered: a cache, a folder, ":memory:".  If not given, what
-        `TuningCache` has by default. Times of the emulated device are never written to a cache.
+        The cache for the choices: a cache, a folder, ":memory:".  The default is that of
+        `TuningCache`.  Times of the emulated device are never written to a cache.
     policy : TuningPolicy, optional
-        What is wanted: the least wall time of a call, if not given.
+        The conditions for a choice.  The default is the least wall time of a call.
     measure : bool
-        False: an operation for which nothing is remembered is left to the heuristic, with a
-        warning; a fleet that was given a cache then measures nothing by itself.
+        False: if an operation's choice is not in the cache, the heuristic chooses, with a warning.
+        So the machines of a fleet that share a cache do not measure.
     progress : bool
-        Whether a bar on stderr shows how far a search over knobs is.
+        Whether a bar on stderr shows the progress of a search over knobs.
 
     Attributes
     ----------
     handle, cache, policy
-        As given.
+        The arguments.
     measured : int
         How many problems this tuner measured itself.
     measures : bool
@@ -90,7 +93,7 @@ class Tuner(Closable):
     owns_cache : bool
         Whether the cache was opened here.
     revision : int
-        How often `tune` measured: plans of choices that are older are not used any more.
+        How often `tune` measured.  The plans of older choices are not used any more.
 
     Raises
     ------
@@ -99,10 +102,11 @@ class Tuner(Closable):
 
     Examples
     --------
-    >>> problem = dnn.convolution_forward.problem(dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3)))
+    >>> x, w = dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3))
+    >>> problem = dnn.convolution_forward.problem(x, w)
     >>> with dnn.Handle() as handle, dnn.Tuner(handle, cache=":memory:") as tuner:
-    ...     table = tuner.tune(problem)  # print(table.explain()) says of each algorithm why it was not chosen
-    ...     best = tuner.choose(problem)  # remembered: nothing is measured
+    ...     table = tuner.tune(problem)  # table.explain() says why an algorithm was not chosen
+    ...     best = tuner.choose(problem)  # from the cache: nothing is measured
     ...     print(table[0].ok, best.algorithm == table.best().algorithm, tuner.measured)
     True True 1
     """
@@ -128,56 +132,60 @@ class Tuner(Closable):
         self.owns_cache = not isinstance(cache, TuningCache)
         self.cache = cache if isinstance(cache, TuningCache) else TuningCache(cache)
         self.measured = 0
-        # Read now: CUDA refuses the query while a graph is recorded.
+        # The query is made now, because CUDA refuses it while a graph is recorded.
         self._memory = handle.device.memory_info()[1]
         self._uses_cache = handle.device.has_real_timing
-        # Tables that do not go into a cache are kept here, so that operations need not measure
-        # again: those of no GPU, those that lack a candidate that may work later, and those without
-        # a candidate that works.
+        # The tables that do not go into a cache, so that operations need not measure again. They
+        # are those of an emulated device, those where a candidate failed that may work later, and
+        # those without a candidate that works.
         self._tables: dict[TuningKey, AlgorithmTable] = {}
         self.revision = 0
-        self._warned_of: set[Problem] = set()  # problems that were left to the heuristic
+        self._heuristic_problems: set[Problem] = set()  # A warning named each of them.
         self._has_logged_slowness = False
 
     @cached_property
     def device(self) -> DeviceIdentity:
-        """What times are measured on and with: part of every key."""
+        """The device and versions of the measurements, which are part of every key."""
         return DeviceIdentity.of(self.handle.device)
 
     def __repr__(self) -> str:
         return f"<Tuner on {self.handle.device} with {self.cache!r}, {self.policy}>"
 
     def close(self) -> None:
-        """Close the cache, if it was opened here; harmless when called again."""
+        """Close the cache, if it was opened here.  A second call does nothing."""
         if self.owns_cache:
             self.cache.close()
 
-    def tune(self, problem: Problem, operands: Mapping[str, Any] | None = None) -> AlgorithmTable:
-        """Return every candidate for a problem, the best first: remembered, or measured now.
+    def tune(
+        self, problem: Problem | GraphData, operands: Mapping[str, Any] | None = None
+    ) -> AlgorithmTable:
+        """Return every candidate for a problem, the best first, from the cache or measured now.
 
         Parameters
         ----------
-        problem : Problem
-            What should be done.
+        problem : Problem or Graph
+            The problem; the candidates for a graph are engines.
         operands : mapping, optional
-            Data to measure with, instead of made-up values: of a convolution what it reads ("x" and
-            "w"), and "out" where beta is not 0; of an RNN "x" and "weights", and "hx" and "cx"
-            where there are any.  None of them is written.  The problem is measured now, and the
-            result replaces what was remembered.
+            Data to measure with, instead of synthetic values.  For a convolution these are the
+            inputs ("x" and "w"), and "out" if beta is not 0.  For an RNN they are "x" and
+            "weights", and "hx" and "cx" if there are any; for a graph all inputs, by name.  No
+            array is written.  With operands the
+            problem is always measured, and the result replaces the saved one.
 
         Returns
         -------
         AlgorithmTable
-            ``table.explain()`` says of each candidate why it was not chosen; ``table.best()`` is
-            the choice, if there is one.
+            ``table.explain()`` says why each candidate was not chosen; ``table.best()`` is the
+            choice, if there is one.
 
         Raises
         ------
         ArgumentError
-            Not a problem of a kind that can be tuned, or operands that are not the problem's.
+            A problem of a kind that cannot be tuned, or operands that do not fit the problem.
         CudnnError, DeviceMemoryError
             The device failed.
         """
+        problem = as_problem(problem)
         search = search_of(problem)
         self.handle.use()
         policy = self._policy_within(None)
@@ -198,42 +206,44 @@ class Tuner(Closable):
 
     def choose(
         self,
-        problem: Problem,
+        problem: Problem | GraphData,
         alignments: Mapping[str, int] | None = None,
         limit: int | None = None,
         *,
         for_call: bool = False,
     ) -> AlgorithmResult | None:
-        """Return the best candidate for a problem, remembered or measured now.
+        """Return the best candidate for a problem, from the cache or measured now.
 
         Parameters
         ----------
-        problem : Problem
-            What should be done.  Where an RNN's lengths were never met, similar ones decide, so
-            that sequences of many lengths are measured a few times only.
+        problem : Problem or Graph
+            The problem.  If the lengths of an RNN are new, a problem with similar lengths is used,
+            so that many lengths need few measurements.
         alignments : mapping, optional
-            What each operand's address is a multiple of, in bytes: powers of two up to 256, which
-            is assumed otherwise.
+            The alignment of each operand's address: a power of two, in bytes.  The default, and the
+            maximum, is 256.
         limit : int, optional
-            Bytes of workspace, beside the policy's own limit; the handle's limit if not given.
+            The maximal workspace in bytes, in addition to the policy's limit.  The default is the
+            handle's limit.
         for_call : bool
-            Whether an operation asks: where there is no memory for measuring, its heuristic
-            chooses.
+            Whether an operation calls this method.  Then the heuristic chooses if there is no
+            memory for a measurement.
 
         Returns
         -------
         AlgorithmResult or None
-            To be passed to an operation as `algorithm`.  None, with a warning, where it would have
-            to be measured, but may not: while a CUDA graph is recorded on the handle's stream, or
-            without `measure`; or, `for_call`, if there is no memory for measuring.
+            The `algorithm` of an operation, the `engine` of a graph.  None, with a warning, if a measurement is necessary
+            and not possible: a CUDA graph is recorded on the handle's stream, or `measure` is
+            False; or, with `for_call`, there is no memory for it.
 
         Raises
         ------
         NoAlgorithmError
-            Nothing satisfies the policy; the message says what excluded each candidate.
+            No candidate satisfies the policy; the message says what excluded each of them.
         ArgumentError, CudnnError, DeviceMemoryError
             As in `tune`.
         """
+        problem = as_problem(problem)
         search_of(problem)
         self.handle.use()
         policy, aligned = self._policy_within(limit), dict(alignments or {})
@@ -250,7 +260,7 @@ class Tuner(Closable):
     def _measure_if_possible(
         self, problem: Problem, aligned: Mapping[str, int], policy: TuningPolicy, *, for_call: bool
     ) -> AlgorithmTable | None:
-        """Return the table of a problem that is measured now; None, with a warning, where it cannot be."""
+        """Measure a problem and return its table; None, with a warning, if that is not possible."""
         if not self.measures:
             self._warn_of_heuristic(problem, "and this tuner does not measure")
             return None
@@ -275,15 +285,15 @@ class Tuner(Closable):
         return table
 
     def _warn_of_heuristic(self, problem: Problem, why: str) -> None:
-        """Warn that a problem is left to the heuristic, the first time that it is."""
-        if problem in self._warned_of:
+        """Warn that the heuristic chooses for a problem, unless a warning has named it before."""
+        if problem in self._heuristic_problems:
             return
-        self._warned_of.add(problem)
-        left = "cuDNN's heuristic chooses; tune_model tunes ahead"
-        warn_user(f"{problem} was never tuned, {why}: {left}", TuningWarning)
+        self._heuristic_problems.add(problem)
+        consequence = "cuDNN's heuristic chooses; tune_model tunes ahead"
+        warn_user(f"{problem} was never tuned, {why}: {consequence}", TuningWarning)
 
     def _log_slowness(self, problem: Problem, seconds: float) -> None:
-        """Log, once, that measuring inside of a call took long."""
+        """Log, once, that a measurement inside a call took long."""
         if self._has_logged_slowness or seconds <= SLOW_SECONDS:
             return
         self._has_logged_slowness = True
@@ -292,20 +302,24 @@ class Tuner(Closable):
             hint += "; times of the emulated device are not saved"
         log.warning("measuring %s took %.1f s; %s", problem, seconds, hint)
 
-    def is_remembered(self, problem: Problem) -> bool:
-        """Tell whether `tune` would measure nothing for a problem."""
+    def is_remembered(self, problem: Problem | GraphData) -> bool:
+        """Return whether `tune` would measure nothing for a problem."""
+        problem = as_problem(problem)
         search_of(problem)
         return self._look_up(self._key(problem, {}, self._policy_within(None))) is not None
 
     def _policy_within(self, limit: int | None) -> TuningPolicy:
-        """Return the policy within a limit: the handle's if None."""
+        """Return the policy within a limit; for None it is the handle's limit."""
         return self.policy.within(self.handle.workspace.limit_for(limit), self._memory)
 
     def _key(self, problem: Problem, aligned: Mapping[str, int], policy: TuningPolicy) -> TuningKey:
         return make_key(problem, aligned, policy, self.device)
 
     def _look_up(self, key: TuningKey, *, hopeless: bool = False) -> AlgorithmTable | None:
-        """Return the table of a key, or None; with `hopeless` also one without a candidate that works."""
+        """Return the table of a key, or None.
+
+        With `hopeless` it may be a table without a candidate that works.
+        """
         table = self._tables.get(key)
         if table is not None and _is_useful(table):
             return table
@@ -321,12 +335,15 @@ class Tuner(Closable):
         policy: TuningPolicy,
         operands: Any = None,
     ) -> AlgorithmTable:
-        """Measure, with operands that are made up if there are None, and remember the table: in the cache, or here."""
+        """Measure a problem, and remember the table in the cache or in this tuner.
+
+        Without operands, synthetic ones are used.
+        """
         key = self._key(problem, aligned, policy)
         with measuring_alone(self.handle.device, self.cache):
             if operands is None:
                 table = self._look_up(key)
-                if table is not None:  # another worker measured it, while this one waited
+                if table is not None:  # Another worker measured it while this one waited.
                     return table
             refuse_search(self.handle)
             start, search = time.perf_counter(), search_of(problem)
@@ -342,7 +359,10 @@ class Tuner(Closable):
             return table
 
     def _remember(self, key: TuningKey, table: AlgorithmTable, seconds: float) -> None:
-        """Remember a table: in the cache, or in this tuner alone where it may be another one the next time."""
+        """Remember a table in the cache.
+
+        If the next measurement may have another result, only this tuner remembers it.
+        """
         untried = [row for row in table if row.transient]
         if untried:
             names = ", ".join(sorted({str(row.algorithm) for row in untried}))
@@ -370,23 +390,24 @@ def autotuned(
     policy: TuningPolicy | None = None,
     measure: bool = True,
 ) -> Iterator[Tuner]:
-    """Let every operation on a handle that names no algorithm use the tuned choice, until the block ends.
+    """Use tuned choices for the operations on a handle, until the block ends.
 
-    The first call of each kind measures, unless the choice is remembered, and waits for the device.
-    On an H200 that took 0.1 s for a convolution, and 1.3 s for a recurrent network (medians), more
-    where cuDNN compiles PERSIST_DYNAMIC.
+    The choices are for operations without an `algorithm`.  Unless its choice is in the cache, the
+    first call of each kind measures, and waits for the device.  On an H200 that took 0.1 s for a
+    convolution, and 1.3 s for a recurrent network (medians).  It takes longer if cuDNN compiles
+    PERSIST_DYNAMIC.
 
     Parameters
     ----------
     handle : Handle
-        Whose operations.
+        The handle of the operations.
     cache, policy, measure
         As in `Tuner`.
 
     Yields
     ------
     Tuner
-        What chooses.
+        The tuner that chooses.
 
     Raises
     ------
@@ -399,7 +420,7 @@ def autotuned(
     ...     x = handle.array(np.ones((1, 8, 14, 14), np.float32))
     ...     w = handle.array(np.ones((8, 8, 3, 3), np.float32))
     ...     y = dnn.convolution_forward(handle, x, w)  # measures
-    ...     y = dnn.convolution_forward(handle, x, w)  # knows
+    ...     y = dnn.convolution_forward(handle, x, w)  # uses the result
     ...     print(tuner.measured)
     1
     """
@@ -416,11 +437,18 @@ def _choosing(handle: Handle, tuner: Tuner | None) -> Iterator[None]:
         handle.chooser = before
 
 
+def as_problem(problem: Problem | GraphData) -> Problem:
+    """Return a problem, or a graph as one."""
+    return GraphProblem(problem) if isinstance(problem, GraphData) else problem
+
+
 def search_of(problem: Any) -> Search:
     """Return how a problem is searched; ArgumentError if problems of its kind cannot be tuned."""
+    if isinstance(problem, GraphProblem):
+        return _GRAPH
     if isinstance(problem, Problem) and problem.operation in SEARCHES:
         return SEARCHES[problem.operation]
-    names = ", ".join(operation.name for operation in SEARCHES)
+    names = ", ".join([*(operation.name for operation in SEARCHES), KIND])
     raise ArgumentError(f"problem={shown(problem)} cannot be tuned; allowed: {names}")
 
 

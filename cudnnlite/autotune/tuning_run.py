@@ -1,4 +1,4 @@
-"""`TuningRun`: one tuning of many problems, which are in the cache, or measured in this process or by workers."""
+"""`TuningRun`: one tuning of many problems, from the cache, in this process, or by workers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HERE = (ProcessPoolExecutor, ThreadPoolExecutor)
 
 
 class Worker(NamedTuple):
-    """A process that measured: the host's name, the process's number there, the kind of device, and its UUID."""
+    """A process that measured: the host's name, the process's number, the device and its UUID."""
 
     host: str
     process: int
@@ -55,9 +55,9 @@ class Answer(NamedTuple):
 
     table: AlgorithmTable | None = None  # every candidate; None if the search failed as a whole
     why_none: str = ""  # why it failed
-    # Whether it was in the cache; another process may have measured it meanwhile.
+    # Whether it was in the cache. Another process may have put it there meanwhile.
     from_cache: bool = False
-    # For the cache: None for an emulated device, or if no candidate works.
+    # The entry for the cache. None for an emulated device, or if no candidate works.
     entry: TuningEntry | None = None
     worker: Worker | None = None
 
@@ -71,9 +71,12 @@ def tune_task(
     cache: str = IN_MEMORY,
     token: str = "",  # of `hand_over`
 ) -> Answer:
-    """Tune a problem in a worker, on a `locked_device`, into a cache; NoDeviceError or LibraryError if it cannot work."""
-    # The handle and the cache are closed with the task: a thread of a pool does not say when it
-    # ends, and closing a handle later would disturb other measurements.
+    """Tune a problem in a worker, on a `locked_device`, into a cache.
+
+    NoDeviceError or LibraryError if the worker has no device or no libcudnn.
+    """
+    # The handle and the cache are closed with the task. A thread of a pool does not say when it
+    # ends, and a handle that is closed later would disturb other measurements.
     with (
         locked_device(device, like, avoid) as device_of_thread,
         TuningCache(cache) as cache_of_task,
@@ -84,7 +87,10 @@ def tune_task(
 def tune_on(
     place: Device | Handle, problem: Problem, policy: TuningPolicy, cache: TuningCache
 ) -> Answer:
-    """Tune a problem on a handle, or on a device with a new handle; the policy's limit is in bytes."""
+    """Tune a problem on a handle, or on a device with a new handle.
+
+    The policy's workspace limit must be in bytes.
+    """
     try:
         with nullcontext(place) if isinstance(place, Handle) else Handle(place) as handle:
             tuner = Tuner(handle, cache, policy)
@@ -95,7 +101,7 @@ def tune_on(
         errors.NoAlgorithmError,
         errors.ArgumentError,
     ) as error:
-        # The error is no reason to stop the worker. It is not raised, because Dask cannot pass on
+        # The error must not stop the worker. It is returned as a text, because Dask cannot pass on
         # an exception that is a MemoryError too.
         return Answer(why_none=str(error))
     entry = cache.get(make_key(problem, {}, policy, tuner.device))
@@ -104,39 +110,46 @@ def tune_on(
 
 
 def identify(device: str | Device, token: str = "") -> tuple[DeviceIdentity, int]:
-    """Return the kind of a worker's device, and the bytes of its memory; `token` is that of `hand_over`."""
+    """Return the kind of a worker's device, and the bytes of its memory.
+
+    `token` is that of `hand_over`.
+    """
     worker_device = get_device(device)
     return DeviceIdentity.of(worker_device), worker_device.memory_info()[1]
 
 
 @dataclass
 class TuningRun:
-    """One tuning of many problems, each listed once; `tuned` has the results by the indices of the problems."""
+    """One tuning of many distinct problems; `tuned` has the results by their indices."""
 
-    listed: Sequence[ListedProblem]
+    problems: Sequence[ListedProblem]
     cache: TuningCache
-    policy: TuningPolicy  # its limit is in bytes
-    device: DeviceIdentity  # that the problems are tuned for
+    policy: TuningPolicy  # with the workspace limit in bytes
+    device: DeviceIdentity  # the device that the problems are tuned for
     report: Report
     tuned: dict[int, TunedProblem] = field(default_factory=dict)
     workers: Counter[Worker] = field(default_factory=Counter)  # how many problems each measured
     _has_warned: bool = False
 
     def look_up(self, memory: int) -> list[int]:
-        """Take results from the cache, for a device with so many bytes; return the indices of the other problems."""
-        for index, item in enumerate(self.listed):
+        """Take results from the cache, and return the indices of the other problems.
+
+        `memory` is that of the device in bytes.
+        """
+        for index, item in enumerate(self.problems):
             entry = self.cache.get(make_key(item.problem, {}, self.policy, self.device))
             if entry:
                 self.note(index, Answer(entry.table(memory), from_cache=True))
-        return [index for index in range(len(self.listed)) if index not in self.tuned]
+        return [index for index in range(len(self.problems)) if index not in self.tuned]
 
     def spread(
         self, missing: Sequence[int], executor: Executor | None, device: str, handle: Handle | None
     ) -> None:
-        """Tune problems with an executor's workers on a device, as in `locked_device`, and on a handle in this thread.
+        """Tune problems with an executor's workers, and on a handle in this thread.
 
-        After an exception the tasks that did not begin are cancelled, and results that are there are
-        kept.  Only `add_done_callback`, `cancel`, `done` and `result` of the futures are used.
+        `device` is that of `locked_device`.  After an exception, the tasks that did not begin are
+        cancelled, and the results so far are saved.  Of the futures only `add_done_callback`,
+        `cancel`, `done` and `result` are used.
         """
         work = _Work(self, executor, device, handle)
         try:
@@ -153,7 +166,7 @@ class TuningRun:
         index = work.take_back()
         if index is None:
             return False
-        problem = self.listed[index].problem
+        problem = self.problems[index].problem
         self.note(index, tune_on(handle, problem, self.policy, self.cache))
         return True
 
@@ -163,7 +176,7 @@ class TuningRun:
         worker = answer.worker
         if worker is not None:
             self._count(worker, answer)
-        item = self.listed[index]
+        item = self.problems[index]
         table = answer.table or AlgorithmTable((), title=str(item.problem), timing="none")
         choice = None
         why_none = answer.why_none
@@ -174,10 +187,10 @@ class TuningRun:
         self.tuned[index] = TunedProblem(
             item.problem, table, choice, why_none, item.count, item.names, answer.from_cache
         )
-        self.report(len(self.tuned), len(self.listed), self.tuned[index])
+        self.report(len(self.tuned), len(self.problems), self.tuned[index])
 
     def _count(self, worker: Worker, answer: Answer) -> None:
-        """Count the problems of a worker; warn, once, of one with another kind of device."""
+        """Count the problems of a worker; warn, once, if its device is of another kind."""
         if worker.device != self.device and not self._has_warned:
             self._has_warned = True
             devices = f"{worker} measured for itself; asked for is {self.device}"
@@ -188,14 +201,14 @@ class TuningRun:
             self.workers[worker] += 1
 
     def remember(self, answer: Answer) -> None:
-        """Put a worker's entry into the cache, unless it is there."""
+        """Put a worker's entry into the cache, unless it has one."""
         entry = answer.entry
         if entry is not None and self.cache.get(entry.key) is None:
             self.cache.put(entry)
 
 
 class _Work:
-    """Problems of a run that an executor's workers tune; without an executor they wait to be taken back."""
+    """The problems of a run that wait for a worker of the executor, or for this thread."""
 
     def __init__(
         self, run: TuningRun, executor: Executor | None, device: str, handle: Handle | None
@@ -203,7 +216,7 @@ class _Work:
         self.waiting: dict[Future[Answer], int] = {}
         self._run, self._executor, self._device = run, executor, device
         self._finished: SimpleQueue[Future[Answer]] = SimpleQueue()
-        self._tried_twice: set[int] = set()  # problems at which a worker died
+        self._second_tries: set[int] = set()  # the problems at which a worker died
         writes_cache = isinstance(executor, HERE) and not run.cache.read_only
         self._cache = str(run.cache.path if writes_cache else IN_MEMORY)
         self._avoid = "" if handle is None else handle.device.facts().uuid
@@ -219,16 +232,16 @@ class _Work:
         if self._executor is None:
             future = Future[Answer]()
         else:
-            problem = run.listed[index].problem
+            problem = run.problems[index].problem
             task = (problem, run.policy, self._device, run.device, self._avoid, self._cache)
             future = hand_over(self._executor, tune_task, *task)
         self.waiting[future] = index
         future.add_done_callback(self._finished.put)
 
     def take_back(self) -> int | None:
-        """Take back a problem that no worker has begun, and at which none died; return None if there is none."""
+        """Take back a problem that no worker has begun, and at which none died, or None."""
         for future, index in self.waiting.items():
-            if index not in self._tried_twice and future.cancel():
+            if index not in self._second_tries and future.cancel():
                 del self.waiting[future]
                 return index
         return None
@@ -245,11 +258,11 @@ class _Work:
     def _settle(self, index: int, future: Future[Answer]) -> None:
         try:
             answer = future.result()
-        except errors.CudnnliteError:  # the worker cannot tune any other problem either
+        except errors.CudnnliteError:  # The worker cannot tune another problem either.
             raise
         except WorkerDiedError as error:
-            if index not in self._tried_twice:
-                self._tried_twice.add(index)
+            if index not in self._second_tries:
+                self._second_tries.add(index)
                 warn_user(f"{error}; what it was at is tried once more", errors.TuningWarning)
                 self.submit(index)
                 return
@@ -259,11 +272,11 @@ class _Work:
         self._run.note(index, answer)
 
     def stop(self) -> None:
-        """Cancel the tasks that did not begin, and keep the results that are there."""
+        """Cancel the tasks that did not begin, and save the results so far."""
         for future in self.waiting:
             future.cancel()
         for future in list(self.waiting):
-            # A future that was cancelled, or failed, has no answer.
+            # A future that was cancelled or failed has no answer.
             with suppress(Exception, KeyboardInterrupt):
                 if future.done():
                     self._run.remember(future.result())
@@ -272,8 +285,8 @@ class _Work:
 def hand_over(executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     """Let an executor call a function; ArgumentError if it takes no work.
 
-    The last argument of the call is a new token: Dask makes equal calls only once, and the result
-    may have changed since.
+    The last argument of the call is a new token.  Without it Dask would make equal calls only once,
+    though the result may have changed.
     """
     token = os.urandom(16).hex()
     try:

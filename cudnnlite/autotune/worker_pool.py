@@ -19,12 +19,12 @@ class WorkerDiedError(BrokenExecutor):
 
 
 class WorkerPool(ThreadPoolExecutor):
-    """An executor of `count` processes, which start at once, and as many threads that wait for them.
+    """An executor of `count` processes, with as many threads that wait for them.
 
-    A `ProcessPoolExecutor` imports the caller's program in every process, breaks as a whole when
-    one process dies, and leaves processes behind that go on when the program is interrupted.  Here
-    the call that a process dies at fails (`WorkerDiedError`), and another process takes its place.
-    The processes end with the `with` block, or with the program.
+    The processes start at once, and end with the `with` block or with the program.  If a process
+    dies, its call fails (`WorkerDiedError`), and another process takes its place.  A
+    `ProcessPoolExecutor` imports the caller's program in every process, breaks as a whole when one
+    process dies, and leaves processes behind when the program is interrupted.
     """
 
     def __init__(self, count: int) -> None:
@@ -58,7 +58,7 @@ class WorkerPool(ThreadPoolExecutor):
     def __exit__(self, *_: object) -> None:
         """End the processes, even in the middle of a task."""
         self._is_open = False
-        # First, so that a new process in place of one that died finds no task.
+        # This comes first, so that a new process in place of a dead one finds no task.
         self.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             process.kill()
@@ -71,25 +71,25 @@ class _Process(Popen[bytes]):
     """A process that makes the calls that come through a pipe, and answers them."""
 
     def __init__(self) -> None:
-        self.pipe, theirs = Pipe()
+        self.pipe, child_pipe = Pipe()
         paths = [path for path in sys.path if isinstance(path, str)]
         code = (
             f"import sys; sys.path[:] = {paths!r}; "
-            f"from {__name__} import serve; serve({theirs.fileno()})"
+            f"from {__name__} import serve; serve({child_pipe.fileno()})"
         )
-        # Idle threads of NumPy's BLAS spin: those of two processes doubled the time of every call
-        # on 32 cores. Values that the user has set are kept.
+        # Idle threads of NumPy's BLAS spin. On 32 cores the threads of two processes doubled the
+        # time of every call. Variables that the user has set stay.
         one_thread = dict.fromkeys(
             ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"
         )
-        with theirs:
+        with child_pipe:
             super().__init__(
                 [sys.executable, "-c", code],
                 env=one_thread | os.environ,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_pipe.fileno()],
                 stdin=DEVNULL,
-                stdout=2,  # what libraries print does not belong to the program's output
-                start_new_session=True,  # the program handles Ctrl-C
+                stdout=2,  # The output of libraries does not belong to that of the program.
+                start_new_session=True,  # The program handles Ctrl-C.
             )
 
     def end(self) -> str:

@@ -342,33 +342,37 @@ def _print(
 
 
 class _Progress:
-    """What is told while problems are tuned, and how many of them are saved in which folder; in none if that is None."""
+    """Shows the progress of a tuning, and knows how many problems are saved.
 
-    done = total = 0
+    `folder` is the folder of the cache, or None if nothing is saved.
+    """
+
+    count = total = 0
     folder: Path | None = None
     bar: Report | None = None
 
-    def __call__(self, done: int, total: int, tuned: TunedProblem) -> None:
-        """Tell that a problem is done: by the bar, or where nobody looks at one by a line."""
-        self.done = done
+    def __call__(self, count: int, total: int, tuned: TunedProblem) -> None:
+        """Report a tuned problem: in the bar, or in a line if stderr is no terminal."""
+        self.count = count
         if self.bar is not None:
-            self.bar(done, total, tuned)
+            self.bar(count, total, tuned)
         if total > 1 and not is_terminal(sys.stderr):
-            tell(f"{done} of {total}: {tunings.title_of(tuned)}: {tunings.outcome(tuned)}")
+            tell(f"{count} of {total}: {tunings.title_of(tuned)}: {tunings.outcome(tuned)}")
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """End the command after Ctrl-C, and tell what is saved."""
+        """End the command after Ctrl-C, and say what is saved."""
         try:
             yield
         except KeyboardInterrupt:
             typer.echo(err=True)  # after the terminal's ^C
-            text = "nothing is saved" if self.done else "nothing was tuned"
-            if self.folder is not None and self.done:
-                where = (
-                    f"{self.done} of {counted(self.total, 'problem')} are saved in {self.folder}"
+            text = "nothing is saved" if self.count else "nothing was tuned"
+            if self.folder is not None and self.count:
+                problems = counted(self.total, "problem")
+                text = (
+                    f"{self.count} of {problems} are saved in {self.folder}; "
+                    "the same command goes on there"
                 )
-                text = f"{where}; the same command goes on there"
             tell(f"interrupted: {text}")
             raise typer.Exit(common.INTERRUPTED) from None
 
@@ -376,7 +380,7 @@ class _Progress:
 def _cache(flags: SimpleNamespace, *, saves: bool) -> TuningCache:
     """Open the cache; end the command if nothing could be saved in it, or if it is no cache."""
     if flags.cache is not None:
-        check_place(flags.cache, "--cache")  # what is not in a cache is not wanted
+        check_place(flags.cache, "--cache")  # refuses a path that is not that of a cache
         if flags.read_only_cache and not flags.cache.exists():
             raise failure(f"--cache {flags.cache} does not exist")
     place = IN_MEMORY if flags.no_cache else flags.cache
@@ -392,7 +396,7 @@ def _cache(flags: SimpleNamespace, *, saves: bool) -> TuningCache:
 
 
 def _is_written(path: Path, write: Callable[[Path], object]) -> bool:
-    """Write a report, a chart or a table; tell whether that worked."""
+    """Write a report, a chart or a table; return whether that worked."""
     try:
         write(path)
     except (CudnnliteError, OSError) as error:

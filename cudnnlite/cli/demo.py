@@ -63,20 +63,18 @@ def demo(
             "portrait of Grace Hopper\n"
         )
         x = handle.array(np.moveaxis(photograph, -1, 0)[np.newaxis].astype(np.float32) / 255)
-        w, conv = (
-            handle.array(EDGE_KERNEL),
-            dnn.ConvolutionSpec(padding=1, math_type=dnn.TRUE_FLOAT32),
-        )
-        found = dnn.convolution_forward.find(handle, x, w, conv)
-        choice = found.best(workspace_limit="256 MiB")
+        w = handle.array(EDGE_KERNEL)
+        conv = dnn.ConvolutionSpec(padding=1, math_type=dnn.TRUE_FLOAT32)
+        table = dnn.convolution_forward.find(handle, x, w, conv)
+        choice = table.best(workspace_limit="256 MiB")
         edges = dnn.convolution_forward(handle, x, w, conv, algorithm=choice).numpy()[0, 0]
-        say(f"{found}\n\nchosen     {choice}")
+        say(f"{table}\n\nchosen     {choice}")
         say(f"workspace  {handle.workspace}")
-    # the edges' magnitude, white at the 99th percentile
+    # The magnitude of the edges is white at its 99th percentile.
     magnitude = np.abs(edges)
-    grey = (magnitude / max(np.percentile(magnitude, 99), 1e-6)).clip(0, 1) * 255
-    both = np.concatenate(
-        [photograph, np.repeat(grey[..., np.newaxis].astype(np.uint8), 3, axis=2)], axis=1
-    )
-    Pillow.fromarray(both).save(output, format="PNG")
+    white = max(np.percentile(magnitude, 99), 1e-6)
+    grey = (magnitude / white).clip(0, 1) * 255
+    edge_picture = np.repeat(grey[..., np.newaxis].astype(np.uint8), 3, axis=2)
+    pictures = np.concatenate([photograph, edge_picture], axis=1)
+    Pillow.fromarray(pictures).save(output, format="PNG")
     say(f"written    {output.resolve()}")

@@ -73,13 +73,10 @@ def _text(examination: Examination) -> str:
             word = finding.verdict.word
             lines.append(f"  {paint(f'{word:<8}', **_STYLES[word])} {harmless(finding.text)}")
             lines += [paint(f"             {harmless(line)}", dim=True) for line in finding.lines]
-            lines += (
-                [paint(f"           fix: {harmless(finding.fix)}", bold=True)]
-                if finding.fix
-                else []
-            )
+            if finding.fix:
+                lines.append(paint(f"           fix: {harmless(finding.fix)}", bold=True))
     counts, style = plain["counts"], _STYLES[plain["status"]]
-    others = f"{counted(counts['warning'], 'warning')}, {counted(counts['note'], 'note')}"
-    return "\n".join(
-        [*lines, "", paint(f"{counts['broken'] or 'nothing'} broken, {others}", **style)]
-    )
+    broken = counts["broken"] or "nothing"
+    warnings, notes = counted(counts["warning"], "warning"), counted(counts["note"], "note")
+    totals = paint(f"{broken} broken, {warnings}, {notes}", **style)
+    return "\n".join([*lines, "", totals])

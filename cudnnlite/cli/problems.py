@@ -71,13 +71,13 @@ def check_flags(flags: SimpleNamespace) -> None:
         raise misuse("--input and --filter are needed together")
     if not (flags.input or flags.rnn or flags.onnx or flags.problems):
         raise misuse("nothing to tune: give --input and --filter, --rnn, --onnx or --problems")
-    for name, others in _GOES_WITH.items():
-        if getattr(flags, name) not in (None, []) and not any(
-            getattr(flags, other) for other in others
-        ):
-            raise misuse(
-                f"--{name.replace('_', '-')} goes with {' or '.join(f'--{other}' for other in others)}"
-            )
+    for name, partners in _GOES_WITH.items():
+        is_set = getattr(flags, name) not in (None, [])
+        has_partner = any(getattr(flags, partner) for partner in partners)
+        if is_set and not has_partner:
+            flag = f"--{name.replace('_', '-')}"
+            needed = " or ".join(f"--{partner}" for partner in partners)
+            raise misuse(f"{flag} goes with {needed}")
     if flags.operation not in (None, *CONVOLUTIONS):
         raise misuse(f"--operation {flags.operation}; allowed: {', '.join(CONVOLUTIONS)}")
     with report_misuse():

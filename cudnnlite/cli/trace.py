@@ -33,7 +33,8 @@ def trace(
             metavar="FOLDER",
             parser=path,
             help=(
-                "Write program.c, its inputs and a Makefile there; files of others are not replaced."
+                "Write program.c, its inputs and a Makefile there; "
+                "files of others are not replaced."
             ),
         ),
     ] = None,
@@ -52,20 +53,20 @@ def trace(
     from cudnnlite.tracing.trace import trace as traced
 
     output = None if folder is None else ProgramFolder(folder, f"--c {folder}")
-    if output is not None:  # before the script runs, which may take long
+    if output is not None:  # The check comes before the script, which may take long.
         with report_misuse():
             output.check()
     os.environ.setdefault(DEVICE_VARIABLE, "auto")
     sys.argv, sys.path[:0] = [str(script), *(arguments or ())], [str(script.absolute().parent)]
     code: Any = 0
     calls: Trace | None = None  # None until the trace begins
-    # A process that the script forks comes here too; it ends with its own code and prints no trace.
+    # A process that the script forks comes here too. It ends with its own code, without a trace.
     process = os.getpid()
     with report_errors():
         try:
             with traced() as calls:
-                # it ends by reading the arrays of the script, which `left` holds, if only by its
-                # traceback
+                # The trace reads the script's arrays at its end. `left` keeps them alive, after an
+                # exit by its traceback.
                 try:
                     left = runpy.run_path(str(script), run_name="__main__")
                 except SystemExit as end:

@@ -125,8 +125,8 @@ def _failure_lines(
             details.append(f"in {layout}")
         lines.append(f"not {algorithm} ({', '.join(details)}): {reason}")
     if len(failures) > shown_count:
-        others = counted(len(failures) - shown_count, "other")
-        lines.append(f"nor {others}, which --explain lists")
+        hidden = counted(len(failures) - shown_count, "other")
+        lines.append(f"nor {hidden}, which --explain lists")
     return lines
 
 

@@ -279,9 +279,9 @@ def look_up(
     visible: Collection[str],
     places: Iterable[tuple[str, str]],
 ) -> tuple[str, str]:
-    """Return the path that cuDNN gets for a file's name, or ''; and one that it does not see, or ''.
+    """Return the path that cuDNN finds for a file's name, and a path that it does not see.
 
-    `visible` are the reasons of the places that cuDNN sees.
+    Either of them may be ''.  `visible` has the reasons of the places that cuDNN sees.
     """
     for path in mapped:
         if f"{os.path.basename(path)}.".startswith(f"{name}."):

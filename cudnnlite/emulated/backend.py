@@ -13,7 +13,7 @@ from cudnnlite._raw.attributes import ATTRIBUTES, KINDS_SINCE
 from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
 from cudnnlite.emulated.registry import EmulationState, RefusalError, bad, emulates, unsupported
 from cudnnlite.enums import DataType, Status, is_choice
-from cudnnlite.graph.attributes import C_TYPES, ENUMS_OF_ATTRIBUTES
+from cudnnlite.graph.attributes import C_TYPES, ENUMS_OF_ATTRIBUTES, SECOND_TYPES
 
 # Attributes that cuDNN fills in, and that cannot be set.
 _READ_ONLY = {
@@ -123,7 +123,11 @@ def _attribute(c_call: SimpleNamespace, target: BackendObject, count: int) -> tu
     name = by_number[number]
     _, table_type, is_list = table[name]
     type_name = BackendAttributeType(c_call.attributeType).name
-    allowed_types = (table_type, "DOUBLE") if table_type == "FLOAT" else (table_type,)
+    allowed_types = [table_type]
+    if table_type == "FLOAT":
+        allowed_types.append("DOUBLE")
+    if (target.kind, name) in SECOND_TYPES:
+        allowed_types.append(SECOND_TYPES[target.kind, name])
     if type_name not in allowed_types:
         raise RefusalError(
             Status.BAD_PARAM_ATTRIBUTE_TYPE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from cudnnlite._raw.enums import PointwiseMode
@@ -11,18 +11,26 @@ from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.fusion import mode_of, spec_of
 from cudnnlite.emulated.registry import unsupported
 from cudnnlite.enums import DataType, ReduceTensorOp
-from cudnnlite.graph.known_faults import why_float32_attention_is_wrong
+from cudnnlite.graph.known_faults import (
+    is_mask_mode,
+    why_float32_attention_is_wrong,
+    why_masks_are_wrong,
+    why_parameters_are_wrong,
+    why_strides_end_the_process,
+)
 
 # The attributes that name what an operation writes.
 _WRITES = frozenset(
     {"cdesc", "ydesc", "dxdesc", "mean_desc", "inv_variance_desc", "dscale_desc", "dbias_desc"}
     | {"sumdesc", "sqsumdesc"}
 )
+_PRODUCT = "OPERATION_MATMUL"
 _READS_STATISTICS = "OPERATION_NORM_BACKWARD"
 _HALVES = (DataType.HALF, DataType.BFLOAT16)
 _FLOATS = (*_HALVES, DataType.FLOAT)
-# The softmax with its statistics and the second product, which end an attention.
-_SOFTMAX_AND_PRODUCT = (*("REDUCE_MAX", "SUB", "EXP", "REDUCE_ADD", "LOG", "ADD", "DIV", "MATMUL"),)
+_SOFTMAX = ("REDUCE_MAX", "SUB", "EXP", "REDUCE_ADD", "LOG", "ADD", "DIV")
+_DROPOUT = ("RNG", "MUL", "MUL")
+_LENGTHS = frozenset({"gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc"})
 # What was served behind a product.  A chain with CMP_GT, ABS, SUB and BINARY_SELECT was refused.
 _BEHIND_A_PRODUCT = frozenset(
     {
@@ -38,15 +46,12 @@ _BEHIND_A_PRODUCT = frozenset(
         PointwiseMode.ELU_FWD,
     }
 )
-_MASK = frozenset({"GEN_INDEX", "CMP_GE", "BINARY_SELECT"})
-# The gradients of an attention, without a mask.
-_ATTENTION_BACKWARD = (
-    *("MUL", "REDUCE_ADD", "MUL", "MATMUL", "MUL", "SUB", "EXP", "RESHAPE", "MATMUL", "MATMUL"),
-    *("SUB", "MUL", "MUL", "RESHAPE", "MATMUL", "RESHAPE", "MATMUL", "IDENTITY"),
-)
 # The attributes of operations that are emulated; any other would change what is computed.
 _ATTRIBUTES = {
-    "MATMUL": "adesc bdesc cdesc desc",
+    "MATMUL": (
+        "adesc bdesc cdesc desc gemm_m_override_desc gemm_n_override_desc gemm_k_override_desc"
+    ),
+    "RNG": "ydesc seed desc offset_desc",
     "REDUCTION": "xdesc ydesc desc",
     "RESHAPE": "xdesc ydesc",
     "NORM_FORWARD": (
@@ -59,7 +64,7 @@ _ATTRIBUTES = {
     "RESAMPLE_FWD": "xdesc ydesc desc alpha beta",
 }
 OPERATIONS = tuple(f"OPERATION_{kind}" for kind in _ATTRIBUTES)
-CONFIGURATIONS = ("MATMUL", "REDUCTION", "RESAMPLE")
+CONFIGURATIONS = ("MATMUL", "REDUCTION", "RESAMPLE", "RNG")
 
 
 class GraphFormula(NamedTuple):
@@ -126,8 +131,9 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
     refused.  tools/record/graph_formulas.py records them.
     """
     counts = Counter(graph.kinds)
-    for tensor in graph.in_memory.values():
-        if DataType(tensor.value("data_type")) not in _FLOATS:
+    integers = _lengths_and_seeds(graph) if counts["MATMUL"] > 1 else set()
+    for number, tensor in graph.in_memory.items():
+        if DataType(tensor.value("data_type")) not in _FLOATS and number not in integers:
             return f"tensors of {DataType(tensor.value('data_type')).name} in memory"
     if counts["MATMUL"]:
         return _why_no_product(graph, counts)
@@ -137,7 +143,7 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
     if kind == "POINTWISE":
         return _why_no_pointwise(graph.operations[0])
     if kind in ("NORM_FORWARD", "NORM_BACKWARD"):
-        return None
+        return _why_no_normalization(graph)
     if kind == "RESAMPLE_FWD":
         return _why_no_resample(graph)
     return f"{kind} alone"
@@ -153,6 +159,31 @@ def _why_no_pointwise(operation: BackendObject) -> str | None:
     return None
 
 
+def _lengths_and_seeds(graph: GraphFormula) -> set[int]:
+    """Return the numbers of the tensors that are lengths of sequences, or what dropout reads."""
+    return {
+        tensor.value("unique_id")
+        for operation in graph.operations
+        for name, tensor in graph.tensors_of(operation).items()
+        if name in _LENGTHS or (operation.kind == "OPERATION_RNG" and name != "ydesc")
+    }
+
+
+def _why_no_normalization(graph: GraphFormula) -> str | None:
+    """Return why a normalisation is refused: cuDNN reads parameters in the order of x."""
+    (operation,) = graph.operations
+    x = operation.value("xdesc").attributes["strides"]
+    for name in ("scale_desc", "bias_desc", "dscale_desc", "dbias_desc"):
+        if name in operation.attributes:
+            parameters = operation.value(name).attributes
+            reason = why_parameters_are_wrong(
+                name.removesuffix("_desc"), x, parameters["dimensions"], parameters["strides"]
+            )
+            if reason is not None:
+                return reason
+    return None
+
+
 def _why_no_resample(graph: GraphFormula) -> str | None:
     """Return why a pooling is refused: an H100 computes wrong numbers of some."""
     x = spec_of(graph.operations[0].value("xdesc"))
@@ -162,17 +193,13 @@ def _why_no_resample(graph: GraphFormula) -> str | None:
 
 
 def _why_no_product(graph: GraphFormula, counts: Counter[str]) -> str | None:
-    if not set(counts) <= {"MATMUL", "POINTWISE", "REDUCTION", "RESHAPE"}:
+    if not set(counts) <= {"MATMUL", "POINTWISE", "REDUCTION", "RESHAPE", "RNG"}:
         return "a product beside operations that are neither pointwise nor reductions"
     if counts["MATMUL"] == 1:
         return _why_no_epilogue(graph)
     if counts["MATMUL"] == 2:
         return _why_no_attention(graph)
-    is_backward = tuple(_labels(graph.operations, without=_MASK)) == _ATTENTION_BACKWARD
-    memory_types = {DataType(tensor.value("data_type")) for tensor in graph.in_memory.values()}
-    if is_backward and memory_types & set(_HALVES):
-        return None
-    return f"{counts['MATMUL']} products of these types"
+    return _why_no_attention_backward(graph)
 
 
 def _why_no_epilogue(graph: GraphFormula) -> str | None:
@@ -183,7 +210,10 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
     if len(first.value("adesc").attributes["dimensions"]) != 3:
         return "a product of other than three axes"
     if others and others[-1].kind == "OPERATION_REDUCTION":
-        others.pop()
+        reduction = others.pop()
+        x, y = (spec_of(reduction.value(name)) for name in ("xdesc", "ydesc"))
+        if any(size not in (1, whole) for size, whole in zip(y.shape, x.shape, strict=True)):
+            return "a reduction to groups behind one product"
     for operation in others:
         if operation.kind != "OPERATION_POINTWISE":
             return "operations behind a product that are not pointwise"
@@ -194,32 +224,86 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
 
 def _why_no_attention(graph: GraphFormula) -> str | None:
     """Return why two products are no attention with its statistics."""
-    first, *between = _labels(graph.operations)
-    is_softmax = tuple(between[-len(_SOFTMAX_AND_PRODUCT) :]) == _SOFTMAX_AND_PRODUCT
-    scores = graph.operations[1 : -len(_SOFTMAX_AND_PRODUCT)]
-    is_pointwise = all(operation.kind == "OPERATION_POINTWISE" for operation in scores)
+    first, *behind = [label for label, is_mask in _labels(graph) if not is_mask]
+    has_dropout = "RNG" in behind
+    end = (*_SOFTMAX, *(_DROPOUT if has_dropout else ()), "MATMUL")
+    is_softmax = tuple(behind[-len(end) :]) == end
+    between = behind[: -len(end)]
+    is_pointwise = not {"MATMUL", "RESHAPE", "RNG"}.intersection(between) and not any(
+        label.startswith("REDUCE_") for label in between
+    )
     if first != "MATMUL" or not is_softmax or not is_pointwise:
         return "two products without a softmax and its statistics between them"
     queries, keys = (spec_of(graph.operations[0].value(name)) for name in ("adesc", "bdesc"))
     values = spec_of(graph.operations[-1].value("bdesc"))
-    fault = why_float32_attention_is_wrong(queries.shape, keys.shape, values.shape)
-    return fault if values.dtype == DataType.FLOAT else None
+    reason = why_strides_end_the_process(queries.strides, keys.strides, values.strides)
+    if reason is None:
+        reason = _why_no_masks(graph)
+    if reason is not None or values.dtype != DataType.FLOAT:
+        return reason
+    if has_dropout:
+        return "dropout in an attention of float32"
+    return why_float32_attention_is_wrong(queries.shape, keys.shape, values.shape)
 
 
-def _labels(
-    operations: Sequence[BackendObject], without: frozenset[str] = frozenset()
-) -> list[str]:
-    """Return the operations' names in order: pointwise ones by mode, reductions by operator."""
-    labels = []
-    for operation in operations:
+def _why_no_attention_backward(graph: GraphFormula) -> str | None:
+    """Return why more than two products are no gradients of attention."""
+    labels = [label for label, is_mask in _labels(graph) if not is_mask]
+    if labels not in [
+        _attention_backward(has_bias, has_dropout, is_grouped)
+        for has_bias in (False, True)
+        for has_dropout in (False, True)
+        for is_grouped in (False, True)
+    ]:
+        return f"{labels.count('MATMUL')} products that are no gradients of attention"
+    memory_types = {DataType(tensor.value("data_type")) for tensor in graph.in_memory.values()}
+    if not memory_types & set(_HALVES):
+        return "gradients of attention in float32"
+    return _why_no_masks(graph)
+
+
+def _attention_backward(has_bias: bool, has_dropout: bool, is_grouped: bool) -> list[str]:
+    """Return the operations of the gradients of an attention, without its masks."""
+    bias = ("ADD",) if has_bias else ()
+    drop = _DROPOUT if has_dropout else ()
+    factor = ("MUL",) if has_dropout else ()
+    sum_of_heads = ("REDUCE_ADD",) if is_grouped else ()
+    return [
+        *("MUL", "REDUCE_ADD", "MUL", "MATMUL", "MUL", *bias, "SUB", "EXP", *drop),
+        *("RESHAPE", "MATMUL", *sum_of_heads),
+        *("MATMUL", *factor, "SUB", "MUL", *factor, "MUL", "RESHAPE", "MATMUL", *sum_of_heads),
+        *("RESHAPE", "MATMUL", "IDENTITY"),
+    ]
+
+
+def _why_no_masks(graph: GraphFormula) -> str | None:
+    masks = [label for label, is_mask in _labels(graph) if is_mask]
+    products = [operation for operation in graph.operations if operation.kind == _PRODUCT]
+    has_lengths = all(_LENGTHS & operation.attributes.keys() for operation in products)
+    return why_masks_are_wrong(masks, has_lengths=has_lengths)
+
+
+def _labels(graph: GraphFormula) -> Iterator[tuple[str, bool]]:
+    """Yield each operation's name, and whether it belongs to a mask.
+
+    Pointwise operations have the name of their mode, reductions that of their operator.
+    """
+    for operation in graph.operations:
         label = operation.kind.removeprefix("OPERATION_")
-        if label == "POINTWISE":
-            label = mode_of(operation).name
-        elif label == "REDUCTION":
+        if label == "REDUCTION":
             label = f"REDUCE_{ReduceTensorOp(operation.value('desc').value('operator')).name}"
-        if label not in without:
-            labels.append(label)
-    return labels
+        if label != "POINTWISE":
+            yield label, False
+            continue
+        mode = mode_of(operation).name
+        dtype = DataType(operation.value("xdesc").value("data_type"))
+        if is_mask_mode(mode):
+            yield mode, True
+        elif dtype == DataType.INT32:
+            result = DataType(operation.value("ydesc").value("data_type"))
+            yield f"{mode} {result.name}", True
+        else:
+            yield mode, False
 
 
 # --------------------------------------------------------------------------------- descriptors

@@ -35,6 +35,7 @@ def check_shapes(graph: GraphFormula) -> None:
 _NEEDED = {
     "MATMUL": ("adesc", "bdesc", "cdesc"),
     "REDUCTION": ("xdesc", "ydesc"),
+    "RNG": ("seed", "offset_desc", "ydesc"),
     "RESHAPE": ("xdesc", "ydesc"),
     "NORM_FORWARD": ("xdesc", "scale_desc", "epsilon_desc", "ydesc"),
     "NORM_BACKWARD": ("xdesc", "dydesc", "scale_desc", "inv_variance_desc", "dxdesc"),
@@ -49,11 +50,19 @@ def _product_fits(_: BackendObject, shapes: Shapes) -> bool:
         return False
     batches = zip(a[:-2], b[:-2], c[:-2], strict=True)
     batches_fit = all(max(x, y) == z and z % min(x, y) == 0 for x, y, z in batches)
+    lengths = [shape for name, shape in shapes.items() if name.startswith("gemm_")]
+    if any(shape != (c[0], *(1,) * (len(c) - 1)) for shape in lengths):
+        return False
     return batches_fit and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1])
 
 
 def _reduction_fits(_: BackendObject, shapes: Shapes) -> bool:
-    return _is_broadcast_to(shapes["ydesc"], shapes["xdesc"])
+    x, y = shapes["xdesc"], shapes["ydesc"]
+    return len(x) == len(y) and all(whole % size == 0 for size, whole in zip(y, x, strict=True))
+
+
+def _numbers_fit(_: BackendObject, shapes: Shapes) -> bool:
+    return math.prod(shapes["seed"]) == math.prod(shapes["offset_desc"]) == 1
 
 
 def _is_broadcast_to(shape: Shape, whole: Shape) -> bool:
@@ -128,6 +137,7 @@ _FITS: Mapping[str, Callable[[BackendObject, Shapes], bool]] = {
     "MATMUL": _product_fits,
     "REDUCTION": _reduction_fits,
     "RESHAPE": _reshape_fits,
+    "RNG": _numbers_fit,
     "POINTWISE": _pointwise_fits,
     "NORM_FORWARD": _normalization_fits,
     "NORM_BACKWARD": _normalization_fits,

@@ -44,7 +44,9 @@ def _number(tensor: BackendObject, address: int) -> Array:
         raise bad(f"number {tensor.value('unique_id')} is a null pointer")
     dtype = numpy_dtype(DataType(tensor.value("data_type")))
     content = (ctypes.c_ubyte * dtype.itemsize).from_address(address)
-    value = np.frombuffer(bytes(content), dtype).astype(np.float32)
+    value = np.frombuffer(bytes(content), dtype)
+    if dtype.kind == "f":
+        value = value.astype(np.float32)
     return value.reshape(tensor.attributes["dimensions"])
 
 
@@ -140,7 +142,23 @@ def _matmul(
     if _reads_float32(operation):
         a, b = round_tf32(a), round_tf32(b)
     batch = tuple(max(sizes) for sizes in zip(a.shape[:-2], b.shape[:-2], strict=True))
-    return {"cdesc": _repeated(a, batch) @ _repeated(b, batch)}
+    a, b = _repeated(a, batch), _repeated(b, batch)
+    rows, columns, terms = (operands.get(f"gemm_{axis}_override_desc") for axis in "mnk")
+    if terms is not None:
+        a, b = _within(a, -1, terms), _within(b, -2, terms)
+    c = a @ b
+    # An engine for float32 writes nothing beyond the rows: NaN stands for what was there.
+    beyond = np.nan if _reads_float32(operation) else 0.0
+    c = c if rows is None else _within(c, -2, rows, beyond)
+    return {"cdesc": c if columns is None else _within(c, -1, columns)}
+
+
+def _within(values: Array, axis: int, lengths: Array, beyond: float = 0.0) -> Array:
+    """Return values with another number beyond the lengths of an axis."""
+    places = np.arange(values.shape[axis])
+    if axis == -2:
+        places = places[:, None]
+    return np.where(places < lengths, values, values.dtype.type(beyond))
 
 
 def _reads_float32(operation: BackendObject) -> bool:
@@ -158,11 +176,14 @@ def _repeated(values: Array, batch: Sequence[int]) -> Array:
 def _reduction(
     operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
+    """Reduce each axis to its size in the result: to 1, or to groups of neighbours."""
     x = operands["xdesc"]
     shape = written["ydesc"].attributes["dimensions"]
-    axes = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] > 1)
+    sizes = zip(shape, x.shape, strict=True)
+    grouped = x.reshape([part for size, whole in sizes for part in (size, whole // size)])
+    axes = tuple(range(1, grouped.ndim, 2))
     operator = ReduceTensorOp(operation.value("desc").value("operator"))
-    return {"ydesc": _REDUCE[operator](x, axes).reshape(shape)}
+    return {"ydesc": _REDUCE[operator](grouped, axes).reshape(shape)}
 
 
 _REDUCE: Mapping[ReduceTensorOp, Callable[[Array, tuple[int, ...]], Array]] = {
@@ -278,6 +299,17 @@ def _windows(x: Array, steps: BackendObject, fill: float) -> Array:
     return every_window[places]
 
 
+def _rng(
+    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+) -> Mapping[str, Array]:
+    """Draw ones with a probability, by another generator than cuDNN's."""
+    seed, offset = (int(operands[name].reshape(-1)[0]) for name in ("seed", "offset_desc"))
+    probability = operation.value("desc").value("bernoulli_dist_probability")
+    shape = written["ydesc"].attributes["dimensions"]
+    numbers = np.random.default_rng([seed, offset]).random(shape)
+    return {"ydesc": (numbers < probability).astype(np.float32)}
+
+
 def _pointwise(
     operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
@@ -310,6 +342,7 @@ _COMPUTE: Mapping[str, Computation] = {
     "OPERATION_MATMUL": _matmul,
     "OPERATION_REDUCTION": _reduction,
     "OPERATION_RESHAPE": _reshape,
+    "OPERATION_RNG": _rng,
     "OPERATION_POINTWISE": _pointwise,
     "OPERATION_NORM_FORWARD": _norm_forward,
     "OPERATION_NORM_BACKWARD": _norm_backward,

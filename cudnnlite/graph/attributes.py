@@ -57,6 +57,8 @@ ENUMS_OF_ATTRIBUTES: dict[str, type[CEnum]] = {
     "RESHAPE_MODE": enums.BackendReshapeMode,
     "MOE_GROUPED_MATMUL_MODE": enums.MoeGroupedMatmulMode,
 }
+# Attributes that cuDNN takes in a second type, by which it knows a tensor from a number.
+SECOND_TYPES = {("OPERATION_RNG", "seed"): "BACKEND_DESCRIPTOR"}
 # The attributes without which cuDNN does not finalise a descriptor, for the kinds that cudnnlite
 # makes.
 REQUIRED = {
@@ -119,6 +121,8 @@ def encode(
         There is no such attribute, or the value has another type; the message names it.
     """
     number, default_type, has_several = attribute(kind, name)
+    if (kind, name) in SECOND_TYPES and isinstance(getattr(value, "ptr", None), Opaque):
+        default_type = SECOND_TYPES[kind, name]
     type_name = _value_type(kind, name, default_type, type_name)
     is_sequence = has_several and type_name != "CHAR"
     try:

@@ -12,11 +12,11 @@ from cudnnlite.arguments import instance_of, integer, integers, real_number, seq
 from cudnnlite.dtypes import AnyDtype, parse_dtype
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.node_attributes import (
-    TENSOR,
     attribute_value,
     attributes_of,
     parse_any_dtype,
     parse_number,
+    takes_tensors,
 )
 from cudnnlite.graph.plain import graph_from_plain, graph_to_plain
 from cudnnlite.graph.records import Node, Shape, TensorRecord, packed_strides
@@ -148,7 +148,13 @@ class GraphData:
         """Return a tensor that is computed and never in memory, unless `output` says so."""
         data_type = self.compute_type if dtype is None else parse_any_dtype(dtype)
         sizes = parse_sizes(shape)
-        return self._add(TensorRecord(sizes, data_type, parse_strides(strides, sizes)))
+        steps = packed_strides(sizes)
+        if strides is not None:
+            # They may be larger than those of arrays: nothing of this lies in memory.
+            steps = integers(strides, "strides", MAX_RANK)
+        if len(steps) != len(sizes) or min(steps, default=0) < 0:
+            raise ArgumentError(f"strides={steps}; needed: one from 0 on for each of {sizes}")
+        return self._add(TensorRecord(sizes, data_type, steps))
 
     def view(
         self, tensor: GraphTensor, shape: Iterable[int], strides: Iterable[int]
@@ -286,8 +292,9 @@ class GraphData:
                 )
         for name, numbers in (*reads.items(), *writes.items()):
             _, type_of_value, takes_several = allowed[name]
-            if type_of_value != TENSOR or (len(numbers) != 1 and not takes_several):
-                needed = type_of_value if type_of_value != TENSOR else "one tensor"
+            is_tensor = takes_tensors(kind, name)
+            if not is_tensor or (len(numbers) != 1 and not takes_several):
+                needed = "one tensor" if is_tensor else type_of_value
                 raise ArgumentError(f"{kind}.{name} takes {needed}; {len(numbers)} tensors given")
         if overlap := reads.keys() & writes.keys():
             raise ArgumentError(f"{kind} reads and writes {', '.join(sorted(overlap))}")
@@ -302,6 +309,8 @@ class GraphData:
             tuple((name, reads[name]) for name in allowed if name in reads),
             tuple((name, writes[name]) for name in allowed if name in writes),
         )
+        if overlap := attributes.keys() & reads.keys():
+            raise ArgumentError(f"{kind} has {', '.join(sorted(overlap))} twice")
         self._check_order(node)
         self._give_ranks(node)
         self.nodes.append(node)

@@ -182,22 +182,35 @@ class GraphFormulas(GraphData):
         place = integer(axis, "axis", -rank, rank - 1) % rank
         return self.pointwise("GEN_INDEX", x, axis=place)
 
-    def causal(self, scores: GraphTensor, masked: float = -math.inf) -> GraphTensor:
-        """Return scores with those behind the diagonal masked: of steps that are yet to come."""
-        self._check_rank(scores, "scores", 2)
-        row = self.index(scores, -2)
-        column = self.index(scores, -1)
-        return self.where(row >= column, scores, masked)
-
     # ------------------------------------------------ products, sums and views
 
     def matmul(
-        self, a: GraphTensor, b: GraphTensor, *, compute_type: AnyDtype | None = None
+        self,
+        a: GraphTensor,
+        b: GraphTensor,
+        *,
+        dtype: AnyDtype | None = None,
+        compute_type: AnyDtype | None = None,
+        m_lengths: GraphTensor | None = None,
+        n_lengths: GraphTensor | None = None,
+        k_lengths: GraphTensor | None = None,
     ) -> GraphTensor:
         """Return the matrix product of the last two axes, for each batch.
 
         The axes before them are equal, or one is a multiple of the other: several heads of queries
         that share one of keys.
+
+        Parameters
+        ----------
+        a, b : GraphTensor
+            ``(..., M, K)`` and ``(..., K, N)``.
+        dtype : dtype, optional
+            Of the result; the graph's compute type, if not given.
+        compute_type : dtype, optional
+            In which products are summed; the graph's, if not given.
+        m_lengths, n_lengths, k_lengths : GraphTensor, optional
+            int32, ``(batch, 1, 1, 1)``: how many rows, columns, and products of a sum each matrix
+            of a batch has.  cuDNN takes them in attention alone.
         """
         first, second = self._check_rank(a, "a", 2), self._check_rank(b, "b", 2)
         if first.rank != second.rank or first.shape[-1] != second.shape[-2]:
@@ -210,11 +223,17 @@ class GraphFormulas(GraphData):
             if max(size, other) % min(size, other):
                 raise ArgumentError(f"b has shape {second.shape}; a has {first.shape}")
             batch.append(max(size, other))
-        result = self.virtual((*batch, first.shape[-2], second.shape[-1]))
+        result = self.virtual((*batch, first.shape[-2], second.shape[-1]), dtype)
+        lengths = {
+            "gemm_m_override_desc": m_lengths,
+            "gemm_n_override_desc": n_lengths,
+            "gemm_k_override_desc": k_lengths,
+        }
+        given_lengths = {name: tensor for name, tensor in lengths.items() if tensor is not None}
         self.node(
             "MATMUL",
             {"comp_type": self.compute_type if compute_type is None else compute_type},
-            reads={"adesc": first, "bdesc": second},
+            reads={"adesc": first, "bdesc": second, **given_lengths},
             writes={"cdesc": result},
         )
         return result

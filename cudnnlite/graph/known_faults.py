@@ -1,35 +1,132 @@
-"""What cuDNN 9.19 computes wrongly, or less precisely than its engines say.
+"""What cuDNN 9.19 computes wrongly, less precisely than its engines say, or by ending the process.
 
 Found on an H100 (2026-11-26).  Such graphs are refused, because the library reports success.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from operator import gt
 
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.records import Node, TensorRecord
+from cudnnlite.graph.records import Node, Shape, TensorRecord
 
 _COUNT_PADDING = ("AVGPOOL", "AVGPOOL_INCLUDE_PADDING")  # two names of one mode
 MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
+_MASK_MODES = ("GEN_INDEX", "BINARY_SELECT")
+_MASK_PREFIXES = ("CMP_", "LOGICAL_")
+_LENGTHS_MASK = ("GEN_INDEX", "CMP_LT", "GEN_INDEX", "CMP_LT", "LOGICAL_AND", "BINARY_SELECT")
+# Masks of attention by their operations, of which ADD and SUB have the type of their result.
+_RIGHT_MASKS = frozenset(
+    {
+        _LENGTHS_MASK,
+        ("GEN_INDEX", "GEN_INDEX", "CMP_GE", "BINARY_SELECT"),  # causal
+        ("GEN_INDEX", "GEN_INDEX", "ADD FLOAT", "CMP_GT", "BINARY_SELECT"),  # a window
+        # causal, up to the last step of keys instead of the first
+        (*("GEN_INDEX", "GEN_INDEX", "ADD INT32", "SUB INT32", "CMP_GE", "BINARY_SELECT"),),
+    }
+)
 
 
 def why_wrong(graph: GraphData) -> str | None:
     """Return why the numbers of a graph would be wrong, or None if no fault is known."""
     for node in graph.nodes:
+        fault = None
         if node.kind == "RESAMPLE_FWD":
             fault = _why_pooling_is_wrong(graph, node)
-            if fault is not None:
-                return fault
+        elif node.kind in ("NORM_FORWARD", "NORM_BACKWARD"):
+            fault = _why_normalization_is_wrong(graph, node)
+        if fault is not None:
+            return fault
     products = [node for node in graph.nodes if node.kind == "MATMUL"]
-    if len(products) != 2:
+    return _why_attention_is_wrong(graph, products) if len(products) > 1 else None
+
+
+# --------------------------------------------------------------------------------- attention
+
+
+def _why_attention_is_wrong(graph: GraphData, products: Sequence[Node]) -> str | None:
+    first, second = products[:2]
+    queries, keys = (_operand(graph, first, name) for name in ("adesc", "bdesc"))
+    values = _operand(graph, second, "bdesc") if len(products) == 2 else None
+    if queries is None or keys is None:
         return None
-    queries = _operand(graph, products[0], "adesc")
-    keys, values = (_operand(graph, product, "bdesc") for product in products)
-    if queries is None or keys is None or values is None or values.dtype != DataType.FLOAT:
-        return None
-    return why_float32_attention_is_wrong(queries.shape, keys.shape, values.shape)
+    fault = why_strides_end_the_process(
+        queries.strides, keys.strides, None if values is None else values.strides
+    )
+    if fault is None:
+        has_lengths = all(len(dict(node.reads)) > 2 for node in products)
+        fault = why_masks_are_wrong(list(_mask_labels(graph)), has_lengths=has_lengths)
+    if fault is None and values is not None and values.dtype == DataType.FLOAT:
+        fault = why_float32_attention_is_wrong(queries.shape, keys.shape, values.shape)
+    return fault
+
+
+def why_strides_end_the_process(q: Shape, k_transposed: Shape, v: Shape | None) -> str | None:
+    """Return why attention of operands with such strides may not be asked for, or None.
+
+    The heuristics of cuDNN 9.19 read beyond their memory where a head is not packed.
+    """
+    packed = {"q": q[-1], "k": k_transposed[-2], "v": 1 if v is None else v[-1]}
+    for name, step in packed.items():
+        if step != 1:
+            return (
+                f"cuDNN 9.19 ends the process where the size of a head has another stride than 1; "
+                f"that of {name} has {step}"
+            )
+    return None
+
+
+def why_masks_are_wrong(labels: Sequence[str], *, has_lengths: bool) -> str | None:
+    """Return why the masks of an attention would be computed wrongly, or None.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        The operations of all masks in order, as `_RIGHT_MASKS` has them.
+    has_lengths : bool
+        Whether the products take lengths of sequences.
+    """
+    mask: list[str] = []
+    for label in labels:
+        mask.append(label)
+        if label != "BINARY_SELECT":
+            continue
+        operations, mask = tuple(mask), []
+        if "GEN_INDEX" not in operations:
+            continue
+        if operations not in _RIGHT_MASKS:
+            return (
+                f"cuDNN 9.19 computes attention wrongly with the mask {', '.join(operations)}; "
+                "right ones are those of Graph.causal, Graph.window and Graph.within_lengths, and "
+                "any that is added as a bias"
+            )
+        if operations == _LENGTHS_MASK and not has_lengths:
+            return (
+                "cuDNN 9.19 computes attention wrongly where a mask has lengths of sequences that "
+                "the products lack: give Graph.matmul m_lengths, n_lengths and k_lengths"
+            )
+    return None
+
+
+def is_mask_mode(mode: str) -> bool:
+    """Whether pointwise operations of a mode compute or apply a mask."""
+    return mode in _MASK_MODES or mode.startswith(_MASK_PREFIXES)
+
+
+def _mask_labels(graph: GraphData) -> Iterator[str]:
+    """Yield the operations that compute and apply masks."""
+    for node in graph.nodes:
+        mode = dict(node.attributes).get("mode", "")
+        x = _operand(graph, node, "xdesc")
+        if node.kind != "POINTWISE" or x is None:
+            continue
+        if is_mask_mode(mode):
+            yield mode
+        elif x.dtype == DataType.INT32:
+            result = graph.tensors[node.written_numbers[0]]
+            yield f"{mode} {result.dtype.name}"
 
 
 def why_float32_attention_is_wrong(
@@ -52,6 +149,9 @@ def why_float32_attention_is_wrong(
             "one of k; float16 and bfloat16 are right, and two queries are"
         )
     return None
+
+
+# ---------------------------------------------------------------------------------- the others
 
 
 def multiplies_in_tf32(graph: GraphData) -> bool:
@@ -90,5 +190,37 @@ def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
         return (
             "cuDNN 9.19 averages over padding wrongly with channels first where there is more "
             "padding behind an axis than before it; give channels last"
+        )
+    return None
+
+
+def _why_normalization_is_wrong(graph: GraphData, node: Node) -> str | None:
+    x = _operand(graph, node, "xdesc")
+    if x is None:
+        return None
+    for name, numbers in (*node.reads, *node.writes):
+        if name in ("scale_desc", "bias_desc", "dscale_desc", "dbias_desc"):
+            parameters = graph.tensors[numbers[0]]
+            fault = why_parameters_are_wrong(
+                name.removesuffix("_desc"), x.strides, parameters.shape, parameters.strides
+            )
+            if fault is not None:
+                return fault
+    return None
+
+
+def why_parameters_are_wrong(
+    name: str, x_strides: Shape, shape: Shape, strides: Shape
+) -> str | None:
+    """Return why parameters of a normalisation would be read, or written, in a wrong order.
+
+    cuDNN 9.19 takes them in the order in which x lies in memory, whatever strides they have.
+    """
+    axes = [axis for axis, size in enumerate(shape) if size > 1]
+    in_memory = sorted(axes, key=lambda axis: -x_strides[axis])
+    if sorted(axes, key=lambda axis: -strides[axis]) != in_memory:
+        return (
+            f"cuDNN 9.19 takes {name} in the order in which x lies in memory, axes {in_memory}; "
+            f"its strides are {strides}: give it the layout of x"
         )
     return None

@@ -14,8 +14,8 @@ from cudnnlite._raw.enums import (
 from cudnnlite.arguments import instance_of, integer, integers, one_of, real_number, sequence, shown
 from cudnnlite.enums import parse_enum
 from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.attention_formulas import AttentionFormulas
 from cudnnlite.graph.data import parse_sizes
-from cudnnlite.graph.formulas import GraphFormulas
 from cudnnlite.graph.records import Shape
 from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.specs import ConvolutionSpec
@@ -41,7 +41,7 @@ class NormalizationGradients(NamedTuple):
     dbias: GraphTensor | None
 
 
-class LayerFormulas(GraphFormulas):
+class LayerFormulas(AttentionFormulas):
     """A graph with a method for each layer that cuDNN has as one operation."""
 
     # ----------------------------------------------------------- normalisation

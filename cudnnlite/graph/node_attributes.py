@@ -12,7 +12,7 @@ from cudnnlite.arguments import real_number, shown
 from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype, refuse_overflow
 from cudnnlite.enums import DataType, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.attributes import ENUMS_OF_ATTRIBUTES, encode
+from cudnnlite.graph.attributes import ENUMS_OF_ATTRIBUTES, SECOND_TYPES, encode
 
 _PREFIX = "OPERATION_"
 TENSOR = "BACKEND_DESCRIPTOR"  # the type of an attribute that takes tensors
@@ -47,6 +47,12 @@ def attributes_of(kind: object) -> dict[str, tuple[int, str, bool]]:
     configuration, attribute = CONFIGURATIONS[kind]
     del attributes[attribute]
     return ATTRIBUTES[configuration] | attributes
+
+
+def takes_tensors(kind: str, name: str) -> bool:
+    """Whether an attribute of an operation may be a tensor."""
+    has_tensor_type = attributes_of(kind)[name][1] == TENSOR
+    return has_tensor_type or SECOND_TYPES.get((_PREFIX + kind, name)) == TENSOR
 
 
 def attribute_value(kind: str, name: str, value: Any) -> Any:

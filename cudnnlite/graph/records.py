@@ -8,6 +8,7 @@ from typing import Any
 
 from cudnnlite.enums import DataType
 from cudnnlite.graph.node_attributes import type_name
+from cudnnlite.specs import TensorSpec
 
 Shape = tuple[int, ...]
 Groups = tuple[tuple[str, tuple[int, ...]], ...]  # numbers of tensors, by the attributes
@@ -37,6 +38,11 @@ class TensorRecord:
     name: str = ""
     value: float | None = None
     view_of: int | None = None
+
+    @property
+    def spec(self) -> TensorSpec:
+        """What arrays of such a tensor are."""
+        return TensorSpec(self.shape, self.dtype, strides=self.strides)
 
     def __str__(self) -> str:
         name = self.name or "virtual"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,39 +24,15 @@ from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.node_attributes import parse_number
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.operation_graph import Graph as NativeGraph
+from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.graph.records import TensorRecord
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
-from cudnnlite.problems.operation import Operation
-from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import over_limit
-from cudnnlite.specs import TensorSpec
 
-_EXECUTE = "cudnnBackendExecute"
 _NUMBER_BYTES = 16  # of memory for each number that is passed by value
 HEURISTICS_OF_GRAPHS = (BackendHeurMode.A, BackendHeurMode.FALLBACK)
-
-
-@dataclass(frozen=True, eq=False)
-class GraphOperation(Operation):
-    """A graph as an operation: its tensors in memory are the operands, by their names."""
-
-    def header(self, name: str) -> tuple[str, ...]:
-        """Return the name itself: operands of a graph have no arguments in a header."""
-        is_operand = name in self.reads or name in self.writes
-        return (name,) if is_operand or name == "workSpace" else ()
-
-    def argument(self, name: str) -> str:
-        """Return how a message calls an operand: by its name, an output of several behind `out`."""
-        if name not in self.writes:
-            return name
-        return "out" if len(self.writes) == 1 else f"out[{name!r}]"
-
-    @property
-    def scalars(self) -> tuple[str, ...]:
-        """No `alpha` and `beta`: a graph has numbers of its own."""
-        return ()
 
 
 class Requirements(NamedTuple):
@@ -80,6 +56,8 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         The engine that each call uses, with what was passed over.
     workspace : int
         Bytes that each call needs.
+    output_count : int
+        How many tensors each call writes.
 
     Notes
     -----
@@ -98,18 +76,21 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         requirements: Requirements = NO_REQUIREMENTS,
         *,
         replay: bool = False,
+        native: NativeGraph | None = None,
     ) -> None:
         reason = why_wrong(graph)
         if reason is not None:
             raise ArgumentError(reason)
-        graph.freeze()
         self.graph = graph
-        super().__init__(handle, _problem_of(graph), limit)
+        super().__init__(handle, GraphProblem(graph), limit)
         self._description = f"plan of {graph!r}"
+        self._output_names = self.problem.operation.writes
+        self.output_count = len(self._output_names)
         self._engine = engine
         self._requirements = requirements
         self._numbers = NumbersInMemory(graph.scalars)
         self._replays = replay
+        self._native = native
         self._replayed: ReplayedCall | None = None
         self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
 
@@ -150,8 +131,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         CudnnError
             The C function failed.
         """
-        names = self.problem.operation.writes
-        if not self._numbers.names.isdisjoint(named_operands):
+        if named_operands and not self._numbers.names.isdisjoint(named_operands):
             changes = {
                 name: named_operands.pop(name)
                 for name in self._numbers.names
@@ -159,12 +139,14 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             }
             with self._numbers_changed(changes):
                 return self(*operands, out=out, workspace=workspace, **named_operands)
+        outputs = None if out is None else self._outputs_of(out)
+        names = self._output_names
         results: Any = super().__call__(
-            *operands, out=self._outputs_of(out), workspace=workspace, **named_operands
+            *operands, out=outputs, workspace=workspace, **named_operands
         )
-        if len(names) == 1:
+        if self.output_count == 1:
             return {names[0]: results}
-        return dict(zip(names, results, strict=True))
+        return dict(zip(names, results))  # noqa: B905  (as many as there are names)
 
     @contextmanager
     def _numbers_changed(self, numbers: Mapping[str, object]) -> Iterator[None]:
@@ -187,8 +169,10 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
 
     def _outputs_of(self, out: object) -> object:
         """Return outputs as a call of an `OperationPlan` takes them."""
-        names = self.problem.operation.writes
+        names = self._output_names
         if isinstance(out, Mapping):
+            if self.output_count == len(out) == 1 and names[0] in out:
+                return out[names[0]]
             for name in out:
                 if name not in names:
                     raise ArgumentError(f"out has {shown(name)}; allowed: {', '.join(names)}")
@@ -199,7 +183,9 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         return out
 
     def _prepare_call(self) -> Prepared:
-        native = lower(self.graph, self._handle, self._resources)
+        native = self._native
+        if native is None:
+            native = lower(self.graph, self._handle, self._resources)
         if self._engine is not None:
             row, call = self._asked_engine(native, self._engine)
         else:
@@ -360,32 +346,6 @@ def why_excluded(
     if not configuration.capturable:
         return "it makes a texture when it runs, which no CUDA graph can record"
     return None
-
-
-def _problem_of(graph: GraphData) -> Problem:
-    """Return a graph as a problem: its operands are its tensors in memory."""
-    inputs, outputs = graph.inputs, graph.outputs
-    if not graph.nodes or not outputs:
-        raise ArgumentError(
-            f"the graph has {len(graph.nodes)} operations and {len(outputs)} outputs: "
-            "graph.output(name, tensor) lets a tensor be written"
-        )
-    specs = {name: _spec_of(record) for name, record in outputs.items()}
-    results = tuple(specs.values())
-    operation = GraphOperation(
-        "graph",
-        _EXECUTE,
-        tuple(inputs),
-        tuple(outputs),
-        lambda **operands: results if len(results) > 1 else results[0],
-        dtypes=(),
-        mixed=True,
-    )
-    return Problem(operation, **{name: _spec_of(record) for name, record in inputs.items()})
-
-
-def _spec_of(record: TensorRecord) -> TensorSpec:
-    return TensorSpec(record.shape, record.dtype, strides=record.strides)
 
 
 def _no_engine(

@@ -256,15 +256,15 @@ def plot_workspace(
     ax = ax or new_axes(SQUARE_HEIGHT, NUMBERS_MARGIN)
     if not curve:
         return write_instead(ax, "no problem was timed")
-    chosen = None
+    choice = None
     if totals:
         size = max((tuned.chosen.workspace for tuned, _ in totals if tuned.chosen), default=0)
-        chosen = (size, sum(ms for _, ms in totals))
+        choice = (size, sum(ms for _, ms in totals))
     limit = (policy or {}).get("workspace_limit")
     visible_points: list[Point] = []
     if isinstance(limit, int):
         visible_points.append((limit, 0.0))
-    draw_over_workspace(ax, curve, "the fastest that fits", chosen, visible_points)
+    draw_over_workspace(ax, curve, "the fastest that fits", choice, visible_points)
     if isinstance(limit, int):  # "10%" is of a memory whose size is not known here.
         label = f"limit {format_size(limit)}"
         ax.axvline(limit, color=COLORS["faint"], linestyle="--", linewidth=1, label=label)

@@ -29,7 +29,10 @@ class Errors(NamedTuple):
 
 
 def relative_errors(results: Sequence[Array], expected: Sequence[Array]) -> Errors:
-    """Compare all arrays together, in float64; errors are absolute if all expected values are zero."""
+    """Compare all arrays together, in float64.
+
+    The errors are absolute if all expected values are zero.
+    """
     actual = _flatten(results)
     reference = _flatten(expected)
     if not np.isfinite(actual).all():

@@ -74,7 +74,10 @@ class Contest(NonCopyable):
             self._fingerprints.setdefault(fingerprint, []).append(key)
 
     def times_the_best(self, key: Hashable) -> float:
-        """Return a candidate's first run as a multiple of the shortest one; 1 if it was not entered."""
+        """Return a candidate's first run as a multiple of the shortest first run.
+
+        The result is 1 if the candidate was not entered.
+        """
         key = self._same_kernel.get(key, key)
         if key not in self._first_ms:
             return 1.0

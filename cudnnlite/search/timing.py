@@ -244,7 +244,10 @@ class _Sampler(Generic[SampleT]):
         self._deadline = time.perf_counter() + policy.most_seconds
 
     def sample(self, count: int, rounds: int, further_rounds: int) -> list[list[SampleT]]:
-        """Return samples of the pieces: fewer of those that cannot win, more of those near the best."""
+        """Return samples of the pieces.
+
+        Pieces that cannot win have fewer samples, and pieces near the best have more.
+        """
         self._samples = [[] for _ in range(count)]
         if count == 0:
             return []
@@ -274,7 +277,10 @@ class _Sampler(Generic[SampleT]):
         return [index for index, numbers in enumerate(values) if min(numbers) <= cutoff]
 
     def _separate_close_ones(self, rounds: int, further_rounds: int) -> None:
-        """Take more samples of the pieces near the best, until its noise is less than the distance."""
+        """Take more samples of the pieces near the best.
+
+        It ends when no other piece is near, or when the noise of the best is small enough.
+        """
         ratio = self._policy.close
         for _ in range(self._policy.most_further):
             quartiles = [_quartiles(values) for values in self._values()]

@@ -15,6 +15,7 @@ from graph_oracles import (
     causal_mask,
     normalization,
     normalization_gradients,
+    window_mask,
 )
 from tolerances import GRAPH_BOUNDS, assert_close
 
@@ -156,7 +157,11 @@ def test_attention_of_strided_operands(handle: dnn.Handle, layout: str) -> None:
 
 @pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("sizes", [(2, 3, 3, 64, 64, 32, 32), (1, 2, 2, 40, 72, 64, 64)], ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [(2, 3, 3, 64, 64, 32, 32), (1, 2, 2, 40, 72, 64, 64), (2, 4, 2, 72, 40, 64, 32)],
+    ids=str,
+)
 def test_attention_backward(
     handle: dnn.Handle, sizes: tuple[int, ...], dtype: str, causal: bool
 ) -> None:
@@ -200,17 +205,233 @@ def differences(function: Callable[..., Array], operands: Mapping[str, Array], n
 
 def test_the_gradients_that_are_compared_with_are_right() -> None:
     rng = np.random.default_rng(0)
-    q, k, v = (rng.standard_normal((1, 2, rows, 3)) for rows in (4, 5, 5))
-    do = rng.standard_normal((1, 2, 4, 3))
-    mask = causal_mask(4, 5)
+    q, do = (rng.standard_normal((1, 4, 4, 3)) for _ in range(2))
+    k, v = (rng.standard_normal((1, 2, 5, 3)) for _ in range(2))
+    bias = rng.standard_normal((1, 1, 4, 5))
+    kept = rng.choice([0, 2], (1, 4, 4, 5))
+    others = (0.7, causal_mask(4, 5), bias, kept)
 
     def loss(q: Array, k: Array, v: Array) -> Array:
-        return attention(q, k, v, 0.7, mask)[0] * do
+        return attention(q, k, v, *others)[0] * do
 
     operands = {"q": q, "k": k, "v": v}
-    gradients = attention_gradients(q, k, v, do, 0.7, mask)
+    gradients = attention_gradients(q, k, v, do, *others)
     for name, gradient in zip(operands, gradients, strict=True):
         assert_close(gradient, differences(loss, operands, name), 1e-8)
+
+
+# ---------------------------------------------------------------- lengths, windows and dropout
+
+
+def check_both_directions(
+    handle: dnn.Handle,
+    operands: Operands,
+    scores: tuple[Array | None, Array | float, Array | float],
+    rows: Array | None = None,
+    columns: Array | None = None,
+    **options: Any,
+) -> None:
+    """Compare o and the gradients with the oracle; within lengths, beyond which all are zero.
+
+    `scores` are the mask, the bias and the factors of dropout; `rows` and `columns` say which steps
+    are within the lengths.
+    """
+    q, k, v = (operands.host[name] for name in "qkv")
+    dtype = operands.dtype
+    scale = q.shape[-1] ** -0.5
+    o, stats, _ = attention(q, k, v, scale, *scores)
+    if rows is not None:
+        o, stats = np.where(rows, o, 0), np.where(rows, stats, 0)
+    out = new(handle, o.shape, dtype), new(handle, stats.shape, "float32")
+    results = dnn.scaled_dot_product_attention_forward(
+        handle, **operands.arrays, **options, return_stats=True, out=out
+    )
+    near(results[0], o, "attention")
+    values = results[1].numpy()
+    written = values if rows is None else np.where(rows, values, 0)
+    assert_close(written, stats, bound(dtype, "stats"))
+    if dtype == "float32":
+        return
+    operands.add("o", o.shape, values=o)
+    operands.add("do", o.shape)
+    do = operands.host["do"] if rows is None else np.where(rows, operands.host["do"], 0)
+    gradients = list(attention_gradients(q, k, v, do, scale, *scores))
+    if rows is not None and columns is not None:
+        gradients = [
+            np.where(steps, gradient, 0)
+            for steps, gradient in zip((rows, columns, columns), gradients, strict=True)
+        ]
+    new_gradients = tuple(new(handle, gradient.shape, dtype) for gradient in gradients)
+    computed = dnn.scaled_dot_product_attention_backward(
+        handle, **operands.arrays, stats=results[1], **options, out=new_gradients
+    )
+    for result, gradient in zip(computed, gradients, strict=True):
+        near(result, gradient, "attention gradients")
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    "sizes", [(1, 2, 2, 192, 192, 64, 64), (2, 4, 2, 40, 136, 64, 32)], ids=str
+)
+def test_a_window(handle: dnn.Handle, sizes: tuple[int, ...], dtype: str, causal: bool) -> None:
+    operands = attention_operands(handle, sizes, dtype)
+    rows, columns = sizes[3:5]
+    mask = window_mask(rows, columns, 9)
+    if causal:
+        mask &= causal_mask(rows, columns)
+    check_both_directions(handle, operands, (mask, 0.0, 1.0), causal=causal, window=9)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "window": 17}], ids=str)
+@pytest.mark.parametrize("heads", [4, 2])
+def test_lengths(handle: dnn.Handle, heads: int, options: dict[str, Any], dtype: str) -> None:
+    """Each sequence has its own; what is beyond them is not read, and zero where it is written."""
+    sizes = (2, 4, heads, 64, 72, 64, 32)
+    operands = attention_operands(handle, sizes, dtype)
+    q_lengths, kv_lengths = (
+        np.array(lengths).reshape(2, 1, 1, 1) for lengths in ([40, 64], [33, 70])
+    )
+    operands.add("q_lengths", q_lengths.shape, "int32", values=q_lengths)
+    operands.add("kv_lengths", kv_lengths.shape, "int32", values=kv_lengths)
+    rows = np.arange(64)[:, None] < q_lengths
+    columns = np.arange(72)[:, None] < kv_lengths
+    mask = np.broadcast_to(columns.swapaxes(-1, -2), (2, 1, 64, 72))
+    if "causal" in options:
+        mask = mask & causal_mask(64, 72)
+    if "window" in options:
+        mask = mask & window_mask(64, 72, options["window"])
+    # Rows beyond the lengths, and those whose window ends before them, attend to nothing.
+    is_empty = ~mask.any(-1, keepdims=True)
+    assert not (is_empty & rows).any()
+    check_both_directions(handle, operands, (mask | is_empty, 0.0, 1.0), rows, columns, **options)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_bias_in_both_directions(handle: dnn.Handle, dtype: str) -> None:
+    operands = attention_operands(handle, ATTENTION["asymmetric"], dtype)
+    operands.add("bias", (1, 4, 40, 72))
+    check_both_directions(handle, operands, (None, operands.host["bias"], 1.0))
+
+
+def test_float32_within_lengths(handle: dnn.Handle) -> None:
+    operands = attention_operands(handle, (2, 2, 2, 64, 72, 64, 64), "float32")
+    lengths = np.array([[40, 64], [33, 70]]).reshape(2, 2, 1, 1, 1)
+    operands.add("q_lengths", (2, 1, 1, 1), "int32", values=lengths[0])
+    operands.add("kv_lengths", (2, 1, 1, 1), "int32", values=lengths[1])
+    mask = np.arange(72) < lengths[1]
+    o, *_ = attention(*(operands.host[name] for name in "qkv"), scale=0.125, mask=mask)
+    result = dnn.scaled_dot_product_attention_forward(
+        handle, **operands.arrays, out=new(handle, o.shape, "float32")
+    )
+    rows = np.broadcast_to(np.arange(64)[:, None] < lengths[0], o.shape)
+    assert_close(result.numpy()[rows], o[rows], bound("float32", "attention"))
+
+
+def dropped(handle: dnn.Handle, dtype: str, sizes: tuple[int, ...], **options: Any) -> Array:
+    """Return the factors that dropout has for the weights of the values.
+
+    Where all weights are equal and the values are rows of a unit matrix, the result shows them.
+    """
+    batch, heads, groups, rows, columns, *_ = sizes
+    operands = Operands(handle, dtype)
+    operands.add("q", (batch, heads, rows, 64), values=np.zeros((batch, heads, rows, 64)))
+    operands.add("k", (batch, groups, columns, 64))
+    unit = np.broadcast_to(np.eye(columns), (batch, groups, columns, columns))
+    operands.add("v", unit.shape, values=unit)
+    o = dnn.scaled_dot_product_attention_forward(handle, **operands.arrays, **options)
+    return o.numpy().astype(np.float64) * columns
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_dropout(handle: dnn.Handle, dtype: str, causal: bool) -> None:
+    """The weights that are dropped are the same in both directions, and others by another seed."""
+    sizes = (2, 4, 2, 64, 128, 64, 64)
+    options = {"dropout": 0.25, "seed": 7, "offset": 3}
+    factors = dropped(handle, dtype, sizes, **options)
+    assert_close(factors, np.where(factors > 0.5, 4 / 3, 0), 1e-2)
+    kept = np.where(factors > 0.5, 4 / 3, 0.0)
+    assert abs((kept > 0).mean() - 0.75) < 0.02
+    assert (kept == np.where(dropped(handle, dtype, sizes, **options) > 0.5, 4 / 3, 0)).all()
+    for name in ("seed", "offset"):
+        others = dropped(handle, dtype, sizes, **{**options, name: 8}) > 0.5
+        assert 0.3 < (others != (kept > 0)).mean() < 0.45, name  # 2 * 0.25 * 0.75
+    operands = attention_operands(handle, sizes, dtype)
+    mask = causal_mask(64, 128) if causal else None
+    check_both_directions(handle, operands, (mask, 0.0, kept), causal=causal, **options)
+
+
+def test_a_plan_takes_the_seed_with_each_call(handle: dnn.Handle) -> None:
+    operands = attention_operands(handle, (1, 2, 2, 64, 64, 64, 64), "float16")
+    function = dnn.scaled_dot_product_attention_forward
+    with function.plan(handle, **operands.arrays, dropout=0.5, seed=1) as plan:
+        first = plan(**operands.arrays)["o"].numpy()
+        second = plan(**operands.arrays, seed=2)["o"].numpy()
+    for seed, planned in ((1, first), (2, second)):
+        alone = function(handle, **operands.arrays, dropout=0.5, seed=seed).numpy()
+        assert (alone == planned).all()
+    assert (first != second).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 0}, "window=0; allowed: 1 to"),
+        ({"dropout": 1.0}, "dropout=1.0; needed: from 0 on, below 1"),
+        ({"dropout": 0.5, "seed": -1}, "seed=-1; allowed: 0 to"),
+        ({"q_lengths": ((2, 1, 1, 1), "int32")}, "kv_lengths is missing"),
+        ({"q_lengths": ((2,), "int32")}, r"q_lengths has shape \(2,\); needed: \(batch, 1, 1, 1\)"),
+    ],
+    ids=str,
+)
+def test_what_attention_refuses(handle: dnn.Handle, options: dict[str, Any], message: str) -> None:
+    spec = dnn.TensorSpec((2, 2, 64, 64), "float16")
+    arguments = {
+        name: dnn.TensorSpec(*value) if isinstance(value, tuple) else value
+        for name, value in options.items()
+    }
+    with pytest.raises(dnn.ArgumentError, match=message):
+        dnn.scaled_dot_product_attention_forward.plan(handle, spec, spec, spec, **arguments)
+
+
+def test_a_head_with_gaps_is_refused(handle: dnn.Handle) -> None:
+    """cuDNN's heuristics would end the process."""
+    packed = dnn.TensorSpec((2, 2, 64, 32), "float16")
+    transposed = dnn.TensorSpec((2, 2, 64, 32), "float16", strides=(4096, 2048, 1, 64))
+    for place, name in enumerate("qkv"):
+        specs = [packed] * 3
+        specs[place] = transposed
+        with pytest.raises(dnn.ArgumentError, match=f"{name} has strides"):
+            dnn.scaled_dot_product_attention_forward.plan(handle, *specs)
+        graph = dnn.Graph()
+        q, k, v = (
+            graph.input(tensor, spec.shape, spec.dtype, spec.strides)
+            for tensor, spec in zip("qkv", specs, strict=True)
+        )
+        weights = graph.softmax(q @ k.transposed(), "float16")
+        graph.output("o", weights @ v, "float16")
+        with pytest.raises(dnn.ArgumentError, match=f"that of {name} has 64"):
+            graph.plan(handle)
+
+
+@pytest.mark.parametrize("kind", ["window of int32", "lengths of the mask alone"])
+def test_masks_that_are_computed_wrongly_are_refused(handle: dnn.Handle, kind: str) -> None:
+    graph = dnn.Graph()
+    q, k, v = (graph.input(name, (2, 2, 64, 64), "float16") for name in "qkv")
+    scores = q @ k.transposed()
+    if kind == "window of int32":
+        size = graph.scalar("size", 8, "int32")
+        end = graph.pointwise("ADD", graph.index(scores, -1), size, dtype="int32")
+        scores = graph.where(graph.index(scores, -2) < end, scores, -math.inf)
+    else:
+        lengths = [graph.input(name, (2, 1, 1, 1), "int32") for name in ("rows", "columns")]
+        scores = graph.within_lengths(scores, *lengths)
+    weights, _ = graph.softmax_with_stats(scores, "float16")
+    graph.output("o", weights @ v, "float16")
+    with pytest.raises(dnn.ArgumentError, match="computes attention wrongly"):
+        graph.plan(handle)
 
 
 # ---------------------------------------------------------------- sizes that cuDNN treats apart
@@ -343,6 +564,28 @@ def test_normalisations_forward(handle: dnn.Handle, case: str, dtype: str) -> No
     near(results[0], y, "normalisation")
     for result, expected in zip(results[1:], statistics, strict=True):
         near(result, expected, "normalisation", "float32")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("family", ["layer", "rms"])
+def test_normalisations_with_channels_last(handle: dnn.Handle, family: str, dtype: str) -> None:
+    """The parameters lie as x does, and so does y; parameters in another order are refused."""
+    shape, parameters, axes = NORMALIZATIONS[f"{family} of images"]
+    last = {size: dnn.TensorSpec(size, layout="NHWC").strides for size in (shape, parameters)}
+    forward = getattr(dnn, f"{family}_normalization_forward")
+    operands = Operands(handle, dtype)
+    operands.add("x", shape, strides=last[shape])
+    operands.add("scale", parameters, "float32", strides=last[parameters])
+    if family == "layer":
+        operands.add("bias", parameters, "float32", strides=last[parameters])
+    host = {"bias": 0.0, **operands.host}
+    y, *_ = normalization(**host, axes=axes, centered=family == "layer")
+    out = poisoned(handle, dnn.TensorSpec(shape, dtype, layout="NHWC"))
+    assert forward(handle, **operands.arrays, epsilon=1e-3, out=out) is out
+    near(out, y, "normalisation")
+    operands.add("scale", parameters, "float32")
+    with pytest.raises(dnn.ArgumentError, match="takes scale in the order in which x lies"):
+        forward(handle, **operands.arrays, epsilon=1e-3)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -567,10 +810,7 @@ def run(
     handle: dnn.Handle, graph: dnn.Graph, arrays: Mapping[str, dnn.DeviceArray]
 ) -> dict[str, dnn.DeviceArray]:
     """Return what a graph writes into outputs full of NaN."""
-    out = {
-        name: poisoned(handle, dnn.TensorSpec(record.shape, record.dtype, strides=record.strides))
-        for name, record in graph.outputs.items()
-    }
+    out = {name: poisoned(handle, record.spec) for name, record in graph.outputs.items()}
     with graph.plan(handle) as plan:
         return plan(**arrays, out=out)
 

@@ -12,7 +12,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw.enums import BackendKnobType
-from cudnnlite.autotune.convolution import operands_of
+from cudnnlite.autotune.convolution import operands_of, rules_of
 from cudnnlite.autotune.knobs import FINALISTS, search_knobs
 from cudnnlite.enums import MathType
 from cudnnlite.graph.engines import Knob, knobs_of, neighbours
@@ -113,7 +113,9 @@ def test_it_ends_in_time_and_leaves_nothing(
         with ExitStack() as stack:
             graph = shared_graph(handle, PROBLEM, stack)
             engines = [row.algorithm for row in engine_rows(graph, PROBLEM) if not row.why_not]
-            result = search_knobs(graph, PROBLEM, named, engines, policy(search_seconds=0.3))
+            limits = policy(search_seconds=0.3)
+            rules = rules_of(graph, PROBLEM, limits)
+            result = search_knobs(graph, rules, named, engines, limits)
     assert time.perf_counter() - start < 10  # a plan that cuDNN compiles may take a while
     assert result.trials >= result.runs >= 1
     assert used(handle.device) == before

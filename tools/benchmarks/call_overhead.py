@@ -1,9 +1,10 @@
-"""Host time of one asynchronous convolution call: bare ctypes, our plans of both interfaces, our one-line call, PyTorch.
+"""Host time of one asynchronous convolution call: ctypes, our plans, our one-line call, PyTorch.
 
     python tools/benchmarks/call_overhead.py [--markdown] [--check]
 
-The problem is so small that the GPU is always done first, but for launches of graphs: what is timed is the host. All
-contenders run in one process, in shuffled order, many rounds; medians. Needs a GPU and refuses the emulated device.
+The problem is so small that the GPU always finishes before the host, except in launches of graphs.
+So the time of a call is the host's. All contenders run in one process, in many rounds of shuffled
+order, and the median counts. The benchmark needs a GPU and refuses the emulated device.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
 
 CALLS, ROUNDS = 200, 41
-FEW_CALLS = 50  # of what the device takes longer for than the host: more of them would fill its queue, and wait there
-OVER_BARE = {"descriptor plan(x, w, out=y)": 2.0}  # microseconds over bare ctypes
+# The number of calls that take longer on the device than on the host. More of them would fill the
+# device's queue, and the host would wait.
+FEW_CALLS = 50
+# Targets: microseconds more than bare ctypes, microseconds, and multiples of PyTorch's time.
+OVER_BARE = {"descriptor plan(x, w, out=y)": 2.0}
 TARGETS = {
     "plan(x, w, out=y)": 6.0,
     "plan, buffers never seen": 10.0,
     "graph.launch()": 4.0,
-}  # microseconds
+}
+OVER_TORCH = {"plan(x, w, out=y)": 0.6, "convolution_forward": 1.0}
 LAUNCHES = {"graph.launch()", "replaying plan(x, w, out=y)"}
-OVER_TORCH = {"plan(x, w, out=y)": 0.6, "convolution_forward": 1.0}  # times PyTorch's
 PROBLEMS = {
     "float32, 1x8x8x8 by 8x8x3x3, NCHW": ((1, 8, 8, 8), (8, 8, 3, 3), "float32", "NCHW"),
     "float16, 1x32x8x8 by 32x32x3x3, NHWC": ((1, 32, 8, 8), (32, 32, 3, 3), "float16", "NHWC"),
@@ -39,14 +43,16 @@ PROBLEMS = {
 
 
 def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
-    """Return name -> a function of no arguments that enqueues one call."""
+    """Return functions without arguments that enqueue one call, by name."""
     rng = np.random.default_rng(0)
     x = handle.array(rng.standard_normal(x_shape), dtype=dtype, layout=layout)
     w = handle.array(rng.standard_normal(w_shape), dtype=dtype, layout=layout)
     conv = dnn.ConvolutionSpec(padding=1)
     engine = dnn.convolution_forward.plan(handle, x, w, conv)
     plan = dnn.convolution_forward.plan(handle, x, w, conv, interface="descriptor")
-    kind = plan.choice.algorithm  # for the bare call too: what cuDNN itself costs depends on it
+    kind = (
+        plan.choice.algorithm
+    )  # The bare call has it too, because cuDNN's host time depends on it.
     y = plan(x, w)
     replaying = dnn.convolution_forward.plan(handle, x, w, conv, replay=True)
     replaying(x, w, out=y)
@@ -55,20 +61,19 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
         engine(x, w, out=y)
     with dnn.capture(handle) as graph:
         engine(x, w, out=y)
-    fresh = itertools.cycle(
-        [handle.empty(y.spec) for _ in range(CALLS)]
-    )  # more than a plan remembers
+    # These are more buffers than a plan remembers.
+    fresh = itertools.cycle([handle.empty(y.spec) for _ in range(CALLS)])
 
-    library = ctypes.CDLL(handle.api.library.path)  # a function pointer without our checks
+    library = ctypes.CDLL(handle.api.library.path)  # Its function pointers have none of our checks.
     bare = library.cudnnConvolutionForward
     bare.restype = ctypes.c_int
-    bare.argtypes = [  # as people write it: every descriptor a c_void_p
+    bare.argtypes = [  # as usual in ctypes: every descriptor is a c_void_p
         ctypes.c_void_p if issubclass(kind, ctypes.c_void_p) else kind
         for kind in FUNCTIONS["cudnnConvolutionForward"].argtypes
     ]
     execute = library.cudnnBackendExecute
     execute.restype, execute.argtypes = ctypes.c_int, [ctypes.c_void_p] * 3
-    known = tuple(trace.calls[-1].arguments.values())
+    execute_arguments = tuple(trace.calls[-1].arguments.values())
     scratch = handle.device.allocate(max(plan.workspace, 1), handle.stream)
     descriptors = (
         dnn.TensorDescriptor(x.spec),
@@ -97,7 +102,7 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
 
     functions = {
         "bare ctypes": lambda keep=keep: bare(*arguments),
-        "bare cudnnBackendExecute": lambda: execute(*known),
+        "bare cudnnBackendExecute": lambda: execute(*execute_arguments),
         "descriptor plan(x, w, out=y)": lambda: plan(x, w, out=y),
         "plan(x, w, out=y)": lambda: engine(x, w, out=y),
         "plan(x, w)": lambda: engine(x, w),
@@ -118,7 +123,11 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
 
 
 def measure(handle: dnn.Handle, functions) -> dict[str, tuple[float, float, float]]:
-    """Return name -> medians of: host microseconds a call, the same minus bare ctypes in that round, until the GPU is done."""
+    """Return the medians of three times, in microseconds a call, by name.
+
+    They are the host's time, the host's time minus that of bare ctypes in the same round, and the
+    time until the GPU has finished.
+    """
     samples = {name: [] for name in functions}
     finished = {name: [] for name in functions}
     order = list(functions)
@@ -142,7 +151,7 @@ def measure(handle: dnn.Handle, functions) -> dict[str, tuple[float, float, floa
     return {
         name: (
             statistics.median(values),
-            statistics.median(mine - base for mine, base in zip(values, bare, strict=True)),
+            statistics.median(host - base for host, base in zip(values, bare, strict=True)),
             statistics.median(finished[name]),
         )
         for name, values in samples.items()
@@ -152,7 +161,7 @@ def measure(handle: dnn.Handle, functions) -> dict[str, tuple[float, float, floa
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--markdown", action="store_true", help="print the table for the docs")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     options = parser.parse_args()
     with dnn.Handle() as handle:
         if handle.device.kind != "cuda":
@@ -166,41 +175,44 @@ def main() -> int:
                 descriptor.close()
         now = datetime.datetime.now(datetime.timezone.utc)
         version = sys.version.split()[0]
-        print(
-            f"{now:%Y-%m-%d}, {handle.device.name}, cuDNN {handle.api.library.version_text}, Python {version}"
-        )
-    edge = "|" if options.markdown else ""
+        cudnn_version = handle.api.library.version_text
+        print(f"{now:%Y-%m-%d}, {handle.device.name}, cuDNN {cudnn_version}, Python {version}")
     for title, rows in results.items():
         print(f"\n{title}\n")
-        print(
-            f"{edge} {'call':28} {edge} {'host us':>8} {edge} {'- bare':>7} {edge} {'GPU done us':>11} {edge}"
-        )
-        if options.markdown:
-            print("| --- | ---: | ---: | ---: |")
-        for name, (host, more, done) in rows.items():
-            print(
-                f"{edge} {name:28} {edge} {host:8.2f} {edge} {more:+7.2f} {edge} {done:11.2f} {edge}"
-            )
-    missed = []
-    for title, rows in results.items():
-        torch = rows.get("torch conv2d", (float("inf"),))[0]
-        told = [
-            (name, rows[name][1], target, "us more than bare ctypes")
-            for name, target in OVER_BARE.items()
-        ]
-        told += [(name, rows[name][0], target, "us") for name, target in TARGETS.items()]
-        told += [
-            (name, rows[name][0] / torch, target, "times PyTorch's time")
-            for name, target in OVER_TORCH.items()
-        ]
-        missed += [
-            f"{title}: {name} takes {v:.2f} {unit}; the target is {most}"
-            for name, v, most, unit in told
-            if v > most
-        ]
-    for line in missed:
+        print_table(rows, markdown=options.markdown)
+    misses = [f"{title}: {miss}" for title, rows in results.items() for miss in misses_of(rows)]
+    for line in misses:
         print(line, file=sys.stderr)
-    return 1 if options.check and missed else 0
+    return 1 if options.check and misses else 0
+
+
+def print_table(rows, *, markdown: bool) -> None:
+    """Print the times of one problem, in microseconds."""
+    edge = "|" if markdown else ""
+    print(edge, f"{'call':28}", edge, f"{'host us':>8}", edge, f"{'- bare':>7}", end=" ")
+    print(edge, f"{'GPU done us':>11}", edge)
+    if markdown:
+        print("| --- | ---: | ---: | ---: |")
+    for name, (host, over_bare, finished) in rows.items():
+        print(edge, f"{name:28}", edge, f"{host:8.2f}", edge, f"{over_bare:+7.2f}", end=" ")
+        print(edge, f"{finished:11.2f}", edge)
+
+
+def misses_of(rows) -> list[str]:
+    """Return a line for each target that one problem misses."""
+    torch_us = rows.get("torch conv2d", (float("inf"),))[0]
+    figures = []
+    for name, target in OVER_BARE.items():
+        figures.append((name, rows[name][1], target, "us more than bare ctypes"))
+    for name, target in TARGETS.items():
+        figures.append((name, rows[name][0], target, "us"))
+    for name, target in OVER_TORCH.items():
+        figures.append((name, rows[name][0] / torch_us, target, "times PyTorch's time"))
+    return [
+        f"{name} takes {value:.2f} {unit}; the target is {target}"
+        for name, value, target, unit in figures
+        if value > target
+    ]
 
 
 if __name__ == "__main__":

@@ -1,24 +1,29 @@
-"""Convolutions and their gradients on the device: what the tuner chooses beside cudnnFind, cuDNN's v7 heuristic and PyTorch.
+"""Convolutions and gradients on the device: the tuner, cudnnFind, the v7 heuristic and PyTorch.
 
-    python tools/benchmarks/convolution.py [--markdown] [--json OUT.json] [--configs f32,tf32] [--suite networks] [--check]
-    python tools/benchmarks/convolution.py --operation backward_data --suite deepbench --configs f32,tf32,f16-nhwc
+    python tools/benchmarks/convolution.py [--markdown] [--json OUT.json] [--configs f32,tf32]
+                                           [--suite networks] [--check]
+    python tools/benchmarks/convolution.py --operation backward_data --suite deepbench \\
+                                           --configs f32,tf32,f16-nhwc
 
-The problems are DeepBench's 94 training convolutions ("deepbench") and the distinct layers of ResNet-50 at batch 32
-("training" is both), and 30 convolutions of other networks, depthwise, grouped, dilated, 1-D and 3-D ones among them
-("networks"). Each is timed as CUDA graphs of calls, replayed, between two events, in shuffled rounds with all the peers among
-them; medians. PyTorch runs with `cudnn.benchmark = True`. 'best' is the least of all candidates that took at most twice the
-choice's time when they were tuned, timed again here. Where the choice, the best and PyTorch lie within a few percent, these
-are taken in more rounds.
+The suite "deepbench" has DeepBench's 94 training convolutions.  "training" has these and the
+distinct layers of ResNet-50 at batch 32.  "networks" has 30 convolutions of other networks, also
+depthwise, grouped, dilated, 1-D and 3-D ones.
 
-'default' is what a call runs that names no algorithm and was never tuned.
+Calls are captured into CUDA graphs, which are replayed between two events.  All contenders are
+timed in the same shuffled rounds, and the median counts.  PyTorch runs with
+`cudnn.benchmark = True`.  'best' is the least time of the candidates that took at most twice the
+choice's time when they were tuned; they are timed again here.  If the choice, the best and PyTorch
+are within a few percent, they are timed in more rounds.  'default' is a call that names no
+algorithm and was never tuned.
 
 With `--eager` the tuner's objective is latency, and the times are wall times of eager calls.
 
-With `--quick` cudnnFind, the v7 heuristic and the candidates near the choice are left out: the choice, what a call runs that
-was never tuned, and PyTorch remain.  `--shard 0/2 --json a.json` takes every second row, `--shard 1/2 --json b.json` the others
-(at the same time, on another GPU by CUDA_VISIBLE_DEVICES), and `--merge a.json,b.json` judges both as one run.
+With `--quick` only the choice, the default and PyTorch are timed.  `--shard 0/2 --json a.json`
+takes every second row, and `--shard 1/2 --json b.json` the other rows: both may run at the same
+time on two GPUs, by CUDA_VISIBLE_DEVICES.  `--merge a.json,b.json` judges them as one run.
 
-A gradient's peer is `torch.ops.aten.convolution_backward` with an `output_mask` for that gradient alone.
+The peer of a gradient is `torch.ops.aten.convolution_backward` with an `output_mask` for that
+gradient alone.
 """
 
 from __future__ import annotations
@@ -48,10 +53,12 @@ CONFIGS = {
     "bf16-nhwc": ("bfloat16", "NHWC", "TENSOR_OP", 8),
 }
 OPERATIONS = ("forward", "backward_data", "backward_filter")
-# geometric means of ours over PyTorch's, and what no row may be above: of the device, of eager calls, of gradients
+# Targets of the ratio ours/PyTorch: the geometric mean, and the maximum of any row.
 TARGETS = {"f32": 0.77, "tf32": 0.92, "tf32-nhwc": 0.92, "f16-nhwc": 0.90, "bf16-nhwc": 0.91}
-WORST, EAGER, EAGER_WORST, GRADIENT, GRADIENT_WORST = 1.03, 0.95, 1.10, 0.95, 1.05
-WITHIN = 1.03  # ours over the best of all candidates, on every row
+WORST = 1.03
+EAGER, EAGER_WORST = 0.95, 1.10
+GRADIENT, GRADIENT_WORST = 0.95, 1.05
+WITHIN = 1.03  # the maximum of ours over the best of all candidates, in every row
 ROUNDS, MORE_ROUNDS, NEAR = 7, 14, 0.05
 AGREE = {"f32": 1e-4, "tf32": 5e-3, "tf32-nhwc": 5e-3, "f16-nhwc": 5e-3, "bf16-nhwc": 3e-2}
 
@@ -71,33 +78,26 @@ class Shape(NamedTuple):
 def shapes(suite):
     """Yield the problems of a suite, or all."""
     if suite != "networks":
-        yield from (
-            shape
-            for shape in training()
-            if suite != "deepbench" or shape.name.startswith("deepbench")
-        )
+        for shape in training():
+            if suite != "deepbench" or shape.name.startswith("deepbench"):
+                yield shape
     if suite in (None, "networks"):
-        for name, x, w, *steps in json.loads((DATA / "network_convolutions.json").read_text())[
-            "rows"
-        ]:
-            yield Shape(
-                name,
-                tuple(x),
-                tuple(w),
-                *(tuple(step) if isinstance(step, list) else step for step in steps),
-            )
+        table = json.loads((DATA / "network_convolutions.json").read_text())
+        for name, x, w, *steps in table["rows"]:
+            steps = [tuple(step) if isinstance(step, list) else step for step in steps]
+            yield Shape(name, tuple(x), tuple(w), *steps)
 
 
 def training():
     """Yield DeepBench's problems, and ResNet-50's."""
-    for number, row in enumerate(
-        json.loads((DATA / "deepbench_convolutions.json").read_text())["convolution"]
-    ):
+    deepbench = json.loads((DATA / "deepbench_convolutions.json").read_text())
+    for number, row in enumerate(deepbench["convolution"]):
         n, c, h, w, k, r, s, pad_h, pad_w, stride_h, stride_w = row
         yield Shape(
             f"deepbench {number}", (n, c, h, w), (k, c, r, s), (pad_h, pad_w), (stride_h, stride_w)
         )
-    for row in json.loads((DATA / "resnet50_layers.json").read_text())["layers"]:
+    resnet = json.loads((DATA / "resnet50_layers.json").read_text())
+    for row in resnet["layers"]:
         x, w = (32, row["c"], row["h"], row["w"]), (row["k"], row["c"], row["r"], row["s"])
         yield Shape(f"resnet50 x{row['count']}", x, w, row["pad"], row["stride"])
 
@@ -113,22 +113,21 @@ def problem_of(shape, config, operation="forward"):
     conv = dnn.ConvolutionSpec(
         shape.padding, shape.stride, shape.dilation, shape.groups, math_type=math_type
     )
-    x, w = (
-        dnn.TensorSpec((n, c, *image), dtype, layout),
-        dnn.FilterSpec((k, depth, *taps), dtype, layout),
-    )
+    x = dnn.TensorSpec((n, c, *image), dtype, layout)
+    w = dnn.FilterSpec((k, depth, *taps), dtype, layout)
     forward = dnn.convolution_forward.problem(x, w, conv)
     if operation == "backward_data":
         return dnn.convolution_backward_data.problem(w, forward.y, conv, out=x)
-    return (
-        dnn.convolution_backward_filter.problem(x, forward.y, conv, out=w)
-        if operation == "backward_filter"
-        else forward
-    )
+    if operation == "backward_filter":
+        return dnn.convolution_backward_filter.problem(x, forward.y, conv, out=w)
+    return forward
 
 
 class Peer:
-    """PyTorch's convolution, or its gradient, on our stream; the operands are ours, `out` for its shape alone."""
+    """PyTorch's convolution, or its gradient, on our stream.
+
+    The operands are ours; `out` only shows the shape of the result.
+    """
 
     def __init__(self, problem, operands, stream):
         import torch
@@ -157,8 +156,9 @@ class Peer:
         conv = self.problem.conv
         if self.written != "y":
             padding, stride, dilation = map(list, conv.steps(self.rank))
-            mask, zeros = [self.written == "dx", self.written == "dw", False], [0] * self.rank
-            found = self.torch.ops.aten.convolution_backward(
+            mask = [self.written == "dx", self.written == "dw", False]
+            zeros = [0] * self.rank
+            gradients = self.torch.ops.aten.convolution_backward(
                 self.dy,
                 self.x,
                 self.w,
@@ -171,13 +171,13 @@ class Peer:
                 conv.groups,
                 mask,
             )
-            return found[mask.index(True)]
+            return gradients[mask.index(True)]
         function = getattr(self.torch.nn.functional, f"conv{self.rank}d")
         steps = {"padding": conv.padding, "stride": conv.stride, "dilation": conv.dilation}
         return function(self.x, self.w, groups=conv.groups, **steps)
 
     def graph(self, repeats):
-        """Return what replays a graph of `repeats` calls."""
+        """Return a function that replays a graph of `repeats` calls."""
         torch = self.torch
         graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         with torch.no_grad(), torch.cuda.graph(graph, stream=side):
@@ -192,13 +192,13 @@ class Peer:
         return replay
 
     def kernels(self):
-        """Return the names of the kernels that a call runs, the longest first, with their microseconds."""
+        """Return the three longest kernels of a call: their names and microseconds."""
         from torch.profiler import ProfilerActivity, profile
 
-        with profile(activities=[ProfilerActivity.CUDA]) as taken:
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             self()
             self.stream.synchronize()
-        events = sorted(taken.key_averages(), key=lambda event: -event.device_time_total)
+        events = sorted(profiler.key_averages(), key=lambda event: -event.device_time_total)
         return [
             f"{event.key[:60]} {event.device_time_total:.1f}"
             for event in events
@@ -207,17 +207,21 @@ class Peer:
 
 
 def rounds_of(measure, names, close):
-    """Return {name: median of measure(name)} over shuffled rounds, more of them for those that `close` names."""
-    shuffle, taken = random.Random(0), {name: [] for name in names}
+    """Return {name: median of measure(name)} over shuffled rounds.
+
+    `close` returns from the medians the names to measure in more rounds.
+    """
+    generator = random.Random(0)
+    samples = {name: [] for name in names}
 
     def take(order, rounds):
         for _ in range(rounds):
-            shuffle.shuffle(order)
+            generator.shuffle(order)
             for name in order:
-                taken[name].append(measure(name))
+                samples[name].append(measure(name))
 
     def medians():
-        return {name: statistics.median(times) for name, times in taken.items()}
+        return {name: statistics.median(times) for name, times in samples.items()}
 
     take(list(names), ROUNDS)
     near = close(medians())
@@ -227,13 +231,13 @@ def rounds_of(measure, names, close):
 
 
 def near_each_other(medians):
-    """Return those that further rounds have to tell apart: the choice, and what lies near the best of ours."""
+    """Return the names that need further rounds: the choice, and times near the best of ours."""
     best = min(ms for name, ms in medians.items() if name != "torch")
     return [name for name, ms in medians.items() if name == "ours" or ms <= (1 + NEAR) * best]
 
 
 class Laps:
-    """Where the seconds of a row go."""
+    """The seconds of the parts of a row."""
 
     def __init__(self):
         self.seconds, self._begin = {}, time.perf_counter()
@@ -244,91 +248,55 @@ class Laps:
         self._begin = now
 
 
-def run(handle, shape, config, eager, operation="forward", quick=False):  # noqa: C901, PLR0915  (one row, a column after the other)
+def run(handle, shape, config, eager, operation="forward", quick=False):
     """Measure one row."""
-    problem, device, stream = problem_of(shape, config, operation), handle.device, handle.stream
+    problem, stream = problem_of(shape, config, operation), handle.stream
     lap = Laps()
-    table = dnn.Tuner(handle, ":memory:", dnn.TuningPolicy("latency" if eager else "device")).tune(
-        problem
-    )
+    policy = dnn.TuningPolicy("latency" if eager else "device")
+    table = dnn.Tuner(handle, ":memory:", policy).tune(problem)
     lap("tuning")
     from cudnnlite.autotune.convolution import operands_of
 
     operands = operands_of(handle, problem)
-    read, y = [operands[name] for name in problem.operation.reads], operands["out"]
+    inputs, y = [operands[name] for name in problem.operation.reads], operands["out"]
     operation = getattr(dnn, problem.kind)
-    ranked = {}
+    rankings = {}
     if not quick:
-        ranked["find"] = operation.find(handle, *read, problem.conv, out=y)
-        ranked["heuristic"] = operation.heuristic(handle, *read, problem.conv, out=y)
+        rankings["find"] = operation.find(handle, *inputs, problem.conv, out=y)
+        rankings["heuristic"] = operation.heuristic(handle, *inputs, problem.conv, out=y)
     lap("searches")
-    ours, limit = table.best(), 2.0
-    cost = (lambda row: row.call_us) if eager else (lambda row: row.time_ms)
-    wanted = {"ours": ours, "default": None}
-    wanted |= {name: rows.best() for name, rows in ranked.items() if any(row.ok for row in rows)}
-    if eager:
-        wanted["device's"] = min((row for row in table if row.ok), key=lambda row: row.time_ms)
-    for row in () if quick else table:
-        if (
-            row.ok
-            and row is not table[0]
-            and cost(row) is not None
-            and cost(row) <= limit * cost(table[0])
-        ):
-            wanted[name_of(row)] = row
     peer = Peer(problem, operands, stream)
     peer()
     stream.sync()
     lap("PyTorch's own choice")
     works, plans, same = {"torch": peer}, {}, {}
-    for name, row in wanted.items():
+    for name, row in contenders(table, rankings, eager, quick).items():
         same[name] = "default" if row is None else name_of(row)
         if same[name] not in plans:
-            plans[same[name]] = operation.plan(handle, *read, problem.conv, out=y, algorithm=row)
+            plans[same[name]] = operation.plan(handle, *inputs, problem.conv, out=y, algorithm=row)
         plan = plans[same[name]]
-        plan(*read, out=y)  # the workspace grows before anything is recorded
-        works[name] = lambda plan=plan: plan(*read, out=y)
-    # one plan, one measurement: two names of it must not differ by noise
-    first = {}
-    alias = {name: first.setdefault(same.get(name, name), name) for name in works}
+        plan(*inputs, out=y)  # The workspace grows before a graph is recorded.
+        works[name] = lambda plan=plan: plan(*inputs, out=y)
+    # A plan is measured once, so that two names of one plan do not differ by noise.
+    first_names = {}
+    alias = {name: first_names.setdefault(same.get(name, name), name) for name in works}
     names = list(dict.fromkeys(alias.values()))
     works["ours"]()
-    got, expected = y.numpy().astype(np.float64), peer.y.double().cpu().numpy()
-    error = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
-    best_ms = ours.time_ms
+    result, expected = y.numpy().astype(np.float64), peer.y.double().cpu().numpy()
+    error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
+    best_ms = table.best().time_ms
     if eager:
-        calls = max(1, min(20, round(2 / best_ms)))
-
-        def measure(name):
-            stream.sync()
-            begin = time.perf_counter()
-            for _ in range(calls):
-                works[name]()
-            stream.sync()
-            return (time.perf_counter() - begin) / calls * 1e6
+        measure = eager_measure(works, stream, best_ms)
     else:
-        repeats = max(1, min(32, round(0.5 / best_ms)))
-        graphs = {"torch": peer.graph(repeats)}
-        for name in names:
-            if name != "torch":
-                graphs[name] = device.capture(
-                    lambda name=name: [works[name]() for _ in range(repeats)], stream
-                )
-        for replay in graphs.values():
-            replay()
-
-        def measure(name):
-            return device.elapsed_ms(graphs[name], stream) / repeats * 1e3
-
+        measure = graph_measure(works, names, handle, best_ms)
     lap("plans and graphs")
     us = rounds_of(measure, names, near_each_other)
     lap("timing")
     us = {"find": math.nan, "heuristic": math.nan} | {name: us[alias[name]] for name in works}
-    kernels = (
-        peer.kernels()
-        if us["torch"] < 0.98 * min(v for n, v in us.items() if n != "torch") and not eager
-        else []
-    )
+    our_best_us = min(value for name, value in us.items() if name != "torch")
+    kernels = []
+    if us["torch"] < 0.98 * our_best_us and not eager:
+        kernels = peer.kernels()
     for plan in plans.values():
         plan.close()
     handle.workspace.release()
@@ -360,9 +328,70 @@ def run(handle, shape, config, eager, operation="forward", quick=False):  # noqa
     }
 
 
+def contenders(table, rankings, eager, quick):
+    """Return the rows to time, by name; None is a call that names no algorithm."""
+    rows = {"ours": table.best(), "default": None}
+    for name, ranking in rankings.items():
+        if any(row.ok for row in ranking):
+            rows[name] = ranking.best()
+    if eager:
+        rows["device's"] = min((row for row in table if row.ok), key=lambda row: row.time_ms)
+    if quick:
+        return rows
+
+    def cost(row):
+        return row.call_us if eager else row.time_ms
+
+    limit = 2.0 * cost(table[0])
+    for row in table:
+        is_timed = row.ok and cost(row) is not None
+        if is_timed and row is not table[0] and cost(row) <= limit:
+            rows[name_of(row)] = row
+    return rows
+
+
+def eager_measure(works, stream, best_ms):
+    """Return a function that measures the wall time of a call, in microseconds."""
+    calls = max(1, min(20, round(2 / best_ms)))
+
+    def measure(name):
+        stream.sync()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            works[name]()
+        stream.sync()
+        return (time.perf_counter() - begin) / calls * 1e6
+
+    return measure
+
+
+def graph_measure(works, names, handle, best_ms):
+    """Return a function that measures a call in a CUDA graph on the device, in microseconds."""
+    device, stream = handle.device, handle.stream
+    repeats = max(1, min(32, round(0.5 / best_ms)))
+    graphs = {"torch": works["torch"].graph(repeats)}
+    for name in names:
+        if name != "torch":
+            graphs[name] = device.capture(
+                lambda name=name: [works[name]() for _ in range(repeats)], stream
+            )
+    for replay in graphs.values():
+        replay()
+
+    def measure(name):
+        return device.elapsed_ms(graphs[name], stream) / repeats * 1e3
+
+    return measure
+
+
 def name_of(row):
     """Return 'FFT/FMA'."""
-    return f"{row.algorithm}/{row.math_type}{'/' + row.layout if row.layout else ''}{'/replayed' * row.replay}"
+    parts = [str(row.algorithm), str(row.math_type)]
+    if row.layout:
+        parts.append(row.layout)
+    if row.replay:
+        parts.append("replayed")
+    return "/".join(parts)
 
 
 def best_of(row):
@@ -383,11 +412,12 @@ def title(shape):
     """Return '32x64x56x56 * 64x3x3 pad 1 stride 1'."""
     x, w = ("x".join(map(str, sizes)) for sizes in (shape.x, shape.w))
     parts = [f"{x} by {w}"]
-    for name, usual in (("padding", 0), ("stride", 1), ("dilation", 1), ("groups", 1)):
+    for name, default in (("padding", 0), ("stride", 1), ("dilation", 1), ("groups", 1)):
         value = getattr(shape, name)
         if isinstance(value, tuple):
             value = value[0] if len(set(value)) == 1 else "x".join(map(str, value))
-        parts += [f"{name} {value}"] if value != usual else []
+        if value != default:
+            parts.append(f"{name} {value}")
     return " ".join(parts)
 
 
@@ -440,40 +470,46 @@ def report(rows, markdown, eager):
 def judge(rows, eager, operation="forward"):
     """Print the means beside the targets; return whether all are met."""
     good = True
-    most = GRADIENT_WORST if operation != "forward" else EAGER_WORST if eager else WORST
     for config in dict.fromkeys(row["config"] for row in rows):
-        mine = [row for row in rows if row["config"] == config]
+        config_rows = [row for row in rows if row["config"] == config]
+        target, worst_target = targets_of(config, eager, operation)
         ratios = {
-            peer: [row["us"][peer] / best_of(row) for row in mine if math.isfinite(row["us"][peer])]
-            for peer in ("ours", "default", "find", "heuristic", "torch")
+            name: [
+                row["us"][name] / best_of(row)
+                for row in config_rows
+                if math.isfinite(row["us"][name])
+            ]
+            for name in ("ours", "default", "find", "heuristic", "torch")
         }
-        torch = geometric_mean([row["us"]["ours"] / row["us"]["torch"] for row in mine])
-        worst = max(row["us"]["ours"] / row["us"]["torch"] for row in mine)
-        untuned = [row["us"]["default"] / row["us"]["torch"] for row in mine]
-        target = GRADIENT if operation != "forward" else EAGER if eager else TARGETS[config]
-        off = [row for row, ratio in zip(mine, ratios["ours"], strict=True) if ratio > WITHIN]
-        wins = sum(row["us"]["torch"] < row["us"]["ours"] for row in mine)
-        over = ", ".join(
-            f"{peer} {geometric_mean(mean):.3f} (worst {max(mean):.2f})"
-            for peer, mean in ratios.items()
-            if mean
+        over_torch = [row["us"]["ours"] / row["us"]["torch"] for row in config_rows]
+        mean, worst = geometric_mean(over_torch), max(over_torch)
+        untuned = [row["us"]["default"] / row["us"]["torch"] for row in config_rows]
+        misses = sum(ratio > WITHIN for ratio in ratios["ours"])
+        wins = sum(row["us"]["torch"] < row["us"]["ours"] for row in config_rows)
+        over_best = ", ".join(
+            f"{name} {geometric_mean(values):.3f} (worst {max(values):.2f})"
+            for name, values in ratios.items()
+            if values
         )
         print(
-            f"{config}, {len(mine)} rows: ours/torch geometric mean {torch:.3f} (target {target}),",
-            f"worst {worst:.3f} (target {most});",
+            f"{config}, {len(config_rows)} rows: ours/torch geometric mean {mean:.3f}",
+            f"(target {target}), worst {worst:.3f} (target {worst_target});",
             "untuned",
             f"{geometric_mean(untuned):.3f}, worst {max(untuned):.3f}; torch wins {wins};",
-            f"over the best candidate: {over}; ours beyond {WITHIN} in {len(off)}",
+            f"over the best candidate: {over_best}; ours beyond {WITHIN} in {misses}",
         )
         if eager:
-            lost = [row["us"]["ours"] / row["us"]["device's"] for row in mine]
+            over_device = [row["us"]["ours"] / row["us"]["device's"] for row in config_rows]
+            device_mean = geometric_mean(over_device)
             print(
-                f"  latency's choice over device's: geometric mean {geometric_mean(lost):.3f}, worst {max(lost):.3f}"
+                f"  latency's choice over device's: geometric mean {device_mean:.3f},",
+                f"worst {max(over_device):.3f}",
             )
-        good &= torch <= target and not off and worst <= most
+        good &= mean <= target and not misses and worst <= worst_target
     seconds = [row["seconds"]["tuning"] for row in rows]
     print(
-        f"tuning: {sum(seconds):.1f} s in all, median {statistics.median(seconds):.2f} s, the longest {max(seconds):.2f} s"
+        f"tuning: {sum(seconds):.1f} s in all, median {statistics.median(seconds):.2f} s,",
+        f"the longest {max(seconds):.2f} s",
     )
     laps = {name: sum(row["seconds"][name] for row in rows) for name in rows[0]["seconds"]}
     print(
@@ -482,36 +518,44 @@ def judge(rows, eager, operation="forward"):
     )
     for row in rows:
         if row["kernels"]:
-            ours, torch = best_of(row), row["us"]["torch"]
-            print(
-                f"torch wins: {row['config']} {title(row['shape'])}: {ours:.1f} us against {torch:.1f} by",
-                "; ".join(row["kernels"]),
-            )
+            problem = f"{row['config']} {title(row['shape'])}"
+            times = f"{best_of(row):.1f} us against {row['us']['torch']:.1f}"
+            print(f"torch wins: {problem}: {times} by", "; ".join(row["kernels"]))
     return good
 
 
+def targets_of(config, eager, operation):
+    """Return the targets of the ratio ours/PyTorch: the geometric mean, and the worst row."""
+    if operation != "forward":
+        return GRADIENT, GRADIENT_WORST
+    if eager:
+        return EAGER, EAGER_WORST
+    return TARGETS[config], WORST
+
+
 def measured(arguments):
-    """Measure what the arguments ask for, and return the rows."""
+    """Measure the problems that the arguments select, and return the rows."""
     import torch
 
     rows, begin, left_out = [], time.perf_counter(), 0
     shard, shards = map(int, arguments.shard.split("/"))
     numbers = None if arguments.rows is None else arguments.rows.split(",")
-    chosen = [
-        each
-        for number, each in enumerate(shapes(arguments.suite))
+    selection = [
+        shape
+        for number, shape in enumerate(shapes(arguments.suite))
         if numbers is None or str(number) in numbers
     ]
     todo = [
         (shape, config)
         for config in arguments.configs.split(",")
-        for shape in chosen[:: arguments.every]
+        for shape in selection[:: arguments.every]
     ]
     if arguments.seconds < math.inf:
-        random.Random(0).shuffle(todo)  # what is left out is then no group of its own
+        random.Random(0).shuffle(todo)  # The rows that are left out are a random sample.
     with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
         print(
-            f"{handle.device.name}, cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]},",
+            f"{handle.device.name}, cuDNN {handle.api.library.version_text},",
+            f"Python {sys.version.split()[0]},",
             f"PyTorch {torch.__version__} with cuDNN {torch.backends.cudnn.version()}",
         )
         for shape, config in todo[shard::shards]:
@@ -525,7 +569,7 @@ def measured(arguments):
                 print("DISAGREES with torch:", config, title(shape), f"{rows[-1]['error']:.1e}")
             torch.cuda.empty_cache()
             if arguments.json and len(rows) % 20 == 0:
-                arguments.json.write_text(json.dumps(rows))  # a run may be cut short
+                arguments.json.write_text(json.dumps(rows))  # A run may be interrupted.
         if arguments.json:
             arguments.json.write_text(json.dumps(rows))
     if left_out:
@@ -551,20 +595,20 @@ def main():
     )
     parser.add_argument("--shard", default="0/1", help="only every n-th row from the i-th on: i/n")
     parser.add_argument(
-        "--merge", help="measure nothing: judge what these files hold, the JSON of shards"
+        "--merge", help="measure nothing: judge the rows of these files, the JSON of shards"
     )
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument(
         "--seconds",
         type=float,
         default=math.inf,
-        help="leave out what would begin later, at random",
+        help="leave out the rows that would begin later, at random",
     )
     arguments = parser.parse_args()
     if arguments.merge:
-        rows = [
-            row for path in arguments.merge.split(",") for row in json.loads(Path(path).read_text())
-        ]
+        rows = []
+        for path in arguments.merge.split(","):
+            rows += json.loads(Path(path).read_text())
         rows = [row | {"shape": Shape(*row["shape"])} for row in rows]
     else:
         rows = measured(arguments)

@@ -1,10 +1,13 @@
-"""cudnn-frontend's Python beside ours: its first plan and our tuned one, device time, eager calls, host time.
+"""cudnn-frontend's Python beside ours: device time, eager calls and host time of convolutions.
 
-    python tools/benchmarks/frontend.py [--configs tf32,f16-nhwc] [--suite networks] [--every N] [--seconds S] [--check]
+    python tools/benchmarks/frontend.py [--configs tf32,f16-nhwc] [--suite networks] [--every N]
+                                        [--seconds S] [--check]
+    python tools/benchmarks/frontend.py --sequence
 
-The problems are the 2-D ones of `convolution.py`; the frontend (`pip install nvidia-cudnn-frontend`) runs the first plan of
-heuristic A, as its samples do.  All are measured in shuffled rounds; medians.  With `--sequence`: the 53 convolutions of
-ResNet-50, batch 1, called one after the other, beside PyTorch's too.
+The problems are the 2-D ones of `convolution.py`.  The frontend (`pip install
+nvidia-cudnn-frontend`) runs the first plan of heuristic A, as its samples do.  Ours is the tuned
+plan.  The rounds are shuffled, and the median counts.  `--sequence` calls the 53 convolutions of
+ResNet-50 at batch 1 one after the other, beside PyTorch's too.
 """
 
 from __future__ import annotations
@@ -20,12 +23,9 @@ from convolution import DATA, Peer, Shape, geometric_mean, problem_of, rounds_of
 import cudnnlite as dnn
 from cudnnlite.autotune.convolution import operands_of
 
-TARGETS = {
-    "device": 0.95,
-    "eager": 0.95,
-    "host": 1.0,
-}  # geometric means of ours over the frontend's
-SEQUENCE = 0.8  # ours over PyTorch's, the whole sequence
+# Targets: the geometric means of our time over the frontend's.
+TARGETS = {"device": 0.95, "eager": 0.95, "host": 1.0}
+SEQUENCE = 0.8  # the target of the sequence: our time over PyTorch's
 BATCH, CALLS_MS = 1, 2.0
 
 
@@ -50,30 +50,28 @@ class Frontend:
         )
         arrays = [torch.from_dlpack(array) for array in (x, w, y)]
         image, weight = (graph.tensor_like(array) for array in arrays[:2])
-        conv = problem.conv
-        steps = [list(each) for each in conv.steps(2)]
+        padding, stride, dilation = (list(steps) for steps in problem.conv.steps(2))
         result = graph.conv_fprop(
-            image=image, weight=weight, padding=steps[0], stride=steps[1], dilation=steps[2]
+            image=image, weight=weight, padding=padding, stride=stride, dilation=dilation
         )
-        result.set_output(True).set_dim(list(arrays[2].shape)).set_stride(
-            list(arrays[2].stride())
-        ).set_data_type(kind)
+        result.set_output(True).set_data_type(kind)
+        result.set_dim(list(arrays[2].shape)).set_stride(list(arrays[2].stride()))
         graph.validate()
         graph.build_operation_graph()
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         graph.check_support()
         graph.build_plans()
-        self.graph, self.pack = graph, dict(zip((image, weight, result), arrays, strict=True))
-        self.workspace = torch.empty(
-            max(graph.get_workspace_size(), 1), device="cuda", dtype=torch.uint8
-        )
+        self.graph = graph
+        self.pack = dict(zip((image, weight, result), arrays, strict=True))
+        workspace_size = max(graph.get_workspace_size(), 1)
+        self.workspace = torch.empty(workspace_size, device="cuda", dtype=torch.uint8)
 
     def __call__(self):
         self.graph.execute(self.pack, self.workspace, handle=Frontend.handle)
 
 
 def wall(work, stream, calls):
-    """Return the microseconds of a call among many, with the device's work done and until it returns."""
+    """Return the microseconds of a call among many: with the device's work, and on the host."""
     stream.sync()
     begin = time.perf_counter()
     for _ in range(calls):
@@ -84,7 +82,7 @@ def wall(work, stream, calls):
 
 
 def run(handle, problem):
-    """Return {"device": ours over the frontend's, ...} of one problem, and what is printed of it."""
+    """Return our times over the frontend's for one problem, by kind of time, and the times."""
     stream, device = handle.stream, handle.device
     operands = operands_of(handle, problem)
     x, w, y = (operands[name] for name in ("x", "w", "out"))
@@ -99,8 +97,9 @@ def run(handle, problem):
         )
         for name, table in tables.items()
     }
-    ms = tables["device"].best().time_ms
-    repeats, calls = (max(1, min(most, round(of / ms))) for most, of in ((32, 0.5), (20, CALLS_MS)))
+    best_ms = tables["device"].best().time_ms
+    repeats = max(1, min(32, round(0.5 / best_ms)))
+    calls = max(1, min(20, round(CALLS_MS / best_ms)))
     theirs()
     expected = y.numpy().astype(np.float64)
     works = {
@@ -124,9 +123,10 @@ def run(handle, problem):
     hosts = {"ours": [], "theirs": []}
 
     def call(name):
-        took, host = wall(works["eager"] if name == "ours" else theirs, stream, calls)
-        hosts[name].append(host)
-        return took
+        work = works["eager"] if name == "ours" else theirs
+        call_us, host_us = wall(work, stream, calls)
+        hosts[name].append(host_us)
+        return call_us
 
     eager = rounds_of(call, ["ours", "theirs"], lambda _: ["ours", "theirs"])
     host = {name: float(np.median(times)) for name, times in hosts.items()}
@@ -138,22 +138,14 @@ def run(handle, problem):
 
 
 def sequence(handle, config="f16-nhwc"):
-    """Return the microseconds of all of ResNet-50's convolutions in a row, by whom."""
-    layers = [
-        Shape(
-            "",
-            (BATCH, row["c"], row["h"], row["w"]),
-            (row["k"], row["c"], row["r"], row["s"]),
-            row["pad"],
-            row["stride"],
-        )
-        for row in json.loads((DATA / "resnet50_layers.json").read_text())["layers"]
-        for _ in range(row["count"])
-    ]
-    stream, works = (
-        handle.stream,
-        {"torch": [], "frontend": [], "ours, tuned": [], "ours, untuned": []},
-    )
+    """Return the microseconds of all of ResNet-50's convolutions in a row, by contender."""
+    layers = []
+    for row in json.loads((DATA / "resnet50_layers.json").read_text())["layers"]:
+        x = (BATCH, row["c"], row["h"], row["w"])
+        w = (row["k"], row["c"], row["r"], row["s"])
+        layers += [Shape("", x, w, row["pad"], row["stride"])] * row["count"]
+    stream = handle.stream
+    works = {"torch": [], "frontend": [], "ours, tuned": [], "ours, untuned": []}
     with dnn.Tuner(handle, ":memory:") as tuner:
         for layer in layers:
             problem = problem_of(layer, config)
@@ -171,16 +163,15 @@ def sequence(handle, config="f16-nhwc"):
         for work in works[name]:
             work()
 
-    def torch_all():  # the stream is set once, as a program would
+    def torch_all():  # It sets the stream once, as a program does.
         import torch
 
         with torch.no_grad(), torch.cuda.stream(works["torch"][0].stream):
             for work in works["torch"]:
                 work.y = work.call()
 
-    calls = {
-        name: (torch_all if name == "torch" else lambda name=name: all_of(name)) for name in works
-    }
+    calls = {name: lambda name=name: all_of(name) for name in works}
+    calls["torch"] = torch_all
     for call in calls.values():
         call()
     return rounds_of(
@@ -195,47 +186,49 @@ def main():
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after that")
     parser.add_argument("--sequence", action="store_true")
-    parser.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
-    chosen = parser.parse_args()
+    parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
+    options = parser.parse_args()
     failed, start = False, time.perf_counter()
     with dnn.Handle() as handle:
         handle.stream = handle.device.create_stream()
-        if chosen.sequence:
+        configs = options.configs.split(",")
+        if options.sequence:
+            configs = []
             us = sequence(handle)
-            for name, took in us.items():
+            for name, call_us in us.items():
                 print(
-                    f"ResNet-50's 53 convolutions, batch {BATCH}, float16 NHWC, eager: {name:14} {took:8.1f} us "
-                    f"{took / us['torch']:.3f}"
+                    f"ResNet-50's 53 convolutions, batch {BATCH}, float16 NHWC, eager: "
+                    f"{name:14} {call_us:8.1f} us {call_us / us['torch']:.3f}"
                 )
             failed |= us["ours, tuned"] > SEQUENCE * us["torch"]
-        for config in chosen.configs.split(",") if not chosen.sequence else ():
+        flat_shapes = [shape for shape in shapes(options.suite) if len(shape.x) == 4]
+        for config in configs:
             ratios = {kind: [] for kind in TARGETS}
-            for shape in [each for each in shapes(chosen.suite) if len(each.x) == 4][
-                :: chosen.every
-            ]:
-                if time.perf_counter() - start > chosen.seconds:
+            for shape in flat_shapes[:: options.every]:
+                if time.perf_counter() - start > options.seconds:
                     print(f"{config}: stopped for want of time before {shape.name}")
                     break
                 try:
                     row, measured = run(handle, problem_of(shape, config))
-                except RuntimeError as error:  # the frontend's: it has no plan
+                except RuntimeError as error:  # The frontend has no plan.
                     print(f"{config:10} {shape.name:32} {str(error)[:90]}")
                     continue
-                shown = "  ".join(
+                figures = "  ".join(
                     f"{kind} {times['ours']:8.1f} {times['theirs']:8.1f} {row[kind]:.3f}"
                     for kind, times in measured.items()
                 )
-                print(f"{config:10} {shape.name:32} {shown}", flush=True)
+                print(f"{config:10} {shape.name:32} {figures}", flush=True)
                 for kind, ratio in row.items():
                     ratios[kind].append(ratio)
-            for kind, each in ratios.items():
-                if each:
+            for kind, values in ratios.items():
+                if values:
+                    mean = geometric_mean(values)
                     print(
-                        f"{config}, {len(each)} problems, {kind}: ours/frontend geometric mean {geometric_mean(each):.3f} "
-                        f"(target {TARGETS[kind]}), worst {max(each):.3f}"
+                        f"{config}, {len(values)} problems, {kind}: ours/frontend geometric mean "
+                        f"{mean:.3f} (target {TARGETS[kind]}), worst {max(values):.3f}"
                     )
-                    failed |= geometric_mean(each) > TARGETS[kind]
-    return int(failed and chosen.check)
+                    failed |= mean > TARGETS[kind]
+    return int(failed and options.check)
 
 
 if __name__ == "__main__":

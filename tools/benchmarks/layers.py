@@ -2,11 +2,14 @@
 
     python tools/benchmarks/layers.py [--only WORD ...] [--markdown] [--json OUT.json]
 
-Typical shapes of each: images and rows of classifiers in float32 with the channels first and float16 with the channels last,
-numbers for dropout and sequences for attention in float32 and float16, for CTC in float32.  Each call is captured twenty times
-into a CUDA graph, ours and PyTorch's; the graphs are replayed between two events in shuffled rounds; medians, divided by
-twenty.  Both write into memory that is there, but where PyTorch has no such form, and makes its outputs anew from its pool.
-CTC is called eagerly: PyTorch copies lengths from the host.
+Each layer has typical shapes: images, and rows of classifiers, in float32 with the channels first
+and in float16 with the channels last; numbers for dropout and sequences for attention, in float32
+and float16; sequences for CTC in float32.
+
+Each call is captured twenty times into a CUDA graph, ours and PyTorch's.  The graphs are replayed
+between two events in shuffled rounds.  The time is the median, divided by twenty.  Both sides write
+into existing memory, except for PyTorch's calls without an `out`, which take new outputs from its
+pool.  CTC is called eagerly, because PyTorch copies lengths from the host.
 """
 
 from __future__ import annotations
@@ -81,98 +84,96 @@ PLAIN_TYPES = (("float32", ""), ("float16", ""))
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
 
-def pooling(handle: dnn.Handle, x: Any, there: Any) -> Pair:
+def pooling(handle: dnn.Handle, x: Any, torch_x: Any) -> Pair:
     """Maxima of 3 by 3, stride 2."""
     plan = dnn.pooling_forward.plan(handle, x, dnn.PoolingSpec(3, 1, 2))
     y = plan(x)
-    return (lambda: plan(x, out=y)), (lambda: torch.nn.functional.max_pool2d(there, 3, 2, 1))
+    return (lambda: plan(x, out=y)), (lambda: torch.nn.functional.max_pool2d(torch_x, 3, 2, 1))
 
 
-def activation(handle: dnn.Handle, x: Any, there: Any) -> Pair:
+def activation(handle: dnn.Handle, x: Any, torch_x: Any) -> Pair:
     """A relu, into memory of its own."""
-    plan, out = (
-        dnn.activation_forward.plan(handle, x, "relu"),
-        torch.empty_like(there),
-    )
-    y = plan(x)
-    return (lambda: plan(x, out=y)), (lambda: torch.clamp_min(there, 0, out=out))
+    plan = dnn.activation_forward.plan(handle, x, "relu")
+    y, out = plan(x), torch.empty_like(torch_x)
+    return (lambda: plan(x, out=y)), (lambda: torch.clamp_min(torch_x, 0, out=out))
 
 
-def softmax(handle: dnn.Handle, x: Any, there: Any) -> Pair:
+def softmax(handle: dnn.Handle, x: Any, torch_x: Any) -> Pair:
     """Over the channels."""
     plan = dnn.softmax_forward.plan(handle, x)
-    y, out = plan(x), torch.empty_like(there)
-    return (lambda: plan(x, out=y)), (lambda: torch.softmax(there, 1, out=out))
+    y, out = plan(x), torch.empty_like(torch_x)
+    return (lambda: plan(x, out=y)), (lambda: torch.softmax(torch_x, 1, out=out))
 
 
-def normalisation(handle: dnn.Handle, x: Any, there: Any) -> Pair:
+def normalisation(handle: dnn.Handle, x: Any, torch_x: Any) -> Pair:
     """Training, by the statistics of the batch."""
-    each = (1, x.shape[1], 1, 1)
+    shape = (1, x.shape[1], 1, 1)
     fill = {"scale": 1, "bias": 0, "mean": 0, "variance": 1}
     ours = [
-        handle.array(np.full(each, value, np.float32), layout=x.layout) for value in fill.values()
+        handle.array(np.full(shape, value, np.float32), layout=x.layout) for value in fill.values()
     ]
     theirs = [torch.full((x.shape[1],), float(value), device="cuda") for value in fill.values()]
     running = dict(zip(("running_mean", "running_var"), ours[2:], strict=True))
     plan = dnn.batch_normalization_training.plan(handle, x, *ours[:2], **running)
     y = (*plan(x, *ours[:2], out=(None, None, None, *ours[2:])), *ours[2:])
     return (lambda: plan(x, *ours[:2], out=y)), (
-        lambda: torch.native_batch_norm(there, *theirs, True, 0.1, 1e-5)
+        lambda: torch.native_batch_norm(torch_x, *theirs, True, 0.1, 1e-5)
     )
 
 
-def normalisation_backward(handle: dnn.Handle, x: Any, there: Any) -> Pair:
+def normalisation_backward(handle: dnn.Handle, x: Any, torch_x: Any) -> Pair:
     """Its gradients."""
-    each, channels = (1, x.shape[1], 1, 1), x.shape[1]
+    shape, channels = (1, x.shape[1], 1, 1), x.shape[1]
     scale, mean, inverse = (
-        handle.array(np.full(each, value, np.float32), layout=x.layout) for value in (1, 0, 1)
+        handle.array(np.full(shape, value, np.float32), layout=x.layout) for value in (1, 0, 1)
     )
-    dy, theirs = (
-        torch.randn_like(there),
-        [torch.full((channels,), float(value), device="cuda") for value in (1, 0, 1)],
-    )
-    given = (x, handle.view(dy), scale, mean, inverse)
-    plan = dnn.batch_normalization_backward.plan(handle, *given)
-    out, backward = plan(*given), torch.ops.aten.native_batch_norm_backward
+    dy = torch.randn_like(torch_x)
+    theirs = [torch.full((channels,), float(value), device="cuda") for value in (1, 0, 1)]
+    operands = (x, handle.view(dy), scale, mean, inverse)
+    plan = dnn.batch_normalization_backward.plan(handle, *operands)
+    out, backward = plan(*operands), torch.ops.aten.native_batch_norm_backward
     weights = (theirs[0], None, None, *theirs[1:])
-    return (lambda: plan(*given, out=out)), (
-        lambda: backward(dy, there, *weights, True, 1e-5, [True] * 3)
+    return (lambda: plan(*operands, out=out)), (
+        lambda: backward(dy, torch_x, *weights, True, 1e-5, [True] * 3)
     )
 
 
-def dropout(handle: dnn.Handle, x: Any, there: Any) -> Pair:
+def dropout(handle: dnn.Handle, x: Any, torch_x: Any) -> Pair:
     """Of half of the numbers, with what the backward call needs."""
     plan = dnn.dropout_forward.plan(handle, x, 0.5, dropout_state=dnn.DropoutState(handle))
     y, reserve = plan(x)
     return (lambda: plan(x, out=y, reserve=reserve)), (
-        lambda: torch.native_dropout(there, 0.5, True)
+        lambda: torch.native_dropout(torch_x, 0.5, True)
     )
 
 
-def dropout_backward(handle: dnn.Handle, x: Any, there: Any) -> Pair:
+def dropout_backward(handle: dnn.Handle, x: Any, torch_x: Any) -> Pair:
     """Its gradient."""
     state = dnn.DropoutState(handle)
     _, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state)
     plan = dnn.dropout_backward.plan(handle, x, 0.5, reserve, dropout_state=state)
-    mask = torch.native_dropout(there, 0.5, True)[1]
+    mask = torch.native_dropout(torch_x, 0.5, True)[1]
     dx = plan(x, reserve=reserve)
     return (lambda: plan(x, out=dx, reserve=reserve)), (
-        lambda: torch.ops.aten.native_dropout_backward(there, mask, 2.0)
+        lambda: torch.ops.aten.native_dropout_backward(torch_x, mask, 2.0)
     )
 
 
 class _Attention:
-    """Multi-head self-attention with its four projections, ours and PyTorch's, of the same weights."""
+    """Multi-head self-attention with its four projections, ours and PyTorch's.
+
+    Both have the same weights.
+    """
 
     def __init__(self, handle: dnn.Handle, shape: Shape, dtype: str) -> None:
         batch, steps, size, heads = shape
         kind = getattr(torch, dtype)
-        self.handle, self.module = (
-            handle,
-            torch.nn.MultiheadAttention(size, heads, batch_first=True, device="cuda", dtype=kind),
+        self.handle = handle
+        self.module = torch.nn.MultiheadAttention(
+            size, heads, batch_first=True, device="cuda", dtype=kind
         )
-        self.there = torch.randn((batch, steps, size), device="cuda", dtype=kind)
-        self.x, self.dy = handle.view(self.there), torch.randn_like(self.there)
+        self.torch_x = torch.randn((batch, steps, size), device="cuda", dtype=kind)
+        self.x, self.dy = handle.view(self.torch_x), torch.randn_like(self.torch_x)
         self.spec = dnn.AttentionSpec(
             heads,
             size,
@@ -195,17 +196,13 @@ class _Attention:
 def attention(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
     """Inference; PyTorch's fused kernel for whole layers."""
     self = _Attention(handle, shape, dtype)
-    x, there, module, weights = (
-        self.x,
-        self.there,
-        self.module.eval().requires_grad_(False),
-        self.weights,
-    )
+    x, torch_x, weights = self.x, self.torch_x, self.weights
+    module = self.module.eval().requires_grad_(False)
     plan = dnn.multi_head_attention_forward.plan(handle, self.spec, weights, x, x, x)
     y = plan(weights, x, x, x)
-    self.near(y, module(there, there, there, need_weights=False)[0])
+    self.near(y, module(torch_x, torch_x, torch_x, need_weights=False)[0])
     return (lambda: plan(weights, x, x, x, out=y)), (
-        lambda: module(there, there, there, need_weights=False)
+        lambda: module(torch_x, torch_x, torch_x, need_weights=False)
     )
 
 
@@ -226,22 +223,24 @@ def attention_training(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
         dnn.multi_head_attention_backward_data(handle, reserve, dy, out=gradients)
         dnn.multi_head_attention_backward_weights(handle, reserve, out=dweights)
 
-    leaf, parameters = self.there.requires_grad_(), list(self.module.parameters())
+    leaf, parameters = self.torch_x.requires_grad_(), list(self.module.parameters())
 
     def theirs() -> Any:
-        found = self.module(leaf, leaf, leaf, need_weights=False)[0]
-        return found, *torch.autograd.grad(found, [leaf, *parameters], self.dy)
+        result = self.module(leaf, leaf, leaf, need_weights=False)[0]
+        return result, *torch.autograd.grad(result, [leaf, *parameters], self.dy)
 
-    found, dx, *_ = theirs()
-    self.near(y, found)
-    torch.testing.assert_close(
-        sum(torch.from_dlpack(each).float() for each in gradients), dx.float(), rtol=0.02, atol=0.05
-    )
+    torch_y, dx, *_ = theirs()
+    self.near(y, torch_y)
+    sum_of_gradients = sum(torch.from_dlpack(gradient).float() for gradient in gradients)
+    torch.testing.assert_close(sum_of_gradients, dx.float(), rtol=0.02, atol=0.05)
     return ours, theirs
 
 
 def ctc(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
-    """The losses and their gradients by the logits; PyTorch's own kernels, and a softmax before them."""
+    """The losses and their gradients by the logits.
+
+    PyTorch runs its own kernels, after a softmax.
+    """
     steps, batch, alphabet = shape
     longest = steps // 4
     logits = torch.randn(shape, device="cuda")
@@ -249,7 +248,7 @@ def ctc(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
     ends, lengths = (
         torch.full((batch,), n, device="cuda", dtype=torch.int32) for n in (steps, longest)
     )
-    numbers = [handle.view(each) for each in (labels.reshape(-1), lengths, ends)]
+    numbers = [handle.view(array) for array in (labels.reshape(-1), lengths, ends)]
     x, spec = handle.view(logits), dnn.CTCLossSpec(max_label_length=longest)
     plan = dnn.ctc_loss.plan(handle, x, *numbers, spec)
     out = plan(x, *numbers)
@@ -284,30 +283,30 @@ LAYERS: dict[str, tuple[Callable[..., Pair], tuple[Shape, ...], tuple[tuple[str,
     "attention, training": (attention_training, SEQUENCES, PLAIN_TYPES),
     "CTC loss and gradients": (ctc, SPEECH, PLAIN_TYPES[:1]),
 }
-GIVEN_SHAPES = (attention, attention_training, ctc)  # what makes its operands itself
+OWN_OPERANDS = (attention, attention_training, ctc)  # These make their operands from a shape.
 
 
 class Eager:
-    """So many calls, made one by one."""
+    """`CALLS` calls, one after the other."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call = call
 
     def replay(self) -> None:
-        """Make them."""
+        """Make the calls."""
         for _ in range(CALLS):
             self.call()
 
 
 def captured(call: Callable[[], Any], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
-    """Return a graph of so many calls."""
+    """Return a graph of `CALLS` calls."""
     with torch.cuda.stream(stream):
         for _ in range(3):
             call()
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
     gc.collect()
-    gc.disable()  # what it frees would end the capture
+    gc.disable()  # Memory that it frees would end the capture.
     try:
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             for _ in range(CALLS):
@@ -331,7 +330,7 @@ def measured(
                 end.record()
                 end.synchronize()
                 times[number].append(begin.elapsed_time(end) * 1000 / CALLS)
-    return [statistics.median(each) for each in times]
+    return [statistics.median(samples) for samples in times]
 
 
 def row(
@@ -340,14 +339,14 @@ def row(
     """Return a row of the table."""
     stream = torch.cuda.Stream()
     with dnn.Handle("cuda", stream=stream) as handle, torch.cuda.stream(stream):
-        if make in GIVEN_SHAPES:
+        if make in OWN_OPERANDS:
             calls = make(handle, shape, dtype)
         else:
             format_ = torch.channels_last if layout == "NHWC" else torch.contiguous_format
-            there = torch.randn(shape, device="cuda").to(
+            torch_x = torch.randn(shape, device="cuda").to(
                 getattr(torch, dtype), memory_format=format_
             )
-            calls = make(handle, handle.view(there), there)
+            calls = make(handle, handle.view(torch_x), torch_x)
         graphs = [Eager(call) if make is ctc else captured(call, stream) for call in calls]
         ours, theirs = measured(graphs, stream)
         del graphs
@@ -371,12 +370,13 @@ def main(arguments: list[str]) -> int:
     rows, join = [], " | " if options.markdown else "  "
     print(join.join(("layer", "shape", "type", "ours us", "PyTorch us", "ratio")))
     for name, (make, shapes, types) in LAYERS.items():
-        for dtype, layout in types if any(word in name for word in options.only) else ():
+        is_selected = any(word in name for word in options.only)
+        for dtype, layout in types if is_selected else ():
             ratios: list[float] = []
             for shape in shapes:
                 try:
                     rows.append(row(name, make, shape, dtype, layout))
-                except Exception as error:  # the others are measured all the same
+                except Exception as error:  # The other layers are measured all the same.
                     print(f"# {name} {shape} {dtype}: {type(error).__name__}: {error}", flush=True)
                     continue
                 ratios.append(rows[-1][-1])
@@ -384,9 +384,11 @@ def main(arguments: list[str]) -> int:
                     join.join((*rows[-1][:3], *(f"{value:.2f}" for value in rows[-1][3:]))),
                     flush=True,
                 )
-            mean = math.nan if not ratios else math.exp(statistics.mean(map(math.log, ratios)))
+            mean = worst = math.nan
+            if ratios:
+                mean, worst = statistics.geometric_mean(ratios), max(ratios)
             print(
-                f"# {name}, {dtype} {layout}: geometric mean {mean:.3f}, worst {max(ratios, default=math.nan):.3f}",
+                f"# {name}, {dtype} {layout}: geometric mean {mean:.3f}, worst {worst:.3f}",
                 flush=True,
             )
     if options.json:

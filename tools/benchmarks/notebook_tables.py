@@ -1,11 +1,15 @@
-"""The measured tables that the notebooks of examples/ show beside what they compute: times of a GPU, with their date.
+"""The measured tables of the notebooks of examples/: times on a GPU, with their date.
 
-    python tools/benchmarks/notebook_tables.py [--out FILE.json] [--tables choosing,lstm] [--device emulated --quick]
+    python tools/benchmarks/notebook_tables.py [--out FILE.json] [--tables choosing,lstm]
+                                               [--device emulated --quick]
 
-Writes examples/h200.json, which only an H200 may write; any other device needs --out.  About a minute.  Every time is the
-tuner's: replayed CUDA graphs, shuffled rounds, medians, with the distance between the quartiles as the spread (null for what
-was run once or twice, because it takes more than three times the best).  PyTorch's are of graphs too.  Its rows are left
-out, and said to be, where PyTorch or a GPU is missing.  The file is written after each table.
+It writes examples/h200.json, and takes about a minute.  Only an H200 may write that file; another
+device needs --out.  The file is written after each table.
+
+Every time is the tuner's: the median of CUDA graphs that are replayed in shuffled rounds, with the
+distance between the quartiles as the spread.  The spread is null if a candidate ran once or twice,
+because it takes more than three times the best.  PyTorch's times are of graphs too.  If PyTorch or
+a GPU is missing, its rows are left out, with a message.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from cudnnlite.autotune.convolution import operands_of
 from cudnnlite.operations.rnn.choice import heuristic
 
 H200 = Path(__file__).parents[2] / "examples" / "h200.json"
-# as in convolution.py: name, n, c, h, w, k, r, s, padding, stride
+# name, n, c, h, w, k, r, s, padding, stride
 LAYERS = (
     ("7x7, stride 2", 32, 3, 224, 224, 64, 7, 7, (3, 3), (2, 2)),
     ("3x3", 32, 64, 56, 56, 64, 3, 3, (1, 1), (1, 1)),
@@ -80,18 +84,26 @@ class Bench:
             return tuner.tune(problem)
 
     def shape(self, *sizes, most):
-        """Return the sizes, none larger than `most` in a quick run."""
-        return tuple(min(size, most) for size in sizes) if self.quick else sizes
+        """Return the sizes; in a quick run no size is larger than `most`."""
+        if not self.quick:
+            return sizes
+        return tuple(min(size, most) for size in sizes)
 
 
 def us(ms):
-    """Return microseconds, of four figures; None for None."""
+    """Return microseconds with four digits; None for None."""
     return None if ms is None else figures(ms * 1e3)
 
 
 def figures(value, digits=4):
-    """Round to so many figures; None for what is not finite, such as the error of garbage: JSON has no number for it."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.{digits - 1}e}")
+    """Round to a number of digits.
+
+    None if the value is None or not finite, as the error of a wrong result may be: JSON has no such
+    number.
+    """
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.{digits - 1}e}")
 
 
 def name(row):
@@ -111,26 +123,29 @@ def why_not(row):
 
 
 def timed(row):
-    """Tell whether a candidate can be used, and was timed."""
+    """Return whether a candidate can be used, and was timed."""
     return row.ok and row.time_ms is not None
 
 
 def choosing(bench):
-    """Every candidate of three layers, and who chooses which."""
-    columns = "layer arithmetic algorithm math_type time_us spread_us call_us find_us workspace_bytes error chosen_by why_not"
+    """Every candidate of three layers, and the choices of heuristic, cudnnFind and tuner."""
+    columns = (
+        "layer arithmetic algorithm math_type time_us spread_us call_us find_us "
+        "workspace_bytes error chosen_by why_not"
+    )
     rows, handle = [], bench.handle
     for layer, problem, arithmetic in layer_problems(bench):
         table, operands = bench.tune(problem), operands_of(handle, problem)
         x, w, y = (operands[name] for name in ("x", "w", "out"))
+        ranking = dnn.convolution_forward.heuristic(handle, x, w, problem.conv, out=y)
+        find_table = dnn.convolution_forward.find(handle, x, w, problem.conv, out=y)
         choices = {
-            "heuristic": dnn.convolution_forward.heuristic(
-                handle, x, w, problem.conv, out=y
-            ).best(),
-            "cudnnFind": dnn.convolution_forward.find(handle, x, w, problem.conv, out=y).best(),
+            "heuristic": ranking.best(),
+            "cudnnFind": find_table.best(),
             "tuner": table.best(),
         }
         for row in table:
-            who = [chooser for chooser, choice in choices.items() if rnn.same(row, choice)]
+            choosers = [chooser for chooser, choice in choices.items() if rnn.same(row, choice)]
             rows.append(
                 (
                     layer,
@@ -141,7 +156,7 @@ def choosing(bench):
                     us(row.find_ms),
                     row.workspace,
                     figures(row.error),
-                    ", ".join(who),
+                    ", ".join(choosers),
                     why_not(row),
                 )
             )
@@ -152,23 +167,30 @@ def layer_problems(bench):
     """Yield (layer, problem, arithmetic)."""
     for config, arithmetic in CONFIGS.items():
         for layer, *sizes, r, s, padding, stride in LAYERS:
-            shape = (layer, *bench.shape(*sizes, most=14), r, s, padding, stride)
+            n, c, h, w, k = bench.shape(*sizes, most=14)
+            shape = convolution.Shape(layer, (n, c, h, w), (k, c, r, s), padding, stride)
             yield layer, convolution.problem_of(shape, config), arithmetic
 
 
 def torch_benchmark(bench):
-    """What `torch.backends.cudnn.benchmark` does to the first call of a shape, and to those after it."""
-    columns = "layer arithmetic benchmark first_call_ms time_us spread_us workspace_bytes first_call_bytes kernel"
+    """The effect of `torch.backends.cudnn.benchmark` on the first call and on later ones."""
+    title = "torch.nn.functional.conv2d, with torch.backends.cudnn.benchmark"
+    columns = (
+        "layer arithmetic benchmark first_call_ms time_us spread_us workspace_bytes "
+        "first_call_bytes kernel"
+    )
     rows = []
-    if bench.torch is not None:
-        for layer, problem, arithmetic in layer_problems(bench):
-            operands = operands_of(bench.handle, problem)
-            for mode in ("False", "True", "True after the first call"):
-                # PyTorch keeps its choices for each thread, and does not ask again when the flag changes
-                with ThreadPoolExecutor(1) as fresh:
-                    measured = fresh.submit(torch_calls, bench, problem, operands, mode).result()
-                rows.append((layer, arithmetic, mode, *measured))
-    return "torch.nn.functional.conv2d, with torch.backends.cudnn.benchmark", columns, rows
+    if bench.torch is None:
+        return title, columns, rows
+    for layer, problem, arithmetic in layer_problems(bench):
+        operands = operands_of(bench.handle, problem)
+        for mode in ("False", "True", "True after the first call"):
+            # PyTorch has its choices in each thread, and does not choose again when the flag
+            # changes. So each mode has a new thread.
+            with ThreadPoolExecutor(1) as executor:
+                cells = executor.submit(torch_calls, bench, problem, operands, mode).result()
+            rows.append((layer, arithmetic, mode, *cells))
+    return title, columns, rows
 
 
 def torch_calls(bench, problem, operands, mode):
@@ -178,7 +200,7 @@ def torch_calls(bench, problem, operands, mode):
     torch.backends.cudnn.benchmark = mode == "True"
     with torch.no_grad():
         ones = torch.ones(1, 8, 8, 8, device="cuda")
-        torch.nn.functional.conv2d(ones, ones)  # makes this thread's cuDNN handle
+        torch.nn.functional.conv2d(ones, ones)  # creates this thread's cuDNN handle
         if mode.endswith("first call"):
             peer.call()
             torch.backends.cudnn.benchmark = True
@@ -187,33 +209,35 @@ def torch_calls(bench, problem, operands, mode):
     repeats = 8
     time_us, spread_us = replayed(bench.handle, peer.graph(repeats), repeats)
     kernels = peer.kernels()
-    return (
-        figures(first_ms),
-        time_us,
-        spread_us,
-        nbytes,
-        first_bytes,
-        kernels[0].rsplit(" ", 1)[0] if kernels else "",
-    )
+    longest = kernels[0].rsplit(" ", 1)[0] if kernels else ""
+    return figures(first_ms), time_us, spread_us, nbytes, first_bytes, longest
 
 
 def watched(torch, call):
-    """Return the milliseconds of wall time that a call takes until it is done, and the bytes beside its output."""
+    """Return the wall time of a call in milliseconds, and the bytes that it allocates.
+
+    The bytes of the output itself do not count.
+    """
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before, start = torch.cuda.memory_allocated(), time.perf_counter()
     y = call()
     torch.cuda.synchronize()
     ms = (time.perf_counter() - start) * 1e3
-    own = -(-y.numel() * y.element_size() // 512) * 512  # PyTorch hands out multiples of it
-    return ms, max(0, torch.cuda.max_memory_allocated() - before - own)
+    output_bytes = (
+        -(-y.numel() * y.element_size() // 512) * 512
+    )  # PyTorch allocates multiples of 512.
+    return ms, max(0, torch.cuda.max_memory_allocated() - before - output_bytes)
 
 
 def replayed(handle, replay, repeats):
-    """Return the median and the distance between the quartiles, in microseconds, of what a graph holds `repeats` times."""
-    replay()  # the first launch uploads the graph
-    taken = [handle.device.elapsed_ms(replay, handle.stream) / repeats for _ in range(ROUNDS)]
-    low, median, high = statistics.quantiles(taken, n=4)
+    """Return the median and the distance between the quartiles of a call, in microseconds.
+
+    The graph contains the call `repeats` times.
+    """
+    replay()  # The first launch uploads the graph.
+    times_ms = [handle.device.elapsed_ms(replay, handle.stream) / repeats for _ in range(ROUNDS)]
+    low, median, high = statistics.quantiles(times_ms, n=4)
     return us(median), us(high - low)
 
 
@@ -236,14 +260,18 @@ def filter_sizes(bench):
 
 
 def precision(bench):
-    """Time and error of every data type, math type and algorithm; the error includes that of storing the operands."""
-    columns = "dtype compute_type layout algorithm math_type time_us spread_us error error_low error_high tuner_error chosen"
+    """Time and error of every data type, math type and algorithm.
+
+    The error includes the rounding of the operands to the data type.
+    """
+    columns = (
+        "dtype compute_type layout algorithm math_type time_us spread_us "
+        "error error_low error_high tuner_error chosen"
+    )
     rng, handle, rows = np.random.default_rng(0), bench.handle, []
     n, c, h = bench.shape(32, 64, 28, most=8)
-    images, kernel = (
-        rng.standard_normal((n, c, h, h)),
-        rng.standard_normal((c, c, 3, 3)) / math.sqrt(9 * c),
-    )
+    images = rng.standard_normal((n, c, h, h))
+    kernel = rng.standard_normal((c, c, 3, 3)) / math.sqrt(9 * c)
     exact = dnn.convolution_forward(
         handle,
         handle.array(images),
@@ -258,31 +286,34 @@ def precision(bench):
             problem = dnn.convolution_forward.problem(
                 x.spec, dnn.FilterSpec.from_tensor(w.spec), conv
             )
-            found = [row for row in bench.tune(problem, math_type=math_type) if timed(row)]
-            for row in found:
-                y = (
-                    dnn.convolution_forward(handle, x, w, conv, algorithm=row)
-                    .numpy()
-                    .astype(np.float64)
-                )
-                # of each image by itself: the norm of the difference over that of the exact result
-                errors = np.sqrt(((y - exact) ** 2).sum((1, 2, 3)) / (exact**2).sum((1, 2, 3)))
+            timed_rows = [row for row in bench.tune(problem, math_type=math_type) if timed(row)]
+            default_type = "float64" if dtype == "float64" else "float32"
+            for row in timed_rows:
+                out = dnn.convolution_forward(handle, x, w, conv, algorithm=row)
+                errors = image_errors(out.numpy().astype(np.float64), exact)
                 spread = [figures(float(of(errors))) for of in (np.median, np.min, np.max)]
-                computed_in = compute_type or ("float64" if dtype == "float64" else "float32")
                 rows.append(
                     (
                         dtype,
-                        computed_in,
+                        compute_type or default_type,
                         layout,
                         *name(row),
                         *times(row),
                         *spread,
                         figures(row.error),
-                        row is found[0],
+                        row is timed_rows[0],
                     )
                 )
-    title = f"{n}x{c}x{h}x{h} by {c}x3x3: errors against float64, the median, least and largest over the images"
+    title = (
+        f"{n}x{c}x{h}x{h} by {c}x3x3: errors against float64, "
+        "the median, least and largest over the images"
+    )
     return title, columns, rows
+
+
+def image_errors(y, exact):
+    """Return, for each image, the norm of the difference over that of the exact result."""
+    return np.sqrt(((y - exact) ** 2).sum((1, 2, 3)) / (exact**2).sum((1, 2, 3)))
 
 
 def layouts(bench):
@@ -309,8 +340,11 @@ def layouts(bench):
 
 
 def views(bench):
-    """Operands that lie with gaps, as they are, and packed first by cudnnTransformTensor."""
-    columns = "operand dtype strides algorithms algorithm math_type time_us spread_us copy_us copy_spread_us"
+    """Operands with gaps, used as they are, and packed first by cudnnTransformTensor."""
+    columns = (
+        "operand dtype strides algorithms algorithm math_type time_us spread_us "
+        "copy_us copy_spread_us"
+    )
     n, c, h = bench.shape(32, 64, 56, most=8)
     wide, rows = h + 8, []
     cases = {
@@ -326,27 +360,30 @@ def views(bench):
             layout = operand[-4:]
             x = dnn.TensorSpec((n, c, h, h), dtype, strides=strides)
             packed = dnn.TensorSpec((n, c, h, h), dtype, layout)
-            # a filter in NHWC wants an input that is packed in NHWC
+            # A filter in NHWC needs an input that is packed in NHWC.
             w = dnn.FilterSpec((c, c, 3, 3), dtype, layout if x == packed else "NCHW")
             conv = dnn.ConvolutionSpec(1, math_type=math_type)
             table = bench.tune(dnn.convolution_forward.problem(x, w, conv, out=packed))
-            found = [row for row in table if timed(row)]
-            algorithms = sorted({str(each.algorithm) for each in found})
-            first = (*name(found[0]), *times(found[0])) if found else ("", "", None, None)
-            copied = copy_us(bench.handle, x, packed) if x != packed else (None, None)
-            rows.append((operand, dtype, list(strides), algorithms, *first, *copied))
-    title = f"{n}x{c}x{h}x{h} by {c}x3x3, the input with gaps between its values; copy: cudnnTransformTensor"
+            timed_rows = [row for row in table if timed(row)]
+            algorithms = sorted({str(row.algorithm) for row in timed_rows})
+            best = ("", "", None, None)
+            if timed_rows:
+                best = (*name(timed_rows[0]), *times(timed_rows[0]))
+            copy_times = (None, None)
+            if x != packed:
+                copy_times = copy_us(bench.handle, x, packed)
+            rows.append((operand, dtype, list(strides), algorithms, *best, *copy_times))
+    title = (
+        f"{n}x{c}x{h}x{h} by {c}x3x3, the input with gaps between its values; "
+        "copy: cudnnTransformTensor"
+    )
     return title, columns, rows
 
 
 def copy_us(handle, source, target):
-    """Return the microseconds that packing takes, and their spread."""
-    x, y, one, zero = (
-        handle.empty(source),
-        handle.empty(target),
-        ctypes.c_float(1),
-        ctypes.c_float(0),
-    )
+    """Return the microseconds of packing, and their spread."""
+    x, y = handle.empty(source), handle.empty(target)
+    one, zero = ctypes.c_float(1), ctypes.c_float(0)
     repeats = 8
     with dnn.TensorDescriptor(source) as x_desc, dnn.TensorDescriptor(target) as y_desc:
 
@@ -367,8 +404,11 @@ def copy_us(handle, source, target):
 
 
 def lstm(bench):
-    """Every algorithm and math type of three LSTMs, and what the heuristic takes."""
-    columns = "network dtype algorithm math_type time_us spread_us call_us error workspace_bytes chosen_by why_not"
+    """Every algorithm and math type of three LSTMs, and the choices of heuristic and tuner."""
+    columns = (
+        "network dtype algorithm math_type time_us spread_us call_us error workspace_bytes "
+        "chosen_by why_not"
+    )
     rows = []
     for dtype in ("float32", "float16"):
         for network, *sizes, layers, directions in LSTMS:
@@ -378,7 +418,7 @@ def lstm(bench):
             table = bench.tune(dnn.rnn_forward.problem(spec, None, data))
             choices = {"heuristic": heuristic(spec, data), "tuner": table.best()}
             for row in table:
-                who = [chooser for chooser, choice in choices.items() if rnn.same(row, choice)]
+                choosers = [chooser for chooser, choice in choices.items() if rnn.same(row, choice)]
                 rows.append(
                     (
                         network,
@@ -388,25 +428,14 @@ def lstm(bench):
                         figures(row.call_us),
                         figures(row.error),
                         row.workspace,
-                        ", ".join(who),
+                        ", ".join(choosers),
                         why_not(row),
                     )
                 )
             if bench.torch is not None:
                 problem = ("lstm", steps, batch, inputs, hidden, layers, directions)
-                rows.append(
-                    (
-                        network,
-                        dtype,
-                        "PyTorch",
-                        "",
-                        *torch_lstm(bench, problem, dtype),
-                        None,
-                        None,
-                        "",
-                        "",
-                    )
-                )
+                torch_times = torch_lstm(bench, problem, dtype)
+                rows.append((network, dtype, "PyTorch", "", *torch_times, None, None, "", ""))
     return "Every algorithm and math type for three LSTMs (forward)", columns, rows
 
 
@@ -416,15 +445,15 @@ def torch_lstm(bench, problem, dtype):
     peer()
     repeats = 4
     time_us, spread_us = replayed(bench.handle, peer.graph(repeats), repeats)
-    calls, taken = 10, []
+    calls, eager_us = 10, []
     for _ in range(ROUNDS):
         bench.handle.synchronize()
         start = time.perf_counter()
         for _ in range(calls):
             peer()
         bench.handle.synchronize()
-        taken.append((time.perf_counter() - start) / calls * 1e6)
-    return time_us, spread_us, figures(statistics.median(taken))
+        eager_us.append((time.perf_counter() - start) / calls * 1e6)
+    return time_us, spread_us, figures(statistics.median(eager_us))
 
 
 FUNCTIONS = (choosing, torch_benchmark, filter_sizes, precision, layouts, views, lstm)
@@ -451,21 +480,20 @@ def as_text(result):
 def main():
     """Run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="where to write; examples/h200.json if not given")
+    parser.add_argument("--out", type=Path, help="the file; the default is examples/h200.json")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
     parser.add_argument(
         "--tables", default=",".join(TABLES), help="only these; the file keeps the others"
     )
     options = parser.parse_args()
-    wanted = options.tables.split(",")
-    if not set(wanted) <= TABLES.keys():
+    selection = options.tables.split(",")
+    if not set(selection) <= TABLES.keys():
         parser.error(f"--tables: {', '.join(TABLES)}")
     device = dnn.devices.choice.get_device(options.device)
     if options.out is None and ("H200" not in device.name or options.quick):
-        parser.error(
-            f"{H200.name} holds what an H200 took; give --out for {device.name}{' --quick' * options.quick}"
-        )
+        run = f"{device.name} --quick" if options.quick else device.name
+        parser.error(f"{H200.name} has the times of an H200; give --out for {run}")
     out = options.out or H200
     with dnn.Handle(device, stream=device.create_stream()) as handle:
         bench = Bench(handle, options.quick)
@@ -478,13 +506,13 @@ def main():
             "tables": json.loads(out.read_text())["tables"] if out.exists() else {},
         }
         begin = time.perf_counter()
-        for wish in wanted:
+        for table_name in selection:
             start = time.perf_counter()
-            title, columns, rows = TABLES[wish](bench)
-            result["tables"][wish] = {"title": title, "columns": columns.split(), "rows": rows}
-            print(
-                f"{wish}: {len(rows)} rows in {time.perf_counter() - start:.1f} s", file=sys.stderr
-            )
+            title, columns, rows = TABLES[table_name](bench)
+            table = {"title": title, "columns": columns.split(), "rows": rows}
+            result["tables"][table_name] = table
+            seconds = time.perf_counter() - start
+            print(f"{table_name}: {len(rows)} rows in {seconds:.1f} s", file=sys.stderr)
             handle.workspace.release()
             ordered = {
                 table: result["tables"][table] for table in TABLES if table in result["tables"]

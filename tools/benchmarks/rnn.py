@@ -1,16 +1,23 @@
-"""Forward passes of recurrent networks beside PyTorch's: what the search finds, what the heuristic picks, and torch.nn.
+"""Forward passes of recurrent networks: the search, the heuristic, and PyTorch's torch.nn.
 
-    python tools/benchmarks/rnn.py [--markdown] [--json OUT.json] [--rows lstm] [--networks] [--check]
+    python tools/benchmarks/rnn.py [--markdown] [--json OUT.json] [--rows lstm] [--networks]
+                                   [--check]
 
-The problems are DeepBench's RNN training set, five LSTMs and eight networks of usual sizes, in float32 and float16, with the
-same weights; PyTorch uses cuDNN.  Each is timed three times.  'eager': calls as a program makes them, one after the other, wall
-time per call.  'graph': CUDA graphs of such calls, replayed, time between two events.  'new input': eager calls with another
-input, and new results, at each call: PyTorch's, the search's best, and a plan with replay=True by what took the device least.
-All in shuffled rounds with the peer among them; medians.  Where the best and the peer lie within a few percent, these two are
-timed in more rounds, and all of them count.
+The problems are DeepBench's RNN training set, five LSTMs and eight networks of usual sizes, in
+float32 and float16.  PyTorch uses cuDNN, with the same weights.  Each problem is timed in three
+modes:
 
-With `--quick` the mode 'graph' is left out, and 'eager' times the best and the heuristic's choice alone.  `--shard` and
-`--merge` are those of convolution.py.
+- 'eager': the wall time of a call, where calls follow one another as in a program.
+- 'graph': the device's time of such a call in a CUDA graph that is replayed.
+- 'new input': the wall time of a call with another input and new results at each call.  It is
+  measured for PyTorch, for the search's best, and for a plan with replay=True of the candidate with
+  the least device time.
+
+All contenders are timed in the same shuffled rounds, and the median counts.  If the best and the
+peer are within a few percent, these two are timed in more rounds, and all rounds count.
+
+With `--quick` the mode 'graph' is left out, and 'eager' times only the best and the heuristic's
+choice.  `--shard` and `--merge` are those of convolution.py.
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import random
 import statistics
 import sys
@@ -39,7 +47,7 @@ LSTMS = (
     (50, 4, 64, 64, 1, 1),
     (20, 8, 32, 64, 2, 2),
 )
-# layers, directions and batches as programs have them: (cell, T, N, I, H, layers, directions)
+# Networks with usual sizes: (cell, T, N, I, H, layers, directions)
 NETWORKS = (
     ("lstm", 50, 1, 256, 512, 2, 1),
     ("lstm", 200, 32, 128, 320, 3, 2),
@@ -50,19 +58,19 @@ NETWORKS = (
     ("gru", 60, 8, 256, 512, 4, 1),
     ("tanh", 100, 16, 64, 128, 2, 2),
 )
-INPUTS = 24  # of the mode 'new input': more than a plan keeps graphs for
+INPUTS = 24  # of the mode 'new input': a plan has graphs for fewer of them
 ROUNDS = 7
-MORE_ROUNDS = 28  # of the best and the peer, where they lie within NEAR of each other
+MORE_ROUNDS = 28  # of the best and the peer, if they are within NEAR of each other
 NEAR = 0.05
-AGREE = {
-    "float32": 5e-3,
-    "float16": 2e-2,
-}  # relative L2; two algorithms, TF32 or float16, up to 1500 steps
+# The largest relative L2 difference of two algorithms, in TF32 or float16, over up to 1500 steps.
+AGREE = {"float32": 5e-3, "float16": 2e-2}
 TARGETS = {"eager": 0.78, "graph": 0.93}
-# of the mode 'new input', over PyTorch's time: geometric means of the networks of usual sizes, and of the others; the worst row
+# Targets of the mode 'new input', over PyTorch's time. With replay, they are the geometric means of
+# the networks of usual sizes (True) and of the other rows.
 WITH_REPLAY = {True: 0.45, False: 0.66}
-WITHOUT_REPLAY, WORST = 0.72, 1.02
-OVER_HEURISTIC = 1.03  # eagerly, the search's best
+WITHOUT_REPLAY = 0.72
+WORST = 1.02  # the worst row
+OVER_HEURISTIC = 1.03  # eager calls of the search's best over those of the heuristic's choice
 
 
 def problems():
@@ -96,7 +104,7 @@ class Peer:
             self.y = self.module(self.x if x is None else x)[0]
 
     def graph(self, repeats):
-        """Return what replays a graph of `repeats` calls."""
+        """Return a function that replays a graph of `repeats` calls."""
         torch = self.torch
         graph = torch.cuda.CUDAGraph()
         side = torch.cuda.Stream()
@@ -116,23 +124,28 @@ class Rounds:
     """Times of several works, taken in shuffled rounds."""
 
     def __init__(self, measure, seed=0):
-        self._measure, self._shuffle, self._taken = measure, random.Random(seed), {}
+        self._measure = measure
+        self._generator = random.Random(seed)
+        self._samples = {}
 
     def take(self, names, rounds):
-        """Take more samples of these."""
+        """Take more samples of these works."""
         order = list(names)
         for _ in range(rounds):
-            self._shuffle.shuffle(order)
+            self._generator.shuffle(order)
             for name in order:
-                self._taken.setdefault(name, []).append(self._measure(name))
+                self._samples.setdefault(name, []).append(self._measure(name))
 
     def medians(self):
         """Return {name: median}."""
-        return {name: statistics.median(times) for name, times in self._taken.items()}
+        return {name: statistics.median(times) for name, times in self._samples.items()}
 
 
 def shuffled(measure, names):
-    """Return {name: median of measure(name)} over shuffled rounds, more of them for the best where torch is near it."""
+    """Return {name: median of measure(name)} over shuffled rounds.
+
+    There are more rounds of the best and of torch if they are near each other.
+    """
     rounds = Rounds(measure)
     rounds.take(names, ROUNDS)
     medians = rounds.medians()
@@ -151,24 +164,25 @@ def run(handle, problem, dtype, algorithms, quick=False):
     weights = dnn.RNNWeights.from_torch(handle, spec, peer.module.state_dict())
     x = handle.view(peer.x)
     start = time.perf_counter()
-    found = dnn.rnn_forward.find(handle, spec, weights, x, algorithms=algorithms)
+    table = dnn.rnn_forward.find(handle, spec, weights, x, algorithms=algorithms)
     search_s = time.perf_counter() - start
     guess = heuristic(spec, dnn.RNNDataSpec(x.shape, dtype=dtype))
-    as_they_are = [row for row in found if row.ok and not row.replay]
-    first = as_they_are[0]
+    rows = [row for row in table if row.ok and not row.replay]
+    first = rows[0]
     best_ms = first.time_ms
-    near = 0 if quick else 2 * best_ms
-    wanted = [row for row in as_they_are if row.time_ms <= near or same(row, guess) or row is first]
+    limit_ms = 0 if quick else 2 * best_ms
     peer()
     stream.sync()
     works, plans = {"torch": peer}, []
-    for row in wanted:
+    for row in rows:
+        if row.time_ms > limit_ms and not same(row, guess) and row is not first:
+            continue
         plan = dnn.rnn_forward.plan(handle, spec, None, x, algorithm=row)
         plans.append(plan)
         out = plan(weights, x)
-        works[name_of(row)] = lambda plan=plan, out=out: plan(
-            weights, x, out=out[:2] if out.cy is None else out
-        )
+        if out.cy is None:
+            out = out[:2]
+        works[name_of(row)] = lambda plan=plan, out=out: plan(weights, x, out=out)
     y = plans[0](weights, x).y.numpy().astype(np.float64)
     expected = peer.y.double().cpu().numpy()
     error = float(np.linalg.norm(y - expected) / np.linalg.norm(expected))
@@ -184,7 +198,7 @@ def run(handle, problem, dtype, algorithms, quick=False):
         return (time.perf_counter() - start) / calls * 1e6
 
     eager_us = shuffled(eager, works)
-    new_us, how = new_inputs(handle, spec, weights, peer, found, calls)
+    new_us, replay_note = new_inputs(handle, spec, weights, peer, table, calls)
     repeats = max(1, min(16, round(0.5 / best_ms)))
     graphs, graph_us = {}, None
     if not quick:
@@ -202,9 +216,17 @@ def run(handle, problem, dtype, algorithms, quick=False):
     for plan in plans:
         plan.close()
     handle.workspace.release()
-    table = [
-        [str(r.algorithm), str(r.math_type), r.time_ms, r.error, str(r.status), r.why_not, r.remark]
-        for r in found
+    cells = [
+        [
+            str(row.algorithm),
+            str(row.math_type),
+            row.time_ms,
+            row.error,
+            str(row.status),
+            row.why_not,
+            row.remark,
+        ]
+        for row in table
     ]
     return {
         "problem": problem,
@@ -214,36 +236,34 @@ def run(handle, problem, dtype, algorithms, quick=False):
         "heuristic": name_of(guess),
         "eager": eager_us,
         "graph": graph_us,
-        "table": table,
+        "table": cells,
         "new": new_us,
-        "replay": how,
+        "replay": replay_note,
         "best": name_of(first),
         "usual": tuple(problem) in NETWORKS,
     }
 
 
-def new_inputs(handle, spec, weights, peer, found, calls):
-    """Return {name: median us of a call with a new input}, and what the replaying plan did; see the module."""
-    device = min((row for row in found if row.ok and row.time_ms), key=lambda row: row.time_ms)
-    best = next(row for row in found if row.ok and not row.replay)
-    theirs = [peer.x.clone() for _ in range(INPUTS)]
+def new_inputs(handle, spec, weights, peer, table, calls):
+    """Return {name: median us of a call with a new input}, and a note on the replaying plan."""
+    timed_rows = [row for row in table if row.ok and row.time_ms]
+    fastest = min(timed_rows, key=lambda row: row.time_ms)
+    best = next(row for row in table if row.ok and not row.replay)
+    tensors = [peer.x.clone() for _ in range(INPUTS)]
     handle.device.synchronize()
-    ours = [handle.view(x) for x in theirs]
+    arrays = [handle.view(x) for x in tensors]
+    plan_of = dnn.rnn_forward.plan
     with (
-        dnn.rnn_forward.plan(handle, spec, None, ours[0], algorithm=best) as plan,
-        dnn.rnn_forward.plan(
-            handle, spec, None, ours[0], algorithm=device, replay=True
-        ) as replaying,
+        plan_of(handle, spec, None, arrays[0], algorithm=best) as plan,
+        plan_of(handle, spec, None, arrays[0], algorithm=fastest, replay=True) as replaying,
     ):
-        of_torch, of_best, of_replay = (
-            itertools.cycle(theirs),
-            itertools.cycle(ours),
-            itertools.cycle(ours),
-        )
+        torch_inputs = itertools.cycle(tensors)
+        plan_inputs = itertools.cycle(arrays)
+        replay_inputs = itertools.cycle(arrays)
         works = {
-            "torch": lambda: peer(next(of_torch)),
-            "best": lambda: plan(weights, next(of_best)),
-            "replay": lambda: replaying(weights, next(of_replay)),
+            "torch": lambda: peer(next(torch_inputs)),
+            "best": lambda: plan(weights, next(plan_inputs)),
+            "replay": lambda: replaying(weights, next(replay_inputs)),
         }
 
         def measure(name):
@@ -259,14 +279,12 @@ def new_inputs(handle, spec, weights, peer, found, calls):
             measure(name)
         rounds = Rounds(measure)
         rounds.take(works, 3 * ROUNDS)
-        return (
-            rounds.medians(),
-            f"the search's: {found.best()}; {name_of(device)}: {replaying.replay}",
-        )
+        note = f"the search's: {table.best()}; {name_of(fastest)}: {replaying.replay}"
+        return rounds.medians(), note
 
 
 def same(row, other):
-    """Tell whether two results are of one candidate."""
+    """Return whether two results are of one candidate."""
     return (row.algorithm, row.math_type) == (other.algorithm, other.math_type)
 
 
@@ -276,7 +294,7 @@ def name_of(row):
 
 
 def summary(row, mode):
-    """Return best name, best, heuristic, torch in microseconds."""
+    """Return the best's name, and the microseconds of the best, the heuristic and torch."""
     times = dict(row[mode])
     torch_us = times.pop("torch")
     best = min(times, key=times.get)
@@ -292,13 +310,16 @@ def title(row):
     """Return 'f16 lstm T100 N64 I256 H256 L2'."""
     cell, steps, batch, inputs, hidden, layers, directions = row["problem"]
     short = {"float32": "f32", "float16": "f16"}[row["dtype"]]
-    return (
-        f"{short} {cell} T{steps} N{batch} I{inputs} H{hidden} L{layers}{' bi' * (directions - 1)}"
-    )
+    text = f"{short} {cell} T{steps} N{batch} I{inputs} H{hidden} L{layers}"
+    return f"{text} bi" if directions == 2 else text
 
 
 def report(rows, markdown):
-    """Print a line for each row: of each mode the best candidate, its us, the heuristic's, torch's, and ratios."""
+    """Print a line for each row.
+
+    For each mode it has the best candidate, the us of the best, the heuristic and torch, and their
+    ratios.
+    """
     columns = ("best", "us", "heuristic", "torch", "best/torch", "heur./best")
     new = ("torch", "best", "replay", "best/torch", "replay/torch")
     lines = [
@@ -311,9 +332,9 @@ def report(rows, markdown):
     for row in rows:
         cells = [title(row)]
         for mode in TARGETS:
-            best, us, guess, torch_us = (
-                summary(row, mode) if row[mode] else ("-", *[float("nan")] * 3)
-            )
+            best, us, guess, torch_us = "-", math.nan, math.nan, math.nan
+            if row[mode]:
+                best, us, guess, torch_us = summary(row, mode)
             cells += [
                 best,
                 f"{us:.1f}",
@@ -344,57 +365,63 @@ def judge(rows):
     good = True
     for dtype in [*sorted({row["dtype"] for row in rows}), "all"]:
         for mode, target in TARGETS.items():
-            mine = [
+            summaries = [
                 summary(row, mode) for row in rows if dtype in (row["dtype"], "all") and row[mode]
             ]
-            if not mine:
+            if not summaries:
                 continue
-            ratios = [us / torch_us for _, us, _, torch_us in mine]
-            near = sum(guess <= 1.1 * us for _, us, guess, _ in mine) / len(mine)
+            ratios = [us / torch_us for _, us, _, torch_us in summaries]
+            near = sum(guess <= 1.1 * us for _, us, guess, _ in summaries) / len(summaries)
             mean = geometric_mean(ratios)
+            losses = sum(ratio > 1 for ratio in ratios)
             print(
-                f"{dtype}, {mode}, {len(mine)} rows: best/torch geometric mean {mean:.3f} (target {target}),",
-                end=" ",
+                f"{dtype}, {mode}, {len(summaries)} rows: best/torch geometric mean {mean:.3f}",
+                f"(target {target}),",
+                f"worst {max(ratios):.3f} (target 1.0), above 1.0 in {losses};",
+                f"heuristic within 1.1 times the best in {near:.0%} (target 80%)",
             )
-            print(
-                f"worst {max(ratios):.3f} (target 1.0), above 1.0 in {sum(ratio > 1 for ratio in ratios)};",
-                end=" ",
-            )
-            print(f"heuristic within 1.1 times the best in {near:.0%} (target 80%)")
             if dtype == "all":
                 good &= mean <= target and max(ratios) <= 1 and near >= 0.8
     good &= judge_new_inputs(rows)
     times = [row["search_s"] for row in rows]
     print(
-        f"searches: {sum(times):.1f} s in all, median {statistics.median(times):.2f} s, the longest {max(times):.1f} s"
+        f"searches: {sum(times):.1f} s in all, median {statistics.median(times):.2f} s,",
+        f"the longest {max(times):.1f} s",
     )
     return good
 
 
 def judge_new_inputs(rows):
-    """Print what calls with a new input take of PyTorch's, and the best's of the heuristic's; return whether all is well."""
+    """Print the ratios of calls with a new input; return whether all targets are met.
+
+    The last line has the ratios of the best to the heuristic's choice.
+    """
     good = True
-    for usual, target in WITH_REPLAY.items():
-        mine = [row for row in rows if row["usual"] == usual]
-        for way, most in (("replay", target), ("best", WITHOUT_REPLAY)) if mine else ():
-            ratios = {title(row): row["new"][way] / row["new"]["torch"] for row in mine}
+    for is_usual, replay_target in WITH_REPLAY.items():
+        group = [row for row in rows if row["usual"] == is_usual]
+        if not group:
+            continue
+        group_name = "networks of usual sizes" if is_usual else "the other rows"
+        for name, target in (("replay", replay_target), ("best", WITHOUT_REPLAY)):
+            ratios = {title(row): row["new"][name] / row["new"]["torch"] for row in group}
             mean, worst = geometric_mean(list(ratios.values())), max(ratios, key=ratios.get)
-            of = "networks of usual sizes" if usual else "the other rows"
             print(
-                f"new input, {of}, {way}/torch: geometric mean {mean:.3f} (target {most}),", end=" "
+                f"new input, {group_name}, {name}/torch: geometric mean {mean:.3f}",
+                f"(target {target}),",
+                f"worst {ratios[worst]:.3f} ({worst}; target {WORST})",
             )
-            print(f"worst {ratios[worst]:.3f} ({worst}; target {WORST})")
-            good &= mean <= most and ratios[worst] <= WORST
-    over = {
+            good &= mean <= target and ratios[worst] <= WORST
+    ratios = {
         title(row): row["eager"][row["best"]] / row["eager"][row["heuristic"]]
         for row in rows
         if row["heuristic"] in row["eager"] and row["best"] in row["eager"]
     }
-    worst = max(over, key=over.get)
+    worst = max(ratios, key=ratios.get)
     print(
-        f"eager, the search's best over the heuristic's choice: worst {over[worst]:.3f} ({worst}; target {OVER_HEURISTIC})"
+        f"eager, the search's best over the heuristic's choice: worst {ratios[worst]:.3f}",
+        f"({worst}; target {OVER_HEURISTIC})",
     )
-    return good and over[worst] <= OVER_HEURISTIC
+    return good and ratios[worst] <= OVER_HEURISTIC
 
 
 def main():
@@ -414,17 +441,17 @@ def main():
     )
     parser.add_argument("--shard", default="0/1", help="only every n-th row from the i-th on: i/n")
     parser.add_argument(
-        "--merge", help="measure nothing: judge what these files hold, the JSON of shards"
+        "--merge", help="measure nothing: judge the rows of these files, the JSON of shards"
     )
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument(
-        "--seconds", type=float, default=1e9, help="leave out what would begin later"
+        "--seconds", type=float, default=1e9, help="leave out the rows that would begin later"
     )
     arguments = parser.parse_args()
     if arguments.merge:
-        rows = [
-            row for path in arguments.merge.split(",") for row in json.loads(Path(path).read_text())
-        ]
+        rows = []
+        for path in arguments.merge.split(","):
+            rows += json.loads(Path(path).read_text())
         rows.sort(key=lambda row: row["dtype"])
         report(rows, arguments.markdown)
         return 0 if judge(rows) or not arguments.check else 1
@@ -433,8 +460,10 @@ def main():
     rows, start, counted = [], time.perf_counter(), 0
     shard, shards = map(int, arguments.shard.split("/"))
     with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
-        versions = f"cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]}, PyTorch {torch.__version__}"
-        print(f"{handle.device.name}, {versions}")
+        print(
+            f"{handle.device.name}, cuDNN {handle.api.library.version_text},",
+            f"Python {sys.version.split()[0]}, PyTorch {torch.__version__}",
+        )
         for dtype in arguments.dtypes.split(","):
             for problem in list(problems())[arguments.first :]:
                 if arguments.rows and problem[0] != arguments.rows:
@@ -452,10 +481,8 @@ def main():
                 if rows[-1]["error"] > AGREE[dtype]:
                     print("DISAGREES with torch:", dtype, problem, f"{rows[-1]['error']:.1e}")
                 torch.cuda.empty_cache()
-                if arguments.json:
-                    arguments.json.write_text(
-                        json.dumps(rows)
-                    )  # after each row: a run may be cut short
+                if arguments.json:  # It is written after each row: a run may be interrupted.
+                    arguments.json.write_text(json.dumps(rows))
     report(rows, arguments.markdown)
     good = judge(rows)
     return 0 if good or not arguments.check else 1

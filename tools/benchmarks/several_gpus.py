@@ -1,9 +1,11 @@
-"""Tune many convolutions on one GPU and on all: how much faster, processes starting, and without that.
+"""Tune many convolutions on one GPU and on all: the speed-up, with and without process starts.
 
-    python tools/benchmarks/several_gpus.py [--set resnet50|all] [--config f32|f16-nhwc]... [--repeats 2]
+    python tools/benchmarks/several_gpus.py [--set resnet50|all] [--config f32|f16-nhwc]...
+                                            [--repeats 2]
 
-"resnet50" are its 23 layers at batch 32, "all" these and DeepBench's 94.  Each figure comes from a fresh process with a fresh
-cache.  Target: all GPUs / one GPU <= 0.6 (two GPUs), start included.
+The set "resnet50" has its 23 layers at batch 32, and "all" has these and DeepBench's 94.  Each
+figure comes from a new process with a new cache.  The target for two GPUs is a time of at most 0.6
+of that of one, with the start.
 """
 
 from __future__ import annotations
@@ -24,16 +26,16 @@ BEGIN = time.perf_counter()
 CASES = ("one", "one, a handle for each task", "all", "one, warm", "all, warm")
 
 
-def problems(config, which):
+def problems(config, set_name):
     import convolution
 
     from cudnnlite.problems.problem_list import ProblemList
 
-    listed = ProblemList()
+    problem_list = ProblemList()
     for shape in convolution.shapes("training"):
-        if which == "all" or shape.name.startswith(which):
-            listed.add(convolution.problem_of(shape, config))
-    return listed
+        if set_name == "all" or shape.name.startswith(set_name):
+            problem_list.add(convolution.problem_of(shape, config))
+    return problem_list
 
 
 def small():
@@ -45,7 +47,7 @@ def small():
 
 
 def warm_up(folder, count):
-    """Make a worker ready, and wait until all are."""
+    """Tune a small problem in a worker, and wait until all workers have done so."""
     from cudnnlite.autotune.policy import TuningPolicy
     from cudnnlite.autotune.tuning_run import tune_task
 
@@ -56,18 +58,19 @@ def warm_up(folder, count):
     return answer.worker.uuid
 
 
-def child(case, config, which):
-    """Tune, and print what it took."""
+def child(case, config, set_name):
+    """Tune, and print the times."""
     import cudnnlite as dnn
     from cudnnlite.autotune.cache import TuningCache
     from cudnnlite.autotune.model import tune_model
     from cudnnlite.devices.choice import visible_gpus
 
-    imported, count = time.perf_counter() - BEGIN, len(visible_gpus())
-    listed = problems(config, which)
+    import_s, count = time.perf_counter() - BEGIN, len(visible_gpus())
+    problem_list = problems(config, set_name)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cache"
-        options, executor = {"workers": 1} if case.startswith("one") else {}, None
+        options = {"workers": 1} if case.startswith("one") else {}
+        executor = None
         if case == "one, a handle for each task":
             options, executor = {}, ThreadPoolExecutor(1)
         elif case == "one, warm":
@@ -77,33 +80,31 @@ def child(case, config, which):
             futures = [executor.submit(warm_up, folder, count) for _ in range(count)]
             print("warm on", {future.result() for future in futures}, file=sys.stderr)
         begin = time.perf_counter()
-        tuning = tune_model(listed, cache=path, executor=executor, **options)
-        took = time.perf_counter() - begin
+        tuning = tune_model(problem_list, cache=path, executor=executor, **options)
+        tuning_s = time.perf_counter() - begin
         if executor is not None:
             executor.shutdown()
         with TuningCache(path) as cache:
             searching = sum(entry.seconds for entry in cache.entries())
         begin = time.perf_counter()
-        again = tune_model(listed, cache=path)
+        again = tune_model(problem_list, cache=path)
         remembered_ms = (time.perf_counter() - begin) * 1000
         with dnn.Handle() as handle:
             begin = time.perf_counter()
-            once_more = tune_model(listed, cache=path, device=handle)
+            once_more = tune_model(problem_list, cache=path, device=handle)
             handle_ms = (time.perf_counter() - begin) * 1000
             opened = []
             for _ in range(5):
                 begin = time.perf_counter()
                 dnn.Handle().close()
                 opened.append((time.perf_counter() - begin) * 1000)
-        assert (again.remembered, once_more.remembered) == (len(listed), len(listed)), (
-            again,
-            once_more,
-        )
+        assert again.remembered == len(problem_list), again
+        assert once_more.remembered == len(problem_list), once_more
         print(
             json.dumps(
                 {
-                    "imported": imported,
-                    "took": took,
+                    "imported": import_s,
+                    "took": tuning_s,
                     "searching": searching,
                     "failed": [str(t.why_none) for t in tuning.failed],
                     "total_ms": tuning.total_ms,
@@ -120,16 +121,17 @@ def child(case, config, which):
         )
 
 
-def run(case, config, which):
+def run(case, config, set_name):
+    """Return the figures of a new process."""
     begin = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", case, "--config", config, "--set", which],
+    process = subprocess.run(
+        [sys.executable, __file__, "--child", case, "--config", config, "--set", set_name],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
     whole = time.perf_counter() - begin
-    return {**json.loads(done.stdout.splitlines()[-1]), "whole": whole}
+    return {**json.loads(process.stdout.splitlines()[-1]), "whole": whole}
 
 
 def main():
@@ -145,24 +147,28 @@ def main():
         return 0
     good = True
     for config in configs:
-        took = {}
+        seconds = {}
         for case in CASES:
             runs = [run(case, config, arguments.set) for _ in range(arguments.repeats)]
-            best = min(runs, key=lambda each: each["took"])
-            took[case] = best["took"]
+            times = [round(figures["took"], 2) for figures in runs]
+            best = min(runs, key=lambda figures: figures["took"])
+            seconds[case] = best["took"]
             print(
-                f"{config} {case:28s} tune_model {best['took']:6.2f} s (of {[round(r['took'], 2) for r in runs]}), of which "
-                f"searching {best['searching']:6.2f} s over all workers; the whole program {best['whole']:6.2f} s (imports "
-                f"{best['imported']:.2f}); again from the cache {best['remembered_ms']:.1f} ms, with a handle "
-                f"{best['with_handle_ms']:.1f} ms; a handle opens and closes in {best['open_handle_ms']:.1f} ms; model "
-                f"{best['total_ms']:.3f} ms; {best['workers']}; failed {best['failed']}",
+                f"{config} {case:28s} tune_model {best['took']:6.2f} s (of {times}), of which "
+                f"searching {best['searching']:6.2f} s over all workers; "
+                f"the whole program {best['whole']:6.2f} s (imports {best['imported']:.2f}); "
+                f"again from the cache {best['remembered_ms']:.1f} ms, "
+                f"with a handle {best['with_handle_ms']:.1f} ms; "
+                f"a handle opens and closes in {best['open_handle_ms']:.1f} ms; "
+                f"model {best['total_ms']:.3f} ms; {best['workers']}; failed {best['failed']}",
                 flush=True,
             )
-        cold, warm = took["all"] / took["one"], took["all, warm"] / took["one, warm"]
+        cold = seconds["all"] / seconds["one"]
+        warm = seconds["all, warm"] / seconds["one, warm"]
         good &= cold <= 0.6
         print(
-            f"{config}, {arguments.set}: {best['gpus']} GPUs / one: {cold:.3f} with the start of the processes (target 0.6), "
-            f"{warm:.3f} without it",
+            f"{config}, {arguments.set}: {best['gpus']} GPUs / one: {cold:.3f} with the start of "
+            f"the processes (target 0.6), {warm:.3f} without it",
             flush=True,
         )
     return 0 if good else 1

@@ -1,9 +1,11 @@
-"""What tuning costs: the distinct layers of ResNet-50 at batch 32, cold, and from a warm cache.
+"""The time of tuning the distinct layers of ResNet-50 at batch 32, with a cold and a warm cache.
 
-    python tools/benchmarks/tuning.py [--configs f32,tf32] [--interface descriptor] [--objective device] [--check]
+    python tools/benchmarks/tuning.py [--configs f32,tf32] [--interface descriptor]
+                                      [--objective device] [--check]
 
-'cold' is a new handle and a new cache file; 'warm' a new tuner that opens the file again, so that nothing is remembered in the
-process.  The warm run must make no call that reaches the device: every C function that takes a handle is watched.
+'cold' is a new handle with a new cache.  'warm' is a new tuner that opens the cache again, so that
+no result is left in the process.  The warm run must not reach the device: all C functions that it
+calls are recorded.
 """
 
 from __future__ import annotations
@@ -18,11 +20,8 @@ import convolution
 
 import cudnnlite as dnn
 
-TARGETS = {
-    "descriptor": (3.5, 20.0),
-    "graph": (3.5, 20.0),
-    None: (15.0, 50.0),
-}  # cold, in seconds; warm, in milliseconds
+# By the interface: the seconds of a cold run, and the milliseconds of a warm one.
+TARGETS = {"descriptor": (3.5, 20.0), "graph": (3.5, 20.0), None: (15.0, 50.0)}
 
 
 def layers(config):
@@ -44,20 +43,7 @@ def run(config, path, policy):
         cold_s = time.perf_counter() - begin
         assert tuner.measured == len(problems)
         tuner.cache.close()
-        called = []
-        api = handle.api
-        for name in dir(api):
-            if name.startswith("cudnn"):
-                function = getattr(api, name, None)
-                if callable(function):
-                    setattr(
-                        api,
-                        name,
-                        lambda *a, name=name, function=function: (
-                            called.append(name),
-                            function(*a),
-                        )[1],
-                    )
+        called = record_calls(handle.api)
         begin = time.perf_counter()
         tuner = dnn.Tuner(handle, path, policy)
         warm = [tuner.choose(problem) for problem in problems]
@@ -70,27 +56,49 @@ def run(config, path, policy):
     return len(problems), cold_s, warm_ms, sorted(set(called))
 
 
+def record_calls(api):
+    """Return a list that gets the name of each C function when it is called."""
+    called = []
+
+    def recorded(name, function):
+        def call(*arguments):
+            called.append(name)
+            return function(*arguments)
+
+        return call
+
+    for name in dir(api):
+        if not name.startswith("cudnn"):
+            continue
+        function = getattr(api, name, None)
+        if callable(function):
+            setattr(api, name, recorded(name, function))
+    return called
+
+
 def main():
     """Run."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--configs", default=",".join(convolution.CONFIGS))
     parser.add_argument(
         "--interface", choices=("descriptor", "graph"), help="only this one of cuDNN's"
     )
     parser.add_argument("--objective", choices=("latency", "device"), default="latency")
     arguments = parser.parse_args()
-    good, policy = True, dnn.TuningPolicy(arguments.objective, interface=arguments.interface)
-    most_s, most_ms = TARGETS[arguments.interface]
+    good = True
+    policy = dnn.TuningPolicy(arguments.objective, interface=arguments.interface)
+    target_s, target_ms = TARGETS[arguments.interface]
     for config in arguments.configs.split(","):
         with tempfile.TemporaryDirectory() as folder:
             count, cold_s, warm_ms, called = run(config, Path(folder) / "cache", policy)
         print(
-            f"{config}: {count} layers, cold {cold_s:.2f} s (target {most_s:g}), warm {warm_ms:.1f} ms",
-            f"(target {most_ms:g}), calls in the warm run: {called or 'none'}",
+            f"{config}: {count} layers, cold {cold_s:.2f} s (target {target_s:g}),",
+            f"warm {warm_ms:.1f} ms (target {target_ms:g}),",
+            f"calls in the warm run: {called or 'none'}",
         )
-        good &= cold_s < most_s and warm_ms < most_ms
-        good &= set(called) <= {"cudnnGetVersion", "cudnnDestroy"}  # the version is part of the key
+        good &= cold_s < target_s and warm_ms < target_ms
+        good &= set(called) <= {"cudnnGetVersion", "cudnnDestroy"}  # A key contains the version.
     return 0 if good or not arguments.check else 1
 
 

@@ -19,7 +19,7 @@ import cudnnlite as dnn
 from cudnnlite._raw.enums import PointwiseMode
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.errors import CudnnError
-from cudnnlite.operations.attention.scaled_dot_product import backward_graph, forward_graph
+from cudnnlite.operations.attention.attention_graphs import backward_graph, forward_graph
 from cudnnlite.operations.layers import normalization
 from cudnnlite.plans import graph_plan
 
@@ -171,17 +171,18 @@ def attentions():
         specs = specs_of(dtype, q=q, k=k, v=v)
         for stats in (False, True):
             kind = "with stats" if stats else "alone"
-            graph = forward_graph(specs, 0.3, causal, stats)
+            graph = forward_graph(specs, 0.3, causal, None, 0.0, stats)
             yield f"attention {shape} {dtype} {mask} {kind}", graph
         if not causal:
             biased = specs | specs_of(dtype, bias=(1, heads, steps, kv_steps))
-            yield f"attention {shape} {dtype} bias", forward_graph(biased, 0.3, False, False)
+            biased_graph = forward_graph(biased, 0.3, False, None, 0.0, False)
+            yield f"attention {shape} {dtype} bias", biased_graph
         if heads == kv_heads:
             stats_spec = ((batch, heads, steps, 1), "float32")
             more = specs_of(dtype, o=o, do=o, stats=stats_spec)
             yield (
                 f"attention gradients {shape} {dtype} {mask}",
-                backward_graph(specs | more, 0.3, causal),
+                backward_graph(specs | more, 0.3, causal, None, 0.0),
             )
 
 
@@ -212,7 +213,7 @@ def outcome(handle, graph):
             arrays = {}
             for name, values in operands_of(graph).items():
                 record = graph.inputs[name]
-                spec = dnn.TensorSpec(record.shape, record.dtype, strides=record.strides)
+                spec = record.spec
                 arrays[name] = handle.empty(spec)
                 arrays[name].copy_from(values)
             results = plan(**arrays)

@@ -77,10 +77,7 @@ def record(handle: dnn.Handle, key: Key) -> Outcome:
 def run(handle: dnn.Handle, case: Case, call: GraphCall) -> float | str:
     """Make a call over poisoned outputs, and return the largest error."""
     records = case.graph.inputs | case.graph.outputs
-    specs = {
-        name: dnn.TensorSpec(record.shape, record.dtype, strides=record.strides)
-        for name, record in records.items()
-    }
+    specs = {name: record.spec for name, record in records.items()}
     arrays = {name: upload(handle, specs[name], case.stored[name]) for name in case.graph.inputs}
     for name in case.graph.outputs:
         arrays[name] = handle.empty(specs[name])

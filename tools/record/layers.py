@@ -377,7 +377,7 @@ def combinations():  # noqa: C901  (one table: a block of loops for each operati
             },
         )
     names = ("dtype", "to", "shape", "source", "target")
-    some, large = (4, 8, 2, 4), (4, 8, 2, 4, 2)
+    small, large = (4, 8, 2, 4), (4, 8, 2, 4, 2)
     ways = (
         {},
         {"padding": (0, 0, 1, (0, 2))},
@@ -390,7 +390,7 @@ def combinations():  # noqa: C901  (one table: a block of loops for each operati
     ):
         yield (
             "transform_filter",
-            dict(zip(names, (kind, kind, some, source, target), strict=True)) | how,
+            dict(zip(names, (kind, kind, small, source, target), strict=True)) | how,
         )
     for kind, source, target in itertools.product(
         (*FLOATS, "int8"), ("first", "last"), ("first", "last")
@@ -408,7 +408,7 @@ def combinations():  # noqa: C901  (one table: a block of loops for each operati
     for (kind, to), target in itertools.product(
         itertools.permutations((*FLOATS, "int8"), 2), ("first", "last")
     ):
-        yield "transform_filter", dict(zip(names, (kind, to, some, "first", target), strict=True))
+        yield "transform_filter", dict(zip(names, (kind, to, small, "first", target), strict=True))
     names = ("dtype", "shape", "layout", "added")
     shapes = (
         (4, 4, 9),

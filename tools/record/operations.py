@@ -140,20 +140,20 @@ def record(handle, name, plain, rank, dtype, x_layout, y_layout, y_dtype, beta):
 
 
 def recorded_rows():
-    """Return (status, error) of each combination of the table that is there, by the combination's JSON."""
+    """Return (status, error) of each combination in the recorded table, by its JSON."""
     rows = json.loads(TABLE.read_text(encoding="utf-8"))["rows"]
     return {json.dumps(row[:8]): row[8:] for row in rows}
 
 
 def main(path, *names, device="cuda") -> int:
     rows = []
-    kept = recorded_rows() if names else {}
+    recorded = recorded_rows() if names else {}
     with dnn.Handle(device) as handle:
         for key in combinations():
             if key[0] in (names or SAMPLES):
                 rows.append([*key, *record(handle, *key)])
-            elif json.dumps(key) in kept:
-                rows.append([*key, *kept[json.dumps(key)]])
+            elif json.dumps(key) in recorded:
+                rows.append([*key, *recorded[json.dumps(key)]])
         header = {
             "device": handle.device.name,
             "cudnn": handle.api.library.version_text,

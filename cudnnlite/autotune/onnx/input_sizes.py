@@ -1,4 +1,4 @@
-"""`set_input_sizes`: gives the symbolic axes of a model's inputs the sizes that the caller passes."""
+"""`set_input_sizes`: set the symbolic axes of a model's inputs to the sizes of the caller."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Assignment(NamedTuple):
 def set_input_sizes(onnx: Any, graph: Any, label: str, batch: Any, shapes: Any) -> None:
     """Set the sizes of symbolic axes, wherever the names of these axes occur in the graph.
 
-    An axis of an input that has no name gets one.
+    If an axis of an input has no name, it gets one.
     """
     constants = {tensor.name for tensor in graph.initializer}
     inputs = {info.name: info for info in graph.input if info.name not in constants}
@@ -57,7 +57,7 @@ def set_input_sizes(onnx: Any, graph: Any, label: str, batch: Any, shapes: Any) 
 
 
 def _name_axes(onnx: Any, inputs: Mapping[str, Any]) -> list[_Axis]:
-    """Return the axes of all inputs.  One with neither size nor name is given a name first."""
+    """Return the axes of all inputs.  An axis without a size and a name gets a name first."""
     axes = [
         _Axis(position, dim)
         for info in inputs.values()
@@ -75,7 +75,7 @@ def _assign_shapes(
 ) -> Iterator[_Assignment]:
     """Yield the sizes of `shapes`, after checking them.
 
-    An input that declares no shape is given this one.
+    An input that declares no shape gets this one.
     """
     if shapes is None:
         return
@@ -108,7 +108,10 @@ def _assign_shape(
 
 
 def _assign_batch(axes: list[_Axis], batch: Any, why_none: str) -> list[_Assignment]:
-    """Assign the batch to every axis with a name like a batch's; if there is none, to first axes."""
+    """Assign the batch to every axis with a name like a batch's.
+
+    If there is none, assign it to the first axes.
+    """
     size = integer(batch, "batch")
     argument = f"batch={batch}"
     dims = [dim for _, dim in axes if _BATCH.search(dim.dim_param)]

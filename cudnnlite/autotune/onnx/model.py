@@ -1,4 +1,4 @@
-"""`problems_from_onnx`: the problems of a model, read from its ONNX file; no GPU, no weights, nothing is run."""
+"""`problems_from_onnx`: list the problems of an ONNX model, without a GPU and without weights."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def problems_from_onnx(
     model : path, bytes or onnx.ModelProto
         The model.  Weights in files beside it need not be there: their shapes are enough.
     batch : int, optional
-        The size of every symbolic axis of an input that is named like a batch ("batch",
-        "batch_size", "N", ...), or else of its first axis, where that is symbolic.
+        The size of every symbolic axis of an input that has the name of a batch ("batch",
+        "batch_size", "N", ...).  If there is none, it is the size of first axes that are symbolic.
     shapes : mapping of str to sequence of int, optional
         The shapes of inputs by name, such as ``{"input": (1, 3, 224, 224)}``.  An axis that has a
         name gets the same size wherever the model uses it.  Sizes that the model fixes cannot be
@@ -53,26 +53,26 @@ def problems_from_onnx(
     Returns
     -------
     ProblemList
-        Empty for a model without such nodes.  Its `skipped` names every convolution or recurrent
-        layer that makes no problem, with the reason: cuDNN computes something else (for a GRU with
+        Empty for a model without such nodes.  Its `skipped` has every convolution or recurrent
+        layer without a problem, with the reason: cuDNN computes something else (for a GRU with
         linear_before_reset=0, an LSTM with peepholes, ...), or the shape is unknown.  Its `notes`
-        say what was assumed.
+        are the assumptions.
 
     Raises
     ------
     ArgumentError
-        The model cannot be read, is no ONNX model or not a valid one, or an argument does not fit
-        it; the message names the file and the cause.  Also if a node's shape is unknown, and may
+        The model cannot be read, is not a valid ONNX model, or does not fit an argument; the
+        message names the file and the cause.  Also if the shape of a node is unknown, and may
         depend on external data that cannot be read.
     MissingPackageError
         The package onnx is not installed: it comes with ``cudnnlite[onnx]``.
 
     Notes
     -----
-    Conv makes a problem of `convolution_forward`, ConvTranspose one of `convolution_backward_data`,
-    both without their bias; LSTM, GRU and RNN make one of `rnn_forward`: a single layer, for
-    inference.  Shapes come from ``onnx.shape_inference``.  Functions of the model are inlined.
-    Nodes inside If, Loop and Scan are listed too, once.
+    Conv becomes a problem of `convolution_forward`, ConvTranspose one of
+    `convolution_backward_data`, both without their bias.  LSTM, GRU and RNN become one of
+    `rnn_forward`: a single layer, for inference.  Shapes come from ``onnx.shape_inference``.
+    Functions of the model are inlined.  Nodes inside If, Loop and Scan are listed once.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def _import_onnx() -> Any:
 
 
 def _inline_functions(onnx: Any, proto: Any) -> tuple[Any, str]:
-    """Return a model with its functions inlined, and why those that are left cannot be."""
+    """Return a model with its functions inlined, and why the remaining ones cannot be inlined."""
     why = "it uses other operator sets than the model"
     if not proto.functions:
         return proto, why
@@ -133,7 +133,10 @@ def _inline_functions(onnx: Any, proto: Any) -> tuple[Any, str]:
 
 
 class _ProblemCollector:
-    """Collects the problems of a model's graphs; `without_shape` names the nodes that are skipped for want of one."""
+    """Collects the problems of a model's graphs.
+
+    `without_shape` has the names of the nodes that are skipped because a shape is unknown.
+    """
 
     def __init__(
         self,
@@ -152,7 +155,7 @@ class _ProblemCollector:
         self._why_not_inlined = why_not_inlined
 
     def add_graph(self, graph: Any, outer_values: Values, prefix: str) -> int:
-        """Add the problems of a graph, and of the graphs in its nodes; return how many there are."""
+        """Add the problems of a graph and of the graphs in its nodes; return their number."""
         values = outer_values.new_child(_values_of(graph))
         count = 0
         for proto in graph.node:
@@ -164,7 +167,7 @@ class _ProblemCollector:
         return count
 
     def _add_node(self, node: OnnxNode, proto: Any, name: str) -> int:
-        """Add the problem of a node, if it has one, or why it is skipped; return how many problems there are."""
+        """Add the problem of a node, or the reason why it is skipped; return 1 for a problem."""
         problem = None
         try:
             if (proto.domain, proto.op_type) in self._functions:
@@ -183,7 +186,7 @@ class _ProblemCollector:
         return 0 if problem is None else 1
 
     def _add_bodies(self, node: OnnxNode, proto: Any, name: str, values: Values) -> int:
-        """Add the problems of the graphs that are attributes of If, Loop and Scan; return how many there are."""
+        """Add the problems of the graphs in If, Loop and Scan nodes; return their number."""
         count = 0
         for attribute in proto.attribute:
             graphs = list(attribute.graphs)
@@ -192,10 +195,10 @@ class _ProblemCollector:
             for graph in graphs:
                 count += self.add_graph(graph, values, f"{name}/{attribute.name}/")
         if count:
-            counted = "each problem of its body is"
+            subject = "each problem of its body is"
             if proto.op_type == "If":
-                counted = "the problems of both branches are"
-            self.problems.notes.append(f"{name} ({node.operation}): {counted} counted once")
+                subject = "the problems of both branches are"
+            self.problems.notes.append(f"{name} ({node.operation}): {subject} counted once")
         return count
 
 
@@ -215,7 +218,7 @@ def _constant_of(proto: Any) -> dict[str, Any]:
 
 
 def _name_of(proto: Any) -> str:
-    """Return a node's name, or else its first output's, or its operator's."""
+    """Return the name of a node, or else of its first output, or of its operator."""
     outputs = filter(None, proto.output)
     return str(proto.name or next(outputs, proto.op_type))
 

@@ -1,4 +1,4 @@
-"""The problems of an ONNX model's nodes: what cuDNN computes as ONNX does, and a reason for the other nodes."""
+"""The problems of an ONNX model's nodes, or why cuDNN does not compute a node as ONNX does."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ DTYPES = {
     "BFLOAT16": DataType.BFLOAT16,
 }
 DTYPE_NAMES = ", ".join(map(dtype_name, DTYPES.values()))
-# By name: a ValueInfoProto, or the TensorProto of a value that is in the model.
+# Values by name: a ValueInfoProto, or the TensorProto of a value that is in the model.
 Values = ChainMap[str, Any]
-# A number for each spatial axis. They are Python's own integers: those of a model may be of any
-# size.
+# A number for each spatial axis, as Python's own integers: a model may have integers of any size.
 Axes = np.ndarray[Any, Any]
 
 _MAX_INPUTS = 8  # an LSTM has as many
@@ -39,12 +38,12 @@ _W, _R, _BIAS, _LENGTHS, _PEEPHOLES = 1, 2, 3, 4, 7
 
 
 class OnnxNode:
-    """A node, with what is known of the values that it can refer to.
+    """A node, with the values that it can refer to.
 
-    Its `operation` is the operator's name, behind a domain that is not ONNX's own.  A data type
-    replaces the model's; layouts are by rank.  Readers add to its `notes`.  If a reader asks for a
-    shape that is not known, `lacks_shape` is set, and `open_axes` to the names of the axes without
-    a size.
+    `operation` is the name of the operator, after its domain if that is not ONNX's own.  `dtype`
+    replaces the model's data type, and `layouts` are by rank.  Readers add to `notes`.  If a reader
+    calls `shape` and the shape is not known, `lacks_shape` is true, and `open_axes` has the names
+    of the axes without a size.
     """
 
     def __init__(
@@ -62,7 +61,8 @@ class OnnxNode:
         self.layouts = layouts
         is_standard = proto.domain in ("", "ai.onnx")
         self.operation = str(proto.op_type if is_standard else f"{proto.domain}.{proto.op_type}")
-        # Empty names, as for an input that is left out, so that every position can be looked up.
+        # ONNX has an empty name for an input that is left out. Further empty names let every
+        # position be looked up.
         self.inputs = (*proto.input, *[""] * _MAX_INPUTS)
         self.notes: list[str] = []
         self.lacks_shape = False
@@ -82,7 +82,10 @@ class OnnxNode:
         return tuple(map(int, shape or ()))
 
     def dtype(self) -> DataType:
-        """Return the data type that replaces the model's, or that of the first input, whose shape is known."""
+        """Return the data type that replaces the model's, or else that of the first input.
+
+        Call it after `shape(0)`, which refuses an unknown input.
+        """
         if self._dtype is not None:
             return self._dtype
         name = self.inputs[0]
@@ -101,7 +104,10 @@ class OnnxNode:
         return DTYPES[type_name]
 
     def constant(self, position: int) -> list[Any] | None:
-        """Return the values of an input, flat; None if the model does not contain them, or has no such input."""
+        """Return the values of an input as a flat list.
+
+        None if the node has no such input, or if the model does not contain its values.
+        """
         onnx = self._onnx
         name = self.inputs[position]
         value = self._values.get(name)
@@ -112,9 +118,10 @@ class OnnxNode:
             return list(onnx.numpy_helper.to_array(value).ravel().tolist())
 
     def attributes(self) -> dict[str, Any]:
-        """Return all attributes of its operator: the node's, or else ONNX's default; None where there is none.
+        """Return the values of all attributes that the operator declares.
 
-        ArgumentError if one is not of the type that the operator declares.
+        If the node does not set an attribute, its value is ONNX's default, or None without a
+        default.  ArgumentError if an attribute is not of the type that the operator declares.
         """
         attributes = {attribute.name: attribute for attribute in self._proto.attribute}
         schema = self._onnx.defs.get_schema(self._proto.op_type)
@@ -155,8 +162,8 @@ class _Convolution(NamedTuple):
     def padding(self, auto_pad: str, totals: Axes) -> tuple[Axes, Axes]:
         """Return the padding in front of the axes and behind them.
 
-        Where `auto_pad` asks for the same size, the totals are divided: one side gets the odd
-        pixel.
+        If `auto_pad` is SAME_UPPER or SAME_LOWER, the totals are divided between the two sides, and
+        one side gets the odd pixel.
         """
         totals = np.maximum(0, totals)
         smaller = totals // 2
@@ -178,8 +185,8 @@ def convolution_problem(node: OnnxNode) -> Problem:
     sizes, strides, extents = convolution.sizes, convolution.strides, convolution.extents
     totals = (sizes - 1) // strides * strides + extents - sizes
     before, behind = convolution.padding(convolution.attributes["auto_pad"], totals)
-    # All of cuDNN takes the same padding on both sides. It is as good if the output has the same
-    # size: then the filter never reaches the pixels that differ.
+    # All of cuDNN takes the same padding on both sides. That is equivalent if the output has the
+    # same size: then the filter never reaches the pixels that differ.
     last_filter = (sizes + before + behind - extents) // strides
     last_filter_if_symmetric = (sizes + 2 * before - extents) // strides
     if np.all(last_filter == last_filter_if_symmetric):
@@ -208,7 +215,7 @@ def transposed_convolution_problem(node: OnnxNode) -> Problem:
 
 
 def _transposed_image(convolution: _Convolution) -> tuple[tuple[int, ...], Axes]:
-    """Return the sizes of a ConvTranspose node's output, and how many pixels are cut off in front."""
+    """Return the sizes of a ConvTranspose node's output, and the pixels to cut off in front."""
     attributes = convolution.attributes
     sizes, strides = convolution.sizes, convolution.strides
     rank = len(sizes)
@@ -220,7 +227,7 @@ def _transposed_image(convolution: _Convolution) -> tuple[tuple[int, ...], Axes]
     )
     uncut = (sizes - 1) * strides + convolution.extents + output_padding
     if image:
-        # ONNX divides what is cut off even where auto_pad does not ask for it.
+        # ONNX divides the pixels to cut off, even if auto_pad is NOTSET.
         auto_pad = "SAME_UPPER" if auto_pad == "SAME_UPPER" else "SAME_LOWER"
     elif auto_pad.startswith("SAME"):
         image = tuple(sizes * strides)
@@ -295,13 +302,14 @@ def recurrent_problem(node: OnnxNode) -> Problem:
         f"direction={direction!r} is not one of {', '.join(_DIRECTIONS)}",
     )
     directions = _DIRECTIONS[direction]
-    # A cell that cuDNN does not have is the reason, even if a shape is unknown too.
+    # If cuDNN does not have the cell, that is the reason, even if a shape is unknown too.
     activation = _check_activations(node, attributes, directions)
     _check_equations(node, attributes)
     x_shape, hidden_size = _check_weights(node, attributes, directions)
     lengths = node.constant(_LENGTHS)
+    cell_mode = activation if node.operation == "RNN" else node.operation.lower()
     spec = RNNSpec(
-        activation if node.operation == "RNN" else node.operation.lower(),
+        cell_mode,
         x_shape[2],
         hidden_size,
         1,
@@ -327,7 +335,8 @@ def _check_activations(node: OnnxNode, attributes: dict[str, Any], directions: i
     cell = _CELLS[node.operation]
     allowed = [list(names) * directions for names in cell.activations]
     activations = attributes["activations"] or ()
-    names = [name.lower() for name in activations][: len(allowed[0])] or allowed[0]
+    names = [name.lower() for name in activations]
+    names = names[: len(allowed[0])] or allowed[0]
     require(
         names in allowed,
         f"activations={', '.join(activations)}; cuDNN has {cell} only, in every direction",
@@ -359,7 +368,10 @@ def _check_equations(node: OnnxNode, attributes: dict[str, Any]) -> None:
 def _check_weights(
     node: OnnxNode, attributes: dict[str, Any], directions: int
 ) -> tuple[tuple[int, ...], int]:
-    """Return the shape of a recurrent layer's input, and its hidden size; ArgumentError if weights do not fit them."""
+    """Return the shape of a recurrent layer's input, and its hidden size.
+
+    ArgumentError if the weights do not fit them.
+    """
     x_shape = node.shape(0)
     require(len(x_shape) == 3, f"its input has shape {x_shape}; allowed: three axes")
     hidden_size = attributes["hidden_size"] or _last_size(node.shape(_R))
@@ -394,9 +406,9 @@ _UNSUPPORTED = {
 
 
 def problem_of(node: OnnxNode) -> Problem | None:
-    """Return the problem of a node; None for other operations than convolutions and recurrent layers.
+    """Return the problem of a node, or None if it is neither a convolution nor a recurrent layer.
 
-    ArgumentError says why cuDNN does not compute what the node does.
+    ArgumentError if cuDNN does not compute the same; the message says why.
     """
     require(node.operation not in _UNSUPPORTED, _UNSUPPORTED.get(node.operation, ""))
     domain, _, operator = node.operation.rpartition(".")

@@ -1,4 +1,4 @@
-"""What ONNX's messages say, whichever part of a model they come from: texts, shapes, and messages inside of others."""
+"""Access to the messages of ONNX: texts, shapes, and messages inside other messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from cudnnlite.errors import ArgumentError
 
-# Names of axes that have none: shape inference makes them up, and so does `set_input_sizes`.
+# The prefix of the names that shape inference and `set_input_sizes` invent for axes without one.
 UNNAMED_AXIS = "unk__"
 
 
@@ -35,9 +35,10 @@ def _parts_of(message: Any) -> list[Any]:
 
 
 def shape_of(value: Any) -> tuple[int | str, ...] | None:
-    """Return the shape of a TensorProto or a ValueInfoProto; None where the number of axes is unknown.
+    """Return the shape of a TensorProto or a ValueInfoProto.
 
-    A symbolic size is its name, and an empty text if it has no name.
+    None if the number of axes is unknown.  A symbolic size is its name, or an empty text if it has
+    no name.
     """
     if hasattr(value, "dims"):
         return tuple(value.dims)

@@ -1,4 +1,4 @@
-"""Reads an ONNX model, checks that it is a whole one, and infers the shapes of its values."""
+"""Read an ONNX model, check that it is complete, and infer the shapes of its values."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from cudnnlite.arguments import path_of, refused_as
 from cudnnlite.autotune.onnx.protobuf import messages_within, require, shape_of
 from cudnnlite.errors import ArgumentError
 
-# Shape inference reads the values of shapes, axes and scales. Of larger tensors it needs the shape
-# alone.
+# Shape inference reads the values of shapes, axes and scales. It needs only the shape of a larger
+# tensor.
 _MAX_VALUES = 65536
 # The number of nodes doubles with each function that calls the next one twice. A model of 1.4 KB
 # had 8 million nodes, and took 137 s.
 _MAX_NODES = 1 << 16
-# Functions that call each other: onnx refuses more, and recursion has no end.
+# The maximal depth of functions that call each other. onnx refuses a greater depth, and a recursion
+# has no end.
 _MAX_DEPTH = 100
 _MAIN_GRAPH = None  # its key among the functions of a model
 
 
 class ModelSource(NamedTuple):
-    """A model that may be changed, what messages call it, and the folder of its external data."""
+    """A model that may be changed, its label in messages, and the folder of its external data."""
 
     proto: Any
     label: str
@@ -53,7 +54,7 @@ def read_model(onnx: Any, model: Any) -> ModelSource:
 
 
 def _parse_model(onnx: Any, data: bytes, label: str, suffix: str) -> Any:
-    """Return the model in some bytes; the suffix of a file's name says their format."""
+    """Return the model in some bytes; the suffix of a file's name determines the format."""
     why = f"{label} is not an ONNX model, or not all of one"
     # The errors are protobuf's, or those of the format that the suffix names.
     with refused_as(ArgumentError, why, Exception):
@@ -62,7 +63,7 @@ def _parse_model(onnx: Any, data: bytes, label: str, suffix: str) -> Any:
 
 
 def check_model(onnx: Any, proto: Any, label: str) -> None:
-    """Refuse what is no whole model, and what is too large once its functions are inlined."""
+    """Refuse a model that is incomplete, or too large with its functions inlined."""
     require(proto.HasField("graph"), f"{label} is not an ONNX model: it has no graph")
     incomplete = f"{label} is not a whole ONNX model"
     require(proto.opset_import, f"{incomplete}: it does not say which operator set it uses")
@@ -72,9 +73,10 @@ def check_model(onnx: Any, proto: Any, label: str) -> None:
 
 
 def _check_inlined_size(onnx: Any, proto: Any, label: str) -> None:
-    """Refuse a model that has too many nodes, or too many levels of functions, before they are inlined.
+    """Refuse a model with too many nodes, or with too many levels of functions.
 
-    The calls are expanded one level at a time; only the numbers of nodes are needed for that.
+    It is checked before the functions are inlined.  The calls are expanded one level at a time,
+    which needs only the numbers of nodes.
     """
     operations = _count_operations(onnx, proto)
     nodes: Counter[Any] = Counter([_MAIN_GRAPH])
@@ -107,7 +109,7 @@ def _count_operations(onnx: Any, proto: Any) -> dict[Any, Counter[Any]]:
 def drop_weights(onnx: Any, graph: Any, folder: Path | None) -> dict[str, str]:
     """Drop the values of large initializers, and load small ones that shapes may depend on.
 
-    Returns, by the name of the initializer, why the values cannot be loaded.
+    Returns why values cannot be loaded, by the names of their initializers.
     """
     unreadable: dict[str, str] = {}
     scales = {
@@ -133,7 +135,7 @@ def drop_weights(onnx: Any, graph: Any, folder: Path | None) -> dict[str, str]:
 
 
 def _is_needed(onnx: Any, tensor: Any, scales: set[str]) -> bool:
-    """Tell whether a tensor has external data that shapes may depend on: integers, or scales."""
+    """Return whether a tensor has external data that shapes may depend on: integers, or scales."""
     if not onnx.external_data_helper.uses_external_data(tensor):
         return False
     is_integer = tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
@@ -144,14 +146,17 @@ def _load_values(onnx: Any, tensor: Any, folder: Path | None) -> None:
     """Load the external data of a tensor into it."""
     require(folder is not None, "only the path of a model says where its external data is")
     itemsize = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    # onnx uses the last length, so that no more is read than the tensor holds, whatever the model
-    # says.
+    # onnx uses the last length. So it reads only the bytes of the tensor, whatever length the model
+    # declares.
     tensor.external_data.add(key="length", value=str(prod(tensor.dims) * itemsize))
     onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
 
 
 def _replace_sparse_initializers(onnx: Any, graph: Any) -> None:
-    """Declare dense initializers, without values, instead of sparse ones: inference finds no shapes of those."""
+    """Replace sparse initializers by dense ones without values.
+
+    Shape inference does not find the shapes of sparse ones.
+    """
     for sparse in graph.sparse_initializer:
         graph.initializer.add(
             name=sparse.values.name,
@@ -163,13 +168,16 @@ def _replace_sparse_initializers(onnx: Any, graph: Any) -> None:
 
 
 def infer_shapes(onnx: Any, proto: Any) -> Any:
-    """Return a model with the shapes that onnx infers; a shape that the model declares is used where there is none."""
+    """Return a model with the shapes that onnx infers.
+
+    If onnx infers no shape of a value, the value has the shape that the model declares.
+    """
     declared = [_remove_shapes(graph) for graph in messages_within(proto.graph, onnx.GraphProto)]
     inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     if not any(declared):
         return inferred
-    # Inference knows nothing of unknown operations, for instance: their results have the shapes
-    # that the model declares.
+    # For instance, onnx cannot infer the results of operations that it does not know. They have the
+    # shapes that the model declares.
     graphs = messages_within(inferred.graph, onnx.GraphProto)
     for graph, infos in zip(graphs, declared, strict=True):
         values = (*graph.value_info, *graph.output)
@@ -179,9 +187,10 @@ def infer_shapes(onnx: Any, proto: Any) -> Any:
 
 
 def _remove_shapes(graph: Any) -> list[Any]:
-    """Remove the declared shapes of a graph's inner values and outputs; return the declarations of inner values.
+    """Remove the declared shapes of a graph's inner values and outputs.
 
-    Declared shapes are often older than the model's inputs, and inference would prefer them.
+    Returns the declarations of the inner values.  Declared shapes are often older than the model's
+    inputs, and inference would prefer them.
     """
     infos = list(graph.value_info)
     del graph.value_info[:]

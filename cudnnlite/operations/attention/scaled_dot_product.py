@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from cudnnlite.arguments import one_of, real_number
+from cudnnlite.arguments import integer, one_of, real_number
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
-from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.tensor import GraphTensor
+from cudnnlite.graph.attention_formulas import MOST_STEPS
+from cudnnlite.operations.attention.attention_graphs import backward_graph, forward_graph
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
-from cudnnlite.operations.graph.graph import Graph
-from cudnnlite.specs import TensorSpec
 
-_DTYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
+_LARGEST_SEED = 1 << 53  # up to which numbers by value, which are doubles, are exact
 
 
 @graph_operation
@@ -28,6 +27,12 @@ def scaled_dot_product_attention_forward(
     scale: float | None = None,
     causal: bool = False,
     bias: Operand | None = None,
+    q_lengths: Operand | None = None,
+    kv_lengths: Operand | None = None,
+    window: int | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
     return_stats: bool = False,
     out: AnyArray | Sequence[AnyArray | None] | None = None,
     workspace_limit: int | str | None = None,
@@ -50,6 +55,19 @@ def scaled_dot_product_attention_forward(
         Whether a query attends to the keys up to its own step alone.
     bias : device array, optional
         Added to the scores, ``(1 or batch, 1 or heads, q's steps, k's steps)``.
+    q_lengths, kv_lengths : device array, optional
+        How many steps of queries, and of keys and values, each sequence has; int32, from 1 on,
+        ``(batch, 1, 1, 1)``.  Both or none.  Beyond q_lengths o is zero in float16 and bfloat16 and
+        not written in float32; stats are undefined there.
+    window : int, optional
+        How many steps of keys a query sees, up to its own: those before are masked.  Those behind
+        its own are not, unless `causal` masks them.
+    dropout : float
+        The probability with which a weight of a value becomes 0, below 1; the others are divided
+        by ``1 - dropout``.  float16 and bfloat16 alone.
+    seed, offset : int
+        Choose what `dropout` drops: the same pair drops the same, in the backward pass too.  From 0
+        to 2**53.  A captured call keeps those of its capture.
     return_stats : bool
         Whether the logarithms of the sums of exponentials are returned too, which
         `scaled_dot_product_attention_backward` reads.
@@ -84,20 +102,25 @@ def scaled_dot_product_attention_forward(
     ...     print(o.shape, o.numpy()[0, 0, 0, 0])
     (2, 4, 64, 32) 1.0
     """
-    options = {
-        "scale": None if scale is None else real_number(scale, "scale"),
-        "causal": one_of(causal, "causal", True, False),
-        "return_stats": one_of(return_stats, "return_stats", True, False),
-    }
+    options = _options(scale, causal, window, dropout)
+    options["return_stats"] = one_of(return_stats, "return_stats", True, False)
     return GraphRequest(
         handle,
         "scaled_dot_product_attention_forward",
         forward_graph,
-        {"q": q, "k": k, "v": v, "bias": bias},
+        {
+            "q": q,
+            "k": k,
+            "v": v,
+            "bias": bias,
+            "q_lengths": q_lengths,
+            "kv_lengths": kv_lengths,
+        },
         options,
         ("o", "stats") if return_stats else ("o",),
         out,
         workspace_limit,
+        _random_numbers(options, seed, offset),
     )
 
 
@@ -113,6 +136,13 @@ def scaled_dot_product_attention_backward(
     *,
     scale: float | None = None,
     causal: bool = False,
+    bias: Operand | None = None,
+    q_lengths: Operand | None = None,
+    kv_lengths: Operand | None = None,
+    window: int | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
     out: Sequence[AnyArray | None] | None = None,
     workspace_limit: int | str | None = None,
 ) -> GraphRequest[tuple[DeviceArray, DeviceArray, DeviceArray]]:
@@ -123,13 +153,13 @@ def scaled_dot_product_attention_backward(
     handle : Handle
         Its stream orders the call; it keeps the plan for the next call of the same kind.
     q, k, v : device array
-        As in `scaled_dot_product_attention_forward`, with as many heads each; float16 or bfloat16.
+        As in `scaled_dot_product_attention_forward`; float16 or bfloat16.
     o, stats : device array
         What that returned, with ``return_stats=True``.
     do : device array
         The gradient of o, of its shape and data type.
-    scale, causal
-        As there.
+    scale, causal, bias, q_lengths, kv_lengths, window, dropout, seed, offset
+        As there, and the same as in the forward call.
     out : tuple of three device arrays, optional
         dq, dk and dv, written in place; new arrays if not given.
     workspace_limit : int or str, optional
@@ -138,7 +168,7 @@ def scaled_dot_product_attention_backward(
     Returns
     -------
     tuple of three DeviceArray
-        dq, dk and dv, of the shapes of q, k and v, packed.
+        dq, dk and dv, of the shapes of q, k and v, packed; zero beyond the lengths.
 
     Raises
     ------
@@ -160,114 +190,49 @@ def scaled_dot_product_attention_backward(
     ...     print(dv.shape, dv.numpy()[0, 0, 0, 0])
     (1, 2, 64, 32) 1.0
     """
-    options = {
-        "scale": None if scale is None else real_number(scale, "scale"),
-        "causal": one_of(causal, "causal", True, False),
-    }
+    options = _options(scale, causal, window, dropout)
     return GraphRequest(
         handle,
         "scaled_dot_product_attention_backward",
         backward_graph,
-        {"q": q, "k": k, "v": v, "o": o, "do": do, "stats": stats},
+        {
+            "q": q,
+            "k": k,
+            "v": v,
+            "o": o,
+            "do": do,
+            "stats": stats,
+            "bias": bias,
+            "q_lengths": q_lengths,
+            "kv_lengths": kv_lengths,
+        },
         options,
         ("dq", "dk", "dv"),
         out,
         workspace_limit,
+        _random_numbers(options, seed, offset),
     )
 
 
-def forward_graph(
-    specs: Mapping[str, TensorSpec], scale: float | None, causal: bool, return_stats: bool
-) -> Graph:
-    """Return attention as its formula.
-
-    The chain of the statistics has to be there, in memory or not: without it cuDNN has no engine.
-    """
-    _check_operands(specs)
-    graph = Graph()
-    q, k, v = (_input(graph, specs, name) for name in "qkv")
-    scores = graph.matmul(q, k.transposed()) * _scale(graph, scale, q)
-    if "bias" in specs:
-        scores = scores + _input(graph, specs, "bias")
-    if causal:
-        scores = graph.causal(scores)
-    probabilities, stats = graph.softmax_with_stats(scores, q.dtype)
-    if return_stats:
-        graph.output("stats", stats)
-    graph.output("o", graph.matmul(probabilities, v), q.dtype)
-    return graph
+def _options(
+    scale: float | None, causal: bool, window: int | None, dropout: float
+) -> dict[str, Any]:
+    """Return the options of the formulas; ArgumentError names one that is none."""
+    probability = real_number(dropout, "dropout")
+    if not 0 <= probability < 1:
+        raise ArgumentError(f"dropout={probability}; needed: from 0 on, below 1")
+    return {
+        "scale": None if scale is None else real_number(scale, "scale"),
+        "causal": one_of(causal, "causal", True, False),
+        "window": None if window is None else integer(window, "window", 1, MOST_STEPS),
+        "dropout": probability,
+    }
 
 
-def backward_graph(specs: Mapping[str, TensorSpec], scale: float | None, causal: bool) -> Graph:
-    """Return the gradients of attention as their formula.
-
-    `row_sums` and `dq_sums` are memory between kernels, in an order of cuDNN's own.
-    """
-    _check_operands(specs)
-    graph = Graph()
-    q, k, v, o, do, stats = (
-        _input(graph, specs, name) for name in ("q", "k", "v", "o", "do", "stats")
-    )
-    factor = _scale(graph, scale, q)
-    one = graph.scalar("one", 1.0)
-    row_sums = graph.output("row_sums", graph.reduce("ADD", do * o) * one)
-    scores = graph.matmul(q, k.transposed()) * factor - stats
-    if causal:
-        scores = graph.causal(scores)
-    probabilities = graph.exp(scores)
-    graph.output("dv", graph.matmul(probabilities.transposed(q.dtype), do), q.dtype)
-    slopes = (graph.matmul(do, v.transposed()) - row_sums) * probabilities
-    dscores = graph.pointwise("MUL", slopes, factor, dtype=q.dtype)
-    graph.output("dk", graph.matmul(dscores.transposed(q.dtype), q), q.dtype)
-    keys = graph.virtual(k.shape, q.dtype)
-    graph.node("RESHAPE", reads={"xdesc": k.transposed()}, writes={"ydesc": keys})
-    dq_sums = graph.output("dq_sums", graph.matmul(dscores, keys))
-    graph.output("dq", graph.identity(dq_sums), q.dtype)
-    return graph
-
-
-def _input(graph: Graph, specs: Mapping[str, TensorSpec], name: str) -> GraphTensor:
-    spec = specs[name]
-    return graph.input(name, spec.shape, spec.dtype, spec.strides)
-
-
-def _scale(graph: Graph, scale: float | None, q: GraphTensor) -> GraphTensor:
-    return graph.scalar("scale", q.shape[-1] ** -0.5 if scale is None else scale)
-
-
-def _check_operands(specs: Mapping[str, TensorSpec]) -> None:
-    """Raise ArgumentError where operands do not fit together."""
-    q, k, v = (specs[name] for name in "qkv")
-    for name, spec in specs.items():
-        if spec.rank != 4:
-            raise ArgumentError(
-                f"{name} has shape {spec.shape}; needed: (batch, heads, steps, size)"
-            )
-    if q.dtype not in _DTYPES:
-        raise ArgumentError(f"q is {q}; allowed: float16, bfloat16, float32")
-    for name in ("k", "v", "o", "do"):
-        if name in specs and specs[name].dtype != q.dtype:
-            raise ArgumentError(f"{name} is {specs[name]}; needed: the data type of q, {q}")
-    batch, heads, steps, size = q.shape
-    if k.shape[0] != batch or k.shape[3] != size or heads % k.shape[1]:
-        raise ArgumentError(
-            f"k has shape {k.shape}; needed beside q of shape {q.shape}: the batch {batch}, the "
-            f"size {size}, and heads that divide {heads}"
-        )
-    if v.shape[:3] != k.shape[:3]:
-        raise ArgumentError(f"v has shape {v.shape}; needed: {k.shape[:3]} first, as k has")
-    result = (batch, heads, steps, v.shape[3])
-    for name, shape in {"o": result, "do": result, "stats": (batch, heads, steps, 1)}.items():
-        if name in specs and specs[name].shape != shape:
-            raise ArgumentError(f"{name} has shape {specs[name].shape}; needed: {shape}")
-    if "bias" in specs:
-        _check_bias(specs["bias"].shape, (batch, heads, steps, k.shape[2]))
-
-
-def _check_bias(shape: tuple[int, ...], scores: tuple[int, ...]) -> None:
-    fits = all(size in (1, whole) for size, whole in zip(shape[:2], scores[:2], strict=True))
-    if not fits or shape[2:] != scores[2:]:
-        raise ArgumentError(
-            f"bias has shape {shape}; needed: (1 or {scores[0]}, 1 or {scores[1]}, {scores[2]}, "
-            f"{scores[3]})"
-        )
+def _random_numbers(options: Mapping[str, Any], seed: int, offset: int) -> dict[str, int]:
+    """Return what a call passes by value for its dropout."""
+    numbers = {
+        "seed": integer(seed, "seed", 0, _LARGEST_SEED),
+        "offset": integer(offset, "offset", 0, _LARGEST_SEED),
+    }
+    return numbers if options["dropout"] else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from cudnnlite.devices.handle import Handle
@@ -45,6 +46,9 @@ ArgumentError
 """
 
 
+_spec_hash = attrgetter("spec._hash")
+
+
 class GraphRequest(Generic[ResultT]):
     """The arguments of one call of an operation that is written as a graph.
 
@@ -56,9 +60,9 @@ class GraphRequest(Generic[ResultT]):
         The function's.
     formula : callable
         (specs, **options) -> the graph.
-    operands : mapping
+    operands : dict
         Arrays, or specs where a plan or the graph is asked for, by name; None is left out.
-    options : mapping
+    options : dict
         Of the formula; hashable values.
     results : sequence of str
         Which outputs a call returns.
@@ -66,6 +70,9 @@ class GraphRequest(Generic[ResultT]):
         What is written, in the order of `results`.
     workspace_limit : int, str or None
         The most workspace that a call may use.
+    numbers : dict, optional
+        Further arguments of the formula, which each call passes by value: calls with others are of
+        the same kind.
     """
 
     def __init__(
@@ -73,22 +80,22 @@ class GraphRequest(Generic[ResultT]):
         handle: Handle | None,
         name: str,
         formula: Formula,
-        operands: Mapping[str, Any],
-        options: Mapping[str, Any],
-        results: Sequence[str],
+        operands: dict[str, Any],
+        options: dict[str, Any],
+        results: tuple[str, ...],
         out: Any = None,
         workspace_limit: int | str | None = None,
+        numbers: dict[str, int] | None = None,
     ) -> None:
         self._handle: Any = handle
         self._name = name
         self._formula = formula
-        self._operands = {
-            argument: operand for argument, operand in operands.items() if operand is not None
-        }
-        self._options = dict(options)
-        self._results = tuple(results)
+        self._operands = operands
+        self._options = options
+        self._results = results
         self._out = out
         self._workspace_limit = workspace_limit
+        self._numbers = {} if numbers is None else numbers
 
     def graph(self) -> Graph:
         """Return what is asked, as a graph."""
@@ -103,6 +110,7 @@ class GraphRequest(Generic[ResultT]):
         specs = {
             name: operand_spec(self._handle, operand, name)
             for name, operand in self._operands.items()
+            if operand is not None
         }
         return self._graph_of(specs)
 
@@ -110,7 +118,7 @@ class GraphRequest(Generic[ResultT]):
         for name, spec in specs.items():
             if spec.size == 0:
                 raise ArgumentError(f"{name} has shape {spec.shape}; needed: sizes from 1 on")
-        return self._formula(specs, **self._options)
+        return self._formula(specs, **self._options, **self._numbers)
 
     def problem(self) -> NoReturn:
         """Raise ArgumentError: there is a graph instead."""
@@ -118,31 +126,58 @@ class GraphRequest(Generic[ResultT]):
 
     def plan(self) -> GraphPlan:
         """Decide and marshal the call once, for many of its kind."""
-        use(self._handle)
         if self._out is not None:
             raise ArgumentError("out is given to a plan; give it to the plan's calls")
-        return self._make_graph().plan(self._handle, workspace_limit=self._workspace_limit)
+        return self._make_plan()
 
     def run(self) -> ResultT:
         """Compute, by the plan that the handle keeps for calls of this kind."""
         handle = self._handle
-        use(handle)
-        arrays = {
-            name: on_device(handle, operand, name) for name, operand in self._operands.items()
-        }
-        out = self._named_outputs()
-        specs: dict[str, TensorSpec] = {name: array.spec for name, array in arrays.items()}
-        limit = handle.workspace.limit_for(self._workspace_limit)
-        key = (self._name, *specs.items(), *self._options.items(), limit)
-        plan = handle.plans.get(key, self._make_plan, specs, limit)
-        in_order = [arrays[name] for name in plan.problem.operation.reads]  # faster than by name
-        results = plan(*in_order, out=out)
+        if type(handle) is not Handle:
+            use(handle)
+        operands = [operand for operand in self._operands.values() if operand is not None]
+        try:
+            key = self._key(operands)
+        except AttributeError:  # arrays of other libraries, which have no spec yet
+            operands = self._view_operands()
+            key = self._key(operands)
+        plan = handle.plans.find(key)
+        if plan is None:
+            plan = self._make_plan()
+            handle.plans.keep(key, plan)
+        if len(self._results) == plan.output_count == 1 and not self._numbers:
+            return plan.run(operands, self._out)  # type: ignore[no-any-return]
+        results = plan(*operands, out=self._named_outputs(), **self._numbers)
         returned = tuple(results[name] for name in self._results)
         return returned[0] if len(returned) == 1 else returned  # type: ignore[return-value]
 
-    def _make_plan(self, specs: Mapping[str, TensorSpec], limit: int | None) -> GraphPlan:
-        graph = self._graph_of(specs)
-        return graph.plan(self._handle, workspace_limit=limit)
+    def _key(self, operands: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what calls of one kind have in common.
+
+        A spec stands there as its hash, which it computes once, and which costs less to compare.  A
+        plan compares the specs themselves, and refuses others than its own.
+        """
+        workspace = self._handle.workspace
+        limit = workspace.limit
+        if self._workspace_limit is not None:
+            limit = workspace.limit_for(self._workspace_limit)
+        is_left_out = [operand is None for operand in self._operands.values()]
+        hashes = map(_spec_hash, operands)
+        key = (self._name, limit, *is_left_out, *self._options.values(), *hashes)
+        chooser = self._handle.chooser
+        return key if chooser is None else (*key, chooser, chooser.revision)
+
+    def _view_operands(self) -> list[Any]:
+        """View the operands as arrays on the handle's device."""
+        use(self._handle)
+        for name, operand in self._operands.items():
+            if operand is not None:
+                self._operands[name] = on_device(self._handle, operand, name)
+        return [operand for operand in self._operands.values() if operand is not None]
+
+    def _make_plan(self) -> GraphPlan:
+        use(self._handle)
+        return self._make_graph().plan(self._handle, workspace_limit=self._workspace_limit)
 
     def _named_outputs(self) -> dict[str, Any] | None:
         if self._out is None:

@@ -7,9 +7,11 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType, parse_math_type
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.layer_formulas import LayerFormulas
-from cudnnlite.plans.graph_plan import GraphPlan, Requirements
+from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.plans.graph_plan import NO_REQUIREMENTS, GraphPlan, Requirements
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.replay import parse_replay
+from cudnnlite.problems.results import AlgorithmResult
 
 
 class Graph(LayerFormulas):
@@ -47,7 +49,7 @@ class Graph(LayerFormulas):
         self,
         handle: Handle,
         *,
-        engine: Engine | None = None,
+        engine: Engine | AlgorithmResult | None = None,
         math_type: MathType | str = MathType.DEFAULT,
         deterministic: bool = False,
         workspace_limit: int | str | None = None,
@@ -59,9 +61,10 @@ class Graph(LayerFormulas):
         ----------
         handle : Handle
             The plan belongs to it and is closed with it.
-        engine : Engine, optional
-            One of cuDNN's engines with its knobs; the first that the heuristics name and that
-            keeps what is asked for, if not given.
+        engine : Engine or AlgorithmResult, optional
+            One of cuDNN's engines with its knobs, or what `Tuner.choose` returned.  If not given,
+            the tuner's choice where `autotuned` chooses and nothing else is asked for, or the first
+            engine that the heuristics name and that keeps what is asked for.
         math_type : MathType or str
             "fma" or "true_float32": nothing is multiplied in fewer bits.
         deterministic : bool
@@ -90,11 +93,16 @@ class Graph(LayerFormulas):
         C functions: those of a `BackendDescriptor`.  The graph does not change any more.
         """
         use(handle)
-        if engine is not None:
-            instance_of(engine, Engine, "engine")
         requirements = Requirements(
             parse_math_type(math_type), one_of(deterministic, "deterministic", True, False)
         )
+        replays = parse_replay(replay)
         limit = handle.workspace.limit_for(workspace_limit)
-        plan = GraphPlan(handle, self, engine, limit, requirements, replay=parse_replay(replay))
-        return plan.prepare()
+        if engine is None and requirements == NO_REQUIREMENTS and handle.chooser is not None:
+            engine = handle.chooser.choose(GraphProblem(self), {}, limit, for_call=True)
+        if isinstance(engine, AlgorithmResult):
+            replays = replays or engine.replay
+            engine = instance_of(engine.algorithm, Engine, "engine.algorithm")
+        elif engine is not None:
+            instance_of(engine, Engine, "engine")
+        return GraphPlan(handle, self, engine, limit, requirements, replay=replays).prepare()

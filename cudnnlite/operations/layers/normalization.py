@@ -14,6 +14,7 @@ from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.layout import span
 
 
 @graph_operation
@@ -38,7 +39,8 @@ def layer_normalization_forward(
         ``(N, C, 1, 1)`` or any shape of rank 3 to 5; float16, bfloat16 or float32.
     scale, bias : device array
         Of the rank of `x`: its size along the axes that are normalised, 1 along the others, the
-        first among them.  float32, or of the data type of `x`.
+        first among them.  float32, or of the data type of `x`; in the order in which `x` lies in
+        memory.
     epsilon : float
         Added to the variance.
     training : bool
@@ -51,7 +53,7 @@ def layer_normalization_forward(
     Returns
     -------
     DeviceArray, or a tuple of three
-        y, shaped as `x`, packed; with `training` mean and inverse deviation too, float32, of size 1
+        y, shaped and laid out as `x`; with `training` mean and inverse deviation too, float32, of size 1
         along the axes that are normalised.
 
     Raises
@@ -104,7 +106,7 @@ def rms_normalization_forward(
     Returns
     -------
     DeviceArray, or a tuple of two
-        y, shaped as `x`, packed; with `training` the inverse root too, float32.
+        y, shaped and laid out as `x`; with `training` the inverse root too, float32.
 
     Raises
     ------
@@ -150,7 +152,7 @@ def instance_normalization_forward(
     Returns
     -------
     DeviceArray, or a tuple of three
-        y, shaped as `x`, packed; with `training` mean and inverse deviation too, float32,
+        y, shaped and laid out as `x`; with `training` mean and inverse deviation too, float32,
         ``(N, C, 1, ...)``.
 
     Raises
@@ -387,7 +389,7 @@ def forward_graph(
     result = graph.normalization_forward(
         mode, x, tensors["scale"], tensors.get("bias"), epsilon=epsilon, training=training
     )
-    graph.output("y", result.y, x.dtype)
+    graph.output("y", result.y, x.dtype, _strides_like(specs["x"]))
     if result.mean is not None:
         graph.output("mean", result.mean)
     if result.inv_variance is not None:
@@ -410,11 +412,17 @@ def backward_graph(specs: Mapping[str, TensorSpec], mode: str) -> Graph:
         tensors["inv_variance"],
         has_bias=mode != "RMS",
     )
-    graph.output("dx", result.dx, x.dtype)
-    graph.output("dscale", result.dscale, scale.dtype)
+    graph.output("dx", result.dx, x.dtype, _strides_like(specs["x"]))
+    strides = _strides_like(specs["scale"])
+    graph.output("dscale", result.dscale, scale.dtype, strides)
     if result.dbias is not None:
-        graph.output("dbias", result.dbias, scale.dtype)
+        graph.output("dbias", result.dbias, scale.dtype, strides)
     return graph
+
+
+def _strides_like(spec: TensorSpec) -> tuple[int, ...] | None:
+    """Return the strides of results in the layout of an operand; None for one with gaps."""
+    return spec.strides if span(spec.shape, spec.strides) == spec.size else None
 
 
 def _inputs(graph: Graph, specs: Mapping[str, TensorSpec]) -> dict[str, GraphTensor]:

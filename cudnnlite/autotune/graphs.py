@@ -1,0 +1,307 @@
+"""The search for a graph: times every engine that cuDNN's heuristics name, and settings of knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from cudnnlite.autotune.knobs import EngineRules, search_knobs
+from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
+from cudnnlite.autotune.synthetic_operands import random_array
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import itemsize
+from cudnnlite.enums import MathType, parse_math_type
+from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
+from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.engines import HEURISTICS, Configuration, Engine, configurations, unnamed
+from cudnnlite.graph.known_faults import why_wrong
+from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.plans.graph_plan import (
+    GraphCall,
+    GraphPlan,
+    NumbersInMemory,
+    Requirements,
+    math_type_of,
+    why_excluded,
+)
+from cudnnlite.plans.operands import on_device
+from cudnnlite.plans.replay import Replay
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.search import accuracy
+from cudnnlite.search.contest import Contest, failed, joined, own_stream
+from cudnnlite.search.replayed_rows import with_replay
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT, over_limit
+from cudnnlite.specs import TensorSpec
+
+_POISON = 0xFF  # NaN in every floating-point format
+_MOST_COMPARED = 1 << 22  # values of an output that are compared with those of another engine
+_LENGTHS = {
+    "gemm_m_override_desc": ("adesc", -2),
+    "gemm_n_override_desc": ("bdesc", -1),
+    "gemm_k_override_desc": ("adesc", -1),
+}
+
+
+def operands_of(
+    handle: Handle, problem: GraphProblem, alignments: Mapping[str, int] | None = None
+) -> dict[str, DeviceArray]:
+    """Make up the inputs of a graph: normal values, and lengths of sequences that are whole."""
+    lengths = _whole_lengths(problem.graph)
+    alignments = alignments or {}
+    operands = {}
+    for seed, name in enumerate(problem.operation.reads, start=1):
+        spec = problem.values[name]
+        if name in lengths:
+            operands[name] = handle.array(np.full(spec.shape, lengths[name]), dtype=spec.dtype)
+            continue
+        alignment = alignments.get(name, ALLOCATION_ALIGNMENT)
+        operands[name] = random_array(handle, spec, seed, alignment=alignment)
+    return operands
+
+
+def _whole_lengths(graph: GraphData) -> dict[str, int]:
+    """Return, for each input with lengths of sequences, the length of a whole one."""
+    lengths = {}
+    for node in graph.nodes:
+        reads = dict(node.reads)
+        for attribute, (matrix, axis) in _LENGTHS.items():
+            if node.kind == "MATMUL" and attribute in reads:
+                (number,), (whole,) = reads[attribute], reads[matrix]
+                lengths[graph.tensors[number].name] = graph.tensors[whole].shape[axis]
+    return lengths
+
+
+def check_operands(
+    handle: Handle, problem: GraphProblem, operands: Mapping[str, Any]
+) -> dict[str, DeviceArray]:
+    """Return the user's inputs; ArgumentError if they do not fit the graph."""
+    names = problem.operation.reads
+    if set(operands) != set(names):
+        raise ArgumentError(f"operands={sorted(map(str, operands))}; needed: {', '.join(names)}")
+    checked = {name: on_device(handle, operands[name], name) for name in names}
+    for name, array in checked.items():
+        if array.spec != problem.values[name]:
+            raise ArgumentError(f"{name} is {array.spec}; the graph has {problem.values[name]}")
+    return checked
+
+
+def search_graph(
+    handle: Handle,
+    problem: GraphProblem,
+    policy: TuningPolicy,
+    operands: Mapping[str, DeviceArray],
+    progress: bool = False,
+) -> AlgorithmTable:
+    """Time every engine for a graph on operands; waits for the handle.
+
+    The results of each are compared with those of the engine that the heuristics prefer: how exact
+    they are beside float64 is not measured.  `progress` says whether a bar on stderr shows how far
+    a search over knobs is.  Returns the best first by the policy's objective; candidates that
+    cannot be used, or are excluded and did not run, come last.
+    """
+    reason = why_wrong(problem.graph)
+    if reason is not None:
+        raise ArgumentError(reason)
+    is_by_latency = policy.objective == "latency"
+    with own_stream(handle) as stream, ExitStack() as stack:
+        inputs = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
+        trial = _Trial(handle, problem, policy, inputs, stack)
+        contest = Contest(handle, latency=is_by_latency, flush_l2=policy.flush_l2)
+        stack.callback(contest.close)
+        results: dict[Hashable, AlgorithmResult] = {
+            row: trial.run(row, contest) for row in trial.candidates()
+        }
+        note = ""
+        if policy.search == "knobs":
+            note = NO_KNOBS
+            seeds = [row.algorithm for row in results.values() if row.ok]
+            if seeds:
+                knobs = search_knobs(
+                    trial.native, trial.rules, trial.operands, seeds, policy, progress
+                )
+                note = f"; {knobs}"
+                for row in knobs.rows:
+                    results[row] = trial.run(row, contest)
+        rows = contest.finish(results)
+        if is_by_latency and trial.may_be_replayed:
+            rows = with_replay(rows, trial.measure_replay)
+        return AlgorithmTable(
+            rows,
+            title=str(problem),
+            timing=f"{contest.timing}{note}",
+            device_memory=contest.memory,
+        )
+
+
+class _Trial:
+    """Runs each engine once, over poisoned memory, and compares its results.
+
+    Attributes
+    ----------
+    native : NativeGraph
+        The graph's descriptors, which all engines share.
+    operands : dict of str to DeviceArray
+        Inputs and outputs, by name.
+    rules : EngineRules
+        What a search over knobs has to know.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        problem: GraphProblem,
+        policy: TuningPolicy,
+        inputs: Mapping[str, DeviceArray],
+        stack: ExitStack,
+    ) -> None:
+        self._handle = handle
+        self._graph = problem.graph
+        self._policy = policy
+        self._stack = stack
+        self._requirements = _requirements_of(policy)
+        self._inputs = inputs
+        self._outputs = {name: handle.empty(problem.values[name]) for name in problem.graph.outputs}
+        self._expected: dict[str, np.ndarray[Any, Any]] | None = None
+        self.operands = {**inputs, **self._outputs}
+        self.native = lower(self._graph, handle, stack)
+        self._dtype = next(iter(problem.values.values())).dtype
+        numbers = NumbersInMemory(self._graph.scalars)
+        self.rules = EngineRules(
+            self._row_of,
+            self._why_excluded,
+            lambda configuration, owner: GraphCall(self.native, configuration, owner, numbers),
+        )
+
+    @property
+    def may_be_replayed(self) -> bool:
+        """Whether a recorded call does what a call does: the numbers of dropout change."""
+        return all(node.kind != "RNG" for node in self._graph.nodes)
+
+    def candidates(self) -> Iterator[AlgorithmResult]:
+        """Yield every engine with the knobs that cuDNN suggests, and why it is excluded."""
+        if self._policy.interface == "descriptor":
+            return
+        with ExitStack() as search:
+            indices: set[int] = set()
+            ranked = configurations(self.native, HEURISTICS, search)
+            for rank, configuration in enumerate(ranked):
+                indices.add(configuration.engine.index)
+                yield replace(self._candidate(configuration), heuristic=rank)
+            if self._policy.search == "heuristics":
+                return
+            for configuration in unnamed(self.native, indices, search):
+                yield self._candidate(configuration)
+
+    def _candidate(self, configuration: Configuration) -> AlgorithmResult:
+        row = self._row_of(configuration)
+        return replace(row, why_not=self._why_excluded(configuration, row))
+
+    def _row_of(self, configuration: Configuration) -> AlgorithmResult:
+        math_type = math_type_of(configuration, self._graph, self._requirements.math_type)
+        return AlgorithmResult(
+            configuration.engine, math_type, deterministic=configuration.deterministic
+        )
+
+    def _why_excluded(self, configuration: Configuration, row: AlgorithmResult) -> str:
+        reason = why_excluded(configuration, self._graph, self._requirements)
+        return reason or self._policy.why_not(row, self._dtype)
+
+    def run(self, candidate: AlgorithmResult, contest: Contest) -> AlgorithmResult:
+        """Return a candidate with its result; one that may be chosen enters the contest."""
+        if candidate.why_not:
+            return candidate
+        row = candidate
+        try:
+            plan = self._stack.enter_context(self._make_plan(row))
+            row = replace(row, workspace=plan.workspace)
+            limit = self._policy.workspace_limit
+            if limit is not None and plan.workspace > int(limit):
+                return replace(row, why_not=over_limit(plan.workspace, int(limit)))
+            row = self._check(plan, row)
+            if not row.why_not:
+                call = partial(plan, *self._inputs.values(), out=self._outputs)
+                contest.enter(candidate, call)
+        except (CudnnError, DeviceMemoryError) as error:
+            return failed(row, error, contest.memory)
+        return row
+
+    def measure_replay(self, row: AlgorithmResult) -> Replay | None:
+        """Return the `replay` of a plan that launches graphs, after two calls.
+
+        The first call is recorded; the second one has other outputs.
+        """
+        with self._make_plan(row, replay=True) as plan:
+            plan(*self._inputs.values(), out=self._outputs)
+            plan(*self._inputs.values())
+            return plan.replay
+
+    def _make_plan(self, row: AlgorithmResult, *, replay: bool = False) -> GraphPlan:
+        engine = row.algorithm
+        assert isinstance(engine, Engine)
+        plan = GraphPlan(
+            self._handle,
+            self._graph,
+            engine,
+            None,
+            self._requirements,
+            replay=replay,
+            native=self.native,
+        )
+        return plan.prepare()
+
+    def _check(self, plan: GraphPlan, row: AlgorithmResult) -> AlgorithmResult:
+        """Run a plan over poisoned memory, and compare its results with the first engine's."""
+        device, stream = self._handle.device, self._handle.stream
+        for array in self._outputs.values():
+            device.fill(array.ptr, array.nbytes, _POISON, stream)
+        plan(*self._inputs.values(), out=self._outputs)
+        if self._policy.max_error is not None:
+            return replace(row, why_not="its error beside float64 is not measured for graphs")
+        results = {name: _values_of(self._outputs[name]) for name in self._compared_names()}
+        if self._expected is None:
+            self._expected = results
+            return row
+        expected = [*self._expected.values()]
+        if not all(np.isfinite(values.astype(np.float64)).all() for values in expected):
+            remark = "not compared: the results of made-up operands are not finite"
+            return replace(row, remark=joined(row.remark, remark))
+        errors = accuracy.relative_errors([*results.values()], expected)
+        dtype = next(iter(self._outputs.values())).spec.dtype
+        reason = accuracy.why_wrong(errors.l2, dtype, row.math_type)
+        if reason:
+            reason += " beside the engine that the heuristics prefer"
+        return replace(row, why_not=reason)
+
+    def _compared_names(self) -> list[str]:
+        """Return the outputs that no operation reads again: others are memory between kernels."""
+        read_again = {
+            self._graph.tensors[number].name
+            for node in self._graph.nodes
+            for number in node.read_numbers
+        }
+        names = [name for name in self._outputs if name not in read_again]
+        return names or [*self._outputs]
+
+
+def _requirements_of(policy: TuningPolicy) -> Requirements:
+    math_type = MathType.DEFAULT if policy.math_type is None else parse_math_type(policy.math_type)
+    if not policy.allow_tf32:
+        math_type = MathType.FMA
+    return Requirements(math_type, policy.deterministic)
+
+
+def _values_of(array: DeviceArray) -> np.ndarray[Any, Any]:
+    """Return the values of an output, or the first of many."""
+    spec = array.spec
+    if spec.size > _MOST_COMPARED and spec.size * itemsize(spec.dtype) == array.nbytes:
+        array = arrays.part_of(array, TensorSpec((_MOST_COMPARED,), spec.dtype), 0)
+    return array.numpy()

@@ -1,0 +1,117 @@
+"""`GraphProblem`: a graph as a problem, which plans are made for and the tuner remembers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.data import GraphData
+from cudnnlite.problems.operation import Operation
+from cudnnlite.problems.problem import Problem
+
+KIND = "graph"
+EXECUTE = "cudnnBackendExecute"
+
+
+@dataclass(frozen=True, eq=False)
+class GraphOperation(Operation):
+    """A graph as an operation: its tensors in memory are the operands, by their names."""
+
+    graph: GraphData = field(kw_only=True)
+
+    def header(self, name: str) -> tuple[str, ...]:
+        """Return the name itself: operands of a graph have no arguments in a header."""
+        is_operand = name in self.reads or name in self.writes
+        return (name,) if is_operand or name == "workSpace" else ()
+
+    def argument(self, name: str) -> str:
+        """Return how a message calls an operand: by its name, an output of several behind `out`."""
+        if name not in self.writes:
+            return name
+        return "out" if len(self.writes) == 1 else f"out[{name!r}]"
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """No `alpha` and `beta`: a graph has numbers of its own."""
+        return ()
+
+
+class GraphProblem(Problem):
+    """What a graph computes, of operands of which specs.
+
+    Parameters
+    ----------
+    graph : GraphData
+        It does not change any more.
+
+    Raises
+    ------
+    ArgumentError
+        A graph without an operation, or without an output.
+
+    Notes
+    -----
+    Two are equal if their graphs are.
+    """
+
+    operation: GraphOperation
+
+    def __init__(self, graph: GraphData) -> None:
+        inputs, outputs = graph.inputs, graph.outputs
+        if not graph.nodes or not outputs:
+            raise ArgumentError(
+                f"the graph has {len(graph.nodes)} operations and {len(outputs)} outputs: "
+                "graph.output(name, tensor) lets a tensor be written"
+            )
+        graph.freeze()
+        results = tuple(record.spec for record in outputs.values())
+        operation = GraphOperation(
+            KIND,
+            EXECUTE,
+            tuple(inputs),
+            tuple(outputs),
+            lambda **operands: results if len(results) > 1 else results[0],
+            dtypes=(),
+            mixed=True,
+            flops=lambda problem: flops_of(problem.graph),
+            graph=graph,
+        )
+        super().__init__(operation, **{name: record.spec for name, record in inputs.items()})
+
+    @property
+    def graph(self) -> GraphData:
+        """The graph."""
+        return self.operation.graph
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the graph as JSON can hold it."""
+        return {"kind": KIND, "graph": self.graph.to_plain()}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GraphProblem):
+            return NotImplemented
+        return self.graph == other.graph
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+    def __reduce__(self) -> Any:
+        return GraphProblem, (self.graph,)
+
+    def __str__(self) -> str:
+        kinds = ", ".join(row[1] for row in self.graph.rows())
+        inputs = ", ".join(map(str, self.graph.inputs.values()))
+        outputs = ", ".join(map(str, self.graph.outputs.values()))
+        return f"graph of {kinds}: {inputs} to {outputs}"
+
+
+def flops_of(graph: GraphData) -> int:
+    """Return the multiplications and additions of a graph's matrix products."""
+    total = 0
+    for node in graph.nodes:
+        if node.kind == "MATMUL":
+            (a,), (c,) = dict(node.reads)["adesc"], dict(node.writes)["cdesc"]
+            total += 2 * math.prod(graph.tensors[c].shape) * graph.tensors[a].shape[-1]
+    return total

@@ -1,0 +1,190 @@
+"""The tuner on graphs: engines are timed, the choice is remembered, calls use it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tolerances import GRAPH_BOUNDS, assert_close
+
+import cudnnlite as dnn
+from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.search.timing_policy import TimingPolicy
+
+from .problems import poisoned, random_values, upload
+
+QUICK = TimingPolicy(rounds=3, further_rounds=0, sample_ms=0.1)
+
+
+def product(columns: int = 48) -> dnn.Graph:
+    """Return a product with an activation."""
+    graph = dnn.Graph()
+    a = graph.input("a", (1, 64, 32), "float16")
+    b = graph.input("b", (1, 32, columns), "float16")
+    graph.output("y", graph.gelu(graph.matmul(a, b)), "float16")
+    return graph
+
+
+@pytest.fixture
+def tuner(handle: dnn.Handle) -> dnn.Tuner:
+    handle.timing = QUICK
+    return dnn.Tuner(handle, cache=":memory:")
+
+
+def test_engines_are_ranked_and_remembered(handle: dnn.Handle, tuner: dnn.Tuner) -> None:
+    graph = product()
+    table = tuner.tune(graph)
+    assert table[0].ok
+    assert isinstance(table[0].algorithm, dnn.Engine)
+    assert table.title.startswith("graph of MATMUL, GELU_FWD: a 1x64x32 float16")
+    equal = dnn.Graph.from_json(graph.to_json())
+    assert tuner.is_remembered(equal)
+    assert tuner.choose(equal).algorithm == table.best().algorithm
+    assert tuner.measured == 1
+    assert not tuner.is_remembered(product(56))
+
+
+def test_a_plan_takes_the_choice(handle: dnn.Handle, tuner: dnn.Tuner) -> None:
+    graph = product()
+    choice = tuner.choose(graph)
+    assert choice is not None
+    with graph.plan(handle, engine=choice) as plan:
+        assert plan.choice.algorithm == choice.algorithm
+    with pytest.raises(dnn.ArgumentError, match=r"engine\.algorithm"):
+        graph.plan(handle, engine=dnn.AlgorithmResult(0, dnn.MathType.DEFAULT))
+
+
+def test_one_line_calls_are_tuned(handle: dnn.Handle) -> None:
+    """Also where the arrays are new: the choice is made once for a kind of call."""
+    handle.timing = QUICK
+    rng = np.random.default_rng(0)
+    specs = [dnn.TensorSpec((1, 64, 32), "float16"), dnn.TensorSpec((1, 32, 48), "float16")]
+    values = [random_values(rng, spec.shape, spec.dtype) for spec in specs]
+    expected = np.maximum(values[0].astype(np.float64) @ values[1].astype(np.float64), 0)
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        for _ in range(2):
+            arrays = [
+                upload(handle, spec, value) for spec, value in zip(specs, values, strict=True)
+            ]
+            out = poisoned(handle, dnn.TensorSpec((1, 64, 48), "float16"))
+            dnn.matmul(handle, *arrays, activation="relu", out=out)
+            bound = GRAPH_BOUNDS["product"]["float16"]
+            assert_close(out.numpy().astype(np.float64), expected, bound)
+        assert tuner.measured == 1
+        dnn.matmul(handle, *arrays)
+        assert tuner.measured == 2
+
+
+def test_dropout_is_tuned_and_takes_other_seeds(handle: dnn.Handle) -> None:
+    """A call that is replayed could not: the choice is never one."""
+    handle.timing = QUICK
+    spec = dnn.TensorSpec((1, 2, 64, 64), "float16")
+    values = np.random.default_rng(0).standard_normal(spec.shape).astype(np.float16)
+    q = upload(handle, spec, values)
+    function = dnn.scaled_dot_product_attention_forward
+    with dnn.autotuned(handle, cache=":memory:"):
+        first, second = (function(handle, q, q, q, dropout=0.5, seed=seed) for seed in (1, 2))
+        assert (first.numpy() != second.numpy()).any()
+
+
+def test_lengths_of_sequences_are_whole_while_it_measures(
+    handle: dnn.Handle, tuner: dnn.Tuner
+) -> None:
+    spec = dnn.TensorSpec((2, 2, 64, 64), "float16")
+    lengths = dnn.TensorSpec((2, 1, 1, 1), "int32")
+    graph = dnn.scaled_dot_product_attention_forward.graph(
+        spec, spec, spec, q_lengths=lengths, kv_lengths=lengths
+    )
+    table = tuner.tune(graph)
+    assert table[0].ok
+    assert "not finite" not in table[0].remark
+
+
+def test_what_the_policy_asks_for_holds(handle: dnn.Handle) -> None:
+    handle.timing = QUICK
+    graph = product()
+    policies = {
+        "its error": dnn.TuningPolicy(max_error=1e-3),
+        "nothing": dnn.TuningPolicy(interface="descriptor"),
+    }
+    for policy in policies.values():
+        with (
+            dnn.Tuner(handle, cache=":memory:", policy=policy) as tuner,
+            pytest.raises(dnn.NoAlgorithmError),
+        ):
+            tuner.choose(graph)
+    policy = dnn.TuningPolicy(deterministic=True, workspace_limit=0)
+    with dnn.Tuner(handle, cache=":memory:", policy=policy) as tuner:
+        choice = tuner.choose(graph)
+        assert choice is not None
+        assert choice.deterministic
+        assert choice.workspace == 0
+
+
+def test_knobs_are_searched(handle: dnn.Handle) -> None:
+    handle.timing = QUICK
+    policy = dnn.TuningPolicy(search="knobs", search_seconds=0.3)
+    with dnn.Tuner(handle, cache=":memory:", policy=policy) as tuner:
+        table = tuner.tune(product())
+    assert "settings of knobs tried" in table.timing
+    assert table[0].ok
+
+
+def test_the_users_operands(handle: dnn.Handle, tuner: dnn.Tuner) -> None:
+    a = handle.array(np.ones((1, 64, 32)), dtype="float16")
+    b = handle.array(np.ones((1, 32, 48)), dtype="float16")
+    assert tuner.tune(product(), {"a": a, "b": b})[0].ok
+    with pytest.raises(dnn.ArgumentError, match=r"operands=\['a'\]; needed: a, b"):
+        tuner.tune(product(), {"a": a})
+    with pytest.raises(dnn.ArgumentError, match="b is TensorSpec"):
+        tuner.tune(product(), {"a": a, "b": a})
+
+
+def test_a_graph_that_is_computed_wrongly_is_not_tuned(
+    handle: dnn.Handle, tuner: dnn.Tuner
+) -> None:
+    graph = dnn.Graph()
+    x = graph.input("x", (2, 8, 5, 5), "bfloat16", (200, 1, 40, 8))
+    graph.output(
+        "y",
+        graph.resample_forward("MAXPOOL", x, (2, 2), stride=(2, 2), padding=((0, 0), (0, 0))),
+        "bfloat16",
+    )
+    with pytest.raises(dnn.ArgumentError, match="pools bfloat16 with channels last wrongly"):
+        tuner.tune(graph)
+
+
+def test_a_graph_as_a_problem_is_a_value() -> None:
+    problem = GraphProblem(product())
+    restored = pickle.loads(pickle.dumps(problem))
+    assert restored == problem
+    assert hash(restored) == hash(problem)
+    assert problem != GraphProblem(product(56))
+    assert problem.flops == 2 * 64 * 32 * 48
+    json.dumps(problem.to_plain())
+
+
+class _SaysThatItIsReal(EmulatedDevice):
+    """An emulated device whose times go to the cache."""
+
+    kind = "cuda"
+    has_real_timing = True
+
+
+def test_the_choice_is_in_the_cache(tmp_path: Path) -> None:
+    graph = product()
+    with dnn.Handle(_SaysThatItIsReal(0)) as handle:
+        handle.timing = QUICK
+        with dnn.Tuner(handle, cache=tmp_path) as tuner:
+            best = tuner.tune(graph).best()
+        with dnn.Tuner(handle, cache=tmp_path, measure=False) as tuner:
+            choice = tuner.choose(dnn.Graph.from_json(graph.to_json()))
+            assert choice is not None
+            assert choice.algorithm == best.algorithm
+            assert tuner.measured == 0
+            (entry,) = tuner.cache.entries()
+            assert entry.key.problem == GraphProblem(graph)
