@@ -161,21 +161,33 @@ def test_data_types(handle, dtype, math):
     )
 
 
+BY_BOTH: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "causal": {"window": ([0] * STEPS, range(1, STEPS + 1))},
+    "three steps": {"window": ([0, 0, 0, 1], range(1, STEPS + 1))},
+    "two steps, and those behind": {"window": ([0, 0, 1, 2], [REACH] * STEPS)},
+    "lengths": {"q_lengths": [4, 2, 1], "kv_lengths": [3, 6, 1]},
+    "lengths of keys, causal": {
+        "kv_lengths": [3, 6, 1],
+        "window": ([0] * STEPS, range(1, STEPS + 1)),
+    },
+    "lengths, three steps": {
+        "q_lengths": [3, 4, 1],
+        "kv_lengths": [2, 6, 5],
+        "window": ([0, 0, 0, 1], range(1, STEPS + 1)),
+    },
+}
+
+
 @pytest.mark.parametrize("interface", ["graph", "descriptor"])
-@pytest.mark.parametrize("window", [None, ([0] * STEPS, range(1, STEPS + 1))])
+@pytest.mark.parametrize("limits", BY_BOTH)
 @pytest.mark.parametrize("output", [0, 24])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_both_interfaces(handle, dtype, output, window, interface):
-    spec = dnn.AttentionSpec(
-        *(2, 16, 24, 32),
-        q_proj_size=8,
-        v_proj_size=16,
-        o_proj_size=output,
-        bias=True,
-        dtype=dtype,
-    )
+def test_both_interfaces(handle, dtype, output, limits, interface):
+    sizes = {"q_proj_size": 8, "v_proj_size": 16, "o_proj_size": output}
+    spec = dnn.AttentionSpec(2, 16, 24, 32, **sizes, bias=True, dtype=dtype)
     case = Case(handle, spec, beam=1)
-    case.check(ATTENTION_BOUNDS[dtype], interface, window=window)
+    case.check(ATTENTION_BOUNDS[dtype], interface, **BY_BOTH[limits])
 
 
 def test_float16_throughout(handle):

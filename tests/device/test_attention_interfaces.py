@@ -15,6 +15,8 @@ from cudnnlite.operations.attention.projections import WeightMatrix, weight_matr
 Array = np.ndarray[Any, Any]
 BATCH, STEPS, REACH = 3, 20, 28
 CAUSAL = ([0] * STEPS, range(1, STEPS + 1))
+# Six steps of keys, up to the query's own: the last query sees 14 to 19.
+SLIDING = ([max(0, step - 5) for step in range(STEPS)], range(1, STEPS + 1))
 INTERFACES = ("graph", "descriptor")
 
 
@@ -210,10 +212,20 @@ def test_a_residual_is_added(handle, options, training, interface):
         ({"dtype": "float64"}, {}, "descriptor", "dtype is DOUBLE"),
         ({"compute_type": "float16"}, {}, "descriptor", "compute_type is HALF"),
         ({"v_proj_size": 0}, {}, "descriptor", "there is no projection of v"),
-        ({}, {"kv_lengths": [REACH] * 2 + [1]}, "descriptor", "the sequences differ in length"),
-        ({}, {"q_lengths": [STEPS] * 2 + [0]}, "descriptor", "the sequences differ in length"),
+        ({}, {"kv_lengths": [REACH, 2, 1]}, "graph", ""),
+        ({}, {"q_lengths": [STEPS, 2, 1]}, "graph", ""),
+        ({}, {"window": SLIDING}, "graph", ""),
+        (
+            {"dtype": "float32"},
+            {"q_lengths": [9] * BATCH},
+            "descriptor",
+            "differ in length, in FLOAT",
+        ),
+        ({}, {"kv_lengths": [REACH, 2, 0]}, "descriptor", "a sequence has no steps"),
+        ({}, {"q_lengths": [STEPS, 2, 0]}, "descriptor", "a sequence has no steps"),
+        ({}, {"window": SLIDING, "kv_lengths": [REACH, 14, 15]}, "descriptor", "attends to no key"),
         ({}, {"window": ([0] * STEPS, [1] * STEPS)}, "descriptor", "neither whole nor causal"),
-        ({}, {"window": ([1] * STEPS, [9] * STEPS)}, "descriptor", "neither whole nor causal"),
+        ({}, {"window": ([1] * STEPS, [REACH] * STEPS)}, "descriptor", "neither whole nor causal"),
     ],
 )
 def test_which_spec_goes_by_which_interface(handle, changes, options, interface, remark):

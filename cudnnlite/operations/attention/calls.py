@@ -100,8 +100,6 @@ class AttentionInterface(Protocol):
     ----------
     workspace, reserve : int
         The bytes that a call needs.
-    constants : tuple of DeviceArray
-        The plan's own memory on the device, which calls read.
     alignment : int
         Of the operands, in bytes; 1 for any.
     engines : dict of str to AlgorithmResult
@@ -110,9 +108,12 @@ class AttentionInterface(Protocol):
 
     workspace: int
     reserve: int
-    constants: tuple[DeviceArray, ...]
     alignment: int
     engines: dict[str, Any]
+
+    @property
+    def constants(self) -> tuple[DeviceArray, ...]:
+        """The plan's own memory on the device, which calls read."""
 
     def plan_residual(self) -> None:
         """Plan what a forward pass with a residual needs, which may be more workspace."""

@@ -92,8 +92,8 @@ def multi_head_attention_forward(
         "graph": matrix products and scaled dot-product attention, each a graph; "descriptor":
         cuDNN's own call for the whole.  Graphs where they serve if not given: in float16 and
         bfloat16, and in inference float32 with TF32, with projections of queries, keys and values,
-        one beam, sequences of one length, a window that is whole or causal, no dropout in training,
-        and no `step`.  `choice` of a plan says why they do not.
+        one beam, lengths from 1 on, a window that is whole, causal, or of so many steps up to each
+        query, no dropout in training, and no `step`.  `choice` of a plan says why they do not.
 
     Returns
     -------

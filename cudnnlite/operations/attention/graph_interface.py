@@ -59,7 +59,7 @@ def why_no_graph(key: AttentionPlanKey) -> str | None:
     """
     spec = key.spec
     missing = [name for name in "qkv" if not getattr(spec, f"{name}_proj_size")]
-    _, beam, steps, _ = key.q.shape
+    beam = key.q.shape[1]
     if spec.dtype not in _DTYPES:
         return f"dtype is {spec.dtype.name}; graphs compute HALF, BFLOAT16 and FLOAT"
     if spec.compute_type != DataType.FLOAT:
@@ -70,25 +70,46 @@ def why_no_graph(key: AttentionPlanKey) -> str | None:
         return f"there are {beam} beams; graphs have one"
     if key.training and (spec.dropout or spec.post_dropout):
         return "dropout in training"
-    if min(key.q_lengths) < steps or min(key.kv_lengths) < key.k.shape[2]:
-        return "the sequences differ in length"
-    if _mask_of(key) is None:
-        return "the window is neither whole nor causal"
+    if 0 in key.q_lengths or 0 in key.kv_lengths:
+        return "a sequence has no steps"
+    if _has_lengths(key) and spec.dtype == DataType.FLOAT:
+        return "the sequences differ in length, in FLOAT"
+    mask = _mask_of(key)
+    if mask is None:
+        return "the window is neither whole nor causal, nor of so many steps before each query"
+    if max(key.window[0]) >= min(key.kv_lengths):
+        return "a query attends to no key"
     return None
 
 
-def _mask_of(key: AttentionPlanKey) -> str | None:
-    """Return "whole" or "causal", whichever the window is; None for any other."""
+class _Mask(NamedTuple):
+    """Which keys a query attends to: `window` steps up to its own, none behind if `causal`."""
+
+    causal: bool
+    window: int | None
+
+
+def _mask_of(key: AttentionPlanKey) -> _Mask | None:
+    """Return the window of a call as scaled dot-product attention takes it; None for any other."""
     low, high = key.window
+    steps = range(len(low))
     kv_steps = key.k.shape[2]
-    if any(low):
-        return None
     ends = [min(end, kv_steps) for end in high]
-    if all(end == kv_steps for end in ends):
-        return "whole"
-    if ends == [min(step + 1, kv_steps) for step in range(len(ends))]:
-        return "causal"
-    return None
+    is_whole = all(end == kv_steps for end in ends)
+    if not is_whole and ends != [min(step + 1, kv_steps) for step in steps]:
+        return None
+    window = None
+    if any(low):
+        window = len(low) - low[-1]
+        if list(low) != [max(0, step + 1 - window) for step in steps]:
+            return None
+    return _Mask(not is_whole, window)
+
+
+def _has_lengths(key: AttentionPlanKey) -> bool:
+    """Whether a sequence has fewer steps than its array."""
+    steps, kv_steps = key.q.shape[2], key.k.shape[2]
+    return min(key.q_lengths) < steps or min(key.kv_lengths) < kv_steps
 
 
 class _Step(NamedTuple):
@@ -146,7 +167,11 @@ class GraphAttention:
         self.alignment = ALIGNMENT
         self._plans: dict[Graph, GraphPlan] = {}
         self.engines: dict[str, Any] = {}
-        self.constants: tuple[DeviceArray, ...] = ()
+        self._lengths: dict[str, DeviceArray] = {}
+        if _has_lengths(key):
+            for name in ("q_lengths", "kv_lengths"):
+                self._lengths[name] = self._on_device(getattr(key, name), DataType.INT32)
+        self._constants = dict(self._lengths)
         if key.training:
             # First the gradients: in float32 cuDNN has none, and the other plans are in vain.
             self._backward_data_steps = self._plan_backward_data()
@@ -205,13 +230,22 @@ class GraphAttention:
             q,
             k,
             v,
-            scale=self._spec.scale,
-            causal=_mask_of(self._key) == "causal",
+            **self._attention_options(),
             return_stats=self._key.training,
         )
         _set_strides(graph, "o", self._heads_spec("o").strides)
         operands = {name: f"{name}_heads" for name in "qkvo"}
+        operands |= {name: name for name in self._lengths}
         return self._step("attention", graph, operands | {"stats": "stats"})
+
+    def _attention_options(self) -> dict[str, Any]:
+        """Return the options of scaled dot-product attention, the specs of lengths included."""
+        mask = _mask_of(self._key)
+        assert mask is not None
+        options: dict[str, Any] = {"scale": self._spec.scale, **mask._asdict()}
+        for name, array in self._lengths.items():
+            options[name] = array.spec
+        return options
 
     def _plan_backward_data(self) -> list[_Step]:
         steps = []
@@ -224,10 +258,10 @@ class GraphAttention:
         specs["stats"] = TensorSpec((*specs["q"].shape[:3], 1), DataType.FLOAT)
         graph = scaled_dot_product_attention_backward.graph(
             *(specs[name] for name in ("q", "k", "v", "o", "do", "stats")),
-            scale=self._spec.scale,
-            causal=_mask_of(self._key) == "causal",
+            **self._attention_options(),
         )
         operands = {name: f"{name}_heads" for name in "qkvo"} | {"do": do, "stats": "stats"}
+        operands |= {name: name for name in self._lengths}
         for name in "qkv":
             _set_strides(graph, f"d{name}", specs[name].strides)
             operands[f"d{name}"] = f"d{name}_heads"
@@ -261,15 +295,20 @@ class GraphAttention:
                 operands = {"ones": "ones", "dy": dy, "db": f"b{name}"}
                 steps.append(self._step(f"gradient of b{name}", graph, operands))
         if self._spec.bias:
-            self.constants = (self._ones(max(map(self._rows, "qk"))),)
+            rows = max(self._rows("q"), self._rows("k"))
+            self._constants["ones"] = self._on_device((1,) * rows, self._spec.dtype)
         return steps
 
-    def _ones(self, count: int) -> DeviceArray:
+    def _on_device(self, values: tuple[int, ...], dtype: DataType) -> DeviceArray:
+        """Return numbers on the device, (count, 1, 1, 1)."""
         handle = self._handle
-        values = np.ones(count, np.float32)
-        return arrays.from_host(
-            handle.device, handle.stream, values, dtype=self._spec.dtype, casting="unsafe"
-        )
+        host = np.array(values, np.float32).reshape(-1, 1, 1, 1)
+        return arrays.from_host(handle.device, handle.stream, host, dtype=dtype, casting="unsafe")
+
+    @property
+    def constants(self) -> tuple[DeviceArray, ...]:
+        """The plan's own memory on the device: lengths of sequences, and ones."""
+        return tuple(self._constants.values())
 
     def _step(self, label: str, graph: Graph, operands: Mapping[str, str]) -> _Step:
         """Return the call of a graph; equal graphs share one plan."""
@@ -356,6 +395,7 @@ class GraphAttention:
         addresses = self._weight_addresses(weights)
         addresses |= self._workspace_layout.addresses(spaces.workspace)
         addresses |= self._reserve_layout.addresses(spaces.reserve)
+        addresses |= {name: array.ptr for name, array in self._constants.items()}
         return addresses
 
     # ------------------------------------------------------------------------------------ calls
@@ -409,8 +449,7 @@ class GraphAttention:
         assert call.dy is not None
         addresses = self._reserve_layout.addresses(spaces.reserve)
         addresses |= {"q": call.q.ptr, "k": call.k.ptr, "v": call.v.ptr, "dy": call.dy.ptr}
-        for ones in self.constants:
-            addresses["ones"] = ones.ptr
+        addresses |= {name: array.ptr for name, array in self._constants.items()}
         targets = self._weight_addresses(out)
         addresses |= self._accumulation_layout.addresses(spaces.workspace)
         if not accumulate:
