@@ -26,6 +26,7 @@ from cudnnlite.operations.attention.calls import (
     ForwardOperands,
     Spaces,
 )
+from cudnnlite.operations.attention.graph_rules import has_lengths, mask_of
 from cudnnlite.operations.attention.plan_key import AttentionPlanKey
 from cudnnlite.operations.attention.projections import (
     WeightMatrix,
@@ -48,68 +49,6 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT, over_limit
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import SeqDataSpec
-
-_DTYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
-
-
-def why_no_graph(key: AttentionPlanKey) -> str | None:
-    """Return why graphs do not compute such an attention, or None if they may.
-
-    Whether cuDNN has engines for the sizes is known when they are planned.
-    """
-    spec = key.spec
-    missing = [name for name in "qkv" if not getattr(spec, f"{name}_proj_size")]
-    beam = key.q.shape[1]
-    if spec.dtype not in _DTYPES:
-        return f"dtype is {spec.dtype.name}; graphs compute HALF, BFLOAT16 and FLOAT"
-    if spec.compute_type != DataType.FLOAT:
-        return f"compute_type is {spec.compute_type.name}; graphs compute in FLOAT"
-    if missing:
-        return f"there is no projection of {', '.join(missing)}"
-    if beam > 1:
-        return f"there are {beam} beams; graphs have one"
-    if key.training and (spec.dropout or spec.post_dropout):
-        return "dropout in training"
-    if 0 in key.q_lengths or 0 in key.kv_lengths:
-        return "a sequence has no steps"
-    if _has_lengths(key) and spec.dtype == DataType.FLOAT:
-        return "the sequences differ in length, in FLOAT"
-    mask = _mask_of(key)
-    if mask is None:
-        return "the window is neither whole nor causal, nor of so many steps before each query"
-    if max(key.window[0]) >= min(key.kv_lengths):
-        return "a query attends to no key"
-    return None
-
-
-class _Mask(NamedTuple):
-    """Which keys a query attends to: `window` steps up to its own, none behind if `causal`."""
-
-    causal: bool
-    window: int | None
-
-
-def _mask_of(key: AttentionPlanKey) -> _Mask | None:
-    """Return the window of a call as scaled dot-product attention takes it; None for any other."""
-    low, high = key.window
-    steps = range(len(low))
-    kv_steps = key.k.shape[2]
-    ends = [min(end, kv_steps) for end in high]
-    is_whole = all(end == kv_steps for end in ends)
-    if not is_whole and ends != [min(step + 1, kv_steps) for step in steps]:
-        return None
-    window = None
-    if any(low):
-        window = len(low) - low[-1]
-        if list(low) != [max(0, step + 1 - window) for step in steps]:
-            return None
-    return _Mask(not is_whole, window)
-
-
-def _has_lengths(key: AttentionPlanKey) -> bool:
-    """Whether a sequence has fewer steps than its array."""
-    steps, kv_steps = key.q.shape[2], key.k.shape[2]
-    return min(key.q_lengths) < steps or min(key.kv_lengths) < kv_steps
 
 
 class _Step(NamedTuple):
@@ -168,7 +107,7 @@ class GraphAttention:
         self._plans: dict[Graph, GraphPlan] = {}
         self.engines: dict[str, Any] = {}
         self._lengths: dict[str, DeviceArray] = {}
-        if _has_lengths(key):
+        if has_lengths(key):
             for name in ("q_lengths", "kv_lengths"):
                 self._lengths[name] = self._on_device(getattr(key, name), DataType.INT32)
         self._constants = dict(self._lengths)
@@ -240,7 +179,7 @@ class GraphAttention:
 
     def _attention_options(self) -> dict[str, Any]:
         """Return the options of scaled dot-product attention, the specs of lengths included."""
-        mask = _mask_of(self._key)
+        mask = mask_of(self._key)
         assert mask is not None
         options: dict[str, Any] = {"scale": self._spec.scale, **mask._asdict()}
         for name, array in self._lengths.items():

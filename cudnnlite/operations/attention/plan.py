@@ -27,7 +27,8 @@ from cudnnlite.operations.attention.calls import (
     Spaces,
 )
 from cudnnlite.operations.attention.descriptor_interface import DescriptorAttention
-from cudnnlite.operations.attention.graph_interface import GraphAttention, why_no_graph
+from cudnnlite.operations.attention.graph_interface import GraphAttention
+from cudnnlite.operations.attention.graph_rules import why_no_graph
 from cudnnlite.operations.attention.plan_key import AttentionPlanKey
 from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.plans.aligned_copies import AlignedCopies
