@@ -16,7 +16,13 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import Status
-from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
+from cudnnlite.errors import (
+    ArgumentError,
+    BadParamError,
+    CudnnError,
+    NotSupportedError,
+    WorkspaceLimitError,
+)
 from cudnnlite.operations.attention.calls import (
     AttentionCall,
     AttentionGradients,
@@ -115,16 +121,20 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
             try:
                 graphs = self._plan_graphs()
                 return AttentionChoice("graph", graphs.engines, ""), graphs
-            except (NotSupportedError, WorkspaceLimitError) as error:
+            # An older cuDNN returns BAD_PARAM for graphs that it does not know.
+            except (NotSupportedError, BadParamError, WorkspaceLimitError) as error:
                 if self.key.interface == "graph":
                     raise
-                reason = error.detail if isinstance(error, NotSupportedError) else error
+                reason = error.detail if isinstance(error, CudnnError) else error
                 remark = f"no graphs: {reason}"
         calls = DescriptorAttention(self._handle, self.key, self._resources)
         return AttentionChoice("descriptor", {}, remark), calls
 
     def _plan_graphs(self) -> GraphAttention:
-        """Return the graphs; NotSupportedError or WorkspaceLimitError where there are none."""
+        """Return the graphs.
+
+        NotSupportedError, BadParamError or WorkspaceLimitError where there are none.
+        """
         reason = why_no_graph(self.key)
         if reason is not None:
             raise NotSupportedError("cudnnBackendExecute", Status.NOT_SUPPORTED, reason)
