@@ -1,12 +1,19 @@
-"""An ONNX model run through cudnnlite: `Network(handle, "model.onnx", batch=8)(image=images)`, NumPy in and NumPy out.
+"""Run an ONNX model with cudnnlite, from NumPy arrays to NumPy arrays.
 
-Normalisations are folded, convolutions fused, memory is used again.  The table at the end says what runs which operation.
+    network = Network(handle, "model.onnx", batch=8)
+    results = network(image=images)
+
+Normalisations are folded into convolutions, convolutions are fused, and memory is reused.  The
+table at the end names the method for each operation.
 """
 
+from collections import defaultdict
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,9 +21,12 @@ from onnx.reference import ReferenceEvaluator
 
 import cudnnlite as dnn
 
+C_ORDER = {4: "NCHW", 5: "NCDHW"}
+CHANNELS_LAST = {4: "NHWC", 5: "NDHWC"}
+
 
 class UnsupportedNodeError(NotImplementedError):
-    """A node that this program, or cuDNN, has not; raised before anything runs."""
+    """A node that this program, or cuDNN, does not have; raised before anything runs."""
 
 
 def require(node, condition, why):
@@ -24,56 +34,175 @@ def require(node, condition, why):
         raise UnsupportedNodeError(f"{node.op_type} {node.name!r}: {why}")
 
 
-class Network(ExitStack):
-    """A model (a path, a ModelProto) on a handle, for one shape of its inputs; `run()` enqueues it all, and can be captured.
+@dataclass
+class Step:
+    """A call of a network."""
 
-    `batch` is what sizes are that it leaves open.  Images of fewer than `channels` are filled up with zeros: 3 to 4 pays.
+    name: str  # that of the node's first output
+    kind: str  # the node's operation
+    run: Any
+    reads: list
+    writes: list
+    flops: int
+
+    @property
+    def elements(self):
+        """The number of values that the call reads and writes."""
+        return sum(array.size for array in (*self.reads, *self.writes))
+
+
+@dataclass
+class Place:
+    """The memory of a result, from the node that writes it to the last one that reads it."""
+
+    memory: Any
+    size: int
+    begin: int
+    until: int
+
+
+def infer_model(model, batch):
+    """Return a copy of a model (or of the one at a path) with sizes for all axes and shapes."""
+    if isinstance(model, onnx.ModelProto):
+        proto = onnx.shape_inference.infer_shapes(model)
+    else:
+        proto = onnx.load(model)
+    for info in proto.graph.input:
+        for size in info.type.tensor_type.shape.dim:
+            size.dim_value = size.dim_value or batch
+    return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+
+
+def shapes_of(graph):
+    """Return the shapes of a graph's values by name."""
+    shapes = {}
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        dims = info.type.tensor_type.shape.dim
+        shapes[info.name] = tuple(size.dim_value for size in dims)
+    return shapes
+
+
+class Network(ExitStack):
+    """A model (a path or a ModelProto) on a handle, for one shape of its inputs.
+
+    `run()` enqueues all calls, and can be captured.  `batch` is the size of the axes that the model
+    leaves open.  Images with fewer than `channels` channels get channels of zeros: four channels
+    are faster than three.
     """
 
-    def __init__(self, handle, model, *, batch=1, dtype="float32", layout="NCHW", math_type="default", channels=1):
+    def __init__(
+        self,
+        handle,
+        model,
+        *,
+        batch=1,
+        dtype="float32",
+        layout="NCHW",
+        math_type="default",
+        channels=1,
+    ):
         super().__init__()
-        self.handle, self.dtype, self.math_type, self.channels = handle, np.dtype(dtype), math_type, channels
-        self.layouts = {4: "NHWC", 5: "NDHWC"} if layout == "NHWC" else {}  # by the number of axes, if not C order
-        self.steps, self.places, self.wholes, self.how, self.now = [], [], {}, {}, 0
-        proto = onnx.shape_inference.infer_shapes(model) if isinstance(model, onnx.ModelProto) else onnx.load(model)
-        for size in (size for info in proto.graph.input for size in info.type.tensor_type.shape.dim):
-            size.dim_value = size.dim_value or batch
-        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-        graph, (self.opset,) = proto.graph, (one.version for one in proto.opset_import if one.domain in ("", "ai.onnx"))
-        typed = [(info.name, info.type.tensor_type) for info in (*graph.input, *graph.value_info, *graph.output)]
-        self.shapes = {name: tuple(size.dim_value for size in kind.shape.dim) for name, kind in typed}
-        self.values, nodes = {"": None} | {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}, []
-        for node in graph.node:
-            node.name = next(filter(None, node.output))  # names may be absent, or those of others
-            self.how[node.name] = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
-            if node.op_type == "Shape" or self.values.keys() >= {*node.input}:  # computed here, of whatever kind
-                zeros = {it: np.broadcast_to(0, self.shapes.get(it, ())) for it in node.input if it not in self.values}
-                found = ReferenceEvaluator(node).run(None, self.values | zeros)
-                self.values.update(zip(node.output, found, strict=True))
-            else:
-                nodes.append(node)
-        problems = dnn.problems_from_onnx(proto, dtype=self.dtype.name)  # of convolutions and recurrent layers
-        self.problems = {name: listed.problem for listed in problems for name in listed.names}
-        missing = [f"{node.op_type} {node.name!r}" for node in nodes if node.op_type not in OPERATIONS]
-        if missing := missing or [*map(str, problems.skipped)]:
-            raise UnsupportedNodeError(f"this program has not: {', '.join(missing)}")
+        self.handle, self.dtype = handle, np.dtype(dtype)
+        self.math_type, self.channels = math_type, channels
+        # By the number of axes. Other arrays are in C order.
+        self.layouts = CHANNELS_LAST if layout == "NHWC" else {}
+        self.steps, self.places = [], []
+        self.wholes = {}  # the results of Concat nodes, by the name of the node
+        self.now = 0  # the index of the node that is being added
+        proto = infer_model(model, batch)
+        graph = proto.graph
+        domains = ("", "ai.onnx")
+        (self.opset,) = (item.version for item in proto.opset_import if item.domain in domains)
+        self.shapes = shapes_of(graph)
+        self.values = {"": None}
+        for tensor in graph.initializer:
+            self.values[tensor.name] = onnx.numpy_helper.to_array(tensor)
+        self.attributes = {}  # by the name of the node
+        nodes = self._compute_constants(graph)
+        self._read_problems(proto, nodes)
         results = [info.name for info in graph.output]
-        readers = {name: [one for one in nodes for it in one.input if it == name] for name in self.shapes}
-        self.follower = {name: one[0] for name, one in readers.items() if len(one) == 1 and name not in results}
-        self.last = {it: at for at, node in enumerate(nodes) for it in node.input} | dict.fromkeys(results, len(nodes))
-        self.inputs = {it.name: self.empty(self.shapes[it.name]) for it in graph.input if it.name not in self.values}
-        constants, self.values = {*self.values}, self.values | self.inputs
+        self._find_readers(nodes, results)
+        constants = set(self.values)
+        self.inputs = {
+            info.name: self.empty(self.shapes[info.name])
+            for info in graph.input
+            if info.name not in constants
+        }
+        self.values |= self.inputs
         for self.now, node in enumerate(nodes):
-            shapes = [self.shapes.get(name, ()) for name in (*node.input, *node.output) if name not in constants]
-            require(node, all(len(one) > 1 and all(one) for one in shapes), f"shapes {shapes}: unknown, or of one axis")
-            for name in node.input[1 : COMPUTED.get(OPERATIONS[node.op_type])]:
-                require(node, name in constants, f"its input {name!r} is not constant")
-            made = OPERATIONS[node.op_type](self, node, *map(self.values.get, node.input), **self.how[node.name])
-            for name, array in zip(node.output, made if isinstance(made, tuple) else [made], strict=False):
-                if name:
-                    self.values[name] = self.shaped(array, self.shapes[name])
-                    self.keep(self.values[name], name)
+            self._check(node, constants)
+            self._add(node)
         self.outputs = {name: self.shaped(self.values[name], self.shapes[name]) for name in results}
+
+    def _compute_constants(self, graph):
+        """Compute the nodes whose inputs are constant, and return the other nodes."""
+        nodes = []
+        for node in graph.node:
+            # Names of nodes may be missing, or occur twice. Those of outputs may not.
+            node.name = next(filter(None, node.output))
+            self.attributes[node.name] = {
+                attribute.name: onnx.helper.get_attribute_value(attribute)
+                for attribute in node.attribute
+            }
+            unknown = [name for name in node.input if name not in self.values]
+            if unknown and node.op_type != "Shape":
+                nodes.append(node)
+                continue
+            # Shape needs only the shape of its input.
+            zeros = {name: np.broadcast_to(0, self.shapes.get(name, ())) for name in unknown}
+            results = ReferenceEvaluator(node).run(None, self.values | zeros)
+            self.values.update(zip(node.output, results, strict=True))
+        return nodes
+
+    def _read_problems(self, proto, nodes):
+        """Read the convolutions and recurrent layers; refuse nodes that this program lacks."""
+        problems = dnn.problems_from_onnx(proto, dtype=self.dtype.name)
+        self.problems = {}
+        for item in problems:
+            self.problems |= dict.fromkeys(item.names, item.problem)
+        missing = [
+            f"{node.op_type} {node.name!r}" for node in nodes if node.op_type not in OPERATIONS
+        ]
+        missing = missing or [str(node) for node in problems.skipped]
+        if missing:
+            raise UnsupportedNodeError(f"this program has not: {', '.join(missing)}")
+
+    def _find_readers(self, nodes, results):
+        """Find the only reader of each value, and the index of its last reader."""
+        readers = defaultdict(list)
+        self.last = {}
+        for index, node in enumerate(nodes):
+            for name in node.input:
+                readers[name].append(node)
+                self.last[name] = index
+        self.last |= dict.fromkeys(results, len(nodes))
+        self.only_reader = {
+            name: readers[name][0]
+            for name in self.shapes
+            if len(readers[name]) == 1 and name not in results
+        }
+
+    def _check(self, node, constants):
+        """Refuse a node with an unknown shape, or with an input that must be constant."""
+        names = [name for name in (*node.input, *node.output) if name not in constants]
+        shapes = [self.shapes.get(name, ()) for name in names]
+        is_known = all(len(shape) > 1 and all(shape) for shape in shapes)
+        require(node, is_known, f"shapes {shapes}: unknown, or of one axis")
+        computed = COMPUTED_INPUTS.get(OPERATIONS[node.op_type])
+        for name in node.input[1:computed]:
+            require(node, name in constants, f"its input {name!r} is not constant")
+
+    def _add(self, node):
+        """Add the calls of a node."""
+        inputs = [self.values.get(name) for name in node.input]
+        operation = OPERATIONS[node.op_type]
+        outputs = operation(self, node, *inputs, **self.attributes[node.name])
+        if not isinstance(outputs, tuple):
+            outputs = (outputs,)
+        for name, array in zip(node.output, outputs, strict=False):
+            if name:
+                self.values[name] = self.shaped(array, self.shapes[name])
+                self.extend_place(self.values[name], name)
 
     def run(self):
         for step in self.steps:
@@ -85,218 +214,410 @@ class Network(ExitStack):
         self.run()
         return {name: array.numpy() for name, array in self.outputs.items()}
 
+    # ---------------------------------------------------------------- memory
+
     def view(self, array, spec):
         return dnn.DeviceArray(spec, array.device, array.ptr, array, array.stream)
 
     def empty(self, shape):
-        return self.enter_context(self.handle.empty(shape, self.dtype.name, self.layouts.get(len(shape))))
+        layout = self.layouts.get(len(shape))
+        return self.enter_context(self.handle.empty(shape, self.dtype.name, layout))
 
     def new(self, shape, layouts=None, name=None):
-        """Return an array for a result, in the smallest memory that is large enough and needed no more, or in fresh memory."""
-        size, taken = prod(shape), {place.memory.ptr for place in self.places if place.until >= self.now}
-        free = [one.memory for one in self.places if one.memory.ptr not in taken and one.memory.size >= size]
-        memory = min(free, key=lambda one: one.size) if free else self.empty((1, size))
-        until = self.last.get(name, self.now)
-        self.places.append(SimpleNamespace(memory=memory, size=size, begin=self.now, until=until))
-        return self.view(memory, dnn.TensorSpec(shape, self.dtype.name, (layouts or self.layouts).get(len(shape))))
+        """Return an array for a result: in the smallest free memory that fits, or in new memory."""
+        size = prod(shape)
+        in_use = {place.memory.ptr for place in self.places if place.until >= self.now}
+        free = [
+            place.memory
+            for place in self.places
+            if place.memory.ptr not in in_use and place.memory.size >= size
+        ]
+        if free:
+            memory = min(free, key=lambda array: array.size)
+        else:
+            memory = self.empty((1, size))
+        self.places.append(Place(memory, size, self.now, self.last.get(name, self.now)))
+        layout = (layouts or self.layouts).get(len(shape))
+        return self.view(memory, dnn.TensorSpec(shape, self.dtype.name, layout))
 
-    def keep(self, array, name):
-        """Keep the place of an array as long as a name is read."""
+    def extend_place(self, array, name):
+        """Reserve the place of an array until the last node that reads a name."""
         for place in self.places:
-            if place.until >= self.now and 0 <= array.ptr - place.memory.ptr < place.memory.nbytes:
+            is_inside = 0 <= array.ptr - place.memory.ptr < place.memory.nbytes
+            if is_inside and place.until >= self.now:
                 place.until = max(place.until, self.last.get(name, 0))
 
     def room(self, name):
-        """Return an array for a result of that name: its part of the Concat that alone reads it, with gaps, or a new one."""
-        after = self.follower.get(name)
-        is_part = after is not None and after.op_type == "Concat"
-        return self.part(after, [*after.input].index(name)) if is_part else self.new(self.shapes[name], name=name)
+        """Return an array for the result with a name.
+
+        If only a Concat reads it, it is the part of the Concat's result, which may have gaps.
+        """
+        reader = self.only_reader.get(name)
+        if reader is not None and reader.op_type == "Concat":
+            return self.part(reader, list(reader.input).index(name))
+        return self.new(self.shapes[name], name=name)
 
     def part(self, concat, index):
-        """Return the part of a Concat's result that one of its inputs makes."""
+        """Return the part of a Concat's result that comes from one of its inputs."""
         if concat.name not in self.wholes:
             self.wholes[concat.name] = self.room(concat.name)
-        axis = self.how[concat.name]["axis"] % len(self.shapes[concat.name])
-        ends = np.cumsum([0, *(self.shapes[one][axis] for one in concat.input)]).tolist()
-        return self.wholes[concat.name][(*[slice(None)] * axis, slice(ends[index], ends[index + 1]))]
+        axis = self.attributes[concat.name]["axis"] % len(self.shapes[concat.name])
+        sizes = [self.shapes[name][axis] for name in concat.input]
+        begin = sum(sizes[:index])
+        slices = [slice(None)] * axis
+        slices.append(slice(begin, begin + sizes[index]))
+        return self.wholes[concat.name][tuple(slices)]
 
     def constant(self, array, dtype=None):
-        return self.handle.array(np.array(array, dtype or self.dtype, ndmin=2), layout=self.layouts.get(array.ndim))
+        values = np.array(array, dtype or self.dtype, ndmin=2)
+        return self.handle.array(values, layout=self.layouts.get(array.ndim))
 
     def ordered(self, array, layouts=None):
-        """Return an array without gaps, in the network's layout, or in another; a copy if it lies in another way."""
-        spec = dnn.TensorSpec(array.shape, array.spec.dtype, (layouts or self.layouts).get(array.ndim))
-        if all(a == b for size, a, b in zip(array.shape, array.strides, spec.strides, strict=True) if size > 1):
+        """Return an array in the network's layouts, or in others, without gaps.
+
+        It is a copy if the array is in another order.
+        """
+        layout = (layouts or self.layouts).get(array.ndim)
+        spec = dnn.TensorSpec(array.shape, array.spec.dtype, layout)
+        axes = zip(array.shape, array.strides, spec.strides, strict=True)
+        # The stride of an axis of one element has no effect.
+        if all(size == 1 or stride == new_stride for size, stride, new_stride in axes):
             return self.view(array, spec)
         return self.copied(array, self.new(array.shape, layouts))
 
     def shaped(self, array, shape):
-        """Return an array, or a constant, under a shape: for another than its own it has to lie in C order."""
+        """Return an array or a constant with a shape.  A new shape needs an array in C order."""
         if isinstance(array, np.ndarray):
             return self.constant(array.reshape(shape))
-        return array if array.shape == (*shape,) else self.ordered(array, {4: "NCHW", 5: "NCDHW"}).reshape(shape)
+        if array.shape == tuple(shape):
+            return array
+        return self.ordered(array, C_ORDER).reshape(shape)
 
     def copied(self, array, new):
         run = partial(dnn.transform_tensor, self.handle, array, out=new)
         return self.step(SimpleNamespace(name="copy", op_type="Copy"), run, [array], [new])
 
+    # ---------------------------------------------------------------- calls
+
     def step(self, node, run, reads, writes, flops=0):
-        about = {"name": node.name, "kind": node.op_type, "elements": sum(one.size for one in (*reads, *writes))}
-        self.steps.append(SimpleNamespace(run=run, reads=reads, writes=writes, flops=flops, **about))
+        self.steps.append(Step(node.name, node.op_type, run, reads, writes, flops))
         return writes[0]
 
     def call(self, node, function, reads, *options, y=None, **named):
-        """Plan a call of a function of cudnnlite, and return its result: like the first array, if none is given."""
-        reads = [self.ordered(one) for one in reads]
-        y = self.new(reads[0].shape) if y is None else y
-        make = partial(function.plan, self.handle, *reads, *options, **named)
+        """Plan a call of a function of cudnnlite, and return its result.
+
+        The default of `y` is a new array with the shape of the first one.
+        """
+        reads = [self.ordered(array) for array in reads]
+        if y is None:
+            y = self.new(reads[0].shape)
+        make_plan = partial(function.plan, self.handle, *reads, *options, **named)
         try:
-            plan = make(out=y)
-        except dnn.NotSupportedError:  # cuDNN does not write every array that has gaps
-            plan = make(out=(y := self.new(y.shape)))
-        reads += [one for one in named.values() if isinstance(one, dnn.DeviceArray)]
-        return self.step(node, partial(self.enter_context(plan), *reads, out=y), reads, [y], plan.problem.flops)
+            plan = make_plan(out=y)
+        except dnn.NotSupportedError:  # cuDNN does not write every array with gaps.
+            y = self.new(y.shape)
+            plan = make_plan(out=y)
+        # Arrays that are named arguments of a call are operands of its plan.
+        reads += [array for array in named.values() if isinstance(array, dnn.DeviceArray)]
+        run = partial(self.enter_context(plan), *reads, out=y)
+        return self.step(node, run, reads, [y], plan.problem.flops)
 
     def convolve(self, node, x, w, bias, conv):
-        """Add a convolution, and what follows if it fits into it: normalisation, bias, addition of another array, relu."""
-        name, shape, result, how = node.name, conv.output_shape(x.shape, w.shape), self.shapes[node.name], {}
-        bias, channels = np.zeros(len(w)) if bias is None else bias, [1] * len(result)
-        channels[1 if result == shape else -1] = len(w)  # a product of matrices has them last
-        while how.get("activation") != "relu" and (after := self.follower.get(name)):
-            kind, z = after.op_type, next((self.values.get(one) for one in after.input if one != name), None)
-            if kind == "BatchNormalization" and not how and channels[1] == len(w):
-                moments, epsilon = map(self.values.get, after.input[1:]), self.how[after.name].get("epsilon", 1e-5)
-                w, bias = dnn.fold_batch_normalization(w, bias, *moments, epsilon)
-            elif kind == "Add" and isinstance(z, np.ndarray) and (*channels,) == np.broadcast_shapes(z.shape, channels):
-                bias = bias.ravel() + z.ravel()
-            elif kind == "Add" and isinstance(z, dnn.DeviceArray) and not how and z.shape == result:
-                how = {"activation": "identity", "z": self.ordered(self.shaped(z, shape))}
-            elif kind != "Relu":
+        """Add a convolution, fused with the nodes after it that its kernel can do.
+
+        These are a normalisation, a bias, the addition of another array, and a relu.
+        """
+        name = node.name
+        shape, result_shape = conv.output_shape(x.shape, w.shape), self.shapes[name]
+        bias_shape = [1] * len(result_shape)
+        channel_axis = 1 if result_shape == shape else -1  # A matrix product has them last.
+        bias_shape[channel_axis] = len(w)
+        if bias is None:
+            bias = np.zeros(len(w))
+        fusion = {}
+        while fusion.get("activation") != "relu":
+            reader = self.only_reader.get(name)
+            if reader is None:
                 break
-            how |= {"activation": "relu"} if kind == "Relu" else {}
-            after.op_type, after.input[:] = "Identity", [name]  # is done
-            name = after.output[0]
+            kind = reader.op_type
+            z = next((self.values.get(other) for other in reader.input if other != name), None)
+            if kind == "BatchNormalization" and not fusion and bias_shape[1] == len(w):
+                w, bias = self.folded(reader, w, bias)
+            elif kind == "Add" and is_bias(z, bias_shape):
+                bias = bias.ravel() + z.ravel()
+            elif kind == "Add" and not fusion and is_array(z, result_shape):
+                fusion = {"activation": "identity", "z": self.ordered(self.shaped(z, shape))}
+            elif kind == "Relu":
+                fusion["activation"] = "relu"
+            else:
+                break
+            # The reader has nothing left to do.
+            reader.op_type, reader.input[:] = "Identity", [name]
+            name = reader.output[0]
         bias = self.constant(bias.reshape(1, -1, *[1] * (w.ndim - 2)))
-        y = self.new(shape) if "z" in how or result != shape else self.room(name)
-        if y.ptr % 16:  # a part of a Concat; engines write aligned memory alone
+        has_room = "z" not in fusion and result_shape == shape
+        y = self.room(name) if has_room else self.new(shape)
+        if y.ptr % 16:  # Engines write only aligned memory, which a part of a Concat may not be.
             y = self.new(shape)
-        function = dnn.convolution_bias_activation_forward if how else dnn.convolution_forward
-        return self.call(node, function, [x, self.constant(w)], y=y, bias=bias, conv=conv, **how)
+        function = dnn.convolution_forward
+        if fusion:
+            function = dnn.convolution_bias_activation_forward
+        reads = [x, self.constant(w)]
+        return self.call(node, function, reads, y=y, bias=bias, conv=conv, **fusion)
+
+    def folded(self, node, w, bias):
+        """Return a convolution's filters and bias with a normalisation folded into them."""
+        moments = [self.values.get(name) for name in node.input[1:]]
+        epsilon = self.attributes[node.name].get("epsilon", 1e-5)
+        return dnn.fold_batch_normalization(w, bias, *moments, epsilon)
+
+    # ---------------------------------------------------------------- operations
 
     def convolution(self, node, x, w, bias=None, **_):
-        conv, lacking = self.problems[node.name].conv.replace(math_type=self.math_type), self.channels - x.shape[1]
+        conv = self.problems[node.name].conv.replace(math_type=self.math_type)
+        lacking = self.channels - x.shape[1]
         if x.ndim in self.layouts and conv.groups == 1 and lacking > 0:
             wide = self.empty((x.shape[0], self.channels, *x.shape[2:]))
             wide.fill(0)
             self.copied(x, wide[:, : x.shape[1]])
-            x, w = wide, np.pad(w, [(0, lacking if axis == 1 else 0) for axis in range(w.ndim)])
+            x = wide
+            padding = [(0, 0)] * w.ndim
+            padding[1] = (0, lacking)
+            w = np.pad(w, padding)
         return self.convolve(node, x, w, bias, conv)
 
     def transposed(self, node, x, w, bias=None, **_):
-        conv, y = self.problems[node.name].conv.replace(math_type=self.math_type), self.new(self.shapes[node.name])
-        y = self.call(node, dnn.convolution_backward_data, [self.constant(w), x], conv, x=y.spec, y=y)
-        bias = None if bias is None else self.shaped(bias, (1, -1, *[1] * (x.ndim - 2)))
-        return y if bias is None else self.call(node, dnn.op_tensor, [y, bias], "add")
+        conv = self.problems[node.name].conv.replace(math_type=self.math_type)
+        y = self.new(self.shapes[node.name])
+        reads = [self.constant(w), x]
+        y = self.call(node, dnn.convolution_backward_data, reads, conv, x=y.spec, y=y)
+        if bias is None:
+            return y
+        bias = self.shaped(bias, (1, -1, *[1] * (x.ndim - 2)))
+        return self.call(node, dnn.op_tensor, [y, bias], "add")
 
     def product(self, node, x, matrix, bias=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):
-        require(node, matrix.ndim == 2 and not transA, "transA, or a second factor that is no matrix")
-        require(node, bias is None or bias.size in (1, *bias.shape[-1:]), "its C is not one row")
-        w = (matrix if transB else matrix.T)[:, :, None, None] * alpha
-        bias = np.broadcast_to(0 if bias is None else bias.ravel() * beta, len(w))
-        x, conv = self.shaped(x, (-1, *w.shape[1:])), dnn.ConvolutionSpec(math_type=self.math_type)
-        return self.convolve(node, x, w, bias, conv)
+        is_matrix = matrix.ndim == 2 and not transA
+        require(node, is_matrix, "transA, or a second factor that is no matrix")
+        is_row = bias is None or bias.size in (1, *bias.shape[-1:])
+        require(node, is_row, "its C is not one row")
+        filters = matrix if transB else matrix.T
+        w = filters[:, :, None, None] * alpha
+        row = 0 if bias is None else bias.ravel() * beta
+        x = self.shaped(x, (-1, *w.shape[1:]))
+        conv = dnn.ConvolutionSpec(math_type=self.math_type)
+        return self.convolve(node, x, w, np.broadcast_to(row, len(w)), conv)
 
-    def activation(self, node, x, low=None, high=None, *, alpha=None, **given):
-        mode, low, high = node.op_type.lower(), given.get("min", low), given.get("max", high)
+    def activation(self, node, x, low=None, high=None, *, alpha=None, **limits):
+        mode = node.op_type.lower()
         if mode == "clip":
-            require(node, low == 0 and high is not None, f"limits {low} and {high}; cuDNN has 0 and a number")
+            # Before operator set 11 the limits were attributes.
+            low, high = limits.get("min", low), limits.get("max", high)
+            has_limits = low == 0 and high is not None
+            require(node, has_limits, f"limits {low} and {high}; cuDNN has 0 and a number")
             mode, alpha = "clipped_relu", float(high)
         return self.call(node, dnn.activation_forward, [x], dnn.ActivationSpec(mode, alpha))
 
     def lrn(self, node, x, *, size, alpha=1e-4, beta=0.75, bias=1.0):
-        return self.call(node, dnn.lrn_forward, [x], dnn.LRNSpec(size, alpha=alpha, beta=beta, k=bias))
+        return self.call(
+            node, dnn.lrn_forward, [x], dnn.LRNSpec(size, alpha=alpha, beta=beta, k=bias)
+        )
 
     def softmax(self, node, x, *, axis=None):
-        axis = ((-1 if self.opset >= 13 else 1) if axis is None else axis) % x.ndim
-        end, how = axis + 1 if self.opset >= 13 else x.ndim, "log" if node.op_type == "LogSoftmax" else "accurate"
-        x = self.shaped(x, [prod(x.shape[part]) for part in (slice(axis), slice(axis, end), slice(end, None))])
-        return self.call(node, dnn.softmax_forward, [x], algorithm=how)
+        # Before operator set 13 the operation was over all axes from `axis` on.
+        is_over_one_axis = self.opset >= 13
+        if axis is None:
+            axis = -1 if is_over_one_axis else 1
+        axis %= x.ndim
+        end = axis + 1 if is_over_one_axis else x.ndim
+        sizes = x.shape
+        x = self.shaped(x, [prod(sizes[:axis]), prod(sizes[axis:end]), prod(sizes[end:])])
+        algorithm = "log" if node.op_type == "LogSoftmax" else "accurate"
+        return self.call(node, dnn.softmax_forward, [x], algorithm=algorithm)
 
     def batch_normalization(self, node, x, *moments, epsilon=1e-5, **_):
-        x, dtype = self.shaped(x, (*x.shape, 1, 1)[: max(4, x.ndim)]), max(self.dtype, np.dtype(np.float32))
-        moments = [self.constant(one.reshape(1, -1, *[1] * (x.ndim - 2)), dtype) for one in moments]
-        return self.call(node, dnn.batch_normalization_inference, [x, *moments], epsilon=epsilon)
+        x = self.shaped(x, (*x.shape, 1, 1)[: max(4, x.ndim)])
+        dtype = max(self.dtype, np.dtype(np.float32))
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        arrays = [self.constant(moment.reshape(shape), dtype) for moment in moments]
+        return self.call(node, dnn.batch_normalization_inference, [x, *arrays], epsilon=epsilon)
 
-    def pool(self, node, x, *, kernel_shape=None, strides=None, pads=None, auto_pad=b"", count_include_pad=0, **others):
+    def pool(
+        self,
+        node,
+        x,
+        *,
+        kernel_shape=None,
+        strides=None,
+        pads=None,
+        auto_pad=b"",
+        count_include_pad=0,
+        dilations=(1,),
+        **_,
+    ):
         taps = kernel_shape or x.shape[2:]
-        axes = zip(x.shape[2:], self.shapes[node.name][2:], taps, strides or [1] * len(taps), strict=True)
-        lacking = [(auto_pad[:4] == b"SAME") * max(0, (out - 1) * step + tap - size) for size, out, tap, step in axes]
-        pads = pads[: len(taps)] if pads else [(one + auto_pad.endswith(b"LOWER")) // 2 for one in lacking]
-        mode = "max" if "Max" in node.op_type else f"average_count_{'in' if count_include_pad else 'ex'}clude_padding"
+        rank = len(taps)
+        if pads:
+            pads = pads[:rank]
+        elif auto_pad.startswith(b"SAME"):
+            pads = []
+            sizes, out_sizes = x.shape[2:], self.shapes[node.name][2:]
+            steps = strides or [1] * rank
+            for size, out_size, tap, step in zip(sizes, out_sizes, taps, steps, strict=True):
+                lacking = max(0, (out_size - 1) * step + tap - size)
+                pads.append((lacking + auto_pad.endswith(b"LOWER")) // 2)
+        else:
+            pads = [0] * rank
+        mode = "average_count_exclude_padding"
+        if "Max" in node.op_type:
+            mode = "max"
+        elif count_include_pad:
+            mode = "average_count_include_padding"
         pooling = dnn.PoolingSpec(taps, pads, strides or 1, mode=mode)
-        require(node, pooling.output_spec(x.spec).shape == self.shapes[node.name], "unequal padding, or ceil_mode")
-        require(node, {*others.get("dilations", [1]), len(node.output)} == {1}, "dilations, or indices")
+        has_shape = pooling.output_spec(x.spec).shape == self.shapes[node.name]
+        require(node, has_shape, "unequal padding, or ceil_mode")
+        is_plain = set(dilations) == {1} and len(node.output) == 1
+        require(node, is_plain, "dilations, or indices")
         return self.call(node, dnn.pooling_forward, [x], pooling, y=self.room(node.name))
 
-    def reduce(self, node, x, given=None, *, axes=None, **_):
-        axes = next((one for one in (axes, given) if one is not None), range(x.ndim))
-        shape = [1 if axis in axes or axis - x.ndim in axes else size for axis, size in enumerate(x.shape)]
-        require(node, (*shape,) != x.shape, "there is nothing to reduce")
-        op = {"ReduceMean": "avg", "ReduceSum": "add", "ReduceMax": "max", "ReduceMin": "min"}[node.op_type]
+    def reduce(self, node, x, axes_input=None, *, axes=None, **_):
+        # From operator set 13 or 18 on the axes are an input.
+        if axes is None:
+            axes = axes_input
+        if axes is None:
+            axes = range(x.ndim)
+        reduced = {axis % x.ndim for axis in axes}
+        shape = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))
+        require(node, shape != x.shape, "there is nothing to reduce")
+        names = {"ReduceMean": "avg", "ReduceSum": "add", "ReduceMax": "max", "ReduceMin": "min"}
+        op = names[node.op_type]
         return self.call(node, dnn.reduce_tensor, [x], op, y=self.new(shape))
 
     def binary(self, node, *operands):
         require(node, len(operands) == 2, f"it has {len(operands)} inputs")
-        op, second = ("add", -1.0) if node.op_type == "Sub" else (node.op_type.lower(), 1.0)
-        shape, scaled = self.shapes[node.name], zip(operands, (1.0, second), strict=True)
-        (large, scale), (small, other) = sorted(scaled, key=lambda one: one[0].shape != shape)
-        thin = (1,) * (len(shape) - small.ndim) + small.shape
-        require(node, large.shape == shape and len(shape) <= 5, f"operands of shapes {large.shape} and {thin}")
-        rows = next((axis for axis in range(len(shape), 0, -1) if thin[axis - 1] != 1), 0)
-        if 1 < rows < len(shape) and thin[:rows] == shape[:rows]:
-            shape, thin = (1, prod(shape[:rows]), prod(shape[rows:])), (1, prod(shape[:rows]), 1)
-        both = [self.shaped(large, shape), self.shaped(small, thin)]
-        return self.call(node, dnn.op_tensor, both, op, alpha1=scale, alpha2=other)
+        op, scales = node.op_type.lower(), (1.0, 1.0)
+        if op == "sub":
+            op, scales = "add", (1.0, -1.0)
+        shape = self.shapes[node.name]
+        pairs = zip(operands, scales, strict=True)
+        # cuDNN repeats the second array.
+        (large, scale), (small, small_scale) = sorted(
+            pairs, key=lambda pair: pair[0].shape != shape
+        )
+        small_shape = (1,) * (len(shape) - small.ndim) + small.shape
+        is_possible = large.shape == shape and len(shape) <= 5
+        require(node, is_possible, f"operands of shapes {large.shape} and {small_shape}")
+        # cuDNN repeats an array along all axes but one, so that equal first axes become one.
+        equal_axes = len(shape)
+        while equal_axes and small_shape[equal_axes - 1] == 1:
+            equal_axes -= 1
+        is_prefix = small_shape[:equal_axes] == shape[:equal_axes]
+        if 1 < equal_axes < len(shape) and is_prefix:
+            rows = prod(shape[:equal_axes])
+            shape, small_shape = (1, rows, prod(shape[equal_axes:])), (1, rows, 1)
+        arrays = [self.shaped(large, shape), self.shaped(small, small_shape)]
+        return self.call(node, dnn.op_tensor, arrays, op, alpha1=scale, alpha2=small_scale)
 
-    def moved(self, node, x, *_, perm=None, **__):
+    def reshaped(self, node, x, *_, perm=None, **__):
         if node.op_type != "Transpose":
-            return x
+            return x  # `_add` gives it the new shape.
         require(node, x.ndim <= 5, "more than five axes")
-        shape, strides = ([sizes[axis] for axis in perm or range(x.ndim)[::-1]] for sizes in (x.shape, x.strides))
+        order = perm or range(x.ndim)[::-1]
+        shape = [x.shape[axis] for axis in order]
+        strides = [x.strides[axis] for axis in order]
         return self.ordered(self.view(x, dnn.TensorSpec(shape, x.spec.dtype, strides=strides)))
 
     def concat(self, node, *arrays, axis):
         for index, array in enumerate(arrays):
             part = self.part(node, index)
-            if getattr(array, "ptr", None) != part.ptr:
+            is_written = getattr(array, "ptr", None) == part.ptr
+            if not is_written:
                 self.copied(self.shaped(array, part.shape), part)
         return self.wholes[node.name]
 
-    def recurrent(self, node, x, w, r, bias=None, lengths=None, *states, direction=b"forward", layout=0, **_):
-        require(node, direction != b"reverse" and not layout, "direction=reverse or layout=1")
-        problem, (steps, batch, _) = self.problems[node.name], x.shape  # it has the lengths
+    def recurrent(
+        self,
+        node,
+        x,
+        w,
+        r,
+        bias=None,
+        lengths=None,
+        *states,
+        direction=b"forward",
+        layout=0,
+        **_,
+    ):
+        is_supported = direction != b"reverse" and not layout
+        require(node, is_supported, "direction=reverse or layout=1")
+        problem = self.problems[node.name]  # It has the lengths.
+        steps, batch, _inputs = x.shape
         spec = problem.spec.replace(math_type=self.math_type)
         weights = dnn.RNNWeights.from_onnx(self.handle, spec, w, r, bias)
-        directions, _, hidden = shape = spec.hidden_shape(batch)
-        reads = [one if one is None else self.ordered(self.shaped(one, one.shape)) for one in (x, *states)]
-        y, *last = map(self.new, [(steps, batch, directions * hidden), *[shape] * (2 if node.op_type == "LSTM" else 1)])
-        run = partial(dnn.rnn_forward, self.handle, spec, weights, *reads, lengths=problem.data.lengths, out=(y, *last))
-        self.step(node, run, [one for one in reads if one is not None], [y, *last], problem.flops)
-        apart = batch * directions * hidden, hidden, directions * hidden, 1  # ONNX has the directions before the batch
-        return self.view(y, dnn.TensorSpec((steps, directions, batch, hidden), y.spec.dtype, strides=apart)), *last
+        state_shape = spec.hidden_shape(batch)
+        directions, _batch, hidden = state_shape
+        reads = [x, *states]
+        for index, array in enumerate(reads):
+            if array is not None:
+                reads[index] = self.ordered(self.shaped(array, array.shape))
+        y = self.new((steps, batch, directions * hidden))
+        state_count = 2 if node.op_type == "LSTM" else 1
+        last_states = [self.new(state_shape) for _ in range(state_count)]
+        writes = [y, *last_states]
+        run = partial(
+            dnn.rnn_forward,
+            self.handle,
+            spec,
+            weights,
+            *reads,
+            lengths=problem.data.lengths,
+            out=tuple(writes),
+        )
+        arrays = [array for array in reads if array is not None]
+        self.step(node, run, arrays, writes, problem.flops)
+        # ONNX has the directions before the batch.
+        shape = (steps, directions, batch, hidden)
+        strides = (batch * directions * hidden, hidden, directions * hidden, 1)
+        view = self.view(y, dnn.TensorSpec(shape, y.spec.dtype, strides=strides))
+        return view, *last_states
 
 
-COMPUTED = {Network.binary: 1, Network.concat: 1, Network.recurrent: 5}  # inputs from there on need not be constant
-OPERATIONS = {kind: function for function, kinds in {  # of inputs on the device, or NumPy's if they are constant
-    Network.convolution: "Conv",  # channels of zeros are added where there are few: four halves load faster than three
-    Network.transposed: "ConvTranspose",  # the gradient of a convolution with respect to its input
-    Network.product: "Gemm MatMul",  # a convolution of images of one pixel
-    Network.activation: "Relu Sigmoid Tanh Elu Clip", Network.lrn: "LRN", Network.recurrent: "LSTM GRU RNN",
-    Network.softmax: "Softmax LogSoftmax",  # over the channels of an array that is folded to that end
-    Network.batch_normalization: "BatchNormalization",  # what no convolution took in; a matrix is images of a pixel
-    Network.pool: "MaxPool AveragePool GlobalMaxPool GlobalAveragePool",  # padded alike on both sides, if no window is won so
+def is_bias(value, bias_shape):
+    """Return whether a value is a constant with one number for each channel, or one for all."""
+    if not isinstance(value, np.ndarray):
+        return False
+    return np.broadcast_shapes(value.shape, bias_shape) == tuple(bias_shape)
+
+
+def is_array(value, shape):
+    """Return whether a value is an array on the device with that shape."""
+    return isinstance(value, dnn.DeviceArray) and value.shape == shape
+
+
+# The number of inputs that need not be constant, if it is not all of them but the first.
+COMPUTED_INPUTS = {Network.binary: 1, Network.concat: 1, Network.recurrent: 5}
+# A method gets the inputs on the device, or as NumPy arrays if they are constant.
+METHODS = {
+    # Channels of zeros are added to a few: four float16 values load faster than three.
+    Network.convolution: "Conv",
+    # This is the gradient of a convolution with respect to its input.
+    Network.transposed: "ConvTranspose",
+    # A matrix product is a convolution of images of one pixel.
+    Network.product: "Gemm MatMul",
+    Network.activation: "Relu Sigmoid Tanh Elu Clip",
+    Network.lrn: "LRN",
+    Network.recurrent: "LSTM GRU RNN",
+    # The axes before and after those of the softmax are folded.
+    Network.softmax: "Softmax LogSoftmax",
+    # These are the normalisations that are not folded. A matrix has images of one pixel.
+    Network.batch_normalization: "BatchNormalization",
+    # cuDNN pads both sides alike, which must give the same number of windows.
+    Network.pool: "MaxPool AveragePool GlobalMaxPool GlobalAveragePool",
     Network.reduce: "ReduceMean ReduceSum ReduceMax ReduceMin",
-    Network.binary: "Add Sub Mul Min Max",  # cuDNN repeats an array along all axes but one: several first ones are folded
-    Network.moved: "Reshape Flatten Squeeze Unsqueeze Identity Dropout Transpose",  # the same memory, if that goes
-    Network.concat: "Concat",  # what was not written into its part is copied there
-}.items() for kind in kinds.split()}  # fmt: skip
+    Network.binary: "Add Sub Mul Min Max",
+    # The result is in the same memory if possible.
+    Network.reshaped: "Reshape Flatten Squeeze Unsqueeze Identity Dropout Transpose",
+    # The inputs that are not written in their part are copied there.
+    Network.concat: "Concat",
+}
+OPERATIONS = {kind: method for method, kinds in METHODS.items() for kind in kinds.split()}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
+from operator import is_not
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,11 +31,15 @@ from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.graph.records import TensorRecord
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
+from cudnnlite.problems import call_watch
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import over_limit
 
 _NUMBER_BYTES = 16  # of memory for each number that is passed by value
 HEURISTICS_OF_GRAPHS = (BackendHeurMode.A, BackendHeurMode.FALLBACK)
+
+
+_is_given = partial(is_not, None)
 
 
 class Requirements(NamedTuple):
@@ -139,14 +146,15 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             }
             with self._numbers_changed(changes):
                 return self(*operands, out=out, workspace=workspace, **named_operands)
-        outputs = None if out is None else self._outputs_of(out)
-        names = self._output_names
-        results: Any = super().__call__(
-            *operands, out=outputs, workspace=workspace, **named_operands
-        )
-        if self.output_count == 1:
-            return {names[0]: results}
-        return dict(zip(names, results))  # noqa: B905  (as many as there are names)
+        if named_operands:
+            operands = self._in_order(operands, named_operands)
+        elif len(operands) != self._reads:
+            raise self._wrong_count(len(operands))
+        if call_watch.active or self._closed or get_ident() != self._thread:
+            self.use()
+        outputs = self._new_outputs() if out is None else self._outputs_of(out)
+        arrays = self._enqueue((*operands, *outputs), workspace)
+        return dict(zip(self._output_names, arrays[self._reads :]))  # noqa: B905
 
     @contextmanager
     def _numbers_changed(self, numbers: Mapping[str, object]) -> Iterator[None]:
@@ -167,20 +175,26 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         finally:
             self._numbers.write(self._numbers.values)
 
-    def _outputs_of(self, out: object) -> object:
-        """Return outputs as a call of an `OperationPlan` takes them."""
+    def _new_outputs(self) -> list[DeviceArray]:
+        return [self._new_output(name) for name in self._output_names]
+
+    def _outputs_of(self, out: object) -> list[Any]:
+        """Return the outputs that the caller gives, in order, and new ones for the others."""
         names = self._output_names
-        if isinstance(out, Mapping):
-            if self.output_count == len(out) == 1 and names[0] in out:
-                return out[names[0]]
-            for name in out:
-                if name not in names:
-                    raise ArgumentError(f"out has {shown(name)}; allowed: {', '.join(names)}")
-            arrays = tuple(out.get(name) for name in names)
-            return arrays[0] if len(names) == 1 else arrays
-        if out is not None and len(names) > 1:
-            raise ArgumentError(f"out={shown(out)}; needed: a mapping of {', '.join(names)}")
-        return out
+        if not isinstance(out, Mapping):
+            if len(names) > 1:
+                raise ArgumentError(f"out={shown(out)}; needed: a mapping of {', '.join(names)}")
+            return [out]
+        arrays = [*map(out.get, names)]
+        if len(out) == len(names) and all(map(_is_given, arrays)):
+            return arrays
+        for name in out:
+            if name not in names:
+                raise ArgumentError(f"out has {shown(name)}; allowed: {', '.join(names)}")
+        return [
+            self._new_output(name) if array is None else array
+            for name, array in zip(names, arrays, strict=True)
+        ]
 
     def _prepare_call(self) -> Prepared:
         native = self._native

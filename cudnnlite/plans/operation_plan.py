@@ -200,8 +200,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         """
         if named_operands:
             operands = self._in_order(operands, named_operands)
-        is_watched = call_watch.active
-        if is_watched or self._closed or get_ident() != self._thread:
+        if call_watch.active or self._closed or get_ident() != self._thread:
             self.use()
         if not self._is_plain or reserve is not None:
             arrays = self._with_outputs(operands, out, reserve)
@@ -209,12 +208,18 @@ class OperationPlan(Plan, Generic[ResultT]):
             arrays = (*operands, self._new_output(self._names[-1]))
         else:
             arrays = (*operands, out)
+        arrays = self._enqueue(arrays, workspace)
+        result: ResultT = self._result(arrays) if self._has_extras else arrays[self._reads]
+        return result
+
+    def _enqueue(self, arrays: tuple[Any, ...], workspace: object) -> tuple[Any, ...]:
+        """Enqueue the call over all its arrays, and return these as arrays on the device."""
         stream = self._handle._stream
         try:
             traits = [*map(_traits, arrays)]
         except AttributeError:  # an array of another library, or none at all
             return self._run_checked(arrays, None, workspace)
-        if is_watched or workspace is not None or stream is not self._last_stream:
+        if call_watch.active or workspace is not None or stream is not self._last_stream:
             return self._run_checked(arrays, traits, workspace)
         prepared: Any = self._prepared
         try:
@@ -231,8 +236,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         except CudnnError as error:
             add_context(error, self.problem)
             raise
-        result: ResultT = self._result(arrays) if self._has_extras else arrays[self._reads]
-        return result
+        return arrays
 
     def _in_order(
         self, operands: tuple[Any, ...], named_operands: Mapping[str, Any]
@@ -296,8 +300,8 @@ class OperationPlan(Plan, Generic[ResultT]):
 
     def _run_checked(
         self, arrays: tuple[Any, ...], traits: list[Any] | None, workspace: object
-    ) -> ResultT:
-        """Check all arrays, point the call to them, and make it.
+    ) -> tuple[DeviceArray, ...]:
+        """Check all arrays, point the call to them, make it, and return them.
 
         `traits` are those of the arrays: the next call with such arrays repeats this one.
         """
@@ -311,7 +315,7 @@ class OperationPlan(Plan, Generic[ResultT]):
             return self._run_misaligned(alignments, arrays, workspace)
         prepared: Any = self._prepared
         if prepared is None:  # an empty batch: there is nothing to call
-            return self._result(arrays)
+            return arrays
         other_streams: Sequence[Any] = ()
         try:
             if any(array.stream is not stream for array in arrays):
@@ -333,7 +337,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         if call_watch.active:
             self._record()
             self.keep_for_graph((*arrays, workspace))
-        return self._result(arrays)
+        return arrays
 
     def _record(self) -> None:
         """Count the problem in the lists that record."""
@@ -575,7 +579,7 @@ class OperationPlan(Plan, Generic[ResultT]):
 
     def _run_misaligned(
         self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object
-    ) -> ResultT:
+    ) -> tuple[DeviceArray, ...]:
         """Make the call with aligned copies of some operands, and bring back what it writes.
 
         Two operands in the same memory, as those of a call in place are, have the same copy.
@@ -607,7 +611,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         for index in range(self._reads, len(self._names)):
             if stand_ins[index] is not arrays[index]:
                 self._copies.bring_back(stand_ins[index], arrays[index])
-        return self._result(arrays)
+        return arrays
 
     def _function_name(self) -> str:
         """Return the C function that a call runs."""

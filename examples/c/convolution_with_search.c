@@ -1,9 +1,10 @@
-/* A forward convolution in true float32, its algorithm chosen by cuDNN's search, within 64 MiB of workspace.
+/* A forward convolution in true float32, with the algorithm that cuDNN's search chooses.
  *
- * Built as docs/howto/migrate_from_c.md says.
- * The same in Python: convolution_with_search.py
+ * The limit of the workspace is 64 MiB. docs/howto/migrate_from_c.md shows how to build it.
+ * The same program in Python: convolution_with_search.py
  */
-#include "../../cudnnlite/tracing/prelude.c" /* the headers; CUDA and CUDNN, which check a status; host, which allocates */
+/* The prelude has the headers, CUDA and CUDNN, which check a status, and host, which allocates. */
+#include "../../cudnnlite/tracing/prelude.c"
 
 #define WORKSPACE_LIMIT ((size_t)64 << 20)
 
@@ -42,9 +43,10 @@ int main(void)
     CUDNN(cudnnCreateFilterDescriptor(&w_desc));
     CUDNN(cudnnSetFilter4dDescriptor(w_desc, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, k, c, taps, taps));
     CUDNN(cudnnCreateConvolutionDescriptor(&conv_desc));
-    CUDNN(cudnnSetConvolution2dDescriptor(conv_desc, padding, padding, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION,
-                                          CUDNN_DATA_FLOAT));
-    CUDNN(cudnnSetConvolutionMathType(conv_desc, CUDNN_FMA_MATH)); /* the default would allow TF32 */
+    CUDNN(cudnnSetConvolution2dDescriptor(conv_desc, padding, padding, 1, 1, 1, 1,
+                                          CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+    /* The default math type would allow TF32. */
+    CUDNN(cudnnSetConvolutionMathType(conv_desc, CUDNN_FMA_MATH));
     int yn, yc, yh, yw;
     CUDNN(cudnnGetConvolution2dForwardOutputDim(conv_desc, x_desc, w_desc, &yn, &yc, &yh, &yw));
     CUDNN(cudnnCreateTensorDescriptor(&y_desc));
@@ -58,12 +60,12 @@ int main(void)
     void *search_space;
     CUDA(cudaMalloc(&search_space, WORKSPACE_LIMIT));
 
-    /* the search: every algorithm is run and timed; y is overwritten */
+    /* The search runs and times every algorithm, and overwrites y. */
     int room, found;
     CUDNN(cudnnGetConvolutionForwardAlgorithmMaxCount(handle, &room));
     cudnnConvolutionFwdAlgoPerf_t *results = host((size_t)room * sizeof *results);
-    CUDNN(cudnnFindConvolutionForwardAlgorithmEx(handle, x_desc, x_data, w_desc, w_data, conv_desc, y_desc, y_data,
-                                                 room, &found, results, search_space, WORKSPACE_LIMIT));
+    CUDNN(cudnnFindConvolutionForwardAlgorithmEx(handle, x_desc, x_data, w_desc, w_data, conv_desc,
+        y_desc, y_data, room, &found, results, search_space, WORKSPACE_LIMIT));
     CUDA(cudaFree(search_space));
     const cudnnConvolutionFwdAlgoPerf_t *best = NULL;
     for (int i = 0; i < found && best == NULL; i++)
@@ -75,22 +77,23 @@ int main(void)
         return EXIT_FAILURE;
     }
 
-    /* a result is applied as a whole: its math type first, then the workspace that it needs with that */
+    /* The math type of the result is set first, because the workspace depends on it. */
     CUDNN(cudnnSetConvolutionMathType(conv_desc, best->mathType));
     size_t workspace_size;
     void *workspace = NULL;
-    CUDNN(cudnnGetConvolutionForwardWorkspaceSize(handle, x_desc, w_desc, conv_desc, y_desc, best->algo,
-                                                  &workspace_size));
+    CUDNN(cudnnGetConvolutionForwardWorkspaceSize(handle, x_desc, w_desc, conv_desc, y_desc,
+                                                  best->algo, &workspace_size));
     if (workspace_size > 0)
         CUDA(cudaMalloc(&workspace, workspace_size));
     printf("algorithm %d, workspace %zu\n", (int)best->algo, workspace_size);
 
     const float alpha = 1.0f, beta = 0.0f;
-    CUDNN(cudnnConvolutionForward(handle, &alpha, x_desc, x_data, w_desc, w_data, conv_desc, best->algo, workspace,
-                                  workspace_size, &beta, y_desc, y_data));
+    CUDNN(cudnnConvolutionForward(handle, &alpha, x_desc, x_data, w_desc, w_data, conv_desc,
+                                  best->algo, workspace, workspace_size, &beta, y_desc, y_data));
 
     float *y = host(y_count * sizeof *y);
-    CUDA(cudaMemcpy(y, y_data, y_count * sizeof *y, cudaMemcpyDeviceToHost)); /* waits for the convolution */
+    /* The copy waits for the convolution. */
+    CUDA(cudaMemcpy(y, y_data, y_count * sizeof *y, cudaMemcpyDeviceToHost));
     double checksum = 0.0;
     for (size_t i = 0; i < y_count; i++)
         checksum += (double)(i % 5 + 1) * y[i];

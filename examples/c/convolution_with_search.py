@@ -1,6 +1,8 @@
-"""A forward convolution in true float32, its algorithm chosen by cuDNN's search, within 64 MiB of workspace.
+"""A forward convolution in true float32, with the algorithm that cuDNN's search chooses.
 
-The same in C: convolution_with_search.c.  Without a GPU: CUDNNLITE_DEVICE=emulated python convolution_with_search.py
+The limit of the workspace is 64 MiB.  The same program in C is convolution_with_search.c.
+
+Without a GPU: CUDNNLITE_DEVICE=emulated python convolution_with_search.py
 """
 
 import numpy as np
@@ -19,9 +21,9 @@ def ramp(shape, start):
 with dnn.Handle() as handle:
     print("cuDNN", handle.version)
     x, w = handle.array(ramp((4, 8, 28, 28), 3)), handle.array(ramp((16, 8, 3, 3), 5))
-    conv = dnn.ConvolutionSpec(padding=1, math_type=dnn.TRUE_FLOAT32)  # the default would allow TF32
-    found = dnn.convolution_forward.find(handle, x, w, conv, workspace_limit=WORKSPACE_LIMIT)
-    best = found.best(workspace_limit=WORKSPACE_LIMIT, deterministic=True)
+    conv = dnn.ConvolutionSpec(padding=1, math_type=dnn.TRUE_FLOAT32)  # The default allows TF32.
+    table = dnn.convolution_forward.find(handle, x, w, conv, workspace_limit=WORKSPACE_LIMIT)
+    best = table.best(workspace_limit=WORKSPACE_LIMIT, deterministic=True)
     print(f"algorithm {best.algorithm:d}, workspace {best.workspace}")
     y = dnn.convolution_forward(handle, x, w, conv, algorithm=best).numpy()
 

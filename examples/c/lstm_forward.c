@@ -1,9 +1,11 @@
-/* The forward pass of a bidirectional LSTM of two layers over three sequences of different lengths, in true float32.
+/* The forward pass of a bidirectional LSTM in true float32.
  *
- * Built as docs/howto/migrate_from_c.md says.
- * The same in Python: lstm_forward.py
+ * It has two layers, and three sequences of different lengths.
+ * docs/howto/migrate_from_c.md shows how to build it.
+ * The same program in Python: lstm_forward.py
  */
-#include "../../cudnnlite/tracing/prelude.c" /* the headers; CUDA and CUDNN, which check a status; host, which allocates */
+/* The prelude has the headers, CUDA and CUDNN, which check a status, and host, which allocates. */
+#include "../../cudnnlite/tracing/prelude.c"
 
 enum { STEPS = 6, BATCH = 3, INPUT = 5, HIDDEN = 8, LAYERS = 2, DIRECTIONS = 2, GATES = 4 };
 
@@ -16,7 +18,7 @@ static float *ramp(size_t count, int start)
     return values;
 }
 
-/* Fill the matrix or bias that `desc` and `address` say; `number` makes each differ from the others. */
+/* Fill the matrix or bias at an address with values that depend on `number`. */
 static void fill(cudnnTensorDescriptor_t desc, void *address, int number)
 {
     cudnnDataType_t type;
@@ -35,7 +37,8 @@ static void fill(cudnnTensorDescriptor_t desc, void *address, int number)
 static void print_values(const char *name, const float *device, size_t count)
 {
     float *values = host(count * sizeof *values);
-    CUDA(cudaMemcpy(values, device, count * sizeof *values, cudaMemcpyDeviceToHost)); /* waits for the LSTM */
+    /* The copy waits for the LSTM. */
+    CUDA(cudaMemcpy(values, device, count * sizeof *values, cudaMemcpyDeviceToHost));
     double checksum = 0.0;
     for (size_t i = 0; i < count; i++)
         checksum += (double)(i % 5 + 1) * values[i];
@@ -59,10 +62,11 @@ int main(void)
     /* descriptors: the network, its sequences, its states */
     cudnnRNNDescriptor_t rnn;
     CUDNN(cudnnCreateRNNDescriptor(&rnn));
+    /* The default math type would allow TF32. */
     CUDNN(cudnnSetRNNDescriptor_v8(rnn, CUDNN_RNN_ALGO_STANDARD, CUDNN_LSTM, CUDNN_RNN_DOUBLE_BIAS,
-                                   CUDNN_BIDIRECTIONAL, CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT,
-                                   CUDNN_FMA_MATH, /* the default would allow TF32 */
-                                   INPUT, HIDDEN, HIDDEN, LAYERS, NULL, CUDNN_RNN_PADDED_IO_ENABLED));
+                                   CUDNN_BIDIRECTIONAL, CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT,
+                                   CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, INPUT, HIDDEN, HIDDEN,
+                                   LAYERS, NULL, CUDNN_RNN_PADDED_IO_ENABLED));
     float padding_fill = 0.0f;
     cudnnRNNDataDescriptor_t x_desc, y_desc;
     CUDNN(cudnnCreateRNNDataDescriptor(&x_desc));
@@ -77,7 +81,7 @@ int main(void)
     CUDNN(cudnnCreateTensorDescriptor(&matrix_desc));
     CUDNN(cudnnCreateTensorDescriptor(&bias_desc));
 
-    /* weights: one buffer, in which cuDNN says where each matrix and bias lies */
+    /* The weights are in one buffer. cuDNN returns the address of each matrix and bias in it. */
     size_t weight_size;
     void *weights;
     CUDNN(cudnnGetRNNWeightSpaceSize(handle, rnn, &weight_size));
@@ -85,10 +89,11 @@ int main(void)
     CUDA(cudaMemset(weights, 0, weight_size));
     int number = 0;
     for (int layer = 0; layer < LAYERS * DIRECTIONS; layer++)
-        for (int part = 0; part < 2 * GATES; part++) { /* input i, f, g, o, then recurrent i, f, g, o */
+        /* The parts are those of the input (i, f, g, o), then the recurrent ones. */
+        for (int part = 0; part < 2 * GATES; part++) {
             void *matrix, *bias;
-            CUDNN(cudnnGetRNNWeightParams(handle, rnn, layer, weight_size, weights, part, matrix_desc, &matrix,
-                                          bias_desc, &bias));
+            CUDNN(cudnnGetRNNWeightParams(handle, rnn, layer, weight_size, weights, part,
+                                          matrix_desc, &matrix, bias_desc, &bias));
             fill(matrix_desc, matrix, number++);
             fill(bias_desc, bias, number++);
         }
@@ -106,7 +111,7 @@ int main(void)
     if (workspace_size > 0)
         CUDA(cudaMalloc(&workspace, workspace_size));
 
-    /* first states: null pointers mean zeros; the lengths are taken from the data descriptors */
+    /* Null pointers are first states of zeros. The data descriptors have the lengths. */
     CUDNN(cudnnRNNForward(handle, rnn, CUDNN_FWD_MODE_INFERENCE, NULL, x_desc, x, y_desc, y, state_desc, NULL, hy,
                           state_desc, NULL, cy, weight_size, weights, workspace_size, workspace, 0, NULL));
 

@@ -1,6 +1,9 @@
-"""The forward pass of a bidirectional LSTM of two layers over three sequences of different lengths, in true float32.
+"""The forward pass of a bidirectional LSTM in true float32.
 
-The same in C: lstm_forward.c.  Without a GPU: CUDNNLITE_DEVICE=emulated python lstm_forward.py
+It has two layers, and three sequences of different lengths.  The same program in C is
+lstm_forward.c.
+
+Without a GPU: CUDNNLITE_DEVICE=emulated python lstm_forward.py
 """
 
 import numpy as np

@@ -1,11 +1,12 @@
 /* A small network for images: convolution, bias, ReLU, pooling, a fully connected layer, softmax.
  *
- * Built as docs/howto/migrate_from_c.md says.
- * The same in Python: small_network.py
+ * docs/howto/migrate_from_c.md shows how to build it.
+ * The same program in Python: small_network.py
  */
-#include "../../cudnnlite/tracing/prelude.c" /* the headers; CUDA and CUDNN, which check a status; host, which allocates */
+/* The prelude has the headers, CUDA and CUDNN, which check a status, and host, which allocates. */
+#include "../../cudnnlite/tracing/prelude.c"
 
-/* On the device, values that another program can make too: multiples of 1/8 between -0.75 and 0.75, scaled. */
+/* Device values that another program can make too: multiples of scale/8 up to 0.75 * scale. */
 static float *ramp(size_t count, int start, float scale)
 {
     float *values = host(count * sizeof *values), *device;
@@ -25,7 +26,7 @@ static cudnnTensorDescriptor_t tensor(int n, int c, int h, int w)
     return descriptor;
 }
 
-/* y = conv(x, w) + bias; what y looks like is told by the convolution */
+/* y = conv(x, w) + bias; the convolution determines the shape of y. */
 static float *convolve(cudnnHandle_t handle, cudnnTensorDescriptor_t x_desc, const float *x, const int w_shape[4],
                        const float *w, int padding, const float *bias, cudnnTensorDescriptor_t *y_desc)
 {
@@ -33,12 +34,13 @@ static float *convolve(cudnnHandle_t handle, cudnnTensorDescriptor_t x_desc, con
     cudnnFilterDescriptor_t w_desc;
     cudnnConvolutionDescriptor_t conv_desc;
     CUDNN(cudnnCreateFilterDescriptor(&w_desc));
-    CUDNN(cudnnSetFilter4dDescriptor(w_desc, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, w_shape[0], w_shape[1], w_shape[2],
-                                     w_shape[3]));
+    CUDNN(cudnnSetFilter4dDescriptor(w_desc, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, w_shape[0],
+                                     w_shape[1], w_shape[2], w_shape[3]));
     CUDNN(cudnnCreateConvolutionDescriptor(&conv_desc));
-    CUDNN(cudnnSetConvolution2dDescriptor(conv_desc, padding, padding, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION,
-                                          CUDNN_DATA_FLOAT));
-    CUDNN(cudnnSetConvolutionMathType(conv_desc, CUDNN_FMA_MATH)); /* the default would allow TF32 */
+    CUDNN(cudnnSetConvolution2dDescriptor(conv_desc, padding, padding, 1, 1, 1, 1,
+                                          CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+    /* The default math type would allow TF32. */
+    CUDNN(cudnnSetConvolutionMathType(conv_desc, CUDNN_FMA_MATH));
     int n, c, h, width;
     CUDNN(cudnnGetConvolution2dForwardOutputDim(conv_desc, x_desc, w_desc, &n, &c, &h, &width));
     *y_desc = tensor(n, c, h, width);
@@ -51,8 +53,8 @@ static float *convolve(cudnnHandle_t handle, cudnnTensorDescriptor_t x_desc, con
     CUDNN(cudnnGetConvolutionForwardWorkspaceSize(handle, x_desc, w_desc, conv_desc, *y_desc, algorithm, &workspace_size));
     if (workspace_size > 0)
         CUDA(cudaMalloc(&workspace, workspace_size));
-    CUDNN(cudnnConvolutionForward(handle, &one, x_desc, x, w_desc, w, conv_desc, algorithm, workspace, workspace_size,
-                                  &zero, *y_desc, y));
+    CUDNN(cudnnConvolutionForward(handle, &one, x_desc, x, w_desc, w, conv_desc, algorithm,
+                                  workspace, workspace_size, &zero, *y_desc, y));
     cudnnTensorDescriptor_t bias_desc = tensor(1, c, 1, 1);
     CUDNN(cudnnAddTensor(handle, &one, bias_desc, bias, &one, *y_desc, y));
 
@@ -66,7 +68,8 @@ static float *convolve(cudnnHandle_t handle, cudnnTensorDescriptor_t x_desc, con
 static void print(const char *name, const float *device, size_t count)
 {
     float *values = host(count * sizeof *values);
-    CUDA(cudaMemcpy(values, device, count * sizeof *values, cudaMemcpyDeviceToHost)); /* waits for the network */
+    /* The copy waits for the network. */
+    CUDA(cudaMemcpy(values, device, count * sizeof *values, cudaMemcpyDeviceToHost));
     double checksum = 0.0;
     for (size_t i = 0; i < count; i++)
         checksum += (double)(i % 5 + 1) * values[i];
@@ -102,10 +105,10 @@ int main(void)
     float *y = convolve(handle, x_desc, x, w_shape, w, 1, bias, &y_desc);
     CUDNN(cudnnActivationForward(handle, relu_desc, &one, y_desc, y, &zero, y_desc, y));
     CUDNN(cudnnPoolingForward(handle, pooling_desc, &one, y_desc, y, &zero, pooled_desc, pooled));
-    /* a filter as large as the image: each of its outputs sees every value */
+    /* With a filter as large as the image, each output depends on every value. */
     float *scores = convolve(handle, pooled_desc, pooled, connected_shape, connected, 0, shift, &scores_desc);
-    CUDNN(cudnnSoftmaxForward(handle, CUDNN_SOFTMAX_ACCURATE, CUDNN_SOFTMAX_MODE_CHANNEL, &one, scores_desc, scores, &zero,
-                              scores_desc, odds));
+    CUDNN(cudnnSoftmaxForward(handle, CUDNN_SOFTMAX_ACCURATE, CUDNN_SOFTMAX_MODE_CHANNEL, &one,
+                              scores_desc, scores, &zero, scores_desc, odds));
 
     print("pooled", pooled, pooled_count);
     print("scores", scores, scores_count);

@@ -159,7 +159,7 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
 
     def _run_misaligned(
         self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object
-    ) -> Any:
+    ) -> tuple[DeviceArray, ...]:
         """Make a call with operands that are not aligned, by the descriptor call if it serves."""
         if not self.descriptors and self._is_aligned:
             if self._misaligned_plan is None:
@@ -169,7 +169,8 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
                 self._misaligned_plan = plan.prepare()
                 log.info("%s: operands that are not aligned run %s", self, plan.choice)
                 self._resources.callback(plan.close)
-            return self._misaligned_plan.run(arrays[: self._reads], arrays[-1], workspace)
+            self._misaligned_plan.run(arrays[: self._reads], arrays[-1], workspace)
+            return arrays
         return super()._run_misaligned(alignments, arrays, workspace)
 
     def _check_limit(self, choice: AlgorithmResult, layout: str) -> None:
