@@ -425,10 +425,6 @@ class CudaDevice(NonCopyable):
         observer.current.memory_adopted(self, adopted)
         return adopted
 
-    def holds(self, device_type: int, device_id: int, ptr: int, nbytes: int) -> bool:
-        """Whether memory of a DLPack device is this device's."""
-        return device_type == _DLPACK_CUDA and device_id == self.index
-
     def stream_at(self, address: int, stream: Any) -> Any:
         """Return the stream at another library's address: `stream` itself where it is that."""
         if stream is not self._own_stream:

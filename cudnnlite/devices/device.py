@@ -203,10 +203,6 @@ class Device(Protocol):
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View another library's array on this device; ArrayTypeError if it is not on it."""
 
-    def holds(self, device_type: int, device_id: int, ptr: int, nbytes: int) -> bool:
-        """Whether memory of a DLPack device is this device's."""
-        ...
-
     def stream_at(self, address: int, stream: Any) -> Any:
         """Return the stream at another library's address: `stream` itself where it is that."""
         ...

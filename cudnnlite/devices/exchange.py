@@ -1,65 +1,81 @@
-"""`exchanged`: a PyTorch tensor as a DeviceArray, by one C call instead of a capsule.
+"""`exchanged`: PyTorch's tensors as DeviceArrays by their attributes, instead of a capsule each.
 
-A view by `__dlpack__` takes 8 us, one by the C exchange API about 1.5.  The view belongs to the
-stream that the library works on: a call on another stream waits for that one, and it for the call.
-So memory that the library frees, or writes again, is not touched too early.
+A view by `__dlpack__` takes 8 us, one by attributes about 1.5.  The view belongs to the stream that
+PyTorch works on: a call on another stream waits for that one, and it for the call.  So memory that
+PyTorch frees, or writes again, is not touched too early.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from cudnnlite._raw.dlpack_exchange import ArrayFacts, ExchangeApi, exchange_api_of
+from cudnnlite._raw.dlpack_exchange import current_stream_of
 from cudnnlite.devices import observer
 from cudnnlite.devices.arrays import DeviceArray, view
 from cudnnlite.devices.device import Device
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.specs import TensorSpec
 
-# The C call tells nothing of arrays that may not be written: JAX's would be.
-_LIBRARIES = frozenset({"torch"})
+CurrentStream = Callable[[int, int], int]
 _MOST_SPECS = 1024
+_CUDA = 2  # as DLPack has it
 
-_apis: dict[type, ExchangeApi | None] = {}
-_specs: dict[tuple[bytes, bytes, int], TensorSpec] = {}
+_streams: dict[type, CurrentStream | None] = {}
+_specs: dict[tuple[Any, ...], TensorSpec] = {}
 
 
-def exchanged(device: Device, stream: Any, array: Any) -> DeviceArray | None:
-    """Return an array of a library that offers its arrays by a C call; None for any other.
+def exchanged(device: Device, stream: Any, arrays: Sequence[Any]) -> list[DeviceArray] | None:
+    """Return arrays of which some are PyTorch's as DeviceArrays; None where one needs another way.
 
-    None too for an array that a view by `__dlpack__` refuses with a reason: one on another device,
-    one that requires gradients, and one without values.
+    That is an array of another library, and a tensor that a view by `__dlpack__` refuses with a
+    reason: one on another device, one that requires gradients, and one without values.
     """
-    kind = type(array)
+    if device.kind != "cuda" or observer.current is not observer.NOBODY:
+        return None
+    views = []
+    own_stream = None
+    for array in arrays:
+        kind = type(array)
+        if kind is DeviceArray:
+            views.append(array)
+            continue
+        current_stream = _streams[kind] if kind in _streams else _stream_of(kind)
+        if current_stream is None:
+            return None
+        spec = _spec_of(device, stream, array)
+        ptr = 0 if spec is None else array.data_ptr()
+        if spec is None or not ptr:
+            return None
+        if own_stream is None:
+            own_stream = device.stream_at(current_stream(_CUDA, device.index), stream)
+        views.append(DeviceArray(spec, device, ptr, array, own_stream))
+    return views
+
+
+def _stream_of(kind: type) -> CurrentStream | None:
+    """Return how to ask for the stream of a type's library, if that is PyTorch."""
+    is_torch = any(base.__module__ == "torch" for base in kind.__mro__)
+    _streams[kind] = current_stream_of(kind) if is_torch else None
+    return _streams[kind]
+
+
+def _spec_of(device: Device, stream: Any, tensor: Any) -> TensorSpec | None:
+    """Return the spec of a tensor that may be read as it is; None for any other."""
     try:
-        api = _apis[kind]
-    except KeyError:
-        api = _apis[kind] = _api_of(kind)
-    if api is None or array.requires_grad or observer.current is not observer.NOBODY:
+        if tensor.get_device() != device.index or tensor.requires_grad or tensor.is_neg():
+            return None
+        description = (tensor.shape, tensor.stride(), tensor.dtype)
+    except RuntimeError:  # a sparse tensor, for instance
         return None
-    facts = api.facts_of(array)
-    if facts is None:
-        return None
-    spec = _specs.get(facts.description) or _described(device, stream, array, facts)
-    if spec is None or not device.holds(*facts.device, facts.ptr, spec.nbytes):
-        return None
-    own_stream = device.stream_at(api.stream_on(facts.device), stream)
-    return DeviceArray(spec, device, facts.ptr, array, own_stream)
-
-
-def _api_of(kind: type) -> ExchangeApi | None:
-    """Return what a type offers, if its library may be read by a C call."""
-    packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
-    return exchange_api_of(kind) if packages & _LIBRARIES else None
-
-
-def _described(device: Device, stream: Any, array: Any, facts: ArrayFacts) -> TensorSpec | None:
-    """Return the spec of an array, which the other way describes; None where that refuses it."""
+    spec = _specs.get(description)
+    if spec is not None:
+        return spec
     try:
-        spec = view(device, stream, array, "array").spec
+        spec = view(device, stream, tensor, "tensor").spec
     except (ArgumentError, ArrayTypeError):
         return None
     if len(_specs) >= _MOST_SPECS:
         _specs.clear()
-    _specs[facts.description] = spec
+    _specs[description] = spec
     return spec

@@ -306,12 +306,6 @@ class EmulatedDevice(NonCopyable):
         observer.current.memory_adopted(self, foreign)
         return foreign
 
-    def holds(self, device_type: int, device_id: int, ptr: int, nbytes: int) -> bool:
-        """Whether memory of a DLPack device is this device's."""
-        return (device_type, device_id) == self.dlpack_device() and self.memory.contains(
-            ptr, nbytes
-        )
-
     def stream_at(self, address: int, stream: Any) -> Any:
         """Return the stream itself: there are no others here."""
         return stream

@@ -35,9 +35,9 @@ def on_device(
     """
     if type(array) is DeviceArray and array.device is handle.device:
         return array
-    view = exchanged(handle.device, handle.stream, array)
-    if view is not None:
-        return view
+    views = exchanged(handle.device, handle.stream, (array,))
+    if views is not None:
+        return views[0]
     return arrays.view(handle.device, handle.stream, array, argument, spec_kinds)
 
 

@@ -219,10 +219,10 @@ class OperationPlan(Plan, Generic[ResultT]):
         try:
             traits = [*map(_traits, arrays)]
         except AttributeError:  # an array of another library, or none at all
-            views = self._exchanged(arrays)
+            views = exchanged(self._device, stream, arrays)
             if views is None:
                 return self._run_checked(arrays, None, workspace)
-            arrays = views
+            arrays = tuple(views)
             traits = [*map(_traits, arrays)]
         if call_watch.active or workspace is not None or stream is not self._last_stream:
             return self._run_checked(arrays, traits, workspace)
@@ -242,17 +242,6 @@ class OperationPlan(Plan, Generic[ResultT]):
             add_context(error, self.problem)
             raise
         return arrays
-
-    def _exchanged(self, arrays: tuple[Any, ...]) -> tuple[DeviceArray, ...] | None:
-        """Return arrays as views, by a C call each; None where one of them needs another way."""
-        device, stream = self._device, self._handle._stream
-        views = []
-        for array in arrays:
-            view = array if type(array) is DeviceArray else exchanged(device, stream, array)
-            if view is None:
-                return None
-            views.append(view)
-        return tuple(views)
 
     def _in_order(
         self, operands: tuple[Any, ...], named_operands: Mapping[str, Any]
