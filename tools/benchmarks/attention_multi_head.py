@@ -38,9 +38,9 @@ Calls = dict[str, Callable[[], Any]]
 
 def inference(pair: _Attention) -> Calls:
     """Return the forward pass by each interface, and PyTorch's fused one."""
-    x, weights, there = pair.x, pair.weights, pair.there
+    x, weights, torch_x = pair.x, pair.weights, pair.torch_x
     module = pair.module.eval().requires_grad_(False)
-    expected = module(there, there, there, need_weights=False)[0]
+    expected = module(torch_x, torch_x, torch_x, need_weights=False)[0]
     calls: Calls = {}
     for interface in INTERFACES:
         plan = dnn.multi_head_attention_forward.plan(
@@ -49,14 +49,14 @@ def inference(pair: _Attention) -> Calls:
         y = plan(weights, x, x, x)
         pair.near(y, expected)
         calls[interface] = lambda plan=plan, y=y: plan(weights, x, x, x, out=y)
-    calls["torch"] = lambda: module(there, there, there, need_weights=False)
+    calls["torch"] = lambda: module(torch_x, torch_x, torch_x, need_weights=False)
     return calls
 
 
 def training(pair: _Attention) -> Calls:
     """Return the forward pass with both backward passes by each interface, and PyTorch's."""
     x, weights, dy = pair.x, pair.weights, pair.handle.view(pair.dy)
-    leaf, parameters = pair.there.requires_grad_(), list(pair.module.parameters())
+    leaf, parameters = pair.torch_x.requires_grad_(), list(pair.module.parameters())
 
     def theirs() -> Any:
         y = pair.module(leaf, leaf, leaf, need_weights=False)[0]

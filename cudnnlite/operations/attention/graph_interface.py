@@ -376,9 +376,6 @@ class GraphAttention:
         addresses["dy"] = dy.ptr
         for name in ("dq", "dk", "dv"):
             addresses[name] = getattr(gradients, name).ptr
-        # Kernels may add to these sums, and the workspace has whatever was there before.
-        device, stream = self._handle.device, self._handle.stream
-        device.fill(addresses["dq_sums"], self._sums["dq_sums"], 0, stream)
         _run(self._backward_data_steps, addresses)
 
     def backward_weights(
