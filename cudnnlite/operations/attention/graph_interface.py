@@ -41,7 +41,7 @@ from cudnnlite.operations.attention.scaled_dot_product import (
     scaled_dot_product_attention_forward,
 )
 from cudnnlite.operations.attention.weights import AttentionWeights, weight_places
-from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.operations.graph.graph import Graph, tuned_choice
 from cudnnlite.plans.graph_plan import GraphPlan, Requirements, enqueue
 from cudnnlite.plans.native_problem import NativeProblem
 from cudnnlite.problems.pointwise import ADD
@@ -264,7 +264,10 @@ class GraphAttention:
             raise _refusal(f"{label}: {reason}")
         handle = self._handle
         requirements = Requirements(self._spec.math_type)
-        plan = GraphPlan(handle, graph, None, handle.workspace.limit, requirements)
+        limit = handle.workspace.limit
+        choice = tuned_choice(handle, graph, requirements, limit)
+        engine = None if choice is None else choice.algorithm
+        plan = GraphPlan(handle, graph, engine, limit, requirements)
         # A CUDA graph that has recorded a call of this attention may outlive the handle.
         plan.hold()
         self._stack.callback(plan.release)
