@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType, parse_math_type
@@ -119,3 +121,10 @@ def tuned_choice(
         GraphProblem(graph), {}, limit, for_call=True
     )
     return choice
+
+
+def set_output_strides(graph: Graph, name: str, strides: tuple[int, ...]) -> None:
+    """Let an output of a graph that is not planned yet lie in memory with other strides."""
+    for number, record in enumerate(graph.tensors):
+        if record.name == name:
+            graph.tensors[number] = replace(record, strides=strides)
