@@ -29,7 +29,7 @@ NAMES = (
     "11_the_matrix_product_laboratory",
     "12_the_program_in_c",
 )
-PROGRAMS = {"onnx_network.py", "serve_resnet50.py", "train_digits.py"}
+PROGRAMS = {"onnx_network.py", "serve_resnet50.py", "train_digits.py", "train_transformer.py"}
 # until somebody with a GPU runs `python docs/record_notebooks.py` with these names
 UNRECORDED: set[str] = set()
 MOST_LINES = 100  # a notebook has fewer lines of code than that
