@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -222,3 +224,16 @@ def test_it_learns_as_the_same_model_in_pytorch_does(
     expected = torch_losses(torch, start, network, batches, rate, "cuda" if is_gpu else "cpu")
     assert expected[-1] < expected[0] / 1.5  # it learns
     np.testing.assert_allclose(losses, expected, rtol=0.02)
+
+
+def test_notebook_13_stores_what_pytorch_prints() -> None:
+    """By the program that stands in its text, over the numbers that it begins with."""
+    library("torch")
+    notebook = json.loads((EXAMPLES / "13_a_transformer_block.ipynb").read_text())
+    sources = {cell["id"]: "".join(cell["source"]) for cell in notebook["cells"]}
+    program = re.search(r"```python\n(.*?)```", sources["torch-why"], re.DOTALL)
+    assert program is not None
+    names: dict[str, Any] = {"np": np}
+    for source in (sources["numbers"], sources["torch"], program[1]):
+        exec(source, names)
+    assert names["norms"] == pytest.approx(names["torch_norms"], rel=1e-6)
