@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cudnnlite._raw.enums import PointwiseMode
+from cudnnlite._raw.enums import BackendNormMode, PaddingMode, PointwiseMode, ResampleMode
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.fusion import mode_of, spec_of
 from cudnnlite.emulated.registry import unsupported
@@ -18,6 +18,7 @@ from cudnnlite.graph.known_faults import (
     why_parameters_are_wrong,
     why_strides_end_the_process,
 )
+from cudnnlite.specs import TensorSpec
 
 # The attributes that name what an operation writes.
 _WRITES = frozenset(
@@ -30,12 +31,15 @@ _HALVES = (DataType.HALF, DataType.BFLOAT16)
 _FLOATS = (*_HALVES, DataType.FLOAT)
 _SOFTMAX = ("REDUCE_MAX", "SUB", "EXP", "REDUCE_ADD", "LOG", "ADD", "DIV")
 _DROPOUT = ("RNG", "MUL", "MUL")
+_HEAD_MULTIPLE = 8  # of which the sizes of an attention's heads have to be multiples
+_MAX_HEAD_OF_GRADIENTS = 256
 _LENGTHS = frozenset({"gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc"})
-# What was served behind a product.  A chain with CMP_GT, ABS, SUB and BINARY_SELECT was refused.
+# What was served behind a product.  A chain with CMP_GT, ABS and BINARY_SELECT was refused.
 _BEHIND_A_PRODUCT = frozenset(
     {
         PointwiseMode.ADD,
         PointwiseMode.MUL,
+        PointwiseMode.SUB,
         PointwiseMode.RELU_FWD,
         PointwiseMode.GELU_FWD,
         PointwiseMode.GELU_APPROX_TANH_FWD,
@@ -128,12 +132,13 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
     """Return why an H100 has no engine for a graph, or None if it has one.
 
     The rules are what was found on an H100 with cuDNN 9.19 (2026-11-26); what was not tried is
-    refused.  tools/record/graph_formulas.py records them.
+    refused.  tools/record/graph_support.py records them.
     """
     counts = Counter(graph.kinds)
     integers = _lengths_and_seeds(graph) if counts["MATMUL"] > 1 else set()
+    floats = (*_FLOATS, DataType.DOUBLE) if "RESAMPLE_FWD" in counts else _FLOATS
     for number, tensor in graph.in_memory.items():
-        if DataType(tensor.value("data_type")) not in _FLOATS and number not in integers:
+        if DataType(tensor.value("data_type")) not in floats and number not in integers:
             return f"tensors of {DataType(tensor.value('data_type')).name} in memory"
     if counts["MATMUL"]:
         return _why_no_product(graph, counts)
@@ -153,9 +158,12 @@ def _why_no_pointwise(operation: BackendObject) -> str | None:
     """Return why a pointwise operation alone is refused."""
     if mode_of(operation) == PointwiseMode.FLOOR_MOD:
         return "FLOOR_MOD, which cuDNN 9.19 does not know"
-    tensors = GraphFormula((operation,)).tensors.values()
-    if any(len(tensor.attributes["dimensions"]) != 3 for tensor in tensors):
-        return "a pointwise operation alone on tensors of other than three axes"
+    specs = [spec_of(tensor) for tensor in GraphFormula((operation,)).in_memory.values()]
+    if len({spec.shape for spec in specs}) > 1:
+        return "a pointwise operation alone on tensors of several shapes"
+    layouts = {3: "NCW", 4: "NHWC"}
+    if not all(spec.rank in layouts and spec.fits(layouts[spec.rank]) for spec in specs):
+        return "a pointwise operation alone, unless on packed rows, or on images in NHWC"
     return None
 
 
@@ -170,14 +178,37 @@ def _lengths_and_seeds(graph: GraphFormula) -> set[int]:
 
 
 def _why_no_normalization(graph: GraphFormula) -> str | None:
-    """Return why a normalisation is refused: cuDNN reads parameters in the order of x."""
+    """Return why a normalisation, or its gradients, are refused."""
     (operation,) = graph.operations
-    x = operation.value("xdesc").attributes["strides"]
+    x = spec_of(operation.value("xdesc"))
+    scale = spec_of(operation.value("scale_desc"))
+    if BackendNormMode(operation.value("mode")) == BackendNormMode.INSTANCE:
+        is_backward = operation.kind == _READS_STATISTICS
+        if is_backward and "dbias_desc" not in operation.attributes:
+            return "gradients of an instance normalisation without that of its bias"
+        if x.rank == 3 and scale.dtype != DataType.FLOAT:
+            return "an instance normalisation of three axes with parameters that are not float32"
+    elif not _is_innermost(scale, x):
+        return "a normalisation over other axes than the innermost of x"
+    return _why_no_parameters(operation, x)
+
+
+def _is_innermost(parameters: TensorSpec, x: TensorSpec) -> bool:
+    """Return whether the axes that have parameters are the innermost of x in memory."""
+    axes = sorted(
+        (axis for axis, size in enumerate(x.shape) if size > 1), key=lambda axis: -x.strides[axis]
+    )
+    has_parameters = [parameters.shape[axis] > 1 for axis in axes]
+    return has_parameters == sorted(has_parameters)
+
+
+def _why_no_parameters(operation: BackendObject, x: TensorSpec) -> str | None:
+    """Return why parameters are refused: cuDNN takes them in the order of x."""
     for name in ("scale_desc", "bias_desc", "dscale_desc", "dbias_desc"):
         if name in operation.attributes:
-            parameters = operation.value(name).attributes
+            parameters = spec_of(operation.value(name))
             reason = why_parameters_are_wrong(
-                name.removesuffix("_desc"), x, parameters["dimensions"], parameters["strides"]
+                name.removesuffix("_desc"), x.strides, parameters.shape, parameters.strides
             )
             if reason is not None:
                 return reason
@@ -185,10 +216,16 @@ def _why_no_normalization(graph: GraphFormula) -> str | None:
 
 
 def _why_no_resample(graph: GraphFormula) -> str | None:
-    """Return why a pooling is refused: an H100 computes wrong numbers of some."""
-    x = spec_of(graph.operations[0].value("xdesc"))
-    if x.dtype == DataType.BFLOAT16 and x.is_channels_last:
-        return "a pooling of bfloat16 with channels last, which cuDNN 9.19 computes wrongly"
+    """Return why a pooling is refused, or computed wrongly."""
+    (operation,) = graph.operations
+    x = spec_of(operation.value("xdesc"))
+    if x.is_channels_last and x.dtype in (DataType.BFLOAT16, DataType.DOUBLE):
+        return f"a pooling of {x.dtype.name} with channels last"
+    steps = operation.value("desc")
+    is_largest = ResampleMode(steps.value("mode")) == ResampleMode.MAXPOOL
+    padding_mode = PaddingMode.NEG_INF if is_largest else PaddingMode.ZERO
+    if PaddingMode(steps.value("padding_mode", PaddingMode.ZERO)) != padding_mode:
+        return f"a pooling without padding of {padding_mode.name}"
     return None
 
 
@@ -214,6 +251,8 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
         x, y = (spec_of(reduction.value(name)) for name in ("xdesc", "ydesc"))
         if any(size not in (1, whole) for size, whole in zip(y.shape, x.shape, strict=True)):
             return "a reduction to groups behind one product"
+        if y.dtype != DataType.FLOAT:
+            return f"a reduction to {y.dtype.name} behind one product"
     for operation in others:
         if operation.kind != "OPERATION_POINTWISE":
             return "operations behind a product that are not pointwise"
@@ -236,9 +275,11 @@ def _why_no_attention(graph: GraphFormula) -> str | None:
         return "two products without a softmax and its statistics between them"
     queries, keys = (spec_of(graph.operations[0].value(name)) for name in ("adesc", "bdesc"))
     values = spec_of(graph.operations[-1].value("bdesc"))
-    reason = why_strides_end_the_process(queries.strides, keys.strides, values.strides)
-    if reason is None:
-        reason = _why_no_masks(graph)
+    reason = (
+        _why_no_heads((queries.shape[-1], values.shape[-1]))
+        or why_strides_end_the_process(queries.strides, keys.strides, values.strides)
+        or _why_no_masks(graph)
+    )
     if reason is not None or values.dtype != DataType.FLOAT:
         return reason
     if has_dropout:
@@ -259,7 +300,18 @@ def _why_no_attention_backward(graph: GraphFormula) -> str | None:
     memory_types = {DataType(tensor.value("data_type")) for tensor in graph.in_memory.values()}
     if not memory_types & set(_HALVES):
         return "gradients of attention in float32"
-    return _why_no_masks(graph)
+    scores, dv, *_ = (operation for operation in graph.operations if operation.kind == _PRODUCT)
+    sizes = [spec_of(scores.value("adesc")).shape[-1], spec_of(dv.value("bdesc")).shape[-1]]
+    if max(sizes) > _MAX_HEAD_OF_GRADIENTS:
+        return f"gradients of attention with heads larger than {_MAX_HEAD_OF_GRADIENTS}"
+    return _why_no_heads(sizes) or _why_no_masks(graph)
+
+
+def _why_no_heads(sizes: Iterable[int]) -> str | None:
+    """Return why heads of such sizes are refused."""
+    if any(size % _HEAD_MULTIPLE for size in sizes):
+        return f"heads whose size is no multiple of {_HEAD_MULTIPLE}"
+    return None
 
 
 def _attention_backward(has_bias: bool, has_dropout: bool, is_grouped: bool) -> list[str]:
