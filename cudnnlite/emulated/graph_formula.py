@@ -242,7 +242,9 @@ def _why_no_product(graph: GraphFormula, counts: Counter[str]) -> str | None:
 def _why_no_epilogue(graph: GraphFormula) -> str | None:
     """Return why no engine has such operations before, or behind, one product."""
     first, *others = graph.operations
-    if first.kind != "OPERATION_MATMUL":
+    if others and _is_prologue(first, others[0]):
+        first, *others = others
+    if first.kind != _PRODUCT:
         return "operations before a product"
     if len(first.value("adesc").attributes["dimensions"]) != 3:
         return "a product of other than three axes"
@@ -259,6 +261,18 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
         if mode_of(operation) not in _BEHIND_A_PRODUCT:
             return f"{mode_of(operation).name} behind a product"
     return None
+
+
+def _is_prologue(operation: BackendObject, product: BackendObject) -> bool:
+    """Return whether an operation before a product is one that was served: ReLU of its a."""
+    if operation.kind != "OPERATION_POINTWISE" or product.kind != _PRODUCT:
+        return False
+    x, y = operation.value("xdesc"), operation.value("ydesc")
+    return (
+        mode_of(operation) == PointwiseMode.RELU_FWD
+        and y is product.value("adesc")
+        and x.value("data_type") == y.value("data_type")
+    )
 
 
 def _why_no_attention(graph: GraphFormula) -> str | None:
