@@ -71,12 +71,7 @@ def finalize_convolution(operation: BackendObject) -> None:
     """Work out the convolution of an operation."""
     names = _OPERANDS[operation.kind]
     x, w, y = (operation.value(name) for name in names)
-    steps = operation.value("conv_desc").attributes
     x_spec, y_spec = spec_of(x), spec_of(y)
-    is_gradient = _WRITTEN[operation.kind] != "y"
-    is_uneven = steps["pre_paddings"] != steps["post_paddings"]
-    if is_gradient and is_uneven and not x_spec.is_channels_last:
-        raise unsupported("gradients with uneven padding were recorded with channels last alone")
     w_spec = FilterSpec.from_tensor(spec_of(w), channels_last=x_spec.is_channels_last)
     conv = _convolution_spec(operation.value("conv_desc"), x_spec.shape[1] // w_spec.shape[1])
     expected_shape = conv.output_shape(x_spec.shape, w_spec.shape)

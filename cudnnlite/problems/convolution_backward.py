@@ -24,7 +24,7 @@ def _image_spec(
         return dx
     _check_stride("x", conv, stride)
     axes = zip(dy.shape[2:], w.shape[2:], padding, dilation, strict=True)
-    image = [size + step * (taps - 1) - 2 * pad for size, taps, pad, step in axes]
+    image = [size + step * (taps - 1) - sum(pad) for size, taps, pad, step in axes]
     if min(image) < 1:
         raise ArgumentError(
             f"dy {dy.shape} is the result of no image, with w {w.shape} and padding={conv.padding}"
@@ -46,10 +46,11 @@ def _filter_spec(
 
 def _only_filter_spec(x: TensorSpec, dy: TensorSpec, conv: ConvolutionSpec) -> FilterSpec:
     """Return the spec of the only filter that leads from x to dy with stride 1."""
-    padding, _, dilation = conv.steps(dy.rank - 2)
+    spatial = dy.rank - 2
+    padding, (_, _, dilation) = conv.pads(spatial), conv.steps(spatial)
     axes = zip(x.shape[2:], dy.shape[2:], padding, dilation, strict=True)
     # The distance from the first to the last tap in steps of the dilation, and the remainder.
-    distances = [divmod(size + 2 * pad - out, step) for size, out, pad, step in axes]
+    distances = [divmod(size + sum(pad) - out, step) for size, out, pad, step in axes]
     is_possible = all(taps >= 0 and rest == 0 for taps, rest in distances)
     if not is_possible or x.shape[1] % conv.groups:
         raise ArgumentError(f"no filter brings x {x.shape} to dy {dy.shape}, with {conv}")
@@ -60,10 +61,10 @@ def _only_filter_spec(x: TensorSpec, dy: TensorSpec, conv: ConvolutionSpec) -> F
 
 def _steps(
     conv: ConvolutionSpec, first: TensorSpec | FilterSpec, dy: TensorSpec
-) -> tuple[tuple[int, ...], ...]:
-    """Return padding, stride and dilation of every axis.
+) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...], tuple[int, ...]]:
+    """Return padding, before and behind, stride and dilation of every axis.
 
-    ArgumentError unless the operands have one rank, and the padding is symmetric.
+    ArgumentError unless the operands have one rank.
     """
     if first.rank != dy.rank or dy.rank not in CHANNELS_FIRST:
         name = "w" if isinstance(first, FilterSpec) else "x"
@@ -71,11 +72,8 @@ def _steps(
             f"{name} of rank {first.rank} and dy of rank {dy.rank}; "
             "both must be of the same rank 3, 4 or 5"
         )
-    if not conv.is_symmetric:
-        raise ArgumentError(
-            f"padding={conv.padding}; allowed for gradients: the same at both ends of an axis"
-        )
-    return conv.steps(dy.rank - 2)
+    _, stride, dilation = conv.steps(dy.rank - 2)
+    return conv.pads(dy.rank - 2), stride, dilation
 
 
 def _check_stride(name: str, conv: ConvolutionSpec, stride: tuple[int, ...]) -> None:

@@ -304,7 +304,8 @@ def convolution_transpose(
 
     It is `convolution_backward_data` with `x` as dy, and is recorded and tuned as that.  The result
     is ``(N, C, *spatial)``.  Its size along an axis is (size - 1) * stride - 2 * padding +
-    dilation * (taps - 1) + output_padding + 1.
+    dilation * (taps - 1) + output_padding + 1, where padding that differs at the two ends of an
+    axis counts at each of them.
 
     Parameters
     ----------
@@ -419,11 +420,12 @@ def _transposed_shape(
             f"x={x}, w={w}; needed: (N, K, *spatial) and (K, C / groups, *taps) "
             "of one dtype and the same rank 3, 4 or 5"
         )
-    paddings, strides, dilations = conv.steps(x.rank - 2)
+    _, strides, dilations = conv.steps(x.rank - 2)
+    paddings = conv.pads(x.rank - 2)
     extras = _output_paddings(output_padding, strides, conv)
     axes = zip(x.shape[2:], w.shape[2:], paddings, strides, dilations, extras, strict=True)
     sizes = [
-        (size - 1) * stride - 2 * padding + dilation * (taps - 1) + extra + 1
+        (size - 1) * stride - sum(padding) + dilation * (taps - 1) + extra + 1
         for size, taps, padding, stride, dilation, extra in axes
     ]
     if min(sizes) < 1:
