@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cudnnlite._raw.enums import PointwiseMode
+from cudnnlite._raw.enums import PaddingMode, PointwiseMode, ResampleMode
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.fusion import mode_of, spec_of
 from cudnnlite.emulated.registry import unsupported
-from cudnnlite.enums import DataType, ReduceTensorOp
+from cudnnlite.enums import DataType, NanPropagation, ReduceTensorOp
 from cudnnlite.graph.known_faults import (
     is_mask_mode,
     why_float32_attention_is_wrong,
@@ -131,6 +131,8 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
     refused.  tools/record/graph_formulas.py records them.
     """
     counts = Counter(graph.kinds)
+    if graph.kinds == ["RESAMPLE_FWD"]:
+        return _why_no_resample(graph.operations[0])
     integers = _lengths_and_seeds(graph) if counts["MATMUL"] > 1 else set()
     for number, tensor in graph.in_memory.items():
         if DataType(tensor.value("data_type")) not in _FLOATS and number not in integers:
@@ -144,8 +146,6 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
         return _why_no_pointwise(graph.operations[0])
     if kind in ("NORM_FORWARD", "NORM_BACKWARD"):
         return _why_no_normalization(graph)
-    if kind == "RESAMPLE_FWD":
-        return _why_no_resample(graph)
     return f"{kind} alone"
 
 
@@ -184,11 +184,31 @@ def _why_no_normalization(graph: GraphFormula) -> str | None:
     return None
 
 
-def _why_no_resample(graph: GraphFormula) -> str | None:
-    """Return why a pooling is refused: an H100 computes wrong numbers of some."""
-    x = spec_of(graph.operations[0].value("xdesc"))
-    if x.dtype == DataType.BFLOAT16 and x.is_channels_last:
+def _why_no_resample(operation: BackendObject) -> str | None:
+    """Return why a pooling is refused: no engine was named, or the numbers were wrong."""
+    steps = operation.value("desc")
+    mode = ResampleMode(steps.value("mode"))
+    is_largest = mode == ResampleMode.MAXPOOL
+    needed_padding = PaddingMode.NEG_INF if is_largest else PaddingMode.ZERO
+    padding_mode = PaddingMode(steps.value("padding_mode", PaddingMode.ZERO))
+    if padding_mode != needed_padding:
+        return f"{mode.name} with {padding_mode.name} in its padding"
+    if steps.value("nan_propagation") == NanPropagation.NOT_PROPAGATE:
+        return "a pooling that loses NaN, which no GPU was asked about"
+    x, y = spec_of(operation.value("xdesc")), spec_of(operation.value("ydesc"))
+    is_channels_last = x.fits("NHWC") and not x.fits("NCHW")
+    layout = "NHWC" if is_channels_last else "NCHW"
+    if x.rank != 4 or x.dtype != y.dtype or not (x.fits(layout) and y.fits(layout)):
+        return "a pooling of other than four axes, of several layouts or types, or with gaps"
+    if is_channels_last and x.dtype == DataType.DOUBLE:
+        return "a pooling of float64 with channels last"
+    if is_channels_last and x.dtype == DataType.BFLOAT16:
         return "a pooling of bfloat16 with channels last, which cuDNN 9.19 computes wrongly"
+    pads = zip(steps.attributes["pre_paddings"], steps.attributes["post_paddings"], strict=True)
+    has_more_behind = any(behind > before for before, behind in pads)
+    counts_padding = mode == ResampleMode.AVGPOOL_INCLUDE_PADDING
+    if counts_padding and has_more_behind and not is_channels_last:
+        return "an average over padding behind an axis, which cuDNN 9.19 computes wrongly"
     return None
 
 
