@@ -106,17 +106,17 @@ from cudnnlite.errors import (
 
 # isort: on
 from cudnnlite.graph.tensor import GraphTensor
+from cudnnlite.operations.attention.calls import (
+    AttentionGradients,
+    AttentionReserve,
+    AttentionTrainingOutput,
+)
 from cudnnlite.operations.attention.functions import (
     multi_head_attention_backward_data,
     multi_head_attention_backward_weights,
     multi_head_attention_forward,
 )
-from cudnnlite.operations.attention.plan import (
-    AttentionGradients,
-    AttentionPlan,
-    AttentionReserve,
-    AttentionTrainingOutput,
-)
+from cudnnlite.operations.attention.plan import AttentionChoice, AttentionPlan
 from cudnnlite.operations.attention.scaled_dot_product import (
     scaled_dot_product_attention_backward,
     scaled_dot_product_attention_forward,
@@ -230,6 +230,7 @@ __all__ = [
     "AllocationError",
     "ArgumentError",
     "ArrayTypeError",
+    "AttentionChoice",
     "AttentionDescriptor",
     "AttentionGradients",
     "AttentionPlan",

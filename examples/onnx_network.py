@@ -303,7 +303,7 @@ class Network(ExitStack):
         self.steps.append(Step(node.name, node.op_type, run, reads, writes, flops))
         return writes[0]
 
-    def call(self, node, function, reads, *options, y=None, **named):
+    def call(self, node, function, reads, *options, y=None, **keywords):
         """Plan a call of a function of cudnnlite, and return its result.
 
         The default of `y` is a new array with the shape of the first one.
@@ -311,14 +311,14 @@ class Network(ExitStack):
         reads = [self.ordered(array) for array in reads]
         if y is None:
             y = self.new(reads[0].shape)
-        make_plan = partial(function.plan, self.handle, *reads, *options, **named)
+        make_plan = partial(function.plan, self.handle, *reads, *options, **keywords)
         try:
             plan = make_plan(out=y)
         except dnn.NotSupportedError:  # cuDNN does not write every array with gaps.
             y = self.new(y.shape)
             plan = make_plan(out=y)
-        # Arrays that are named arguments of a call are operands of its plan.
-        reads += [array for array in named.values() if isinstance(array, dnn.DeviceArray)]
+        # A call of the plan has the arrays among the keywords too.
+        reads += [array for array in keywords.values() if isinstance(array, dnn.DeviceArray)]
         run = partial(self.enter_context(plan), *reads, out=y)
         return self.step(node, run, reads, [y], plan.problem.flops)
 

@@ -35,6 +35,7 @@ LAYERS = (
         "_raw.signatures",
         "_raw.attributes",
         "_raw.dlpack",
+        "_raw.dlpack_exchange",
         "_raw.opaque",
         "_raw.null_pointers",
         "_raw.elf",

@@ -42,6 +42,7 @@ _DLPACK_CPU, _DLPACK_CUDA = 1, 2
 _FIRST_ADDRESS = 4096  # Nothing is ever mapped below.
 # The addresses that CUDA, DLPack and the array interface give its default streams.
 _LEGACY_STREAM, _PER_THREAD_STREAM = 1, 2
+_MOST_STREAMS = 64  # of other libraries that are remembered
 
 
 def stream_address(stream: Any) -> int:
@@ -53,6 +54,11 @@ def stream_address(stream: Any) -> int:
             f"stream={shown(stream)} is not a CUDA stream; allowed: an address or a stream object"
         )
     return int(address)
+
+
+def _plain_address(address: int) -> int:
+    """Return the address of a stream; that of the default stream is 0 in both its names."""
+    return 0 if address == _LEGACY_STREAM else address
 
 
 class CudaDevice(NonCopyable):
@@ -93,6 +99,10 @@ class CudaDevice(NonCopyable):
         self.stand_ins = StandIns()
         # Addresses of other libraries' streams, which they may record.
         self._borrowed: set[int] = set()
+        # The last stream that another library's was compared with, and its address.
+        self._own_stream: Any = None
+        self._own_address = 0
+        self._streams_at: dict[int, Any] = {}  # other libraries' streams by their addresses
         # Memory that was dropped while its stream was recorded, and that stream.
         self._unfreed: list[tuple[Any, Any]] = []
 
@@ -298,6 +308,9 @@ class CudaDevice(NonCopyable):
         self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
     ) -> None:
         """Set rows to a repeated pattern (`cuMemsetD2D8Async`, `...D16Async`, `...D32Async`)."""
+        if observer.current is observer.NOBODY:  # new arrays of zeros are filled often
+            self._fill_rows(ptr, pitch, width, rows, pattern, stream)
+            return
         with observer.current.filling_rows(self, ptr, pitch, width, rows, pattern, stream):
             self._fill_rows(ptr, pitch, width, rows, pattern, stream)
 
@@ -305,15 +318,17 @@ class CudaDevice(NonCopyable):
     def _fill_rows(
         self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
     ) -> None:
-        self.activate()
-        on = self.stand_ins.of(stream)
+        if self.needs_activation:
+            self.activate()
+        handle = int(self.stand_ins.of(stream).handle)
+        value = int.from_bytes(pattern, "little")
+        bits, count = 8 * len(pattern), width // len(pattern)
         if rows == 1:
-            self._core.Buffer.from_handle(ptr, width).fill(pattern, stream=on)
-            return
-        name, value = f"cuMemsetD2D{8 * len(pattern)}Async", int.from_bytes(pattern, "little")
-        result = getattr(self._driver, name)(
-            ptr, pitch, value, width // len(pattern), rows, int(on.handle)
-        )
+            name = f"cuMemsetD{bits}Async"
+            result = getattr(self._driver, name)(ptr, value, count, handle)
+        else:
+            name = f"cuMemsetD2D{bits}Async"
+            result = getattr(self._driver, name)(ptr, pitch, value, count, rows, handle)
         self._check(name, result)
 
     def _check(self, function: str, result: tuple[Any, ...]) -> None:
@@ -414,6 +429,19 @@ class CudaDevice(NonCopyable):
         adopted = ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, is_immutable, view)
         observer.current.memory_adopted(self, adopted)
         return adopted
+
+    def stream_at(self, address: int, stream: Any) -> Any:
+        """Return the stream at another library's address: `stream` itself where it is that."""
+        if stream is not self._own_stream:
+            self._own_address = _plain_address(int(stream.handle))
+            self._own_stream = stream
+        if _plain_address(address) == self._own_address:
+            return stream
+        if address not in self._streams_at:
+            if len(self._streams_at) >= _MOST_STREAMS:
+                self._streams_at.clear()
+            self._streams_at[address] = self.stream(address)
+        return self._streams_at[address]
 
     def _holds(self, view: Any, *, is_dlpack: bool) -> bool:
         """Tell whether an array is on this device."""

@@ -203,6 +203,10 @@ class Device(Protocol):
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View another library's array on this device; ArrayTypeError if it is not on it."""
 
+    def stream_at(self, address: int, stream: Any) -> Any:
+        """Return the stream at another library's address: `stream` itself where it is that."""
+        ...
+
     def export_dlpack(
         self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any
     ) -> Any:

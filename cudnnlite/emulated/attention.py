@@ -30,6 +30,9 @@ from cudnnlite.specs.attention import AttentionSpec
 Array = NDArray[Any]
 _ARGUMENTS = {"q": "queries", "k": "keys", "v": "values"}
 _WEIGHT_NAMES = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")  # by MultiHeadAttnWeightKind
+# The order in memory of the axes of matrices, (head, row, column), that are not packed in C order.
+# A GPU has that of wk for queries and values too, and (head, column, row) for wo.
+_MEMORY_ORDERS = {"wk": (2, 0, 1), "wo": (1, 0, 2)}
 
 
 def _weight_offsets(spec: AttentionSpec) -> tuple[dict[str, int], int]:
@@ -90,7 +93,7 @@ def weight(c_call: SimpleNamespace) -> None:
         return
     c_call.wAddr[0] = (c_call.weights or 0) + offsets[name]
     dims = _described_dims(spec.weight_shapes()[name])
-    strides = [math.prod(dims[axis + 1 :]) for axis in range(3)]
+    strides = _weight_strides(name, dims)
     c_call.api.real.cudnnSetTensorNdDescriptor(
         c_call.wDesc, spec.dtype, 3, c_ints(dims), c_ints(strides)
     )
@@ -103,6 +106,16 @@ def _described_dims(shape: tuple[int, ...]) -> tuple[int, ...]:
     if len(shape) == 2:
         return (*shape, 1)
     return (1, *shape, 1)
+
+
+def _weight_strides(name: str, dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a matrix or a bias, in elements."""
+    strides = [0] * len(dims)
+    stride = 1
+    for axis in reversed(_MEMORY_ORDERS.get(name, range(len(dims)))):
+        strides[axis] = stride
+        stride *= dims[axis]
+    return tuple(strides)
 
 
 class _ForwardPass(NamedTuple):
@@ -199,9 +212,11 @@ class _Call(Spaces):
         space = self.space(argument, "weightSizeInBytes", needed)
         shapes = self.spec.weight_shapes()
         dtype = numpy_dtype(self.spec.dtype)
-        return {
-            name: np.ndarray(shapes[name], dtype, space, offset) for name, offset in offsets.items()
-        }
+        views = {}
+        for name, offset in offsets.items():
+            strides = [stride * dtype.itemsize for stride in _weight_strides(name, shapes[name])]
+            views[name] = np.ndarray(shapes[name], dtype, space, offset, strides)
+        return views
 
     def reserve(self) -> Reserve:
         """Return the reserve space, which is large enough for the largest call."""

@@ -306,6 +306,10 @@ class EmulatedDevice(NonCopyable):
         observer.current.memory_adopted(self, foreign)
         return foreign
 
+    def stream_at(self, address: int, stream: Any) -> Any:
+        """Return the stream itself: there are no others here."""
+        return stream
+
     def export_dlpack(
         self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any
     ) -> Any:

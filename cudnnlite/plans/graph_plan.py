@@ -276,6 +276,20 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         )
 
 
+def enqueue(plan: GraphPlan, workspace: int, addresses: Mapping[str, int]) -> None:
+    """Enqueue the graph of a plan that is part of a larger one, which has checked the operands.
+
+    `addresses` are those of the operands by name; `workspace` is that of the scratch memory.
+    """
+    prepared = plan._prepared
+    assert prepared is not None
+    prepared.replace(workSpace=workspace, **addresses)
+    status = prepared.function(*prepared.arguments)
+    if status:
+        assert prepared.check is not None
+        prepared.check(status)
+
+
 class GraphCall(ExecutionPlan):
     """An execution plan that passes a graph's numbers by value."""
 

@@ -8,6 +8,7 @@ from cudnnlite.arguments import instance_of, with_article
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.device import check_recorded_together
+from cudnnlite.devices.exchange import exchanged
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, ArrayTypeError
@@ -34,6 +35,9 @@ def on_device(
     """
     if type(array) is DeviceArray and array.device is handle.device:
         return array
+    views = exchanged(handle.device, handle.stream, (array,))
+    if views is not None:
+        return views[0]
     return arrays.view(handle.device, handle.stream, array, argument, spec_kinds)
 
 

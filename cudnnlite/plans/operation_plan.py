@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.arrays import DeviceArray, empty
+from cudnnlite.devices.exchange import exchanged
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.plans.aligned_copies import AlignedCopies, misaligned
@@ -218,7 +219,11 @@ class OperationPlan(Plan, Generic[ResultT]):
         try:
             traits = [*map(_traits, arrays)]
         except AttributeError:  # an array of another library, or none at all
-            return self._run_checked(arrays, None, workspace)
+            views = exchanged(self._device, stream, arrays)
+            if views is None:
+                return self._run_checked(arrays, None, workspace)
+            arrays = tuple(views)
+            traits = [*map(_traits, arrays)]
         if call_watch.active or workspace is not None or stream is not self._last_stream:
             return self._run_checked(arrays, traits, workspace)
         prepared: Any = self._prepared

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from cudnnlite.arguments import real_number
+from cudnnlite.devices.exchange import exchanged
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.plans.operands import on_device, tensor_spec, usable_workspace, use
@@ -210,6 +211,14 @@ class Request(Generic[ResultT]):
         """View operands and outputs as arrays on the handle's device."""
         use(self.handle)
         operation, handle = self.operation, self.handle
+        if len(operation.writes) == 1:
+            arrays = [*self.operands] if self.out is None else [*self.operands, self.out]
+            views = exchanged(handle.device, handle.stream, arrays)
+            if views is not None:
+                self.operands = views[: len(self.operands)]
+                if self.out is not None:
+                    self.out = views[-1]
+                return
         self.operands = [
             on_device(handle, array, operation.argument(name))
             for array, name in zip(self.operands, operation.reads, strict=True)

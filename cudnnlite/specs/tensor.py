@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from numbers import Integral
 from typing import Any
@@ -263,9 +264,22 @@ def tensor_spec_of(
 
     ArgumentError if there are other arguments beside a spec.
     """
+    if type(shape) is tuple and strides is None:
+        try:
+            return _spec_of_shape(shape, tuple(map(type, shape)), dtype, layout)
+        except TypeError:  # something that cannot be hashed, which is refused by name below
+            pass
     if isinstance(shape, Integral):
         shape = (shape,)  # of one axis, as in NumPy
     return whole_or_made(TensorSpec, shape, dtype=dtype, layout=layout, strides=strides)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _spec_of_shape(
+    shape: tuple[Any, ...], kinds: tuple[type, ...], dtype: Any, layout: str | None
+) -> TensorSpec:
+    """Return the spec of a shape; `kinds` tell sizes from what only equals them, as True does 1."""
+    return whole_or_made(TensorSpec, shape, dtype=dtype, layout=layout, strides=None)
 
 
 def _in_vectors(

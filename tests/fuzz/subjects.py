@@ -35,6 +35,7 @@ NO_CALLABLES = {"TF32", "TRUE_FLOAT32", "errors", "raw"}
 RESULTS = {
     "AttentionPlan",
     "CTCLossPlan",
+    "AttentionChoice",
     "AttentionGradients",
     "AttentionReserve",
     "AttentionTrainingOutput",

@@ -60,6 +60,7 @@ def replayed(things: Things) -> Any:
 # what calls return, by the name of its class; `INSTANCES` and `SUBJECTS` have the other public classes
 RETURNED: dict[str, Callable[[Things], Any]] = {
     "AlgorithmResult": lambda t: t.table[0],
+    "AttentionChoice": lambda t: dnn.AttentionChoice("descriptor", {}, ""),
     "AttentionGradients": lambda t: dnn.multi_head_attention_backward_data(
         t.handle, t.attend(None), t.queries
     ),

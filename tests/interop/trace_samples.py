@@ -116,15 +116,19 @@ def captured(handle: dnn.Handle) -> None:
 
 
 def attention(handle: dnn.Handle) -> None:
-    """Weights whose places cuDNN tells, and lengths in the device's memory."""
+    """Weights whose places cuDNN tells, and lengths in the device's memory.
+
+    A trace does not follow the numbers that graphs pass by value.
+    """
     spec = dnn.AttentionSpec(2, 6, q_proj_size=3, k_proj_size=3, v_proj_size=3, o_proj_size=4)
     weights, rng = dnn.AttentionWeights(handle, spec), np.random.default_rng(1)
     weights.update(
         {name: rng.standard_normal(view.shape).astype(np.float32) for name, view in weights.items()}
     )
     sequences = [upload(handle, (2, steps, 6)) for steps in (4, 5)]
+    queries, keys = sequences
     dnn.multi_head_attention_forward(
-        handle, spec, weights, sequences[0], sequences[1], sequences[1]
+        handle, spec, weights, queries, keys, keys, interface="descriptor"
     ).numpy()
 
 

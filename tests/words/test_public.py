@@ -57,6 +57,7 @@ MADE_FOR_YOU = {
     "ModelTuning",
     "SkippedNode",
     "TunedProblem",
+    "AttentionChoice",
     "AttentionGradients",
     "AttentionReserve",
     "AttentionTrainingOutput",

@@ -118,7 +118,11 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
         print("PyTorch is not installed; its column is missing", file=sys.stderr)
     else:
         torch_x, torch_w = torch.from_dlpack(x), torch.from_dlpack(w)
+        torch_y = torch.from_dlpack(y)
+        one_line = dnn.convolution_forward
         functions["torch conv2d"] = lambda: torch.nn.functional.conv2d(torch_x, torch_w, padding=1)
+        functions["plan of torch's tensors"] = lambda: engine(torch_x, torch_w, out=torch_y)
+        functions["convolution_forward of them"] = lambda: one_line(handle, torch_x, torch_w, conv)
     return functions, descriptors, f"{kind}, {engine.choice.algorithm}"
 
 

@@ -533,32 +533,35 @@ def targets_of(config, eager, operation):
     return TARGETS[config], WORST
 
 
+def selected_problems(arguments):
+    """Return (shape, config) for the rows that the arguments select."""
+    shard, shards = map(int, arguments.shard.split("/"))
+    selection = list(enumerate(shapes(arguments.suite)))
+    if arguments.rows is not None:
+        numbers = arguments.rows.split(",")
+        selection = [(number, shape) for number, shape in selection if str(number) in numbers]
+    pairs = [
+        (shape, config)
+        for config in arguments.configs.split(",")
+        for _, shape in selection[:: arguments.every]
+    ]
+    if arguments.seconds < math.inf:
+        random.Random(0).shuffle(pairs)  # The rows that are left out are a random sample.
+    return pairs[shard::shards]
+
+
 def measured(arguments):
     """Measure the problems that the arguments select, and return the rows."""
     import torch
 
     rows, begin, left_out = [], time.perf_counter(), 0
-    shard, shards = map(int, arguments.shard.split("/"))
-    numbers = None if arguments.rows is None else arguments.rows.split(",")
-    selection = [
-        shape
-        for number, shape in enumerate(shapes(arguments.suite))
-        if numbers is None or str(number) in numbers
-    ]
-    todo = [
-        (shape, config)
-        for config in arguments.configs.split(",")
-        for shape in selection[:: arguments.every]
-    ]
-    if arguments.seconds < math.inf:
-        random.Random(0).shuffle(todo)  # The rows that are left out are a random sample.
     with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
         print(
             f"{handle.device.name}, cuDNN {handle.api.library.version_text},",
             f"Python {sys.version.split()[0]},",
             f"PyTorch {torch.__version__} with cuDNN {torch.backends.cudnn.version()}",
         )
-        for shape, config in todo[shard::shards]:
+        for shape, config in selected_problems(arguments):
             if time.perf_counter() - begin > arguments.seconds:
                 left_out += 1
                 continue

@@ -424,8 +424,8 @@ def judge_new_inputs(rows):
     return good and ratios[worst] <= OVER_HEURISTIC
 
 
-def main():
-    """Run."""
+def parse_arguments():
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -447,42 +447,58 @@ def main():
     parser.add_argument(
         "--seconds", type=float, default=1e9, help="leave out the rows that would begin later"
     )
-    arguments = parser.parse_args()
-    if arguments.merge:
-        rows = []
-        for path in arguments.merge.split(","):
-            rows += json.loads(Path(path).read_text())
-        rows.sort(key=lambda row: row["dtype"])
-        report(rows, arguments.markdown)
-        return 0 if judge(rows) or not arguments.check else 1
+    return parser.parse_args()
+
+
+def selected_problems(arguments):
+    """Yield (dtype, problem) for the rows that the arguments select."""
+    shard, shards = map(int, arguments.shard.split("/"))
+    count = 0
+    for dtype in arguments.dtypes.split(","):
+        for problem in list(problems())[arguments.first :]:
+            if arguments.rows and problem[0] != arguments.rows:
+                continue
+            if arguments.networks and problem not in NETWORKS:
+                continue
+            count += 1
+            if count % shards == shard:
+                yield dtype, problem
+
+
+def measured(arguments):
+    """Measure the problems that the arguments select, and return the rows."""
     import torch
 
-    rows, start, counted = [], time.perf_counter(), 0
-    shard, shards = map(int, arguments.shard.split("/"))
+    rows, start = [], time.perf_counter()
+    algorithms = arguments.algorithms and arguments.algorithms.split(",")
     with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
         print(
             f"{handle.device.name}, cuDNN {handle.api.library.version_text},",
             f"Python {sys.version.split()[0]}, PyTorch {torch.__version__}",
         )
-        for dtype in arguments.dtypes.split(","):
-            for problem in list(problems())[arguments.first :]:
-                if arguments.rows and problem[0] != arguments.rows:
-                    continue
-                if arguments.networks and problem not in NETWORKS:
-                    continue
-                counted += 1
-                if counted % shards != shard:
-                    continue
-                if time.perf_counter() - start > arguments.seconds:
-                    print("left out for want of time:", dtype, problem)
-                    continue
-                algorithms = arguments.algorithms and arguments.algorithms.split(",")
-                rows.append(run(handle, problem, dtype, algorithms, arguments.quick))
-                if rows[-1]["error"] > AGREE[dtype]:
-                    print("DISAGREES with torch:", dtype, problem, f"{rows[-1]['error']:.1e}")
-                torch.cuda.empty_cache()
-                if arguments.json:  # It is written after each row: a run may be interrupted.
-                    arguments.json.write_text(json.dumps(rows))
+        for dtype, problem in selected_problems(arguments):
+            if time.perf_counter() - start > arguments.seconds:
+                print("left out for want of time:", dtype, problem)
+                continue
+            rows.append(run(handle, problem, dtype, algorithms, arguments.quick))
+            if rows[-1]["error"] > AGREE[dtype]:
+                print("DISAGREES with torch:", dtype, problem, f"{rows[-1]['error']:.1e}")
+            torch.cuda.empty_cache()
+            if arguments.json:  # It is written after each row: a run may be interrupted.
+                arguments.json.write_text(json.dumps(rows))
+    return rows
+
+
+def main():
+    """Run."""
+    arguments = parse_arguments()
+    if arguments.merge:
+        rows = []
+        for path in arguments.merge.split(","):
+            rows += json.loads(Path(path).read_text())
+        rows.sort(key=lambda row: row["dtype"])
+    else:
+        rows = measured(arguments)
     report(rows, arguments.markdown)
     good = judge(rows)
     return 0 if good or not arguments.check else 1

@@ -8,11 +8,8 @@ from typing import Any, Literal, Protocol, overload
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.attention.plan import (
-    AttentionPlan,
-    AttentionReserve,
-    AttentionTrainingOutput,
-)
+from cudnnlite.operations.attention.calls import AttentionReserve, AttentionTrainingOutput
+from cudnnlite.operations.attention.plan import AttentionPlan
 from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.operations.layers.dropout import DropoutState
 from cudnnlite.plans.function import BoundCall
@@ -27,7 +24,7 @@ Parameters
 ----------
 handle : Handle
     The plan belongs to it and is closed with it.
-spec, q_lengths, kv_lengths, window, training, dropout_state
+spec, q_lengths, kv_lengths, window, training, dropout_state, interface
     As in `{name}`.
 weights : AttentionWeights or None
     Checked if they are given.  Each call of the plan has its own.
@@ -81,6 +78,7 @@ class PlanVerb(Protocol):
         dropout_state: DropoutState | None = ...,
         out: AnyArray | None = ...,
         reserve: AttentionReserve | None = ...,
+        interface: str | None = ...,
     ) -> AttentionPlan[DeviceArray]: ...
     @overload
     def __call__(
@@ -101,6 +99,7 @@ class PlanVerb(Protocol):
         dropout_state: DropoutState | None = ...,
         out: AnyArray | None = ...,
         reserve: AttentionReserve | None = ...,
+        interface: str | None = ...,
     ) -> AttentionPlan[AttentionTrainingOutput]: ...
     @overload
     def __call__(
@@ -121,6 +120,7 @@ class PlanVerb(Protocol):
         dropout_state: DropoutState | None = ...,
         out: AnyArray | None = ...,
         reserve: AttentionReserve | None = ...,
+        interface: str | None = ...,
     ) -> AttentionPlan[Any]: ...
 
 
@@ -152,6 +152,7 @@ class AttentionForwardFunction(StatefulFunction[..., Any]):
         dropout_state: DropoutState | None = ...,
         out: AnyArray | None = ...,
         reserve: AttentionReserve | None = ...,
+        interface: str | None = ...,
     ) -> DeviceArray: ...
     @overload
     def __call__(
@@ -172,6 +173,7 @@ class AttentionForwardFunction(StatefulFunction[..., Any]):
         dropout_state: DropoutState | None = ...,
         out: AnyArray | None = ...,
         reserve: AttentionReserve | None = ...,
+        interface: str | None = ...,
     ) -> AttentionTrainingOutput: ...
     @overload
     def __call__(
@@ -192,6 +194,7 @@ class AttentionForwardFunction(StatefulFunction[..., Any]):
         dropout_state: DropoutState | None = ...,
         out: AnyArray | None = ...,
         reserve: AttentionReserve | None = ...,
+        interface: str | None = ...,
     ) -> Any: ...
     def __call__(self, handle: Handle, *args: Any, **kwargs: Any) -> Any:
         """Bind the arguments and run the request."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.attention.function import AttentionForwardFunction
-from cudnnlite.operations.attention.plan import (
+from cudnnlite.operations.attention.calls import (
     AttentionGradients,
     AttentionReserve,
     AttentionTrainingOutput,
 )
+from cudnnlite.operations.attention.function import AttentionForwardFunction
 from cudnnlite.operations.attention.request import (
     AttentionBackwardDataRequest,
     AttentionBackwardWeightsRequest,
@@ -43,6 +43,7 @@ def multi_head_attention_forward(
     dropout_state: DropoutState | None = None,
     out: AnyArray | None = None,
     reserve: AttentionReserve | None = None,
+    interface: str | None = None,
 ) -> BoundCall[DeviceArray | AttentionTrainingOutput]:
     """Compute multi-head attention of queries to keys and values, asynchronously.
 
@@ -87,6 +88,12 @@ def multi_head_attention_forward(
     reserve : AttentionReserve, optional
         In training, the reserve space of an earlier call, which is overwritten; a new one if not
         given.
+    interface : str, optional
+        "graph": matrix products and scaled dot-product attention, each a graph; "descriptor":
+        cuDNN's own call for the whole.  Graphs where they serve if not given: in float16 and
+        bfloat16, and in inference float32 with TF32, with projections of queries, keys and values,
+        one beam, lengths from 1 on, a window that is whole, causal, or of so many steps up to each
+        query, no dropout in training, and no `step`.  `choice` of a plan says why they do not.
 
     Returns
     -------
@@ -103,8 +110,8 @@ def multi_head_attention_forward(
 
     Notes
     -----
-    C functions: `cudnnMultiHeadAttnForward`, `cudnnGetMultiHeadAttnBuffers`, deprecated since cuDNN
-    9.0.0, still shipped and working.
+    C functions: `cudnnBackendExecute` with graphs; otherwise `cudnnMultiHeadAttnForward`,
+    `cudnnGetMultiHeadAttnBuffers`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -135,6 +142,7 @@ def multi_head_attention_forward(
         dropout_state=dropout_state,
         out=out,
         reserve=reserve,
+        interface=interface,
     )
 
 
@@ -181,8 +189,8 @@ def multi_head_attention_backward_data(
 
     Notes
     -----
-    C functions: `cudnnMultiHeadAttnBackwardData`, deprecated since cuDNN 9.0.0, still shipped and
-    working.
+    C functions: `cudnnBackendExecute` with graphs, as in the forward call; otherwise
+    `cudnnMultiHeadAttnBackwardData`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -239,8 +247,8 @@ def multi_head_attention_backward_weights(
 
     Notes
     -----
-    C functions: `cudnnMultiHeadAttnBackwardWeights`, deprecated since cuDNN 9.0.0, still shipped
-    and working.
+    C functions: `cudnnBackendExecute` with graphs, as in the forward call; otherwise
+    `cudnnMultiHeadAttnBackwardWeights`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""`AttentionPlan`: the descriptors of multi-head attention over sequences of one kind.
+"""`AttentionPlan`: multi-head attention over sequences of one kind.
 
 It is no `OperationPlan`, because only cuDNN knows the layout of the weights, and because the passes
 share a reserve space.
@@ -6,91 +6,66 @@ share a reserve space.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
-
-from cudnnlite._raw.enums import WgradMode
 from cudnnlite.arguments import integer
-from cudnnlite.descriptors import DropoutDescriptor
-from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
-from cudnnlite.descriptors.native import c_ints, device_ints
-from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.enums import Status
+from cudnnlite.errors import (
+    ArgumentError,
+    BadParamError,
+    CudnnError,
+    NotSupportedError,
+    WorkspaceLimitError,
+)
+from cudnnlite.operations.attention.calls import (
+    AttentionCall,
+    AttentionGradients,
+    AttentionInterface,
+    AttentionReserve,
+    AttentionTrainingOutput,
+    ForwardOperands,
+    Spaces,
+)
+from cudnnlite.operations.attention.descriptor_interface import DescriptorAttention
+from cudnnlite.operations.attention.graph_interface import GraphAttention
+from cudnnlite.operations.attention.graph_rules import why_no_graph
 from cudnnlite.operations.attention.plan_key import AttentionPlanKey
 from cudnnlite.operations.attention.weights import AttentionWeights
-from cudnnlite.plans.stateful_plan import StatefulPlan, TrainingReserve, check_outputs
-from cudnnlite.specs.attention import SeqDataSpec
+from cudnnlite.plans.aligned_copies import AlignedCopies
+from cudnnlite.plans.stateful_plan import StatefulPlan, check_outputs
+from cudnnlite.problems.results import AlgorithmResult
 
 # DeviceArray, or AttentionTrainingOutput.
 OutputT = TypeVar("OutputT")
 
 
-class AttentionTrainingOutput(NamedTuple):
-    """The results of a forward call in training.
+class AttentionChoice(NamedTuple):
+    """Which of cuDNN's interfaces computes an attention, and why.
 
     Attributes
     ----------
-    y : DeviceArray
-        The output.
-    reserve : AttentionReserve
-        The reserve space, for the backward passes.
+    interface : str
+        "graph" or "descriptor".
+    engines : dict of str to AlgorithmResult
+        The engine of each graph, by what that computes; empty for the descriptor call.
+    remark : str
+        Why no graphs are used; empty if they are, or if the caller named the interface.
     """
 
-    y: DeviceArray
-    reserve: AttentionReserve
+    interface: str
+    engines: dict[str, AlgorithmResult]
+    remark: str
 
-
-class AttentionGradients(NamedTuple):
-    """The results of the backward pass over the data.
-
-    Attributes
-    ----------
-    dq, dk, dv : DeviceArray
-        The gradients of q, k and v, with their layouts; 0 beyond a sequence's end.
-    """
-
-    dq: DeviceArray
-    dk: DeviceArray
-    dv: DeviceArray
-
-
-class AttentionCall(NamedTuple):
-    """The operands of a training call, which the backward passes need again."""
-
-    key: AttentionPlanKey
-    weights: AttentionWeights
-    q: DeviceArray
-    k: DeviceArray
-    v: DeviceArray
-    # The gradient of y, after the backward pass over the data.
-    dy: DeviceArray | None = None
-
-
-class AttentionReserve(TrainingReserve[AttentionCall]):
-    """The reserve space of one training call, with the operands that the backward passes need.
-
-    It keeps the operands of the forward call alive.  They must not be overwritten before the
-    backward passes are done.
-
-    Attributes
-    ----------
-    array : DeviceArray
-        The bytes of the reserve space, in a format of cuDNN's own.
-    nbytes : int
-        Its size.
-    """
-
-    _passes = (
-        "multi_head_attention_forward",
-        "multi_head_attention_backward_data",
-        "multi_head_attention_backward_weights",
-    )
+    def __str__(self) -> str:
+        parts = [self.interface]
+        parts += [f"{label}: {row.algorithm}" for label, row in self.engines.items()]
+        return "; ".join([*parts, self.remark] if self.remark else parts)
 
 
 class AttentionPlan(StatefulPlan, Generic[OutputT]):
@@ -109,8 +84,16 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
     ----------
     spec : AttentionSpec
         The attention; its maxima are those of the sequences.
+    choice : AttentionChoice
+        Which of cuDNN's interfaces computes it, with the engines, or why there are none.
     workspace, reserve : int
         The bytes of scratch memory and of reserve space that a call needs.
+
+    Notes
+    -----
+    C functions of a call: `cudnnBackendExecute`, five times forward; or
+    `cudnnMultiHeadAttnForward`.  Graphs need operands that are aligned to 16 bytes; others are
+    copied.
     """
 
     _weights_type, _reserve_type = AttentionWeights, AttentionReserve
@@ -120,62 +103,47 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         self.key = key
         self.spec = key.spec
         self._weights_kind = key.spec.weights_of()
+        self._copies: AlignedCopies | None = None
         try:
-            self._attention = self._describe_attention()
-            self._q = self._describe_sequences(key.q)
-            self._k = self._describe_sequences(key.k)
-            self._v = self._describe_sequences(key.v)
-            self._y = self._describe_sequences(key.y)
-            self._query_sizes()
-            self._q_lengths = self._on_device(key.q_lengths)
-            self._kv_lengths = self._on_device(key.kv_lengths)
-            low, high = key.window
-            self._bounds = (
-                c_ints(low),
-                c_ints(high),
-                device_ints(self._q_lengths.ptr),
-                device_ints(self._kv_lengths.ptr),
-            )
-        except BaseException:
+            self.choice, self._interface = self._choose()
+        except BaseException as error:
+            if isinstance(error, CudnnError):
+                self._explain(error)
             self.close()
             raise
+        self.workspace = self._interface.workspace
+        self.reserve = self._interface.reserve
 
-    def _describe_attention(self) -> AttentionDescriptor:
-        spec = self.spec
-        return self._resources.enter_context(
-            AttentionDescriptor(
-                spec,
-                dropout=self._describe_dropout(spec.dropout),
-                post_dropout=self._describe_dropout(spec.post_dropout),
-                api=self._handle.api,
-            )
-        )
+    def _choose(self) -> tuple[AttentionChoice, AttentionInterface]:
+        """Return which interface computes this, and its calls."""
+        remark = ""
+        if self.key.interface != "descriptor":
+            try:
+                graphs = self._plan_graphs()
+                return AttentionChoice("graph", graphs.engines, ""), graphs
+            # An older cuDNN returns BAD_PARAM for graphs that it does not know.
+            except (NotSupportedError, BadParamError, WorkspaceLimitError) as error:
+                if self.key.interface == "graph":
+                    raise
+                reason = error.detail if isinstance(error, CudnnError) else error
+                remark = f"no graphs: {reason}"
+        calls = DescriptorAttention(self._handle, self.key, self._resources)
+        return AttentionChoice("descriptor", {}, remark), calls
 
-    def _describe_dropout(self, probability: float) -> DropoutDescriptor | None:
-        state = self.key.dropout_state
-        if not probability or state is None:
-            return None
-        return self._resources.enter_context(
-            DropoutDescriptor(self._handle, probability, state.array, state.seed)
-        )
+    def _plan_graphs(self) -> GraphAttention:
+        """Return the graphs.
 
-    def _describe_sequences(self, data: SeqDataSpec) -> Any:
-        descriptor = SeqDataDescriptor(data, api=self._handle.api)
-        return self._resources.enter_context(descriptor).ptr
-
-    def _query_sizes(self) -> None:
-        """Get the sizes of weights, workspace and reserve space from cuDNN."""
-        weights, workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
-        reserve_size = reserve if self.key.training else None
-        self._handle.api.cudnnGetMultiHeadAttnBuffers(
-            self._handle.ptr, self._attention.ptr, weights, workspace, reserve_size
-        )
-        self._weight_bytes = weights.value
-        self.workspace = workspace.value
-        self.reserve = reserve.value
-
-    def _on_device(self, lengths: tuple[int, ...]) -> DeviceArray:
-        return arrays.from_host(self._device, self._handle.stream, np.array(lengths, np.int32))
+        NotSupportedError, BadParamError or WorkspaceLimitError where there are none.
+        """
+        reason = why_no_graph(self.key)
+        if reason is not None:
+            raise NotSupportedError("cudnnBackendExecute", Status.NOT_SUPPORTED, reason)
+        stack = self._resources.enter_context(ExitStack())
+        try:
+            return GraphAttention(self._handle, self.key, stack)
+        except BaseException:
+            stack.close()
+            raise
 
     def __call__(
         self,
@@ -208,50 +176,82 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
             The C function failed.
         """
         self.use()
-        key, handle = self.key, self._handle
+        key = self.key
+        if step is not None and self.choice.interface == "graph":
+            return self._call_one_step(weights, q, k, v, residual, step, out, reserve)
         self._check_weights(weights)
         q_spec, k_spec, v_spec, y_spec = key.arrays
         q = self._operand(q, "q", q_spec)
         k = self._operand(k, "k", k_spec)
         v = self._operand(v, "v", v_spec)
         inputs = {"weights": weights.array, "q": q, "k": k, "v": v}
-        residual_address = 0
         if residual is not None:
-            inputs["residual"] = self._residual(residual)
-            residual_address = inputs["residual"].ptr
+            residual = inputs["residual"] = self._residual(residual)
         step_index = self._step_index(step)
         outputs = None if out is None else (out,)
         (y,) = self._outputs(outputs, ("out",), (y_spec,))
         space = self._reserve_space(reserve, self.reserve, training=key.training)
         reserve_array = None if space is None else space.array
         check_outputs(inputs, {"out": y, "reserve": reserve_array})
+        if residual is not None:
+            self._interface.plan_residual()
+            self.workspace = self._interface.workspace
+        operands = ForwardOperands(
+            weights,
+            self._aligned("q", q),
+            self._aligned("k", k),
+            self._aligned("v", v),
+            self._aligned("out", y, is_read=False),
+            None if residual is None else self._aligned("residual", residual),
+            step_index,
+        )
         if space is not None:
             space.begin()
-        self._run(
-            handle.api.cudnnMultiHeadAttnForward,
-            [*inputs.values(), y],
-            (
-                handle.ptr,
-                self._attention.ptr,
-                step_index,
-                *self._bounds,
-                self._q,
-                q.ptr,
-                residual_address,
-                self._k,
-                k.ptr,
-                self._v,
-                v.ptr,
-                self._y,
-                y.ptr,
-                *self._weight_space(weights),
-            ),
-            reserve_array,
-        )
+        self._run(self._interface.forward, (operands,), [*inputs.values(), y], reserve_array)
+        self._bring_back(operands.y, y)
         if space is None:
             return y  # type: ignore[return-value]
-        space.finish(AttentionCall(key, weights, q, k, v))
+        call = AttentionCall(
+            key, self.choice.interface, weights, operands.q, operands.k, operands.v
+        )
+        space.finish(call)
         return AttentionTrainingOutput(y, space)  # type: ignore[return-value]
+
+    def _call_one_step(
+        self,
+        weights: AttentionWeights,
+        q: AnyArray,
+        k: AnyArray,
+        v: AnyArray,
+        residual: AnyArray | None,
+        step: int,
+        out: AnyArray | None,
+        reserve: AttentionReserve | None,
+    ) -> OutputT:
+        """Compute one step by the descriptor call: graphs compute all."""
+        self._step_index(step)
+        if self.key.interface == "graph":
+            raise ArgumentError(
+                f"step={step} is given with interface='graph', which computes all steps"
+            )
+        key = self.key._replace(interface="descriptor")
+        plan: AttentionPlan[OutputT] = self._handle.plans.get(key, AttentionPlan, self._handle, key)
+        return plan(weights, q, k, v, residual=residual, step=step, out=out, reserve=reserve)
+
+    def _aligned(self, argument: str, array: DeviceArray, *, is_read: bool = True) -> DeviceArray:
+        """Return an operand, or a copy of it where graphs could not load it."""
+        alignment = self._interface.alignment
+        if array.ptr % alignment == 0:
+            return array
+        if self._copies is None:
+            self._copies = AlignedCopies(self._handle, "cudnnBackendExecute", self._resources)
+        return self._copies.copy(argument, array, alignment, is_read=is_read)
+
+    def _bring_back(self, copy: DeviceArray, array: DeviceArray) -> None:
+        """Write a result to the array that it stands for."""
+        if copy is not array:
+            assert self._copies is not None
+            self._copies.bring_back(copy, array)
 
     def _residual(self, residual: AnyArray) -> DeviceArray:
         """Return the residual on the device; ArgumentError if it cannot be added to the output."""
@@ -290,7 +290,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         """Enqueue the backward pass over the data; see `multi_head_attention_backward_data`."""
         self.use()
         call = self._recall(reserve, has_gradients=False)
-        handle, spec = self._handle, self.spec
+        spec = self.spec
         if spec.dropout or spec.post_dropout:
             raise ArgumentError(
                 f"reserve is of {spec}: with dropout cuDNN 9.19 computes gradients "
@@ -299,34 +299,28 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         dy = self._operand(dy, "dy", self.key.arrays[3])
         inputs = _inputs(call, reserve, dy)
         specs = (call.q.spec, call.k.spec, call.v.spec)
-        dq, dk, dv = self._outputs(out, ("dq", "dk", "dv"), specs)
-        check_outputs(inputs, {"dq": dq, "dk": dk, "dv": dv})
+        names = ("dq", "dk", "dv")
+        gradients = AttentionGradients(*self._outputs(out, names, specs))
+        check_outputs(inputs, gradients._asdict())
+        dy = self._aligned("dy", dy)
+        copies = AttentionGradients(
+            *(
+                self._aligned(name, array, is_read=False)
+                for name, array in zip(names, gradients, strict=True)
+            )
+        )
         reserve.begin()
         self._run(
-            handle.api.cudnnMultiHeadAttnBackwardData,
-            [*inputs.values(), dq, dk, dv],
-            (
-                handle.ptr,
-                self._attention.ptr,
-                *self._bounds,
-                self._y,
-                dy.ptr,
-                self._q,
-                dq.ptr,
-                call.q.ptr,
-                self._k,
-                dk.ptr,
-                call.k.ptr,
-                self._v,
-                dv.ptr,
-                call.v.ptr,
-                *self._weight_space(call.weights),
-            ),
+            self._interface.backward_data,
+            (call, dy, copies),
+            [*inputs.values(), *gradients],
             reserve.array,
-            clear=self._unwritten_by_cudnn(dq),
+            clear=self._interface.memory_to_clear(gradients.dq),
         )
+        for copy, array in zip(copies, gradients, strict=True):
+            self._bring_back(copy, array)
         reserve.finish(call._replace(dy=dy), has_gradients=True)
-        return AttentionGradients(dq, dk, dv)
+        return gradients
 
     def backward_weights(
         self,
@@ -341,32 +335,14 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         """
         self.use()
         call = self._recall(reserve, has_gradients=True)
-        handle, dy = self._handle, call.dy
+        dy = call.dy
         assert dy is not None
         inputs = _inputs(call, reserve, dy)
         out = self._gradients(call.weights, out, accumulate, inputs)
-        size, weights = self._weight_space(call.weights)
-        gradients = out.array.ptr if size else 0
-        mode = WgradMode.ADD if accumulate else WgradMode.SET
         self._run(
-            handle.api.cudnnMultiHeadAttnBackwardWeights,
+            partial(self._interface.backward_weights, accumulate=accumulate),
+            (call, out),
             [*inputs.values(), out.array],
-            (
-                handle.ptr,
-                self._attention.ptr,
-                mode,
-                self._q,
-                call.q.ptr,
-                self._k,
-                call.k.ptr,
-                self._v,
-                call.v.ptr,
-                self._y,
-                dy.ptr,
-                size,
-                weights,
-                gradients,
-            ),
             reserve.array,
         )
         return out
@@ -375,47 +351,33 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         """Return the forward call of a reserve space; ArgumentError if another plan made it."""
         reserve = AttentionReserve.checked(self._handle, reserve)
         call: AttentionCall = reserve.recall(has_gradients=has_gradients)
-        if call.key != self.key:
+        if call.key._replace(interface=None) != self.key._replace(interface=None):
             raise ArgumentError(f"reserve is of {call.key}; the plan is for {self.key}")
+        if call.interface != self.choice.interface:
+            raise ArgumentError(
+                f"reserve is of interface={call.interface!r}; "
+                f"the plan's is {self.choice.interface!r}"
+            )
         return call
-
-    def _unwritten_by_cudnn(self, dq: DeviceArray) -> list[tuple[int, int]]:
-        """Return the memory to clear before the backward pass over the data: address and bytes.
-
-        cuDNN 9.19 does not write dq beyond the longest query (seen on an H200).
-        """
-        steps = self.key.q.shape[2]
-        if max(self.key.q_lengths, default=steps) < steps:
-            return [(dq.ptr, dq.nbytes)]
-        return []
 
     def _run(
         self,
         function: Any,
+        arguments: tuple[Any, ...],
         operands: list[DeviceArray],
-        arguments: Any,
         reserve: DeviceArray | None,
         clear: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Make a C call; workspace and reserve space are its last arguments."""
+        """Make the calls of a pass, with workspace and reserve space."""
         random_states = self._random_states(self.key.dropout_state)
-        all_operands = [*operands, self._q_lengths, self._kv_lengths, reserve, random_states]
+        all_operands = [*operands, *self._interface.constants, reserve, random_states]
         scratch = self._handle.workspace.reserve(self.workspace, self._handle.stream)
         reserve_address = 0 if reserve is None else reserve.ptr
-        self._call(
-            function,
-            (*arguments, self.workspace, scratch, self.reserve, reserve_address),
-            all_operands,
-            clear,
-        )
+        spaces = Spaces(scratch, reserve_address)
+        self._call(function, (*arguments, spaces), all_operands, clear)
 
     def _explain(self, error: CudnnError) -> None:
         error.involving(spec=self.spec, q=self.key.q, k=self.key.k, v=self.key.v)
-
-    def _weight_space(self, weights: AttentionWeights) -> tuple[int, int]:
-        """Return the size of the weights in bytes, and their address; 0 if there are no weights."""
-        address = weights.array.ptr if self._weight_bytes else 0
-        return self._weight_bytes, address
 
 
 def _inputs(

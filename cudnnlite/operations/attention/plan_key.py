@@ -33,6 +33,8 @@ class AttentionPlanKey(NamedTuple):
     window: Window
     training: bool
     dropout_state: DropoutState | None
+    # "graph", "descriptor", or None for either.
+    interface: str | None
 
 
 class _Sequences(NamedTuple):
@@ -53,6 +55,7 @@ def attention_plan_key(
     *,
     training: bool,
     dropout_state: DropoutState | None,
+    interface: str | None,
 ) -> AttentionPlanKey:
     """Return the key of a plan; ArgumentError if operands and spec do not fit together.
 
@@ -84,7 +87,7 @@ def attention_plan_key(
     )
     parsed_window = _parse_window(window, q_steps, kv_steps)
     return AttentionPlanKey(
-        spec, *sequences, arrays, *lengths, parsed_window, training, dropout_state
+        spec, *sequences, arrays, *lengths, parsed_window, training, dropout_state, interface
     )
 
 
@@ -173,13 +176,17 @@ def _parse_window(window: Any, q_steps: int, kv_steps: int) -> Window:
     pair = sequence(window, "window", needed)
     if len(pair) != 2:
         raise ArgumentError(f"window={shown(window)} is not {needed}")
-    low, high = (
-        tuple(integer(end, "window", 0) for end in sequence(ends, "window", needed))
-        for ends in pair
-    )
+    low, high = (_parse_steps(sequence(ends, "window", needed)) for ends in pair)
     if len(low) != q_steps or len(high) != q_steps:
         raise ArgumentError(
             f"window has {len(low)} and {len(high)} entries; "
             f"needed: one for each of the {q_steps} steps"
         )
     return low, high
+
+
+def _parse_steps(steps: Any) -> tuple[int, ...]:
+    """Return numbers of steps, from 0 on."""
+    if set(map(type, steps)) <= {int} and min(steps, default=0) >= 0:
+        return tuple(steps)  # the usual case, in a tenth of the time
+    return tuple(integer(step, "window", 0) for step in steps)

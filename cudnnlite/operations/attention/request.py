@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, NoReturn
 
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.attention.plan import (
+from cudnnlite.operations.attention.calls import (
     AttentionGradients,
-    AttentionPlan,
     AttentionReserve,
     AttentionTrainingOutput,
 )
+from cudnnlite.operations.attention.plan import AttentionPlan
 from cudnnlite.operations.attention.plan_key import AttentionPlanKey, attention_plan_key
 from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.operations.layers.dropout import DropoutState, check_states
@@ -47,6 +48,7 @@ class AttentionForwardRequest:
     dropout_state: Any
     out: Any
     reserve: Any
+    interface: Any
 
     def run(self) -> Any:
         """Compute, by the plan that the handle keeps for calls of this kind."""
@@ -54,8 +56,7 @@ class AttentionForwardRequest:
         self.q = on_device(self.handle, self.q, "q")
         self.k = on_device(self.handle, self.k, "k")
         self.v = on_device(self.handle, self.v, "v")
-        key = self._plan_key()
-        plan = self.handle.plans.get(key, AttentionPlan, self.handle, key)
+        plan = self._find_or_make_plan()
         return plan(
             self.weights,
             self.q,
@@ -66,6 +67,31 @@ class AttentionForwardRequest:
             out=self.out,
             reserve=self.reserve,
         )
+
+    def _find_or_make_plan(self) -> AttentionPlan[Any]:
+        """Return the plan that the handle keeps for calls of this kind."""
+        plans = self.handle.plans
+        kind = self._kind()
+        plan: AttentionPlan[Any] | None = None if kind is None else plans.find(kind)
+        if plan is None:
+            key = self._plan_key()
+            plan = plans.get(key, AttentionPlan, self.handle, key)
+            if kind is not None:
+                plans.keep(kind, plan)
+        return plan
+
+    def _kind(self) -> tuple[Any, ...] | None:
+        """Return another key of the plan; None for a call with lengths, a window or dropout.
+
+        To make an `AttentionPlanKey` takes 200 us (two cores, no GPU).
+        """
+        options = (self.q_lengths, self.kv_lengths, self.window, self.dropout_state)
+        is_plain = all(option is None for option in options)
+        has_types = type(self.training) is bool and isinstance(self.interface, (str, NoneType))
+        if not is_plain or not has_types:
+            return None
+        specs = (self.q.spec, self.k.spec, self.v.spec)
+        return (_FORWARD, self.spec, *specs, self.training, self.interface)
 
     def plan(self) -> AttentionPlan[Any]:
         """Return a new plan, for many calls of this kind."""
@@ -107,6 +133,7 @@ class AttentionForwardRequest:
             self.window,
             training=self.training,
             dropout_state=dropout_state,
+            interface=one_of(self.interface, "interface", "descriptor", "graph", None),
         )
 
     def _parse_dropout_state(self) -> DropoutState | None:
@@ -167,6 +194,11 @@ class AttentionBackwardWeightsRequest(BackwardRequest[AttentionWeights]):
 def _plan_of(handle: Handle, reserve: Any) -> AttentionPlan[AttentionTrainingOutput]:
     """Return a plan of the forward call that filled a reserve space."""
     use(handle)
-    key: AttentionPlanKey = AttentionReserve.checked(handle, reserve).call.key
+    call = AttentionReserve.checked(handle, reserve).call
+    key: AttentionPlanKey = call.key
     plan: AttentionPlan[AttentionTrainingOutput] = handle.plans.get(key, AttentionPlan, handle, key)
+    if plan.choice.interface != call.interface:
+        # Another handle, which made the forward call, has another limit of workspace.
+        key = key._replace(interface=call.interface)
+        plan = handle.plans.get(key, AttentionPlan, handle, key)
     return plan

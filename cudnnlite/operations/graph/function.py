@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
+from cudnnlite.devices.exchange import exchanged
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.graph.graph import Graph
@@ -169,11 +170,16 @@ class GraphRequest(Generic[ResultT]):
 
     def _view_operands(self) -> list[Any]:
         """View the operands as arrays on the handle's device."""
-        use(self._handle)
-        for name, operand in self._operands.items():
-            if operand is not None:
-                self._operands[name] = on_device(self._handle, operand, name)
-        return [operand for operand in self._operands.values() if operand is not None]
+        handle = self._handle
+        use(handle)
+        operands = {
+            name: operand for name, operand in self._operands.items() if operand is not None
+        }
+        views = exchanged(handle.device, handle.stream, [*operands.values()])
+        if views is None:
+            views = [on_device(handle, operand, name) for name, operand in operands.items()]
+        self._operands.update(zip(operands, views, strict=True))
+        return views
 
     def _make_plan(self) -> GraphPlan:
         use(self._handle)

@@ -1,0 +1,447 @@
+"""`GraphAttention`: multi-head attention as matrix products and scaled dot-product attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cudnnlite.cached_property import cached_property
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import itemsize
+from cudnnlite.enums import DataType, Status
+from cudnnlite.errors import NotSupportedError, WorkspaceLimitError
+from cudnnlite.graph.known_faults import why_wrong
+from cudnnlite.graph.operation_graph import ALIGNMENT
+from cudnnlite.operations.attention.calls import (
+    AttentionCall,
+    AttentionGradients,
+    ForwardOperands,
+    Spaces,
+)
+from cudnnlite.operations.attention.graph_rules import has_lengths, mask_of
+from cudnnlite.operations.attention.plan_key import AttentionPlanKey
+from cudnnlite.operations.attention.projections import (
+    WeightMatrix,
+    bias_gradient_graph,
+    input_gradient_graph,
+    projection_graph,
+    weight_gradient_graph,
+    weight_matrix,
+)
+from cudnnlite.operations.attention.scaled_dot_product import (
+    scaled_dot_product_attention_backward,
+    scaled_dot_product_attention_forward,
+)
+from cudnnlite.operations.attention.weights import AttentionWeights, weight_places
+from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.plans.graph_plan import GraphPlan, Requirements, enqueue
+from cudnnlite.plans.native_problem import NativeProblem
+from cudnnlite.problems.pointwise import ADD
+from cudnnlite.problems.problem import Problem
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT, over_limit
+from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.attention import SeqDataSpec
+
+
+class _Step(NamedTuple):
+    """A graph's call, and the names of the memory that its operands are in."""
+
+    label: str
+    plan: GraphPlan
+    operands: Mapping[str, str]
+
+
+class _Layout(NamedTuple):
+    """The offsets of buffers in one space, by name, and the bytes of all."""
+
+    offsets: dict[str, int]
+    nbytes: int
+
+    def addresses(self, base: int) -> dict[str, int]:
+        """Return the address of each buffer."""
+        return {name: base + offset for name, offset in self.offsets.items()}
+
+
+class GraphAttention:
+    """Multi-head attention as graphs: projections, attention, output projection.
+
+    The passes share intermediate results: projected queries, keys and values, the heads' results
+    and the statistics of the softmax.  They are in the workspace in inference, and in the reserve
+    space in training.
+
+    Parameters
+    ----------
+    handle : Handle
+        What the calls are made with.
+    key : AttentionPlanKey
+        The spec of the attention and of its sequences; `why_no_graph` has nothing against it.
+    stack : ExitStack
+        Owns the plans of the graphs.
+
+    Raises
+    ------
+    NotSupportedError
+        cuDNN has no engine for one of the graphs, or the weights are in an order that matrix
+        products cannot read.
+    WorkspaceLimitError
+        The intermediate results need more workspace than the handle allows.
+    """
+
+    def __init__(self, handle: Handle, key: AttentionPlanKey, stack: ExitStack) -> None:
+        spec = key.spec
+        self._handle = handle
+        self._key = key
+        self._spec = spec
+        self._stack = stack
+        self._places = weight_places(handle, spec)
+        self._matrices = self._merge_heads()
+        self.alignment = ALIGNMENT
+        self._plans: dict[Graph, GraphPlan] = {}
+        self.engines: dict[str, Any] = {}
+        self._lengths: dict[str, DeviceArray] = {}
+        if has_lengths(key):
+            for name in ("q_lengths", "kv_lengths"):
+                self._lengths[name] = self._on_device(getattr(key, name), DataType.INT32)
+        self._constants = dict(self._lengths)
+        if key.training:
+            # First the gradients: in float32 cuDNN has none, and the other plans are in vain.
+            self._backward_data_steps = self._plan_backward_data()
+            self._backward_weights_steps = self._plan_backward_weights()
+        self._forward_steps = self._plan_forward()
+        self._steps_with_residual: list[_Step] = []
+        self._place_buffers()
+        limit = handle.workspace.limit
+        if limit is not None and self.workspace > limit:
+            raise WorkspaceLimitError(over_limit(self.workspace, limit))
+
+    def _merge_heads(self) -> dict[str, WeightMatrix]:
+        """Return the weights of each projection, "q", "k", "v" and "o", as one matrix."""
+        matrices = {}
+        for name, (offset, part) in self._places.items():
+            if offset % ALIGNMENT:
+                raise _refusal(
+                    f"{name} begins at byte {offset} of the weights, no multiple of {ALIGNMENT}"
+                )
+            if name.startswith("b"):
+                continue
+            matrix = weight_matrix(name, part)
+            if matrix is None:
+                raise _refusal(f"{name} is {part}, whose heads are not side by side in memory")
+            matrices[name[1]] = matrix
+        return matrices
+
+    # ------------------------------------------------------------------------------------ plans
+
+    def _plan_forward(self) -> list[_Step]:
+        steps = [self._plan_projection(name) for name in "qkv"]
+        steps.append(self._plan_attention())
+        if "o" in self._matrices:
+            steps.append(self._plan_projection("o"))
+        return steps
+
+    def _plan_projection(self, name: str, *, residual: bool = False) -> _Step:
+        bias = f"b{name}" in self._places
+        graph = projection_graph(
+            self._matrices[name],
+            self._rows(name),
+            self._spec.dtype,
+            bias=bias,
+            residual=residual,
+        )
+        source, target = (name, f"{name}_heads") if name != "o" else ("o_heads", "y")
+        operands = {"x": source, "w": f"w{name}", "bias": f"b{name}", "y": target}
+        label = f"projection of {name}"
+        if residual:
+            label += " with residual"
+        return self._step(label, graph, operands | {"residual": "residual"})
+
+    def _plan_attention(self) -> _Step:
+        q, k, v = (self._heads_spec(name) for name in "qkv")
+        graph = scaled_dot_product_attention_forward.graph(
+            q,
+            k,
+            v,
+            **self._attention_options(),
+            return_stats=self._key.training,
+        )
+        _set_strides(graph, "o", self._heads_spec("o").strides)
+        operands = {name: f"{name}_heads" for name in "qkvo"}
+        operands |= {name: name for name in self._lengths}
+        return self._step("attention", graph, operands | {"stats": "stats"})
+
+    def _attention_options(self) -> dict[str, Any]:
+        """Return the options of scaled dot-product attention, the specs of lengths included."""
+        mask = mask_of(self._key)
+        assert mask is not None
+        options: dict[str, Any] = {"scale": self._spec.scale, **mask._asdict()}
+        for name, array in self._lengths.items():
+            options[name] = array.spec
+        return options
+
+    def _plan_backward_data(self) -> list[_Step]:
+        steps = []
+        do = "dy"
+        if "o" in self._matrices:
+            do = "do_heads"
+            steps.append(self._plan_input_gradient("o", dy="dy", dx=do))
+        specs = {name: self._heads_spec(name) for name in "qkvo"}
+        specs["do"] = specs["o"]
+        specs["stats"] = TensorSpec((*specs["q"].shape[:3], 1), DataType.FLOAT)
+        graph = scaled_dot_product_attention_backward.graph(
+            *(specs[name] for name in ("q", "k", "v", "o", "do", "stats")),
+            **self._attention_options(),
+        )
+        operands = {name: f"{name}_heads" for name in "qkvo"} | {"do": do, "stats": "stats"}
+        operands |= {name: name for name in self._lengths}
+        for name in "qkv":
+            _set_strides(graph, f"d{name}", specs[name].strides)
+            operands[f"d{name}"] = f"d{name}_heads"
+        for name in ("row_sums", "dq_sums"):
+            operands[name] = name
+        attention = self._step("gradients of attention", graph, operands)
+        self._sums = {
+            name: prod(record.shape) * itemsize(record.dtype)
+            for name, record in graph.outputs.items()
+            if name in ("row_sums", "dq_sums")
+        }
+        steps.append(attention)
+        for name in "qkv":
+            steps.append(self._plan_input_gradient(name, dy=f"d{name}_heads", dx=f"d{name}"))
+        return steps
+
+    def _plan_input_gradient(self, name: str, *, dy: str, dx: str) -> _Step:
+        graph = input_gradient_graph(self._matrices[name], self._rows(name), self._spec.dtype)
+        return self._step(f"gradient of {name}", graph, {"dy": dy, "w": f"w{name}", "dx": dx})
+
+    def _plan_backward_weights(self) -> list[_Step]:
+        steps = []
+        for name, matrix in self._matrices.items():
+            rows = self._rows(name)
+            x, dy = (name, f"d{name}_heads") if name != "o" else ("o_heads", "dy")
+            graph = weight_gradient_graph(matrix, rows, self._spec.dtype)
+            operands = {"x": x, "dy": dy, "dw": f"w{name}"}
+            steps.append(self._step(f"gradient of w{name}", graph, operands))
+            if f"b{name}" in self._places:
+                graph = bias_gradient_graph(matrix.out_size, rows, self._spec.dtype)
+                operands = {"ones": "ones", "dy": dy, "db": f"b{name}"}
+                steps.append(self._step(f"gradient of b{name}", graph, operands))
+        if self._spec.bias:
+            rows = max(self._rows("q"), self._rows("k"))
+            self._constants["ones"] = self._on_device((1,) * rows, self._spec.dtype)
+        return steps
+
+    def _on_device(self, values: tuple[int, ...], dtype: DataType) -> DeviceArray:
+        """Return numbers on the device, (count, 1, 1, 1)."""
+        handle = self._handle
+        host = np.array(values, np.float32).reshape(-1, 1, 1, 1)
+        return arrays.from_host(handle.device, handle.stream, host, dtype=dtype, casting="unsafe")
+
+    @property
+    def constants(self) -> tuple[DeviceArray, ...]:
+        """The plan's own memory on the device: lengths of sequences, and ones."""
+        return tuple(self._constants.values())
+
+    def _step(self, label: str, graph: Graph, operands: Mapping[str, str]) -> _Step:
+        """Return the call of a graph; equal graphs share one plan."""
+        if graph not in self._plans:
+            self._plans[graph] = self._planned(label, graph)
+        plan = self._plans[graph]
+        self.engines[label] = plan.choice
+        names = (*plan.problem.operation.reads, *plan.problem.operation.writes)
+        return _Step(label, plan, {name: operands[name] for name in names})
+
+    def _planned(self, label: str, graph: Graph) -> GraphPlan:
+        reason = why_wrong(graph)
+        if reason is not None:
+            raise _refusal(f"{label}: {reason}")
+        handle = self._handle
+        requirements = Requirements(self._spec.math_type)
+        plan = GraphPlan(handle, graph, None, handle.workspace.limit, requirements)
+        # A CUDA graph that has recorded a call of this attention may outlive the handle.
+        plan.hold()
+        self._stack.callback(plan.release)
+        self._stack.callback(plan.close)
+        try:
+            return plan.prepare()
+        except NotSupportedError as error:
+            raise _refusal(f"{label}: {error.detail}") from error
+
+    def _rows(self, name: str) -> int:
+        """Return how many vectors there are of queries or output, or of keys or values."""
+        data = self._key.k if name in "kv" else self._key.q
+        return prod(data.shape[:3])
+
+    def _heads_spec(self, name: str) -> TensorSpec:
+        """Return projected vectors, or results of heads, as (batch, heads, steps, size).
+
+        The vectors of a step are side by side, and steps and batch in the order of the operands.
+        """
+        data = self._key.k if name in "kv" else self._key.q
+        batch, _, steps, _ = data.shape
+        spec = self._spec
+        size = spec.v_proj_size if name in "vo" else spec.q_proj_size
+        width = spec.heads * size
+        rows = SeqDataSpec((batch, 1, steps, width), None, spec.dtype, data.axes).tensor()
+        batch_stride, _, step_stride, _ = rows.strides
+        return TensorSpec(
+            (batch, spec.heads, steps, size),
+            spec.dtype,
+            strides=(batch_stride, size, step_stride, 1),
+        )
+
+    # ---------------------------------------------------------------------------------- buffers
+
+    def _place_buffers(self) -> None:
+        """Set the offsets of all intermediate results, and the sizes of both spaces."""
+        heads = {f"{name}_heads": self._heads_spec(name).nbytes for name in "qkvo"}
+        gradients = {f"d{name}": nbytes for name, nbytes in heads.items()}
+        scratch = max(plan.workspace for plan in self._plans.values())
+        if not self._key.training:
+            if "o" not in self._matrices:
+                del heads["o_heads"]
+            self._reserve_layout = _layout({})
+            self._workspace_layout = _layout(heads | {"scratch": scratch})
+        else:
+            statistics = prod(self._heads_spec("q").shape[:3]) * itemsize(DataType.FLOAT)
+            kept = heads | {"stats": statistics}
+            kept |= {name: gradients[name] for name in ("dq_heads", "dk_heads", "dv_heads")}
+            between = {"do_heads": gradients["do_heads"], **self._sums, "scratch": scratch}
+            self._reserve_layout = _layout(kept)
+            self._workspace_layout = _layout(between)
+            self._accumulation_layout = _layout(
+                {name: part.nbytes for name, (_, part) in self._places.items()}
+                | {"scratch": scratch}
+            )
+        self.reserve = self._reserve_layout.nbytes
+        self.workspace = self._workspace_layout.nbytes
+        if self._key.training:
+            self.workspace = max(self.workspace, self._accumulation_layout.nbytes)
+
+    def _weight_addresses(self, weights: AttentionWeights) -> dict[str, int]:
+        base = weights.array.ptr
+        return {name: base + offset for name, (offset, _) in self._places.items()}
+
+    def _addresses(self, weights: AttentionWeights, spaces: Spaces) -> dict[str, int]:
+        """Return the addresses of the weights and of all buffers, by name."""
+        addresses = self._weight_addresses(weights)
+        addresses |= self._workspace_layout.addresses(spaces.workspace)
+        addresses |= self._reserve_layout.addresses(spaces.reserve)
+        addresses |= {name: array.ptr for name, array in self._constants.items()}
+        return addresses
+
+    # ------------------------------------------------------------------------------------ calls
+
+    def forward(self, operands: ForwardOperands, spaces: Spaces) -> None:
+        """Enqueue the forward pass."""
+        addresses = self._addresses(operands.weights, spaces)
+        for name in "qkvy":
+            addresses[name] = getattr(operands, name).ptr
+        projects = "o" in self._matrices
+        if not projects and not self._key.training:
+            addresses["o_heads"] = addresses["y"]
+        steps = self._forward_steps
+        residual = operands.residual
+        if residual is not None:
+            addresses["residual"] = residual.ptr
+            if projects:
+                steps = self._steps_with_residual or steps
+        _run(steps, addresses)
+        y = operands.y
+        if not projects and self._key.training:
+            device, stream = self._handle.device, self._handle.stream
+            device.copy_within(y.ptr, addresses["o_heads"], y.nbytes, stream)
+        if residual is not None and not projects:
+            self._addition(y.spec.size)(A=residual.ptr, C=y.ptr)
+
+    def plan_residual(self) -> None:
+        """Plan the forward pass whose output projection adds a residual; most calls have none."""
+        if "o" in self._matrices and not self._steps_with_residual:
+            step = self._plan_projection("o", residual=True)
+            self._place_buffers()
+            self._steps_with_residual = [*self._forward_steps[:-1], step]
+
+    def backward_data(
+        self, call: AttentionCall, dy: DeviceArray, gradients: AttentionGradients, spaces: Spaces
+    ) -> None:
+        """Enqueue the backward pass over the data."""
+        addresses = self._addresses(call.weights, spaces)
+        addresses["dy"] = dy.ptr
+        for name in ("dq", "dk", "dv"):
+            addresses[name] = getattr(gradients, name).ptr
+        _run(self._backward_data_steps, addresses)
+
+    def backward_weights(
+        self, call: AttentionCall, out: AttentionWeights, spaces: Spaces, *, accumulate: bool
+    ) -> None:
+        """Enqueue the backward pass over the weights."""
+        assert call.dy is not None
+        addresses = self._reserve_layout.addresses(spaces.reserve)
+        addresses |= {"q": call.q.ptr, "k": call.k.ptr, "v": call.v.ptr, "dy": call.dy.ptr}
+        addresses |= {name: array.ptr for name, array in self._constants.items()}
+        targets = self._weight_addresses(out)
+        addresses |= self._accumulation_layout.addresses(spaces.workspace)
+        if not accumulate:
+            addresses |= targets
+        _run(self._backward_weights_steps, addresses)
+        if accumulate:
+            for name, (_, part) in self._places.items():
+                self._addition(part.size)(A=addresses[name], C=targets[name])
+
+    @cached_property
+    def _additions(self) -> dict[int, Any]:
+        return {}
+
+    def _addition(self, count: int) -> Any:
+        """Return a call that adds so many values, A, to others, C."""
+        if count not in self._additions:
+            spec = TensorSpec((1, 1, 1, count), self._spec.dtype)
+            problem = Problem(ADD, a=spec, c=spec, alpha=1.0, beta=1.0)
+            call = NativeProblem(self._handle, problem, self._stack).prepare()
+            self._additions[count] = partial(_call_with, call)
+        return self._additions[count]
+
+    def memory_to_clear(self, dq: DeviceArray) -> list[tuple[int, int]]:
+        """Return nothing: graphs write all gradients."""
+        return []
+
+
+def _run(steps: Iterable[_Step], addresses: Mapping[str, int]) -> None:
+    """Enqueue graphs one after the other."""
+    for _, plan, operands in steps:
+        places = {name: addresses[source] for name, source in operands.items()}
+        enqueue(plan, addresses["scratch"], places)
+
+
+def _call_with(call: Any, **addresses: int) -> None:
+    call.replace(**addresses)
+    call()
+
+
+def _set_strides(graph: Graph, name: str, strides: tuple[int, ...]) -> None:
+    """Let an output have other strides than those of C order."""
+    for number, record in enumerate(graph.tensors):
+        if record.name == name:
+            graph.tensors[number] = replace(record, strides=strides)
+
+
+def _layout(sizes: Mapping[str, int]) -> _Layout:
+    """Return buffers of these sizes in bytes, one behind the other, each aligned."""
+    offsets = {}
+    offset = 0
+    for name, nbytes in sizes.items():
+        offsets[name] = offset
+        blocks = (nbytes + ALLOCATION_ALIGNMENT - 1) // ALLOCATION_ALIGNMENT
+        offset += blocks * ALLOCATION_ALIGNMENT
+    return _Layout(offsets, offset)
+
+
+def _refusal(reason: str) -> NotSupportedError:
+    return NotSupportedError("cudnnBackendFinalize", Status.NOT_SUPPORTED, reason)

@@ -1,0 +1,362 @@
+"""Multi-head attention by graphs and by the descriptor call: the same numbers, and which spec goes by which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from graph_oracles import attention, attention_gradients, causal_mask
+from tolerances import ATTENTION_BOUNDS, assert_close
+
+import cudnnlite as dnn
+from cudnnlite.operations.attention.projections import WeightMatrix, weight_matrix
+
+Array = np.ndarray[Any, Any]
+BATCH, STEPS, REACH = 3, 20, 28
+CAUSAL = ([0] * STEPS, range(1, STEPS + 1))
+# Six steps of keys, up to the query's own: the last query sees 14 to 19.
+SLIDING = ([max(0, step - 5) for step in range(STEPS)], range(1, STEPS + 1))
+INTERFACES = ("graph", "descriptor")
+
+
+def spec_of(dtype: str = "float16", **options: Any) -> dnn.AttentionSpec:
+    sizes = {"q_proj_size": 8, "v_proj_size": 16, "o_proj_size": 24, "bias": True} | options
+    heads = sizes.pop("heads", 2)
+    return dnn.AttentionSpec(heads, 24, 40, 32, dtype=dtype, **sizes)
+
+
+class Case:
+    """Operands of a call, and what comes out, in float64."""
+
+    def __init__(
+        self,
+        handle: dnn.Handle,
+        spec: dnn.AttentionSpec,
+        *,
+        causal: bool = False,
+        by_time: bool = False,
+    ) -> None:
+        self.handle, self.spec, self.causal, self.by_time = handle, spec, causal, by_time
+        self._rng = np.random.default_rng(0)
+        self.host: dict[str, Array] = {}
+        for name, shape in spec.weight_shapes().items():
+            size = shape[-1] if name.startswith("w") else 1
+            self.host[name] = self.values(shape, size**-0.5)
+        self.weights = dnn.AttentionWeights.from_arrays(handle, spec, self.host)
+        for name, steps in (("q", STEPS), ("k", REACH), ("v", REACH)):
+            self.host[name] = self.values((BATCH, steps, getattr(spec, f"{name}_size")))
+        self.host["dy"] = self.values((BATCH, STEPS, spec.output_size))
+        self.q, self.k, self.v, self.dy = (
+            self.on_device(self.host[x]) for x in ("q", "k", "v", "dy")
+        )
+        self.window = CAUSAL if causal else None
+        self.expected = self._expected()
+
+    def values(self, shape: tuple[int, ...], size: float = 1.0) -> Array:
+        """Return values that the data type holds exactly."""
+        rounded = self.handle.array(self._rng.standard_normal(shape) * size, dtype=self.dtype)
+        return rounded.numpy().astype(np.float64)
+
+    @property
+    def dtype(self) -> str:
+        return {"FLOAT": "float32", "HALF": "float16", "BFLOAT16": "bfloat16"}[self.spec.dtype.name]
+
+    def on_device(self, values: Array) -> dnn.DeviceArray:
+        """Return (batch, time, vector), or a view of (time, batch, vector)."""
+        if not self.by_time:
+            return self.handle.array(values, dtype=self.dtype)
+        packed = self.handle.array(values.swapaxes(0, 1), dtype=self.dtype)
+        strides = (packed.strides[1], packed.strides[0], 1)
+        spec = dnn.TensorSpec(values.shape, self.dtype, strides=strides)
+        return dnn.DeviceArray(spec, packed.device, packed.ptr, packed, packed.stream)
+
+    def poisoned(self, values: Array) -> dnn.DeviceArray:
+        return self.on_device(np.full(values.shape, np.nan))
+
+    def _expected(self) -> dict[str, Array]:
+        """Return y, and the gradients of everything."""
+        host, spec = self.host, self.spec
+        rows, columns = np.arange(STEPS), np.arange(REACH)
+        mask = causal_mask(len(rows), len(columns)) if self.causal else None
+        heads = {}
+        for name in "qkv":
+            heads[name] = np.einsum("bti,hpi->bhtp", host[name], host[f"w{name}"])
+            if spec.bias:
+                heads[name] += host[f"b{name}"][:, None]
+        o, _, _ = attention(heads["q"], heads["k"], heads["v"], spec.scale, mask)
+        results = {}
+        dy = host["dy"]
+        if spec.o_proj_size:
+            results["y"] = np.einsum("bhtv,hov->bto", o, host["wo"])
+            if spec.bias:
+                results["y"] += host["bo"]
+                results["dbo"] = dy.sum((0, 1))
+            do = np.einsum("bto,hov->bhtv", dy, host["wo"])
+            results["dwo"] = np.einsum("bto,bhtv->hov", dy, o)
+        else:
+            results["y"] = o.swapaxes(1, 2).reshape(BATCH, STEPS, -1)
+            do = dy.reshape(BATCH, STEPS, spec.heads, -1).swapaxes(1, 2)
+        slopes = attention_gradients(heads["q"], heads["k"], heads["v"], do, spec.scale, mask)
+        for name, slope in zip("qkv", slopes, strict=True):
+            results[f"d{name}"] = np.einsum("bhtp,hpi->bti", slope, host[f"w{name}"])
+            results[f"dw{name}"] = np.einsum("bhtp,bti->hpi", slope, host[name])
+            if spec.bias:
+                results[f"db{name}"] = slope.sum((0, 2))
+        return results
+
+    def forward(self, **options: Any) -> Any:
+        return dnn.multi_head_attention_forward(
+            self.handle,
+            self.spec,
+            self.weights,
+            self.q,
+            self.k,
+            self.v,
+            **{"window": self.window} | options,
+        )
+
+    def plan(self, **options: Any) -> Any:
+        return dnn.multi_head_attention_forward.plan(
+            self.handle,
+            self.spec,
+            None,
+            self.q,
+            self.k,
+            self.v,
+            **{"window": self.window} | options,
+        )
+
+    def check(self, got: Any, name: str, bound: float | None = None) -> None:
+        """Compare a result with the oracle; of gradients that nearly cancel, with what they sum."""
+        expected = self.expected[name]
+        magnitude = None
+        if name != "y":
+            magnitude = np.full(expected.shape, 1.0)
+        if bound is None:
+            bound = ATTENTION_BOUNDS[self.dtype][name != "y"]
+        assert_close(got.numpy(), expected, bound, magnitude)
+
+    def check_all(self, **options: Any) -> None:
+        """Compare both passes; outputs are poisoned before."""
+        out = self.poisoned(self.host["dy"])
+        y, reserve = self.forward(training=True, out=out, **options)
+        assert y is out
+        self.check(y, "y")
+        out = tuple(self.poisoned(self.host[name]) for name in "qkv")
+        gradients = dnn.multi_head_attention_backward_data(self.handle, reserve, self.dy, out=out)
+        assert gradients == out
+        for name, gradient in zip("qkv", gradients, strict=True):
+            self.check(gradient, f"d{name}")
+        dweights = dnn.multi_head_attention_backward_weights(self.handle, reserve)
+        for name, gradient in dweights.items():
+            self.check(gradient, f"d{name}")
+        before = dweights.numpy()
+        dnn.multi_head_attention_backward_weights(
+            self.handle, reserve, out=dweights, accumulate=True
+        )
+        for name, gradient in dweights.items():
+            bound = ATTENTION_BOUNDS[self.dtype][0]
+            magnitude = np.full(gradient.shape, 1.0)
+            assert_close(gradient.numpy(), 2 * before[name].astype(np.float64), bound, magnitude)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("by_time", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("options", [{}, {"o_proj_size": 0}, {"bias": False}])
+def test_output_and_gradients_are_the_formulas(handle, options, causal, by_time, interface):
+    case = Case(handle, spec_of(**options), causal=causal, by_time=by_time)
+    case.check_all(interface=interface)
+    out = case.poisoned(case.host["dy"])
+    case.check(case.forward(interface=interface, out=out), "y")
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_bfloat16(handle, interface):
+    Case(handle, spec_of("bfloat16"), causal=True).check_all(interface=interface)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_float32_in_inference(handle, interface):
+    case = Case(handle, spec_of("float32"))
+    case.check(case.forward(interface=interface), "y", ATTENTION_BOUNDS["tf32"][0])
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("options", [{}, {"heads": 3, "o_proj_size": 0, "v_proj_size": 8}])
+def test_a_residual_is_added(handle, options, training, interface):
+    case = Case(handle, spec_of(**options))
+    residual = case.values(case.host["q"].shape)
+    case.expected["y"] = case.expected["y"] + residual
+    result = case.forward(interface=interface, training=training, residual=case.on_device(residual))
+    case.check(result.y if training else result, "y")
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "interface", "remark"),
+    [
+        ({}, {}, "graph", ""),
+        ({}, {"training": True}, "graph", ""),
+        ({"dtype": "bfloat16"}, {"training": True}, "graph", ""),
+        ({"o_proj_size": 0}, {}, "graph", ""),
+        ({"dropout": 0.5}, {}, "graph", ""),
+        ({}, {"window": CAUSAL}, "graph", ""),
+        ({}, {"window": ([0] * STEPS, [99] * STEPS)}, "graph", ""),
+        ({}, {"kv_lengths": [REACH] * BATCH}, "graph", ""),
+        ({"dtype": "float32"}, {}, "graph", ""),
+        ({}, {"interface": "descriptor"}, "descriptor", ""),
+        ({"dtype": "float32"}, {"training": True}, "descriptor", "gradients of attention: "),
+        ({"dtype": "float32", "math_type": "fma"}, {}, "descriptor", "fewer bits"),
+        ({"dtype": "float64"}, {}, "descriptor", "dtype is DOUBLE"),
+        ({"compute_type": "float16"}, {}, "descriptor", "compute_type is HALF"),
+        ({"v_proj_size": 0}, {}, "descriptor", "there is no projection of v"),
+        ({}, {"kv_lengths": [REACH, 2, 1]}, "graph", ""),
+        ({}, {"q_lengths": [STEPS, 2, 1]}, "graph", ""),
+        ({}, {"window": SLIDING}, "graph", ""),
+        (
+            {"dtype": "float32"},
+            {"q_lengths": [9] * BATCH},
+            "descriptor",
+            "differ in length, in FLOAT",
+        ),
+        ({}, {"kv_lengths": [REACH, 2, 0]}, "descriptor", "a sequence has no steps"),
+        ({}, {"q_lengths": [STEPS, 2, 0]}, "descriptor", "a sequence has no steps"),
+        ({}, {"window": SLIDING, "kv_lengths": [REACH, 14, 15]}, "descriptor", "attends to no key"),
+        ({}, {"window": ([0] * STEPS, [1] * STEPS)}, "descriptor", "neither whole nor causal"),
+        ({}, {"window": ([1] * STEPS, [REACH] * STEPS)}, "descriptor", "neither whole nor causal"),
+    ],
+)
+def test_which_spec_goes_by_which_interface(handle, changes, options, interface, remark):
+    spec = spec_of(**changes)
+    operands = [
+        dnn.TensorSpec((BATCH, steps, size), spec.dtype)
+        for steps, size in ((STEPS, spec.q_size), (REACH, spec.k_size), (REACH, spec.v_size))
+    ]
+    make_plan = dnn.multi_head_attention_forward.plan
+    with make_plan(handle, spec, None, *operands, **options) as plan:
+        assert plan.choice.interface == interface
+        assert remark in plan.choice.remark
+        assert bool(remark) == bool(plan.choice.remark)
+        assert bool(plan.choice.engines) == (interface == "graph")
+        assert str(plan.choice).startswith(interface)
+    if remark:
+        with pytest.raises(dnn.NotSupportedError, match=remark):
+            make_plan(handle, spec, None, *operands, **options | {"interface": "graph"})
+
+
+def test_beams_go_by_the_descriptor_call(handle):
+    spec = spec_of()
+    operands = [
+        dnn.TensorSpec((BATCH, beam, steps, size), "float16")
+        for beam, steps, size in ((2, STEPS, 24), (1, REACH, 40), (1, REACH, 32))
+    ]
+    with dnn.multi_head_attention_forward.plan(handle, spec, None, *operands) as plan:
+        assert plan.choice.remark == "no graphs: there are 2 beams; graphs have one"
+
+
+def test_dropout_in_training_goes_by_the_descriptor_call(handle):
+    case = Case(handle, spec_of(dropout=0.5))
+    state = dnn.DropoutState(handle)
+    with case.plan(training=True, dropout_state=state) as plan:
+        assert plan.choice.remark == "no graphs: dropout in training"
+    state.close()
+
+
+def test_a_limit_of_workspace_leaves_the_descriptor_call():
+    with dnn.Handle("emulated", workspace_limit=4096) as handle:
+        case = Case(handle, spec_of())
+        with case.plan(training=True) as plan:
+            assert plan.choice.remark.endswith("the limit is 4 KiB")
+    with dnn.Handle("emulated") as handle, dnn.Handle("emulated", workspace_limit=4096) as small:
+        case = Case(handle, spec_of())
+        y, reserve = case.forward(training=True)
+        with pytest.raises(dnn.WorkspaceLimitError):
+            dnn.multi_head_attention_backward_data(small, reserve, y)
+
+
+def test_one_step_goes_by_the_descriptor_call(handle):
+    case = Case(handle, spec_of())
+    out = case.on_device(np.full(case.host["dy"].shape, 7.0))
+    got = case.forward(step=2, out=out).numpy()
+    bound = ATTENTION_BOUNDS["float16"][0]
+    assert_close(got[:, 2], case.expected["y"][:, 2], bound)
+    assert (np.delete(got, 2, 1) == 7).all()
+    with pytest.raises(dnn.ArgumentError, match="step=2 is given with interface='graph'"):
+        case.forward(step=2, interface="graph")
+    with pytest.raises(dnn.ArgumentError, match=f"step={STEPS}; allowed: below"):
+        case.forward(step=STEPS)
+
+
+@pytest.mark.filterwarnings("ignore::cudnnlite.AlignmentWarning")
+def test_operands_that_are_not_aligned_are_copied(handle):
+    case = Case(handle, spec_of())
+
+    def shifted(values: Array) -> dnn.DeviceArray:
+        flat = handle.array(np.append(np.zeros(1), values.reshape(-1)), dtype="float16")
+        spec = dnn.TensorSpec(values.shape, "float16")
+        return dnn.DeviceArray(spec, flat.device, flat.ptr + 2, flat, flat.stream)
+
+    case.q, case.k, case.v, dy = (shifted(case.host[name]) for name in ("q", "k", "v", "dy"))
+    with pytest.warns(dnn.AlignmentWarning, match="q begins at"):
+        y, reserve = case.forward(training=True, out=shifted(case.host["dy"]))
+    case.check(y, "y")
+    out = tuple(shifted(case.host[name]) for name in "qkv")
+    gradients = dnn.multi_head_attention_backward_data(handle, reserve, dy, out=out)
+    for name, gradient in zip("qkv", gradients, strict=True):
+        case.check(gradient, f"d{name}")
+    for name, gradient in dnn.multi_head_attention_backward_weights(handle, reserve).items():
+        case.check(gradient, f"d{name}")
+
+
+def test_a_reserve_is_for_one_interface(handle):
+    case = Case(handle, spec_of())
+    y, reserve = case.forward(training=True)
+    plan = case.plan(training=True, interface="descriptor")
+    with plan, pytest.raises(dnn.ArgumentError, match="reserve is of interface='graph'"):
+        plan.backward_data(reserve, y)
+
+
+def test_a_training_step_is_captured(handle):
+    case = Case(handle, spec_of(), causal=True)
+    y, reserve = case.forward(training=True)
+    gradients = dnn.multi_head_attention_backward_data(handle, reserve, case.dy)
+    dweights = dnn.multi_head_attention_backward_weights(handle, reserve)
+    with dnn.capture(handle) as graph:
+        case.forward(training=True, out=y, reserve=reserve)
+        dnn.multi_head_attention_backward_data(handle, reserve, case.dy, out=gradients)
+        dnn.multi_head_attention_backward_weights(handle, reserve, out=dweights)
+    for array in (y, *gradients, dweights.array):
+        handle.device.fill(array.ptr, array.nbytes, 0xFF, handle.stream)
+    graph.launch()
+    case.check(y, "y")
+    for name, gradient in zip("qkv", gradients, strict=True):
+        case.check(gradient, f"d{name}")
+    for name, gradient in dweights.items():
+        case.check(gradient, f"d{name}")
+    graph.close()
+
+
+def test_an_interface_is_named(handle):
+    with pytest.raises(dnn.ArgumentError, match="interface='legacy'"):
+        Case(handle, spec_of()).forward(interface="legacy")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "strides", "matrix"),
+    [
+        # cuDNN 9.28's own orders
+        ("wq", (2, 8, 16), (8, 1, 16), WeightMatrix(16, 16, 1, 16)),
+        ("wv", (2, 24, 16), (24, 1, 48), WeightMatrix(48, 16, 1, 48)),
+        ("wo", (2, 40, 24), (960, 1, 40), WeightMatrix(40, 48, 1, 40)),
+        # others
+        ("wq", (2, 8, 16), (128, 16, 1), WeightMatrix(16, 16, 16, 1)),
+        ("wo", (2, 40, 24), (24, 48, 1), WeightMatrix(40, 48, 48, 1)),
+        ("wo", (2, 40, 24), (960, 24, 1), None),
+        ("wk", (2, 8, 16), (128, 1, 8), None),
+        ("wk", (1, 8, 16), (128, 1, 8), WeightMatrix(8, 16, 1, 8)),
+    ],
+)
+def test_weights_of_all_heads_are_one_matrix(name, shape, strides, matrix):
+    assert weight_matrix(name, dnn.TensorSpec(shape, "float16", strides=strides)) == matrix
