@@ -160,7 +160,7 @@ def _formula_engine(graph: BackendObject, index: int) -> BackendObject:
     if reason is not None:
         raise unsupported(reason)
     notes = []
-    if "MATMUL" in graph.content.kinds:
+    if _multiplies_on_tensor_cores(graph.content):
         notes.append(int(BackendNumericalNote.TENSOR_CORE))
     return BackendObject("ENGINE").finalize_with(
         operation_graph=[graph],
@@ -169,6 +169,14 @@ def _formula_engine(graph: BackendObject, index: int) -> BackendObject:
         numerical_note=notes,
         behavior_note=[int(BackendBehaviorNote.RUNTIME_COMPILATION)],
     )
+
+
+def _multiplies_on_tensor_cores(graph: GraphFormula) -> bool:
+    """Return whether all engines of an H100 for a graph without a chain use tensor cores."""
+    first = graph.operations[0]
+    if first.kind == "OPERATION_CONVOLUTION_FORWARD":
+        return bool(first.content.x.dtype == DataType.BFLOAT16 or first.content.x.rank == 5)
+    return "MATMUL" in graph.kinds
 
 
 def _knob_info(knob: BackendKnobType, maximum: int) -> BackendObject:

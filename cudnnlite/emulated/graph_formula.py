@@ -8,8 +8,14 @@ from typing import NamedTuple
 
 from cudnnlite._raw.enums import PaddingMode, PointwiseMode, ResampleMode
 from cudnnlite.emulated.backend import BackendObject
-from cudnnlite.emulated.fusion import mode_of, spec_of
+from cudnnlite.emulated.fusion import (
+    FusedConvolution,
+    mode_of,
+    spec_of,
+    why_no_general_engine,
+)
 from cudnnlite.emulated.registry import unsupported
+from cudnnlite.emulated.support import why_no_forward_engine
 from cudnnlite.enums import DataType, NanPropagation, ReduceTensorOp
 from cudnnlite.graph.known_faults import (
     is_mask_mode,
@@ -22,7 +28,7 @@ from cudnnlite.graph.known_faults import (
 # The attributes that name what an operation writes.
 _WRITES = frozenset(
     {"cdesc", "ydesc", "dxdesc", "mean_desc", "inv_variance_desc", "dscale_desc", "dbias_desc"}
-    | {"sumdesc", "sqsumdesc"}
+    | {"sumdesc", "sqsumdesc", "y"}
 )
 _PRODUCT = "OPERATION_MATMUL"
 _READS_STATISTICS = "OPERATION_NORM_BACKWARD"
@@ -131,6 +137,8 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
     refused.  tools/record/graph_formulas.py records them.
     """
     counts = Counter(graph.kinds)
+    if graph.kinds[0] == "CONVOLUTION_FORWARD":
+        return _why_no_convolution_epilogue(graph)
     if graph.kinds == ["RESAMPLE_FWD"]:
         return _why_no_resample(graph.operations[0])
     integers = _lengths_and_seeds(graph) if counts["MATMUL"] > 1 else set()
@@ -239,6 +247,56 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
             return "operations behind a product that are not pointwise"
         if mode_of(operation) not in _BEHIND_A_PRODUCT:
             return f"{mode_of(operation).name} behind a product"
+    return None
+
+
+def _why_no_convolution_epilogue(graph: GraphFormula) -> str | None:
+    """Return why no engine has such operations behind a convolution.
+
+    A GPU was asked about the chains that `fusion` knows.  These are served where those of swish
+    are, if an H100 had an engine with the same operations behind a product of matrices.
+    """
+    first, *others = graph.operations
+    problem = FusedConvolution(
+        first.content.x,
+        first.content.w,
+        first.content.conv,
+        first.content.alpha,
+        first.content.beta,
+        others,
+    )
+    x, y = problem.x, problem.y
+    reason = why_no_forward_engine(
+        x, problem.w, problem.conv, x.packed(y.shape, x.dtype), is_fused=True
+    )
+    if reason is None:
+        reason = why_no_general_engine(problem, uses_tensor_cores=True)
+    if reason is not None:
+        return reason
+    for operation in others:
+        if mode_of(operation) not in _BEHIND_A_PRODUCT:
+            return f"{mode_of(operation).name} behind a convolution"
+        if DataType(operation.value("pw_descriptor").value("math_prec")) != DataType.FLOAT:
+            return "operations behind a convolution that are not computed in float32"
+    return _why_no_operands(graph, problem)
+
+
+def _why_no_operands(graph: GraphFormula, problem: FusedConvolution) -> str | None:
+    """Return why tensors behind a convolution are refused."""
+    channels = (1, problem.y.shape[1], *(1,) * (problem.y.rank - 2))
+    ends = {tensor.value("unique_id") for tensor in (problem.chain[-1].value("ydesc"),)}
+    ends |= set(graph.operations[0].content.uids.values())
+    for number, tensor in graph.tensors.items():
+        is_in_memory = number in graph.in_memory
+        dtype = DataType(tensor.value("data_type"))
+        if dtype != (problem.x.dtype if is_in_memory else DataType.FLOAT):
+            return f"a tensor of {dtype.name} behind a convolution of {problem.x.dtype.name}"
+        if (
+            is_in_memory
+            and number not in ends
+            and tuple(tensor.attributes["dimensions"]) != channels
+        ):
+            return "an operand behind a convolution that is not one value for each channel"
     return None
 
 

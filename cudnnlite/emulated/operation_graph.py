@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cudnnlite.emulated.backend import BackendObject
-from cudnnlite.emulated.fusion import spec_of
+from cudnnlite.emulated.fusion import is_classical, spec_of
 from cudnnlite.emulated.graph_formula import GraphFormula
 from cudnnlite.emulated.graph_shapes import check_shapes
 from cudnnlite.emulated.registry import RefusalError, bad, unsupported
@@ -109,7 +109,8 @@ def finalize_graph(graph: BackendObject, engine_count: int) -> None:
     """Work out the convolution of a graph, or the formula where it has none."""
     first, *others = graph.attributes["ops"]
     _check_unique_ids([first, *others])
-    if not any(operation.kind in CONVOLUTIONS for operation in [first, *others]):
+    has_convolution = any(operation.kind in CONVOLUTIONS for operation in [first, *others])
+    if not has_convolution or _has_formula_behind(first, others):
         graph.content = GraphFormula((first, *others))
         check_shapes(graph.content)
         graph.finalize_with(engine_global_count=[engine_count])
@@ -126,6 +127,17 @@ def finalize_graph(graph: BackendObject, engine_count: int) -> None:
         raise unsupported("each pointwise operation reads what the one before it writes")
     graph.content = first.content._replace(pointwise=tuple(others))
     graph.finalize_with(engine_global_count=[engine_count])
+
+
+def _has_formula_behind(first: BackendObject, others: list[BackendObject]) -> bool:
+    """Return whether a forward convolution has pointwise operations behind it that form no chain.
+
+    Of operations that were not recorded behind a convolution, a formula is made, too.
+    """
+    if first.kind not in CONVOLUTIONS or first.content.written != "y":
+        return False
+    is_pointwise = all(other.kind == "OPERATION_POINTWISE" for other in others)
+    return is_pointwise and not is_classical(others)
 
 
 def _is_supported_chain(first: BackendObject, others: list[BackendObject]) -> bool:
