@@ -161,9 +161,10 @@ def _why_no_pointwise(operation: BackendObject) -> str | None:
     """Return why a pointwise operation alone is refused."""
     if mode_of(operation) == PointwiseMode.FLOOR_MOD:
         return "FLOOR_MOD, which cuDNN 9.19 does not know"
-    tensors = GraphFormula((operation,)).tensors.values()
-    if any(len(tensor.attributes["dimensions"]) != 3 for tensor in tensors):
-        return "a pointwise operation alone on tensors of other than three axes"
+    specs = [spec_of(tensor) for tensor in GraphFormula((operation,)).tensors.values()]
+    is_channels_last = all(spec.rank == 4 and spec.fits("NHWC") for spec in specs)
+    if not is_channels_last and any(spec.rank != 3 for spec in specs):
+        return "a pointwise operation alone on other than three axes, or four with channels last"
     return None
 
 
