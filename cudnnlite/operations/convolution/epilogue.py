@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from cudnnlite.arguments import one_of, shown
@@ -23,6 +24,7 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
+from cudnnlite.specs.layout import CHANNELS_LAST
 
 _SERVED = (
     "an epilogue has engines in float16, bfloat16 and float32 with channels last (layout='NHWC') in "
@@ -191,6 +193,7 @@ class EpilogueRequest(ConvolutionRequest):
                 f"epilogue returns a tensor of shape {result.shape}; needed: {y.shape}"
             )
         graph.output("y", result, dtype, strides)
+        _lay_out(graph, problem.y)
         return graph
 
     def _apply(self, graph: Graph, y: GraphTensor) -> GraphTensor:
@@ -210,6 +213,16 @@ class EpilogueRequest(ConvolutionRequest):
                 "numbers, for a call has no further arrays"
             )
         return result
+
+
+def _lay_out(graph: Graph, y: TensorSpec) -> None:
+    """Let tensors between operations have the layout of y, as those had that an H200 served."""
+    for number, record in enumerate(graph.tensors):
+        is_image = len(record.shape) == max(y.rank, 4)
+        if not record.name and is_image and y.is_channels_last:
+            layout = CHANNELS_LAST[len(record.shape)]
+            strides = TensorSpec(record.shape, record.dtype, layout).strides
+            graph.tensors[number] = replace(record, strides=strides)
 
 
 def _native(spec: TensorSpec | FilterSpec) -> tuple[Any, Any, Any]:
