@@ -155,6 +155,29 @@ def test_attention_of_strided_operands(handle: dnn.Handle, layout: str) -> None:
     near(dnn.scaled_dot_product_attention_forward(handle, **operands.arrays), o, "attention")
 
 
+@pytest.mark.parametrize("way", ["one line", "plan"])
+def test_results_lie_as_their_arrays_do(handle: dnn.Handle, way: str) -> None:
+    """Heads within steps, as the next projection reads them."""
+    batch, heads, steps, size = 2, 3, 48, 32
+    strides = (steps * heads * size, size, heads * size, 1)
+    operands = Operands(handle, "float16")
+    for name in "qkv":
+        operands.add(name, (batch, heads, steps, size), strides=strides)
+    spec = dnn.TensorSpec((batch, heads, steps, size), "float16", strides=strides)
+    out = poisoned(handle, spec)
+    function = dnn.scaled_dot_product_attention_forward
+    if way == "one line":
+        assert function(handle, **operands.arrays, out=out) is out
+    else:
+        with function.plan(handle, **operands.arrays, out=spec) as plan:
+            assert plan(**operands.arrays, out=out)["o"] is out
+            assert plan(**operands.arrays)["o"].spec == spec
+        with pytest.raises(dnn.ArgumentError, match="o is an array that is given to a plan"):
+            function.plan(handle, **operands.arrays, out=out)
+    o, *_ = attention(**operands.host, scale=size**-0.5, mask=None)
+    near(out, o, "attention")
+
+
 @pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(
