@@ -8,9 +8,15 @@ from typing import NamedTuple
 
 from cudnnlite._raw.enums import BackendNormMode, PaddingMode, PointwiseMode, ResampleMode
 from cudnnlite.emulated.backend import BackendObject
-from cudnnlite.emulated.fusion import mode_of, spec_of
+from cudnnlite.emulated.fusion import (
+    FusedConvolution,
+    mode_of,
+    spec_of,
+    why_no_general_engine,
+)
 from cudnnlite.emulated.registry import unsupported
-from cudnnlite.enums import DataType, ReduceTensorOp
+from cudnnlite.emulated.support import why_no_forward_engine
+from cudnnlite.enums import DataType, NanPropagation, ReduceTensorOp
 from cudnnlite.graph.known_faults import (
     is_mask_mode,
     why_float32_attention_is_wrong,
@@ -23,7 +29,7 @@ from cudnnlite.specs import TensorSpec
 # The attributes that name what an operation writes.
 _WRITES = frozenset(
     {"cdesc", "ydesc", "dxdesc", "mean_desc", "inv_variance_desc", "dscale_desc", "dbias_desc"}
-    | {"sumdesc", "sqsumdesc"}
+    | {"sumdesc", "sqsumdesc", "y"}
 )
 _PRODUCT = "OPERATION_MATMUL"
 _READS_STATISTICS = "OPERATION_NORM_BACKWARD"
@@ -135,10 +141,13 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
     refused.  tools/record/graph_support.py records them.
     """
     counts = Counter(graph.kinds)
+    if graph.kinds[0] == "CONVOLUTION_FORWARD":
+        return _why_no_convolution_epilogue(graph)
+    if graph.kinds == ["RESAMPLE_FWD"]:
+        return _why_no_resample(graph.operations[0])
     integers = _lengths_and_seeds(graph) if counts["MATMUL"] > 1 else set()
-    floats = (*_FLOATS, DataType.DOUBLE) if "RESAMPLE_FWD" in counts else _FLOATS
     for number, tensor in graph.in_memory.items():
-        if DataType(tensor.value("data_type")) not in floats and number not in integers:
+        if DataType(tensor.value("data_type")) not in _FLOATS and number not in integers:
             return f"tensors of {DataType(tensor.value('data_type')).name} in memory"
     if counts["MATMUL"]:
         return _why_no_product(graph, counts)
@@ -149,8 +158,6 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
         return _why_no_pointwise(graph.operations[0])
     if kind in ("NORM_FORWARD", "NORM_BACKWARD"):
         return _why_no_normalization(graph)
-    if kind == "RESAMPLE_FWD":
-        return _why_no_resample(graph)
     return f"{kind} alone"
 
 
@@ -215,17 +222,33 @@ def _why_no_parameters(operation: BackendObject, x: TensorSpec) -> str | None:
     return None
 
 
-def _why_no_resample(graph: GraphFormula) -> str | None:
-    """Return why a pooling is refused, or computed wrongly."""
-    (operation,) = graph.operations
-    x = spec_of(operation.value("xdesc"))
-    if x.is_channels_last and x.dtype in (DataType.BFLOAT16, DataType.DOUBLE):
-        return f"a pooling of {x.dtype.name} with channels last"
+def _why_no_resample(operation: BackendObject) -> str | None:
+    """Return why a pooling is refused: no engine was named, or the numbers were wrong."""
     steps = operation.value("desc")
-    is_largest = ResampleMode(steps.value("mode")) == ResampleMode.MAXPOOL
-    padding_mode = PaddingMode.NEG_INF if is_largest else PaddingMode.ZERO
-    if PaddingMode(steps.value("padding_mode", PaddingMode.ZERO)) != padding_mode:
-        return f"a pooling without padding of {padding_mode.name}"
+    mode = ResampleMode(steps.value("mode"))
+    is_largest = mode == ResampleMode.MAXPOOL
+    needed_padding = PaddingMode.NEG_INF if is_largest else PaddingMode.ZERO
+    padding_mode = PaddingMode(steps.value("padding_mode", PaddingMode.ZERO))
+    if padding_mode != needed_padding:
+        return f"{mode.name} with {padding_mode.name} in its padding"
+    if steps.value("nan_propagation") == NanPropagation.NOT_PROPAGATE:
+        return "a pooling that loses NaN, which no GPU was asked about"
+    x, y = spec_of(operation.value("xdesc")), spec_of(operation.value("ydesc"))
+    is_channels_last = x.fits("NHWC") and not x.fits("NCHW")
+    layout = "NHWC" if is_channels_last else "NCHW"
+    if x.dtype not in (*_FLOATS, DataType.DOUBLE):
+        return f"a pooling of {x.dtype.name}"
+    if x.rank != 4 or x.dtype != y.dtype or not (x.fits(layout) and y.fits(layout)):
+        return "a pooling of other than four axes, of several layouts or types, or with gaps"
+    if is_channels_last and x.dtype == DataType.DOUBLE:
+        return "a pooling of float64 with channels last"
+    if is_channels_last and x.dtype == DataType.BFLOAT16:
+        return "a pooling of bfloat16 with channels last, which cuDNN 9.19 computes wrongly"
+    pads = zip(steps.attributes["pre_paddings"], steps.attributes["post_paddings"], strict=True)
+    has_more_behind = any(behind > before for before, behind in pads)
+    counts_padding = mode == ResampleMode.AVGPOOL_INCLUDE_PADDING
+    if counts_padding and has_more_behind and not is_channels_last:
+        return "an average over padding behind an axis, which cuDNN 9.19 computes wrongly"
     return None
 
 
@@ -273,6 +296,56 @@ def _is_prologue(operation: BackendObject, product: BackendObject) -> bool:
         and y is product.value("adesc")
         and x.value("data_type") == y.value("data_type")
     )
+
+
+def _why_no_convolution_epilogue(graph: GraphFormula) -> str | None:
+    """Return why no engine has such operations behind a convolution.
+
+    A GPU was asked about the chains that `fusion` knows.  These are served where those of swish
+    are, if an H100 had an engine with the same operations behind a product of matrices.
+    """
+    first, *others = graph.operations
+    problem = FusedConvolution(
+        first.content.x,
+        first.content.w,
+        first.content.conv,
+        first.content.alpha,
+        first.content.beta,
+        others,
+    )
+    x, y = problem.x, problem.y
+    reason = why_no_forward_engine(
+        x, problem.w, problem.conv, x.packed(y.shape, x.dtype), is_fused=True
+    )
+    if reason is None:
+        reason = why_no_general_engine(problem, uses_tensor_cores=True)
+    if reason is not None:
+        return reason
+    for operation in others:
+        if mode_of(operation) not in _BEHIND_A_PRODUCT:
+            return f"{mode_of(operation).name} behind a convolution"
+        if DataType(operation.value("pw_descriptor").value("math_prec")) != DataType.FLOAT:
+            return "operations behind a convolution that are not computed in float32"
+    return _why_no_operands(graph, problem)
+
+
+def _why_no_operands(graph: GraphFormula, problem: FusedConvolution) -> str | None:
+    """Return why tensors behind a convolution are refused."""
+    channels = (1, problem.y.shape[1], *(1,) * (problem.y.rank - 2))
+    ends = {tensor.value("unique_id") for tensor in (problem.chain[-1].value("ydesc"),)}
+    ends |= set(graph.operations[0].content.uids.values())
+    for number, tensor in graph.tensors.items():
+        is_in_memory = number in graph.in_memory
+        dtype = DataType(tensor.value("data_type"))
+        if dtype != (problem.x.dtype if is_in_memory else DataType.FLOAT):
+            return f"a tensor of {dtype.name} behind a convolution of {problem.x.dtype.name}"
+        if (
+            is_in_memory
+            and number not in ends
+            and tuple(tensor.attributes["dimensions"]) != channels
+        ):
+            return "an operand behind a convolution that is not one value for each channel"
+    return None
 
 
 def _why_no_attention(graph: GraphFormula) -> str | None:

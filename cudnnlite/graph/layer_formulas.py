@@ -12,7 +12,7 @@ from cudnnlite._raw.enums import (
     ResampleMode,
 )
 from cudnnlite.arguments import instance_of, integer, integers, one_of, real_number, sequence, shown
-from cudnnlite.enums import parse_enum
+from cudnnlite.enums import NanPropagation, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.attention_formulas import AttentionFormulas
 from cudnnlite.graph.data import parse_sizes
@@ -20,6 +20,7 @@ from cudnnlite.graph.records import Shape
 from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.layout import MAX_RANK
+from cudnnlite.specs.steps import pads_with_last_window
 
 
 class Normalized(NamedTuple):
@@ -138,8 +139,8 @@ class LayerFormulas(AttentionFormulas):
         self, x: GraphTensor, w: GraphTensor, conv: ConvolutionSpec | None = None
     ) -> GraphTensor:
         """Return the convolution of images with a filter; padding may differ at the two ends."""
-        spec = _parse_spec(conv)
         self._check_same_rank(x=x, w=w)
+        spec = _parse_spec(conv).for_shapes(x.shape, w.shape)
         shape = spec.output_shape(x.shape, w.shape)
         return self._convolution("FORWARD", spec, {"x": x, "w": w}, "y", shape)
 
@@ -151,8 +152,9 @@ class LayerFormulas(AttentionFormulas):
         conv: ConvolutionSpec | None = None,
     ) -> GraphTensor:
         """Return the gradient of the images; `shape` is that of the images."""
-        spec, sizes = _parse_spec(conv), parse_sizes(shape)
+        sizes = parse_sizes(shape)
         self._check_same_rank(w=w, dy=dy)
+        spec = _parse_spec(conv).for_shapes(sizes, w.shape)
         _check_gradient(spec, sizes, w.shape, dy.shape)
         return self._convolution("BACKWARD_DATA", spec, {"w": w, "dy": dy}, "dx", sizes)
 
@@ -164,8 +166,9 @@ class LayerFormulas(AttentionFormulas):
         conv: ConvolutionSpec | None = None,
     ) -> GraphTensor:
         """Return the gradient of the filter; `shape` is that of the filter."""
-        spec, sizes = _parse_spec(conv), parse_sizes(shape)
+        sizes = parse_sizes(shape)
         self._check_same_rank(x=x, dy=dy)
+        spec = _parse_spec(conv).for_shapes(x.shape, sizes)
         _check_gradient(spec, x.shape, sizes, dy.shape)
         return self._convolution("BACKWARD_FILTER", spec, {"x": x, "dy": dy}, "dw", sizes)
 
@@ -210,11 +213,13 @@ class LayerFormulas(AttentionFormulas):
         padding: Iterable[tuple[int, int]],
         padding_mode: PaddingMode | str = "NEG_INF",
         ceil_mode: bool = False,
+        nan_propagation: NanPropagation | str = "PROPAGATE",
     ) -> GraphTensor:
         """Return a pooling: "MAXPOOL", "AVGPOOL_INCLUDE_PADDING", "AVGPOOL_EXCLUDE_PADDING".
 
         `padding` has one pair (before, behind) per spatial axis; the two may differ.  With
-        `ceil_mode`, a last window that reaches beyond the end gives a value, too.
+        `ceil_mode`, a last window that reaches beyond the end gives a value, too, unless it would
+        begin in the padding there.  cuDNN pads maxima by "NEG_INF" alone, averages by "ZERO" alone.
         """
         tensor = self._check_rank(x, "x", 3)
         spatial = tensor.rank - 2
@@ -229,10 +234,8 @@ class LayerFormulas(AttentionFormulas):
             if last_start < 0:
                 raise ArgumentError(f"window={windows} is larger than x of shape {tensor.shape}")
             if ceil_mode:
-                # More padding, until the last window begins at a multiple of the stride.
-                missing = -last_start % strides[axis]
-                pads[axis] = (before, behind + missing)
-                last_start += missing
+                pads[axis] = pads_with_last_window(size, windows[axis], pads[axis], strides[axis])
+                last_start = size + sum(pads[axis]) - windows[axis]
             sizes.append(last_start // strides[axis] + 1)
         pre_paddings, post_paddings = zip(*pads, strict=True)
         attributes = {
@@ -244,7 +247,7 @@ class LayerFormulas(AttentionFormulas):
             "pre_paddings": pre_paddings,
             "post_paddings": post_paddings,
             "padding_mode": parse_enum(PaddingMode, padding_mode, "padding_mode"),
-            "nan_propagation": "PROPAGATE",
+            "nan_propagation": parse_enum(NanPropagation, nan_propagation, "nan_propagation"),
             "alpha": 1.0,
             "beta": 0.0,
         }

@@ -13,6 +13,8 @@ from cudnnlite.graph.node_attributes import CONFIGURATIONS, attributes_of, parse
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 from cudnnlite.graph.records import Node, TensorRecord
 
+_SCALARS = ("alpha", "beta", "alpha1", "alpha2")
+
 
 def lower(data: GraphData, handle: Any, stack: ExitStack) -> Graph:
     """Return the graph as descriptors, final.
@@ -33,6 +35,7 @@ def lower(data: GraphData, handle: Any, stack: ExitStack) -> Graph:
     """
     native = Graph(handle, stack)
     lowering = _Lowering(data, native)
+    lowering.add_operands()
     for node in data.nodes:
         lowering.add(node)
     return native.finish()
@@ -47,6 +50,13 @@ def _c_values(node: Node) -> dict[str, Any]:
     }
 
 
+def _scalar_type(node: Node) -> str:
+    """Return the type in which cuDNN takes the scalars of an operation."""
+    attributes = dict(node.attributes)
+    compute_type = attributes.get("comp_type", attributes.get("math_prec"))
+    return "DOUBLE" if compute_type == "float64" else "FLOAT"
+
+
 class _Lowering:
     """One descriptor for each view of a tensor; those in memory have the number of their name."""
 
@@ -55,6 +65,18 @@ class _Lowering:
         self._native = native
         self._descriptors: dict[Any, BackendDescriptor] = {}
         self._last_number = 0
+
+    def add_operands(self) -> None:
+        """Make the descriptors of tensors in memory first, in the order of the graph."""
+        numbers = {
+            number
+            for node in self._data.nodes
+            for number in (*node.read_numbers, *node.written_numbers)
+        }
+        for number in sorted(numbers):
+            record = self._data.tensors[number]
+            if record.name and record.value is None:
+                self._tensor(record, number)
 
     def add(self, node: Node) -> None:
         """Make the descriptors of an operation."""
@@ -74,7 +96,9 @@ class _Lowering:
             attributes = {
                 name: value for name, value in attributes.items() if name not in configuration
             }
-        self._native.add(operation_kind, values | attributes)
+        scalars = {name: value for name, value in attributes.items() if name in _SCALARS}
+        others = {name: value for name, value in attributes.items() if name not in _SCALARS}
+        self._native.add(operation_kind, values | others, scalars, _scalar_type(node))
 
     def _tensor(self, record: TensorRecord, number: int) -> BackendDescriptor:
         key = (record.name, record.shape, record.strides) if record.name else number

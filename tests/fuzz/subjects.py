@@ -351,6 +351,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "stride": 1,
         "mode": "max",
         "nan": "propagate",
+        "ceil_mode": False,
     },
     "Problem": lambda t: {
         "operation": convolution.FORWARD,
