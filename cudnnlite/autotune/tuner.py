@@ -218,6 +218,7 @@ class Tuner(Closable):
         limit: int | None = None,
         *,
         for_call: bool = False,
+        replay: bool = False,
     ) -> AlgorithmResult | None:
         """Return the best candidate for a problem, from the cache or measured now.
 
@@ -235,6 +236,9 @@ class Tuner(Closable):
         for_call : bool
             Whether an operation calls this method.  Then a measurement that fails for lack of
             memory, or because of a capture, is no error: the heuristic chooses.
+        replay : bool
+            Whether the choice is for a plan with ``replay=True``.  Each of its calls costs the host
+            one launch, whatever the candidate, so that the time on the device decides.
 
         Returns
         -------
@@ -266,6 +270,8 @@ class Tuner(Closable):
             table = self._measure_if_possible(representative, alignments, policy, for_call=for_call)
         if table is None:
             return None
+        if replay:
+            return best_replayed(table)
         return table.best()
 
     def _measure_if_possible(
@@ -473,6 +479,14 @@ def _use_chooser(handle: Handle, tuner: Tuner | None) -> Iterator[None]:
         yield
     finally:
         handle.chooser = chooser_before
+
+
+def best_replayed(table: AlgorithmTable) -> AlgorithmResult:
+    """Return the candidate with the least time on the device; NoAlgorithmError if none works."""
+    rows = [row for row in table if row.ok and row.time_ms is not None]
+    if not rows:
+        return table.best()
+    return min(rows, key=lambda row: row.time_ms or 0.0)
 
 
 def as_problem(problem: Problem | GraphData) -> Problem:

@@ -30,6 +30,7 @@ from cudnnlite.devices.indexing import (
     part_spec,
     reshaped,
     rows_of,
+    transposed,
 )
 from cudnnlite.devices.storage import memory_axes, read_values, split_vectors
 from cudnnlite.dtypes import dtype_name, numpy_dtype
@@ -210,6 +211,12 @@ class DeviceArray(NonCopyable):
         is_one_sequence = len(shape) == 1 and np.iterable(shape[0])
         sizes = shape[0] if is_one_sequence else shape
         return part_of(self, reshaped(self.spec, sizes))
+
+    def transpose(self, *axes: Any) -> DeviceArray:
+        """Return a view with the axes in another order, which is reversed if none is given."""
+        is_one_sequence = len(axes) == 1 and np.iterable(axes[0])
+        order = axes[0] if is_one_sequence else axes
+        return part_of(self, transposed(self.spec, order))
 
     def copy(self) -> DeviceArray:
         """Copy to new memory without gaps.

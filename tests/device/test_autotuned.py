@@ -65,6 +65,7 @@ class Chooser:
         limit: int | None,
         *,
         for_call: bool = False,
+        replay: bool = False,
     ) -> Any:
         assert for_call
         self.asked.append((problem, alignments, limit))

@@ -101,7 +101,7 @@ class Graph(LayerFormulas):
         replays = parse_replay(replay)
         limit = handle.workspace.limit_for(workspace_limit)
         if engine is None:
-            engine = tuned_choice(handle, self, requirements, limit)
+            engine = tuned_choice(handle, self, requirements, limit, replay=replays)
         if isinstance(engine, AlgorithmResult):
             replays = replays or engine.replay
             engine = instance_of(engine.algorithm, Engine, "engine.algorithm")
@@ -111,14 +111,19 @@ class Graph(LayerFormulas):
 
 
 def tuned_choice(
-    handle: Handle, graph: Graph, requirements: Requirements, limit: int | None
+    handle: Handle,
+    graph: Graph,
+    requirements: Requirements,
+    limit: int | None,
+    *,
+    replay: bool = False,
 ) -> AlgorithmResult | None:
     """Return the choice of the handle's tuner; None without one, or where more is asked for."""
     may_be_narrow = requirements.math_type != MathType.FMA
     if handle.chooser is None or requirements.is_deterministic or not may_be_narrow:
         return None
     choice: AlgorithmResult | None = handle.chooser.choose(
-        GraphProblem(graph), {}, limit, for_call=True
+        GraphProblem(graph), {}, limit, for_call=True, replay=replay
     )
     return choice
 
