@@ -39,7 +39,7 @@ SLOW_SECONDS = 1.0  # A measurement inside a call is logged if it takes longer.
 
 
 class Search(NamedTuple):
-    """How problems of one kind are searched."""
+    """The functions that search for the best candidate of an operation's problems."""
 
     # (handle, problem, alignments) -> synthetic operands by name
     operands_of: Callable[..., Mapping[str, Any]]

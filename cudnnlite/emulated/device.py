@@ -243,9 +243,9 @@ class EmulatedDevice(NonCopyable):
         """Set rows to a repeated pattern."""
 
         def work() -> None:
-            whole = self._rows(ptr, pitch, width, rows)
+            target = self._rows(ptr, pitch, width, rows)
             # np.resize would make a list of all the repetitions.
-            whole[...] = np.frombuffer(pattern * (width // len(pattern) + 1), np.uint8, width)
+            target[...] = np.frombuffer(pattern * (width // len(pattern) + 1), np.uint8, width)
 
         name = "cudaMemsetAsync" if rows == 1 else "cudaMemset2DAsync"
         with observer.current.filling_rows(self, ptr, pitch, width, rows, pattern, stream):
@@ -324,7 +324,9 @@ class EmulatedDevice(NonCopyable):
             memory = owner.bytes()  # These bytes keep the allocation alive.
         else:
             memory = self.memory.view(array.ptr, array.nbytes)
-        start = array.ptr - memory.ctypes.data if array.nbytes else 0
+        start = 0
+        if array.nbytes:
+            start = array.ptr - memory.ctypes.data
         strides = tuple(stride * array.dtype.itemsize for stride in array.strides)
         view: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, memory, start, strides)
         view.flags.writeable = not array.readonly

@@ -158,7 +158,7 @@ class Stopwatch(NonCopyable):
     ) -> list[Timing]:
         """Time pieces that ran before, in shuffled rounds.
 
-        A recorded graph keeps addresses: the memory of the work must stay the same meanwhile.
+        A recorded graph keeps addresses, so that the work must keep its memory until this returns.
         `times_ms` are the approximate times of the pieces, as `look_again` returns them: they
         decide how often a sample repeats the work.  `thorough` asks for more rounds, because a
         choice depends on the times.

@@ -127,8 +127,9 @@ class _Attention:
             name: self.graph.input(name, spec.shape, spec.dtype, spec.strides)
             for name, spec in specs.items()
         }
-        size = specs["q"].shape[-1]
-        self.scale = self.graph.scalar("scale", size**-0.5 if scale is None else scale)
+        if scale is None:
+            scale = specs["q"].shape[-1] ** -0.5
+        self.scale = self.graph.scalar("scale", scale)
         self._causal = causal
         self._window = window
         self._dropout = dropout
@@ -192,9 +193,9 @@ class _Attention:
         )
 
     def add_gradient(self, name: str, a: GraphTensor, b: GraphTensor, heads: int) -> None:
-        """Add the output `name`, the product a b, with that number of heads.
+        """Add the output `name`, which is the product a b with `heads` heads.
 
-        If it is less than the number of heads of `a`, the heads of queries that share a head of
+        If `a` has more heads than that, the products of all heads of queries that share a head of
         keys and values are summed.
         """
         graph = self.graph
