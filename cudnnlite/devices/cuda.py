@@ -20,9 +20,9 @@ from cudnnlite.devices.cuda_loss import Loss, telling_loss
 from cudnnlite.devices.device import (
     DeviceFacts,
     StandIns,
-    refuse_allocation,
-    refuse_host_copy,
-    refuse_wait,
+    check_allocation,
+    check_host_copy,
+    check_wait,
 )
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.devices.storage import as_row, host_bytes
@@ -142,7 +142,7 @@ class CudaDevice(NonCopyable):
     @telling_loss
     def synchronize(self) -> None:
         """Wait for everything on this device."""
-        refuse_wait(self)
+        check_wait(self)
         self.activate()
         self._device.sync()
 
@@ -182,13 +182,13 @@ class CudaDevice(NonCopyable):
     def allocate(self, nbytes: int, stream: Any) -> Any:
         """Return a `cuda.core.Buffer` from the device's stream-ordered pool."""
         if self.stand_ins:  # CUDA does not know of a capture on the stream itself.
-            refuse_allocation(self, nbytes, stream)
+            check_allocation(self, nbytes, stream)
         try:
             if self._unfreed:
                 self._free_now()
             buffer: Any = self._device.memory_resource.allocate(nbytes, stream=stream)
         except Exception as error:
-            refuse_allocation(self, nbytes, stream)
+            check_allocation(self, nbytes, stream)
             if "OUT_OF_MEMORY" not in str(error):
                 self.loss.tell(error)  # not by `telling_loss`, whose call would cost each result's
                 raise
@@ -278,7 +278,7 @@ class CudaDevice(NonCopyable):
         self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
     ) -> None:
         self.activate()
-        refuse_host_copy(self, stream, out=out)
+        check_host_copy(self, stream, out=out)
         rows, width = host.shape
         if rows == 1:  # of any size; a pitch ends at 2 GiB
             on_host = self._core.Buffer.from_handle(host.ctypes.data, width)

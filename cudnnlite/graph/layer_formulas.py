@@ -26,7 +26,8 @@ from cudnnlite.specs.steps import pads_with_last_window
 class Normalized(NamedTuple):
     """The results of a normalisation.
 
-    `mean` and `inv_variance` are None unless it is for training; `mean` also for RMS.
+    `mean` and `inv_variance` are None for inference.  For RMS `mean` is always None.
+    `inv_variance` is cuDNN's name of the inverse standard deviation.
     """
 
     y: GraphTensor
@@ -35,7 +36,7 @@ class Normalized(NamedTuple):
 
 
 class NormalizationGradients(NamedTuple):
-    """The gradients of a normalisation."""
+    """The gradients of a normalisation.  `dbias` is None if it has no bias."""
 
     dx: GraphTensor
     dscale: GraphTensor
@@ -57,7 +58,7 @@ class LayerFormulas(AttentionFormulas):
         epsilon: float = 1e-5,
         training: bool = False,
     ) -> Normalized:
-        """Add a normalisation: "LAYER", "RMS", "INSTANCE".
+        """Add a normalisation: "LAYER", "RMS" or "INSTANCE".
 
         Parameters
         ----------
@@ -70,7 +71,7 @@ class LayerFormulas(AttentionFormulas):
         epsilon : float
             Added to the variance.
         training : bool
-            Whether mean and inverse deviation are computed for the backward pass.
+            Whether the mean (except for RMS) and `inv_variance` are computed, for the backward pass.
         """
         name = parse_enum(BackendNormMode, mode, "mode").name
         self._check_same_rank(x=x, scale=scale)
@@ -103,7 +104,10 @@ class LayerFormulas(AttentionFormulas):
         *,
         has_bias: bool = True,
     ) -> NormalizationGradients:
-        """Add the gradients of a normalisation, from what its training pass computed."""
+        """Add the gradients of a normalisation.
+
+        `mean` and `inv_variance` are those that `normalization_forward` computed for training.
+        """
         name = parse_enum(BackendNormMode, mode, "mode").name
         self._check_same_rank(x=x, dy=dy, scale=scale)
         one_of(has_bias, "has_bias", True, False)
@@ -177,13 +181,15 @@ class LayerFormulas(AttentionFormulas):
         direction: str,
         conv: ConvolutionSpec,
         reads: dict[str, GraphTensor],
-        written: str,
+        output_name: str,
         shape: Shape,
     ) -> GraphTensor:
         for argument, tensor in reads.items():
-            if self._check_rank(tensor, argument, 3).rank != len(shape):
+            self._check_rank(tensor, argument, 3)
+            if tensor.rank != len(shape):
                 raise ArgumentError(
-                    f"shape={shape}; {argument} has shape {tensor.shape}, of another rank"
+                    f"shape={shape}; needed: {tensor.rank} axes, as {argument} of shape "
+                    f"{tensor.shape} has"
                 )
         spatial = len(shape) - 2
         _, stride, dilation = conv.steps(spatial)
@@ -200,7 +206,7 @@ class LayerFormulas(AttentionFormulas):
             "alpha": 1.0,
             "beta": 0.0,
         }
-        self.node(f"CONVOLUTION_{direction}", attributes, reads=reads, writes={written: result})
+        self.node(f"CONVOLUTION_{direction}", attributes, reads=reads, writes={output_name: result})
         return result
 
     def resample_forward(
@@ -257,11 +263,11 @@ class LayerFormulas(AttentionFormulas):
 
 
 def _per_axis(values: Iterable[int], argument: str, count: int) -> tuple[int, ...]:
-    """Return one positive integer per spatial axis."""
-    numbers = integers(values, argument, MAX_RANK)
-    if len(numbers) != count:
+    """Return one positive integer per spatial axis; ArgumentError for anything else."""
+    sizes = integers(values, argument, MAX_RANK)
+    if len(sizes) != count:
         raise ArgumentError(f"{argument}={shown(values)}; needed: {count}, one per spatial axis")
-    return tuple(integer(number, argument) for number in numbers)
+    return tuple(integer(size, argument, smallest=1) for size in sizes)
 
 
 def _pads(padding: object, count: int) -> list[tuple[int, int]]:
@@ -278,7 +284,7 @@ def _pads(padding: object, count: int) -> list[tuple[int, int]]:
 
 
 def _statistics_shape(mode: str, x: Shape, scale: Shape) -> Shape:
-    """Return the shape of mean and inverse deviation: 1 along the axes that are normalised."""
+    """Return the shape of `mean` and `inv_variance`: 1 along the axes that are normalised."""
     if mode == "INSTANCE":
         return (*x[:2], *(1,) * (len(x) - 2))
     return tuple(
@@ -287,7 +293,7 @@ def _statistics_shape(mode: str, x: Shape, scale: Shape) -> Shape:
 
 
 def _check_gradient(conv: ConvolutionSpec, x: Shape, w: Shape, dy: Shape) -> None:
-    """Raise ArgumentError unless a gradient has the shape of the convolution's result."""
+    """Raise ArgumentError unless `dy` has the shape of the convolution's result."""
     result = conv.output_shape(x, w)
     if result != dy:
         raise ArgumentError(f"dy has shape {dy}; the convolution of {x} with {w} has {result}")

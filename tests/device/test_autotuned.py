@@ -745,7 +745,7 @@ def test_nothing_is_measured_while_a_graph_is_recorded(
             patch.setattr(handle.device, "is_capturing", lambda stream: stream is handle.stream)
             with pytest.warns(
                 dnn.TuningWarning,
-                match=r"convolution forward of .* was never tuned, and cannot be while",
+                match=r"convolution forward of .* was never tuned, and it cannot be tuned while",
             ) as told:
                 case.run(out=out)
             assert len(told) == 1

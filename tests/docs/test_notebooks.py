@@ -53,7 +53,7 @@ def code_of(notebook: Any) -> list[str]:
 
 def text_of(output: Any) -> str:
     """What an output says, without what is told where a device or the machine was busy."""
-    text = re.sub(r"measuring .* took .*tunes ahead.*\n", "", output.get("text", ""))
+    text = re.sub(r"measuring .* took .*call tune_model before.*\n", "", output.get("text", ""))
     return "".join([text, *output.get("data", {}).get("text/html", "")])
 
 
