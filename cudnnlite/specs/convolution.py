@@ -18,7 +18,7 @@ from cudnnlite.enums import (
 )
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.filter import FilterSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST, if_channels_last, parse_shape
+from cudnnlite.specs.layout import CHANNELS_FIRST, channels_last_hint, parse_shape
 from cudnnlite.specs.steps import (
     SAME,
     Padding,
@@ -225,7 +225,7 @@ class ConvolutionSpec(
         needed_by_w_channels_last = w_shape[-1] * self.groups
         matches = (needed_by_w, needed_by_w_channels_last)
         if x_shape[-1] in matches and channels not in matches:
-            problem += if_channels_last(len(x_shape))
+            problem += channels_last_hint(len(x_shape))
             if x_shape[-1] != needed_by_w:
                 problem += ", and w likewise"
             if remedy:

@@ -24,7 +24,7 @@ from cudnnlite.enums import (
 )
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
-from cudnnlite.specs.layout import CHANNELS_LAST, if_channels_last, parse_layout, parse_shape
+from cudnnlite.specs.layout import CHANNELS_LAST, channels_last_hint, parse_layout, parse_shape
 from cudnnlite.specs.steps import (
     SAME,
     AnySteps,
@@ -458,7 +458,7 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
                 n + sum(pad) >= taps
                 for n, pad, taps in zip(x.shape[1:-1], padding, window, strict=True)
             )
-            raise ArgumentError(f"{error}{if_channels_last(x.rank) * fits}") from None
+            raise ArgumentError(f"{error}{channels_last_hint(x.rank) * fits}") from None
         return x.packed((*x.shape[:2], *pooled))
 
 

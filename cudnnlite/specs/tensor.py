@@ -20,10 +20,10 @@ from cudnnlite.specs.layout import (
     CHANNELS_LAST,
     MAX_RANK,
     PACKED,
-    SEQUENCES,
+    RNN_LAYOUTS,
     VECT_C,
-    as_four,
     packed_strides,
+    pad_to_rank_4,
     parse_layout,
     parse_shape,
     same_strides,
@@ -238,13 +238,13 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
 
         They have rank 4 at least; a 1-D image is one pixel high.
         """
-        dims = as_four(self.shape, missing=1)
+        dims = pad_to_rank_4(self.shape, filler=1)
         # The stride of an axis of size 1 is free.  With one that keeps the tensor packed, every
         # kernel stays eligible.
         height_stride = 1
         if self.rank == 3:
             height_stride = min(self.strides[2] * self.shape[2], MAX_INT)
-        return dims, as_four(self.strides, missing=height_stride)
+        return dims, pad_to_rank_4(self.strides, filler=height_stride)
 
 
 def called(spec: TensorSpec, layout: str) -> TensorSpec:
@@ -252,7 +252,7 @@ def called(spec: TensorSpec, layout: str) -> TensorSpec:
 
     That is 'states' for 'NCW', for instance.
     """
-    if layout in SEQUENCES and spec.layout == "NCW":
+    if layout in RNN_LAYOUTS and spec.layout == "NCW":
         return TensorSpec(spec.shape, spec.dtype, layout)
     return spec
 
@@ -307,7 +307,7 @@ def _in_vectors(
 
 def _is_of_sequences(layout: str | None, rank: int) -> bool:
     """Tell whether a layout is one that recurrent networks have their own names for."""
-    return rank == 3 and isinstance(layout, str) and layout in SEQUENCES
+    return rank == 3 and isinstance(layout, str) and layout in RNN_LAYOUTS
 
 
 def _parse_strides(

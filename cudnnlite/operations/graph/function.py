@@ -229,15 +229,15 @@ class GraphFunction(OperationFunction[P, ResultT]):
         (arguments) -> the graph, as data.
     """
 
-    _plan_type = "GraphPlan"
+    _plan_annotation = "GraphPlan"
     plan: Callable[Concatenate[Handle, P], GraphPlan]  # type: ignore[assignment]
     problem: Callable[P, NoReturn]
     graph: Callable[P, Graph]
 
     def __init__(self, bind: Callable[Concatenate[Handle, P], GraphRequest[ResultT]]) -> None:
         super().__init__(bind)
-        self.graph = self._verb("graph", _GRAPH_DOC, "Graph")
-        self.problem = self._verb("problem", _NO_PROBLEM_DOC, "NoReturn")
+        self.graph = self._make_method("graph", _GRAPH_DOC, "Graph")
+        self.problem = self._make_method("problem", _NO_PROBLEM_DOC, "NoReturn")
 
 
 def graph_operation(
