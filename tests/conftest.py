@@ -186,12 +186,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
 
 def needed_version(message: str) -> str:
     """Return what an old libcudnn lacks, and from which version it is there, if that is what a test failed of."""
-    told = re.search(
+    match = re.search(
         r"^.* needs? cuDNN (\d+)\.(\d+) or newer; this is (\d+)\.(\d+).*$", message, re.MULTILINE
     )
     return (
-        told[0]
-        if told and tuple(map(int, told.groups()[2:])) < tuple(map(int, told.groups()[:2]))
+        match[0]
+        if match and tuple(map(int, match.groups()[2:])) < tuple(map(int, match.groups()[:2]))
         else ""
     )
 
@@ -220,10 +220,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 counts[report.device, outcome] += 1
     terminalreporter.section("tests by device")
     for device in ("emulated", "cuda"):
-        told = ", ".join(
+        counts_text = ", ".join(
             f"{number} {outcome}" for (name, outcome), number in counts.items() if name == device
         )
-        terminalreporter.write_line(f"{device}: {told or 'none'}")
+        terminalreporter.write_line(f"{device}: {counts_text or 'none'}")
 
 
 def why_skipped(report: Any) -> str:
@@ -238,7 +238,9 @@ def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> Any:
     yield monkeypatch
     monkeypatch.undo()
     for thing in [
-        each for made in choice.devices._devices.values() for each in (made, vars(made).get("api"))
+        device_or_api
+        for device in choice.devices._devices.values()
+        for device_or_api in (device, vars(device).get("api"))
     ]:
         for name, value in [*vars(thing).items()] if thing is not None else []:
             if inspect.ismethod(value) and value.__self__ is thing and name in dir(type(thing)):

@@ -8,19 +8,19 @@ from typing import Any
 
 def in_one_test(values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[[], None]]:
     """Return a decorator: one test that checks each value, tuples as several arguments, and names all that fail."""
-    every = list(values)
-    assert every
+    cases = list(values)
+    assert cases
 
     def decorate(check: Callable[..., None]) -> Callable[[], None]:
         def test() -> None:
             wrong: dict[str, Exception] = {}
-            for value in every:
+            for value in cases:
                 try:
                     check(*(value if isinstance(value, tuple) else (value,)))
                 except Exception as error:
                     wrong[repr(value)] = error
             if wrong:
-                raise AssertionError(f"{len(wrong)} of {len(every)}: {', '.join(wrong)}") from next(
+                raise AssertionError(f"{len(wrong)} of {len(cases)}: {', '.join(wrong)}") from next(
                     iter(wrong.values())
                 )
 

@@ -26,12 +26,12 @@ def run_python(name: str, device: str) -> str:
         "PYTHONWARNINGS": "error",
     }
     command = [sys.executable, str(FOLDER / f"{name}.py")]
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=240
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    return process.stdout
 
 
 def results(printed: str) -> list[str]:

@@ -160,16 +160,16 @@ def resnet50() -> onnx.ModelProto:
     return model(nodes, {"image": ("batch", 3, 224, 224)}, weights)
 
 
-def only(found: ProblemList) -> Any:
+def only(problems: ProblemList) -> Any:
     """Return the one problem of a model without anything skipped."""
-    assert found.skipped == []
-    ((listed),) = found
-    assert listed.count == 1
-    return listed.problem
+    assert problems.skipped == []
+    ((entry),) = problems
+    assert entry.count == 1
+    return entry.problem
 
 
-def why(found: ProblemList) -> str:
+def why(problems: ProblemList) -> str:
     """Return the reason of a model of which the one node was skipped."""
-    assert len(found) == 0
-    (node,) = found.skipped
+    assert len(problems) == 0
+    (node,) = problems.skipped
     return node.why

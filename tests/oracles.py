@@ -44,13 +44,13 @@ def onnx_convolution(
     -------
     ndarray of float64
     """
-    both = [(pad, pad) if isinstance(pad, int) else pad for pad in padding]
+    pads = [(pad, pad) if isinstance(pad, int) else pad for pad in padding]
     x, w = _wide(x, w, flip)
     node = helper.make_node(
         "Conv",
         ["x", "w"],
         ["y"],
-        pads=[*(before for before, _ in both), *(behind for _, behind in both)],
+        pads=[*(before for before, _ in pads), *(behind for _, behind in pads)],
         strides=list(stride),
         dilations=list(dilation),
         group=groups,
@@ -121,15 +121,15 @@ def onnx_gradient_of_w(
     flip: bool = False,
 ) -> Array:
     """Return the gradient of the sum of dy * Conv(x, w), by its definition: Conv with each unit filter of a group."""
-    size, found = int(np.prod(shape[1:])), []
+    size, gradients = int(np.prod(shape[1:])), []
     units = np.eye(size).reshape(size, *shape[1:])
     for images, outer in zip(
         np.split(x, groups, 1), np.split(dy.astype(np.float64), groups, 1), strict=True
     ):
         results = onnx_convolution(images, units, padding, stride, dilation, 1, flip)
         axes = (0, *range(2, x.ndim))
-        found.append(np.tensordot(outer, results, (axes, axes)))
-    return np.concatenate(found).reshape(shape)
+        gradients.append(np.tensordot(outer, results, (axes, axes)))
+    return np.concatenate(gradients).reshape(shape)
 
 
 def torch_convolution(

@@ -124,9 +124,9 @@ def _layout(cell: str, weights: Weights) -> _Layout:
         skip_input,
     )
     # A misspelled name would otherwise pass for one that is absent, and the oracle would agree to a missing bias.
-    got, expected = {name: np.shape(w) for name, w in weights.items()}, layout.shapes()
-    assert got == expected, (
-        f"weights do not fit together: {sorted(set(got.items()) ^ set(expected.items()))}"
+    shapes, expected = {name: np.shape(w) for name, w in weights.items()}, layout.shapes()
+    assert shapes == expected, (
+        f"weights do not fit together: {sorted(set(shapes.items()) ^ set(expected.items()))}"
     )
     return layout
 
@@ -241,11 +241,11 @@ def _evaluator(cell: str) -> ReferenceEvaluator:
             helper.make_node("Relu", [sums], [name])
             for sums, name in (("sums", "y"), ("last", "hy"))
         ]
-    told = [
+    infos = [
         [helper.make_tensor_value_info(n, TensorProto.DOUBLE, None) for n in names if n]
         for names in (inputs, outputs)
     ]
-    return ReferenceEvaluator(helper.make_model(helper.make_graph(nodes, cell, *told)))
+    return ReferenceEvaluator(helper.make_model(helper.make_graph(nodes, cell, *infos)))
 
 
 def _onnx_layer(cell: str, feeds: dict[str, Array]) -> tuple[Array, Array, Array | None]:
@@ -360,7 +360,7 @@ def onnx_directional_derivative(
     assert set(direction) <= {"x", "hx", "cx", *weights}
     x, hx, wide_cx, lengths = _wide(_layout(cell, weights), x, hx, cx, lengths)
     assert cell == "lstm" or "cx" not in direction
-    there = (np.arange(len(x))[:, None] < lengths)[:, :, None]
+    within_lengths = (np.arange(len(x))[:, None] < lengths)[:, :, None]
 
     def moved_sum(step: float) -> float:
         def move(name: str, value: Array) -> Array:
@@ -374,7 +374,7 @@ def onnx_directional_derivative(
             move("cx", wide_cx) if cell == "lstm" else None,
             lengths,
         )
-        factors = (None if dy is None else np.where(there, dy, 0.0), dhy, dcy)
+        factors = (None if dy is None else np.where(within_lengths, dy, 0.0), dhy, dcy)
         return sum(
             float(np.sum(a * b)) for a, b in zip(result, factors, strict=True) if b is not None
         )

@@ -119,11 +119,11 @@ MODULES = {
 
 def layer(name):
     parts = name.split(".")
-    for known in [
+    for package in [
         ".".join(parts[:count]) for count in range(len(parts), 0, -1)
     ]:  # the closest name counts
         for number, names in enumerate(LAYERS):
-            if known in names or (known == name and f"{known}.__init__" in names):
+            if package in names or (package == name and f"{package}.__init__" in names):
                 return number
     return pytest.fail(f"cudnnlite.{name} has no layer: give it one in {__name__}.LAYERS")
 
@@ -132,7 +132,7 @@ class Imports(ast.NodeVisitor):
     """All imports of a module: (name, whether inside a function, line)."""
 
     def __init__(self):
-        self.found, self._depth = [], 0
+        self.imports, self._depth = [], 0
 
     def visit_FunctionDef(self, node):
         self._depth += 1
@@ -142,12 +142,12 @@ class Imports(ast.NodeVisitor):
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_Import(self, node):
-        self.found += [(alias.name, self._depth > 0, node.lineno) for alias in node.names]
+        self.imports += [(alias.name, self._depth > 0, node.lineno) for alias in node.names]
 
     def visit_ImportFrom(self, node):
         assert node.level == 0, f"line {node.lineno}: a relative import"
         for alias in node.names:
-            self.found.append((f"{node.module}.{alias.name}", self._depth > 0, node.lineno))
+            self.imports.append((f"{node.module}.{alias.name}", self._depth > 0, node.lineno))
 
 
 @cache
@@ -159,7 +159,7 @@ def tree_of(name):
 def imports(name):
     visitor = Imports()
     visitor.visit(tree_of(name))
-    return visitor.found
+    return visitor.imports
 
 
 def own_imports(name):
@@ -212,20 +212,20 @@ def test_there_is_no_cycle():
     edges = {
         name: {other for other, _, _ in own_imports(name) if other != name} for name in MODULES
     }
-    done, path = set(), []
+    finished, path = set(), []
 
     def visit(name):
         assert name not in path, " -> ".join([*path[path.index(name) :], name])
-        if name not in done:
+        if name not in finished:
             path.append(name)
             for other in sorted(edges[name]):
                 visit(other)
             path.pop()
-            done.add(name)
+            finished.add(name)
 
     for name in sorted(edges):
         visit(name)
-    assert done == set(MODULES)
+    assert finished == set(MODULES)
 
 
 def test_only_the_choice_imports_the_emulated_device():
@@ -260,12 +260,12 @@ def test_only_two_modules_import_cuda_core():
         for name in MODULES
     }
     for name in ("devices.cuda", "devices.cuda_facts"):
-        found = cuda.pop(name)
-        assert found
-        assert all(inside for _, inside in found)  # importing cudnnlite must not import them
+        modules = cuda.pop(name)
+        assert modules
+        assert all(inside for _, inside in modules)  # importing cudnnlite must not import them
     finds_libraries = {(full.split(".")[1], inside) for full, inside in cuda.pop("_raw.library")}
     assert finds_libraries == {("pathfinder", True)}
-    assert {name: found for name, found in cuda.items() if found} == {}
+    assert {name: modules for name, modules in cuda.items() if modules} == {}
 
 
 def test_modules_need_nothing_but_numpy_when_imported():

@@ -95,7 +95,7 @@ def bound(dtype: str, math_type: Any, algorithm: Any, w_shape: tuple[int, ...]) 
     raise KeyError((dtype, math, kind, largest_tap, longest_sum))
 
 
-def assert_close(got: Any, expected: Any, bound: float, magnitude: Any = None) -> None:
+def assert_close(result: Any, expected: Any, bound: float, magnitude: Any = None) -> None:
     """Compare every element.
 
     Parameters
@@ -109,8 +109,8 @@ def assert_close(got: Any, expected: Any, bound: float, magnitude: Any = None) -
         What `expected` would be about if its terms did not cancel (the root of the sum of their squares).  Where a handful of
         outputs is all there is, they may cancel by chance, and an error relative to them would mean nothing.
     """
-    assert got.shape == expected.shape
-    wide = got.astype(np.float64)
+    assert result.shape == expected.shape
+    wide = result.astype(np.float64)
     assert np.isfinite(wide).all(), (
         f"{np.count_nonzero(~np.isfinite(wide))} of {wide.size} values are not finite"
     )
@@ -215,13 +215,13 @@ OPERATION_BOUNDS = {"float64": 1e-13, "float32": 2e-6, "float16": 2e-3, "bfloat1
 CONVOLUTION_BOUNDS = {"float64": 1e-12, "float32": 1e-4}
 
 
-def assert_near(got: Any, expected: Any, bound: float, largest: float = 0.0) -> None:
+def assert_near(result: Any, expected: Any, bound: float, largest: float = 0.0) -> None:
     """Compare every element by the largest error, relative to `largest` or the largest expected value; 0 for equality."""
-    assert got.shape == expected.shape
-    error, size = np.abs(got.astype(np.float64) - expected), max(np.abs(expected).max(), largest)
+    assert result.shape == expected.shape
+    error, size = np.abs(result.astype(np.float64) - expected), max(np.abs(expected).max(), largest)
     worst = np.unravel_index(error.argmax(), error.shape)
     assert error[worst] <= bound * size, (
-        f"at {worst}: {got[worst]} instead of {expected[worst]}; {error[worst] / size:.1e}"
+        f"at {worst}: {result[worst]} instead of {expected[worst]}; {error[worst] / size:.1e}"
     )
 
 

@@ -41,10 +41,10 @@ DATA = Path(__file__).parent.parent / "data"
 
 def test_resnet50():
     described = json.loads((DATA / "resnet50_layers.json").read_text())["layers"]
-    found = problems_from_onnx(resnet50(), batch=32)
-    assert (len(found), found.total) == (23, 53)
-    assert (found.skipped, found.notes) == ([], [])
-    counts = {listed.problem: listed.count for listed in found}
+    problems = problems_from_onnx(resnet50(), batch=32)
+    assert (len(problems), problems.total) == (23, 53)
+    assert (problems.skipped, problems.notes) == ([], [])
+    counts = {entry.problem: entry.count for entry in problems}
     assert counts == {
         convolution_forward.problem(
             dnn.TensorSpec((32, layer["c"], layer["h"], layer["w"])),
@@ -59,9 +59,9 @@ def test_resnet50():
         2 * 32 * (4.089e9 - 2.048e6), rel=2e-4
     )
     assert sum(p.w.size * count for p, count in counts.items()) == 25_557_032 - 2_049_000 - 53_120
-    assert found[0].names == ("conv1",)
-    assert found[-1].names == ("layer4.1.conv2", "layer4.2.conv2")
-    assert sum(len(listed.names) for listed in found) == 53
+    assert problems[0].names == ("conv1",)
+    assert problems[-1].names == ("layer4.1.conv2", "layer4.2.conv2")
+    assert sum(len(entry.names) for entry in problems) == 53
 
 
 def test_resnet50_as_onnx_ships_it():
@@ -71,14 +71,14 @@ def test_resnet50_as_onnx_ships_it():
         problems_from_onnx(folder / "light_resnet50.onnx"),
         problems_from_onnx(resnet50(), batch=1),
     )
-    assert {listed.problem: listed.count for listed in theirs} == {
-        listed.problem: listed.count for listed in ours
+    assert {entry.problem: entry.count for entry in theirs} == {
+        entry.problem: entry.count for entry in ours
     }
     totals = {}
     for path in sorted(folder.glob("light_*.onnx")):
-        found = problems_from_onnx(path)
-        assert (found.skipped, found.notes) == ([], [])
-        totals[path.stem.removeprefix("light_")] = found.total
+        problems = problems_from_onnx(path)
+        assert (problems.skipped, problems.notes) == ([], [])
+        totals[path.stem.removeprefix("light_")] = problems.total
     # as published: AlexNet's 5, VGG-19's 16, GoogLeNet's 57, SqueezeNet's 26 layers
     assert (
         totals.items()
@@ -99,9 +99,9 @@ def test_what_is_symbolic_is_replaced_wherever_it_occurs():
     inputs = {"x": ("batch", 6, "size", "size"), "other": ("batch", 4, 1, "width")}
 
     def shapes(**options: Any) -> list[tuple[int, ...]]:
-        found = problems_from_onnx(model(nodes, inputs, weights), **options)
-        assert len(found) + len(found.skipped) == 2
-        return [listed.problem.x.shape for listed in found]
+        problems = problems_from_onnx(model(nodes, inputs, weights), **options)
+        assert len(problems) + len(problems.skipped) == 2
+        return [entry.problem.x.shape for entry in problems]
 
     assert shapes() == []
     assert shapes(batch=8) == []
@@ -123,9 +123,9 @@ def test_what_is_symbolic_is_replaced_in_inputs_of_other_kinds_too():
         value("place", [], TensorProto.INT64),
     ]
     nodes = [helper.make_node("SequenceAt", ["images", "place"], ["image"]), conv("image")]
-    for some in (inputs, inputs[1:]):
+    for model_inputs in (inputs, inputs[1:]):
         assert only(
-            problems_from_onnx(model(nodes, some, [absent("w", FILTER)]), batch=5)
+            problems_from_onnx(model(nodes, model_inputs, [absent("w", FILTER)]), batch=5)
         ).x.shape == (5, 6, 9, 9)
 
 
@@ -162,10 +162,10 @@ def test_the_batch_is_found(inputs, batch_of):
 
 def test_axes_without_names_are_shown_without():
     nodes = [conv(y="a"), conv("a", "v", "b", "two")]
-    found = problems_from_onnx(
+    problems = problems_from_onnx(
         model(nodes, {"x": (-1, 6, None, 9)}, [absent("w", FILTER), absent("v", (1, 4, 3, 3))])
     )
-    assert [node.why.partition(": ")[2] for node in found.skipped] == [
+    assert [node.why.partition(": ")[2] for node in problems.skipped] == [
         "(?, 6, ?, 9)",
         "(?, 4, ?, 7)",
     ]
@@ -201,12 +201,12 @@ def test_the_domain_of_onnx_has_two_names():
 def test_the_batch_is_found_behind_the_steps_of_a_sequence():
     node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], "lstm", hidden_size=4)
     weights = [absent("w", (1, 16, 3)), absent("r", (1, 16, 4))]
-    found = problems_from_onnx(model([node], {"x": ("time", "batch_size", 3)}, weights), batch=7)
-    assert "(time, 7, 3)" in why(found)
-    found = problems_from_onnx(
+    problems = problems_from_onnx(model([node], {"x": ("time", "batch_size", 3)}, weights), batch=7)
+    assert "(time, 7, 3)" in why(problems)
+    problems = problems_from_onnx(
         model([node], {"x": ("time", "batch_size", 3)}, weights), batch=7, shapes={"x": (5, 7, 3)}
     )
-    assert only(found).data.shape == (5, 7, 3)
+    assert only(problems).data.shape == (5, 7, 3)
 
 
 def test_the_batch_of_a_model_that_fixes_it_may_be_given_as_it_is():
@@ -226,8 +226,8 @@ def test_old_types_inside_a_model_do_not_count(place):
     )
     given_model = model(nodes, {"x": ("n", 6, 9, 9)}, weights)
     getattr(given_model.graph, place).append(value("a", (1, 4, 7, 7)))
-    found = problems_from_onnx(given_model, batch=5)
-    assert [listed.problem.x.shape for listed in found] == [(5, 6, 9, 9), (5, 4, 7, 7)]
+    problems = problems_from_onnx(given_model, batch=5)
+    assert [entry.problem.x.shape for entry in problems] == [(5, 6, 9, 9), (5, 4, 7, 7)]
     reasons = [node.why.partition(": ")[2] for node in problems_from_onnx(given_model).skipped]
     assert reasons == ["(n, 6, 9, 9)", "(n, 4, 7, 7)"]
 
@@ -249,8 +249,8 @@ def test_types_inside_a_model_count_where_inference_ends():
         "the shape of its input 'y' is not known: unknown",
     ]
     given_model.graph.value_info.append(value("a", ("n", 6, 20, 20)))
-    found = problems_from_onnx(given_model, batch=5)
-    assert [listed.problem.x.shape for listed in found] == [(5, 6, 20, 20), (5, 4, 18, 18)]
+    problems = problems_from_onnx(given_model, batch=5)
+    assert [entry.problem.x.shape for entry in problems] == [(5, 6, 20, 20), (5, 4, 18, 18)]
 
 
 def test_shapes_that_are_computed():
@@ -267,12 +267,12 @@ def test_shapes_that_are_computed():
         "rest": np.array([6, 4, 8]),
         "w": np.zeros(FILTER, np.float32),
     }
-    found = problems_from_onnx(model(nodes, {"x": ("batch", 192)}, constants), batch=3)
-    assert only(found).x.shape == (3, 6, 4, 8)
+    problems = problems_from_onnx(model(nodes, {"x": ("batch", 192)}, constants), batch=3)
+    assert only(problems).x.shape == (3, 6, 4, 8)
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "message"),
     [
         ({"batch": 0}, "batch=0"),
         ({"batch": -1}, "batch=-1"),
@@ -306,10 +306,10 @@ def test_shapes_that_are_computed():
     ],
     ids=str,
 )
-def test_bad_arguments_are_named(options, named):
+def test_bad_arguments_are_named(options, message):
     with pytest.raises(dnn.ArgumentError) as caught:
         problems_from_onnx(one_conv(("n", 6, "size", "size")), **options)
-    assert named in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_model_is_left_as_it_is():
@@ -337,8 +337,8 @@ def test_branches_are_walked():
         conv("y", "v", "z", "after"),
     ]
     inputs = [value("x", ("batch", 6, 9, 9)), value("flag", [], TensorProto.BOOL)]
-    found = problems_from_onnx(model(nodes, inputs, [absent("w", FILTER)]), batch=2)
-    assert [(listed.problem.x.shape[1:], listed.count, listed.names) for listed in found] == [
+    problems = problems_from_onnx(model(nodes, inputs, [absent("w", FILTER)]), batch=2)
+    assert [(entry.problem.x.shape[1:], entry.count, entry.names) for entry in problems] == [
         (
             (6, 9, 9),
             3,
@@ -351,8 +351,8 @@ def test_branches_are_walked():
         ((4, 9, 9), 1, ("choice/then_branch/two",)),
     ]
     # the branches have different shapes; and v is known in one of them only
-    assert [node.name for node in found.skipped] == ["after"]
-    assert found.notes == [
+    assert [node.name for node in problems.skipped] == ["after"]
+    assert problems.notes == [
         "choice/else_branch/nested (If): the problems of both branches are counted once",
         "choice (If): the problems of both branches are counted once",
     ]
@@ -385,12 +385,12 @@ def test_bodies_of_loops_are_walked():
         [value("on", [], flag), value("next")],
     )
     loop = helper.make_node("Loop", ["times", "", "x"], ["y"], "loop", body=body)
-    found = problems_from_onnx(
+    problems = problems_from_onnx(
         model([loop], [value("x", IMAGE), value("times", [], number)], [absent("w", FILTER)])
     )
-    assert [(listed.count, listed.names) for listed in found] == [(1, ("loop/body/inside",))]
-    assert found.notes == ["loop (Loop): each problem of its body is counted once"]
-    assert [node.name for node in found.skipped] == [
+    assert [(entry.count, entry.names) for entry in problems] == [(1, ("loop/body/inside",))]
+    assert problems.notes == ["loop (Loop): each problem of its body is counted once"]
+    assert [node.name for node in problems.skipped] == [
         "loop/body/changing"
     ]  # its state may have another shape each time
 
@@ -400,9 +400,9 @@ def test_bodies_of_scans_are_walked():
         [conv("part", "w", "y", "inside")], "body", [value("part", None)], [value("y")]
     )
     scan = helper.make_node("Scan", ["x"], ["ys"], "scan", body=body, num_scan_inputs=1)
-    found = problems_from_onnx(model([scan], {"x": (10, *IMAGE)}, [absent("w", FILTER)]))
-    assert only(found).x.shape == IMAGE
-    assert found.notes == ["scan (Scan): each problem of its body is counted once"]
+    problems = problems_from_onnx(model([scan], {"x": (10, *IMAGE)}, [absent("w", FILTER)]))
+    assert only(problems).x.shape == IMAGE
+    assert problems.notes == ["scan (Scan): each problem of its body is counted once"]
 
 
 def functions() -> list[onnx.FunctionProto]:
@@ -436,13 +436,13 @@ def calls() -> onnx.ModelProto:
 
 
 def test_functions_of_the_model_are_inlined():
-    found = problems_from_onnx(calls(), batch=2)
-    (listed,) = found
-    assert listed.problem == convolution_forward.problem(
+    problems = problems_from_onnx(calls(), batch=2)
+    (entry,) = problems
+    assert entry.problem == convolution_forward.problem(
         dnn.TensorSpec(IMAGE), dnn.FilterSpec(FILTER), dnn.ConvolutionSpec(1)
     )
-    assert listed.count == 2
-    assert found.skipped == []
+    assert entry.count == 2
+    assert problems.skipped == []
 
 
 def test_functions_that_cannot_be_inlined_are_named(monkeypatch):
@@ -450,13 +450,13 @@ def test_functions_that_cannot_be_inlined_are_named(monkeypatch):
         raise RuntimeError("for a reason")
 
     monkeypatch.setattr("onnx.inliner.inline_local_functions", refuse)
-    found = problems_from_onnx(calls(), batch=2)
+    problems = problems_from_onnx(calls(), batch=2)
     reason = "a function of the model that cannot be inlined: for a reason"
-    assert found.skipped == [
+    assert problems.skipped == [
         SkippedNode("first", "own.Block", reason),
         SkippedNode("second", "own.Twice", reason),
     ]
-    assert len(found) == 0
+    assert len(problems) == 0
 
 
 def test_a_function_of_another_operator_set_is_named():
@@ -605,12 +605,12 @@ def test_external_data_does_not_count_for_a_cell_that_cudnn_has_not():
         absent("rest", (3,), TensorProto.INT64),
         absent("v", (1, 12, 6)),
     ]
-    found = problems_from_onnx(
+    problems = problems_from_onnx(
         model(nodes, {"x": IMAGE, "s": (90,)}, [*weights, absent("r", (1, 12, 4))])
     )
-    assert [one.name for one in found.skipped] == ["gru"]
-    assert "linear_before_reset=0" in found.skipped[0].why
-    assert found[0].names == ("conv",)
+    assert [one.name for one in problems.skipped] == ["gru"]
+    assert "linear_before_reset=0" in problems.skipped[0].why
+    assert problems[0].names == ("conv",)
 
 
 def test_lengths_in_external_data(tmp_path):
@@ -623,9 +623,9 @@ def test_lengths_in_external_data(tmp_path):
     path.write_bytes(given_model.SerializeToString())
     assert only(problems_from_onnx(path)).data.lengths == (5, 2, 1)
     (tmp_path / "lengths.bin").unlink()
-    found = problems_from_onnx(path)
-    assert only(found).data.is_full
-    assert len(found.notes) == 1
+    problems = problems_from_onnx(path)
+    assert only(problems).data.is_full
+    assert len(problems.notes) == 1
 
 
 def test_files_that_cannot_be_opened_are_named(tmp_path):
@@ -707,10 +707,10 @@ def test_a_broken_byte_is_an_error_a_reason_or_another_model(whole, place, byte,
     content = bytearray(whole)
     content[int(place * len(content))] = byte
     try:
-        found = problems_from_onnx(bytes(content), batch=batch)
+        problems = problems_from_onnx(bytes(content), batch=batch)
     except dnn.ArgumentError:
         return
-    assert str(found)
+    assert str(problems)
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):

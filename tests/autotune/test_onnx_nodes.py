@@ -35,12 +35,12 @@ from cudnnlite.autotune.onnx.model import problems_from_onnx
 
 def test_a_convolution():
     given_model = one_conv(strides=[2, 1], pads=[1, 0, 1, 0], dilations=[1, 2], kernel_shape=[3, 3])
-    found = problems_from_onnx(given_model)
-    assert only(found) == convolution_forward.problem(
+    problems = problems_from_onnx(given_model)
+    assert only(problems) == convolution_forward.problem(
         dnn.TensorSpec(IMAGE), dnn.FilterSpec(FILTER), dnn.ConvolutionSpec((1, 0), (2, 1), (1, 2))
     )
-    assert found[0].names == ("conv",)
-    assert found.notes == []
+    assert problems[0].names == ("conv",)
+    assert problems.notes == []
 
 
 def test_groups_and_ranks():
@@ -60,8 +60,8 @@ def test_groups_and_ranks():
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_data_types(name):
-    found = problems_from_onnx(one_conv(dtype=DTYPES[name]))
-    problem = only(found)
+    problems = problems_from_onnx(one_conv(dtype=DTYPES[name]))
+    problem = only(problems)
     assert (problem.x.dtype, problem.w.dtype, problem.y.dtype) == (
         dnn.TensorSpec((1,), name).dtype,
     ) * 3
@@ -118,7 +118,7 @@ def test_any_convolution_is_what_onnx_computes():
 
     Its padding differs at the ends of an axis only where no padding that is the same there does.
     """
-    seen: Counter[str] = Counter()
+    cases: Counter[str] = Counter()
 
     @settings(max_examples=300, deadline=None, derandomize=True, database=None)
     @given(convolutions())
@@ -129,9 +129,9 @@ def test_any_convolution_is_what_onnx_computes():
             rng.integers(-3, 4, drawn[name]).astype(np.float32) for name in "xw"
         )  # small integers: exact
         expected = onnx_conv(x, w, **attributes)
-        found = problems_from_onnx(model([conv(**attributes)], {"x": x.shape}, {"w": w}))
+        problems = problems_from_onnx(model([conv(**attributes)], {"x": x.shape}, {"w": w}))
         pads = attributes.get("pads", [0] * 2 * rank)
-        problem = only(found)
+        problem = only(problems)
         assert (problem.x.shape, problem.w.shape, problem.y.shape) == (
             x.shape,
             w.shape,
@@ -148,23 +148,23 @@ def test_any_convolution_is_what_onnx_computes():
             group=problem.conv.groups,
         )
         np.testing.assert_array_equal(same, expected)
-        seen[attributes.get("auto_pad", "absent")] += 1
+        cases[attributes.get("auto_pad", "absent")] += 1
         if problem.conv.is_symmetric:
-            seen["asymmetric"] += pads[:rank] != pads[rank:]
+            cases["asymmetric"] += pads[:rank] != pads[rank:]
             return
-        seen["kept"] += 1
+        cases["kept"] += 1
         for padding in np.ndindex((4,) * rank if rank < 3 else (0,)):
             other = onnx_conv(
                 x, w, **attributes | {"pads": [*padding, *padding], "auto_pad": "NOTSET"}
             )
             assert other.shape != expected.shape or not np.array_equal(other, expected)
-            seen["tried"] += 1
+            cases["tried"] += 1
 
     check()
     assert (
-        min(seen[name] for name in ("absent", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")) >= 10
-    ), seen
-    assert min(seen["kept"], seen["tried"], seen["asymmetric"]) >= 10, seen
+        min(cases[name] for name in ("absent", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")) >= 10
+    ), cases
+    assert min(cases["kept"], cases["tried"], cases["asymmetric"]) >= 10, cases
 
 
 @pytest.mark.parametrize(
@@ -225,9 +225,9 @@ def test_padding(attributes, padding):
     ids=str,
 )
 def test_a_convolution_that_is_no_problem_is_named_with_the_reason(x, w, attributes, reason):
-    found = problems_from_onnx(one_conv(x, w, **attributes))
-    assert reason in why(found)
-    assert (found.skipped[0].name, found.skipped[0].what) == ("conv", "Conv")
+    problems = problems_from_onnx(one_conv(x, w, **attributes))
+    assert reason in why(problems)
+    assert (problems.skipped[0].name, problems.skipped[0].what) == ("conv", "Conv")
 
 
 @pytest.mark.parametrize(
@@ -277,10 +277,10 @@ def test_other_convolutions_are_named_with_the_reason(node, reason):
         value("z", [], TensorProto.UINT8),
     ]
     inputs += [value("offset", (2, 18, 10, 11))]
-    found = problems_from_onnx(model([node], inputs, domains=["com.microsoft"]))
-    assert reason in why(found)
-    assert found.skipped[0].name == "up"
-    assert found.skipped[0].what.endswith(node.op_type)
+    problems = problems_from_onnx(model([node], inputs, domains=["com.microsoft"]))
+    assert reason in why(problems)
+    assert problems.skipped[0].name == "up"
+    assert problems.skipped[0].what.endswith(node.op_type)
 
 
 def test_an_attribute_that_refers_to_a_function_outside_of_one_is_a_reason():
@@ -305,8 +305,8 @@ def test_nodes_of_equal_problems_are_counted_together():
     ]
     shapes = {"w": (6, 6, 3, 3), "v": (6, 6, 3, 3), "u": (6, 6, 3, 3)}
     weights = [absent(name, shape) for name, shape in shapes.items()]
-    found = problems_from_onnx(model(nodes, {"x": IMAGE}, weights))
-    assert [(listed.count, listed.names) for listed in found] == [
+    problems = problems_from_onnx(model(nodes, {"x": IMAGE}, weights))
+    assert [(entry.count, entry.names) for entry in problems] == [
         (2, ("first", "b")),
         (1, ("third",)),
     ]  # b: what it writes
@@ -316,8 +316,8 @@ def test_nodes_of_equal_problems_are_counted_together():
     "nodes", [[], [helper.make_node("Relu", ["x"], ["y"])]], ids=["empty", "relu"]
 )
 def test_a_model_without_such_nodes_makes_an_empty_list(nodes):
-    found = problems_from_onnx(model(nodes, {"x": IMAGE}))
-    assert (len(found), found.skipped, found.notes) == (0, [], [])
+    problems = problems_from_onnx(model(nodes, {"x": IMAGE}))
+    assert (len(problems), problems.skipped, problems.notes) == (0, [], [])
 
 
 # ---------------------------------------------------------------- recurrent networks
@@ -341,10 +341,10 @@ def test_a_recurrent_layer(kind, options, cell):
     assert problem == rnn_forward.problem(dnn.RNNSpec(cell, 6, 4), None, dnn.RNNDataSpec((5, 3, 6)))
     without = only(problems_from_onnx(one_rnn(kind, bias=False, **options)))
     assert without.spec == dnn.RNNSpec(cell, 6, 4, bias="none")
-    given = options.get("activations", []) * 2
-    both = {**options, "activations": given} if given else options
+    activations = options.get("activations", []) * 2
+    attributes = {**options, "activations": activations} if activations else options
     problem = only(
-        problems_from_onnx(one_rnn(kind, directions=2, direction="bidirectional", **both))
+        problems_from_onnx(one_rnn(kind, directions=2, direction="bidirectional", **attributes))
     )
     assert problem.spec == dnn.RNNSpec(cell, 6, 4, 1, True)
 
@@ -385,9 +385,9 @@ def test_data_types_of_recurrent_layers(name):
 
 
 def test_lengths_in_the_model_count():
-    found = problems_from_onnx(one_rnn(lengths=[5, 2, 1]))
-    assert only(found).data == dnn.RNNDataSpec((5, 3, 6), (5, 2, 1))
-    assert found.notes == []
+    problems = problems_from_onnx(one_rnn(lengths=[5, 2, 1]))
+    assert only(problems).data == dnn.RNNDataSpec((5, 3, 6), (5, 2, 1))
+    assert problems.notes == []
     assert only(
         problems_from_onnx(one_rnn(lengths=[2, 5, 5], layout=1, x=(3, 5, 6)))
     ).data.lengths == (2, 5, 5)
@@ -401,13 +401,13 @@ def test_lengths_in_the_model_count():
 
 
 def test_lengths_that_are_computed_are_taken_to_be_full():
-    found = problems_from_onnx(one_rnn(lengths="lengths"))
-    assert only(found).data == dnn.RNNDataSpec((5, 3, 6))
-    assert found.notes == [
+    problems = problems_from_onnx(one_rnn(lengths="lengths"))
+    assert only(problems).data == dnn.RNNDataSpec((5, 3, 6))
+    assert problems.notes == [
         "rnn: the sequences' lengths are not in the model; all are taken to be 5"
     ]
-    found = problems_from_onnx(one_rnn(lengths="lengths", layout=1, x=(3, 7, 6)))
-    assert found.notes == [
+    problems = problems_from_onnx(one_rnn(lengths="lengths", layout=1, x=(3, 7, 6)))
+    assert problems.notes == [
         "rnn: the sequences' lengths are not in the model; all are taken to be 7"
     ]
 
@@ -421,9 +421,9 @@ def test_weights_without_axes_are_a_reason():
 
 
 def test_a_reversed_layer_is_a_forward_one_with_a_note():
-    found = problems_from_onnx(one_rnn(direction="reverse"))
-    assert only(found).spec == dnn.RNNSpec("lstm", 6, 4)
-    assert found.notes == [
+    problems = problems_from_onnx(one_rnn(direction="reverse"))
+    assert only(problems).spec == dnn.RNNSpec("lstm", 6, 4)
+    assert problems.notes == [
         "rnn: direction=reverse, which cuDNN does as forward on sequences turned round"
     ]
 
@@ -477,9 +477,9 @@ def test_a_reversed_layer_is_a_forward_one_with_a_note():
     ids=str,
 )
 def test_a_recurrent_layer_that_is_no_problem_is_named_with_the_reason(kind, options, reason):
-    found = problems_from_onnx(one_rnn(kind, **options))
-    assert reason in why(found)
-    assert (found.skipped[0].name, found.skipped[0].what) == ("rnn", kind)
+    problems = problems_from_onnx(one_rnn(kind, **options))
+    assert reason in why(problems)
+    assert (problems.skipped[0].name, problems.skipped[0].what) == ("rnn", kind)
 
 
 def test_stacked_layers_are_problems_of_one_layer_each():
@@ -499,9 +499,9 @@ def test_stacked_layers_are_problems_of_one_layer_each():
         nodes.append(helper.make_node("Reshape", [f"t{layer}", "shape"], [f"x{layer}"]))
         x = f"x{layer}"
     shape = numpy_helper.from_array(np.array([0, 0, -1]), "shape")
-    found = problems_from_onnx(
+    problems = problems_from_onnx(
         model(nodes, {"x": ("T", "N", 6)}, [*weights, shape]), shapes={"x": (5, 3, 6)}
     )
-    assert [(listed.problem.spec.input_size, listed.count) for listed in found] == [(6, 1), (8, 2)]
-    assert {listed.problem.spec.num_layers for listed in found} == {1}
-    assert found[1].names == ("y1", "y2")
+    assert [(entry.problem.spec.input_size, entry.count) for entry in problems] == [(6, 1), (8, 2)]
+    assert {entry.problem.spec.num_layers for entry in problems} == {1}
+    assert problems[1].names == ("y1", "y2")

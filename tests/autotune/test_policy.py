@@ -33,16 +33,16 @@ FIELDS = [item.name for item in dataclasses.fields(TuningPolicy)]
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_field_is_kept_and_told(name):
     assert name in VALUES, f"give VALUES another {name}"
-    given, kept = VALUES[name]
-    policy = TuningPolicy(**{name: given})
-    assert getattr(policy, name) == kept
-    assert type(getattr(policy, name)) is type(kept)
+    argument, attribute = VALUES[name]
+    policy = TuningPolicy(**{name: argument})
+    assert getattr(policy, name) == attribute
+    assert type(getattr(policy, name)) is type(attribute)
     assert policy != TuningPolicy()
-    assert policy == TuningPolicy(**{name: kept}) == TuningPolicy().replace(**{name: given})
-    assert hash(policy) == hash(TuningPolicy(**{name: kept}))
-    others = [other for other in FIELDS if other != name]
-    assert [getattr(policy, other) for other in others] == [
-        getattr(TuningPolicy(), other) for other in others
+    assert policy == TuningPolicy(**{name: attribute}) == TuningPolicy().replace(**{name: argument})
+    assert hash(policy) == hash(TuningPolicy(**{name: attribute}))
+    other_fields = [other for other in FIELDS if other != name]
+    assert [getattr(policy, other) for other in other_fields] == [
+        getattr(TuningPolicy(), other) for other in other_fields
     ]
     plain = policy.to_plain()
     assert json.loads(json.dumps(plain)) == plain
@@ -56,7 +56,7 @@ def test_the_plain_form_has_every_field():
 
 
 def test_it_is_a_value():
-    policy = TuningPolicy(**{name: given for name, (given, _) in VALUES.items()})
+    policy = TuningPolicy(**{name: argument for name, (argument, _) in VALUES.items()})
     again = pickle.loads(pickle.dumps(policy))
     assert again == policy
     assert len({again, policy, TuningPolicy()}) == 2
@@ -65,7 +65,7 @@ def test_it_is_a_value():
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "kept"),
+    ("name", "value", "attribute"),
     [
         ("workspace_limit", 0, 0),
         ("workspace_limit", np.int64(5), 5),
@@ -82,9 +82,9 @@ def test_it_is_a_value():
     ],
     ids=str,
 )
-def test_other_ways_to_write_it(name, value, kept):
+def test_other_ways_to_write_it(name, value, attribute):
     policy = TuningPolicy(**{name: value})
-    assert getattr(policy, name) == kept
+    assert getattr(policy, name) == attribute
     json.dumps(policy.to_plain())
 
 
@@ -156,7 +156,7 @@ def test_there_is_no_field_of_another_name():
 
 
 @pytest.mark.parametrize(
-    ("own", "limit", "kept"),
+    ("policy_limit", "limit", "effective_limit"),
     [
         (None, None, None),
         (None, 100, 100),
@@ -174,11 +174,11 @@ def test_there_is_no_field_of_another_name():
     ],
     ids=str,
 )
-def test_within_a_limit_the_lesser_counts(own, limit, kept):
-    policy = TuningPolicy("latency", own, max_error=0.5)
+def test_within_a_limit_the_lesser_counts(policy_limit, limit, effective_limit):
+    policy = TuningPolicy("latency", policy_limit, max_error=0.5)
     within = policy.within(limit, GIB)
-    assert within.workspace_limit == kept
-    assert within.replace(workspace_limit=own) == policy
+    assert within.workspace_limit == effective_limit
+    assert within.replace(workspace_limit=policy_limit) == policy
     assert within.within(None, GIB) == within
 
 

@@ -67,9 +67,9 @@ def test_numbers_are_rounded_to_the_nearest_of_few():
 
 @pytest.mark.parametrize("layout", LAYOUTS[:2])
 def test_full_sequences_stay_full(layout):
-    found = representative_problem(posed((5, 5, 5), layout=layout))
-    assert found == posed((4, 4, 4), layout=layout)
-    assert found.data.is_full
+    representative = representative_problem(posed((5, 5, 5), layout=layout))
+    assert representative == posed((4, 4, 4), layout=layout)
+    assert representative.data.is_full
 
 
 def all_lengths(most, batch):
@@ -85,19 +85,19 @@ def test_what_the_algorithms_ask_for_is_kept(layout, batch):
             lengths = tuple(sorted(lengths, reverse=True))
         for room in (0,) if layout == "packed" else (0, 1, 2):
             problem = posed(lengths, max(lengths) + room, layout, padding_fill=-1.0)
-            found = representative_problem(problem)
-            assert found.data.is_full == problem.data.is_full, problem
+            representative = representative_problem(problem)
+            assert representative.data.is_full == problem.data.is_full, problem
             for algorithm in (RNNAlgo.STANDARD, RNNAlgo.PERSIST_STATIC):
                 before, after = (
-                    why_not(LSTM, algorithm, full=p.data.is_full) for p in (problem, found)
+                    why_not(LSTM, algorithm, full=p.data.is_full) for p in (problem, representative)
                 )
                 assert before == after
-            assert (found.data.batch, found.data.layout) == (
+            assert (representative.data.batch, representative.data.layout) == (
                 problem.data.batch,
                 problem.data.layout,
             )
-            assert found.data.padding_fill == -1.0
-            assert found.replace(data=problem.data) == problem
+            assert representative.data.padding_fill == -1.0
+            assert representative.replace(data=problem.data) == problem
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -105,11 +105,11 @@ def test_what_the_algorithms_ask_for_is_kept(layout, batch):
     "lengths", [(5, 2, 1), (7, 7, 7, 1), (1000, 3), (17,) * 40 + (16,), (3, 2)], ids=len
 )
 def test_lengths_that_differ_are_spread_evenly(layout, lengths):
-    found = representative_problem(posed(lengths, layout=layout)).data
+    data = representative_problem(posed(lengths, layout=layout)).data
     steps = rounded(max(lengths))
-    assert found.max_length == found.lengths[0] == steps
-    assert list(found.lengths) == sorted(found.lengths, reverse=True)
-    falls = -np.diff((*found.lengths, 0))
+    assert data.max_length == data.lengths[0] == steps
+    assert list(data.lengths) == sorted(data.lengths, reverse=True)
+    falls = -np.diff((*data.lengths, 0))
     assert falls.min() >= 0
     assert falls.max() - falls.min() <= 1
 
@@ -117,9 +117,9 @@ def test_lengths_that_differ_are_spread_evenly(layout, lengths):
 @pytest.mark.parametrize("steps", [2, 3, 5, 9])
 def test_one_sequence_that_ends_early(steps):
     """Padding is all that tells it from a full one."""
-    found = representative_problem(posed((1,), steps)).data
-    assert found.max_length == rounded(steps)
-    assert 1 <= found.lengths[0] < found.max_length
+    data = representative_problem(posed((1,), steps)).data
+    assert data.max_length == rounded(steps)
+    assert 1 <= data.lengths[0] < data.max_length
 
 
 def test_it_stands_for_itself():

@@ -37,13 +37,13 @@ KS = [4, 5, 6, 7, 8]
 
 
 @pytest.fixture
-def there(tmp_path, monkeypatch):
+def two_gpus(tmp_path, monkeypatch):
     """Two GPUs that are alike."""
     return Pretence(monkeypatch, tmp_path, "AA")
 
 
 @pytest.fixture
-def one(tmp_path, monkeypatch):
+def one_gpu(tmp_path, monkeypatch):
     """One GPU."""
     return Pretence(monkeypatch, tmp_path, "A")
 
@@ -173,14 +173,14 @@ def entries(path):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
-def test_everything_is_measured_once_and_then_remembered(there, path, way):
-    seen = []
+def test_everything_is_measured_once_and_then_remembered(two_gpus, path, way):
+    reports = []
     with ways(way) as options:
         problems = [*PROBLEMS, problem(5), problem(4), problem(5)]
         tuning = tune_model(
             problems,
             cache=path,
-            progress=lambda done, total, tuned: seen.append((done, total, tuned)),
+            progress=lambda count, total, tuned: reports.append((count, total, tuned)),
             **options,
         )
     assert chosen(tuning) == [(k, dnn.ConvolutionFwdAlgo.FFT) for k in KS]
@@ -188,46 +188,48 @@ def test_everything_is_measured_once_and_then_remembered(there, path, way):
     assert [tuple(tuned.table) for tuned in tuning.tunings] == [rows_of(k) for k in KS]
     assert (tuning.measured, tuning.remembered, tuning.failed) == (5, 0, ())
     assert tuning.total_ms == 2 * 4 + 3 * 5 + 6 + 7 + 8
-    assert there.searched == dict.fromkeys(KS, 1)
+    assert two_gpus.searched == dict.fromkeys(KS, 1)
     assert entries(path).keys() == set(KS)
     assert sum(tuning.workers.values()) == 5
     assert {worker.process for worker in tuning.workers} == {
-        process for _, process, _, _ in there.log
+        process for _, process, _, _ in two_gpus.log
     }
-    assert [(done, total) for done, total, _ in seen] == [(number, 5) for number in range(1, 6)]
-    assert {tuned.problem for _, _, tuned in seen} == set(PROBLEMS)
+    assert [(count, total) for count, total, _ in reports] == [
+        (number, 5) for number in range(1, 6)
+    ]
+    assert {tuned.problem for _, _, tuned in reports} == set(PROBLEMS)
     with ways(way) as options:
         again = tune_model(problems, cache=path, **options)
     assert (again.measured, again.remembered) == (0, 5)
     assert again.workers == {}
     assert [tuple(tuned.table) for tuned in again.tunings] == [rows_of(k) for k in KS]
     assert again.total_ms == tuning.total_ms
-    assert there.searched == dict.fromkeys(KS, 1)
+    assert two_gpus.searched == dict.fromkeys(KS, 1)
 
 
 @pytest.mark.processes
 def test_by_default_each_gpu_that_is_like_the_first_has_a_process(tmp_path, monkeypatch, path):
-    there = Pretence(monkeypatch, tmp_path, "ABA")
-    with there.held(4, 5):
+    two_gpus = Pretence(monkeypatch, tmp_path, "ABA")
+    with two_gpus.held(4, 5):
         tuning = tune_model(PROBLEMS, cache=path)
     assert {worker.uuid for worker in tuning.workers} == {"GPU-0", "GPU-2"}
-    processes = {process for _, process, _, _ in there.log}
+    processes = {process for _, process, _, _ in two_gpus.log}
     assert len(processes) == len(tuning.facts["workers"]) == 2
-    assert {gpu for _, process, gpu, _ in there.log if process == os.getpid()} == {0}
+    assert {gpu for _, process, gpu, _ in two_gpus.log if process == os.getpid()} == {0}
     assert not any(os.path.exists(f"/proc/{process}") for process in processes - {os.getpid()})
-    assert there.left_over == []
+    assert two_gpus.left_over == []
 
 
 @pytest.mark.parametrize(
     ("device", "gpus"),
     [("cuda:1", {1}), (1, {1}), ("CUDA:0", {0}), ("handle", {1}), ("object", {1})],
 )
-def test_a_device_that_is_named_works_alone_and_here(there, path, device, gpus):
+def test_a_device_that_is_named_works_alone_and_here(two_gpus, path, device, gpus):
     with dnn.Handle("cuda:1") as handle:
-        given = {"handle": handle, "object": handle.device}.get(device, device)
-        tuning = tune_model(PROBLEMS, cache=path, device=given)
+        device_argument = {"handle": handle, "object": handle.device}.get(device, device)
+        tuning = tune_model(PROBLEMS, cache=path, device=device_argument)
         assert not handle.closed
-    assert {(process, gpu) for _, process, gpu, _ in there.log} == {
+    assert {(process, gpu) for _, process, gpu, _ in two_gpus.log} == {
         (os.getpid(), gpu) for gpu in gpus
     }
     assert tuning.measured == 5
@@ -235,11 +237,11 @@ def test_a_device_that_is_named_works_alone_and_here(there, path, device, gpus):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("way", ["threads", "processes"])
-def test_workers_of_an_executor_take_a_gpu_each(there, path, way):
-    with there.held(4, 5), ways(way) as options:
+def test_workers_of_an_executor_take_a_gpu_each(two_gpus, path, way):
+    with two_gpus.held(4, 5), ways(way) as options:
         tuning = tune_model(PROBLEMS, cache=path, **options)
     assert {worker.uuid for worker in tuning.workers} == {"GPU-0", "GPU-1"}
-    assert len({process for _, process, _, _ in there.log}) == (1 if way == "threads" else 2)
+    assert len({process for _, process, _, _ in two_gpus.log}) == (1 if way == "threads" else 2)
 
 
 @pytest.mark.processes
@@ -247,21 +249,21 @@ def test_workers_of_an_executor_take_a_gpu_each(there, path, way):
     ("way", "cache"),
     [("pool", "file"), ("processes", "file"), ("pool", "memory"), ("others", "memory")],
 )
-def test_on_one_gpu_one_measures_at_a_time(one, path, way, cache):
-    one.ask("slow")
+def test_on_one_gpu_one_measures_at_a_time(one_gpu, path, way, cache):
+    one_gpu.ask("slow")
     with ways(way) as options:
         tune_model(
             [problem(k) for k in range(4, 16)],
             cache=path if cache == "file" else ":memory:",
             **options,
         )
-    steps = [what for _, _, _, what in one.log]
+    steps = [event for _, _, _, event in one_gpu.log]
     assert steps == ["begins", "ends"] * 12
     if way == "pool":
-        assert len({process for _, process, _, _ in one.log}) > 1
+        assert len({process for _, process, _, _ in one_gpu.log}) > 1
 
 
-def test_what_is_remembered_needs_no_handle(there, path, monkeypatch):
+def test_what_is_remembered_needs_no_handle(two_gpus, path, monkeypatch):
     tune_model(PROBLEMS[:3], cache=path, workers=1)
 
     def refuse(*_, **__):
@@ -277,7 +279,7 @@ def test_what_is_remembered_needs_no_handle(there, path, monkeypatch):
 
 
 @pytest.mark.processes
-def test_a_cache_that_is_given_stays_open_and_gets_everything(there):
+def test_a_cache_that_is_given_stays_open_and_gets_everything(two_gpus):
     with TuningCache(":memory:") as cache:
         for options in ({"workers": 2}, {"executor": ThreadPoolExecutor(2)}):
             tuning = tune_model(PROBLEMS, cache=cache, **options)
@@ -288,7 +290,7 @@ def test_a_cache_that_is_given_stays_open_and_gets_everything(there):
 
 
 @pytest.mark.processes
-def test_a_read_only_cache_is_not_written(there, path):
+def test_a_read_only_cache_is_not_written(two_gpus, path):
     tune_model(PROBLEMS[:2], cache=path)
     with TuningCache(path, read_only=True) as cache:
         tuning = tune_model(PROBLEMS, cache=cache, workers=2)
@@ -298,40 +300,40 @@ def test_a_read_only_cache_is_not_written(there, path):
 
 
 @pytest.mark.processes
-def test_the_policy_and_the_handles_limit_hold_for_every_worker(there, path):
+def test_the_policy_and_the_handles_limit_hold_for_every_worker(two_gpus, path):
     policy = TuningPolicy(workspace_limit="50%", objective="latency")
     with dnn.Handle("cuda", workspace_limit="1 MiB") as handle, ThreadPoolExecutor(2) as executor:
         for options in ({}, {"workers": 2}, {"executor": executor}):
             tuning = tune_model(PROBLEMS, device=handle, policy=policy, cache=path, **options)
             assert tuning.facts["policy"] == {**policy.to_plain(), "workspace_limit": 1 << 20}
-            assert there.searched == dict.fromkeys(KS, 1)  # the key has the limit
+            assert two_gpus.searched == dict.fromkeys(KS, 1)  # the key has the limit
     tuning = tune_model(PROBLEMS, policy=policy, cache=path)
     assert tuning.facts["policy"]["workspace_limit"] == 32 << 20
-    assert there.searched == dict.fromkeys(KS, 2)
+    assert two_gpus.searched == dict.fromkeys(KS, 2)
     with dnn.Handle("cuda", workspace_limit="1 MiB") as handle:
         tuner = dnn.autotune.tuner.Tuner(handle, path, policy)
-        assert all(tuner.is_remembered(listed) for listed in PROBLEMS)
+        assert all(tuner.is_remembered(convolution) for convolution in PROBLEMS)
         tuner.cache.close()
 
 
 # ---------------------------------------------------------------- what can be given
 
 
-def test_lists_keep_counts_names_and_what_was_skipped(one, path):
-    listed = ProblemList()
-    listed.add(problem(4), "a")
-    listed.add(problem(5), "b", count=3)
-    listed.add(problem(4), "c")
-    listed.skipped.append(SkippedNode("up", "ConvTranspose", "for a reason"))
-    listed.notes.append("a note")
-    tuning = tune_model(listed, cache=path)
+def test_lists_keep_counts_names_and_what_was_skipped(one_gpu, path):
+    problems = ProblemList()
+    problems.add(problem(4), "a")
+    problems.add(problem(5), "b", count=3)
+    problems.add(problem(4), "c")
+    problems.skipped.append(SkippedNode("up", "ConvTranspose", "for a reason"))
+    problems.notes.append("a note")
+    tuning = tune_model(problems, cache=path)
     assert [(tuned.count, tuned.names) for tuned in tuning.tunings] == [
         (2, ("a", "c")),
         (3, ("b",)),
     ]
-    assert (tuning.skipped, tuning.notes) == (tuple(listed.skipped), ("a note",))
+    assert (tuning.skipped, tuning.notes) == (tuple(problems.skipped), ("a note",))
     part = tune_model(
-        iter([listed[1], listed[0], problem(5), ListedProblem(problem(4), 2, ("c", "d"))]),
+        iter([problems[1], problems[0], problem(5), ListedProblem(problem(4), 2, ("c", "d"))]),
         cache=path,
     )
     assert [(tuned.count, tuned.names) for tuned in part.tunings] == [
@@ -343,21 +345,23 @@ def test_lists_keep_counts_names_and_what_was_skipped(one, path):
         nothing = tune_model([], cache=path)
     assert nothing.tunings == ()
     assert str(nothing) == "0 problems, 0 in all: 0 measured, 0 remembered"
-    listed = ProblemList()
-    listed.skipped += [
+    problems = ProblemList()
+    problems.skipped += [
         SkippedNode("up", "ConvTranspose", "no such problem"),
         SkippedNode("a", "Conv", "odd"),
     ]
     with pytest.warns(
         dnn.TuningWarning, match=r"skipped: up \(ConvTranspose\): no such problem and 1 more$"
     ):
-        assert tune_model(listed, cache=path).skipped == tuple(listed.skipped)
-    listed.skipped[0] = SkippedNode("c", "Conv", "its input has an axis without a size", ("batch",))
+        assert tune_model(problems, cache=path).skipped == tuple(problems.skipped)
+    problems.skipped[0] = SkippedNode(
+        "c", "Conv", "its input has an axis without a size", ("batch",)
+    )
     with pytest.warns(
         dnn.TuningWarning,
         match=r"and 1 more; give a list, of problems_from_onnx with batch= or shapes=$",
     ):
-        tune_model(listed, cache=path)
+        tune_model(problems, cache=path)
     saved = ProblemList([problem(4)])
     saved.save(path.with_name("saved.json"))
     again = tune_model(path.with_name("saved.json"), cache=path)
@@ -365,19 +369,19 @@ def test_lists_keep_counts_names_and_what_was_skipped(one, path):
     assert "model" not in tune_model(saved, cache=path).facts
 
 
-def test_a_model_file_is_read(one, path, tmp_path):
+def test_a_model_file_is_read(one_gpu, path, tmp_path):
     onnx_models = pytest.importorskip("onnx_models", reason="onnx is not installed")
     import onnx
 
     file = tmp_path / "model.onnx"
-    made = onnx_models.model(
+    onnx_model = onnx_models.model(
         [onnx_models.conv()],
         {"x": onnx_models.IMAGE},
         [onnx_models.absent("w", onnx_models.FILTER)],
     )
-    onnx.save(made, file)
-    for given in (file, str(file)):
-        (tuned,) = tune_model(given, cache=path).tunings
+    onnx.save(onnx_model, file)
+    for source in (file, str(file)):
+        (tuned,) = tune_model(source, cache=path).tunings
         assert (tuned.problem.x.shape, tuned.names, tuned.count) == (
             onnx_models.IMAGE,
             ("conv",),
@@ -388,7 +392,7 @@ def test_a_model_file_is_read(one, path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "message"),
     [
         ({"problems": problem()}, "problems="),
         ({"problems": None}, "problems=None"),
@@ -411,15 +415,15 @@ def test_a_model_file_is_read(one, path, tmp_path):
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_what_is_refused_is_named_before_anything_is_done(one, path, arguments, named):
+def test_what_is_refused_is_named_before_anything_is_done(one_gpu, path, arguments, message):
     with pytest.raises(dnn.ArgumentError) as caught:
         tune_model(**{"problems": PROBLEMS, "cache": path, **arguments})
-    assert named in str(caught.value)
-    assert one.log == []
+    assert message in str(caught.value)
+    assert one_gpu.log == []
     assert not path.exists()
 
 
-def test_a_handle_must_be_usable(one, path):
+def test_a_handle_must_be_usable(one_gpu, path):
     with dnn.Handle("cuda") as handle:
         pass
     with pytest.raises(dnn.ClosedError):
@@ -429,7 +433,7 @@ def test_a_handle_must_be_usable(one, path):
 @pytest.mark.parametrize(
     "executor", [ThreadPoolExecutor, lambda: ProcessPoolExecutor(mp_context=SPAWN)]
 )
-def test_an_executor_that_was_shut_down_is_refused(one, path, executor):
+def test_an_executor_that_was_shut_down_is_refused(one_gpu, path, executor):
     with executor() as ended:
         pass
     with pytest.raises(
@@ -449,7 +453,7 @@ def test_without_a_device_it_says_so(monkeypatch, tmp_path, path):
 
 
 def test_a_host_without_a_gpu_asks_a_worker_what_it_has(tmp_path, monkeypatch, path):
-    there = Pretence(monkeypatch, tmp_path, "A")
+    two_gpus = Pretence(monkeypatch, tmp_path, "A")
 
     class Far(Queued):
         def submit(self, function, *arguments):
@@ -468,11 +472,11 @@ def test_a_host_without_a_gpu_asks_a_worker_what_it_has(tmp_path, monkeypatch, p
     assert entries(path).keys() == set(KS)  # put here
     again = tune_model(PROBLEMS, executor=far, cache=path)
     assert (again.measured, again.remembered, far.futures[6:]) == (0, 5, ["identify"])
-    assert there.searched == dict.fromkeys(KS, 1)
+    assert two_gpus.searched == dict.fromkeys(KS, 1)
 
 
 def test_a_worker_with_another_gpu_is_told(tmp_path, monkeypatch, path):
-    there = Pretence(monkeypatch, tmp_path, "AB")
+    two_gpus = Pretence(monkeypatch, tmp_path, "AB")
 
     def confused(problem, policy, *_):
         return tune_task(problem, policy, "cuda:1", cache=str(path))
@@ -480,16 +484,16 @@ def test_a_worker_with_another_gpu_is_told(tmp_path, monkeypatch, path):
     monkeypatch.setattr(tuning_run, "tune_task", confused)
     with (
         ThreadPoolExecutor(1) as executor,
-        pytest.warns(TuningWarning, match="Pretend B.*asked for.*Pretend A") as told,
+        pytest.warns(TuningWarning, match="Pretend B.*asked for.*Pretend A") as records,
     ):
         tuning = tune_model(PROBLEMS, executor=executor, cache=path)
-    assert len(told) == 1
+    assert len(records) == 1
     assert tuning.measured == 5
     assert {entry.key.device.gpu for entry in entries(path).values()} == {"Pretend B"}
-    assert {gpu for _, _, gpu, _ in there.log} == {1}
+    assert {gpu for _, _, gpu, _ in two_gpus.log} == {1}
 
 
-def test_equal_tasks_are_asked_anew(one, path):
+def test_equal_tasks_are_asked_anew(one_gpu, path):
     executor = Threaded()
     tokens = []
 
@@ -509,10 +513,10 @@ def test_equal_tasks_are_asked_anew(one, path):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("way", ["here", "pool", "others"])
-def test_what_fails_stops_no_other(there, path, way):
-    there.ask("fail-5", text="DeviceMemoryError full")
-    there.ask("fail-6", text="NotSupportedError cudnnFoo 3000")
-    there.ask("none-7")
+def test_what_fails_stops_no_other(two_gpus, path, way):
+    two_gpus.ask("fail-5", text="DeviceMemoryError full")
+    two_gpus.ask("fail-6", text="NotSupportedError cudnnFoo 3000")
+    two_gpus.ask("none-7")
     with ways(way) as options:
         tuning = tune_model([problem(4), *PROBLEMS], cache=path, **options)
     assert [k for k, algorithm in chosen(tuning) if algorithm is None] == [5, 6, 7]
@@ -525,15 +529,15 @@ def test_what_fails_stops_no_other(there, path, way):
     assert tuning.total_ms == 2 * 4 + 8
     assert entries(path).keys() == {4, 8}
     assert "failed: 2x3x8x9 by 5x3x3x3 to 2x5x6x7, float32 NCHW: full" in str(tuning)
-    there.stop("fail-5", "fail-6", "none-7")
+    two_gpus.stop("fail-5", "fail-6", "none-7")
     again = tune_model(PROBLEMS, cache=path, workers=1)
     assert (again.measured, again.remembered, again.failed) == (3, 2, ())
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("way", ["pool", "threads"])
-def test_what_a_worker_did_not_foresee_is_reported(there, path, way):
-    there.ask("fail-5", text="ZeroDivisionError unforeseen")
+def test_what_a_worker_did_not_foresee_is_reported(two_gpus, path, way):
+    two_gpus.ask("fail-5", text="ZeroDivisionError unforeseen")
     with ways(way) as options:
         tuning = tune_model(PROBLEMS, cache=path, **options)
     (tuned,) = tuning.failed
@@ -541,8 +545,8 @@ def test_what_a_worker_did_not_foresee_is_reported(there, path, way):
     assert entries(path).keys() == {4, 6, 7, 8}
 
 
-def test_what_is_not_foreseen_here_is_raised_and_nothing_is_lost(there, path):
-    there.ask("fail-6", text="ZeroDivisionError unforeseen")
+def test_what_is_not_foreseen_here_is_raised_and_nothing_is_lost(two_gpus, path):
+    two_gpus.ask("fail-6", text="ZeroDivisionError unforeseen")
     with pytest.raises(ZeroDivisionError, match="unforeseen"):
         tune_model(PROBLEMS, cache=path, workers=1)
     assert entries(path).keys() == {4, 5}
@@ -550,27 +554,29 @@ def test_what_is_not_foreseen_here_is_raised_and_nothing_is_lost(there, path):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("way", ["here", "pool", "others"])
-def test_a_worker_that_cannot_work_ends_the_run(there, path, way):
-    there.ask(*(f"fail-{k}" for k in KS), text="LibraryError broken")
+def test_a_worker_that_cannot_work_ends_the_run(two_gpus, path, way):
+    two_gpus.ask(*(f"fail-{k}" for k in KS), text="LibraryError broken")
     with ways(way) as options, pytest.raises(dnn.LibraryError, match="broken"):
         tune_model(PROBLEMS, cache=path, **options)
 
 
 @pytest.mark.processes
-def test_a_process_that_dies_is_replaced_and_tried_once_more(there, path):
-    there.ask("die-once-4")
-    with pytest.warns(TuningWarning, match=r"died: killed by SIGKILL; .* tried once more") as told:
+def test_a_process_that_dies_is_replaced_and_tried_once_more(two_gpus, path):
+    two_gpus.ask("die-once-4")
+    with pytest.warns(
+        TuningWarning, match=r"died: killed by SIGKILL; .* tried once more"
+    ) as records:
         tuning = tune_model(PROBLEMS, cache=path, workers=2)
-    assert len(told) == 1
+    assert len(records) == 1
     assert tuning.failed == ()
-    assert there.searched == dict.fromkeys(KS, 1)
-    assert sum(k == 4 for k, _, _, what in there.log if what == "begins") == 2
-    assert os.getpid() not in {process for k, process, _, _ in there.log if k == 4}
+    assert two_gpus.searched == dict.fromkeys(KS, 1)
+    assert sum(k == 4 for k, _, _, event in two_gpus.log if event == "begins") == 2
+    assert os.getpid() not in {process for k, process, _, _ in two_gpus.log if k == 4}
 
 
 @pytest.mark.processes
-def test_a_process_that_dies_twice_fails_its_problem_only(there, path):
-    there.ask("die-4")
+def test_a_process_that_dies_twice_fails_its_problem_only(two_gpus, path):
+    two_gpus.ask("die-4")
     with pytest.warns(TuningWarning, match="died: killed by SIGKILL"):
         tuning = tune_model(PROBLEMS, cache=path, workers=3)
     (tuned,) = tuning.failed
@@ -578,12 +584,12 @@ def test_a_process_that_dies_twice_fails_its_problem_only(there, path):
     assert tuned.why_none.startswith("worker process ")
     assert tuned.why_none.endswith("died: killed by SIGKILL; as before, when it was tried first")
     assert entries(path).keys() == {5, 6, 7, 8}
-    assert sum(k == 4 for k, _, _, _ in there.log) == 2
+    assert sum(k == 4 for k, _, _, _ in two_gpus.log) == 2
 
 
 @pytest.mark.processes
-def test_a_pool_that_breaks_keeps_what_was_finished(one, path):
-    one.ask("die-6")
+def test_a_pool_that_breaks_keeps_what_was_finished(one_gpu, path):
+    one_gpu.ask("die-6")
     with ProcessPoolExecutor(1, mp_context=SPAWN) as executor:
         tuning = tune_model(PROBLEMS, cache=path, executor=executor)
         assert [tuned.problem.w.shape[0] for tuned in tuning.failed] == [6, 7, 8]
@@ -593,12 +599,12 @@ def test_a_pool_that_breaks_keeps_what_was_finished(one, path):
         assert entries(path).keys() == {4, 5}
         again = tune_model(PROBLEMS, cache=path, executor=executor)  # it takes nothing any more
         assert (again.remembered, len(again.failed)) == (2, 3)
-    one.stop("die-6")
+    one_gpu.stop("die-6")
     later = tune_model(PROBLEMS, cache=path)
     assert (later.remembered, later.measured, later.failed) == (2, 3, ())
 
 
-def test_a_task_that_somebody_else_takes_back_is_reported(one, path):
+def test_a_task_that_somebody_else_takes_back_is_reported(one_gpu, path):
     class Fickle(Queued):
         def submit(self, function, *arguments):
             future = super().submit(function, *arguments)
@@ -624,8 +630,8 @@ class Interrupter:
     def __init__(self, after):
         self.after = after
 
-    def __call__(self, done, total, tuned):
-        if done == self.after:
+    def __call__(self, count, total, tuned):
+        if count == self.after:
             raise KeyboardInterrupt
 
 
@@ -637,28 +643,28 @@ class Interrupter:
         *((way, 3) for way in ("pool", "others")),
     ],
 )
-def test_an_interrupted_run_is_resumed(there, path, way, after):
+def test_an_interrupted_run_is_resumed(two_gpus, path, way, after):
     with ways(way) as options, pytest.raises(KeyboardInterrupt):
         tune_model(PROBLEMS, cache=path, progress=Interrupter(after), **options)
-    found = set(there.searched)
-    assert len(found) >= after
-    lost = found - set(entries(path))
+    ks = set(two_gpus.searched)
+    assert len(ks) >= after
+    lost = ks - set(entries(path))
     # whatever was measured is there, but for what an executor of others had not brought back yet
-    assert lost == set() or (way == "others" and len(found - lost) >= after)
+    assert lost == set() or (way == "others" and len(ks - lost) >= after)
     tuning = tune_model(PROBLEMS, cache=path, workers=1)
     assert tuning.remembered >= after
     assert tuning.failed == ()
-    assert there.searched == dict.fromkeys(KS, 1) | dict.fromkeys(lost, 2)
+    assert two_gpus.searched == dict.fromkeys(KS, 1) | dict.fromkeys(lost, 2)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("way", ["here", "threads", "processes", "pool"])
-def test_ctrl_c_is_heard_while_everybody_measures(there, path, way):
-    there.ask(*(f"wait-{k}" for k in KS))
-    others = 1 if way == "here" else 2
+def test_ctrl_c_is_heard_while_everybody_measures(two_gpus, path, way):
+    two_gpus.ask(*(f"wait-{k}" for k in KS))
+    num_workers = 1 if way == "here" else 2
 
     def interrupt():
-        while len(there.log) < others:
+        while len(two_gpus.log) < num_workers:
             pass
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -668,18 +674,18 @@ def test_ctrl_c_is_heard_while_everybody_measures(there, path, way):
         with pytest.raises(KeyboardInterrupt):
             tune_model(PROBLEMS, cache=path, **options)
         timer.join()
-        there.stop(*(f"wait-{k}" for k in KS))  # an executor that is given is not ended
+        two_gpus.stop(*(f"wait-{k}" for k in KS))  # an executor that is given is not ended
     until = time.monotonic() + 10
-    while set(entries(path)) != set(there.searched) and time.monotonic() < until:
+    while set(entries(path)) != set(two_gpus.searched) and time.monotonic() < until:
         time.sleep(0.01)  # what was being measured is saved by its own thread
-    assert set(entries(path)) == set(there.searched)
+    assert set(entries(path)) == set(two_gpus.searched)
     # those that had begun, where nobody can end them; a process of an executor has taken a further one
-    assert len(there.searched) <= {"threads": 2, "processes": 3}.get(way, 0)
+    assert len(two_gpus.searched) <= {"threads": 2, "processes": 3}.get(way, 0)
     assert tune_model(PROBLEMS, cache=path, workers=1).failed == ()
-    assert max(there.searched.values()) == 1
+    assert max(two_gpus.searched.values()) == 1
 
 
-def test_what_is_done_when_it_is_interrupted_is_not_lost(one, path):
+def test_what_is_done_when_it_is_interrupted_is_not_lost(one_gpu, path):
     class Fast(Queued):
         """All are done before the first is looked at, and none of them reaches the cache."""
 
@@ -697,7 +703,7 @@ def test_what_is_done_when_it_is_interrupted_is_not_lost(one, path):
 
 
 @pytest.mark.processes
-def test_a_killed_program_loses_nothing_that_was_measured(there, path):
+def test_a_killed_program_loses_nothing_that_was_measured(two_gpus, path):
     from helpers.harness import run_python
 
     code = """
@@ -710,16 +716,16 @@ def test_a_killed_program_loses_nothing_that_was_measured(there, path):
         tune_model([problem(k) for k in (4, 5, 6, 7, 8)], cache=sys.argv[1], progress=kill)
     """
     same = {LIBRARY_VARIABLE: os.environ.get(LIBRARY_VARIABLE)}  # its version is part of the keys
-    done = run_python(code, path, check=False, **same)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    process = run_python(code, path, check=False, **same)
+    assert process.returncode == -signal.SIGKILL, process.stderr
     assert len(entries(path)) >= 3
     tuning = tune_model(PROBLEMS, cache=path, workers=1)
     assert tuning.remembered >= 3
-    assert max(there.searched.values()) == 1
+    assert max(two_gpus.searched.values()) == 1
 
 
 @pytest.mark.processes
-def test_two_programs_at_once_measure_everything_once(there, path):
+def test_two_programs_at_once_measure_everything_once(two_gpus, path):
     from helpers.harness import run_python
 
     code = """
@@ -730,18 +736,18 @@ def test_two_programs_at_once_measure_everything_once(there, path):
         print(tuning.measured, tuning.remembered, len(tuning.failed))
     """
     with ThreadPoolExecutor(2) as executor:
-        both = [executor.submit(run_python, code, path) for _ in range(2)]
-        told = [[int(word) for word in future.result().stdout.split()] for future in both]
-    assert there.searched == dict.fromkeys(range(4, 24), 1)
-    assert sum(measured for measured, _, _ in told) == 20
-    assert all(measured + remembered == 20 for measured, remembered, _ in told)
+        futures = [executor.submit(run_python, code, path) for _ in range(2)]
+        counts = [[int(word) for word in future.result().stdout.split()] for future in futures]
+    assert two_gpus.searched == dict.fromkeys(range(4, 24), 1)
+    assert sum(measured for measured, _, _ in counts) == 20
+    assert all(measured + remembered == 20 for measured, remembered, _ in counts)
     assert len(entries(path)) == 20
 
 
 # ---------------------------------------------------------------- progress
 
 
-def test_a_bar_is_drawn_on_stderr_only(one, path, capfd):
+def test_a_bar_is_drawn_on_stderr_only(one_gpu, path, capfd):
     tune_model(PROBLEMS[:2], cache=path, progress=True)
     tune_model(PROBLEMS, cache=path, progress=True)
     out, error = capfd.readouterr()
@@ -751,7 +757,7 @@ def test_a_bar_is_drawn_on_stderr_only(one, path, capfd):
     assert "2x3x8x9 by 8x3x3x3" in error
 
 
-def test_on_a_terminal_the_bar_leaves_stdout_alone(one, path, capfd, monkeypatch):
+def test_on_a_terminal_the_bar_leaves_stdout_alone(one_gpu, path, capfd, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(
         "cudnnlite.autotune.progress.summary", lambda problem: print("the program's") or "short"
@@ -766,9 +772,9 @@ def test_on_a_terminal_the_bar_leaves_stdout_alone(one, path, capfd, monkeypatch
 
 
 def model_tuning(count=4, seed=0, objective="device"):
-    found = tunings.model(count, seed)
+    tuned_problems = tunings.model(count, seed)
     return ModelTuning(
-        tuple(found), {**tunings.FACTS, "policy": TuningPolicy(objective).to_plain()}
+        tuple(tuned_problems), {**tunings.FACTS, "policy": TuningPolicy(objective).to_plain()}
     )
 
 
@@ -836,16 +842,16 @@ def test_the_totals_follow_the_objective():
     assert ModelTuning(()).policy == {}
 
 
-def test_it_prints_as_a_table(one, path):
-    one.ask("none-6")
-    listed = ProblemList(PROBLEMS[:2])
-    listed.add(problem(4), "conv1")
-    listed.add(problem(4), "conv2")
-    listed.add(problem(6))
-    listed.skipped.append(SkippedNode("up", "ConvTranspose", "for a reason"))
-    listed.notes.append("a note")
+def test_it_prints_as_a_table(one_gpu, path):
+    one_gpu.ask("none-6")
+    problems = ProblemList(PROBLEMS[:2])
+    problems.add(problem(4), "conv1")
+    problems.add(problem(4), "conv2")
+    problems.add(problem(6))
+    problems.skipped.append(SkippedNode("up", "ConvTranspose", "for a reason"))
+    problems.notes.append("a note")
     tune_model([problem(5)], cache=path)
-    tuning = tune_model(listed, cache=path)
+    tuning = tune_model(problems, cache=path)
     lines = str(tuning).splitlines()
     assert lines[0] == "3 problems, 5 in all: 2 measured, 1 remembered, 1 failed; 17 ms in all"
     assert lines[1].split() == [
@@ -873,8 +879,8 @@ def test_it_prints_as_a_table(one, path):
     assert repr(tuning) == f"<ModelTuning: {lines[0]}>"
 
 
-def test_reports_take_it_as_it_is(there, path):
-    there.ask("fail-5", text="DeviceMemoryError full")
+def test_reports_take_it_as_it_is(two_gpus, path):
+    two_gpus.ask("fail-5", text="DeviceMemoryError full")
     tuning = tune_model(PROBLEMS, cache=path, workers=1)
     plain = json.loads(json.dumps(report.to_json(tuning.tunings, tuning.facts), allow_nan=False))
     assert plain["model"]["total_ms"] == tuning.total_ms
@@ -889,14 +895,14 @@ def test_reports_take_it_as_it_is(there, path):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("way", ["here", "pool"])
-def test_what_the_progress_raises_is_raised(there, path, way):
+def test_what_the_progress_raises_is_raised(two_gpus, path, way):
     calls = []
 
-    def refuse(done, total, tuned):
-        calls.append(done)
+    def refuse(count, total, tuned):
+        calls.append(count)
         raise ValueError("the caller's")
 
     with ways(way) as options, pytest.raises(ValueError, match="the caller's"):
         tune_model(PROBLEMS, cache=path, progress=refuse, **options)
     assert calls == [1]
-    assert set(entries(path)) == set(there.searched)
+    assert set(entries(path)) == set(two_gpus.searched)

@@ -60,24 +60,24 @@ def test_two_workers_share_the_problems(client, pretend):
     lstm = rnn_forward.problem(
         dnn.RNNSpec("lstm", 6, 8, math_type="fma"), None, dnn.RNNDataSpec((5, 4, 6))
     )
-    listed = ProblemList([problem(k) for k in range(12, 20)])
-    listed.add(problem(13), "again", count=4)
-    listed.add(lstm, "lstm")
-    seen = []
+    problems = ProblemList([problem(k) for k in range(12, 20)])
+    problems.add(problem(13), "again", count=4)
+    problems.add(lstm, "lstm")
+    reports = []
     with TuningCache(":memory:") as cache, pretend.held(12, 13):
         tuning = tune_model(
-            listed,
+            problems,
             device="emulated",
             cache=cache,
             executor=client.get_executor(),
-            progress=lambda done, total, tuned: seen.append((done, total)),
+            progress=lambda count, total, tuned: reports.append((count, total)),
         )
         assert len(cache) == 0  # times of the emulated device
     assert tuning.failed == ()
-    assert [tuned.problem for tuned in tuning.tunings] == [each.problem for each in listed]
+    assert [tuned.problem for tuned in tuning.tunings] == [entry.problem for entry in problems]
     assert [tuned.count for tuned in tuning.tunings] == [1, 5, 1, 1, 1, 1, 1, 1, 1]
     assert all(tuned.chosen.time_ms > 0 for tuned in tuning.tunings)
-    assert seen == [(number, 9) for number in range(1, 10)]
+    assert reports == [(number, 9) for number in range(1, 10)]
     assert {worker.process for worker in tuning.workers} == processes(client)
     assert len(tuning.workers) == 2
     assert sum(tuning.workers.values()) == tuning.measured == 9

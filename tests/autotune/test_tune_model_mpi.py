@@ -61,7 +61,7 @@ def test_two_workers_share_the_problems(tmp_path, monkeypatch):
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
     }
     with pretend.held(4, 5):
-        done = subprocess.run(
+        process = subprocess.run(
             [MPIEXEC, "-n", "3", sys.executable, "-m", "mpi4py.futures", program, path],
             env={**os.environ, **allowed},
             capture_output=True,
@@ -69,8 +69,8 @@ def test_two_workers_share_the_problems(tmp_path, monkeypatch):
             timeout=120,
             check=False,
         )
-    assert done.returncode == 0, done.stderr
-    coordinator, (first, second, emulated) = json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    coordinator, (first, second, emulated) = json.loads(process.stdout)
     assert first["counts"] == [2, 1, 1, 1, 1, 1]
     assert (first["measured"], first["failed"]) == (5, ["full"])
     assert len(first["processes"]) == 2

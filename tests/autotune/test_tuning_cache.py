@@ -76,9 +76,9 @@ def test_rows_come_back_from_the_file_whatever_they_hold(path):
     ]
     put = replace(entry(), rows=tuple(odd), title="Größe 卷积 \ud800", chosen=1)
     TuningCache(path).put(put)
-    got = TuningCache(path).get(put.key)
-    assert repr(got) == repr(put)
-    assert got.rows[0].algorithm is ConvolutionFwdAlgo(17)
+    result = TuningCache(path).get(put.key)
+    assert repr(result) == repr(put)
+    assert result.rows[0].algorithm is ConvolutionFwdAlgo(17)
 
 
 def test_the_last_one_put_counts(path):
@@ -106,7 +106,7 @@ def test_an_entry_of_another_cudnn_is_kept_but_not_returned(path):
         assert cache.get(entry().key) is None
         cache.put(entry())
         assert cache.get(entry().key).key.device == H200
-        assert {kept.key.device.cudnn for kept in cache.entries()} == {91900, 92800}
+        assert {stored_entry.key.device.cudnn for stored_entry in cache.entries()} == {91900, 92800}
 
 
 def test_what_another_cache_has_put_is_found(path):
@@ -136,9 +136,11 @@ def test_filters(path):
             entry(problem=rnn(), device=H100),
         ]
         put.append(entry(2, device=replace(H200, cudnn=91900)))
-        for each in put:
-            cache.put(each)
-        assert cache.entries() == sorted(put, key=lambda each: (each.tuned_at, each.key.digest))
+        for new_entry in put:
+            cache.put(new_entry)
+        assert cache.entries() == sorted(
+            put, key=lambda new_entry: (new_entry.tuned_at, new_entry.key.digest)
+        )
         assert cache.entries(gpu=H100.gpu, kind="convolution_forward") == [put[2]]
         assert cache.entries(cudnn=91900) == [put[4]]
         assert cache.entries(gpu="no such GPU") == []
@@ -280,7 +282,7 @@ def test_a_relative_path_is_meant_from_where_one_is_now(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("argument", "message"),
     [
         ("", "path='' is not the path of a folder"),
         ("a\0b", "is not the path of a folder"),
@@ -288,13 +290,13 @@ def test_a_relative_path_is_meant_from_where_one_is_now(tmp_path, monkeypatch):
         (3, "path=3 is not the path of a folder"),
     ],
 )
-def test_what_is_no_path(given, message):
+def test_what_is_no_path(argument, message):
     with pytest.raises(ArgumentError, match=message):
-        TuningCache(given)
+        TuningCache(argument)
     with TuningCache(":memory:") as cache:
         for use in (cache.export, cache.merge):
             with pytest.raises(ArgumentError, match=message):
-                use(given)
+                use(argument)
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
 
 
@@ -334,18 +336,20 @@ def test_an_export_replaces_an_older_export(filled, tmp_path):
     assert found_in(TuningCache(tmp_path / "copy")) == list(range(MANY))
 
 
-@pytest.mark.parametrize("what", ["a file", "a folder of something else", "an unwritable place"])
-def test_an_export_never_touches_what_is_not_a_cache(filled, tmp_path, what):
+@pytest.mark.parametrize(
+    "kind_of_target", ["a file", "a folder of something else", "an unwritable place"]
+)
+def test_an_export_never_touches_what_is_not_a_cache(filled, tmp_path, kind_of_target):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "todo.txt").write_text("milk")
     target = tmp_path / {"a file": "notes/todo.txt", "an unwritable place": "notes/todo.txt/x"}.get(
-        what, "notes"
+        kind_of_target, "notes"
     )
-    told = pytest.raises(
+    refusal = pytest.raises(
         TuningCacheError,
         match=r"is no tuning cache: it has todo|and no tuning cache|Not a directory",
     )
-    with nothing_written(tmp_path), TuningCache(filled) as cache, told:
+    with nothing_written(tmp_path), TuningCache(filled) as cache, refusal:
         cache.export(target)
 
 

@@ -45,8 +45,8 @@ def filled(path):
 
 
 def put(cache, *entries):
-    for each in entries:
-        cache.put(each)
+    for new_entry in entries:
+        cache.put(new_entry)
 
 
 # ---------------------------------------------------------------- files of earlier versions
@@ -63,12 +63,12 @@ def of_format_1(path):
 
 def test_an_entry_of_format_1_is_found(of_format_1):
     with TuningCache(of_format_1) as cache, nothing_written(of_format_1):
-        found = cache.get(entry(3).key)
-        assert cache.entries() == [found]
+        result = cache.get(entry(3).key)
+        assert cache.entries() == [result]
         assert len(cache) == 1
-    assert found.key == entry(3).key
-    assert [row.remark for row in found.rows] == ["", "odd", ""]
-    assert [row.within_noise for row in found.rows] == [False, True, False]
+    assert result.key == entry(3).key
+    assert [row.remark for row in result.rows] == ["", "odd", ""]
+    assert [row.within_noise for row in result.rows] == [False, True, False]
 
 
 def test_what_is_put_in_place_of_an_entry_of_format_1(of_format_1):
@@ -84,7 +84,9 @@ def test_an_older_version_that_uses_the_folder_too(of_format_1, tmp_path):
     new = file_of(tmp_path / "new", 3, tuned_at=LATE)
     shutil.copy(new, of_format_1)
     with TuningCache(of_format_1) as cache:
-        assert [each.tuned_at for each in cache.entries()] == [entry(3, tuned_at=LATE).tuned_at]
+        assert [cache_entry.tuned_at for cache_entry in cache.entries()] == [
+            entry(3, tuned_at=LATE).tuned_at
+        ]
         assert cache.clear() == 1
     assert names(of_format_1) == []
 
@@ -425,29 +427,29 @@ def test_what_another_user_cannot_write_or_read(shared_folder):
         path.parent.chmod(0o555)
     unreadable.chmod(0)
     file_of(unreadable_file).chmod(0)
-    found = run_child(USE.replace("NAMES", repr([*counts])), shared_folder / "any")
+    reports = run_child(USE.replace("NAMES", repr([*counts])), shared_folder / "any")
     unreadable.chmod(0o755)
     file_of(unreadable_file).chmod(0o644)
     assert {file: file.read_bytes() for path in unwritable for file in path.iterdir()} == before
-    assert {name: (count, again) for name, (count, again, *_) in found.items()} == {
+    assert {name: (count, again) for name, (count, again, *_) in reports.items()} == {
         name: (count, [True, True]) for name, count in counts.items()
     }
-    kept = "kept in this process's memory only"
+    message = "kept in this process's memory only"
     for path in unwritable:
-        _, _, length, cleared, exported, told = found[path.parent.name]
+        _, _, length, cleared, exported, messages = reports[path.parent.name]
         assert length == MANY + 2
         assert cleared.startswith(f"TuningCacheError: {path}")
         assert exported.startswith(f"TuningCacheError: {path.parent}/copy: ")
-        assert sum(f"TuningCacheWarning: {path}: " in text and kept in text for text in told) == (
-            path.parent.name != "read-only"
-        )
-        damage = [text for text in told if "is no entry" in text]
+        assert sum(
+            f"TuningCacheWarning: {path}: " in text and message in text for text in messages
+        ) == (path.parent.name != "read-only")
+        damage = [text for text in messages if "is no entry" in text]
         assert ["it is left as it is" in text for text in damage] == [True] * (
             path.parent.name == "damaged"
         )
     for path in (unreadable, unreadable_file):
-        _, _, length, _, _, told = found[path.parent.name]
-        assert sum("cannot be read" in text for text in told) == 1
+        _, _, length, _, _, messages = reports[path.parent.name]
+        assert sum("cannot be read" in text for text in messages) == 1
         assert length == MANY + 2 or length.startswith(
             f"TuningCacheError: {path}: Permission denied"
         )
@@ -510,17 +512,17 @@ print(json.dumps([fill(path + "-1", True), fill(path + "-2", False)]))
 @pytest.mark.processes
 def test_files_that_cannot_grow(path):
     """The kernel refuses; later it does not, and what was kept is written too: by the next put, or when the cache is closed."""
-    for number, (full, length, unsaved, failed, left, told) in enumerate(
+    for number, (full, length, unsaved, failed, left, messages) in enumerate(
         run_child(DISK_FULL, path), 1
     ):
-        own = path.with_name(f"tuning-{number}")
+        cache_path = path.with_name(f"tuning-{number}")
         assert (full, length, unsaved, left) == ([True] * 12, 12, 7, [])
-        assert failed.startswith(f"TuningCacheError: {own}-copy: File too large")
-        assert len(told) == 1
-        assert told[0].startswith(
-            f"TuningCacheWarning: {own}: File too large; what is tuned is kept"
+        assert failed.startswith(f"TuningCacheError: {cache_path}-copy: File too large")
+        assert len(messages) == 1
+        assert messages[0].startswith(
+            f"TuningCacheWarning: {cache_path}: File too large; what is tuned is kept"
         )
-        assert found_in(TuningCache(own), 13) == list(range(13 if number == 1 else 12))
+        assert found_in(TuningCache(cache_path), 13) == list(range(13 if number == 1 else 12))
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace", "mkdir"])
@@ -554,15 +556,15 @@ def test_a_full_disk(filled, step, tmp_path, monkeypatch):
 
 def test_only_one_thread_sets_a_file_aside(filled):
     DAMAGE["text"](file_of(filled))
-    start, found = threading.Barrier(4), []
+    start, results = threading.Barrier(4), []
 
     def work(cache):
         start.wait()
-        found.append(cache.get(entry().key))
+        results.append(cache.get(entry().key))
 
     with pytest.warns(TuningCacheWarning) as caught:
         run([threading.Thread(target=work, args=(TuningCache(filled),)) for _ in range(4)])
-    assert (found, len(caught), len(list(filled.glob("*.damaged")))) == ([None] * 4, 1, 1)
+    assert (results, len(caught), len(list(filled.glob("*.damaged")))) == ([None] * 4, 1, 1)
 
 
 def test_a_warning_that_is_an_error_comes_after_what_it_tells(path):

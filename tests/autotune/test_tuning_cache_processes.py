@@ -41,10 +41,12 @@ def start():
 def numbers_in(path, count):
     """The numbers of the entries in a cache, each as it was put; nothing else may be there."""
     with TuningCache(path) as cache:
-        found = [number for number in range(count) if cache.get(entry(number).key) == entry(number)]
-        assert len(cache) == len(cache.entries()) == len(found)
-    assert sorted(os.listdir(path)) == sorted(file_of(path, number).name for number in found)
-    return found
+        numbers = [
+            number for number in range(count) if cache.get(entry(number).key) == entry(number)
+        ]
+        assert len(cache) == len(cache.entries()) == len(numbers)
+    assert sorted(os.listdir(path)) == sorted(file_of(path, number).name for number in numbers)
+    return numbers
 
 
 # ---------------------------------------------------------------- writing at once
@@ -139,14 +141,14 @@ print(json.dumps([
 
 def test_a_hundred_deaths_in_the_middle_of_writing(path):
     """What was reported as saved is there, and no file is half written."""
-    signals, reported, lost, told, unreadable, others = run_child(
+    signals, reported, lost, messages, unreadable, other_files = run_child(
         KILL.replace("DEATHS", str(DEATHS)), path
     )
     assert signals == [signal.SIGKILL] * DEATHS
     assert (
         reported > 2 * DEATHS
     )  # what is waited for is 3 of each on average; the rest depends on the machine
-    assert (lost, told, unreadable, others) == ([], [], 0, [])
+    assert (lost, messages, unreadable, other_files) == ([], [], 0, [])
 
 
 # ---------------------------------------------------------------- forking
@@ -189,10 +191,10 @@ with TuningCache(path) as cache, TuningCache(":memory:") as memory:
 )
 def test_a_forked_child_uses_the_cache_of_its_parent(path, function, threads):
     """While threads write; and, where there are none, also if it was forked without Python's knowledge."""
-    codes, last, in_memory, told = run_child(
+    codes, last, in_memory, messages = run_child(
         FORK.replace("FUNCTION", function).replace("THREADS", threads), path
     )
-    assert (codes, in_memory, told) == ([0] * 20, 1, [])
+    assert (codes, in_memory, messages) == ([0] * 20, 1, [])
     expected = [
         *range(21),
         *(number for first, end in last.items() for number in range(int(first), end + 1)),
@@ -229,12 +231,14 @@ print(json.dumps(forked(*[count] * 3)))
 """
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["one temporary folder", "one cache only"])
-def test_one_process_at_a_time(path, own, monkeypatch):
+@pytest.mark.parametrize(
+    "own_folder", [False, True], ids=["one temporary folder", "one cache only"]
+)
+def test_one_process_at_a_time(path, own_folder, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(path.parent))
     counter = path.with_name("counter")
     counter.write_text("0")
-    assert run_child(GPU + COUNT.replace("OWN_TEMPORARY", str(own)), path) == [0, 0, 0]
+    assert run_child(GPU + COUNT.replace("OWN_TEMPORARY", str(own_folder)), path) == [0, 0, 0]
     assert counter.read_text() == "180"
     assert not list(path.parent.rglob("*.lock"))
 

@@ -297,12 +297,12 @@ def test_every_field_changes_the_key(kind, path):
 
 
 def test_no_two_fields_change_it_alike():
-    made = [
+    digests = [
         key(forged(BASE[kind], path, leaf(CHANGED[kind][path], path))).digest
         for kind, path in PATHS
     ]
-    made += [key(base).digest for base in BASE.values()]
-    assert len(set(made)) == len(made) == len(PATHS) + len(TUNABLE)
+    digests += [key(base).digest for base in BASE.values()]
+    assert len(set(digests)) == len(digests) == len(PATHS) + len(TUNABLE)
 
 
 def test_every_kind_of_spec_was_walked():
@@ -357,8 +357,8 @@ LOST = (
 
 @pytest.mark.parametrize("name", PINNED)
 def test_the_digest_of_a_known_key(name):
-    known, digest = PINNED[name]
-    assert known.digest == digest, LOST
+    pinned_key, digest = PINNED[name]
+    assert pinned_key.digest == digest, LOST
 
 
 # Of every field of the policy, as JSON has them.
@@ -392,7 +392,7 @@ FIRST_FIELDS = "_POLICY_OF_FORMAT_1 has the fields that keys of format 1 had: ne
 
 def test_the_digest_of_format_1():
     """Every field of the policy was in the key then."""
-    usual, knobs = (known for known, _ in PINNED.values())
+    usual, knobs = (pinned_key for pinned_key, _ in PINNED.values())
     assert usual.digests[1:] == (
         "90f6df76e606aebb5bfbd335a1f9299a56f3dd46fa9b42d28aa190b96df696c2",
     ), FIRST_FIELDS
@@ -431,17 +431,19 @@ def test_a_problem_comes_back_from_json(kind, path):
 
 @pytest.mark.parametrize("problem", BASE.values(), ids=BASE)
 def test_the_parts_of_a_key(problem):
-    made = key(problem)
-    assert made.plain["problem"]["kind"] == problem.kind
-    assert made.device == H200
-    assert made.plain["alignments"] == ALIGNMENTS
-    assert made.plain["policy"] == {}
-    assert made.policy == TuningPolicy().to_plain()
-    assert set(made.plain) == {"schema", "problem", "alignments", "policy", "device"}
-    assert made.text == json.dumps(json.loads(made.text), sort_keys=True, separators=(",", ":"))
-    assert " " not in made.text.replace("NVIDIA H200", "")
-    assert pickle.loads(pickle.dumps(made)) == made
-    assert len({made, key(problem)}) == 1
+    tuning_key = key(problem)
+    assert tuning_key.plain["problem"]["kind"] == problem.kind
+    assert tuning_key.device == H200
+    assert tuning_key.plain["alignments"] == ALIGNMENTS
+    assert tuning_key.plain["policy"] == {}
+    assert tuning_key.policy == TuningPolicy().to_plain()
+    assert set(tuning_key.plain) == {"schema", "problem", "alignments", "policy", "device"}
+    assert tuning_key.text == json.dumps(
+        json.loads(tuning_key.text), sort_keys=True, separators=(",", ":")
+    )
+    assert " " not in tuning_key.text.replace("NVIDIA H200", "")
+    assert pickle.loads(pickle.dumps(tuning_key)) == tuning_key
+    assert len({tuning_key, key(problem)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -463,8 +465,8 @@ def test_equal_problems_have_one_key(one, other):
 
 
 def test_of_nans_there_is_one():
-    made = key(data(5, 2, 8, padding_fill=np.nan))
-    assert made == key(data(5, 2, 8, padding_fill=-float("nan"))) == key(made.problem)
+    tuning_key = key(data(5, 2, 8, padding_fill=np.nan))
+    assert tuning_key == key(data(5, 2, 8, padding_fill=-float("nan"))) == key(tuning_key.problem)
 
 
 def test_the_order_of_the_alignments_does_not_matter():
@@ -693,15 +695,15 @@ def test_an_entry_survives_a_pickle():
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("argument", "timestamp"),
     [
         ("2026-01-31T12:00:00+00:00", "2026-01-31T12:00:00.000000+00:00"),
         ("2026-01-31T12:00:00.000001+00:00", "2026-01-31T12:00:00.000001+00:00"),
         ("2026-01-31T01:30:00+02:00", "2026-01-30T23:30:00.000000+00:00"),
     ],
 )
-def test_times_are_kept_in_utc_so_that_later_is_greater(given, kept):
-    assert entry(tuned_at=given).tuned_at == kept
+def test_times_are_kept_in_utc_so_that_later_is_greater(argument, timestamp):
+    assert entry(tuned_at=argument).tuned_at == timestamp
 
 
 WRONG_ENTRY = [

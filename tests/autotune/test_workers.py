@@ -65,11 +65,11 @@ def leave(entered):
 
 
 def test_each_worker_takes_a_gpu_that_nobody_has_and_then_its_own_again(pretend, worker):
-    there = pretend(ALIKE)
+    pretence = pretend(ALIKE)
     threads = [worker() for _ in range(4)]
     held = [thread.submit(claim, "cuda").result() for thread in threads[:3]]
     assert sorted(index for _, index in held) == [0, 1, 2]
-    assert len(there.left_over) == 3
+    assert len(pretence.left_over) == 3
     last = threads[3].submit(claim, "cuda")
     time.sleep(0.05)
     assert not last.done()  # it waits until one is free
@@ -78,7 +78,7 @@ def test_each_worker_takes_a_gpu_that_nobody_has_and_then_its_own_again(pretend,
     assert held[3][1] == held[1][1]
     for place in (0, 2, 3):
         threads[place].submit(leave, held[place][0]).result()
-    assert there.left_over == []
+    assert pretence.left_over == []
     for thread, (_, index) in zip(threads, held, strict=True):
         assert thread.submit(leave_at_once, "cuda").result() == index
 
@@ -90,7 +90,7 @@ def leave_at_once(*arguments):
 
 @pytest.mark.processes
 def test_claims_hold_among_processes_and_end_with_them(pretend):
-    there = pretend(TWO)
+    pretence = pretend(TWO)
     code = """
         import sys
         from cudnnlite.autotune.gpu_locks import locked_device
@@ -99,30 +99,30 @@ def test_claims_hold_among_processes_and_end_with_them(pretend):
             sys.stdin.read()
     """
     start = [sys.executable, "-c", textwrap.dedent(code)]
-    others = [
+    processes = [
         subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     try:
-        found = [int(other.stdout.readline()) for other in others]
-        assert sorted(found) == [0, 1]
-        others[0].kill()
-        others[0].wait()
-        assert leave_at_once("cuda") == found[0]
-        others[1].communicate()
-        assert there.left_over == []
+        indices = [int(other.stdout.readline()) for other in processes]
+        assert sorted(indices) == [0, 1]
+        processes[0].kill()
+        processes[0].wait()
+        assert leave_at_once("cuda") == indices[0]
+        processes[1].communicate()
+        assert pretence.left_over == []
     finally:
-        for other in others:
+        for other in processes:
             other.kill()
             other.communicate()
 
 
 def test_a_gpu_where_no_file_can_be_locked(pretend, monkeypatch, worker):
     """Processes begin at different ones; a link of somebody else's is not followed."""
-    there = pretend(TWO)
+    pretence = pretend(TWO)
     with locked_device("cuda") as device:
-        (path,) = (path for path in there.folder.iterdir() if path.suffix == ".lock")
-    victim = there.folder / "victim"
+        (path,) = (path for path in pretence.folder.iterdir() if path.suffix == ".lock")
+    victim = pretence.folder / "victim"
     victim.write_text("precious")
     path.symlink_to(victim)
     assert leave_at_once("cuda") == device.index
@@ -165,7 +165,7 @@ def test_a_gpu_like_the_one_that_is_wanted_is_taken_if_there_is_one(pretend):
     pretend(MIXED)
     a, b, c = (DeviceIdentity(f"Pretend {kind}", "9.0", "another driver", 0) for kind in "ABC")
     first, second, third, fourth, fifth = (
-        leave_at_once("cuda", each) for each in (a, b, None, a, c)
+        leave_at_once("cuda", identity) for identity in (a, b, None, a, c)
     )
     # the third asks for nothing and keeps what it has; there is no C, so the last one is content with what it has
     assert (second, third) == (1, 1)
@@ -204,7 +204,7 @@ def test_a_gpu_is_measured_on_without_a_lock_where_no_temporary_folder_can_be_wr
 
 @pytest.mark.processes
 def test_one_measures_at_a_time_on_a_gpu(pretend):
-    there = pretend(TWO)
+    pretence = pretend(TWO)
     inside, entered, go_on = [], threading.Event(), threading.Event()
 
     def hold():
@@ -231,7 +231,7 @@ def test_one_measures_at_a_time_on_a_gpu(pretend):
         except BlockingIOError:
             print("held")
     """
-    (path,) = (path for path in there.folder.iterdir() if path.suffix == ".lock")
+    (path,) = (path for path in pretence.folder.iterdir() if path.suffix == ".lock")
     assert run_python(code, path, PYTHONPATH=None).stdout == "held\n"
     go_on.set()
     for thread in threads:
@@ -286,7 +286,7 @@ def test_a_task_on_the_emulated_device_leaves_nothing_to_remember(tmp_path, worl
 
 
 def test_a_task_writes_into_the_cache_that_it_is_given(pretend, tmp_path):
-    there = pretend("A")
+    pretence = pretend("A")
     path = tmp_path / "cache"
     policy = TuningPolicy(workspace_limit="50%").within(None, 64 << 20)
     elsewhere = tune_task(problem(5), policy, "cuda")
@@ -295,23 +295,23 @@ def test_a_task_writes_into_the_cache_that_it_is_given(pretend, tmp_path):
     answer = tune_task(problem(5), policy, "cuda", cache=str(path))
     with TuningCache(path) as cache:
         assert cache.entries() == [answer.entry]
-        known = policy, DeviceIdentity.of(get_device("cuda"))
-        assert cache.get(make_key(problem(5), {}, *known)) == answer.entry
-        assert cache.get(make_key(problem(6), {}, *known)) is None
+        policy_and_device = policy, DeviceIdentity.of(get_device("cuda"))
+        assert cache.get(make_key(problem(5), {}, *policy_and_device)) == answer.entry
+        assert cache.get(make_key(problem(6), {}, *policy_and_device)) is None
     assert answer.entry.key == elsewhere.entry.key
-    assert there.searched == {5: 2}
+    assert pretence.searched == {5: 2}
     later = tune_task(problem(5), policy, "cuda", cache=str(path))
     assert (later.from_cache, later.entry) == (True, answer.entry)
     assert not answer.from_cache
-    assert there.searched == {5: 2}
+    assert pretence.searched == {5: 2}
 
 
 def test_no_handle_is_made_while_another_measures(pretend, monkeypatch):
-    there = pretend("A")
+    pretence = pretend("A")
 
     class Watched(dnn.Handle):
         def __init__(self, device):
-            assert len(there.left_over) == 1
+            assert len(pretence.left_over) == 1
             super().__init__(device)
 
     monkeypatch.setattr(tuning_run, "Handle", Watched)
@@ -416,10 +416,10 @@ def test_a_program_needs_no_guard_its_output_is_its_own_and_its_processes_end_wi
         "    print(pool.submit(os.getpid).result(), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert done.stderr == "from the worker\n"
-    wait_until_gone(int(done.stdout))
+    process = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert process.returncode == -signal.SIGKILL
+    assert process.stderr == "from the worker\n"
+    wait_until_gone(int(process.stdout))
 
 
 @pytest.mark.processes

@@ -58,20 +58,22 @@ class Tuner:
     """Stands for `tune_model`: remembers what it was asked, and does what it is told."""
 
     def __init__(self, monkeypatch):
-        self.listed, self.options, self.then = None, {}, lambda: None
+        self.problem_list, self.options, self.then = None, {}, lambda: None
         monkeypatch.setattr(model, "tune_model", self)
 
-    def __call__(self, listed, **options):
-        self.listed, self.options = listed, options
-        for done, each in enumerate(listed, start=1):
-            table = AlgorithmTable(rows(each.problem), title="a title", timing="made up")
-            options["progress"](done, len(listed), TunedProblem(each.problem, table, table.best()))
+    def __call__(self, problem_list, **options):
+        self.problem_list, self.options = problem_list, options
+        for count, entry in enumerate(problem_list, start=1):
+            table = AlgorithmTable(rows(entry.problem), title="a title", timing="made up")
+            options["progress"](
+                count, len(problem_list), TunedProblem(entry.problem, table, table.best())
+            )
         self.then()
         raise NoDeviceError("the end of the test")
 
     @property
     def problems(self):
-        return [listed.problem for listed in self.listed]
+        return [entry.problem for entry in self.problem_list]
 
 
 @pytest.fixture
@@ -114,7 +116,7 @@ def test_several_problems_are_summed_up_and_written_to_files(tmp_path):
     assert heading.split()[:2] == ["count", "problem"]
     saved = dnn.ProblemList.load("a.json")
     assert [line.strip().split("  ")[1] for line in (one, other)] == [
-        summary(listed.problem) for listed in saved
+        summary(entry.problem) for entry in saved
     ]
     assert "one workspace for all, used in turn: " in result.stdout
     assert "not DIRECT" not in result.stdout
@@ -139,15 +141,15 @@ def test_several_problems_are_summed_up_and_written_to_files(tmp_path):
 
 @pytest.mark.processes
 def test_json_is_all_that_stdout_has():
-    done = in_a_process(*CONVOLUTION, "--json")
-    assert done.returncode == 0
-    found = json.loads(done.stdout)
-    assert found["schema"] == report.SCHEMA
-    (problem,) = found["problems"]
+    process = in_a_process(*CONVOLUTION, "--json")
+    assert process.returncode == 0
+    plain = json.loads(process.stdout)
+    assert plain["schema"] == report.SCHEMA
+    (problem,) = plain["problems"]
     assert problem["problem"] == PROBLEM.to_plain()
     assert problem["rows"][problem["chosen"]]["ok"]
-    assert found["skipped"] == found["notes"] == []
-    assert re.fullmatch("cudnnlite: the emulated device: .*\n", done.stderr)
+    assert plain["skipped"] == plain["notes"] == []
+    assert re.fullmatch("cudnnlite: the emulated device: .*\n", process.stderr)
 
 
 def test_what_has_no_algorithm_is_named_on_stderr():
@@ -155,29 +157,29 @@ def test_what_has_no_algorithm_is_named_on_stderr():
     assert result.exit_code == cli_common.SOME_FAILED
     assert "2 measured, 0 remembered, 1 failed; " in result.stdout
     assert "failed: GRU 3 to 4, T=2 N=2, float32: no algorithm for " in result.stdout
-    told = result.stderr.splitlines()[-1]
+    message = result.stderr.splitlines()[-1]
     assert (
-        told
+        message
         == "cudnnlite: no algorithm for GRU 3 to 4, T=2 N=2, float32: cuDNN does not say if it is deterministic"
     )
 
 
 def test_of_a_problem_without_an_algorithm_the_few_candidates_that_matter_are_shown():
     failing = ["--input", "1x3x8x8", "--filter", "4x3x3x3", "--max-error", "1e-30"]
-    result, every = autotune(*failing), autotune(*failing, "--explain")
-    assert (result.exit_code, every.exit_code) == (cli_common.SOME_FAILED,) * 2
-    few, found = (
-        [line for line in told.stdout.splitlines() if line.startswith("not ")]
-        for told in (result, every)
+    result, explained = autotune(*failing), autotune(*failing, "--explain")
+    assert (result.exit_code, explained.exit_code) == (cli_common.SOME_FAILED,) * 2
+    few, lines = (
+        [line for line in command.stdout.splitlines() if line.startswith("not ")]
+        for command in (result, explained)
     )
-    assert few == [line for line in found if "the bound is 1.0e-30" in line][:3]
+    assert few == [line for line in lines if "the bound is 1.0e-30" in line][:3]
     assert (
-        f"\nnor {len(found) - 3} others, which --explain lists\nnone can be chosen: "
+        f"\nnor {len(lines) - 3} others, which --explain lists\nnone can be chosen: "
         in result.stdout
     )
-    assert "--explain" not in every.stdout
+    assert "--explain" not in explained.stdout
     # which stdout told
-    assert [told.stderr.splitlines()[-1] for told in (result, every)] == [
+    assert [command.stderr.splitlines()[-1] for command in (result, explained)] == [
         "cudnnlite: no algorithm for 1x3x8x8 by 4x3x3x3 to 1x4x6x6, float32 NCHW"
     ] * 2
     for alone in (["--json"], ["--csv", "-"]):
@@ -205,32 +207,32 @@ def test_info_says_that_the_variable_names_no_device(monkeypatch, as_json):
 @pytest.mark.processes
 def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     command = f"{sys.executable} -m cudnnlite autotune --html a.html {' '.join(CONVOLUTION)} | true"
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == cli_common.CLOSED_PIPE
-    assert [line.partition(" ")[0] for line in done.stderr.splitlines()] == ["cudnnlite:"] * 2
+    assert process.returncode == cli_common.CLOSED_PIPE
+    assert [line.partition(" ")[0] for line in process.stderr.splitlines()] == ["cudnnlite:"] * 2
     assert (tmp_path / "a.html").exists()
 
 
 @pytest.mark.processes
 def test_messages_that_cannot_be_written_cost_no_result():
     command = f"{sys.executable} -m cudnnlite autotune {' '.join(CONVOLUTION)} 2> /dev/full"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, summary(PROBLEM) in done.stdout) == (0, True)
+    process = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (process.returncode, summary(PROBLEM) in process.stdout) == (0, True)
 
 
 @pytest.mark.processes
 def test_names_that_a_terminal_cannot_show_break_no_line():
-    listed = dnn.ProblemList([PROBLEM])
-    listed.add(PROBLEM, "première\n\x1b[2J")
-    listed.save("a.json")
-    done = in_a_process("--problems", "a.json", env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 0, done.stderr
-    assert "premi\\xe8re\\ufffd\\ufffd[2J: 2x2x4x4 by " in done.stdout
+    problem_list = dnn.ProblemList([PROBLEM])
+    problem_list.add(PROBLEM, "première\n\x1b[2J")
+    problem_list.save("a.json")
+    process = in_a_process("--problems", "a.json", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert process.returncode == 0, process.stderr
+    assert "premi\\xe8re\\ufffd\\ufffd[2J: 2x2x4x4 by " in process.stdout
 
 
 def test_how_a_program_finds_what_was_saved(tmp_path):
@@ -239,9 +241,9 @@ def test_how_a_program_finds_what_was_saved(tmp_path):
     table = AlgorithmTable(rows(problem), title="a title", timing="made up")
     facts = {"device": "a GPU", "cuDNN": "9.28.0", "cudnnlite": "0.1.0"}
     tuning = ModelTuning((TunedProblem(problem, table, table.best()),), facts)
-    told = list(lines_of(tuning, policy, tmp_path / "mine", explain=False))[-1]
-    found = re.fullmatch(r"to use it: with dnn\.autotuned\(handle, (.*)\): \.\.\.", told)
-    options = eval(f"dict({found[1].replace('dnn.', '')})", {"TuningPolicy": TuningPolicy})
+    advice = list(lines_of(tuning, policy, tmp_path / "mine", explain=False))[-1]
+    match = re.fullmatch(r"to use it: with dnn\.autotuned\(handle, (.*)\): \.\.\.", advice)
+    options = eval(f"dict({match[1].replace('dnn.', '')})", {"TuningPolicy": TuningPolicy})
     assert options == {"cache": str(tmp_path / "mine"), "policy": policy}
     usual = list(lines_of(tuning, TuningPolicy(), tmp_path / "default", explain=False))[-1]
     assert usual == "to use it: with dnn.autotuned(handle): ..."
@@ -329,9 +331,9 @@ def test_recurrent_networks(tuner):
 
 
 def test_the_help_has_every_word_that_rnn_takes():
-    told = CliRunner().invoke(app, ["autotune", "--help"], env={"COLUMNS": "100"}).stdout
+    help_text = CliRunner().invoke(app, ["autotune", "--help"], env={"COLUMNS": "100"}).stdout
     for word, kind in cli_problems.RNN_WORDS.items():
-        assert (word if kind is bool else f"{word}=") in told
+        assert (word if kind is bool else f"{word}=") in help_text
 
 
 @pytest.fixture
@@ -363,7 +365,7 @@ def test_a_model_and_a_list_together(tuner, save_model):
         dnn.FilterSpec((4, 6, 3, 3), "bfloat16", "NHWC"),
         dnn.ConvolutionSpec(math_type="tensor_op"),
     )
-    assert [(each.problem, each.count, each.names) for each in tuner.listed] == [
+    assert [(entry.problem, entry.count, entry.names) for entry in tuner.problem_list] == [
         (stem, 1, ("stem",)),
         (PROBLEM, 2, ()),
     ]
@@ -396,10 +398,10 @@ def test_several_batch_sizes_are_compared(save_model, tmp_path):
     ]
     plain = json.loads(result.stdout)
     times = {tuple(one["names"]): one["total_ms"] / one["count"] for one in plain["problems"]}
-    own = {str(n): times[f"batch {n}: stem",] + 2 * times[()] for n in (1, 5)}
+    batch_ms = {str(n): times[f"batch {n}: stem",] + 2 * times[()] for n in (1, 5)}
     batches = plain["facts"]["batches"]
-    assert {n: told["ms in all"] for n, told in batches.items()} == pytest.approx(own)
-    assert batches["5"]["ms a sample"] == pytest.approx(own["5"] / 5)
+    assert {n: figures["ms in all"] for n, figures in batches.items()} == pytest.approx(batch_ms)
+    assert batches["5"]["ms a sample"] == pytest.approx(batch_ms["5"] / 5)
     assert plain["facts"]["model"] == ["model.onnx", "list.json"]
     page = (tmp_path / "a.html").read_text()
     assert "<h1>model.onnx, list.json: 3 problems on " in page
@@ -421,17 +423,17 @@ def test_several_batch_sizes_are_compared(save_model, tmp_path):
 
 def test_several_batch_sizes_are_a_table_each_and_one_of_all(save_model):
     save_model(12)
-    told = autotune("--onnx", "model.onnx", "--batch", "1,5", "--workspace-limit", "1 MiB").stdout
-    assert re.findall(r"^batch (\d)\n1 problem, 1 in all: ", told, re.MULTILINE) == ["1", "5"]
-    assert "1x6x12x9 by " in told.partition("batch 5")[0]
-    heading, *rows = told.rstrip().splitlines()[-3:]
+    output = autotune("--onnx", "model.onnx", "--batch", "1,5", "--workspace-limit", "1 MiB").stdout
+    assert re.findall(r"^batch (\d)\n1 problem, 1 in all: ", output, re.MULTILINE) == ["1", "5"]
+    assert "1x6x12x9 by " in output.partition("batch 5")[0]
+    heading, *rows = output.rstrip().splitlines()[-3:]
     assert heading.split("  ")[0] == "batch"
     for size, row in zip((1, 5), rows, strict=True):
-        batch, total, each, second = map(float, row.split()[:4])
-        assert (batch, each, second) == (
+        batch, total, sample_ms, second = map(float, row.split()[:4])
+        assert (batch, sample_ms, second) == (
             size,
             pytest.approx(total / size, 1e-3),
-            pytest.approx(1000 / each, 1e-3),
+            pytest.approx(1000 / sample_ms, 1e-3),
         )
 
 
@@ -441,8 +443,8 @@ def test_csv_alone_is_all_that_stdout_has():
     rows = list(csv.DictReader(result.stdout.splitlines()))
     assert "batch" not in rows[0]
     assert {row["problem"] for row in rows} == {summary(PROBLEM)}
-    (chosen,) = [row for row in rows if row["chosen"] == "True"]
-    assert float(chosen["time_ms"]) > 0
+    (choice,) = [row for row in rows if row["chosen"] == "True"]
+    assert float(choice["time_ms"]) > 0
     assert {"GEMM", "FFT"} <= {row["algorithm"] for row in rows}
     assert (
         min(int(row["heuristic"]) for row in rows if row["heuristic"]) == 0
@@ -465,9 +467,9 @@ def test_a_spreadsheet_reads_no_formula_from_csv(start):
 
 
 def test_names_of_layers_are_no_formulas_in_csv():
-    listed = dnn.ProblemList()
-    listed.add(PROBLEM, name="=cmd|'/C calc'!A0")
-    listed.save("list.json")
+    problem_list = dnn.ProblemList()
+    problem_list.add(PROBLEM, name="=cmd|'/C calc'!A0")
+    problem_list.save("list.json")
     result = autotune("--problems", "list.json", "--csv", "a.csv")
     assert result.exit_code == 0, result.stderr
     rows = list(csv.DictReader(Path("a.csv").read_text().splitlines()))
@@ -613,13 +615,13 @@ MISUSE = {
 }
 
 
-@pytest.mark.parametrize("told", MISUSE)
-def test_a_command_line_that_is_wrong(tuner, told):
-    result = autotune(*MISUSE[told])
+@pytest.mark.parametrize("message", MISUSE)
+def test_a_command_line_that_is_wrong(tuner, message):
+    result = autotune(*MISUSE[message])
     assert (result.exit_code, result.stdout) == (cli_common.USAGE, "")
-    assert told in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.stderr
-    assert tuner.listed is None
+    assert tuner.problem_list is None
 
 
 ERRORS = {
@@ -634,17 +636,17 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("told", ERRORS)
-def test_what_does_not_go_is_told_before_anything_is_tuned(tmp_path, monkeypatch, told):
+@pytest.mark.parametrize("message", ERRORS)
+def test_what_does_not_go_is_told_before_anything_is_tuned(tmp_path, monkeypatch, message):
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "text.json").write_text("not what you think")
     dnn.ProblemList().save("empty.json")
     before = sorted(tmp_path.iterdir())
     monkeypatch.setattr(dnn.Tuner, "tune", lambda *_: pytest.fail("something is tuned"))
-    result = autotune(*ERRORS[told])
+    result = autotune(*ERRORS[message])
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1].startswith("cudnnlite: ")
-    assert told in result.stderr.splitlines()[-1]
+    assert message in result.stderr.splitlines()[-1]
     assert sorted(tmp_path.iterdir()) == before
     assert (tmp_path / "text.json").read_text() == "not what you think"
 
@@ -655,7 +657,7 @@ def test_a_package_that_is_missing_is_told_before_anything_is_tuned(tuner, monke
     result = autotune(*CONVOLUTION, *flag)
     assert result.exit_code == 1
     assert "pip install 'cudnnlite[report]'" in result.stderr
-    assert tuner.listed is None
+    assert tuner.problem_list is None
 
 
 def test_a_cache_that_cannot_be_written_is_told_before_anything_is_tuned(tuner, monkeypatch):
@@ -666,9 +668,9 @@ def test_a_cache_that_cannot_be_written_is_told_before_anything_is_tuned(tuner, 
         "default cannot be written: give another --cache, --read-only-cache or --no-cache"
         in result.stderr
     )
-    assert tuner.listed is None
+    assert tuner.problem_list is None
     autotune(*CONVOLUTION, "--device", "cuda", "--no-cache")
-    assert tuner.listed is not None
+    assert tuner.problem_list is not None
 
 
 def test_a_file_that_cannot_be_written_in_the_end_costs_only_itself(tmp_path, monkeypatch):
@@ -687,8 +689,8 @@ def test_a_default_cache_that_is_no_folder_is_told_in_a_line(tmp_path):
     (tmp_path / "default").write_bytes(b"rubbish" * 1000)
     result = autotune(*CONVOLUTION)
     assert result.exit_code == 0
-    told = r"^cudnnlite: warning: .*default is a file, .* until then memory has to do$"
-    assert re.search(told, result.stderr, re.MULTILINE)
+    warning = r"^cudnnlite: warning: .*default is a file, .* until then memory has to do$"
+    assert re.search(warning, result.stderr, re.MULTILINE)
 
 
 @pytest.mark.parametrize("saves", [True, False])

@@ -45,8 +45,8 @@ def path(tmp_path, monkeypatch):
     path = tmp_path / "default"
     monkeypatch.setenv(CACHE_VARIABLE, str(path))
     with TuningCache(path) as cache:
-        for each in ENTRIES:
-            cache.put(each)
+        for new_entry in ENTRIES:
+            cache.put(new_entry)
     return path
 
 
@@ -77,7 +77,7 @@ def test_show(path, monkeypatch):
         for name in ("tuned", "GPU", "cuDNN", "ms", "choice", "problem", "wanted")
     ]
     cells = {line[starts[5] : starts[6]].strip(): line for line in lines}
-    assert list(cells) == [summary(each.key.problem) for each in entries(path)]
+    assert list(cells) == [summary(cache_entry.key.problem) for cache_entry in entries(path)]
     old, limited = cells[summary(rnn())], cells[summary(convolution(3))]
     assert "STANDARD (TENSOR_OP)" in old
     assert "9.1.0*" in old
@@ -89,7 +89,7 @@ def test_show(path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("filters", "wanted"),
+    ("filters", "indices"),
     [
         ([], [0, 1, 2, 3]),
         (["--gpu", "NVIDIA H200"], [0, 2, 3]),
@@ -98,39 +98,41 @@ def test_show(path, monkeypatch):
         (["--kind", "convolution_forward", "--gpu", "NVIDIA H200"], [0, 3]),
     ],
 )
-def test_filters_are_those_of_the_cache(path, filters, wanted):
-    keys = {ENTRIES[index].key.digest for index in wanted}
-    shown = json.loads(run("show", "--json", *filters).stdout)
-    assert {each["digest"] for each in shown["entries"]} == keys
+def test_filters_are_those_of_the_cache(path, filters, indices):
+    keys = {ENTRIES[index].key.digest for index in indices}
+    listing = json.loads(run("show", "--json", *filters).stdout)
+    assert {row["digest"] for row in listing["entries"]} == keys
     exported = run("export", "out", *filters)
     assert exported.exit_code == 0
-    assert {each.key.digest for each in entries("out")} == keys
+    assert {cache_entry.key.digest for cache_entry in entries("out")} == keys
     cleared = run("clear", "--yes", *filters)
-    assert cleared.stdout.startswith(f"{len(wanted)} entr")
-    assert {each.key.digest for each in entries(path)} == {
-        each.key.digest for each in ENTRIES
+    assert cleared.stdout.startswith(f"{len(indices)} entr")
+    assert {cache_entry.key.digest for cache_entry in entries(path)} == {
+        cache_entry.key.digest for cache_entry in ENTRIES
     } - keys
 
 
 @pytest.mark.processes
 def test_json(path):
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "cudnnlite", "cache", "show", "--json"],
         capture_output=True,
         text=True,
         check=True,
     )
-    found = json.loads(done.stdout)
-    assert (found["path"], done.stderr) == (str(path), "")
-    assert found["bytes"] == sum(file.stat().st_size for file in path.iterdir())
-    for shown, each in zip(found["entries"], entries(path), strict=True):
-        assert shown["problem"] == each.key.problem.to_plain()
-        assert shown["device"] == asdict(each.key.device)
-        assert shown["used_here"] == (
-            None if found["cudnn_here"] is None else each.key.device.cudnn == found["cudnn_here"]
+    listing = json.loads(process.stdout)
+    assert (listing["path"], process.stderr) == (str(path), "")
+    assert listing["bytes"] == sum(file.stat().st_size for file in path.iterdir())
+    for row, cache_entry in zip(listing["entries"], entries(path), strict=True):
+        assert row["problem"] == cache_entry.key.problem.to_plain()
+        assert row["device"] == asdict(cache_entry.key.device)
+        assert row["used_here"] == (
+            None
+            if listing["cudnn_here"] is None
+            else cache_entry.key.device.cudnn == listing["cudnn_here"]
         )
-        assert shown["chosen"]["algorithm"].endswith(each.rows[0].algorithm.name)
-        assert shown["candidates"] == 3
+        assert row["chosen"]["algorithm"].endswith(cache_entry.rows[0].algorithm.name)
+        assert row["candidates"] == 3
 
 
 def test_without_a_libcudnn_nothing_is_marked(path, monkeypatch):
@@ -143,8 +145,8 @@ def test_without_a_libcudnn_nothing_is_marked(path, monkeypatch):
 
 
 def test_the_help_names_every_kind():
-    told = run("show", "--help").stdout
-    assert [kind for kind in TUNABLE if kind not in told] == []
+    help_text = run("show", "--help").stdout
+    assert [kind for kind in TUNABLE if kind not in help_text] == []
 
 
 def test_a_filter_that_finds_nothing_says_what_there_is(path):
@@ -223,8 +225,8 @@ def test_compare_for_programs(two):
         [None if cell is None else str(cell) for cell in pair.values()]
         for pair in plain["problems"]
     ]
-    found = {(pair["a_ms"], pair["b_ms"], pair["ratio"]) for pair in plain["problems"]}
-    assert found == {(2.0, 1.0, 0.5), (0.25, 1.0, 4.0), (None, 1.0, None)}
+    times = {(pair["a_ms"], pair["b_ms"], pair["ratio"]) for pair in plain["problems"]}
+    assert times == {(2.0, 1.0, 0.5), (0.25, 1.0, 4.0), (None, 1.0, None)}
 
 
 @pytest.mark.parametrize("sides", [("mine", "theirs"), ("theirs", "mine")])
@@ -240,7 +242,7 @@ def test_times_too_far_apart_have_no_ratio(two, sides):
 
 
 @pytest.mark.parametrize(
-    ("sides", "counts", "both"),
+    ("sides", "counts", "pair_count"),
     [
         (["theirs", "--gpu", H200.gpu, "--gpu", H100.gpu], (4, 1), 1),
         (["theirs", "--cudnn", "9.29.0", "--cudnn", "92800"], (4, 1), 1),
@@ -249,16 +251,16 @@ def test_times_too_far_apart_have_no_ratio(two, sides):
         (["mine", "theirs", "--kind", "rnn_forward"], (0, 0), 0),
     ],
 )
-def test_compare_selections(two, sides, counts, both):
+def test_compare_selections(two, sides, counts, pair_count):
     result = run("compare", *sides)
     assert (result.exit_code, "nothing was compared" in result.stderr) == (
-        (0, False) if both else (1, True)
+        (0, False) if pair_count else (1, True)
     )
     assert (
         tuple(int(line.split(": ")[2].split()[0]) for line in result.stdout.splitlines()[:2])
         == counts
     )
-    assert len(json.loads(run("compare", *sides, "--json").stdout)["problems"]) == both
+    assert len(json.loads(run("compare", *sides, "--json").stdout)["problems"]) == pair_count
 
 
 @pytest.mark.parametrize(
@@ -286,13 +288,13 @@ def test_a_foreign_cache_commands_no_terminal(path, how):
                 "problem": {"kind": evil},
                 "policy": {evil: evil, "objective": evil},
             }
-            made = replace(
+            foreign = replace(
                 timed(entry(device=device), time_ms=ms), key=TuningKey(canonical(parts)), title=evil
             )
-            cache.put(made)
+            cache.put(foreign)
             cache.put(
                 replace(
-                    timed(made, time_ms=-1.0),
+                    timed(foreign, time_ms=-1.0),
                     key=TuningKey(canonical(parts | {"alignments": {evil: 1}})),
                 )
             )
@@ -315,8 +317,8 @@ def test_what_is_exported_can_be_merged(path, tmp_path):
     with TuningCache("mine") as mine:
         mine.put(ENTRIES[0])
     result = run("merge", "out", "--cache", "mine")
-    told = f"3 entries of out merged into {tmp_path / 'mine'}, which has 4\n"
-    assert (result.exit_code, result.stdout, result.stderr) == (0, told, "")
+    message = f"3 entries of out merged into {tmp_path / 'mine'}, which has 4\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (0, message, "")
     assert entries("mine") == entries(path)
     assert run("merge", "out", "--cache", "mine").stdout.startswith("0 entries ")
 
@@ -357,16 +359,24 @@ def test_what_does_not_go_leaves_everything_as_it_is(path, tmp_path, command):
 
 def path_parameters(group, *line):
     """Yield the command line that gives each path of each command as "", and what the parameter is called."""
-    for each in group.registered_groups:
-        yield from path_parameters(each.typer_instance, *line, each.name)
+    for subgroup in group.registered_groups:
+        yield from path_parameters(subgroup.typer_instance, *line, subgroup.name)
     for command in group.registered_commands:
         start = [*line, command.name or command.callback.__name__]
         for name, hint in get_type_hints(command.callback, include_extras=True).items():
             if "Path" in str(hint):
                 (info,) = hint.__metadata__
                 if isinstance(info, OptionInfo):
-                    given = (info.default, *(info.param_decls or ()), f"--{name.replace('_', '-')}")
-                    option = next(each for each in given if str(each).startswith("--"))
+                    declarations = (
+                        info.default,
+                        *(info.param_decls or ()),
+                        f"--{name.replace('_', '-')}",
+                    )
+                    option = next(
+                        declaration
+                        for declaration in declarations
+                        if str(declaration).startswith("--")
+                    )
                     yield [*start, option, ""], option
                 else:
                     yield [*start, ""], name
@@ -403,8 +413,8 @@ def test_clear_asks_on_a_terminal(path, monkeypatch, capsys, answer, code, left)
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     with pytest.raises(SystemExit) as ended:
         app(["cache", "clear", "--gpu", "NVIDIA H200"])
-    out, told = capsys.readouterr()
-    assert f"Remove 3 entries from {path}?" in told
+    out, prompt = capsys.readouterr()
+    assert f"Remove 3 entries from {path}?" in prompt
     assert (ended.value.code, len(entries(path))) == (code, left)
     assert out == (f"3 entries removed from {path}\n" if left == 1 else "")
 

@@ -61,11 +61,11 @@ def outcome(process, tmp_path):
 @pytest.mark.processes
 @pytest.mark.parametrize("last", ENDS)
 def test_however_a_script_ends_it_is_traced(traced, tmp_path, last):
-    code, told = ENDS[last]
+    code, message = ENDS[last]
     ended = outcome(traced(last), tmp_path)
     assert ended.code == code
-    assert told in ended.stderr
-    assert told or len(ended.stderr.splitlines()) == 1
+    assert message in ended.stderr
+    assert message or len(ended.stderr.splitlines()) == 1
 
 
 @pytest.mark.processes
@@ -96,10 +96,11 @@ def test_a_script_that_calls_nothing_is_told(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("print(1)")
     command = [sys.executable, "-m", "cudnnlite", "trace", str(script), "--c", str(tmp_path / "c")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stderr.count("the script made no call of cuDNN")) == (0, 1), (
-        done.stderr
-    )
+    process = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (process.returncode, process.stderr.count("the script made no call of cuDNN")) == (
+        0,
+        1,
+    ), process.stderr
     assert {path.name for path in (tmp_path / "c").iterdir()} == {"program.c", "Makefile"}
 
 
@@ -110,9 +111,9 @@ def test_a_script_whose_name_is_no_utf8_is_traced(tmp_path):
     script = folder / os.fsdecode(b"\xfe.py")
     script.write_text(HEAD.replace("Handle()", "Handle('emulated')"))
     command = [sys.executable, "-m", "cudnnlite", "trace", script, "--c", folder / "c"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert "c: the program and what it reads" in done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert process.returncode == 0, process.stderr
+    assert "c: the program and what it reads" in process.stderr
     assert "<U+DCFE>.py:" in (folder / "c" / "program.c").read_text()
 
 
@@ -131,9 +132,9 @@ def trace_into(folder, *options):
 @pytest.mark.parametrize("name", ["Makefile", "program.c"])
 def test_a_users_own_files_are_refused_before_the_script_runs(tmp_path, name):
     (tmp_path / name).write_text("all: mine\n")
-    done = trace_into(tmp_path, "--c", ".")
-    assert done.returncode == 2, done.stderr
-    assert f"--c .: {name} was not written by cudnnlite and is not replaced" in done.stderr
+    process = trace_into(tmp_path, "--c", ".")
+    assert process.returncode == 2, process.stderr
+    assert f"--c .: {name} was not written by cudnnlite and is not replaced" in process.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"script.py", name}
     assert (tmp_path / name).read_text() == "all: mine\n"
 
@@ -142,9 +143,9 @@ def test_a_users_own_files_are_refused_before_the_script_runs(tmp_path, name):
 def test_a_users_own_input_is_refused_and_the_next_trace_replaces_the_last(tmp_path):
     (tmp_path / "inputs").mkdir()
     (tmp_path / "inputs" / "x.bin").write_bytes(b"mine")
-    done = trace_into(tmp_path, "--c", ".")
-    assert done.returncode == 1, done.stderr
-    assert "--c .: inputs/x.bin is there already" in done.stderr
+    process = trace_into(tmp_path, "--c", ".")
+    assert process.returncode == 1, process.stderr
+    assert "--c .: inputs/x.bin is there already" in process.stderr
     assert (tmp_path / "inputs" / "x.bin").read_bytes() == b"mine"
     assert not (tmp_path / "Makefile").exists()
     (tmp_path / "inputs" / "x.bin").unlink()

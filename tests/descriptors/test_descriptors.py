@@ -140,13 +140,15 @@ def test_a_convolution_reads_back_as_it_was_set(options):
 
 
 @pytest.mark.parametrize(
-    ("rank", "told"), [(None, (1, 1)), (2, (1, 1)), (3, (1, 1, 1)), (1, (0, 1))]
+    ("rank", "padding"), [(None, (1, 1)), (2, (1, 1)), (3, (1, 1, 1)), (1, (0, 1))]
 )
-def test_plain_numbers_are_spread_over_the_spatial_axes(rank, told):
+def test_plain_numbers_are_spread_over_the_spatial_axes(rank, padding):
     with ConvolutionDescriptor(padding=1, spatial_rank=rank) as descriptor:
         read = descriptor.read_back()
-        assert read.padding == told  # a 1-D image is one pixel high, and is not padded along that
-        assert read.stride == read.dilation == (1,) * len(told)
+        assert (
+            read.padding == padding
+        )  # a 1-D image is one pixel high, and is not padded along that
+        assert read.stride == read.dilation == (1,) * len(padding)
 
 
 def test_a_spatial_rank_that_contradicts_the_tuples():
@@ -154,11 +156,11 @@ def test_a_spatial_rank_that_contradicts_the_tuples():
         ConvolutionDescriptor(padding=(1, 1, 1), spatial_rank=2)
 
 
-@pytest.mark.parametrize("given", [MathType.FMA, "fma", "true_float32"], ids=repr)
-def test_set_math_type_reaches_cudnn_and_the_spec(given):
+@pytest.mark.parametrize("argument", [MathType.FMA, "fma", "true_float32"], ids=repr)
+def test_set_math_type_reaches_cudnn_and_the_spec(argument):
     with ConvolutionDescriptor(1) as descriptor:
         assert descriptor.read_back().math_type == MathType.DEFAULT
-        descriptor.set_math_type(given)
+        descriptor.set_math_type(argument)
         assert descriptor.read_back().math_type == MathType.FMA
         assert descriptor.spec.math_type == MathType.FMA
         assert descriptor.spec == ConvolutionSpec(1, compute_type="float32", math_type="fma")
@@ -359,16 +361,16 @@ def test_a_leak_warns_and_is_destroyed(world, kind):
 @by_maker
 def test_a_leak_is_destroyed_even_where_the_warning_is_an_error(world, monkeypatch, kind):
     """`python -W error` turns the warning into an exception, which must not cost the destruction."""
-    shown = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda args: shown.append(args.exc_value))
-    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: shown.append(error))
+    errors = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: errors.append(args.exc_value))
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: errors.append(error))
     descriptor = MAKERS[kind]()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         del descriptor
         gc.collect()
-    assert [type(error) for error in shown] == [ResourceWarning]
-    shown.clear()
+    assert [type(error) for error in errors] == [ResourceWarning]
+    errors.clear()
     assert world.ledger.leaked() == {}
 
 

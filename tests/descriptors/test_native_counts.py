@@ -295,25 +295,25 @@ def memory_left(world):
 def attempt(world, scenario):
     """Run it; return the error's function and class, what `out` held afterwards, and the warnings about leaks."""
     run = Run(world)
-    told = None
+    failure = None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             scenario(run)
         except dnn.CudnnError as error:
-            told = (error.function, error.status, str(error))
+            failure = (error.function, error.status, str(error))
         world.ledger.disarm()
         out = None if run.out is None else run.out.numpy()
         del run
         gc.collect()
-    return told, out, [str(warning.message) for warning in caught]
+    return failure, out, [str(warning.message) for warning in caught]
 
 
 @by_scenario
 def test_without_a_failure_all_is_given_back(world, scenario):
     objects, needed = SCENARIOS[scenario]
-    told, _, leaks = attempt(world, scenario)
-    assert told is None
+    failure, _, leaks = attempt(world, scenario)
+    assert failure is None
     assert leaks == []
     calls = world.ledger.finished
     assert needed <= set(calls)
@@ -340,18 +340,18 @@ def test_each_call_fails_once(monkeypatch, scenario, status):
     while True:
         world = World(monkeypatch)
         world.ledger.fail(calls + 1, status)
-        told, out, leaks = attempt(world, scenario)
+        failure, out, leaks = attempt(world, scenario)
         failed = world.ledger.failed
         if failed is None:
             break
         calls += 1
         at = f"call {calls}, {failed}"
-        if told is None:
+        if failure is None:
             problems.append(f"{at}: no error surfaced")
-        elif told[:2] != (failed, status):
-            problems.append(f"{at}: the error is about {told[0]} and {told[1]}")
-        elif f"{failed} returned {status.name} ({int(status)})" not in told[2]:
-            problems.append(f"{at}: the message is {told[2]!r}")
+        elif failure[:2] != (failed, status):
+            problems.append(f"{at}: the error is about {failure[0]} and {failure[1]}")
+        elif f"{failed} returned {status.name} ({int(status)})" not in failure[2]:
+            problems.append(f"{at}: the message is {failure[2]!r}")
         # an object whose own destruction failed cannot be given back; nothing else may go with it
         lost = {}
         if failed.startswith(("cudnnDestroy", "cudnnBackendDestroy")):
@@ -395,11 +395,11 @@ def test_each_allocation_fails_once(monkeypatch, scenario):
     allocations = 0
     while True:
         world = World(monkeypatch)
-        allocate, seen = world.device.allocate, []
+        allocate, sizes = world.device.allocate, []
 
-        def failing(nbytes, stream, allocate=allocate, seen=seen, fail_at=allocations):
-            seen.append(nbytes)
-            if len(seen) == fail_at + 1:
+        def failing(nbytes, stream, allocate=allocate, sizes=sizes, fail_at=allocations):
+            sizes.append(nbytes)
+            if len(sizes) == fail_at + 1:
                 raise dnn.DeviceMemoryError("no more")
             return allocate(nbytes, stream)
 
@@ -420,7 +420,7 @@ def test_each_allocation_fails_once(monkeypatch, scenario):
         assert scenario is rnn_training_and_backward or not WRITING.intersection(
             world.ledger.finished
         )
-    assert allocations == len(seen) >= 1
+    assert allocations == len(sizes) >= 1
 
 
 def test_a_search_passes_over_what_cudnn_does_not_support(world):
@@ -472,11 +472,11 @@ def test_a_failed_call_leaves_the_plan_usable(world, interface, function):
         ):
             dnn.convolution_forward(h, x, w, CONV, out=out, interface=interface)
         world.ledger.disarm()
-        made = world.ledger.finished.count("cudnnCreateTensorDescriptor")
+        count = world.ledger.finished.count("cudnnCreateTensorDescriptor")
         assert (
             dnn.convolution_forward(h, x, w, CONV, out=out, interface=interface).numpy() == expected
         ).all()
-        assert world.ledger.finished.count("cudnnCreateTensorDescriptor") == made
+        assert world.ledger.finished.count("cudnnCreateTensorDescriptor") == count
 
 
 @by_interface
@@ -530,9 +530,9 @@ class Network:
         return self.forward()
 
     def assert_right(self, out):
-        for got, expected in zip(out, self.expected, strict=False):
+        for result, expected in zip(out, self.expected, strict=False):
             if expected is not None:
-                np.testing.assert_allclose(got.numpy(), expected, rtol=1e-12, atol=1e-12)
+                np.testing.assert_allclose(result.numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("way", ["forward", "dropped", "backward", "planned", "made", "drawn"])
@@ -540,18 +540,18 @@ def test_one_handle_works_on_after_each_failure(monkeypatch, way):
     """Each call of the operation fails once, each time on a handle of its own; then the operation succeeds there."""
     status, nth = Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, 0
     while True:
-        world, told = World(monkeypatch), None
+        world, error_function = World(monkeypatch), None
         with Handle(world.device) as h:
             network = Network(h)
             world.ledger.fail(len(world.ledger.started) + nth + 1, status)
             try:
                 getattr(network, way)()
             except dnn.CudnnError as error:
-                told = error.function
+                error_function = error.function
             failed = world.ledger.failed
             world.ledger.disarm()
             at = f"call {nth + 1}, {failed}"
-            assert told == failed, at
+            assert error_function == failed, at
             network.assert_right(getattr(network, way)())
             network.assert_right(network.forward())
             network = None

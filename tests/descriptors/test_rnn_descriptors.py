@@ -116,8 +116,8 @@ def test_any_network_reads_back(spec, padded):
     "algorithm", ["STANDARD", "PERSIST_STATIC", "PERSIST_DYNAMIC", "PERSIST_STATIC_SMALL_H"]
 )
 def test_the_algorithm_reads_back(algorithm):
-    for given_ in (algorithm, algorithm.lower(), RNNAlgo[algorithm], int(RNNAlgo[algorithm])):
-        with RNNDescriptor(LSTM, given_) as descriptor:
+    for argument in (algorithm, algorithm.lower(), RNNAlgo[algorithm], int(RNNAlgo[algorithm])):
+        with RNNDescriptor(LSTM, argument) as descriptor:
             assert descriptor.algorithm is RNNAlgo[algorithm]
             assert read_rnn(descriptor.api, descriptor.ptr).algorithm is RNNAlgo[algorithm]
 

@@ -139,13 +139,13 @@ def _sample_trial(
     shapes = dict(shapes_of(name, images, plain))
     if name.startswith("spatial"):
         points = (4, 6)
-        known = {
+        transformer_shapes = {
             "theta": (images[0], 2, 3),
             "grid": (images[0], *points, 2),
             "dgrid": (images[0], *points, 2),
         }
-        known |= {"dy": (*images[:2], *points), "x": images}
-        shapes = {operand: known[operand] for operand in shapes}
+        transformer_shapes |= {"dy": (*images[:2], *points), "x": images}
+        shapes = {operand: transformer_shapes[operand] for operand in shapes}
     rng = np.random.default_rng(0)
     hosts = hosts_of(name, shapes, options, lambda shape: random_values(rng, shape, dtype))
     wide = [host.astype(np.float64) for host in hosts.values()]
@@ -208,12 +208,12 @@ def _lazy(
     make: Callable[..., Any], *arguments: Any
 ) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
     """Put off what a trial needs on the host until it runs."""
-    made: list[Any] = []
+    trial_runs: list[Any] = []
 
     def run(place: Placer) -> Mapping[str, dnn.DeviceArray]:
-        if not made:
-            made.append(make(*arguments))
-        return made[0](place)  # type: ignore[no-any-return]
+        if not trial_runs:
+            trial_runs.append(make(*arguments))
+        return trial_runs[0](place)  # type: ignore[no-any-return]
 
     return run
 
@@ -281,8 +281,15 @@ def _convolved() -> Iterator[Trial]:
             for dtype in FLOATS:
                 for layout in ("first", "last"):
                     for math_type in ("default", "fma") if dtype == "float32" else ("default",):
-                        chosen = [None, *(each for each in algorithms.kind if each.name != "COUNT")]
-                        for algorithm in [None, chosen[1], chosen[2]] if fused else chosen:
+                        choices = [
+                            None,
+                            *(
+                                algorithm
+                                for algorithm in algorithms.kind
+                                if algorithm.name != "COUNT"
+                            ),
+                        ]
+                        for algorithm in [None, choices[1], choices[2]] if fused else choices:
                             title = f"{name} {shapes} {layout} {math_type} {algorithm.name if algorithm else ''}"
                             run = _lazy(
                                 _convolution, name, shapes, dtype, layout, math_type, algorithm
@@ -293,10 +300,10 @@ def _convolved() -> Iterator[Trial]:
 def _fused_normalization(
     dtype: str, added: bool, backward: bool
 ) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
-    shape, each = (4, 16, 8, 8), (1, 16, 1, 1)
+    shape, channel_shape = (4, 16, 8, 8), (1, 16, 1, 1)
     rng = np.random.default_rng(0)
     hosts = {name: random_values(rng, shape, dtype) for name in ("x", "z", "dy")}
-    hosts |= {name: random_values(rng, each, "float32") for name in ("scale", "bias")}
+    hosts |= {name: random_values(rng, channel_shape, "float32") for name in ("scale", "bias")}
 
     def run(place: Placer) -> Mapping[str, dnn.DeviceArray]:
         handle = place.handle
@@ -304,10 +311,11 @@ def _fused_normalization(
         z = place.put("z", hosts["z"], "last") if added else None
         y = place.poisoned("y", shape, dtype, "last")
         mean, var = (
-            place.poisoned(name, each, "float32", "last") for name in ("saved_mean", "saved_var")
+            place.poisoned(name, channel_shape, "float32", "last")
+            for name in ("saved_mean", "saved_var")
         )
-        running_mean = place.put("running_mean", np.zeros(each, np.float32), "last")
-        running_var = place.put("running_var", np.ones(each, np.float32), "last")
+        running_mean = place.put("running_mean", np.zeros(channel_shape, np.float32), "last")
+        running_var = place.put("running_var", np.ones(channel_shape, np.float32), "last")
         operands = [x, scale, bias] if z is None else [x, scale, bias, z]
         operation = OPERATIONS[
             "batch_normalization_training_add_relu"
@@ -332,7 +340,7 @@ def _fused_normalization(
         outs = [
             place.poisoned(
                 name,
-                each if name[1:] in ("scale", "bias") else shape,
+                channel_shape if name[1:] in ("scale", "bias") else shape,
                 "float32" if name[1:] in ("scale", "bias") else dtype,
                 "last",
             )
@@ -583,14 +591,16 @@ def _ctc(
     def run(place: Placer) -> Mapping[str, dnn.DeviceArray]:
         x, costs = place.put("x", x_host), place.poisoned("costs", (4,), dtype)
         gradients = place.poisoned("gradients", x_host.shape, dtype)
-        told: list[Any] = list(integers.values())
+        label_operands: list[Any] = list(integers.values())
         spec = dnn.CTCLossSpec()
         if where == "device":
-            told = [
+            label_operands = [
                 place.put(name, np.array(values, np.int32)) for name, values in integers.items()
             ]
             spec = dnn.CTCLossSpec(max_label_length=2)
-        dnn.ctc_loss(place.handle, x, *told, spec, algorithm=algorithm, out=(costs, gradients))
+        dnn.ctc_loss(
+            place.handle, x, *label_operands, spec, algorithm=algorithm, out=(costs, gradients)
+        )
         return {"costs": costs, "gradients": gradients}
 
     return run
@@ -674,8 +684,8 @@ def _by_hand() -> Iterator[Trial]:
 
 def trials(only: str = "") -> list[Trial]:
     """Return every trial whose name begins so."""
-    every = (*_sampled(), *_convolved(), *_by_hand(), *_with_workspace())
-    return [trial for trial in every if trial.name.startswith(only)]
+    all_trials = (*_sampled(), *_convolved(), *_by_hand(), *_with_workspace())
+    return [trial for trial in all_trials if trial.name.startswith(only)]
 
 
 def worker(device: str, only: str, raw: bool) -> None:
@@ -685,12 +695,12 @@ def worker(device: str, only: str, raw: bool) -> None:
         operands.WORKSPACE_ALIGNMENT = 1
         for operation in OPERATIONS.values():
             object.__setattr__(operation, "alignments", natural_alignments)
-    every = trials(only)
+    all_trials = trials(only)
     latest, expected = -1, {}
     with dnn.Handle(device) as handle:
         for line in sys.stdin:
             number, operand, offset = json.loads(line)
-            trial = every[number]
+            trial = all_trials[number]
             if operand and latest != number:
                 latest, expected = number, results_of(trial, Placer(handle))[0]
             answer: Any
@@ -713,12 +723,12 @@ def worker(device: str, only: str, raw: bool) -> None:
 
 def results_of(trial: Trial, place: Placer) -> tuple[dict[str, Array], bool]:
     """Return what a trial writes, and whether an operand was copied."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         arrays = trial.run(place)
         place.handle.synchronize()
     results = {name: array.numpy().astype(np.float64) for name, array in arrays.items()}
-    return results, any("aligned" in str(each.message) for each in told)
+    return results, any("aligned" in str(record.message) for record in records)
 
 
 def verdict(
@@ -804,9 +814,9 @@ def sweep(
         only,
         *(["--raw"] if raw else []),
     ]
-    every = trials(only)
+    all_trials = trials(only)
     waiting: Queue[int] = Queue()
-    for number in range(index - 1, len(every), parts):
+    for number in range(index - 1, len(all_trials), parts):
         waiting.put(number)
     rows: list[Any] = []
     left: list[int] = []
@@ -821,7 +831,7 @@ def sweep(
             if time.monotonic() > end:
                 left.append(number)
                 continue
-            trial = every[number]
+            trial = all_trials[number]
             kind, names = process.ask([number, "", 0])
             if kind != "names":
                 rows.append([trial.name, trial.dtype, "", 0, kind, names])
@@ -848,7 +858,7 @@ def sweep(
     Path(path).write_text("\n".join(json.dumps(row) for row in rows))
     print(Counter(row[4] for row in rows))
     if left:
-        print(f"not reached within {seconds:.0f} seconds: {len(left)} of {len(every)} trials")
+        print(f"not reached within {seconds:.0f} seconds: {len(left)} of {len(all_trials)} trials")
     bad = [row for row in rows if row[4] in ("died", "wrong") or (row[4] == "refused" and row[2])]
     summary = Counter((row[0].split()[0], row[1], row[2], row[3], row[4]) for row in bad)
     for key, count in sorted(summary.items()):

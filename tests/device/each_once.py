@@ -60,8 +60,8 @@ def calls(handle: dnn.Handle) -> Iterator[tuple[str, Callable[[], Any]]]:
         )
     attention = dnn.AttentionSpec(2, 8, q_proj_size=4, k_proj_size=4, v_proj_size=4, o_proj_size=8)
     projections, queries = dnn.AttentionWeights(handle, attention), random(2, 5, 8)
-    for each in projections.values():
-        each.fill(0.25)
+    for projection in projections.values():
+        projection.fill(0.25)
 
     def attend() -> None:
         out = dnn.multi_head_attention_forward(
@@ -93,7 +93,7 @@ def recurrent(
 
 def count(text: str) -> Counter[tuple[str, str, str]]:
     """Count findings by (operation, kind, kernel)."""
-    found: Counter[tuple[str, str, str]] = Counter()
+    findings: Counter[tuple[str, str, str]] = Counter()
     running = kind = ""
     for line in text.splitlines():
         if line.startswith("RUN "):
@@ -103,9 +103,9 @@ def count(text: str) -> Counter[tuple[str, str, str]]:
         ):
             kind = match[1]
         elif kind and (match := re.match(r"=+ +at (.*?)(\+0x|$)", line)):
-            found[running, kind, match[1][:100]] += 1
+            findings[running, kind, match[1][:100]] += 1
             kind = ""
-    return found
+    return findings
 
 
 def main() -> None:

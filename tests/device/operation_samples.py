@@ -29,24 +29,26 @@ def spec_of(shape: tuple[int, ...], dtype: Any, layout: str) -> dnn.TensorSpec:
     return dnn.TensorSpec(shape, dtype, LAST.get(len(shape)) if layout == "last" else None)
 
 
-def request(handle: dnn.Handle, operation: Operation, *arguments: Any, **others: Any) -> Any:
+def request(handle: dnn.Handle, operation: Operation, *arguments: Any, **options: Any) -> Any:
     """Return the request for a bare declaration, which no public function has bound."""
     if operation.algorithms is not None:
-        return ConvolutionRequest(handle, operation, *arguments, **others)
-    return Request(handle, operation, *arguments, **others)
+        return ConvolutionRequest(handle, operation, *arguments, **options)
+    return Request(handle, operation, *arguments, **options)
 
 
 def compute(name: str, dtype: str, shapes: Any, options: Any) -> tuple[dict[str, Any], ...]:
     """Return the values of operands, what has to come out, and what was there before."""
     operation, sample, rng = OPERATIONS[name], SAMPLES[name], np.random.default_rng(0)
     shapes = shapes or shapes_of(name, sample.images)
-    given = hosts_of(name, shapes, options, lambda shape: random_values(rng, shape, dtype))
-    results = reference_of(name)(*(host.astype(np.float64) for host in given.values()), **options)
-    found = dict(zip(operation.writes, results, strict=True))
+    hosts = hosts_of(name, shapes, options, lambda shape: random_values(rng, shape, dtype))
+    results = reference_of(name)(*(host.astype(np.float64) for host in hosts.values()), **options)
+    outputs = dict(zip(operation.writes, results, strict=True))
     for operand in operation.caller_provided:
-        found[operand] = np.broadcast_to(found[operand], given[operand].shape)
-    olds = {n: given.get(n, random_values(rng, result.shape, dtype)) for n, result in found.items()}
-    return {operand: given[operand] for operand in operation.reads}, found, olds
+        outputs[operand] = np.broadcast_to(outputs[operand], hosts[operand].shape)
+    olds = {
+        n: hosts.get(n, random_values(rng, result.shape, dtype)) for n, result in outputs.items()
+    }
+    return {operand: hosts[operand] for operand in operation.reads}, outputs, olds
 
 
 @cache  # hundreds of tests ask for the same, and an oracle takes longer than the call
@@ -87,15 +89,15 @@ class Case:
     ) -> None:
         self.handle, self.name, self.dtype, self.layout = handle, name, dtype, layout
         self.operation, self.sample = OPERATIONS[name], SAMPLES[name]
-        own = self.operation
+        operation = self.operation
         self.options = dict(options or self.sample.options)
-        made = (
+        groups = (
             computed(name, dtype)
             if not (shapes or options)
             else compute(name, dtype, shapes, self.options)
         )
         self.hosts, self.results, self.olds = (
-            {n: each.copy() for n, each in group.items()} for group in made
+            {n: values.copy() for n, values in group.items()} for group in groups
         )
         self.specs = {operand: self._spec(operand) for operand in self.hosts}
         self.arrays = {
@@ -105,14 +107,14 @@ class Case:
         self.out_specs = {
             n: spec_of(r.shape, dtype, self._layout(n)) for n, r in self.results.items()
         }
-        self.first = own.writes[0]
+        self.first = operation.writes[0]
         self.target, self.result, self.old = (
-            own.argument(self.first),
+            operation.argument(self.first),
             self.results[self.first],
             self.olds[self.first],
         )
         self.out_spec = self.out_specs[self.first]
-        self.outs = {operand: self.fresh(operand) for operand in own.writes}
+        self.outs = {operand: self.fresh(operand) for operand in operation.writes}
 
     def fresh(self, operand: str | None = None, beta: float = 0.0) -> dnn.DeviceArray:
         """Return an output, the first if none is named: with its old values where they are read, otherwise poisoned."""
@@ -191,8 +193,8 @@ class Case:
     def keywords(self, **changes: Any) -> dict[str, Any]:
         """Return the arguments of the public function by name, some of them replaced."""
         arrays, outs = self._given(changes)
-        others = {name: SCALARS[name] for name in self.operation.scalars}
-        others |= {
+        keywords = {name: SCALARS[name] for name in self.operation.scalars}
+        keywords |= {
             n: value
             for n, value in changes.items()
             if n in ("alpha", "beta", *self.operation.options)
@@ -205,7 +207,7 @@ class Case:
             arrays["out"] = (
                 None if not any(a is not None for a in outputs.values()) else self._all(outputs)
             )
-        return self.options | arrays | others
+        return self.options | arrays | keywords
 
     def call(self, **changes: Any) -> Any:
         """Call the function of one line, some arguments replaced."""
@@ -256,8 +258,12 @@ def drawn(draw: Any, name: str) -> dict[str, Any]:
     operation, sample = OPERATIONS[name], SAMPLES[name]
     image = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
     images = (draw(st.integers(1, 3)), draw(st.integers(1, 5)), *image)
-    found = sample.drawn(draw, images) if sample.drawn else {}
-    shapes, options = found if isinstance(found, tuple) else (shapes_of(name, images), found)
+    sample_arguments = sample.drawn(draw, images) if sample.drawn else {}
+    shapes, options = (
+        sample_arguments
+        if isinstance(sample_arguments, tuple)
+        else (shapes_of(name, images), sample_arguments)
+    )
     for option, kind in operation.options.items():
         if option not in options:
             how = (

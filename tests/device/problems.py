@@ -198,26 +198,26 @@ class Problem:
         cancelling: bool = False,
     ) -> None:
         """Compare every value of `y`, a device or host array, with the bound that the table has for the algorithm."""
-        got = y.numpy() if isinstance(y, dnn.DeviceArray) else y
+        result = y.numpy() if isinstance(y, dnn.DeviceArray) else y
         allowed = bound(
             self.dtype,
             self.conv.math_type if math_type is None else math_type,
             algorithm,
             self.w_shape,
         )
-        if allowed == 0 and got.dtype.kind == "f" and (alpha, beta) != (1, 0):
+        if allowed == 0 and result.dtype.kind == "f" and (alpha, beta) != (1, 0):
             allowed = SCALED_INTEGER
         if beta and self.handle.device.kind == "cuda":
             allowed = max(allowed, TWICE_ROUNDED.get(self.dtype, 0))
         magnitude = None
         if cancelling:
             magnitude = np.hypot(alpha * self.magnitude, beta * self.old_host.astype(np.float64))
-        assert_close(got, self.expected(alpha, beta, old, got.dtype), allowed, magnitude)
+        assert_close(result, self.expected(alpha, beta, old, result.dtype), allowed, magnitude)
 
     def choice(self, **options: Any) -> dnn.ConvolutionFwdAlgo | dnn.Engine:
         """Return the algorithm that the descriptor call's heuristic prefers; an engine where only the graph API has one."""
-        found = dnn.convolution_forward.heuristic(self.handle, self.x, self.w, self.conv, **options)
-        return found.best().algorithm if any(row.ok for row in found) else dnn.Engine(0)
+        table = dnn.convolution_forward.heuristic(self.handle, self.x, self.w, self.conv, **options)
+        return table.best().algorithm if any(row.ok for row in table) else dnn.Engine(0)
 
     def run(self, **options: Any) -> dnn.DeviceArray:
         """Call `convolution_forward`, into poisoned memory unless there is an `out`."""

@@ -180,15 +180,15 @@ def _derivatives(case: Case) -> dict[str, tuple[dict[str, Array], float]]:
     shapes = {"x": x.shape, "hx": spec.hidden_shape(case.batch)}
     if case.kind == "lstm":
         shapes["cx"] = spec.cell_shape(case.batch)
-    found = {}
-    for what, sizes in (
+    derivatives = {}
+    for kind, sizes in (
         ("data", shapes),
         ("weights", {name: w.shape for name, w in weights.items()}),
     ):
         direction = {name: rng.standard_normal(shape) for name, shape in sizes.items()}
         arguments = (case.kind, weights, x, hx, cx, case.lengths, dy, dhy, dcy)
-        found[what] = direction, onnx_directional_derivative(*arguments, direction)
-    return found
+        derivatives[kind] = direction, onnx_directional_derivative(*arguments, direction)
+    return derivatives
 
 
 def clipped_lstm(
@@ -216,15 +216,15 @@ def clipped_lstm(
     cy = np.zeros((states, batch, hidden_size)) if cx is None else cx.copy()
     for layer, (d, direction) in product(range(num_layers), enumerate(directions)):
         prefix, state = f"layer{layer}.{direction}.", layer * len(directions) + d
-        own = {
+        one_direction = {
             f"layer0.forward.{name.removeprefix(prefix)}": values
             for name, values in weights.items()
             if name.startswith(prefix)
         }
-        project = own.pop("layer0.forward.projection", np.eye(hidden_size))
+        project = one_direction.pop("layer0.forward.projection", np.eye(hidden_size))
         for gate in gates:
-            own[f"layer0.forward.recurrent.{gate}"] = (
-                own[f"layer0.forward.recurrent.{gate}"] @ project
+            one_direction[f"layer0.forward.recurrent.{gate}"] = (
+                one_direction[f"layer0.forward.recurrent.{gate}"] @ project
             )
         if d == 0:
             y = np.zeros((*x.shape[:2], len(directions) * narrow))
@@ -234,7 +234,11 @@ def clipped_lstm(
             if not rows.size:
                 continue
             one = onnx_rnn(
-                "lstm", own, x[t : t + 1, rows], h[None, rows], np.clip(c[rows], *clip)[None]
+                "lstm",
+                one_direction,
+                x[t : t + 1, rows],
+                h[None, rows],
+                np.clip(c[rows], *clip)[None],
             )
             c[rows] = one.cy[0]
             h[rows] = one.hy[0] / np.tanh(c[rows]) * np.tanh(np.clip(c[rows], *clip))
@@ -346,9 +350,9 @@ class Problem:
 
     def forward(self, **options: Any) -> Any:
         """Call `rnn_forward`."""
-        given = {"lengths": self.lengths, "layout": self.layout} | options
+        arguments = {"lengths": self.lengths, "layout": self.layout} | options
         return dnn.rnn_forward(
-            self.handle, self.spec, self.weights, self.x, self.hx, self.cx, **given
+            self.handle, self.spec, self.weights, self.x, self.hx, self.cx, **arguments
         )
 
     def backward(
@@ -384,19 +388,19 @@ class Problem:
         self, result: Any, algorithm: Any = "STANDARD", padding_fill: float = 0.0
     ) -> None:
         """Compare y, hy and cy with every oracle."""
-        got, bound = self.on_host(result, padding_fill), self.bound(algorithm)
+        host_result, bound = self.on_host(result, padding_fill), self.bound(algorithm)
         for expected in self.case.results:
-            self.assert_same(got._asdict(), expected._asdict(), bound, algorithm)
+            self.assert_same(host_result._asdict(), expected._asdict(), bound, algorithm)
 
     def assert_same(
-        self, got: dict[str, Any], expected: dict[str, Any], bound: float, algorithm: Any
+        self, results: dict[str, Any], expected: dict[str, Any], bound: float, algorithm: Any
     ) -> None:
         """Compare arrays by name; an error tells which, and of what network."""
         for name, values in expected.items():
-            assert (got[name] is None) == (values is None), name
+            assert (results[name] is None) == (values is None), name
             if values is not None:
                 try:
-                    assert_close(got[name], values, bound)
+                    assert_close(results[name], values, bound)
                 except AssertionError as error:
                     raise AssertionError(f"{name}: {error}\n{self.told(algorithm)}") from None
 
@@ -412,31 +416,33 @@ class Problem:
         algorithm: Any = "STANDARD",
     ) -> None:
         """Compare the gradients: with PyTorch's value by value; with ONNX's differences along random directions."""
-        got = {"x": self.brought_back(data.dx.numpy()), "hx": self.unsorted(data.dhx.numpy())}
+        gradients = {"x": self.brought_back(data.dx.numpy()), "hx": self.unsorted(data.dhx.numpy())}
         assert (data.dcx is None) == (self.case.kind != "lstm")
         if data.dcx is not None:
-            got["cx"] = self.unsorted(data.dcx.numpy())
+            gradients["cx"] = self.unsorted(data.dcx.numpy())
         of_weights = weights.numpy() if isinstance(weights, dnn.RNNWeights) else weights
         parts = {
-            "data": got,
+            "data": gradients,
             "weights": {name: values.astype(np.float64) for name, values in of_weights.items()},
         }
         bound = self.bound(algorithm, gradient=True)
-        for what, (direction, expected) in _derivatives(self.case).items():
-            assert parts[what].keys() == direction.keys()
+        for kind, (direction, expected) in _derivatives(self.case).items():
+            assert parts[kind].keys() == direction.keys()
             sums = sum(
-                float((parts[what][name] * values).sum()) for name, values in direction.items()
+                float((parts[kind][name] * values).sum()) for name, values in direction.items()
             )
             # a random direction of length 1 per value: the sum is about as large as the gradient's norm
-            norm = np.sqrt(sum(float((values**2).sum()) for values in parts[what].values()))
+            norm = np.sqrt(sum(float((values**2).sum()) for values in parts[kind].values()))
             allowed = max(RNN_SUM, 5 * bound) * norm
             assert abs(sums - expected) <= allowed, (
-                f"{what}: {sums} instead of {expected}\n{self.told(algorithm)}"
+                f"{kind}: {sums} instead of {expected}\n{self.told(algorithm)}"
             )
         if HAS_TORCH:
             theirs = _gradients(self.case)
             expected = {"x": theirs.dx, "hx": theirs.dhx, "cx": theirs.dcx, **theirs.weights}
-            self.assert_same({"cx": None, **got, **parts["weights"]}, expected, bound, algorithm)
+            self.assert_same(
+                {"cx": None, **gradients, **parts["weights"]}, expected, bound, algorithm
+            )
 
     def run_or_refused(self, call: Any, algorithm: str | None, *, backward: bool = False) -> Any:
         """Call; None where the algorithm is refused for a reason that the rules recorded on an H200 know."""

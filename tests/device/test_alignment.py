@@ -75,9 +75,9 @@ def test_a_copy_is_told_once_for_each_operand(handle: dnn.Handle, dy_host: Any) 
     dy = place(handle, dy_host, 4)
     with pytest.warns(
         dnn.AlignmentWarning, match=r"dy begins at 0x\w+, which is not aligned to 16 bytes"
-    ) as told:
+    ) as records:
         db = dnn.convolution_backward_bias(handle, dy)
-    assert len(told) == 1
+    assert len(records) == 1
     np.testing.assert_allclose(
         db.numpy().ravel(), dy_host.astype(np.float64).sum((0, 2, 3)), rtol=1e-4, atol=1e-4
     )
@@ -107,8 +107,10 @@ def test_a_result_with_old_values_is_brought_back(handle: dnn.Handle, dy_host: A
 def normalize(
     handle: dnn.Handle, x: dnn.DeviceArray, y: dnn.DeviceArray, *, layout: str | None = None
 ) -> Any:
-    each = np.ones((1, x.shape[1], 1, 1), np.float32)
-    scale, bias, running_mean, running_var = (handle.array(each, layout=layout) for _ in range(4))
+    channel_values = np.ones((1, x.shape[1], 1, 1), np.float32)
+    scale, bias, running_mean, running_var = (
+        handle.array(channel_values, layout=layout) for _ in range(4)
+    )
     return dnn.batch_normalization_training(
         handle,
         x,
@@ -166,9 +168,9 @@ def test_where_no_descriptor_call_serves_an_engine_has_copies(handle: dnn.Handle
         handle, handle.array(x_host), handle.array(w_host), conv
     ).numpy()
     x, out = place(handle, x_host, 4), place(handle, np.full_like(expected, np.nan), 8)
-    with pytest.warns(dnn.AlignmentWarning) as told:
+    with pytest.warns(dnn.AlignmentWarning) as records:
         assert dnn.convolution_forward(handle, x, handle.array(w_host), conv, out=out) is out
-    assert [str(each.message).split()[0] for each in told] == ["x", "out"]
+    assert [str(record.message).split()[0] for record in records] == ["x", "out"]
     np.testing.assert_array_equal(out.numpy(), expected)
 
 

@@ -70,7 +70,7 @@ def test_a_part_is_an_operand_and_keeps_the_memory(handle):
 
 
 @pytest.mark.parametrize(
-    ("key", "kind", "told"),
+    ("key", "kind", "message"),
     [
         ((slice(None, None, -1),), ArgumentError, "steps of 1 or more"),
         (3, IndexError, r"index 3 on axis 0; allowed: -3 to 2"),
@@ -83,8 +83,8 @@ def test_a_part_is_an_operand_and_keeps_the_memory(handle):
         (slice("a"), ArgumentError, "on axis 0"),
     ],
 )
-def test_no_parts(handle, key, kind, told):
-    with pytest.raises(kind, match=told):
+def test_no_parts(handle, key, kind, message):
+    with pytest.raises(kind, match=message):
         handle.empty(SHAPE)[key]
 
 
@@ -115,14 +115,14 @@ def test_no_reshape(handle):
     np.testing.assert_array_equal(
         array.reshape(3, 2, 2, 5, 6).numpy(), array.numpy().reshape(3, 2, 2, 5, 6)
     )
-    for shape, told in {
+    for shape, message in {
         (3, 120): "without a copy",
         (7, 2): "does not hold",
         (-1, -1): "size -1 2 times; allowed: once",
         (-1, 7): r"^shape=\(-1, 7\) does not hold the 360 values",
         (-1, 0): "does not hold",
     }.items():
-        with pytest.raises(ArgumentError, match=told):
+        with pytest.raises(ArgumentError, match=message):
             array.reshape(shape)
     vectors = handle.empty((1, 4, 2, 2), "int8x4")
     assert vectors.reshape(1, -1, 2, 2).spec == vectors.spec
@@ -248,8 +248,8 @@ def test_zeros_full_and_the_context_manager(handle):
     with pytest.raises(ClosedError):
         zeros.fill(1)
     assert handle.full((0, 2), 3).numpy().shape == (0, 2)
-    made = (handle.zeros(5), handle.full(np.int64(5), 1), handle.empty(5), handle.pinned(5))
-    assert [each.shape for each in made] == [(5,)] * 4
+    arrays = (handle.zeros(5), handle.full(np.int64(5), 1), handle.empty(5), handle.pinned(5))
+    assert [array.shape for array in arrays] == [(5,)] * 4
     for wrong in (True, 2.0, -1):
         with pytest.raises(ArgumentError, match="shape="):
             handle.empty(wrong)
@@ -258,14 +258,14 @@ def test_zeros_full_and_the_context_manager(handle):
 def test_what_is_lost_may_be(handle):
     """A refusal names an argument, which its function has."""
     array = handle.zeros((2, 3), "int8")
-    for call, told in {
+    for call, message in {
         lambda **how: handle.zeros((2, 3)).fill(1e300, **how): "too large",
         lambda **how: handle.zeros((2, 3)).copy_from(np.full((2, 3), 1e300), **how): "too large",
         lambda **how: array.fill(2.5, **how): "fractions",
         lambda **how: array.copy_from(np.full((2, 3), 2.5), **how): "fractions",
         lambda **how: handle.full((2, 3), 2.5, "int8", **how): "fractions",
     }.items():
-        with pytest.raises(ArgumentError, match=f'{told}.*casting="unsafe" lets them'):
+        with pytest.raises(ArgumentError, match=f'{message}.*casting="unsafe" lets them'):
             call()
         with pytest.raises(ArgumentError, match="casting='safe'; allowed: 'unsafe', None"):
             call(casting="safe")
@@ -273,9 +273,9 @@ def test_what_is_lost_may_be(handle):
     assert array.numpy().tolist() == [[2] * 3] * 2
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["another stream", "its stream"])
-def test_pinned_memory_and_streams(handle, own):
-    stream = handle.stream if own else handle.device.create_stream()
+@pytest.mark.parametrize("own_stream", [False, True], ids=["another stream", "its stream"])
+def test_pinned_memory_and_streams(handle, own_stream):
+    stream = handle.stream if own_stream else handle.device.create_stream()
     values = random_values(np.random.default_rng(6), (8, 16, 32, 33), "float16")
     staging, back = (
         handle.pinned(values.shape, "float16", "NHWC"),
@@ -319,8 +319,8 @@ def test_refusals(handle):
         "not one number": lambda: array.fill([1, 2]),
         "overlaps itself": lambda: handle.empty(TensorSpec((2, 3), strides=(1, 1))).fill(0),
     }
-    for told, call in calls.items():
-        with pytest.raises(ArgumentError, match=told):
+    for message, call in calls.items():
+        with pytest.raises(ArgumentError, match=message):
             call()
     with pytest.raises(ArrayTypeError, match="no numbers"):
         array.copy_from(np.full(SHAPE, "a"))

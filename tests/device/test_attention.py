@@ -77,19 +77,21 @@ class Case:
         spec, leaves = self.spec, self.leaves
         low, high = window or ([0] * STEPS, [REACH] * STEPS)
         keys = np.arange(REACH)
-        seen = (keys >= np.reshape(low, (-1, 1))) & (keys < np.reshape(high, (-1, 1)))
-        seen = seen & (keys < np.reshape(kv_lengths or [REACH] * BATCH, (-1, 1, 1, 1)))
+        visible = (keys >= np.reshape(low, (-1, 1))) & (keys < np.reshape(high, (-1, 1)))
+        visible = visible & (keys < np.reshape(kv_lengths or [REACH] * BATCH, (-1, 1, 1, 1)))
         live = self.live(q_lengths)[..., None]
         outs = []
         for head in range(spec.heads):
-            each = []
+            projections = []
             for name in "qkv":
                 x = leaves[name]
                 x = x @ leaves[f"w{name}"][head].T if f"w{name}" in leaves else x
-                each.append(x + leaves[f"b{name}"][head] if f"b{name}" in leaves else x)
-            q, k, v = each
-            scores = (q @ k.transpose(-1, -2) * spec.scale).masked_fill(~torch.tensor(seen), -1e300)
-            outs.append(torch.softmax(scores, -1) * torch.tensor(seen) * live @ v)
+                projections.append(x + leaves[f"b{name}"][head] if f"b{name}" in leaves else x)
+            q, k, v = projections
+            scores = (q @ k.transpose(-1, -2) * spec.scale).masked_fill(
+                ~torch.tensor(visible), -1e300
+            )
+            outs.append(torch.softmax(scores, -1) * torch.tensor(visible) * live @ v)
         if "wo" not in leaves:
             return torch.cat(outs, -1)
         y = sum(out @ leaves["wo"][head].T for head, out in enumerate(outs))
@@ -114,12 +116,12 @@ class Case:
         assert_close(y.numpy(), expected.detach().numpy(), bound[0])
         assert_close(self.forward(**options).numpy(), expected.detach().numpy(), bound[0])
         (expected * torch.tensor(dy)).sum().backward()
-        given = self.handle.array(dy, dtype=self.dtype)
+        dy_array = self.handle.array(dy, dtype=self.dtype)
         poisoned = [
             self.handle.array(np.full(a.shape, np.nan), dtype=self.dtype) for a in self.operands
         ]
         gradients = dnn.multi_head_attention_backward_data(
-            self.handle, reserve, given, out=poisoned
+            self.handle, reserve, dy_array, out=poisoned
         )
         for name, gradient in zip("qkv", gradients, strict=True):
             self.compare(gradient.numpy(), name, bound[1])
@@ -133,14 +135,14 @@ class Case:
         for name in self.weights:
             self.compare(again[name].numpy() / 2, name, 2 * bound[1])
 
-    def compare(self, got: Array, name: str, bound: float) -> None:
+    def compare(self, result: Array, name: str, bound: float) -> None:
         gradient = self.leaves[name].grad.numpy()
         # A bias of keys changes no softmax, and other slopes may cancel: an error is relative to
         # the size of the operands, and in 16 bits to that of the terms.
         size = 1.0
         if name == "bk" and self.dtype in ("float16", "bfloat16"):
             size = float(self.leaves["bq"].grad.abs().max())
-        assert_close(got, gradient, bound, magnitude=np.full(gradient.shape, size))
+        assert_close(result, gradient, bound, magnitude=np.full(gradient.shape, size))
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -251,8 +253,8 @@ def test_more_room_than_is_used(handle, seed):
     spec = spec_of(max_q_length=9, max_kv_length=8, max_batch=5, max_beam=4)
     case = Case(handle, spec, seed=seed)
     case.check(ATTENTION_BOUNDS["float64"], q_lengths=Q_LENGTHS, kv_lengths=KV_LENGTHS)
-    kept = case.forward(training=True).reserve.array.nbytes
-    assert kept == Case(handle, spec_of()).forward(training=True).reserve.array.nbytes
+    nbytes = case.forward(training=True).reserve.array.nbytes
+    assert nbytes == Case(handle, spec_of()).forward(training=True).reserve.array.nbytes
 
 
 @pytest.mark.parametrize(
@@ -315,9 +317,9 @@ def test_one_step_leaves_the_others(handle):
     for step in range(STEPS):
         out = handle.array(np.full(expected.shape, 77.0))
         case.forward(kv_lengths=KV_LENGTHS, step=step, out=out)
-        got = out.numpy()
-        assert_close(got[:, :, step], expected[:, :, step], ATTENTION_BOUNDS["float64"][0])
-        assert (np.delete(got, step, 2) == 77).all()
+        result = out.numpy()
+        assert_close(result[:, :, step], expected[:, :, step], ATTENTION_BOUNDS["float64"][0])
+        assert (np.delete(result, step, 2) == 77).all()
 
 
 @pytest.mark.parametrize(
@@ -336,13 +338,13 @@ def test_dropout(handle, chances):
     np.testing.assert_array_equal(
         case.forward(training=True, dropout_state=state).y.numpy(), y.numpy()
     )
-    plain, got = case.forward().numpy(), y.numpy()
-    kept = got != 0
+    plain, y_host = case.forward().numpy(), y.numpy()
+    survivors = y_host != 0
     share = np.prod([1 - chance for chance in chances.values()])
-    assert abs(kept.mean() - share) < 0.15
-    assert ((other != 0) != kept).any()
+    assert abs(survivors.mean() - share) < 0.15
+    assert ((other != 0) != survivors).any()
     # cuDNN keeps a probability in single precision
-    np.testing.assert_allclose(got[kept], plain[kept] / share, rtol=1e-6)
+    np.testing.assert_allclose(y_host[survivors], plain[survivors] / share, rtol=1e-6)
     state.close()
     with pytest.raises(dnn.ClosedError):
         case.forward(training=True, dropout_state=state)
@@ -376,10 +378,10 @@ def test_weights_from_and_to_pytorch(handle, bias, same):
         bias=bias,
         dtype="float64",
     )
-    given = {f"layer.{name}": value for name, value in module.state_dict().items()} | {
+    module_state = {f"layer.{name}": value for name, value in module.state_dict().items()} | {
         "other": torch.zeros(1)
     }
-    weights = dnn.AttentionWeights.from_torch(handle, spec, given, prefix="layer.")
+    weights = dnn.AttentionWeights.from_torch(handle, spec, module_state, prefix="layer.")
     rng = np.random.default_rng(0)
     q, k, v = (
         rng.standard_normal((2, steps, size))
@@ -409,8 +411,8 @@ def test_a_module_of_pytorch_in_float16(handle, interface):
     host = np.random.default_rng(0).standard_normal((2, 9, 32)).astype(np.float16)
     x = handle.array(host)
     y = dnn.multi_head_attention_forward(handle, spec, weights, x, x, x, interface=interface)
-    there = torch.tensor(host.astype(np.float64))
-    expected, _ = module(there, there, there)
+    tensor = torch.tensor(host.astype(np.float64))
+    expected, _ = module(tensor, tensor, tensor)
     assert_close(y.numpy(), expected.detach().numpy(), ATTENTION_BOUNDS["float16"][0])
 
 
@@ -501,13 +503,17 @@ def test_the_passes_have_an_order(handle):
 )
 def test_invalid_input_is_refused_by_name(handle, changes, message):
     case = Case(handle, spec_of())
-    given = {"spec": case.spec, "weights": case.weights} | dict(
+    arguments = {"spec": case.spec, "weights": case.weights} | dict(
         zip("qkv", case.operands, strict=True)
     )
-    given |= {name: value(handle) if callable(value) else value for name, value in changes.items()}
+    arguments |= {
+        name: value(handle) if callable(value) else value for name, value in changes.items()
+    }
     with pytest.raises(dnn.ArgumentError, match=message):
         dnn.multi_head_attention_forward(
-            handle, *(given.pop(name) for name in ("spec", "weights", "q", "k", "v")), **given
+            handle,
+            *(arguments.pop(name) for name in ("spec", "weights", "q", "k", "v")),
+            **arguments,
         )
 
 
@@ -552,7 +558,7 @@ def test_a_training_step_is_captured(handle):
     expected = y.numpy()
     gradients = dnn.multi_head_attention_backward_data(handle, reserve, y)
     dweights = dnn.multi_head_attention_backward_weights(handle, reserve)
-    wanted = [array.numpy() for array in gradients], dweights.numpy()
+    expected_gradients = [array.numpy() for array in gradients], dweights.numpy()
     with dnn.capture(handle) as graph:
         case.forward(training=True, window=CAUSAL, out=y, reserve=reserve)
         dnn.multi_head_attention_backward_data(handle, reserve, y, out=gradients)
@@ -561,10 +567,10 @@ def test_a_training_step_is_captured(handle):
         handle.device.fill(array.ptr, array.nbytes, 0xFF, handle.stream)
     graph.launch()
     np.testing.assert_array_equal(y.numpy(), expected)
-    for array, values in zip(gradients, wanted[0], strict=True):
+    for array, values in zip(gradients, expected_gradients[0], strict=True):
         np.testing.assert_allclose(array.numpy(), values, rtol=0, atol=1e-12)
     for name, values in dweights.numpy().items():
-        np.testing.assert_allclose(values, wanted[1][name], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(values, expected_gradients[1][name], rtol=0, atol=1e-12)
     graph.close()
 
 

@@ -128,7 +128,7 @@ class Case:
             **{"window": self.window} | options,
         )
 
-    def check(self, got: Any, name: str, bound: float | None = None) -> None:
+    def check(self, result: Any, name: str, bound: float | None = None) -> None:
         """Compare a result with the oracle; of gradients that nearly cancel, with what they sum."""
         expected = self.expected[name]
         magnitude = None
@@ -136,7 +136,7 @@ class Case:
             magnitude = np.full(expected.shape, 1.0)
         if bound is None:
             bound = ATTENTION_BOUNDS[self.dtype][name != "y"]
-        assert_close(got.numpy(), expected, bound, magnitude)
+        assert_close(result.numpy(), expected, bound, magnitude)
 
     def check_all(self, **options: Any) -> None:
         """Compare both passes; outputs are poisoned before."""
@@ -280,10 +280,10 @@ def test_a_limit_of_workspace_leaves_the_descriptor_call():
 def test_one_step_goes_by_the_descriptor_call(handle):
     case = Case(handle, spec_of())
     out = case.on_device(np.full(case.host["dy"].shape, 7.0))
-    got = case.forward(step=2, out=out).numpy()
+    result = case.forward(step=2, out=out).numpy()
     bound = ATTENTION_BOUNDS["float16"][0]
-    assert_close(got[:, 2], case.expected["y"][:, 2], bound)
-    assert (np.delete(got, 2, 1) == 7).all()
+    assert_close(result[:, 2], case.expected["y"][:, 2], bound)
+    assert (np.delete(result, 2, 1) == 7).all()
     with pytest.raises(dnn.ArgumentError, match="step=2 is given with interface='graph'"):
         case.forward(step=2, interface="graph")
     with pytest.raises(dnn.ArgumentError, match=f"step={STEPS}; allowed: below"):

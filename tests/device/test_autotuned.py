@@ -55,7 +55,7 @@ class Chooser:
 
     def __init__(self, choice: Any) -> None:
         self.choice = choice
-        self.asked: list[tuple[Any, Mapping[str, int], int | None]] = []
+        self.requests: list[tuple[Any, Mapping[str, int], int | None]] = []
         self.revision = 0
 
     def choose(
@@ -68,16 +68,16 @@ class Chooser:
         replay: bool = False,
     ) -> Any:
         assert for_call
-        self.asked.append((problem, alignments, limit))
+        self.requests.append((problem, alignments, limit))
         return self.choice
 
 
 @pytest.fixture
 def chooser(handle: dnn.Handle) -> Iterator[Chooser]:
     """A chooser of this handle's."""
-    handle.chooser = made = Chooser(FIRST)
-    yield made
-    assert handle.chooser is made
+    handle.chooser = new_chooser = Chooser(FIRST)
+    yield new_chooser
+    assert handle.chooser is new_chooser
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_a_handle_has_no_chooser(handle: dnn.Handle, case: Case) -> None:
 def test_a_call_without_an_algorithm_asks(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
     y = case.run()
     case.assert_right(y, FIRST.algorithm)
-    ((posed, alignments, limit),) = chooser.asked
-    assert posed == problem_of(case)
+    ((problem, alignments, limit),) = chooser.requests
+    assert problem == problem_of(case)
     assert set(alignments) == {"x", "w", "out"}
     assert set(alignments.values()) == {256}
     assert limit is None
@@ -117,7 +117,7 @@ def test_what_was_chosen_is_recalled(
         for _ in range(3):
             case.run(out=out)
     assert calls == []
-    assert len(chooser.asked) == 1
+    assert len(chooser.requests) == 1
 
 
 def test_a_chooser_that_changed_its_mind_is_asked_again(
@@ -129,7 +129,7 @@ def test_a_chooser_that_changed_its_mind_is_asked_again(
     case.run()
     case.run()
     assert [call.algorithm for call in calls] == [A.IMPLICIT_GEMM, A.GEMM, A.GEMM]
-    assert len(chooser.asked) == 2
+    assert len(chooser.requests) == 2
 
 
 def test_a_plan_outlives_its_oldest_keys(
@@ -156,7 +156,7 @@ def test_operands_of_one_alignment_have_one_key(
     ]
     for out in outs:
         case.run(out=out)
-    assert len(chooser.asked) == 1
+    assert len(chooser.requests) == 1
 
 
 def test_the_choice_is_what_runs(
@@ -169,16 +169,24 @@ def test_the_choice_is_what_runs(
         assert plan.choice == replace(FIRST, workspace=plan.workspace)
 
 
-@pytest.mark.parametrize("given", ["gemm", A.GEMM, dnn.AlgorithmResult(A.GEMM, M.FMA), 2], ids=repr)
+@pytest.mark.parametrize(
+    "algorithm", ["gemm", A.GEMM, dnn.AlgorithmResult(A.GEMM, M.FMA), 2], ids=repr
+)
 def test_a_given_algorithm_is_respected(
-    handle: dnn.Handle, case: Case, chooser: Chooser, monkeypatch: pytest.MonkeyPatch, given: Any
+    handle: dnn.Handle,
+    case: Case,
+    chooser: Chooser,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: Any,
 ) -> None:
     calls = forward_calls(monkeypatch, handle)
-    case.run(algorithm=given)
-    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv, algorithm=given) as plan:
+    case.run(algorithm=algorithm)
+    with dnn.convolution_forward.plan(
+        handle, case.x, case.w, case.conv, algorithm=algorithm
+    ) as plan:
         plan(case.x, case.w)
     assert {call.algorithm for call in calls} == {A.GEMM}
-    assert chooser.asked == []
+    assert chooser.requests == []
 
 
 def test_none_leaves_it_to_the_heuristic(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
@@ -201,9 +209,9 @@ def test_plan_and_call_pose_the_same(handle: dnn.Handle, case: Case, chooser: Ch
     case.run(**options)
     with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv, **options) as plan:
         assert plan.choice == replace(FIRST, workspace=plan.workspace)
-    assert chooser.asked[0] == chooser.asked[1]
-    posed, alignments, limit = chooser.asked[0]
-    assert posed == problem_of(case, out=out.spec, alpha=2.0, beta=0.5)
+    assert chooser.requests[0] == chooser.requests[1]
+    problem, alignments, limit = chooser.requests[0]
+    assert problem == problem_of(case, out=out.spec, alpha=2.0, beta=0.5)
     assert alignments == {"x": 256, "w": 256, "out": 256}
     assert limit == 1 << 20
 
@@ -216,7 +224,7 @@ def test_a_plan_of_specs_knows_no_alignment(
         case.assert_right(plan(case.x, case.w), FIRST.algorithm)
     with dnn.convolution_forward.plan(handle, case.x, w, case.conv):
         pass
-    assert [alignments for _, alignments, _ in chooser.asked] == [{}, {"x": 256}]
+    assert [alignments for _, alignments, _ in chooser.requests] == [{}, {"x": 256}]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +238,7 @@ def test_alignment_is_told(
     case.assert_right(dnn.convolution_forward(handle, x, case.w, case.conv), FIRST.algorithm)
     out = misaligned(handle, case.old_host, offset)
     case.assert_right(case.run(out=out), FIRST.algorithm)
-    assert [alignments for _, alignments, _ in chooser.asked] == [
+    assert [alignments for _, alignments, _ in chooser.requests] == [
         {"x": expected, "w": 256},
         {"x": 256, "w": 256, "out": expected},
     ]
@@ -243,7 +251,7 @@ def test_the_limit_is_told(handle: dnn.Handle, case: Case, chooser: Chooser) -> 
     handle.workspace.limit = 99
     case.run()
     case.run(workspace_limit=77)
-    assert [limit for *_, limit in chooser.asked] == [77, 55, 99]
+    assert [limit for *_, limit in chooser.requests] == [77, 55, 99]
 
 
 def test_a_choice_that_needs_more_than_the_limit_is_refused(
@@ -260,14 +268,14 @@ def test_an_empty_batch_asks_nobody(handle: dnn.Handle, case: Case, chooser: Cho
     assert dnn.convolution_forward(handle, x, case.w, case.conv).shape == (0, *case.y_shape[1:])
     with dnn.convolution_forward.plan(handle, x, case.w, case.conv) as plan:
         assert plan.choice is None
-    assert chooser.asked == []
+    assert chooser.requests == []
 
 
 def test_equal_calls_are_one_key(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
     for conv in (case.conv, case.conv.replace(), dnn.ConvolutionSpec(1, math_type="fma")):
         dnn.convolution_forward(handle, case.x, case.w, conv)
-    assert len(chooser.asked) == 1
-    others: list[dict[str, Any]] = [
+    assert len(chooser.requests) == 1
+    variants: list[dict[str, Any]] = [
         {"alpha": 2.0},
         {"beta": 1.0, "out": case.run()},
         {"workspace_limit": 1 << 30},
@@ -277,10 +285,10 @@ def test_equal_calls_are_one_key(handle: dnn.Handle, case: Case, chooser: Choose
             "w": handle.array(case.w_host, layout="NHWC"),
         },
     ]
-    for other in others:
-        given = {"x": case.x, "w": case.w, "conv": case.conv} | other
-        dnn.convolution_forward(handle, **given)
-    assert len(chooser.asked) == 1 + 1 + len(others)  # one of them made its `out`
+    for other in variants:
+        arguments = {"x": case.x, "w": case.w, "conv": case.conv} | other
+        dnn.convolution_forward(handle, **arguments)
+    assert len(chooser.requests) == 1 + 1 + len(variants)  # one of them made its `out`
 
 
 WRONG: dict[str, Any] = {
@@ -310,17 +318,17 @@ def test_what_is_wrong_is_told_as_without(handle: dnn.Handle, case: Case, name: 
         options["w"] = handle.array(case.w_host, dtype="float16")
     out = handle.empty(case.y_shape)
     fill(out, PATTERN)
-    given = {"x": case.x, "w": case.w, "conv": case.conv, "out": out} | options
-    told = []
-    for asked in (None, Chooser(FIRST)):
-        handle.chooser = asked
+    arguments = {"x": case.x, "w": case.w, "conv": case.conv, "out": out} | options
+    errors = []
+    for chooser_or_none in (None, Chooser(FIRST)):
+        handle.chooser = chooser_or_none
         with pytest.raises(dnn.CudnnliteError) as caught:
-            dnn.convolution_forward(handle, **given)
-        told.append((caught.type, str(caught.value)))
+            dnn.convolution_forward(handle, **arguments)
+        errors.append((caught.type, str(caught.value)))
         del caught
-        assert asked is None or asked.asked == [] or name == "beta_alone"
+        assert chooser_or_none is None or chooser_or_none.requests == [] or name == "beta_alone"
     handle.chooser = None
-    assert told[0] == told[1]
+    assert errors[0] == errors[1]
     assert (memory_of(out) == PATTERN).all()
 
 
@@ -333,9 +341,9 @@ def test_an_rnn_asks(handle: dnn.Handle, chooser: Chooser) -> None:
     for training in (False, True):
         out = network.run(training=training, workspace_limit="1 GiB")
         network.assert_right(out)
-        posed, alignments, limit = chooser.asked[-1]
+        problem, alignments, limit = chooser.requests[-1]
         data = dnn.RNNDataSpec(network.x.shape)
-        assert posed == rnn_forward.problem(network.spec, None, data, training=training)
+        assert problem == rnn_forward.problem(network.spec, None, data, training=training)
         assert alignments == {}
         assert limit == 1 << 30
     assert out.reserve.call.key.choice.algorithm == R.PERSIST_STATIC
@@ -344,20 +352,20 @@ def test_an_rnn_asks(handle: dnn.Handle, chooser: Chooser) -> None:
     with network.plan() as plan:
         network.assert_right(network.call(plan))
         assert plan.choice == replace(STATIC, workspace=plan.workspace)
-    assert len(chooser.asked) == 3
+    assert len(chooser.requests) == 3
 
 
 @pytest.mark.parametrize(
-    "given", ["standard", R.STANDARD, dnn.AlgorithmResult(R.STANDARD, M.FMA)], ids=repr
+    "algorithm", ["standard", R.STANDARD, dnn.AlgorithmResult(R.STANDARD, M.FMA)], ids=repr
 )
 def test_a_given_algorithm_of_an_rnn_is_respected(
-    handle: dnn.Handle, chooser: Chooser, given: Any
+    handle: dnn.Handle, chooser: Chooser, algorithm: Any
 ) -> None:
     network = Network(handle)
-    network.assert_right(network.run(algorithm=given))
-    with network.plan(algorithm=given) as plan:
+    network.assert_right(network.run(algorithm=algorithm))
+    with network.plan(algorithm=algorithm) as plan:
         assert plan.choice.algorithm == R.STANDARD
-    assert chooser.asked == []
+    assert chooser.requests == []
 
 
 def test_none_leaves_an_rnn_to_the_heuristic(handle: dnn.Handle, chooser: Chooser) -> None:
@@ -386,18 +394,18 @@ def test_a_choice_that_needs_too_much_after_all(
     """Longer sequences than were measured may need more than the limit; STANDARD may not."""
     chooser.choice = STATIC
     network = Network(handle)
-    real, wanted = handle.api.cudnnGetRNNTempSpaceSizes, []
+    real, queries = handle.api.cudnnGetRNNTempSpaceSizes, []
     from cudnnlite.descriptors.rnn import read_rnn
 
     def more(*arguments: Any) -> None:
         real(*arguments)
         if read_rnn(handle.api, arguments[1]).algorithm == R.PERSIST_STATIC:
             arguments[4].value = 1 << 40
-            wanted.append(arguments)
+            queries.append(arguments)
 
     monkeypatch.setattr(handle.api, "cudnnGetRNNTempSpaceSizes", more)
     network.assert_right(network.run(workspace_limit="1 GiB"))
-    assert len(wanted) == 1
+    assert len(queries) == 1
 
 
 def test_a_plan_with_lengths_takes_others(handle: dnn.Handle, chooser: Chooser) -> None:
@@ -408,11 +416,11 @@ def test_a_plan_with_lengths_takes_others(handle: dnn.Handle, chooser: Chooser) 
         network.assert_right(network.call(plan))
         network.lengths = (5, 3, 5, 1)
         network.assert_right(network.call(plan))
-    assert [posed.data.lengths for posed, *_ in chooser.asked] == [(5, 5, 5, 4)]
+    assert [problem.data.lengths for problem, *_ in chooser.requests] == [(5, 5, 5, 4)]
     network.lengths = None
     with network.plan():
         pass
-    assert chooser.asked[-1][0].data.is_full
+    assert chooser.requests[-1][0].data.is_full
 
 
 @pytest.mark.parametrize(("steps", "batch"), [(1, 1), (1, 3), (2, 1), (7, 1)])
@@ -423,9 +431,9 @@ def test_a_plan_with_lengths_of_few(
     chooser.choice = None
     with network.plan() as plan:
         network.assert_right(network.call(plan))
-    ((posed, *_),) = chooser.asked
-    assert not posed.data.is_full
-    assert posed.data.batch == batch
+    ((problem, *_),) = chooser.requests
+    assert not problem.data.is_full
+    assert problem.data.batch == batch
 
 
 def test_with_a_buffer_of_ones_own_the_choice_makes_do(
@@ -433,13 +441,13 @@ def test_with_a_buffer_of_ones_own_the_choice_makes_do(
 ) -> None:
     chooser.choice = None
     network = Network(handle)
-    own = handle.empty((16 << 20,), "uint8")  # a GPU wants 8 MiB
-    network.assert_right(network.run(workspace=own))
-    network.assert_right(network.run(workspace=own, workspace_limit="32 MiB"))
+    workspace = handle.empty((16 << 20,), "uint8")  # a GPU wants 8 MiB
+    network.assert_right(network.run(workspace=workspace))
+    network.assert_right(network.run(workspace=workspace, workspace_limit="32 MiB"))
     handle.workspace.limit = "48 MiB"
-    network.assert_right(network.run(workspace=own))
+    network.assert_right(network.run(workspace=workspace))
     network.assert_right(network.run())
-    assert [limit >> 20 for *_, limit in chooser.asked] == [16, 32, 16, 48]
+    assert [limit >> 20 for *_, limit in chooser.requests] == [16, 32, 16, 48]
 
 
 RNN_WRONG: dict[str, Any] = {
@@ -455,15 +463,15 @@ RNN_WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", RNN_WRONG)
 def test_what_is_wrong_of_an_rnn_is_told_as_without(handle: dnn.Handle, name: str) -> None:
-    network, told = Network(handle), []
-    for asked in (None, Chooser(STATIC)):
-        handle.chooser = asked
+    network, errors = Network(handle), []
+    for chooser_or_none in (None, Chooser(STATIC)):
+        handle.chooser = chooser_or_none
         with pytest.raises(dnn.CudnnliteError) as caught:
             network.run(**RNN_WRONG[name])
-        told.append((caught.type, str(caught.value)))
+        errors.append((caught.type, str(caught.value)))
         del caught
     handle.chooser = None
-    assert told[0] == told[1]
+    assert errors[0] == errors[1]
 
 
 # ---------------------------------------------------------------- autotuned
@@ -493,10 +501,10 @@ def test_every_call_inside_uses_the_tuned_choice(
         with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
             assert plan.choice == best
         with network.plan() as rnn_plan:
-            chosen = tuner.choose(
+            choice = tuner.choose(
                 rnn_forward.problem(network.spec, None, dnn.RNNDataSpec(network.x.shape))
             )
-            assert rnn_plan.choice.algorithm == chosen.algorithm
+            assert rnn_plan.choice.algorithm == choice.algorithm
         assert tuner.measured == 2
     assert handle.chooser is None
 
@@ -548,10 +556,10 @@ def test_a_new_tuner_finds_what_another_made_a_plan_of(handle: dnn.Handle, case:
     """The same choice is the same plan."""
     with dnn.autotuned(handle, cache=":memory:") as tuner:
         case.run()
-        kept = len(handle.plans)
+        plan_count = len(handle.plans)
         best = tuner.choose(problem_of(case))
     case.run(algorithm=best)
-    assert len(handle.plans) == kept
+    assert len(handle.plans) == plan_count
 
 
 def test_a_misaligned_view_is_another_problem(handle: dnn.Handle, case: Case) -> None:
@@ -652,15 +660,15 @@ def test_the_users_folder_is_the_default(
 
 def test_only_the_users_calls_are_recorded(handle: dnn.Handle, case: Case) -> None:
     network = Network(handle)
-    with record_problems() as found, dnn.autotuned(handle, cache=":memory:") as tuner:
+    with record_problems() as problems, dnn.autotuned(handle, cache=":memory:") as tuner:
         for _ in range(3):
             case.run()
         network.run()
         tuner.tune(problem_of(case, alpha=2.0))
     rnn = rnn_forward.problem(network.spec, None, dnn.RNNDataSpec(network.x.shape))
-    posed = problem_of(case)
-    assert {listed.problem: listed.count for listed in found} == {posed: 3, rnn: 1}
-    assert isinstance(posed, Problem)
+    problem = problem_of(case)
+    assert {entry.problem: entry.count for entry in problems} == {problem: 3, rnn: 1}
+    assert isinstance(problem, Problem)
     assert tuner.measured == 3
 
 
@@ -746,12 +754,12 @@ def test_nothing_is_measured_while_a_graph_is_recorded(
             with pytest.warns(
                 dnn.TuningWarning,
                 match=r"convolution forward of .* was never tuned, and it cannot be tuned while",
-            ) as told:
+            ) as records:
                 case.run(out=out)
-            assert len(told) == 1
-            assert told[0].filename.endswith("problems.py"), "where the call stands"
+            assert len(records) == 1
+            assert records[0].filename.endswith("problems.py"), "where the call stands"
             with pytest.warns(dnn.TuningWarning, match="RNN forward of"):
-                done = network.run(out=outs)
+                rnn_result = network.run(out=outs)
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 case.run(out=out)
@@ -760,16 +768,16 @@ def test_nothing_is_measured_while_a_graph_is_recorded(
                     assert isinstance(plan.choice.algorithm, dnn.Engine)
             assert tuner.measured == 0
         case.assert_right(out, plan.choice.algorithm)
-        network.assert_right(done)
+        network.assert_right(rnn_result)
         case.run(out=out)
         assert tuner.measured == 1
         with monkeypatch.context() as patch:
             patch.setattr(handle.device, "is_capturing", lambda stream: True)
             del runs[:]
             case.run(out=out)  # without a warning: it is known now
-            chosen = tuner.choose(problem_of(case))
-            assert chosen.replay or runs[0].algorithm == chosen.algorithm
-        case.assert_right(out, chosen.algorithm)
+            choice = tuner.choose(problem_of(case))
+            assert choice.replay or runs[0].algorithm == choice.algorithm
+        case.assert_right(out, choice.algorithm)
 
 
 def test_without_memory_for_measuring_the_program_goes_on(
@@ -783,10 +791,10 @@ def test_without_memory_for_measuring_the_program_goes_on(
         search = tuner_module.SEARCHES[operation]._replace(operands_of=no_memory)
         monkeypatch.setitem(tuner_module.SEARCHES, operation, search)
         for first in (True, False):
-            with warnings.catch_warnings(record=True) as told:
+            with warnings.catch_warnings(record=True) as records:
                 warnings.simplefilter("always")
                 case.run(out=out)
-            assert len(told) == first
+            assert len(records) == first
         case.assert_right(out, case.choice())
         with pytest.raises(dnn.DeviceMemoryError, match="nothing left"):
             tuner.choose(problem_of(case))  # asked for itself
@@ -838,7 +846,7 @@ def test_a_real_graph_can_be_recorded(handle: dnn.Handle) -> None:
         case.run(out=out)  # plan and workspace are there
         with (
             dnn.autotuned(handle, cache=":memory:") as tuner,
-            warnings.catch_warnings(record=True) as told,
+            warnings.catch_warnings(record=True) as records,
         ):
             warnings.simplefilter("always")
             if tuned:
@@ -850,7 +858,7 @@ def test_a_real_graph_can_be_recorded(handle: dnn.Handle) -> None:
                 assert graph is None
                 continue
             assert graph is not None
-            assert sum(warning.category is dnn.TuningWarning for warning in told) == (not tuned)
+            assert sum(warning.category is dnn.TuningWarning for warning in records) == (not tuned)
             fill(out, 0xFF)
             graph()
             handle.synchronize()
@@ -865,14 +873,14 @@ def test_a_real_graph_can_be_recorded(handle: dnn.Handle) -> None:
 
 def asked_with(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle) -> list[dnn.MathType]:
     """Return a list of the math types that the heuristic is asked with."""
-    real, asked = handle.api.cudnnGetConvolutionForwardAlgorithm_v7, []
+    real, math_types = handle.api.cudnnGetConvolutionForwardAlgorithm_v7, []
 
     def ask(*arguments: Any) -> None:
-        asked.append(dnn.ConvolutionDescriptor.read(handle.api, arguments[3]).math_type)
+        math_types.append(dnn.ConvolutionDescriptor.read(handle.api, arguments[3]).math_type)
         real(*arguments)
 
     monkeypatch.setattr(handle.api, HEURISTIC, ask)
-    return asked
+    return math_types
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -899,14 +907,14 @@ def test_half_precision_prefers_tensor_cores(
 ) -> None:
     """Where the user left the math type open, and named no algorithm."""
     case = Case(handle, (2, 8, 9, 8), (8, 8, 3, 3), dtype, layout, padding=1, math_type=math_type)
-    asked = asked_with(monkeypatch, handle)
+    math_types = asked_with(monkeypatch, handle)
     y = case.run(interface="descriptor")
     with dnn.convolution_forward.plan(
         handle, case.x, case.w, case.conv, interface="descriptor"
     ) as plan:
         assert plan.conv.math_type.name == math_type, "the spec stays the user's"
         case.assert_right(y, plan.choice.algorithm, math_type=plan.choice.math_type)
-    assert [one.name for one in asked] == [expected] * 2
+    assert [one.name for one in math_types] == [expected] * 2
     assert math_type != "FMA" or plan.choice.math_type == M.FMA
 
 
@@ -918,8 +926,8 @@ def test_a_named_algorithm_keeps_the_math_type(
     case.run(algorithm="implicit_gemm")
     case.run(algorithm=dnn.AlgorithmResult(A.IMPLICIT_GEMM, M.FMA))
     assert [call.math_type for call in calls] == [M.DEFAULT, M.FMA]
-    found = dnn.convolution_forward.heuristic(handle, case.x, case.w, case.conv)
-    assert found[0].ok
+    table = dnn.convolution_forward.heuristic(handle, case.x, case.w, case.conv)
+    assert table[0].ok
 
 
 def test_an_rnn_without_a_chooser_runs_as_before(

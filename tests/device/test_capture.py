@@ -319,13 +319,13 @@ REFUSED: dict[str, tuple[Callable[[Scene], Any], str]] = {
 
 
 @each_stream
-@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("refusal", REFUSED)
 def test_refused_by_name_and_nothing_is_left_broken(
-    handle: dnn.Handle, capture: Capture, own_stream: bool, what: str
+    handle: dnn.Handle, capture: Capture, own_stream: bool, refusal: str
 ) -> None:
     put_on_stream(handle, own_stream)
     scene = Scene(handle, capture)
-    action, words = REFUSED[what]
+    action, words = REFUSED[refusal]
     with pytest.raises(dnn.CaptureError, match=words), capture() as graph:
         action(scene)
     assert not capturing(handle)
@@ -393,7 +393,7 @@ def test_raw_calls_of_another_handle_run_at_once(
 
 
 def test_a_handle_that_records_is_used_by_one_thread_and_not_closed(device: Any) -> None:
-    told: list[str] = []
+    refusals: list[str] = []
     with dnn.Handle(device, check_same_thread=False) as handle:
         problem = Problem(handle, X, W, padding=1, math_type="fma")
         y = problem.run()
@@ -401,7 +401,7 @@ def test_a_handle_that_records_is_used_by_one_thread_and_not_closed(device: Any)
         def elsewhere() -> None:
             with pytest.raises(dnn.CaptureError, match="through this handle on another thread"):
                 problem.run(out=y)
-            told.append("refused")
+            refusals.append("refused")
 
         with dnn.capture(handle) as graph, graph:
             thread = threading.Thread(target=elsewhere)
@@ -412,7 +412,7 @@ def test_a_handle_that_records_is_used_by_one_thread_and_not_closed(device: Any)
             ):
                 handle.close()
             problem.run(out=y)
-        assert told == ["refused"]
+        assert refusals == ["refused"]
         problem.check()
 
 
@@ -612,20 +612,20 @@ def test_another_thread_cannot_wait_for_the_device(handle: dnn.Handle, capture: 
     """CUDA would give up the recording.  The tuner leaves the choice to the heuristic meanwhile, and says so."""
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     y = problem.run()
-    told: list[Any] = []
+    messages: list[Any] = []
 
     def elsewhere() -> None:
         try:
             handle.device.synchronize()
         except dnn.CaptureError as error:
-            told.append(str(error))
+            messages.append(str(error))
         with dnn.Handle(handle.device) as other, warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             x, w = other.array(problem.x_host), other.array(problem.w_host)
             with dnn.autotuned(other, cache=":memory:") as tuner:
-                told.append(dnn.convolution_forward(other, x, w, problem.conv).numpy())
-                told.append(tuner.measured)
-            told.extend(
+                messages.append(dnn.convolution_forward(other, x, w, problem.conv).numpy())
+                messages.append(tuner.measured)
+            messages.extend(
                 str(warning.message) for warning in warned if warning.category is dnn.TuningWarning
             )
 
@@ -637,7 +637,7 @@ def test_another_thread_cannot_wait_for_the_device(handle: dnn.Handle, capture: 
     fill(y, 0xFF)
     graph.launch()
     problem.assert_right(y, dnn.Engine(0))
-    refused, result, measured, warning = told
+    refused, result, measured, warning = messages
     assert "cannot be waited for while a CUDA graph is recorded" in refused
     problem.assert_right(result, dnn.Engine(0))
     assert measured == 0

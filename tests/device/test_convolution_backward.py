@@ -125,14 +125,17 @@ class Case:
 
     def check(
         self,
-        got: dnn.DeviceArray,
+        result: dnn.DeviceArray,
         alpha: float = 1.0,
         beta: float = 0.0,
         bound: float | None = None,
     ) -> None:
         expected = alpha * self.sums + beta * self.old.astype(np.float64)
         assert_close(
-            got.numpy(), expected, BOUNDS[self.dtype] if bound is None else bound, alpha * self.sums
+            result.numpy(),
+            expected,
+            BOUNDS[self.dtype] if bound is None else bound,
+            alpha * self.sums,
         )
 
 
@@ -147,11 +150,11 @@ def test_numbers(handle: dnn.Handle, kind: str, name: str, dtype: str, layout: s
     case.check(case.call(**{case.like: case.spec}))
     case.check(case.call(out=case.fresh(1), alpha=-0.5, beta=2.0), -0.5, 2.0)
     try:
-        got = case.call(out=case.fresh(1), alpha=0.5, beta=-1.0, interface="descriptor")
+        result = case.call(out=case.fresh(1), alpha=0.5, beta=-1.0, interface="descriptor")
     except UNSUPPORTED:
         assert layout != "first"
     else:
-        case.check(got, 0.5, -1.0)
+        case.check(result, 0.5, -1.0)
 
 
 @every_kind
@@ -165,12 +168,12 @@ def test_every_algorithm(handle: dnn.Handle, kind: str, dtype: str, math_type: s
         case = Case(handle, kind, (x_shape, w_shape, options | {"math_type": math_type}), dtype)
         like = {case.like: case.spec}
         ranked = case.function.heuristic(handle, *case.arrays, case.conv, **like)
-        found = case.function.find(handle, *case.arrays, case.conv, **like)
-        assert {row.algorithm for row in ranked} == {row.algorithm for row in found}
+        table = case.function.find(handle, *case.arrays, case.conv, **like)
+        assert {row.algorithm for row in ranked} == {row.algorithm for row in table}
         assert {row.algorithm for row in ranked if row.ok} == {
-            row.algorithm for row in found if row.ok
+            row.algorithm for row in table if row.ok
         }
-        for row in (*ranked, *found):
+        for row in (*ranked, *table):
             if not row.ok:
                 with pytest.raises(dnn.NotSupportedError):
                     case.call(**like, algorithm=row.algorithm)
@@ -192,14 +195,14 @@ def test_every_algorithm(handle: dnn.Handle, kind: str, dtype: str, math_type: s
 def test_a_search_overwrites_out_unless_beta_is_wanted(handle: dnn.Handle, kind: str) -> None:
     case = Case(handle, kind, CASES["padded"])
     out = case.fresh(1)
-    found = case.function.find(handle, *case.arrays, case.conv, out=out, beta=1.0)
+    table = case.function.find(handle, *case.arrays, case.conv, out=out, beta=1.0)
     np.testing.assert_array_equal(out.numpy(), case.old)
     case.function.find(handle, *case.arrays, case.conv, out=out)
     case.check(out, bound=WINOGRAD_BOUND)
     best = (
-        found.best(workspace_limit=0, deterministic=True)
-        if any(row.ok and row.deterministic and not row.workspace for row in found)
-        else found.best(deterministic=True)
+        table.best(workspace_limit=0, deterministic=True)
+        if any(row.ok and row.deterministic and not row.workspace for row in table)
+        else table.best(deterministic=True)
     )
     case.check(case.call(out=case.fresh(), algorithm=best), bound=WINOGRAD_BOUND)
 
@@ -425,18 +428,18 @@ def test_transposed_as_pytorch(
     tensors = (torch.from_numpy(array.astype(np.float64)) for array in (x, w))
     function = getattr(torch.nn.functional, f"conv_transpose{rank}d")
     expected = function(*tensors, None, stride, padding, extra, conv.groups, dilation).numpy()
-    here = handle.array(x), handle.array(w)
-    y = dnn.convolution_transpose(handle, *here, conv, output_padding=extra)
+    operands = handle.array(x), handle.array(w)
+    y = dnn.convolution_transpose(handle, *operands, conv, output_padding=extra)
     assert_close(y.numpy(), expected, BOUNDS[dtype])
     out = handle.array(y.numpy())
     again = dnn.convolution_transpose(
-        handle, *here, conv, output_padding=extra, alpha=2.0, beta=-1.0, out=out
+        handle, *operands, conv, output_padding=extra, alpha=2.0, beta=-1.0, out=out
     )
     assert again is out
     assert_close(out.numpy(), expected, 4 * BOUNDS[dtype])
     for layout in ("descriptor", "graph"):
         other = dnn.convolution_transpose(
-            handle, *here, conv, output_padding=extra, interface=layout
+            handle, *operands, conv, output_padding=extra, interface=layout
         )
         assert_close(other.numpy(), expected, BOUNDS[dtype])
 
@@ -524,8 +527,8 @@ def test_random_gradients_agree_with_onnx_and_are_adjoint(device: Any, kind: str
     )
     def check(shapes: Any, dtype: str, layout: str) -> None:
         case = Case(handle, kind, shapes, dtype, layout)
-        got = case.call(out=case.fresh())
-        case.check(got)
+        result = case.call(out=case.fresh())
+        case.check(result)
         other, dy = (array.numpy().astype(np.float64) for array in case.arrays)
         steps = (
             *case.conv.steps(dy.ndim - 2),
@@ -535,14 +538,14 @@ def test_random_gradients_agree_with_onnx_and_are_adjoint(device: Any, kind: str
         old = case.old.astype(np.float64)
         y = onnx_convolution(*((old, other) if kind == "data" else (other, old)), *steps)
         size = np.linalg.norm(y) * np.linalg.norm(dy)
-        assert np.vdot(got.numpy().astype(np.float64), old) == pytest.approx(
+        assert np.vdot(result.numpy().astype(np.float64), old) == pytest.approx(
             np.vdot(y, dy), abs=10 * BOUNDS[dtype] * size
         )
         sample = ConvolutionReference(
-            case.problem(got),
+            case.problem(result),
             dict(zip(case.read, case.arrays, strict=True)),
         )
-        assert sample.errors_of(got).l2 < BOUNDS[dtype]
+        assert sample.errors_of(result).l2 < BOUNDS[dtype]
 
     with dnn.Handle(device) as handle:
         check()
@@ -567,10 +570,10 @@ def test_the_reference_sees_what_is_wrong(
         errors = reference.errors_of(upload(handle, case.spec, right.astype(kind_of)))
         assert errors.l2 <= {"float64": 1e-15, "float32": 1e-7, "bfloat16": 5e-3}[dtype]
         for spoil in (0.5 * right, right[:, ::-1], np.flip(right, 2), 0 * right):
-            got = reference.errors_of(
+            spoiled_errors = reference.errors_of(
                 upload(handle, case.spec, np.ascontiguousarray(spoil).astype(kind_of))
             )
-            assert why_wrong(got.l2, case.spec.dtype, dnn.MathType.FMA)
+            assert why_wrong(spoiled_errors.l2, case.spec.dtype, dnn.MathType.FMA)
     bad = case.arrays[0].numpy().copy()
     bad[0, 0] = np.nan
     problem = case.problem()
@@ -595,12 +598,12 @@ def test_gradients_are_tuned(handle: dnn.Handle, kind: str, interface: str | Non
         assert len(right) >= 2
         assert all(row.error is not None and row.error < WINOGRAD_BOUND for row in right)
         kinds = {type(row.algorithm) for row in table}
-        wanted = {
+        expected_kinds = {
             None: {dnn.Engine, case.operation.algorithms.kind},
             "graph": {dnn.Engine},
             "descriptor": {case.operation.algorithms.kind},
         }
-        assert kinds == wanted[interface]
+        assert kinds == expected_kinds[interface]
         for row in right:
             case.check(case.call(out=case.fresh(), algorithm=row), bound=WINOGRAD_BOUND)
         with_data = tuner.tune(problem, dict(zip(case.read, case.arrays, strict=True)))
@@ -616,7 +619,7 @@ def test_autotuned_calls_measure_once(handle: dnn.Handle, kind: str) -> None:
             case.check(case.call(out=case.fresh()), bound=WINOGRAD_BOUND)
             case.check(case.call(**{case.like: case.spec}), bound=WINOGRAD_BOUND)
         assert tuner.measured == 1
-    assert [(listed.problem.kind, listed.count) for listed in problems] == [
+    assert [(entry.problem.kind, entry.count) for entry in problems] == [
         (f"convolution_backward_{kind}", 6)
     ]
     tuned = dnn.tune_model(problems, device=handle.device, cache=":memory:")
@@ -628,9 +631,9 @@ def test_a_problem_is_saved_and_loaded(handle: dnn.Handle, kind: str, tmp_path: 
     case = Case(handle, kind, CASES["rotated"], "float16", "last")
     problem = case.problem(alpha=0.5, beta=2.0)
     dnn.ProblemList([problem]).save(tmp_path / "problems.json")
-    (listed,) = dnn.ProblemList.load(tmp_path / "problems.json")
-    assert listed.problem == problem
-    assert listed.problem.operation is case.operation
+    (entry,) = dnn.ProblemList.load(tmp_path / "problems.json")
+    assert entry.problem == problem
+    assert entry.problem.operation is case.operation
     assert f"gradient of {case.like}: " in str(dnn.ProblemList([problem]))
 
 

@@ -232,8 +232,8 @@ def test_out_right_behind_x_is_no_overlap(bench: Bench) -> None:
 
 def test_a_read_only_workspace(bench: Bench) -> None:
     """It would be written to."""
-    own = bench.handle.empty((1 << 20,), "uint8")
-    locked = bench.over(own, own.spec, readonly=True)
+    workspace = bench.handle.empty((1 << 20,), "uint8")
+    locked = bench.over(workspace, workspace.spec, readonly=True)
     out = bench.handle.empty(Y)
     refuses(ARRAY, r"workspace.*read-only", lambda: bench.call(out=out, workspace=locked))
 
@@ -259,8 +259,8 @@ def test_layouts_that_differ_are_right_or_refused(
 
 def test_what_lies_on_another_device_is_not_taken_over(bench: Bench) -> None:
     other = get_device("emulated:1" if bench.handle.device.kind == "emulated" else "emulated")
-    with dnn.Handle(other) as there:
-        array = there.empty(X)
+    with dnn.Handle(other) as other_handle:
+        array = other_handle.empty(X)
         refuses(ARRAY, str(other), lambda: bench.handle.array(array))
         refuses(ARRAY, str(other), lambda: bench.handle.view(array))
 

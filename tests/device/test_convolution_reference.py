@@ -87,8 +87,8 @@ class Case:
 
     def output(self, values: Array | None = None) -> dnn.DeviceArray:
         """Return a result with these values: what is expected, if not given."""
-        wanted = self.expected if values is None else values
-        return upload(self.handle, self.problem.y, wanted.astype(self.dtype), gaps=0xFF)
+        result = self.expected if values is None else values
+        return upload(self.handle, self.problem.y, result.astype(self.dtype), gaps=0xFF)
 
     def errors(self, values: Array | None = None) -> Errors:
         return self.reference().errors_of(self.output(values))

@@ -70,29 +70,34 @@ def test_losses_and_gradients_are_pytorchs(handle, normalization, algorithm, whe
     if normalization == "none":
         slopes = slopes - 1  # PyTorch's are larger by 1, which makes no difference behind a softmax
         slopes = np.where(slopes < -1e-9, slopes, x)  # cuDNN leaves x where no path passes
-    given = uploaded(handle, x, layout)
+    x_array = uploaded(handle, x, layout)
     out = [
         handle.array(np.full(len(LABELS), np.nan, np.float32)),
         uploaded(handle, np.full_like(x, np.nan), layout),
     ]
     spec = dnn.CTCLossSpec(normalization, max_label_length=4)
-    got = dnn.ctc_loss(
-        handle, given, *arguments(handle, LABELS, INPUTS, where), spec, algorithm=algorithm, out=out
+    results = dnn.ctc_loss(
+        handle,
+        x_array,
+        *arguments(handle, LABELS, INPUTS, where),
+        spec,
+        algorithm=algorithm,
+        out=out,
     )
-    assert got[0] is out[0]
-    assert got[1] is out[1]
-    assert_near(got[0].numpy(), expected, CTC_BOUND)
-    assert_near(got[1].numpy(), np.where(inside, slopes, 0), CTC_BOUND)
+    assert results[0] is out[0]
+    assert results[1] is out[1]
+    assert_near(results[0].numpy(), expected, CTC_BOUND)
+    assert_near(results[1].numpy(), np.where(inside, slopes, 0), CTC_BOUND)
     alone, none = dnn.ctc_loss(
         handle,
-        given,
+        x_array,
         *arguments(handle, LABELS, INPUTS, where),
         spec,
         algorithm=algorithm,
         gradients=False,
     )
     assert none is None
-    np.testing.assert_array_equal(alone.numpy(), got[0].numpy())
+    np.testing.assert_array_equal(alone.numpy(), results[0].numpy())
 
 
 @pytest.mark.parametrize("where", ["host", "device"])
@@ -150,7 +155,7 @@ def test_a_probability_below_float32_is_none(handle):
 
 
 def call(handle, **changes):
-    given = {
+    operands = {
         "x": handle.array(logits()),
         "labels": flat(LABELS),
         "label_lengths": [3, 1, 2, 4],
@@ -162,9 +167,9 @@ def call(handle, **changes):
         "gradients": True,
         "out": None,
     }
-    everything = given | options | changes
+    everything = operands | options | changes
     return dnn.ctc_loss(
-        handle, *(everything.pop(name) for name in given), everything.pop("ctc"), **everything
+        handle, *(everything.pop(name) for name in operands), everything.pop("ctc"), **everything
     )
 
 
@@ -205,21 +210,23 @@ def integers(handle, values, dtype=np.int32):
     ],
 )
 def test_invalid_input_is_refused_by_name(handle, changes, message):
-    made = {name: value(handle) if callable(value) else value for name, value in changes.items()}
+    arguments = {
+        name: value(handle) if callable(value) else value for name, value in changes.items()
+    }
     with pytest.raises(dnn.ArgumentError, match=message):
-        call(handle, **made)
+        call(handle, **arguments)
 
 
 def test_lengths_on_the_device_need_a_maximum(handle):
-    given = arguments(handle, LABELS, INPUTS, "device")
+    operands = arguments(handle, LABELS, INPUTS, "device")
     with pytest.raises(dnn.ArgumentError, match="max_label_length=0 with labels on the device"):
-        dnn.ctc_loss(handle, handle.array(logits()), *given)
+        dnn.ctc_loss(handle, handle.array(logits()), *operands)
     with pytest.raises(dnn.ArgumentError, match="labels is TensorSpec"):
         dnn.ctc_loss(
             handle,
             handle.array(logits()),
             integers(handle, flat(LABELS), np.int64),
-            *given[1:],
+            *operands[1:],
             dnn.CTCLossSpec(max_label_length=4),
         )
 
@@ -232,10 +239,10 @@ def test_gradients_do_not_go_over_the_input(handle):
 
 def test_the_emulated_device_refuses_what_ends_a_gpus_context():
     with dnn.Handle(device="emulated") as handle:
-        given = arguments(handle, LABELS, INPUTS, "device")
+        operands = arguments(handle, LABELS, INPUTS, "device")
         with pytest.raises(dnn.ExecutionError, match="illegal memory access"):
             dnn.ctc_loss(
-                handle, handle.array(logits()), *given, dnn.CTCLossSpec(max_label_length=3)
+                handle, handle.array(logits()), *operands, dnn.CTCLossSpec(max_label_length=3)
             )
 
 
@@ -251,12 +258,12 @@ def test_float64(handle, algorithm, where):
     x = np.random.default_rng(0).standard_normal((STEPS, len(LABELS), ALPHABET))
     expected, slopes = torch_loss(x, LABELS, INPUTS, "softmax")
     spec = dnn.CTCLossSpec(max_label_length=4)
-    given = arguments(handle, LABELS, INPUTS, where)
-    costs, gradients = dnn.ctc_loss(handle, handle.array(x), *given, spec, algorithm=algorithm)
+    operands = arguments(handle, LABELS, INPUTS, where)
+    costs, gradients = dnn.ctc_loss(handle, handle.array(x), *operands, spec, algorithm=algorithm)
     assert_near(costs.numpy(), expected, OPERATION_BOUNDS["float64"])
     assert_near(gradients.numpy(), slopes, OPERATION_BOUNDS["float64"])
     with pytest.raises(dnn.NotSupportedError):
-        dnn.ctc_loss(handle, handle.array(x), *given, spec.replace(compute_type="float32"))
+        dnn.ctc_loss(handle, handle.array(x), *operands, spec.replace(compute_type="float32"))
 
 
 @pytest.mark.parametrize("where", ["host", "device"])
@@ -264,22 +271,22 @@ def test_long_labels(handle, where):
     labels, inputs = ([1, 2] * 128, [3]), [300, 280]
     x = logits((300, 2, 5))
     expected, _ = torch_loss(x, labels, inputs, "softmax")
-    given, spec = arguments(handle, labels, inputs, where), dnn.CTCLossSpec(max_label_length=256)
+    operands, spec = arguments(handle, labels, inputs, where), dnn.CTCLossSpec(max_label_length=256)
     with pytest.raises(dnn.NotSupportedError):
-        dnn.ctc_loss(handle, handle.array(x), *given, spec)
-    costs, _ = dnn.ctc_loss(handle, handle.array(x), *given, spec, algorithm="non_deterministic")
+        dnn.ctc_loss(handle, handle.array(x), *operands, spec)
+    costs, _ = dnn.ctc_loss(handle, handle.array(x), *operands, spec, algorithm="non_deterministic")
     assert_near(costs.numpy(), expected, CTC_BOUND)
 
 
 def test_a_loss_is_captured(handle):
     x, spec = handle.array(logits()), dnn.CTCLossSpec(max_label_length=4)
-    given = arguments(handle, LABELS, INPUTS, "device")
-    out = dnn.ctc_loss(handle, x, *given, spec)
+    operands = arguments(handle, LABELS, INPUTS, "device")
+    out = dnn.ctc_loss(handle, x, *operands, spec)
     expected = [array.numpy() for array in out]
     with dnn.capture(handle) as graph:
         with pytest.raises(dnn.CaptureError, match="have labels and lengths on the device"):
             dnn.ctc_loss(handle, x, *arguments(handle, LABELS, INPUTS, "host"), spec, out=out)
-        dnn.ctc_loss(handle, x, *given, spec, out=out)
+        dnn.ctc_loss(handle, x, *operands, spec, out=out)
     for array in out:
         handle.device.fill(array.ptr, array.nbytes, 0xFF, handle.stream)
     graph.launch()

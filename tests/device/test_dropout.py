@@ -31,14 +31,16 @@ def test_what_is_kept_is_scaled_and_the_gradient_too(
     x, dy = (np.abs(random_values(rng, SHAPE, dtype)) + 1 for _ in range(2))
     y, dx = poisoned(handle, spec), poisoned(handle, spec)
     fill(y, PATTERN)
-    found, reserve = dnn.dropout_forward(
+    result, reserve = dnn.dropout_forward(
         handle, upload(handle, spec, x), 0.25, dropout_state=state, out=y
     )
-    assert found is y
+    assert result is y
     assert (memory_of(y)[gap_mask(spec)] == PATTERN).all()
-    kept = y.numpy() != 0
-    assert 0.6 < kept.mean() < 0.9
-    assert_near(y.numpy(), np.where(kept, x.astype(np.float64) / 0.75, 0), OPERATION_BOUNDS[dtype])
+    survivors = y.numpy() != 0
+    assert 0.6 < survivors.mean() < 0.9
+    assert_near(
+        y.numpy(), np.where(survivors, x.astype(np.float64) / 0.75, 0), OPERATION_BOUNDS[dtype]
+    )
     states = state.save()
     assert (
         dnn.dropout_backward(
@@ -47,7 +49,7 @@ def test_what_is_kept_is_scaled_and_the_gradient_too(
         is dx
     )
     assert_near(
-        dx.numpy(), np.where(kept, dy.astype(np.float64) / 0.75, 0), OPERATION_BOUNDS[dtype]
+        dx.numpy(), np.where(survivors, dy.astype(np.float64) / 0.75, 0), OPERATION_BOUNDS[dtype]
     )
     np.testing.assert_array_equal(state.save(), states)
 
@@ -112,11 +114,11 @@ def test_what_is_refused(handle: dnn.Handle) -> None:
     state, x = dnn.DropoutState(handle), handle.array(np.ones((2, 8), np.float32))
     good: dict[str, Any] = {"dropout_state": state}
 
-    def forward(*args: Any, **given: Any) -> Any:
-        return lambda: dnn.dropout_forward(handle, *args, **good | given)
+    def forward(*args: Any, **options: Any) -> Any:
+        return lambda: dnn.dropout_forward(handle, *args, **good | options)
 
-    def backward(*args: Any, **given: Any) -> Any:
-        return lambda: dnn.dropout_backward(handle, *args, **good | given)
+    def backward(*args: Any, **options: Any) -> Any:
+        return lambda: dnn.dropout_backward(handle, *args, **good | options)
 
     y, reserve = forward(x, 0.5)()
     before = y.numpy()
@@ -150,11 +152,11 @@ def test_what_is_refused(handle: dnn.Handle) -> None:
         plan(x, out=y, reserve=reserve)
         seed = state.save()
         refuses(ARGUMENT, "overlaps dropout_state", lambda: plan(x, out=inside, reserve=reserve))
-        for taken, name in ((reserve, "reserve"), (states, "dropout_state")):
+        for overlap, name in ((reserve, "reserve"), (states, "dropout_state")):
             refuses(
                 ARGUMENT,
                 f"workspace overlaps {name}",
-                lambda taken=taken: plan(x, out=y, reserve=reserve, workspace=taken),
+                lambda overlap=overlap: plan(x, out=y, reserve=reserve, workspace=overlap),
             )
     np.testing.assert_array_equal(state.save(), seed)
     state.close()

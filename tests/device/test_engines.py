@@ -62,11 +62,11 @@ def test_every_engine_that_is_named_is_right(
     """Not only the first: whatever the heuristics name and the promises allow computes what it should."""
     problem = Problem(handle, X, W, dtype, layout, padding=1, math_type=math_type)
     options = {"alpha": -1.5, "beta": beta}
-    tried = 0
+    engine_count = 0
     with ExitStack() as stack:
         graph = graph_of(handle, problem, stack)
-        found = {c.engine for mode in HEURISTICS for c in named_by(graph, mode, stack)}
-    for engine in sorted(found, key=str)[:24]:
+        engines = {c.engine for mode in HEURISTICS for c in named_by(graph, mode, stack)}
+    for engine in sorted(engines, key=str)[:24]:
         out = handle.array(problem.old_host, dtype=dtype, layout=layout)
         try:
             plan = dnn.convolution_forward.plan(
@@ -81,8 +81,8 @@ def test_every_engine_that_is_named_is_right(
                 math_type=dnn.MathType.DEFAULT,
                 **options,
             )
-        tried += 1
-    assert tried
+        engine_count += 1
+    assert engine_count
 
 
 def test_the_choice_says_what_and_why(handle: dnn.Handle) -> None:
@@ -153,26 +153,29 @@ def test_a_named_engine_is_told_as_it_is(handle: dnn.Handle) -> None:
     with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, interface="graph"
     ) as plan:
-        chosen = plan.choice
-    said = dnn.AlgorithmResult(
-        chosen.algorithm, dnn.MathType.FMA, workspace=7, deterministic=False, time_ms=1.5
+        choice = plan.choice
+    row = dnn.AlgorithmResult(
+        choice.algorithm, dnn.MathType.FMA, workspace=7, deterministic=False, time_ms=1.5
     )
-    for algorithm in (chosen.algorithm, said):
+    for algorithm in (choice.algorithm, row):
         with dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, algorithm=algorithm
         ) as plan:
-            told = plan.choice
-            assert (told.workspace, told.math_type) == (plan.workspace, chosen.math_type)
-            assert told.deterministic == chosen.deterministic
-    assert told.time_ms == 1.5
+            named_choice = plan.choice
+            assert (named_choice.workspace, named_choice.math_type) == (
+                plan.workspace,
+                choice.math_type,
+            )
+            assert named_choice.deterministic == choice.deterministic
+    assert named_choice.time_ms == 1.5
 
 
 def test_a_workspace_of_ones_own_with_a_limit(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     with pytest.raises(dnn.ArrayTypeError, match="workspace"):
         problem.run(workspace=np.zeros(1 << 16, np.uint8), workspace_limit="64 KiB")
-    own = handle.empty((1 << 20,), "uint8")
-    y = problem.run(workspace=own, workspace_limit="1 MiB")
+    workspace = handle.empty((1 << 20,), "uint8")
+    y = problem.run(workspace=workspace, workspace_limit="1 MiB")
     problem.assert_right(y, dnn.Engine(0))
     assert handle.workspace.size == 0
 
@@ -228,9 +231,9 @@ def test_a_limit_that_excludes_the_preferred_warns(handle: dnn.Handle) -> None:
         needed = plan.workspace
     if not needed:
         return  # nothing to exclude: this device's preferred engine wants none
-    with pytest.warns(dnn.WorkspaceLimitWarning, match="excluded") as told:
+    with pytest.warns(dnn.WorkspaceLimitWarning, match="excluded") as records:
         y = problem.run(workspace_limit=needed - 1)
-    assert told[0].filename.endswith("problems.py"), "where the call stands"
+    assert records[0].filename.endswith("problems.py"), "where the call stands"
     problem.assert_right(y, dnn.Engine(0))
     assert handle.workspace.peak < needed
 
@@ -249,30 +252,34 @@ def test_operands_that_are_not_aligned(handle: dnn.Handle, operand: str) -> None
     moved = dnn.DeviceArray(array.spec, memory.device, memory.ptr + 4, memory, handle.stream)
     if operand != "out":
         handle.device.copy_within(moved.ptr, array.ptr, array.spec.nbytes, handle.stream)
-    given = {**arrays, operand: moved}
-    fill(given["out"], 0xFF)
-    before = memory_of(given["out"]).copy()
+    operands = {**arrays, operand: moved}
+    fill(operands["out"], 0xFF)
+    before = memory_of(operands["out"]).copy()
     with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, interface="graph"
     ) as plan:
         plan(problem.x, problem.w, out=poisoned(handle, problem.output_spec))
         with pytest.raises(dnn.ArgumentError, match=f"^{operand} begins at .* aligned to 16 bytes"):
-            plan(given["x"], given["w"], out=given["out"])
-        assert (memory_of(given["out"]) == before).all()
+            plan(operands["x"], operands["w"], out=operands["out"])
+        assert (memory_of(operands["out"]) == before).all()
         problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
     with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
         plan(problem.x, problem.w, out=poisoned(handle, problem.output_spec))
-        out = plan(given["x"], given["w"], out=given["out"])
+        out = plan(operands["x"], operands["w"], out=operands["out"])
         problem.assert_right(out, problem.choice())
         problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
-    out = dnn.convolution_forward(handle, given["x"], given["w"], problem.conv, out=given["out"])
+    out = dnn.convolution_forward(
+        handle, operands["x"], operands["w"], problem.conv, out=operands["out"]
+    )
     problem.assert_right(out, problem.choice())
     with dnn.convolution_forward.plan(
-        handle, given["x"], given["w"], problem.conv, out=given["out"]
+        handle, operands["x"], operands["w"], problem.conv, out=operands["out"]
     ) as plan:
         assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
         assert plan.choice.remark == "no engine serves: an operand is not aligned to 16 bytes"
-        problem.assert_right(plan(given["x"], given["w"], out=given["out"]), plan.choice.algorithm)
+        problem.assert_right(
+            plan(operands["x"], operands["w"], out=operands["out"]), plan.choice.algorithm
+        )
 
 
 def test_addresses_come_and_go(handle: dnn.Handle) -> None:
@@ -297,14 +304,14 @@ def test_a_closed_plan_leaves_no_plan_for_misaligned_operands_behind(handle: dnn
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     memory = handle.empty((problem.x.nbytes + 64,), "uint8")
     moved = dnn.DeviceArray(problem.x.spec, memory.device, memory.ptr + 4, memory, handle.stream)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
             plan(moved, problem.w)
         del plan
         gc.collect()
         release_leaks()
-    assert [str(warning.message) for warning in told] == []
+    assert [str(warning.message) for warning in records] == []
 
 
 # ---------------------------------------------------------------- engines as values
@@ -328,7 +335,7 @@ def test_an_engine_is_a_value(handle: dnn.Handle) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((1.5,), "index=1.5"),
         ((True,), "index=True"),
@@ -336,8 +343,8 @@ def test_an_engine_is_a_value(handle: dnn.Handle) -> None:
         ((1, {"STAGES": "2"}), "STAGES='2'"),
     ],
 )
-def test_what_is_no_engine(arguments: Any, said: str) -> None:
-    with pytest.raises(dnn.ArgumentError, match=said):
+def test_what_is_no_engine(arguments: Any, message: str) -> None:
+    with pytest.raises(dnn.ArgumentError, match=message):
         dnn.Engine(*arguments)
 
 
@@ -356,9 +363,9 @@ def test_what_is_no_engine(arguments: Any, said: str) -> None:
 def test_an_engine_that_is_none_here(handle: dnn.Handle, engine: dnn.Engine, message: str) -> None:
     problem = Problem(handle, X, W, padding=1)
     for call in (dnn.convolution_forward.plan, dnn.convolution_forward):
-        with pytest.raises(dnn.CudnnError, match=message) as told:
+        with pytest.raises(dnn.CudnnError, match=message) as error:
             call(handle, problem.x, problem.w, problem.conv, algorithm=engine)
-        assert "TensorSpec" in str(told.value), "the specs are told"
+        assert "TensorSpec" in str(error.value), "the specs are told"
 
 
 def test_an_engine_may_not_break_a_promise(handle: dnn.Handle) -> None:
@@ -367,16 +374,18 @@ def test_an_engine_may_not_break_a_promise(handle: dnn.Handle) -> None:
     strict = Problem(handle, X, W, padding=1, math_type="fma")
     with ExitStack() as stack:
         graph = graph_of(handle, relaxed, stack)
-        found = [c for mode in HEURISTICS for c in named_by(graph, mode, stack)]
+        candidates = [c for mode in HEURISTICS for c in named_by(graph, mode, stack)]
         narrow = {
-            c.engine for c in found if c.math_type(dnn.MathType.DEFAULT) == dnn.MathType.DEFAULT
+            c.engine
+            for c in candidates
+            if c.math_type(dnn.MathType.DEFAULT) == dnn.MathType.DEFAULT
         }
     assert narrow, "this device has no engine in TF32"
     refused = 0
     for engine in narrow:
-        with pytest.raises((dnn.ArgumentError, dnn.CudnnError)) as told:
+        with pytest.raises((dnn.ArgumentError, dnn.CudnnError)) as error:
             dnn.convolution_forward.plan(handle, strict.x, strict.w, strict.conv, algorithm=engine)
-        refused += "fewer bits" in str(told.value)
+        refused += "fewer bits" in str(error.value)
     assert refused
 
 
@@ -409,7 +418,7 @@ def test_the_tuner_ranks_both_interfaces(
 ) -> None:
     hurry(monkeypatch)
     problem = Problem(handle, X, W, padding=1)
-    posed = problem_of(problem)
+    convolution = problem_of(problem)
     kinds = {
         None: {"Engine", "ConvolutionFwdAlgo"},
         "graph": {"Engine"},
@@ -417,14 +426,14 @@ def test_the_tuner_ranks_both_interfaces(
     }
     for interface, expected in kinds.items():
         with dnn.Tuner(handle, ":memory:", dnn.TuningPolicy(interface=interface)) as tuner:
-            table = tuner.tune(posed)
+            table = tuner.tune(convolution)
             assert {type(row.algorithm).__name__ for row in table} == expected
             assert len({(row.algorithm, row.math_type, row.replay) for row in table}) == len(table)
             eager = {(row.algorithm, row.math_type) for row in table if not row.replay}
             assert {(row.algorithm, row.math_type) for row in table} == eager, (
                 "what is replayed stands there as it is too"
             )
-            best = tuner.choose(posed)
+            best = tuner.choose(convolution)
         for row in table:
             if isinstance(row.algorithm, dnn.Engine) and row.ok:
                 assert row.error is not None
@@ -441,24 +450,24 @@ def test_engines_that_no_heuristic_names_are_ranked_too(
     hurry(monkeypatch)
     problem = Problem(handle, (2, 32, 14, 13), (32, 32, 3, 3), padding=1, math_type="fma")
     with ExitStack() as stack:
-        graph, posed = graph_of(handle, problem, stack), problem_of(problem)
-        ready = {row.algorithm for row in engine_rows(graph, posed) if row.heuristic is None}
-        rows = engine_rows(graph, posed, compiled=True)
+        graph, convolution = graph_of(handle, problem, stack), problem_of(problem)
+        ready = {row.algorithm for row in engine_rows(graph, convolution) if row.heuristic is None}
+        rows = engine_rows(graph, convolution, compiled=True)
         indices = {row.algorithm.index for row in rows if row.heuristic is not None}
-        others = {row.algorithm for row in rows if row.heuristic is None}
+        unranked = {row.algorithm for row in rows if row.heuristic is None}
         assert [row.heuristic for row in rows if row.heuristic is not None] == [
-            *range(len(rows) - len(others))
+            *range(len(rows) - len(unranked))
         ]
         assert ready
-        assert ready < others
-        assert not indices & {engine.index for engine in others}
-    for search, expected in (("heuristics", ready), ("engines", others)):
+        assert ready < unranked
+        assert not indices & {engine.index for engine in unranked}
+    for search, expected in (("heuristics", ready), ("engines", unranked)):
         with dnn.Tuner(
             handle, ":memory:", dnn.TuningPolicy(interface="graph", search=search)
         ) as tuner:
-            table = tuner.tune(posed)
-        assert others & {row.algorithm for row in table} == expected
-    timed = [row for row in table if row.algorithm in others and row.ok and row.time_ms]
+            table = tuner.tune(convolution)
+        assert unranked & {row.algorithm for row in table} == expected
+    timed = [row for row in table if row.algorithm in unranked and row.ok and row.time_ms]
     assert timed
     for row in timed:
         problem.assert_right(problem.run(algorithm=row), row.algorithm, math_type=row.math_type)
@@ -516,7 +525,7 @@ def test_a_graph_by_hand(handle: dnn.Handle) -> None:
         scratch = handle.workspace.reserve(plan.workspace, handle.stream) if plan.workspace else 0
         plan.replace(workSpace=scratch, x=x.ptr, w=w.ptr, b=b.ptr, y=y.ptr)
         plan()
-        got = y.numpy().astype(np.float64)
+        result = y.numpy().astype(np.float64)
     expected = Problem(handle, (2, 8, 9, 8), (16, 8, 3, 3), "float16", "NHWC", padding=1)
     expected = dnn.convolution_forward(
         handle,
@@ -525,12 +534,12 @@ def test_a_graph_by_hand(handle: dnn.Handle) -> None:
         expected.conv.replace(compute_type="float64"),
     ).numpy()
     np.testing.assert_allclose(
-        got, np.maximum(expected + b_host.astype(np.float64), 0), rtol=2e-3, atol=2e-3
+        result, np.maximum(expected + b_host.astype(np.float64), 0), rtol=2e-3, atol=2e-3
     )
 
 
 @pytest.mark.parametrize(
-    ("kind", "attributes", "said"),
+    ("kind", "attributes", "message"),
     [
         (
             "TENSOR",
@@ -542,13 +551,13 @@ def test_a_graph_by_hand(handle: dnn.Handle) -> None:
     ],
 )
 def test_what_is_missing_is_named(
-    handle: dnn.Handle, kind: str, attributes: dict[str, Any], said: str
+    handle: dnn.Handle, kind: str, attributes: dict[str, Any], message: str
 ) -> None:
-    with dnn.BackendDescriptor(handle, kind, **attributes) as made:
-        with pytest.raises(dnn.ArgumentError, match=said):
-            made.finalize()
-        assert f"<BackendDescriptor {kind}(" in repr(made)
-        assert repr(made).endswith("not final>")
+    with dnn.BackendDescriptor(handle, kind, **attributes) as descriptor:
+        with pytest.raises(dnn.ArgumentError, match=message):
+            descriptor.finalize()
+        assert f"<BackendDescriptor {kind}(" in repr(descriptor)
+        assert repr(descriptor).endswith("not final>")
 
 
 def test_a_descriptor_says_what_it_holds(handle: dnn.Handle) -> None:
@@ -559,14 +568,14 @@ def test_a_descriptor_says_what_it_holds(handle: dnn.Handle) -> None:
         "unique_id": 7,
         "byte_alignment": 16,
     }
-    with dnn.BackendDescriptor(handle, "TENSOR", **values) as made:
-        made.finalize()
-        assert made.get("dimensions") == (1, 3, 8, 8)
-        assert made.get("data_type") is dnn.DataType.HALF
-        assert made.get("unique_id") == 7
+    with dnn.BackendDescriptor(handle, "TENSOR", **values) as descriptor:
+        descriptor.finalize()
+        assert descriptor.get("dimensions") == (1, 3, 8, 8)
+        assert descriptor.get("data_type") is dnn.DataType.HALF
+        assert descriptor.get("unique_id") == 7
         with pytest.raises(dnn.CudnnError):
-            made.set("unique_id", 8)
+            descriptor.set("unique_id", 8)
     with pytest.raises(dnn.ClosedError):
-        made.get("unique_id")
+        descriptor.get("unique_id")
     with pytest.raises(dnn.ArgumentError, match="kind='NOPE'"):
         dnn.BackendDescriptor(handle, "NOPE")

@@ -74,9 +74,9 @@ class Fused:
 
     def assert_right(self, y: Any, activation: str, **scalars: float) -> None:
         """Compare every value, relative to the largest one in sight."""
-        wanted = self.expected(activation, **scalars)
+        expected = self.expected(activation, **scalars)
         largest = max(1.0, np.abs(self.expected("identity", **scalars)).max())
-        error = np.abs(y.numpy().astype(np.float64) - wanted).max() / largest
+        error = np.abs(y.numpy().astype(np.float64) - expected).max() / largest
         assert error <= BOUNDS[self.problem.dtype], error  # a NaN that was not overwritten is none
 
     def out(self) -> Any:
@@ -97,7 +97,7 @@ def test_every_activation(handle: dnn.Handle, dtype: str, layout: str, activatio
     """By one line and by a plan, with and without an addition; engines do it, or nothing does and that is told."""
     fused, spec = Fused(handle, dtype, layout), spec_of(activation)
     served = activation != "swish" or layout == "NHWC"
-    for given, scalars in (
+    for addition, scalars in (
         ({}, {}),
         ({"z": fused.z}, {"alpha2": 1.0}),
         ({"z": fused.z}, {"alpha": 1.25, "alpha2": -0.5}),
@@ -105,43 +105,48 @@ def test_every_activation(handle: dnn.Handle, dtype: str, layout: str, activatio
         if not served or (activation == "swish" and scalars.get("alpha2") == -0.5):
             with pytest.raises(
                 dnn.NotSupportedError, match="has no SWISH; allowed: RELU, IDENTITY"
-            ) as told:
+            ) as error:
                 dnn.convolution_bias_activation_forward(
-                    handle, *fused.operands, fused.conv, spec, **given, **scalars
+                    handle, *fused.operands, fused.conv, spec, **addition, **scalars
                 )
-            assert "no engine serves" in str(told.value)
-            assert told.value.function == "cudnnConvolutionBiasActivationForward"
+            assert "no engine serves" in str(error.value)
+            assert error.value.function == "cudnnConvolutionBiasActivationForward"
             continue
         out = fused.out()
         y = dnn.convolution_bias_activation_forward(
-            handle, *fused.operands, fused.conv, spec, **given, **scalars, out=out
+            handle, *fused.operands, fused.conv, spec, **addition, **scalars, out=out
         )
         assert y is out
         fused.assert_right(y, activation, **scalars)
         with dnn.convolution_bias_activation_forward.plan(
-            handle, *fused.operands, fused.conv, spec, **given, **scalars
+            handle, *fused.operands, fused.conv, spec, **addition, **scalars
         ) as plan:
             assert isinstance(plan.choice.algorithm, dnn.Engine)
             fused.assert_right(
-                plan(*fused.operands, *given.values(), out=fused.out()), activation, **scalars
+                plan(*fused.operands, *addition.values(), out=fused.out()), activation, **scalars
             )
-            fused.assert_right(plan(*fused.operands, *given.values()), activation, **scalars)
+            fused.assert_right(plan(*fused.operands, *addition.values()), activation, **scalars)
 
 
 @pytest.mark.parametrize("activation", ["relu", "identity"])
 @pytest.mark.parametrize(("dtype", "layout"), KINDS)
 def test_the_descriptor_call(handle: dnn.Handle, dtype: str, layout: str, activation: str) -> None:
     fused = Fused(handle, dtype, layout)
-    for given, scalars in (({}, {"alpha": -1.5}), ({"z": fused.z}, {"alpha": 0.5, "alpha2": 2.0})):
+    for addition, scalars in (
+        ({}, {"alpha": -1.5}),
+        ({"z": fused.z}, {"alpha": 0.5, "alpha2": 2.0}),
+    ):
         for options in ({"interface": "descriptor"}, {"algorithm": "IMPLICIT_PRECOMP_GEMM"}):
             with dnn.convolution_bias_activation_forward.plan(
-                handle, *fused.operands, fused.conv, activation, **given, **scalars, **options
+                handle, *fused.operands, fused.conv, activation, **addition, **scalars, **options
             ) as plan:
                 assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
                 if activation == "identity":
                     assert plan.choice.algorithm == dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM
                 fused.assert_right(
-                    plan(*fused.operands, *given.values(), out=fused.out()), activation, **scalars
+                    plan(*fused.operands, *addition.values(), out=fused.out()),
+                    activation,
+                    **scalars,
                 )
 
 
@@ -163,7 +168,7 @@ def test_a_scalar_without_an_addition_goes_to_the_descriptor_call_and_says_so(
 
 def test_what_the_descriptor_call_has_not_is_refused_by_name(handle: dnn.Handle) -> None:
     fused = Fused(handle)
-    for activation, options, said in (
+    for activation, options, message in (
         (
             "identity",
             {"algorithm": "IMPLICIT_GEMM"},
@@ -174,7 +179,7 @@ def test_what_the_descriptor_call_has_not_is_refused_by_name(handle: dnn.Handle)
     ):
         out = fused.out()
         before = memory_of(out).copy()
-        with pytest.raises(dnn.NotSupportedError, match=said):
+        with pytest.raises(dnn.NotSupportedError, match=message):
             dnn.convolution_bias_activation_forward(
                 handle, *fused.operands, fused.conv, activation, out=out, **options
             )
@@ -210,22 +215,25 @@ def test_integers(handle: dnn.Handle, y_dtype: str, activation: str) -> None:
     bias_host = np.linspace(-40, 40, 8, dtype=np.float32).reshape(1, 8, 1, 1)
     bias, out = handle.array(bias_host), handle.empty(problem.y_shape, y_dtype, "NHWC")
     fill(out, 0xFF)
-    wanted = FUNCTIONS[activation](problem.sums + bias_host)
+    expected = FUNCTIONS[activation](problem.sums + bias_host)
     if y_dtype == "int8":
-        wanted = np.clip(np.rint(wanted), -128, 127)
+        expected = np.clip(np.rint(expected), -128, 127)
     y = dnn.convolution_bias_activation_forward(
         handle, problem.x, problem.w, bias, problem.conv, activation, out=out
     ).numpy()
-    np.testing.assert_allclose(y.astype(np.float64), wanted, rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(y.astype(np.float64), expected, rtol=1e-6, atol=1e-5)
 
 
 def test_strided_outputs(handle: dnn.Handle) -> None:
     fused = Fused(handle)
     spec = with_gaps(fused.problem.y_shape, "float32")
-    for given, scalars in (({}, {}), ({"z": upload(handle, spec, fused.z_host)}, {"alpha2": 1.0})):
+    for addition, scalars in (
+        ({}, {}),
+        ({"z": upload(handle, spec, fused.z_host)}, {"alpha2": 1.0}),
+    ):
         out = upload(handle, spec, np.full(spec.shape, np.nan, np.float32))
         y = dnn.convolution_bias_activation_forward(
-            handle, *fused.operands, fused.conv, **given, **scalars, out=out
+            handle, *fused.operands, fused.conv, **addition, **scalars, out=out
         )
         fused.assert_right(y, "relu", **scalars)
 
@@ -261,7 +269,7 @@ def test_what_does_not_fit_is_refused_by_name(handle: dnn.Handle) -> None:
     )
     fill(out, 0xFF)
     before = memory_of(out).copy()
-    for operands, options, said in (
+    for operands, options, message in (
         (
             (x, w, handle.array(np.zeros((1, 5, 1, 1), np.float32))),
             {},
@@ -284,7 +292,7 @@ def test_what_does_not_fit_is_refused_by_name(handle: dnn.Handle) -> None:
         ((x, w, bias), {"z": fused.z, "alpha2": "much"}, "alpha2='much'"),
         ((x, w, bias), {"activation": "gelu"}, "activation='gelu'"),
     ):
-        with pytest.raises(dnn.ArgumentError, match=said):
+        with pytest.raises(dnn.ArgumentError, match=message):
             dnn.convolution_bias_activation_forward(
                 handle, *operands, fused.conv, **{"out": out, **options}
             )
@@ -328,8 +336,8 @@ def test_a_bias_scalars_and_uneven_padding(
         ):
             before = y_host if beta else np.full_like(y_host, np.nan)
             out = handle.array(before, dtype=dtype, layout=layout)
-            found = call(out).numpy().astype(np.float64)
-            assert np.abs(found - expected).max() <= BOUNDS[dtype] * np.abs(expected).max()
+            result = call(out).numpy().astype(np.float64)
+            assert np.abs(result - expected).max() <= BOUNDS[dtype] * np.abs(expected).max()
 
 
 @pytest.mark.filterwarnings("ignore::cudnnlite.WorkspaceLimitWarning")
@@ -399,8 +407,8 @@ def test_a_convolution_with_a_bias(handle: dnn.Handle, dtype: str, layout: str) 
             if beta
             else fused.out()
         )
-        wanted = alpha * fused.problem.sums + fused.bias_host.astype(np.float64)
-        wanted += beta * fused.problem.old_host.astype(np.float64) if beta else 0
+        expected = alpha * fused.problem.sums + fused.bias_host.astype(np.float64)
+        expected += beta * fused.problem.old_host.astype(np.float64) if beta else 0
         with dnn.convolution_forward.plan(handle, x, w, fused.conv, bias=bias, **options) as plan:
             assert isinstance(plan.choice.algorithm, kind)
             assert remark in plan.choice.remark if remark else not plan.choice.remark
@@ -412,8 +420,8 @@ def test_a_convolution_with_a_bias(handle: dnn.Handle, dtype: str, layout: str) 
             )
             for call in calls:
                 error = (
-                    np.abs(call(fresh()).numpy().astype(np.float64) - wanted).max()
-                    / np.abs(wanted).max()
+                    np.abs(call(fresh()).numpy().astype(np.float64) - expected).max()
+                    / np.abs(expected).max()
                 )
                 assert error <= BOUNDS[dtype], (options, error)
 
@@ -491,17 +499,17 @@ def test_asymmetric_padding(handle: dnn.Handle, case: str, dtype: str) -> None:
 def test_the_descriptor_call_refuses_asymmetric_padding_by_name(handle: dnn.Handle) -> None:
     fused = Fused(handle, padding=((0, 1), 1))
     x, w, bias = fused.operands
-    said = r"padding=\(\(0, 1\), 1\)"
+    message = r"padding=\(\(0, 1\), 1\)"
     for options in ({"interface": "descriptor"}, {"algorithm": "IMPLICIT_GEMM"}):
         for call in (dnn.convolution_forward, dnn.convolution_forward.plan):
-            with pytest.raises(dnn.ArgumentError, match=said):
+            with pytest.raises(dnn.ArgumentError, match=message):
                 call(handle, x, w, fused.conv, **options)
-        with pytest.raises(dnn.ArgumentError, match=said):
+        with pytest.raises(dnn.ArgumentError, match=message):
             dnn.convolution_bias_activation_forward(handle, x, w, bias, fused.conv, **options)
     for call in (dnn.convolution_forward.heuristic, dnn.convolution_forward.find):
-        with pytest.raises(dnn.ArgumentError, match=said):
+        with pytest.raises(dnn.ArgumentError, match=message):
             call(handle, x, w, fused.conv)
-    with pytest.raises(dnn.ArgumentError, match=said):
+    with pytest.raises(dnn.ArgumentError, match=message):
         dnn.ConvolutionDescriptor(fused.conv)
     ints = (
         dnn.TensorSpec((1, 8, 9, 8), "int8", "NHWC"),
@@ -516,18 +524,21 @@ def test_asymmetric_problems_are_saved_recorded_and_tuned(
 ) -> None:
     hurry(monkeypatch)
     problem = Problem(handle, X, (6, 8, 3, 3), padding=((0, 2), 1), math_type="fma")
-    with dnn.record_problems() as found:
+    with dnn.record_problems() as problems:
         problem.run()
-    posed = found[0].problem
-    assert posed.operation is convolution.FORWARD
-    assert posed.conv.padding == ((0, 2), 1)
-    assert problem_from_plain(json.loads(json.dumps(posed.to_plain()))) == posed
-    found.save(tmp_path / "problems.json")
-    assert dnn.ProblemList.load(tmp_path / "problems.json")[0].problem == posed
+    problem_from_call = problems[0].problem
+    assert problem_from_call.operation is convolution.FORWARD
+    assert problem_from_call.conv.padding == ((0, 2), 1)
+    assert (
+        problem_from_plain(json.loads(json.dumps(problem_from_call.to_plain())))
+        == problem_from_call
+    )
+    problems.save(tmp_path / "problems.json")
+    assert dnn.ProblemList.load(tmp_path / "problems.json")[0].problem == problem_from_call
     with dnn.Tuner(handle, ":memory:") as tuner:
-        table = tuner.tune(posed)
+        table = tuner.tune(problem_from_call)
         assert {type(row.algorithm) for row in table} == {dnn.Engine}
-        best = tuner.choose(posed)
+        best = tuner.choose(problem_from_call)
     assert best.error is not None
     for row in (row for row in table if row.ok):
         problem.assert_right(problem.run(algorithm=row), row.algorithm)
@@ -540,13 +551,13 @@ def test_asymmetric_problems_are_saved_recorded_and_tuned(
 def test_a_plan_that_replays_itself(handle: dnn.Handle, options: dict[str, Any]) -> None:
     """With the same buffers and with others, each gets its own values."""
     fused = Fused(handle)
-    given = {"z": fused.z, "alpha2": 0.5} if "z" in options else {}
+    addition = {"z": fused.z, "alpha2": 0.5} if "z" in options else {}
     interface = options.get("interface")
-    scalars = {"alpha2": 0.5} if given else {}
+    scalars = {"alpha2": 0.5} if addition else {}
     with dnn.convolution_bias_activation_forward.plan(
-        handle, *fused.operands, fused.conv, **given, interface=interface, replay=True
+        handle, *fused.operands, fused.conv, **addition, interface=interface, replay=True
     ) as plan:
-        operands = (*fused.operands, *([fused.z] if given else []))
+        operands = (*fused.operands, *([fused.z] if addition else []))
         outs = [fused.out() for _ in range(3)]
         for out in (*outs, *outs, outs[0], outs[0]):
             fill(out, 0xFF)
@@ -588,14 +599,17 @@ def test_it_is_tuned(
         **scalars,
     )
     assert problem_from_plain(json.loads(json.dumps(problem.to_plain()))) == problem
-    with dnn.record_problems() as posed, dnn.autotuned(handle, cache=":memory:") as tuner:
+    with (
+        dnn.record_problems() as recorded_problems,
+        dnn.autotuned(handle, cache=":memory:") as tuner,
+    ):
         y = dnn.convolution_bias_activation_forward(
             handle, *fused.operands, fused.conv, spec, z=z, **scalars
         )
         table = tuner.tune(problem)
         assert tuner.measured == 1
     fused.assert_right(y, activation, **scalars)
-    assert [each.problem for each in posed] == [problem]
+    assert [entry.problem for entry in recorded_problems] == [problem]
     assert max(row.error for row in table if row.ok) < 1e-5
     for row in table:
         if row.ok:

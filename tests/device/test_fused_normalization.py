@@ -19,25 +19,28 @@ HALVES = ("float32", "float16", "bfloat16")
 def operands(
     handle: dnn.Handle, dtype: str, shape: tuple[int, ...] = (3, 8, 5, 4)
 ) -> dict[str, Any]:
-    rng, each = np.random.default_rng(0), (1, shape[1], *[1] * (len(shape) - 2))
+    rng, channel_shape = np.random.default_rng(0), (1, shape[1], *[1] * (len(shape) - 2))
     wide = "float64" if dtype == "float64" else "float32"
     hosts = {name: random_values(rng, shape, dtype) for name in ("x", "z", "dy")}
-    hosts |= {name: random_values(rng, each, wide) for name in ("scale", "bias")}
-    hosts |= {"running_mean": np.zeros(each, wide), "running_var": np.ones(each, wide)}
+    hosts |= {name: random_values(rng, channel_shape, wide) for name in ("scale", "bias")}
+    hosts |= {
+        "running_mean": np.zeros(channel_shape, wide),
+        "running_var": np.ones(channel_shape, wide),
+    }
     return {
         name: (host, handle.array(host, layout=LAST[len(shape)])) for name, host in hosts.items()
     }
 
 
-def train(handle: dnn.Handle, there: Any, added: bool, **options: Any) -> Any:
-    given = {name: there[name][1] for name in ("running_mean", "running_var")}
-    given |= {
+def train(handle: dnn.Handle, tensors: Any, added: bool, **options: Any) -> Any:
+    arguments = {name: tensors[name][1] for name in ("running_mean", "running_var")}
+    arguments |= {
         "activation": "relu",
         "momentum": 0.25,
-        "z": there["z"][1] if added else None,
+        "z": tensors["z"][1] if added else None,
     } | options
     return dnn.batch_normalization_training(
-        handle, *(there[name][1] for name in ("x", "scale", "bias")), **given
+        handle, *(tensors[name][1] for name in ("x", "scale", "bias")), **arguments
     )
 
 
@@ -48,9 +51,9 @@ def test_both_directions_are_what_pytorch_says(
     handle: dnn.Handle, dtype: str, shape: tuple[int, ...], added: bool
 ) -> None:
     torch: Any = pytest.importorskip("torch")
-    there = operands(handle, dtype, shape)
+    tensors = operands(handle, dtype, shape)
     leaves = {
-        name: torch.tensor(there[name][0].astype(np.float64), requires_grad=True)
+        name: torch.tensor(tensors[name][0].astype(np.float64), requires_grad=True)
         for name in ("x", "z", "scale", "bias")
     }
     running = [
@@ -62,23 +65,23 @@ def test_both_directions_are_what_pytorch_says(
         leaves["x"], *running, *flat, training=True, momentum=0.25
     )
     expected = torch.relu(normal + leaves["z"] if added else normal)
-    expected.backward(torch.tensor(there["dy"][0].astype(np.float64)))
-    y, mean, inverse, reserve = train(handle, there, added)
+    expected.backward(torch.tensor(tensors["dy"][0].astype(np.float64)))
+    y, mean, inverse, reserve = train(handle, tensors, added)
     bound = OPERATION_BOUNDS[dtype]
     assert_near(y.numpy(), expected.detach().numpy(), bound)
     for name, statistic in zip(("running_mean", "running_var"), running, strict=True):
-        assert_near(there[name][1].numpy().ravel(), statistic.numpy(), 1e-5)
-    given = {
+        assert_near(tensors[name][1].numpy().ravel(), statistic.numpy(), 1e-5)
+    arguments = {
         "activation": "relu",
         "y": y,
-        "bias": there["bias"][1],
+        "bias": tensors["bias"][1],
         "reserve": reserve,
         "added": added,
     }
-    arrays = (there[name][1] for name in ("x", "dy", "scale"))
-    found = dnn.batch_normalization_backward(handle, *arrays, mean, inverse, **given)
-    assert len(found) == 3 + added
-    for name, gradient in zip(("x", "scale", "bias", "z"), found, strict=False):
+    arrays = (tensors[name][1] for name in ("x", "dy", "scale"))
+    gradients = dnn.batch_normalization_backward(handle, *arrays, mean, inverse, **arguments)
+    assert len(gradients) == 3 + added
+    for name, gradient in zip(("x", "scale", "bias", "z"), gradients, strict=False):
         assert_near(
             gradient.numpy(),
             leaves[name].grad.numpy(),
@@ -89,27 +92,27 @@ def test_both_directions_are_what_pytorch_says(
 
 @pytest.mark.parametrize("added", [False, True])
 def test_scalars(handle: dnn.Handle, added: bool) -> None:
-    there = operands(handle, "float32")
-    plain = train(handle, there, added)[0].numpy()
+    tensors = operands(handle, "float32")
+    plain = train(handle, tensors, added)[0].numpy()
     old = random_values(np.random.default_rng(5), plain.shape, "float32")
     y = handle.array(old, layout="NHWC")
-    found = train(handle, there, added, alpha=0.5, beta=2.0, out=(y, None, None))
-    assert found[0] is y
+    outputs = train(handle, tensors, added, alpha=0.5, beta=2.0, out=(y, None, None))
+    assert outputs[0] is y
     assert_near(y.numpy(), 0.5 * plain.astype(np.float64) + 2 * old, OPERATION_BOUNDS["float32"])
 
 
 def test_what_cudnn_does_not_do_is_refused_by_name(handle: dnn.Handle) -> None:
-    there = operands(handle, "float32")
+    tensors = operands(handle, "float32")
     for options, match in (
         ({"activation": "tanh"}, "activation=TANH"),
         ({"activation": "swish"}, "activation=SWISH"),
         ({"mode": "spatial"}, "mode=SPATIAL with an activation"),
         ({"activation": None}, "z is given without"),
         ({"activation": None, "mode": "x", "z": None}, "mode="),
-        ({"z": handle.array(there["z"][0])}, "z is .*channels must be last"),
+        ({"z": handle.array(tensors["z"][0])}, "z is .*channels must be last"),
     ):
         refuses(
-            ARGUMENT, match, lambda options=options: train(handle, there, added=True, **options)
+            ARGUMENT, match, lambda options=options: train(handle, tensors, added=True, **options)
         )
     refuses(
         ARGUMENT, "x is float64", lambda: train(handle, operands(handle, "float64"), added=False)
@@ -119,29 +122,29 @@ def test_what_cudnn_does_not_do_is_refused_by_name(handle: dnn.Handle) -> None:
         "6 channels",
         lambda: train(handle, operands(handle, "float16", (2, 6, 4, 4)), added=True),
     )
-    y, mean, inverse, reserve = train(handle, there, added=True)
-    given = {
+    y, mean, inverse, reserve = train(handle, tensors, added=True)
+    arguments = {
         "activation": "relu",
         "y": y,
-        "bias": there["bias"][1],
+        "bias": tensors["bias"][1],
         "reserve": reserve,
         "added": True,
     }
-    arrays = [*(there[name][1] for name in ("x", "dy", "scale")), mean, inverse]
+    arrays = [*(tensors[name][1] for name in ("x", "dy", "scale")), mean, inverse]
     refuses(
         ARGUMENT,
         "added is given without",
         lambda: dnn.batch_normalization_backward(handle, *arrays, added=True),
     )
     for name in ("y", "bias", "reserve"):
-        lacking = given | {name: None}
+        lacking = arguments | {name: None}
         refuses(
             ARGUMENT,
             f"{name} has to be given",
             lambda lacking=lacking: dnn.batch_normalization_backward(handle, *arrays, **lacking),
         )
     for wrong in ({"alpha": 0.5}, {"beta": 1.0}, {"reserve": mean}):
-        changed = given | wrong
+        changed = arguments | wrong
         refuses(
             ARGUMENT,
             next(iter(wrong)),

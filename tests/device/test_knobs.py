@@ -58,8 +58,10 @@ def test_an_engine_tells_its_knobs(handle: dnn.Handle) -> None:
         for row in engine_rows(graph, PROBLEM):
             ranges = {knob.kind: knob for knob in knobs_of(graph, row.algorithm.index)}
             for kind, value in row.algorithm.choices:
-                own = value == -1  # the engine's own choice, outside of the range that cuDNN tells
-                assert own or ranges[kind].least <= value <= ranges[kind].most, (
+                is_engine_choice = (
+                    value == -1
+                )  # the engine's own choice, outside of the range that cuDNN tells
+                assert is_engine_choice or ranges[kind].least <= value <= ranges[kind].most, (
                     row.algorithm,
                     kind,
                 )
@@ -67,11 +69,11 @@ def test_an_engine_tells_its_knobs(handle: dnn.Handle) -> None:
 
 def test_what_has_no_engines_says_that_it_has_no_knobs(handle: dnn.Handle) -> None:
     lstm = dnn.rnn_forward.problem(dnn.RNNSpec("lstm", 4, 8), None, dnn.RNNDataSpec((3, 2, 4)))
-    for search, told in (("knobs", True), ("heuristics", False)):
+    for search, has_remark in (("knobs", True), ("heuristics", False)):
         with dnn.Tuner(handle, cache=":memory:", policy=policy(search=search)) as tuner:
             for problem in (lstm, PROBLEM):
                 table = tuner.tune(problem)
-                assert ("no knobs searched" in table.timing) == (told and problem is lstm)
+                assert ("no knobs searched" in table.timing) == (has_remark and problem is lstm)
 
 
 def test_what_is_found_is_new_keeps_the_promises_and_is_right(
@@ -79,19 +81,19 @@ def test_what_is_found_is_new_keeps_the_promises_and_is_right(
 ) -> None:
     hurry(monkeypatch)
     with ExitStack() as stack:
-        named = {
+        engines = {
             row.algorithm for row in engine_rows(shared_graph(handle, PROBLEM, stack), PROBLEM)
         }
     with dnn.Tuner(handle, cache=":memory:", policy=policy()) as tuner:
         table = tuner.tune(PROBLEM)
-    found = [row for row in table if "found by its knobs" in row.remark]
-    assert 1 <= len(found) <= FINALISTS
+    knob_rows = [row for row in table if "found by its knobs" in row.remark]
+    assert 1 <= len(knob_rows) <= FINALISTS
     assert "settings of knobs tried" in table.timing
     problem = Problem(
         handle, PROBLEM.x.shape, PROBLEM.w.shape, "float32", "NHWC", padding=1, math_type="fma"
     )
-    for row in found:
-        assert row.algorithm not in named
+    for row in knob_rows:
+        assert row.algorithm not in engines
         assert row.math_type == MathType.FMA
         if row.ok:
             y = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=row)
@@ -103,7 +105,7 @@ def test_it_ends_in_time_and_leaves_nothing(
 ) -> None:
     hurry(monkeypatch)
     operands = operands_of(handle, PROBLEM)
-    named = {"x": operands["x"], "w": operands["w"], "y": operands["out"]}
+    arrays = {"x": operands["x"], "w": operands["w"], "y": operands["out"]}
     handle.stream = handle.device.create_stream()
     for _ in range(2):
         before, start = used(handle.device), time.perf_counter()
@@ -112,7 +114,7 @@ def test_it_ends_in_time_and_leaves_nothing(
             engines = [row.algorithm for row in engine_rows(graph, PROBLEM) if not row.why_not]
             limits = policy(search_seconds=0.3)
             rules = rules_of(graph, PROBLEM, limits)
-            result = search_knobs(graph, rules, named, engines, limits)
+            result = search_knobs(graph, rules, arrays, engines, limits)
     assert time.perf_counter() - start < 10  # a plan that cuDNN compiles may take a while
     assert result.trials >= result.runs >= 1
     assert used(handle.device) == before

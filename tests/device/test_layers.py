@@ -115,11 +115,11 @@ def test_axes_of_a_reduction(handle: dnn.Handle, axes: Any) -> None:
             "one of its axes at least",
             lambda none=none: dnn.reduce_tensor(handle, handle.array(host), "norm1", axes=none),
         )
-    given = {"axes": 1, "out": handle.empty((2, 1, 1, 4))}
+    arguments = {"axes": 1, "out": handle.empty((2, 1, 1, 4))}
     refuses(
         dnn.ArgumentError,
         "beside out",
-        lambda: dnn.reduce_tensor(handle, handle.array(host), "add", **given),
+        lambda: dnn.reduce_tensor(handle, handle.array(host), "add", **arguments),
     )
 
 
@@ -206,9 +206,9 @@ def test_batch_normalisation_is_what_pytorch_says(
         (5, 3, 2, 4),
         "float64" if dtype == "float64" else "float32",
     )
-    each = (1, 3, 1, 1) if mode == "spatial" else (1, *shape[1:])
+    channel_shape = (1, 3, 1, 1) if mode == "spatial" else (1, *shape[1:])
     host, dy = (random_values(rng, shape, dtype) for _ in range(2))
-    scale, bias, mean, var = (random_values(rng, each, wide) for _ in range(4))
+    scale, bias, mean, var = (random_values(rng, channel_shape, wide) for _ in range(4))
     var = abs(var) + np.float32(0.5)
 
     def folded(values: Any) -> Any:
@@ -235,17 +235,19 @@ def test_batch_normalisation_is_what_pytorch_says(
     )
     assert_near(y.numpy(), expected.detach().numpy().reshape(shape), OPERATION_BOUNDS[dtype])
     for array, values in ((m, running[0]), (v, running[1])):
-        assert_near(array.numpy(), values.numpy().reshape(each), OPERATION_BOUNDS[wide])
+        assert_near(array.numpy(), values.numpy().reshape(channel_shape), OPERATION_BOUNDS[wide])
     gradients = dnn.batch_normalization_backward(handle, x, handle.array(dy), s, *saved, **how)
-    for array, leaf, like in zip(gradients, leaves, (shape, each, each), strict=True):
+    for array, leaf, like in zip(
+        gradients, leaves, (shape, channel_shape, channel_shape), strict=True
+    ):
         assert_near(
             array.numpy(), leaf.grad.numpy().reshape(like), 4 * OPERATION_BOUNDS[dtype], 10.0
         )
     again = dnn.batch_normalization_inference(handle, x, s, b, m, v, **how)
-    wanted = torch.nn.functional.batch_norm(
+    inference = torch.nn.functional.batch_norm(
         leaves[0], *running, leaves[1].ravel(), leaves[2].ravel(), eps=1e-3
     )
-    assert_near(again.numpy(), wanted.detach().numpy().reshape(shape), OPERATION_BOUNDS[dtype])
+    assert_near(again.numpy(), inference.detach().numpy().reshape(shape), OPERATION_BOUNDS[dtype])
 
 
 def test_statistics_of_a_wrong_kind_are_named(handle: dnn.Handle) -> None:
@@ -257,11 +259,13 @@ def test_statistics_of_a_wrong_kind_are_named(handle: dnn.Handle) -> None:
             handle.empty((1, 4, 1, 1)),
             handle.empty((1, 3, 2, 2)),
         ):
-            given = dict.fromkeys(names, good) | {name: wrong}
+            statistics = dict.fromkeys(names, good) | {name: wrong}
             refuses(
                 dnn.ArgumentError,
                 rf"^{name} is .*needed: \(1, 3, 1, 1\) in float32",
-                lambda given=given: dnn.batch_normalization_inference(handle, x, **given),
+                lambda statistics=statistics: dnn.batch_normalization_inference(
+                    handle, x, **statistics
+                ),
             )
     for wrong in (handle.empty((3,)), handle.empty((1, 4, 1, 1))):  # not what has to be as it is
         refuses(
@@ -302,20 +306,22 @@ def test_indices_of_a_reduction(handle: dnn.Handle, op: str, dtype: str, axes: A
     values = np.random.default_rng(3).permutation(420).reshape(shape).astype(np.float64) / 16 - 13
     values = values + (values >= 0) / 32  # no two of the same size
     host = values.astype(np.float32 if dtype == "float32" else dtype)
-    gone = tuple(range(4)) if axes is None else axes
+    reduced_axes = tuple(range(4)) if axes is None else axes
     for layout in LAYOUTS:
         a = upload(handle, spec_of(shape, dtype, layout), host)
         c, indices = dnn.reduce_tensor(handle, a, op, axes=axes, indices=True)
-        kept = [axis for axis in range(4) if axis not in gone]
-        rows = host.astype(np.float64).transpose(*kept, *gone).reshape(c.spec.size, -1)
+        other_axes = [axis for axis in range(4) if axis not in reduced_axes]
+        rows = (
+            host.astype(np.float64).transpose(*other_axes, *reduced_axes).reshape(c.spec.size, -1)
+        )
         rows = {"min": -rows, "max": rows, "amax": abs(rows)}[op]
         np.testing.assert_array_equal(indices.numpy().ravel(), rows.argmax(1))
         assert indices.shape == c.shape
-        found = rows.max(1).reshape(c.shape)
-        np.testing.assert_array_equal(c.numpy(), -found if op == "min" else found)
-        own = handle.empty(c.shape, "int32")
-        assert dnn.reduce_tensor(handle, a, op, axes=axes, indices=own)[1] is own
-        np.testing.assert_array_equal(own.numpy(), indices.numpy())
+        extremes = rows.max(1).reshape(c.shape)
+        np.testing.assert_array_equal(c.numpy(), -extremes if op == "min" else extremes)
+        int_array = handle.empty(c.shape, "int32")
+        assert dnn.reduce_tensor(handle, a, op, axes=axes, indices=int_array)[1] is int_array
+        np.testing.assert_array_equal(int_array.numpy(), indices.numpy())
 
 
 def test_indices_that_there_are_none_of(handle: dnn.Handle) -> None:
@@ -327,11 +333,11 @@ def test_indices_that_there_are_none_of(handle: dnn.Handle) -> None:
             lambda op=op: dnn.reduce_tensor(handle, a, op, indices=True),
         )
     for wrong in (handle.empty((1, 1, 1, 1)), handle.empty((1, 1, 1, 2), "int32")):
-        given = {"axes": None, "indices": wrong}
+        arguments = {"axes": None, "indices": wrong}
         refuses(
             dnn.ArgumentError,
             "indices",
-            lambda given=given: dnn.reduce_tensor(handle, a, "max", **given),
+            lambda arguments=arguments: dnn.reduce_tensor(handle, a, "max", **arguments),
         )
 
 
@@ -449,19 +455,19 @@ def test_padding_converts_and_scales(handle: dnn.Handle, function: str) -> None:
     for dtype in FLOATS:
         x = handle.array(host, dtype=dtype)
         for other in FLOATS[:1] + FLOATS[2:]:
-            given = {"padding": (0, (0, 1), 0, (2, 0)), "dtype": other, "alpha": 0.5}
+            options = {"padding": (0, (0, 1), 0, (2, 0)), "dtype": other, "alpha": 0.5}
             if {dtype, other} == {"float16", "bfloat16"}:
                 refuses(
                     dnn.ArgumentError,
                     "from ",
-                    lambda x=x, given=given: transform(handle, x, **given),
+                    lambda x=x, options=options: transform(handle, x, **options),
                 )
                 continue
-            y = transform(handle, x, **given)
+            y = transform(handle, x, **options)
             assert y.dtype == other
             np.testing.assert_array_equal(y.numpy().astype(np.float64), 0.5 * expected)
     x = handle.array(host.astype(np.float32))
-    for given, match in (
+    for options, match in (
         ({"dtype": "float64"}, "to float64"),
         ({"dtype": "int8"}, "to int8"),
         ({"beta": 1.0, "out": None}, "beta"),
@@ -472,7 +478,7 @@ def test_padding_converts_and_scales(handle: dnn.Handle, function: str) -> None:
         refuses(
             dnn.ArgumentError,
             match,
-            lambda given=given: transform(handle, x, **{"padding": (0, 0, 0, 0)} | given),
+            lambda options=options: transform(handle, x, **{"padding": (0, 0, 0, 0)} | options),
         )
     for padding in (5, (1, 1), (-1, 0, 0, 0), ((1, 2, 3), 0, 0, 0)):
         refuses(
@@ -488,21 +494,22 @@ def test_the_channels_last_are_normalised_as_the_channels_first(
     handle: dnn.Handle, dtype: str, channels: int
 ) -> None:
     """By the mode that "auto" stands for, which is another."""
-    rng, each = np.random.default_rng(3), (1, channels, 1, 1)
+    rng, channel_shape = np.random.default_rng(3), (1, channels, 1, 1)
     host, dy = (random_values(rng, (3, channels, 6, 5), dtype) for _ in range(2))
-    small = [random_values(rng, each, "float32") for _ in range(2)]
-    found = []
+    small = [random_values(rng, channel_shape, "float32") for _ in range(2)]
+    results = []
     for layout in ("NCHW", "NHWC"):
         x, slopes = (handle.array(values, layout=layout) for values in (host, dy))
         scale, bias, mean, var = (
-            handle.array(v) for v in (*small, np.zeros(each, "f4"), np.ones(each, "f4"))
+            handle.array(v)
+            for v in (*small, np.zeros(channel_shape, "f4"), np.ones(channel_shape, "f4"))
         )
         y, *saved = dnn.batch_normalization_training(
             handle, x, scale, bias, running_mean=mean, running_var=var
         )
         gradients = dnn.batch_normalization_backward(handle, x, slopes, scale, *saved)
-        found.append([array.numpy() for array in (y, *saved, mean, var, *gradients)])
-    for one, other in zip(*found, strict=True):
+        results.append([array.numpy() for array in (y, *saved, mean, var, *gradients)])
+    for one, other in zip(*results, strict=True):
         assert_near(one, other, 8 * OPERATION_BOUNDS[dtype], np.abs(other.astype(np.float64)).max())
 
 
@@ -530,16 +537,16 @@ def test_statistics_lie_as_the_scale_does_whatever_the_layout_of_the_images(
     scale, bias, mean, variance = (
         handle.array(np.full((1, 3, 1, 1), value, np.float32)) for value in (1.5, 0.2, 0, 1)
     )
-    made = {}
+    results = {}
     for layout in ("NCHW", "NHWC"):
         x = handle.array(host, layout=layout)
         y, saved, inverse = dnn.batch_normalization_training(
             handle, x, scale, bias, running_mean=mean, running_var=variance
         )
         dx, dscale, dbias = dnn.batch_normalization_backward(handle, x, y, scale, saved, inverse)
-        assert {each.spec.layout for each in (saved, inverse, dscale, dbias)} == {"NCHW"}
-        made[layout] = [each.numpy() for each in (y, saved, inverse, dx, dscale, dbias)]
-    for one, other in zip(*made.values(), strict=True):
+        assert {array.spec.layout for array in (saved, inverse, dscale, dbias)} == {"NCHW"}
+        results[layout] = [array.numpy() for array in (y, saved, inverse, dx, dscale, dbias)]
+    for one, other in zip(*results.values(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
@@ -551,11 +558,11 @@ def test_what_belongs_to_an_activation_is_refused_without_one(handle: dnn.Handle
     )
     running = {"running_mean": mean, "running_var": variance}
     y, saved, inverse = dnn.batch_normalization_training(handle, x, one, bias, **running)
-    for given in ({"y": y}, {"bias": bias}, {"reserve": y}):
+    for argument in ({"y": y}, {"bias": bias}, {"reserve": y}):
         with pytest.raises(
-            dnn.ArgumentError, match=f"{next(iter(given))} is given without the activation"
+            dnn.ArgumentError, match=f"{next(iter(argument))} is given without the activation"
         ):
-            dnn.batch_normalization_backward(handle, x, x, one, saved, inverse, **given)
+            dnn.batch_normalization_backward(handle, x, x, one, saved, inverse, **argument)
     for epsilon in (-1.0, float("nan"), float("inf")):
         with pytest.raises(dnn.ArgumentError, match=f"epsilon={epsilon}"):
             dnn.batch_normalization_inference(handle, x, one, bias, mean, variance, epsilon=epsilon)

@@ -60,13 +60,13 @@ def aligned(nbytes: int) -> int:
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_geometry(handle: dnn.Handle, geometry: str, dtype: str, channels: str) -> None:
     x_shape, w_shape, options = GEOMETRIES[geometry]
-    lies, wanted = (
+    lies, inner_layout = (
         names[len(x_shape)] for names in ((FIRST, LAST) if channels == "first" else (LAST, FIRST))
     )
     problem = Problem(handle, x_shape, w_shape, dtype, lies, math_type="fma", **options)
-    row = result(wanted)
+    row = result(inner_layout)
     out = poisoned(handle, dnn.TensorSpec(problem.y_shape, dtype, lies))
-    if (dtype, wanted) == ("float64", "NDHWC"):  # which an H200 refuses
+    if (dtype, inner_layout) == ("float64", "NDHWC"):  # which an H200 refuses
         with pytest.raises(dnn.NotSupportedError, match="layout = NDHWC"):
             problem.run(algorithm=row, out=out)
         return
@@ -154,8 +154,8 @@ def test_gaps(handle: dnn.Handle, rank: int, dtype: str, last: bool, beta: float
     spec = with_gaps(problem.y_shape, dtype, last=last)
     nan = np.full(problem.y_shape, np.nan).astype(problem.old_host.dtype)
     out = upload(handle, spec, problem.old_host if beta else nan)
-    wanted = (FIRST if last or (rank, dtype) == (5, "float64") else LAST)[rank]
-    problem.run(algorithm=result(wanted), out=out, beta=beta)
+    inner_layout = (FIRST if last or (rank, dtype) == (5, "float64") else LAST)[rank]
+    problem.run(algorithm=result(inner_layout), out=out, beta=beta)
     problem.assert_right(out, PRECOMP, beta=beta)
     gaps = gap_mask(spec)
     assert gaps.any()
@@ -165,8 +165,8 @@ def test_gaps(handle: dnn.Handle, rank: int, dtype: str, last: bool, beta: float
 def test_a_filter_in_the_other_layout(handle: dnn.Handle) -> None:
     for x_layout, w_layout in (("NCHW", "NHWC"), ("NHWC", "NCHW")):
         problem = Problem(handle, X, W, layout=x_layout, w_layout=w_layout, math_type="fma")
-        for wanted in ("NCHW", "NHWC"):
-            problem.assert_right(problem.run(algorithm=result(wanted)), PRECOMP)
+        for inner_layout in ("NCHW", "NHWC"):
+            problem.assert_right(problem.run(algorithm=result(inner_layout)), PRECOMP)
 
 
 # What has to be converted: (x shape, w shape, x layout, out's layout, wanted), the number of conversions.
@@ -189,20 +189,20 @@ def test_what_fits_is_not_converted(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     """And `plan.workspace` is what the rest takes."""
-    x_shape, w_shape, lies, y_layout, wanted, number = CONVERTED[case]
+    x_shape, w_shape, lies, y_layout, inner_layout, number = CONVERTED[case]
     problem = Problem(handle, x_shape, w_shape, layout=lies, math_type="fma")
     spec = dnn.TensorSpec(problem.y_shape, "float32", y_layout)
     out = poisoned(handle, spec)
     calls = count_calls(monkeypatch, handle.api, TRANSFORM, CONVOLVE)
     with dnn.convolution_forward.plan(
-        handle, problem.x, problem.w, problem.conv, out=spec, algorithm=result(wanted)
+        handle, problem.x, problem.w, problem.conv, out=spec, algorithm=result(inner_layout)
     ) as plan:
         assert calls == []
         plan(problem.x, problem.w, out=out)
     assert sorted(calls) == [CONVOLVE] + [TRANSFORM] * number
     problem.assert_right(out, PRECOMP)
 
-    inside = wanted.upper() or lies
+    inside = inner_layout.upper() or lies
     specs = {
         name: kind(shape, "float32", inside)
         for name, kind, shape in (
@@ -218,7 +218,8 @@ def test_what_fits_is_not_converted(
     moved = [
         array.nbytes
         for array in (problem.x, problem.w, out)
-        if wanted and not array.spec.fits(inside)  # of one tap or one channel, an array fits both
+        if inner_layout
+        and not array.spec.fits(inside)  # of one tap or one channel, an array fits both
     ]
     assert len(moved) == number
     assert plan.workspace == sum(map(aligned, moved)) + needed
@@ -256,22 +257,30 @@ def test_a_workspace_of_ones_own(handle: dnn.Handle, dtype: str) -> None:
     with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, algorithm=row, alpha=0.5, beta=0.25
     ) as plan:
-        own = handle.empty((plan.workspace + 512,), "uint8")
+        memory = handle.empty((plan.workspace + 512,), "uint8")
         exact = dnn.DeviceArray(
-            dnn.TensorSpec((plan.workspace,), "uint8"), own.device, own.ptr, own, handle.stream
+            dnn.TensorSpec((plan.workspace,), "uint8"),
+            memory.device,
+            memory.ptr,
+            memory,
+            handle.stream,
         )
-        for given in (own, exact):
+        for workspace in (memory, exact):
             out = handle.array(problem.old_host)
-            fill(own, 0xFF)
-            assert plan(problem.x, problem.w, out=out, workspace=given) is out
+            fill(memory, 0xFF)
+            assert plan(problem.x, problem.w, out=out, workspace=workspace) is out
             problem.assert_right(out, row.algorithm, alpha=0.5, beta=0.25)
-            assert (memory_of(own)[plan.workspace :] == 0xFF).all()
+            assert (memory_of(memory)[plan.workspace :] == 0xFF).all()
         assert handle.workspace.size == 0
         before = memory_of(out)
 
         def part(start: int, nbytes: int) -> dnn.DeviceArray:
             return dnn.DeviceArray(
-                dnn.TensorSpec((nbytes,), "uint8"), own.device, own.ptr + start, own, handle.stream
+                dnn.TensorSpec((nbytes,), "uint8"),
+                memory.device,
+                memory.ptr + start,
+                memory,
+                handle.stream,
             )
 
         for bad, words in (
@@ -279,7 +288,7 @@ def test_a_workspace_of_ones_own(handle: dnn.Handle, dtype: str) -> None:
             (part(1, plan.workspace), "15 of them before the first address that is aligned"),
             (part(128, plan.workspace), "aligned to 256 bytes"),
             (
-                dnn.DeviceArray(own.spec, own.device, out.ptr, out, handle.stream),
+                dnn.DeviceArray(memory.spec, memory.device, out.ptr, out, handle.stream),
                 r"workspace overlaps (x|w|out)\b",
             ),
         ):
@@ -292,7 +301,7 @@ def test_a_workspace_of_ones_own(handle: dnn.Handle, dtype: str) -> None:
             out=handle.array(problem.old_host),
             workspace=part(256, plan.workspace),
         )
-    one_line = problem.run(algorithm=row, workspace=own)
+    one_line = problem.run(algorithm=row, workspace=memory)
     problem.assert_right(one_line, row.algorithm)
     assert handle.workspace.size == 0
 

@@ -55,22 +55,22 @@ print("collected")
 @pytest.mark.gpu
 @pytest.mark.processes
 def test_an_illegal_address():
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-X", "dev", "-c", PROGRAM],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    *told, closed, collected = done.stdout.splitlines()
-    print(done.stdout, done.stderr)
-    assert (closed, collected, done.returncode) == ("closed", "collected", 0)
-    assert len(told) == 16
-    for line in told:
+    *messages, closed, collected = process.stdout.splitlines()
+    print(process.stdout, process.stderr)
+    assert (closed, collected, process.returncode) == ("closed", "collected", 0)
+    assert len(messages) == 16
+    for line in messages:
         assert "DeviceLostError cuda:0 is lost to this process" in line
         assert "CUDA_ERROR_ILLEGAL_ADDRESS" in line
         assert "Restart the process" in line
-    assert "Error" not in done.stderr
+    assert "Error" not in process.stderr
 
 
 class Driver:

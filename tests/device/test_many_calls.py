@@ -46,10 +46,10 @@ def fused_normalization(handle: dnn.Handle) -> Step:
     scale, bias, mean, var = (ones(handle, 1, 8, 1, 1) for _ in range(4))
 
     def step() -> Any:
-        given = {"running_mean": mean, "running_var": var, "activation": "relu", "z": z}
-        y, *saved, reserve = dnn.batch_normalization_training(handle, x, scale, bias, **given)
-        given = {"activation": "relu", "y": y, "bias": bias, "reserve": reserve, "added": True}
-        return dnn.batch_normalization_backward(handle, x, dy, scale, *saved, **given)
+        arguments = {"running_mean": mean, "running_var": var, "activation": "relu", "z": z}
+        y, *saved, reserve = dnn.batch_normalization_training(handle, x, scale, bias, **arguments)
+        arguments = {"activation": "relu", "y": y, "bias": bias, "reserve": reserve, "added": True}
+        return dnn.batch_normalization_backward(handle, x, dy, scale, *saved, **arguments)
 
     return step
 
@@ -75,10 +75,10 @@ def ctc(where: str) -> Callable[[dnn.Handle], Step]:
             ([1, 2, 3], [2, 1], [4, 3]),
             dnn.CTCLossSpec(max_label_length=2),
         )
-        given: Any = (
+        operands: Any = (
             [handle.array(np.array(n, np.int32)) for n in numbers] if where == "device" else numbers
         )
-        return lambda: dnn.ctc_loss(handle, x, *given, spec)
+        return lambda: dnn.ctc_loss(handle, x, *operands, spec)
 
     return made
 
@@ -89,9 +89,9 @@ def recurrent(handle: dnn.Handle) -> Step:
     dweights = dnn.RNNWeights.zeros_like(handle, weights)
 
     def step() -> Any:
-        found = dnn.rnn_forward(handle, spec, weights, x, training=True)
-        gradients = dnn.rnn_backward_data(handle, found.reserve, found.y)
-        return gradients, dnn.rnn_backward_weights(handle, found.reserve, out=dweights)
+        result = dnn.rnn_forward(handle, spec, weights, x, training=True)
+        gradients = dnn.rnn_backward_data(handle, result.reserve, result.y)
+        return gradients, dnn.rnn_backward_weights(handle, result.reserve, out=dweights)
 
     return step
 

@@ -22,14 +22,14 @@ class Ledger:
     """Counts what the C library makes and destroys."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, handle_api: Any) -> None:
-        self.made = self.destroyed = 0
+        self.creations = self.destructions = 0
         for api, names in (
             (library_api(), [f"cudnn{{}}{kind}Descriptor" for kind in KINDS]),
             (handle_api, ["cudnn{}"]),
         ):
             for name in names:
-                self._watch(monkeypatch, api, name.format("Create"), "made")
-                self._watch(monkeypatch, api, name.format("Destroy"), "destroyed")
+                self._watch(monkeypatch, api, name.format("Create"), "creations")
+                self._watch(monkeypatch, api, name.format("Destroy"), "destructions")
 
     def _watch(self, monkeypatch: pytest.MonkeyPatch, api: Any, name: str, counter: str) -> None:
         function = getattr(api, name)
@@ -43,7 +43,7 @@ class Ledger:
 
     @property
     def alive(self) -> int:
-        return self.made - self.destroyed
+        return self.creations - self.destructions
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_handles_made_and_closed(device: Any, ledger: Ledger) -> None:
             problem = Problem(handle, *TINY)
             problem.check()
     del problem
-    assert ledger.made > 10
+    assert ledger.creations > 10
     assert ledger.alive == 0
     assert used(device) == before
 

@@ -81,8 +81,8 @@ def test_a_convolution_computes_what_the_node_does(
         [helper.make_node(kind, ["x", "w"], ["y"], "node", **attributes)], {"x": x_shape}, {"w": w}
     )
     (expected,) = ReferenceEvaluator(given_model).run(None, {"x": x})
-    (listed,) = problems_from_onnx(given_model, layout=layout)
-    problem, weights = listed.problem, handle.array(w, layout=listed.problem.w.layout)
+    (entry,) = problems_from_onnx(given_model, layout=layout)
+    problem, weights = entry.problem, handle.array(w, layout=entry.problem.w.layout)
     image, conv = handle.array(x, layout=problem.w.layout), problem.conv.replace(math_type="FMA")
     if kind == "Conv":
         with dnn.convolution_forward.plan(
@@ -120,15 +120,17 @@ def test_a_recurrent_layer_computes_what_the_node_does(handle, kind, direction, 
     node = helper.make_node(kind, names, ["y", "hy"], "layer", **attributes)
     given_model = model([node], {"x": x.shape}, weights, dtype=11)
     expected, _ = ReferenceEvaluator(given_model).run(None, {"x": x})
-    found = problems_from_onnx(given_model)
-    (listed,) = found
-    spec, data = listed.problem.spec, listed.problem.data
-    assert len(found.notes) == (direction == "reverse")
+    problems = problems_from_onnx(given_model)
+    (entry,) = problems
+    spec, data = entry.problem.spec, entry.problem.data
+    assert len(problems.notes) == (direction == "reverse")
 
     steps_axis = 1 if layout else 0
     turned = np.flip(x, steps_axis).copy() if direction == "reverse" else x
-    own = dnn.RNNWeights.from_arrays(handle, spec, named(cell, weights, directions, bias))
-    out = dnn.rnn_forward(handle, spec, own, handle.array(turned), layout=data.layout)
+    device_weights = dnn.RNNWeights.from_arrays(
+        handle, spec, named(cell, weights, directions, bias)
+    )
+    out = dnn.rnn_forward(handle, spec, device_weights, handle.array(turned), layout=data.layout)
     y = np.flip(out.y.numpy(), steps_axis) if direction == "reverse" else out.y.numpy()
     # ONNX keeps the directions apart: (T, D, N, H) and (N, T, D, H)
     expected = expected if layout else expected.swapaxes(1, 2)
@@ -139,14 +141,14 @@ def test_a_recurrent_layer_computes_what_the_node_does(handle, kind, direction, 
 
 def named(cell: str, weights: dict[str, Any], directions: int, bias: bool) -> dict[str, Any]:
     """Return ONNX's stacked weights under cudnnlite's names."""
-    found = {}
+    arrays = {}
     for number, direction in enumerate(("forward", "backward")[:directions]):
         matrices = {"input": weights["w"][number], "recurrent": weights["r"][number]}
         biases = dict(zip(matrices, np.split(weights["b"][number], 2), strict=True))
         for place, matrix in matrices.items():
             for position, gate in enumerate(ONNX_GATES[cell]):
                 rows = slice(4 * position, 4 * position + 4)
-                found[f"layer0.{direction}.{place}.{gate}"] = matrix[rows]
+                arrays[f"layer0.{direction}.{place}.{gate}"] = matrix[rows]
                 if bias:
-                    found[f"layer0.{direction}.{place}.{gate}.bias"] = biases[place][rows]
-    return found
+                    arrays[f"layer0.{direction}.{place}.{gate}.bias"] = biases[place][rows]
+    return arrays

@@ -48,14 +48,18 @@ every_operation = pytest.mark.parametrize("name", SAMPLES)
 
 
 def test_every_operation_has_a_sample() -> None:
-    public = {name: it for name, it in OPERATIONS.items() if it.writes and hasattr(dnn, name)}
-    missing = {name: it for name, it in public.items() if name not in SAMPLES}
+    public = {
+        name: operation
+        for name, operation in OPERATIONS.items()
+        if operation.writes and hasattr(dnn, name)
+    }
+    missing = {name: operation for name, operation in public.items() if name not in SAMPLES}
     assert not missing, (
         "add to SAMPLES, in the module of tests/samples named as the declaration's:\n"
         + "\n".join(
-            f'    "{name}": Sample({{values of {", ".join(it.options)}}}, '
-            f"at=lambda images, plain: {{shapes of {', '.join(it.reads)}}}, drawn=...),"
-            for name, it in missing.items()
+            f'    "{name}": Sample({{values of {", ".join(operation.options)}}}, '
+            f"at=lambda images, plain: {{shapes of {', '.join(operation.reads)}}}, drawn=...),"
+            for name, operation in missing.items()
         )
     )
     assert public.keys() == SAMPLES.keys()
@@ -131,9 +135,9 @@ def test_host_arrays_and_no_arrays(case: Case) -> None:
 
 
 def test_arrays_of_another_device(case: Case) -> None:
-    with dnn.Handle(EmulatedDevice(9, capacity="1 MiB")) as there:
+    with dnn.Handle(EmulatedDevice(9, capacity="1 MiB")) as other_handle:
         for argument in case.arguments:
-            array = there.empty(case.array(argument).spec)
+            array = other_handle.empty(case.array(argument).spec)
             refused(case, ARRAY, rf"{named(argument)}.*emulated:9", **{argument: array})
 
 
@@ -178,7 +182,7 @@ def test_operands_of_another_rank_shape_or_dtype(case: Case) -> None:
 def test_out_of_another_rank_shape_or_dtype(case: Case) -> None:
     for argument in map(case.operation.argument, case.operation.writes):
         shape = case.array(argument).shape
-        told = (
+        arguments = (
             "|".join(map(named, case.arguments))
             if case.operation.caller_provided
             else named(argument)
@@ -193,14 +197,14 @@ def test_out_of_another_rank_shape_or_dtype(case: Case) -> None:
             if case.operation.reads and not (
                 case.sample.loose and case.operation.caller_provided and len(wrong) == len(shape)
             ):
-                refused(case, ARGUMENT, told, named(argument), **other)
+                refused(case, ARGUMENT, arguments, named(argument), **other)
             refused_by_a_plan(case, ARGUMENT, named(argument), **other)
         for dtype in ("float64", "float16"):
             out = case.handle.empty(shape, dtype)
             fill(out, PATTERN)
             # a convolution may be written in another type, and cuDNN says which
             error = dnn.CudnnliteError if case.operation.mixed else ARGUMENT
-            told_of = "|".join((told, *map(named, case.operation.writes)))
+            told_of = "|".join((arguments, *map(named, case.operation.writes)))
             if case.operation.reads and not case.sample.converts:
                 refused(case, error, told_of, rf"{named(argument)}.*made for", **{argument: out})
             refused_by_a_plan(case, ARGUMENT, rf"{named(argument)}.*made for", **{argument: out})
@@ -214,9 +218,11 @@ def test_a_plan_takes_no_other_layout(case: Case) -> None:
             other = Case(case.handle, case.name, layout=layout)
             for argument in case.arguments:
                 if other.array(argument).spec != case.array(argument).spec:
-                    given = case.given(**{argument: other.array(argument)})
+                    operands = case.given(**{argument: other.array(argument)})
                     refuses(
-                        ARGUMENT, rf"{named(argument)}.*made for", lambda given=given: plan(**given)
+                        ARGUMENT,
+                        rf"{named(argument)}.*made for",
+                        lambda operands=operands: plan(**operands),
                     )
 
 
@@ -243,15 +249,26 @@ def test_overlaps(case: Case) -> None:
     memory, operation = case.handle.empty((1 << 14,)), case.operation
     for number, written in enumerate(operation.writes):
         out, argument = case.outs[written], operation.argument(written)
-        others = case.arrays | {name: case.outs[name] for name in operation.writes[:number]}
-        for operand, array in others.items():
+        occupants = case.arrays | {name: case.outs[name] for name in operation.writes[:number]}
+        for operand, array in occupants.items():
             last, other = array.nbytes - array.dtype.itemsize, operation.argument(operand)
-            for here, there in ((0, 0), (0, last), (out.nbytes - array.dtype.itemsize, 0)):
-                if here == there and operand in operation.in_place and array.spec == out.spec:
+            for operand_offset, out_offset in (
+                (0, 0),
+                (0, last),
+                (out.nbytes - array.dtype.itemsize, 0),
+            ):
+                if (
+                    operand_offset == out_offset
+                    and operand in operation.in_place
+                    and array.spec == out.spec
+                ):
                     continue
-                moved, over = part_of(memory, array.spec, here), part_of(memory, out.spec, there)
-                found = rf"{named(argument)} overlaps {operand}\b"
-                refused(case, ARGUMENT, found, **{other: moved, argument: over})
+                moved, over = (
+                    part_of(memory, array.spec, operand_offset),
+                    part_of(memory, out.spec, out_offset),
+                )
+                message = rf"{named(argument)} overlaps {operand}\b"
+                refused(case, ARGUMENT, message, **{other: moved, argument: over})
         spec = dnn.TensorSpec(out.shape, strides=[1] * out.spec.rank)
         if max(out.shape) < out.spec.size:
             refused(
@@ -268,8 +285,8 @@ def test_in_place(handle: dnn.Handle, name: str, layout: str) -> None:
         with case.plan() as plan:
             for by_plan in (False, True):
                 array = upload(handle, case.specs[operand], case.hosts[operand])
-                given = {operand: array, case.target: array}
-                assert (plan(**case.given(**given)) if by_plan else case.call(**given)) is array
+                changes = {operand: array, case.target: array}
+                assert (plan(**case.given(**changes)) if by_plan else case.call(**changes)) is array
                 case.assert_right(array)
 
 
@@ -281,8 +298,8 @@ def test_closed_arrays(case: Case) -> None:
 
 
 def test_closed_handles_and_plans(case: Case) -> None:
-    here = case.handle
-    with dnn.Handle(here.device) as other:
+    open_handle = case.handle
+    with dnn.Handle(open_handle.device) as other:
         left = Case(other, case.name).plan()
     plan = case.plan()
     plan.close()
@@ -295,7 +312,7 @@ def test_closed_handles_and_plans(case: Case) -> None:
         case.handle = handle
         refuses(error, "(?i)handle", case.call)
         refuses(error, "(?i)handle", case.plan)
-    case.handle = here
+    case.handle = open_handle
 
 
 def test_another_thread(case: Case) -> None:
@@ -354,10 +371,16 @@ def test_a_workspace_of_ones_own(case: Case) -> None:
     """A plan takes it whether it needs one or not, and lets it overlap nothing."""
     fresh = {case.operation.argument(operand): case.fresh(operand) for operand in case.outs}
     with case.plan() as plan:
-        own = case.handle.empty((plan.workspace + 256,), "uint8")
-        case.assert_right(plan(**case.given(**fresh), workspace=own))
+        workspace = case.handle.empty((plan.workspace + 256,), "uint8")
+        case.assert_right(plan(**case.given(**fresh), workspace=workspace))
         for argument in case.arguments:
-            over = dnn.DeviceArray(own.spec, own.device, case.array(argument).ptr, own, own.stream)
+            over = dnn.DeviceArray(
+                workspace.spec,
+                workspace.device,
+                case.array(argument).ptr,
+                workspace,
+                workspace.stream,
+            )
             refuses(
                 ARGUMENT,
                 r"workspace overlaps",
@@ -386,7 +409,7 @@ def test_layouts_and_scalars(handle: dnn.Handle, name: str, layout: str) -> None
         with case.plan(alpha, beta) as plan:
             for call in (
                 partial(case.call, **scalars),
-                lambda **given: plan(**case.given(**given)),
+                lambda **operands: plan(**case.given(**operands)),
             ):
                 fresh = {
                     case.operation.argument(operand): case.fresh(operand, beta)
@@ -434,15 +457,19 @@ def test_an_empty_batch_calls_nothing(
     if case.operation.sums_images:
         assert (case.call(**empty).numpy() == 0).all()
         return
-    told = (
+    has_out_shape = (
         case.operation.caller_provided or case.operation.without_descriptor
     )  # what says the shape of the result
-    if told or len(case.outs) > 1 or case.out.shape[0] != next(iter(case.arrays.values())).shape[0]:
+    if (
+        has_out_shape
+        or len(case.outs) > 1
+        or case.out.shape[0] != next(iter(case.arrays.values())).shape[0]
+    ):
         # what it writes would not be empty: a gradient of parameters, say
         refuses(ARGUMENT, "|".join(map(named, case.arguments)), lambda: case.call(**empty))
         return
     calls = count_calls(monkeypatch, handle.api, case.operation.function)
-    with case.plan(operands=empty, out=None) as plan, record_problems() as found:
+    with case.plan(operands=empty, out=None) as plan, record_problems() as problems:
         assert plan.choice is None
         assert plan.workspace == 0
         assert plan.descriptors == {}
@@ -451,7 +478,7 @@ def test_an_empty_batch_calls_nothing(
             assert y.spec == out.spec
             assert y.numpy().shape == out.shape
     assert calls == []
-    assert len(found) == 0
+    assert len(problems) == 0
     refuses(ARGUMENT, r"\bout\b", lambda: case.call(**empty))
 
 
@@ -469,12 +496,12 @@ def test_many_calls_leave_nothing_behind(handle: dnn.Handle, name: str) -> None:
     """10,000 of them, and plans made and closed between; on the emulated device, which is slow, a hundred."""
     case = Case(handle, name)
     ways: tuple[Any, ...] = ({}, {"out": None}) if case.makes_new else ({},)
-    plan, kept = case.plan(), []
+    plan, results = case.plan(), []
     for _ in range(20):  # the plans that the handle keeps, and more addresses than a plan remembers
-        kept += [case.call(**changes) for changes in ways]
-        kept += [plan(**(case.arrays if case.makes_new else case.given())) for _ in ways]
+        results += [case.call(**changes) for changes in ways]
+        results += [plan(**(case.arrays if case.makes_new else case.given())) for _ in ways]
         case.check()
-    del kept
+    del results
     handle.synchronize()
     census = Census(handle.device)
     for number in range(calls_of(handle) // 2):
@@ -492,7 +519,7 @@ def test_many_calls_leave_nothing_behind(handle: dnn.Handle, name: str) -> None:
 @every_operation
 def test_calls_are_recorded_as_problems(handle: dnn.Handle, name: str) -> None:
     case = Case(handle, name)
-    with case.plan() as plan, record_problems() as found:
+    with case.plan() as plan, record_problems() as problems:
         case.call()
         plan(**case.given())
         scalars = {
@@ -502,8 +529,8 @@ def test_calls_are_recorded_as_problems(handle: dnn.Handle, name: str) -> None:
         }
         case.call(**scalars)
     other = {case.problem.replace(**scalars): 1} if scalars else {case.problem: 3}
-    assert {listed.problem: listed.count for listed in found} == {case.problem: 2} | other
-    for problem in (case.problem, plan.problem, found[-1].problem):
+    assert {entry.problem: entry.count for entry in problems} == {case.problem: 2} | other
+    for problem in (case.problem, plan.problem, problems[-1].problem):
         plain = json.loads(json.dumps(problem.to_plain()))
         for again in (
             problem_from_plain(plain),
@@ -534,8 +561,8 @@ def test_random_calls_agree(device: Any, name: str) -> None:
             case = Case(handle, name, **arguments)
             case.check()
         except (*UNSUPPORTED, ARGUMENT, dnn.BadParamError) as error:
-            known = SAMPLES[name].refused
-            if not isinstance(error, UNSUPPORTED) and not (known and known in str(error)):
+            refusal = SAMPLES[name].refused
+            if not isinstance(error, UNSUPPORTED) and not (refusal and refusal in str(error)):
                 raise
             counts["refused"] += 1
             return
@@ -579,11 +606,11 @@ def test_a_gradient_is_the_slope_of_the_forward_oracle(handle: dnn.Handle, name:
         values = hosts[written.removeprefix("d")]
         slopes = np.zeros_like(values)
         for place in np.ndindex(*values.shape):
-            here, ends = values[place], []
+            middle, ends = values[place], []
             for sign in (1, -1):
-                values[place] = here + sign * step
+                values[place] = middle + sign * step
                 ends.append(loss())
-            values[place], slopes[place] = here, (ends[0] - ends[1]) / (2 * step)
+            values[place], slopes[place] = middle, (ends[0] - ends[1]) / (2 * step)
         assert_near(out.numpy(), slopes, 1e-7, np.abs(case.hosts["dy"]).max())
 
 

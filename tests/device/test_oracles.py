@@ -68,9 +68,9 @@ def test_gradients_are_adjoint_and_pytorchs(case: str, flip: bool) -> None:
             [True, True, False],
         )
         tensors = (torch.from_numpy(array) for array in (dy, x, turned))
-        others = torch.ops.aten.convolution_backward(*tensors, *options)
-        np.testing.assert_allclose(dx, others[0].numpy(), rtol=1e-12, atol=1e-12)
-        other = others[1].flip(axes) if flip else others[1]
+        torch_gradients = torch.ops.aten.convolution_backward(*tensors, *options)
+        np.testing.assert_allclose(dx, torch_gradients[0].numpy(), rtol=1e-12, atol=1e-12)
+        other = torch_gradients[1].flip(axes) if flip else torch_gradients[1]
         np.testing.assert_allclose(dw, other.numpy(), rtol=1e-12, atol=1e-12)
 
 

@@ -105,17 +105,19 @@ def test_a_workspace_of_ones_own(handle: dnn.Handle, algorithm: str) -> None:
         return
     with plan:
         out = poisoned(handle, plan.y)
-        own = handle.empty((plan.workspace + 256,), "uint8")
-        fill(own, PATTERN)
-        plan(problem.x, problem.w, out=out, workspace=own)
+        workspace = handle.empty((plan.workspace + 256,), "uint8")
+        fill(workspace, PATTERN)
+        plan(problem.x, problem.w, out=out, workspace=workspace)
         problem.assert_right(out, plan.choice.algorithm)
-        assert (memory_of(own)[plan.workspace :] == PATTERN).all()
+        assert (memory_of(workspace)[plan.workspace :] == PATTERN).all()
         assert handle.workspace.size == 0
         if plan.workspace:
             with pytest.raises(dnn.ArgumentError, match="workspace"):
                 plan(problem.x, problem.w, workspace=handle.empty((plan.workspace - 1,), "uint8"))
         for array in (problem.x, problem.w, out):
-            over = dnn.DeviceArray(own.spec, own.device, array.ptr, array, handle.stream)
+            over = dnn.DeviceArray(
+                workspace.spec, workspace.device, array.ptr, array, handle.stream
+            )
             with pytest.raises(
                 dnn.ArgumentError, match=r"workspace overlaps (x|w|out)\b"
             ):  # it may reach the next one
@@ -136,17 +138,19 @@ def test_a_call_is_one_c_call(
     problem = Problem(handle, X, W, padding=1)
     calls = count_calls(monkeypatch, handle.api, *DEVICE_CALLS)
     out = handle.empty(problem.y_shape)
-    given = {"out": out, "interface": interface}
-    with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv, **given) as plan:
+    options = {"out": out, "interface": interface}
+    with dnn.convolution_forward.plan(
+        handle, problem.x, problem.w, problem.conv, **options
+    ) as plan:
         assert function not in calls
         plan(problem.x, problem.w, out=out)  # an engine's plan describes the addresses once
         calls.clear()
         plan(problem.x, problem.w, out=out)
         plan(problem.x, problem.w, out=out)
     assert calls == [function] * 2
-    dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, **given)
+    dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, **options)
     calls.clear()
-    dnn.convolution_forward(handle, problem.x, problem.w, dnn.ConvolutionSpec(padding=1), **given)
+    dnn.convolution_forward(handle, problem.x, problem.w, dnn.ConvolutionSpec(padding=1), **options)
     assert calls == [function]
 
 
@@ -180,10 +184,10 @@ def test_the_same_call_again_sees_what_changed_meanwhile(
             with pytest.raises(error):
                 plan(x, problem.w, out=out)
             return
-        taken = [poisoned(handle, dnn.TensorSpec((1, 1, 1, 4096))) for _ in range(3)]
+        blockers = [poisoned(handle, dnn.TensorSpec((1, 1, 1, 4096))) for _ in range(3)]
         plan(x, problem.w, out=out)
         problem.assert_right(out, plan.choice.algorithm)
-        del taken
+        del blockers
 
 
 def test_a_plan_keeps_its_own_limit_when_the_workspace_was_released(handle: dnn.Handle) -> None:

@@ -25,7 +25,7 @@ class Planned(NamedTuple):
     """An operation, what it is called with, and how many of that its plan is."""
 
     function: Callable[..., Any]
-    given: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     operands: int = 1
     options: dict[str, Any] = {}  # noqa: RUF012  (never changed)
 
@@ -58,12 +58,12 @@ def planned(handle: dnn.Handle, name: str) -> Planned:
     "name", ["pooling", "softmax_backward", "reduce", "transform", "transpose", "attention"]
 )
 def test_a_plan_does_what_the_call_does(handle: dnn.Handle, name: str) -> None:
-    function, given, count, options = planned(handle, name)
-    arrays = given[1 : 1 + count] if name == "attention" else given[:count]
+    function, operands, count, options = planned(handle, name)
+    arrays = operands[1 : 1 + count] if name == "attention" else operands[:count]
     before = len(handle.plans)
-    with function.plan(handle, *given, **options) as plan:
+    with function.plan(handle, *operands, **options) as plan:
         assert len(handle.plans) == before  # nothing was kept, and nothing ran
-        out = function(handle, *given, **options)
+        out = function(handle, *operands, **options)
         expected = out.numpy()
         if name != "reduce":  # which takes a shape from what it writes
             np.testing.assert_array_equal(plan(*arrays).numpy(), expected)
@@ -213,11 +213,11 @@ def test_the_tables_take_the_arguments_of_the_call(handle: dnn.Handle, name: str
     if not OPERATIONS[name].algorithms.find:
         refuses(ARGUMENT, "cuDNN has no search", lambda: function.find(handle, **arguments))
         return
-    found = function.find(handle, **arguments)
-    assert {row.algorithm for row in found} == {row.algorithm for row in ranked}
-    case.assert_right(function(handle, **arguments, algorithm=found.best()))
+    table = function.find(handle, **arguments)
+    assert {row.algorithm for row in table} == {row.algorithm for row in ranked}
+    case.assert_right(function(handle, **arguments, algorithm=table.best()))
     refuses(ARRAY, r"\b(x|w|dy)\b", lambda: function.find(handle, **specs))
-    for chooses in ({"algorithm": found[0]}, {"interface": "graph"}, {"replay": True}):
+    for chooses in ({"algorithm": table[0]}, {"interface": "graph"}, {"replay": True}):
         for verb in (function.heuristic, function.find):
             (argument,) = chooses
             refuses(
@@ -252,14 +252,14 @@ def test_what_has_no_choice_is_no_problem(name: str) -> None:
 
 def test_a_plan_keeps_no_operand_and_its_error_tells_of_no_other(handle: dnn.Handle) -> None:
     x = handle.array(np.ones((1, 1, 4, 4), np.float32))
-    known = weakref.ref(x)
+    reference = weakref.ref(x)
     gc.collect()
     gc.disable()
     try:
         plan = dnn.pooling_forward.plan(handle, x, dnn.PoolingSpec(2))
         plan.close()
         del plan, x
-        assert known() is None
+        assert reference() is None
     finally:
         gc.enable()
     x = handle.array(np.ones((1, 1, 4, 4), np.int32))
@@ -271,11 +271,11 @@ def test_a_plan_keeps_no_operand_and_its_error_tells_of_no_other(handle: dnn.Han
 def test_a_plan_of_attention_derives_no_spec_again(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    function, given, _, _ = planned(handle, "attention")
-    with function.plan(handle, *given) as plan:
-        plan(*given[1:])
+    function, operands, _, _ = planned(handle, "attention")
+    with function.plan(handle, *operands) as plan:
+        plan(*operands[1:])
         made_by = spec_makers(monkeypatch)
-        plan(*given[1:])
+        plan(*operands[1:])
     assert not [module for module in made_by if module.startswith(OURS)]  # the emulation's are its
 
 
@@ -324,8 +324,8 @@ def test_what_a_plan_is_called_with(handle: dnn.Handle) -> None:
     y, dy, x = (handle.array(np.ones((2, 1, 4), np.float32)) for _ in range(3))
     with dnn.pooling_backward.plan(handle, y, dy, x, dnn.PoolingSpec(1)) as plan:
         expected = plan(y, dy, x).numpy()
-        for found in (plan(y=y, dy=dy, x=x), plan(y, x=x, dy=dy), plan(x=x, dy=dy, y=y)):
-            np.testing.assert_array_equal(found.numpy(), expected)
+        for result in (plan(y=y, dy=dy, x=x), plan(y, x=x, dy=dy), plan(x=x, dy=dy, y=y)):
+            np.testing.assert_array_equal(result.numpy(), expected)
         for match, call in (
             ("missing x", lambda: plan(y, dy=dy)),
             ("takes y, dy, x; 2 arrays were given", lambda: plan(y, dy)),
@@ -495,8 +495,8 @@ def test_a_plan_takes_operands_in_the_order_of_the_arguments(handle: dnn.Handle,
 
 
 def test_the_order_of_every_operation_with_several_operands_is_shown(handle: dnn.Handle) -> None:
-    shown = {equal_shapes(handle)[name][0].__name__ for name in ORDERED}
-    others = {
+    covered = {equal_shapes(handle)[name][0].__name__ for name in ORDERED}
+    exceptions = {
         # One operand, or operands whose specs differ.
         *("pooling_forward", "softmax_forward", "activation_forward", "lrn_forward"),
         *("reduce_tensor", "transform_tensor", "transform_filter", "dropout_forward"),
@@ -509,7 +509,7 @@ def test_the_order_of_every_operation_with_several_operands_is_shown(handle: dnn
         for name in dnn.__all__
         if type(getattr(dnn, name, None)).__name__ in ("OperationFunction", "ConvolutionFunction")
     }
-    assert operations - shown - others == set()
+    assert operations - covered - exceptions == set()
 
 
 def test_every_operation_reads_in_the_order_of_its_function() -> None:

@@ -24,13 +24,13 @@ SHAPES = {3: (2, 3, 17), 4: (2, 3, 12, 9), 5: (2, 3, 7, 6, 9)}
 SLOPE = 1e-8  # of central differences over 1e-3: pooling is linear between ties
 
 
-def window(rank: int, mode: str, which: str = "overlapping") -> dnn.PoolingSpec:
+def window(rank: int, mode: str, placement: str = "overlapping") -> dnn.PoolingSpec:
     """Return a pooling whose steps differ from axis to axis."""
     taps, padding, stride = {
         "overlapping": ((3, 2, 4), (1, 1, 2), (2, 1, 3)),
         "apart": ((2, 3, 1), (0, 1, 0), (3, 4, 2)),
         "everything": (SHAPES[rank][2:], (0,) * 3, (1,) * 3),
-    }[which]
+    }[placement]
     return dnn.PoolingSpec(taps[: rank - 2], padding[: rank - 2], stride[: rank - 2], mode=mode)
 
 
@@ -64,16 +64,16 @@ def torch_pooling(
     torch: Any = pytest.importorskip("torch")
     functions, axes = torch.nn.functional, x.ndim - 2
     taps, padding, stride = pooling.steps(axes)
-    both = [margin for margin in reversed(padding) for _ in range(2)]
+    margins = [margin for margin in reversed(padding) for _ in range(2)]
     leaf = torch.tensor(x.astype(np.float64), requires_grad=True)
     if pooling.mode.name.startswith("MAX"):
-        padded = functions.pad(leaf, both, value=-float("inf"))
+        padded = functions.pad(leaf, margins, value=-float("inf"))
         y = getattr(functions, f"max_pool{axes}d")(padded, taps, stride)
     else:
         average = getattr(functions, f"avg_pool{axes}d")
-        y = average(functions.pad(leaf, both), taps, stride)
+        y = average(functions.pad(leaf, margins), taps, stride)
         if "EXCLUDE" in pooling.mode.name:
-            y = y / average(functions.pad(torch.ones_like(leaf), both), taps, stride)
+            y = y / average(functions.pad(torch.ones_like(leaf), margins), taps, stride)
     if dy is None:
         return y.detach().numpy(), None
     y.backward(torch.tensor(dy.astype(np.float64)))
@@ -91,8 +91,8 @@ def images(rank: int, dtype: str) -> Array:
 @pytest.mark.parametrize("rank", SHAPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_forward_is_what_onnx_says(handle: dnn.Handle, mode: str, rank: int, layout: str) -> None:
-    for which in ("overlapping", "apart", "everything"):
-        pooling = window(rank, mode, which)
+    for placement in ("overlapping", "apart", "everything"):
+        pooling = window(rank, mode, placement)
         for dtype in FLOATS:
             host = images(rank, dtype)
             expected = onnx_pooling(host, pooling)

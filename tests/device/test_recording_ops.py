@@ -17,8 +17,8 @@ from .test_rnn_plan import Network
 SPEC = dnn.ConvolutionSpec(padding=1, stride=2, math_type="FMA")
 
 
-def counts(found):
-    return {listed.problem: listed.count for listed in found}
+def counts(problems):
+    return {entry.problem: entry.count for entry in problems}
 
 
 def operands(handle, batch=2, layout=None):
@@ -39,21 +39,21 @@ def posed(x, w, conv=SPEC, **options):
 
 def test_what_a_problem_says_can_be_asked_again(handle):
     x, w = operands(handle, layout="NHWC")
-    with record_problems() as found:
+    with record_problems() as problem_list:
         y = dnn.convolution_forward(handle, x, w, SPEC)
-        problem = found[0].problem
+        problem = problem_list[0].problem
         with dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, out=problem.y
         ) as plan:
             again = plan(x, w)
     np.testing.assert_array_equal(again.numpy(), y.numpy())
-    assert counts(found) == {problem: 2}
+    assert counts(problem_list) == {problem: 2}
 
 
 def test_calls_that_were_not_made_do_not_count(handle):
     x, w = operands(handle)
     empty = handle.empty(dnn.TensorSpec((0, 3, 8, 9)))
-    with record_problems() as found:
+    with record_problems() as problem_list:
         assert dnn.convolution_forward(handle, empty, w, SPEC).shape == (0, 4, 4, 5)
         with pytest.raises(dnn.ArgumentError):
             dnn.convolution_forward(handle, x, w, SPEC, out=x)
@@ -61,22 +61,22 @@ def test_calls_that_were_not_made_do_not_count(handle):
             dnn.convolution_forward(
                 handle, x, w, SPEC, algorithm="WINOGRAD"
             )  # which has no strides
-    assert len(found) == 0
+    assert len(problem_list) == 0
 
 
 def test_searches_do_not_count(handle):
     x, w = operands(handle)
     network = Network(handle)
-    with record_problems() as found:
+    with record_problems() as problem_list:
         dnn.convolution_forward.find(handle, x, w, SPEC)
         dnn.convolution_forward.heuristic(handle, x, w, SPEC)
         table = dnn.rnn_forward.find(
             handle, network.spec, network.weights, network.x, algorithms=["STANDARD"]
         )
         assert table.best().time_ms is not None  # it has run
-        assert len(found) == 0
+        assert len(problem_list) == 0
         dnn.convolution_forward(handle, x, w, SPEC)  # and what comes after it does
-    assert found.total == 1
+    assert problem_list.total == 1
 
 
 def test_other_threads_count(device):
@@ -89,14 +89,14 @@ def test_other_threads_count(device):
                 dnn.convolution_forward(handle, x, w, SPEC)
             problems.append(posed(x, w))
 
-    with record_problems() as found:
+    with record_problems() as problem_list:
         threads = [threading.Thread(target=work, args=(batch,)) for batch in (1, 2, 3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert counts(found) == {problem: problem.x.shape[0] for problem in problems}
-    assert len(found) == 3
+    assert counts(problem_list) == {problem: problem.x.shape[0] for problem in problems}
+    assert len(problem_list) == 3
 
 
 def test_nothing_is_made_while_nobody_records(handle, monkeypatch):
@@ -125,10 +125,10 @@ def test_every_forward_call_of_a_network_counts(handle):
     spec, weights, x = network.spec, network.weights, network.x
     with (
         dnn.rnn_forward.plan(handle, spec, None, x, lengths=(5, 5, 3, 1)) as plan,
-        record_problems() as found,
+        record_problems() as problem_list,
     ):
         with dnn.rnn_forward.plan(handle, spec, None, x):  # made, but not called
-            assert len(found) == 0
+            assert len(problem_list) == 0
         dnn.rnn_forward(handle, spec, weights, x)
         dnn.rnn_forward(handle, spec, weights, x, algorithm="STANDARD")
         plan(weights, x)
@@ -143,7 +143,7 @@ def test_every_forward_call_of_a_network_counts(handle):
         with pytest.raises(dnn.ArgumentError):
             plan(weights, x, lengths=(5, 6, 1, 1))
     full = dnn.RNNDataSpec(x.shape, None, x.spec.dtype)
-    assert counts(found) == {
+    assert counts(problem_list) == {
         rnn_forward.problem(spec, None, full): 3,
         rnn_forward.problem(spec, None, dnn.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)): 1,
         rnn_forward.problem(spec, None, dnn.RNNDataSpec(x.shape, (5, 4, 3, 1), x.spec.dtype)): 2,
@@ -161,10 +161,10 @@ def test_a_network_that_the_first_guess_does_not_do_counts_once(handle, monkeypa
 
     monkeypatch.setattr("cudnnlite.operations.rnn.request.heuristic", guess)
     spec, x = network.spec, network.x
-    with record_problems() as found:
+    with record_problems() as problem_list:
         # PERSIST_STATIC does not do unequal lengths: it is refused, and STANDARD runs
         dnn.rnn_forward(handle, spec, network.weights, x, lengths=(5, 5, 3, 1))
     assert len(calls) == 1
-    assert counts(found) == {
+    assert counts(problem_list) == {
         rnn_forward.problem(spec, None, dnn.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)): 1
     }

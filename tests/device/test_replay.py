@@ -47,8 +47,8 @@ def plan_of(handle: dnn.Handle, network: Network, **options: Any) -> dnn.RNNPlan
     )
 
 
-def assert_same(got: Any, expected: Any) -> None:
-    for one, other in zip(got, expected, strict=True):
+def assert_same(results: Any, expected: Any) -> None:
+    for one, other in zip(results, expected, strict=True):
         assert (one is None) == (other is None)
         if one is not None:
             np.testing.assert_array_equal(one.numpy(), other.numpy())
@@ -83,32 +83,32 @@ def test_the_same_addresses_are_launched(handle: dnn.Handle, cell: str, states: 
 @each_states
 def test_new_arrays_at_each_call(handle: dnn.Handle, cell: str, states: bool) -> None:
     network, rng = network_of(handle, cell, states=states), np.random.default_rng(0)
-    kept = []
+    history = []
     with (
         plan_of(handle, network) as plan,
         dnn.rnn_forward.plan(handle, network.spec, None, network.x) as eager,
     ):
         for _ in range(12):
             x = handle.array(rng.standard_normal(network.x.shape).astype(np.float32))
-            got, expected = call(plan, network, x=x), call(eager, network, x=x)
-            assert_same(got, expected)
-            kept.append((x, got, expected))
-        for x, got, expected in kept:
-            assert_same(got, expected)  # nothing was overwritten later
+            outputs, expected = call(plan, network, x=x), call(eager, network, x=x)
+            assert_same(outputs, expected)
+            history.append((x, outputs, expected))
+        for x, outputs, expected in history:
+            assert_same(outputs, expected)  # nothing was overwritten later
             network_x = x.numpy()
             assert np.isfinite(network_x).all()
-        told = plan.replay
-        assert told.launched + told.staged + told.eager == 12
-        assert told.graphs <= MOST
+        report = plan.replay
+        assert report.launched + report.staged + report.eager == 12
+        assert report.graphs <= MOST
         if handle.device.kind == "emulated":
-            assert (told.eager, told.staged, told.costs) == (1, 11, None)
+            assert (report.eager, report.staged, report.costs) == (1, 11, None)
         else:
-            assert told.costs is not None
-            assert min(told.costs) > 0
-            if 1.06 * told.costs.staged_us < told.costs.eager_us:
-                assert told.staged >= 11 - told.launched - 1
-            if told.costs.staged_us > 1.06 * told.costs.eager_us:
-                assert told.staged == 0
+            assert report.costs is not None
+            assert min(report.costs) > 0
+            if 1.06 * report.costs.staged_us < report.costs.eager_us:
+                assert report.staged >= 11 - report.launched - 1
+            if report.costs.staged_us > 1.06 * report.costs.eager_us:
+                assert report.staged == 0
 
 
 def test_addresses_that_come_again_are_recorded(handle: dnn.Handle) -> None:
@@ -145,13 +145,13 @@ def test_the_number_of_graphs_is_bounded(handle: dnn.Handle) -> None:
 @pytest.mark.parametrize("again", [1, 2])
 def test_lengths_change(handle: dnn.Handle, again: int) -> None:
     network = network_of(handle, lengths=(3, 5, 1))
-    others = [(3, 5, 1), (5, 5, 5), (1, 2, 5), (4, 4, 4), (2, 2, 2), (3, 1, 1)]
+    length_lists = [(3, 5, 1), (5, 5, 5), (1, 2, 5), (4, 4, 4), (2, 2, 2), (3, 1, 1)]
     with (
         plan_of(handle, network) as plan,
         dnn.rnn_forward.plan(handle, network.spec, None, network.x, lengths=[3, 5, 1]) as eager,
     ):
         for _ in range(2):
-            for lengths in others:
+            for lengths in length_lists:
                 for _ in range(again):
                     assert_same(
                         call(plan, network, lengths=lengths), call(eager, network, lengths=lengths)
@@ -170,14 +170,14 @@ def test_weights_and_workspace_change(handle: dnn.Handle) -> None:
     ):
         for turn in range(8):
             weights = (network.weights, other)[turn % 2]
-            given = weights, network.x, network.hx, network.cx
-            assert_same(plan(*given), eager(*given))
+            operands = weights, network.x, network.hx, network.cx
+            assert_same(plan(*operands), eager(*operands))
             if turn % 3 == 2:
                 handle.workspace.release()
                 handle.workspace.reserve(1 << (12 + turn), handle.stream)
-        own = handle.empty((max(plan.workspace, 1),), "uint8")
+        workspace = handle.empty((max(plan.workspace, 1),), "uint8")
         for _ in range(3):
-            network.assert_forward(call(plan, network, workspace=own), None)
+            network.assert_forward(call(plan, network, workspace=workspace), None)
 
 
 def test_other_streams(handle: dnn.Handle) -> None:
@@ -226,12 +226,12 @@ def test_a_convolution(handle: dnn.Handle, interface: str, beta: float) -> None:
             handle, problem.x, problem.w, problem.conv, **options
         ) as eager,
     ):
-        kept = []
+        history = []
         rng = np.random.default_rng(2)
         for turn in range(9):
             x = problem.x if turn % 2 else handle.array(rng.standard_normal(X).astype(np.float32))
             outs = [handle.array(problem.old_host) for _ in range(2)]
-            kept.append((x, outs))
+            history.append((x, outs))
             plan(x, problem.w, out=outs[0])
             eager(x, problem.w, out=outs[1])
             np.testing.assert_array_equal(outs[0].numpy(), outs[1].numpy())
@@ -241,7 +241,7 @@ def test_a_convolution(handle: dnn.Handle, interface: str, beta: float) -> None:
                 )
         assert sum(plan.replay[:3]) == 9
         assert plan.replay.why_not == ""
-        x, (y, _) = kept[0]
+        x, (y, _) = history[0]
         before = plan.replay.launched
         for _ in range(3):
             overwrite(y, problem.old_host)
@@ -275,37 +275,37 @@ def test_what_is_not_aligned_is_refused_as_ever(handle: dnn.Handle) -> None:
     with dnn.convolution_forward.plan(
         handle, spec, problem.w, problem.conv, interface="graph", replay=True
     ) as plan:
-        kept = [plan(problem.x, problem.w) for _ in range(3)]
+        results = [plan(problem.x, problem.w) for _ in range(3)]
         with pytest.raises(dnn.ArgumentError, match=r"x begins at .* aligned to 16 bytes"):
             plan(off, problem.w)
-        kept.append(plan(problem.x, problem.w))
-        for y in kept:
+        results.append(plan(problem.x, problem.w))
+        for y in results:
             problem.assert_right(y, plan.choice.algorithm)
 
 
-@pytest.mark.parametrize("what", ["data", "filter"])
-def test_a_gradient(handle: dnn.Handle, what: str) -> None:
+@pytest.mark.parametrize("operand", ["data", "filter"])
+def test_a_gradient(handle: dnn.Handle, operand: str) -> None:
     rng, conv = np.random.default_rng(3), dnn.ConvolutionSpec(padding=1, math_type="fma")
     w, dy_shape = handle.array(rng.standard_normal(W).astype(np.float32)), (X[0], W[0], *X[2:])
-    make = getattr(dnn, f"convolution_backward_{what}").plan
+    make = getattr(dnn, f"convolution_backward_{operand}").plan
     draw = {
         "data": lambda: w,
         "filter": lambda: handle.array(rng.standard_normal(X).astype(np.float32)),
-    }[what]
-    given = draw(), handle.array(rng.standard_normal(dy_shape).astype(np.float32))
-    with make(handle, *given, conv, replay=True) as plan, make(handle, *given, conv) as eager:
-        kept = []
+    }[operand]
+    operands = draw(), handle.array(rng.standard_normal(dy_shape).astype(np.float32))
+    with make(handle, *operands, conv, replay=True) as plan, make(handle, *operands, conv) as eager:
+        history = []
         for _ in range(6):
-            kept.append((draw(), handle.array(rng.standard_normal(dy_shape).astype(np.float32))))
-            kept.append((plan(*kept[-1]), eager(*kept[-1])))
-        for got, expected in kept[1::2]:
-            np.testing.assert_array_equal(got.numpy(), expected.numpy())
-        out = plan(*given)
+            history.append((draw(), handle.array(rng.standard_normal(dy_shape).astype(np.float32))))
+            history.append((plan(*history[-1]), eager(*history[-1])))
+        for replayed, expected in history[1::2]:
+            np.testing.assert_array_equal(replayed.numpy(), expected.numpy())
+        out = plan(*operands)
         for _ in range(3):
-            plan(*given, out=out)
+            plan(*operands, out=out)
         assert plan.replay.graphs >= 1  # which of the ways is taken, their times decide
         assert plan.replay.launched + plan.replay.staged + plan.replay.eager >= 10
-        np.testing.assert_array_equal(out.numpy(), eager(*given).numpy())
+        np.testing.assert_array_equal(out.numpy(), eager(*operands).numpy())
 
 
 def test_an_empty_batch(handle: dnn.Handle) -> None:
@@ -378,30 +378,30 @@ def test_it_is_ranked_by_what_a_call_takes(staged: Any, first: Any) -> None:
     """What the plan itself takes, and its measurement leaves out, is added: 5 us here."""
     eager = dnn.AlgorithmResult(GEMM, dnn.MathType.FMA, time_ms=0.056, call_us=60.0)
     hidden = dnn.AlgorithmResult(FFT, dnn.MathType.FMA, time_ms=0.02, call_us=100.0)
-    asked = []
+    algorithms = []
 
     def measure(row: dnn.AlgorithmResult) -> Replay:
-        asked.append(row.algorithm)
+        algorithms.append(row.algorithm)
         if staged is dnn.CudnnError:
             raise dnn.NotSupportedError("cudnnConvolutionForward", 3000, "")
         return Replay(costs=None if staged is None else ReplayCosts(95.0, staged, 25.0, 99.0))
 
-    found = with_replay([eager, hidden], measure)
-    assert (found[0].algorithm, found[0].replay) == first
-    assert asked == [FFT]  # of GEMM the device takes nearly as much as a call
-    assert [row.call_us for row in found if row.replay] == (
+    rows = with_replay([eager, hidden], measure)
+    assert (rows[0].algorithm, rows[0].replay) == first
+    assert algorithms == [FFT]  # of GEMM the device takes nearly as much as a call
+    assert [row.call_us for row in rows if row.replay] == (
         [staged + 5.0] if isinstance(staged, float) else []
     )
     assert (
         len(with_replay([replace(eager, call_us=19.0, time_ms=0.001)], measure)) == 1
     )  # nothing to gain
-    del asked[:]
+    del algorithms[:]
     with_replay([eager, *(replace(hidden, time_ms=ms) for ms in (0.03, 0.01, 0.02))], measure)
-    assert len(asked) == 2
-    del asked[:]
+    assert len(algorithms) == 2
+    del algorithms[:]
     other = replace(hidden, algorithm=dnn.ConvolutionFwdAlgo.DIRECT, time_ms=0.03)
     with_replay([eager, hidden, replace(hidden, math_type=dnn.MathType.DEFAULT), other], measure)
-    assert asked == [FFT, other.algorithm]  # rows of one time are one kernel
+    assert algorithms == [FFT, other.algorithm]  # rows of one time are one kernel
 
 
 def test_the_search_counts_copies(handle: dnn.Handle) -> None:
@@ -413,23 +413,23 @@ def test_the_search_counts_copies(handle: dnn.Handle) -> None:
         ),
     )
     algorithms = ["STANDARD", "PERSIST_STATIC"]
-    given = handle, network.spec, network.weights, network.x
-    assert not any(row.replay for row in dnn.rnn_forward.find(*given, algorithms=algorithms))
-    found = dnn.rnn_forward.find(*given, algorithms=algorithms, replay=True)
-    replayed = [row for row in found if row.replay]
+    operands = handle, network.spec, network.weights, network.x
+    assert not any(row.replay for row in dnn.rnn_forward.find(*operands, algorithms=algorithms))
+    table = dnn.rnn_forward.find(*operands, algorithms=algorithms, replay=True)
+    replayed = [row for row in table if row.replay]
     for row in replayed:
         (eager,) = [
             r
-            for r in found
+            for r in table
             if (r.algorithm, r.math_type, r.replay) == (row.algorithm, row.math_type, False)
         ]
         assert row.call_us != eager.call_us
         assert row.ok
     if handle.device.kind == "emulated":
         assert replayed == []
-    times = [row.call_us for row in found if row.ok and row.call_us is not None]
-    assert found.best().call_us <= min(times) * 1.2
-    dnn.rnn_forward(handle, network.spec, network.weights, network.x, algorithm=found.best())
+    times = [row.call_us for row in table if row.ok and row.call_us is not None]
+    assert table.best().call_us <= min(times) * 1.2
+    dnn.rnn_forward(handle, network.spec, network.weights, network.x, algorithm=table.best())
 
 
 # ---------------------------------------------------------------- the rest
@@ -464,11 +464,11 @@ def test_in_a_capture_it_records_its_call(handle: dnn.Handle) -> None:
 def test_closed_with_all_that_it_kept(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1)
     plan = dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv, replay=True)
-    kept = [plan(problem.x, problem.w) for _ in range(4)]
+    results = [plan(problem.x, problem.w) for _ in range(4)]
     plan.close()
     plan.close()
     with pytest.raises(dnn.ClosedError):
-        plan(problem.x, problem.w, out=kept[0])
+        plan(problem.x, problem.w, out=results[0])
 
 
 def test_calls_are_recorded_as_problems_as_ever(handle: dnn.Handle) -> None:

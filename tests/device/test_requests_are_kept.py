@@ -95,15 +95,15 @@ def test_what_a_searchs_limit_excluded_is_told(handle: dnn.Handle) -> None:
         row.algorithm: row.workspace
         for row in dnn.convolution_forward.heuristic(handle, problem.x, problem.w, problem.conv)
     }
-    found = dnn.convolution_forward.find(
+    table = dnn.convolution_forward.find(
         handle, problem.x, problem.w, problem.conv, workspace_limit=0
     )
-    excluded = {row.algorithm for row in found if not row.ok and row.workspace > 0}
+    excluded = {row.algorithm for row in table if not row.ok and row.workspace > 0}
     assert excluded
     assert all(needed[algorithm] > 0 for algorithm in excluded)
-    told = {row.algorithm: why for row, why in found.best().passed_over}
-    assert all("needs more than the search's 0 B" in told[algorithm] for algorithm in excluded)
-    assert "needs more than the search's 0 B" in str(found)
+    remarks = {row.algorithm: why for row, why in table.best().passed_over}
+    assert all("needs more than the search's 0 B" in remarks[algorithm] for algorithm in excluded)
+    assert "needs more than the search's 0 B" in str(table)
 
 
 def test_an_array_on_another_thread_comes_home(handle: dnn.Handle) -> None:

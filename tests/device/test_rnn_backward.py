@@ -48,8 +48,10 @@ def check(problem: Problem, algorithm: str | None = "STANDARD", **options: Any) 
 @pytest.mark.parametrize("num_layers", [1, 3])
 @each_cell
 def test_gradients(handle: dnn.Handle, cell: str, num_layers: int, bidirectional: bool) -> None:
-    some = dict(zip(BIASES, [(layout,) for layout in LAYOUTS], strict=False)) | {"double": LAYOUTS}
-    for bias, layouts in some.items():
+    bias_layouts = dict(zip(BIASES, [(layout,) for layout in LAYOUTS], strict=False)) | {
+        "double": LAYOUTS
+    }
+    for bias, layouts in bias_layouts.items():
         for case, layout in sequences_of(Case(cell, num_layers, bidirectional, bias), layouts):
             check(Problem(handle, case, layout))
 
@@ -73,19 +75,19 @@ def test_gradients_of_skipped_input(handle: dnn.Handle, cell: str, bidirectional
         )
 
 
-@pytest.mark.parametrize("given", ["dhy", "dcy"])
-def test_one_gradient_of_two_last_states(handle: dnn.Handle, given: str) -> None:
+@pytest.mark.parametrize("state", ["dhy", "dcy"])
+def test_one_gradient_of_two_last_states(handle: dnn.Handle, state: str) -> None:
     problem = Problem(handle, Case("lstm", 2, True, lengths=VARIABLE))
     zero = handle.array(np.zeros_like(problem.case.values.cx))
     with_zeros = {"dhy": problem.dhy, "dcy": problem.dcy} | {
-        "dcy" if given == "dhy" else "dhy": zero
+        "dcy" if state == "dhy" else "dhy": zero
     }
-    alone = {given: with_zeros[given]}
-    found = []
+    alone = {state: with_zeros[state]}
+    gradient_sets = []
     for gradients in (with_zeros, alone):
         reserve = problem.forward(training=True).reserve
-        found.append(dnn.rnn_backward_data(handle, reserve, problem.dy, **gradients))
-    for one, other in zip(*found, strict=True):
+        gradient_sets.append(dnn.rnn_backward_data(handle, reserve, problem.dy, **gradients))
+    for one, other in zip(*gradient_sets, strict=True):
         np.testing.assert_array_equal(one.numpy(), other.numpy())
 
 
@@ -381,7 +383,7 @@ def test_gradients_of_clipping_are_those_of_our_own_forward_pass(
     values, rng = problem.case.values, np.random.default_rng(2)
     result = problem.forward(training=True, algorithm=algorithm)
     data, weights = problem.backward(result.reserve)
-    found = {
+    gradients = {
         "x": problem.brought_back(data.dx.numpy()),
         "hx": data.dhx.numpy(),
         "cx": data.dcx.numpy(),
@@ -397,18 +399,18 @@ def test_gradients_of_clipping_are_those_of_our_own_forward_pass(
         for array, name in ((problem.hx, "hx"), (problem.cx, "cx")):
             overwrite(array, at[name])
         overwrite(problem.x, problem.laid_out(at["x"]))
-        got = problem.on_host(problem.forward(algorithm=algorithm))
-        there = problem.active[..., None]
+        result = problem.on_host(problem.forward(algorithm=algorithm))
+        active = problem.active[..., None]
         return float(
-            (got.y * values.dy * there).sum()
-            + (got.hy * values.dhy).sum()
-            + (got.cy * values.dcy).sum()
+            (result.y * values.dy * active).sum()
+            + (result.hy * values.dhy).sum()
+            + (result.cy * values.dcy).sum()
         )
 
     for moved in ({"x"}, {"hx"}, {"cx"}, set(values.weights)):
         expected = (loss(moved, 1e-6) - loss(moved, -1e-6)) / 2e-6
-        got = sum(float((found[name] * directions[name]).sum()) for name in moved)
-        norm = np.sqrt(sum(float((found[name] ** 2).sum()) for name in moved))
-        assert abs(got - expected) <= RNN_SUM * norm, (
-            f"{sorted(moved)[0]}: {got}, by differences {expected}"
+        slope = sum(float((gradients[name] * directions[name]).sum()) for name in moved)
+        norm = np.sqrt(sum(float((gradients[name] ** 2).sum()) for name in moved))
+        assert abs(slope - expected) <= RNN_SUM * norm, (
+            f"{sorted(moved)[0]}: {slope}, by differences {expected}"
         )

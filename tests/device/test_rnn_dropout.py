@@ -68,8 +68,8 @@ class Transparent:
     def run(
         self, state: dnn.DropoutState | None, algorithm: str = "STANDARD", **options: Any
     ) -> Any:
-        given = {"training": True, "dropout_state": state, "algorithm": algorithm} | options
-        return dnn.rnn_forward(self.handle, self.spec, self.weights, self.x, **given)
+        arguments = {"training": True, "dropout_state": state, "algorithm": algorithm} | options
+        return dnn.rnn_forward(self.handle, self.spec, self.weights, self.x, **arguments)
 
     def mask(
         self, state: dnn.DropoutState | None, algorithm: str = "STANDARD", **options: Any
@@ -95,18 +95,18 @@ def test_masks_are_zeros_and_the_scale(
     net, state = Transparent(handle, rate, dtype, bidirectional), dnn.DropoutState(handle, 7)
     for _ in range(3):
         mask = net.mask(state, algorithm)
-        kept = mask > 0.5
+        survivors = mask > 0.5
         assert mask.shape == (T, N, H * net.spec.directions)
-        np.testing.assert_array_equal(mask[~kept], 0)
+        np.testing.assert_array_equal(mask[~survivors], 0)
         # float16 has 11 bits for 1 + 4 / 3
         np.testing.assert_allclose(
-            mask[kept], 1 / (1 - rate), rtol=2e-3 if dtype == "float16" else 1e-6
+            mask[survivors], 1 / (1 - rate), rtol=2e-3 if dtype == "float16" else 1e-6
         )
         # 12288 draws: six standard deviations are 0.027 at most
-        assert abs(kept.mean() - (1 - rate)) < 6 * np.sqrt(rate * (1 - rate) / mask.size)
+        assert abs(survivors.mean() - (1 - rate)) < 6 * np.sqrt(rate * (1 - rate) / mask.size)
         # each value, each step and each sequence has its own draw: their means are not all 0 or 1, nor alike
         for axes in ((0, 1), (0, 2), (1, 2)):
-            means = kept.mean(axis=axes)
+            means = survivors.mean(axis=axes)
             assert 0 < means.min() < means.max() < 1
 
 
@@ -214,10 +214,10 @@ def test_networks_may_share_a_state(handle: dnn.Handle) -> None:
 # Where nothing is dropped.
 
 
-@pytest.mark.parametrize("given", [False, True], ids=["without_state", "with_state"])
+@pytest.mark.parametrize("has_state", [False, True], ids=["without_state", "with_state"])
 @pytest.mark.parametrize("algorithm", ["STANDARD", "PERSIST_STATIC"])
-def test_inference_drops_nothing(handle: dnn.Handle, algorithm: str, given: bool) -> None:
-    state = dnn.DropoutState(handle, 7) if given else None
+def test_inference_drops_nothing(handle: dnn.Handle, algorithm: str, has_state: bool) -> None:
+    state = dnn.DropoutState(handle, 7) if has_state else None
     case = Case("lstm", 3, dtype="float32", batch=8, input_size=16, hidden_size=64)
     problem = Problem(handle, case, dropout=0.5)
     saved = state.save() if state else None
@@ -230,9 +230,9 @@ def test_inference_drops_nothing(handle: dnn.Handle, algorithm: str, given: bool
 def test_a_single_layer_drops_nothing(handle: dnn.Handle) -> None:
     state = dnn.DropoutState(handle, 7)
     saved = state.save()
-    for given in (None, state):
+    for state_or_none in (None, state):
         problem = Problem(handle, Case("lstm", 1, True), dropout=0.5)
-        result = problem.forward(training=True, dropout_state=given)
+        result = problem.forward(training=True, dropout_state=state_or_none)
         problem.assert_forward(result)
         problem.assert_backward(*problem.backward(result.reserve))
     np.testing.assert_array_equal(state.save(), saved)
@@ -241,9 +241,9 @@ def test_a_single_layer_drops_nothing(handle: dnn.Handle) -> None:
 def test_a_rate_of_zero_drops_nothing(handle: dnn.Handle) -> None:
     state = dnn.DropoutState(handle, 7)
     saved = state.save()
-    for given in (None, state):
+    for state_or_none in (None, state):
         problem = Problem(handle, Case("gru", 3, True), dropout=0.0)
-        result = problem.forward(training=True, dropout_state=given)
+        result = problem.forward(training=True, dropout_state=state_or_none)
         problem.assert_forward(result)
         problem.assert_backward(*problem.backward(result.reserve))
     np.testing.assert_array_equal(state.save(), saved)
@@ -281,18 +281,18 @@ def test_backward_has_the_mask_of_forward(
         dnn.rnn_backward_data(
             handle, result.reserve, handle.array(dy.astype(net.weights.array.dtype))
         )
-        got = dnn.rnn_backward_weights(handle, result.reserve).numpy()
+        dweights = dnn.rnn_backward_weights(handle, result.reserve).numpy()
         for d, direction in enumerate(("forward", "backward")[: net.spec.directions]):
             half = slice(d * H, (d + 1) * H)
             close = {"rtol": 2e-3 if dtype == "float16" else 1e-6, "atol": 0}
             # Sums of small integers: exact, but for float16, which holds 11 bits of them.  Only the direction's own half of
             # its input shows in y, and an H200 has a mask for each direction, so nothing is known of the other half.
             into_layer_1 = np.einsum("tnh,tnk->hk", dy[..., half], mask[..., half])
-            own = got[f"layer1.{direction}.input.h"][:, half].astype(float)
-            np.testing.assert_allclose(own, into_layer_1, **close)
+            input_gradient = dweights[f"layer1.{direction}.input.h"][:, half].astype(float)
+            np.testing.assert_allclose(input_gradient, into_layer_1, **close)
             into_layer_0 = (dy * mask)[..., half].sum(axis=(0, 1))
             np.testing.assert_allclose(
-                got[f"layer0.{direction}.input.h.bias"].astype(float), into_layer_0, **close
+                dweights[f"layer0.{direction}.input.h.bias"].astype(float), into_layer_0, **close
             )
 
 
@@ -311,9 +311,12 @@ def test_gradients_are_those_of_our_own_forward_pass(
     assert abs(with_mask.y - problem.case.results[0].y).max() > 1e-3  # something was dropped
 
     start = {"x": values.x, "hx": values.hx} | values.weights
-    found = {"x": problem.brought_back(data.dx.numpy()), "hx": data.dhx.numpy()} | weights.numpy()
+    gradients = {
+        "x": problem.brought_back(data.dx.numpy()),
+        "hx": data.dhx.numpy(),
+    } | weights.numpy()
     if values.cx is not None:
-        start["cx"], found["cx"] = values.cx, data.dcx.numpy()
+        start["cx"], gradients["cx"] = values.cx, data.dcx.numpy()
     directions = {name: rng.standard_normal(array.shape) for name, array in start.items()}
 
     def loss(moved: set[str], step: float) -> float:
@@ -326,18 +329,18 @@ def test_gradients_are_those_of_our_own_forward_pass(
                 overwrite(array, at[name])
         overwrite(problem.x, problem.laid_out(at["x"]))
         state.restore(saved)
-        got = problem.on_host(problem.forward(training=True, dropout_state=state))
+        result = problem.on_host(problem.forward(training=True, dropout_state=state))
         pairs = (
-            (got.y, values.dy * problem.active[..., None]),
-            (got.hy, values.dhy),
-            (got.cy, values.dcy),
+            (result.y, values.dy * problem.active[..., None]),
+            (result.hy, values.dhy),
+            (result.cy, values.dcy),
         )
         return sum(float((one * other).sum()) for one, other in pairs if other is not None)
 
     for moved in ({"x"}, {"hx", "cx"} & start.keys(), set(values.weights)):
         expected = (loss(moved, 1e-6) - loss(moved, -1e-6)) / 2e-6
-        got = sum(float((found[name] * directions[name]).sum()) for name in moved)
-        norm = np.sqrt(sum(float((found[name] ** 2).sum()) for name in moved))
-        assert abs(got - expected) <= RNN_SUM * norm, (
-            f"{sorted(moved)[0]}: {got}, by differences {expected}"
+        slope = sum(float((gradients[name] * directions[name]).sum()) for name in moved)
+        norm = np.sqrt(sum(float((gradients[name] ** 2).sum()) for name in moved))
+        assert abs(slope - expected) <= RNN_SUM * norm, (
+            f"{sorted(moved)[0]}: {slope}, by differences {expected}"
         )

@@ -260,8 +260,8 @@ def test_full_lengths_may_be_told(handle: dnn.Handle) -> None:
     problem = Problem(handle, Case("lstm", 2, True))
     expected = problem.on_host(problem.forward())
     for lengths in ([5, 5, 5], (5, 5, 5), np.array([5, 5, 5])):
-        got = problem.on_host(problem.forward(lengths=lengths))
-        for one, other in zip(got, expected, strict=True):
+        result = problem.on_host(problem.forward(lengths=lengths))
+        for one, other in zip(result, expected, strict=True):
             np.testing.assert_array_equal(one, other)
 
 

@@ -72,8 +72,8 @@ def test_what_does_not_fit_is_told_in_the_words_of_sequences(handle):
 def test_a_deep_network_asks_once_for_a_matrix_and_its_bias(handle):
     with dnn.trace() as trace:
         weights = dnn.RNNWeights(handle, RNNSpec("gru", 3, 4, num_layers=50))
-    asked = sum(call.function == "cudnnGetRNNWeightParams" for call in trace.calls)
-    assert (len(weights), asked) == (600, 300)
+    queries = sum(call.function == "cudnnGetRNNWeightParams" for call in trace.calls)
+    assert (len(weights), queries) == (600, 300)
 
 
 def test_a_loss_on_the_last_state_alone(handle):
@@ -85,7 +85,7 @@ def test_a_loss_on_the_last_state_alone(handle):
         gradients = dnn.rnn_backward_data(handle, out.reserve, dy, dhy)
         results.append(
             [
-                *(each.numpy() for each in gradients),
+                *(gradient.numpy() for gradient in gradients),
                 dnn.rnn_backward_weights(handle, out.reserve).array.numpy(),
             ]
         )
@@ -103,8 +103,8 @@ def test_packed_sequences_are_those_alone(handle):
     sequences = [random(number, length, 3) for number, length in enumerate((2, 5, 1, 5))]
     packed = dnn.pack_sequences(sequences)
     assert (packed.lengths, packed.order) == ((5, 5, 2, 1), (1, 3, 0, 2))
-    for got, given in zip(packed.unpack(packed.values), sequences, strict=True):
-        np.testing.assert_array_equal(got, given)
+    for unpacked, sequence in zip(packed.unpack(packed.values), sequences, strict=True):
+        np.testing.assert_array_equal(unpacked, sequence)
     out = dnn.rnn_forward(
         handle,
         LSTM,
@@ -114,9 +114,11 @@ def test_packed_sequences_are_those_alone(handle):
         layout="packed",
         algorithm="standard",
     )
-    for number, (y, given) in enumerate(zip(packed.unpack(out.y.numpy()), sequences, strict=True)):
+    for number, (y, sequence) in enumerate(
+        zip(packed.unpack(out.y.numpy()), sequences, strict=True)
+    ):
         alone = dnn.rnn_forward(
-            handle, LSTM, weights, handle.array(given[:, None]), algorithm="standard"
+            handle, LSTM, weights, handle.array(sequence[:, None]), algorithm="standard"
         )
         np.testing.assert_allclose(
             y, alone.y.numpy()[:, 0], rtol=2e-3, atol=2e-3
@@ -128,7 +130,7 @@ def test_packed_sequences_are_those_alone(handle):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("sequences", "message"),
     [
         ([], "at least one"),
         ([np.ones((0, 3))], "each 1 or more"),
@@ -138,9 +140,9 @@ def test_packed_sequences_are_those_alone(handle):
         ([["a"]], "real numbers"),
     ],
 )
-def test_no_sequences_to_pack(given, told):
-    with pytest.raises(ArgumentError, match=told):
-        dnn.pack_sequences(given)
+def test_no_sequences_to_pack(sequences, message):
+    with pytest.raises(ArgumentError, match=message):
+        dnn.pack_sequences(sequences)
     with pytest.raises(ArgumentError, match="add up to 3"):
         dnn.pack_sequences([np.ones((3, 2))]).unpack(np.ones((4, 2)))
 
@@ -167,10 +169,10 @@ def test_another_dtype_computes_in_its_own(handle, dtype):
         handle, spec, dnn.RNNWeights(handle, spec), handle.zeros((2, 1, 3), dtype)
     ).y
     assert not y.numpy().any()
-    kept = RNNSpec("lstm", 3, 4, dtype="float16", compute_type="float16").replace(
+    half_compute = RNNSpec("lstm", 3, 4, dtype="float16", compute_type="float16").replace(
         dtype="float32", math_type="fma"
     )
-    assert kept.compute_type == dnn.DataType.HALF
+    assert half_compute.compute_type == dnn.DataType.HALF
     with pytest.raises(dnn.NotSupportedError, match=r"rnn = RNNSpec\('lstm'.*\n.*compute_type"):
         dnn.RNNWeights(handle, RNNSpec("lstm", 3, 4, compute_type="float64"))
 
@@ -205,12 +207,12 @@ def test_specs_of_pytorch():
 def test_a_dtype_of_out_that_does_not_fit_is_named(handle):
     x, w = handle.zeros((2, 3, 5, 5)), handle.zeros((4, 3, 3, 3))
     out = handle.zeros((2, 4, 3, 3), "float16")
-    said = ""
+    message = ""
     try:  # an H200 has engines that convert
         dnn.convolution_forward(handle, x, w, out=out)
     except dnn.NotSupportedError as error:
-        said = str(error)
-    assert "out is float16, x is float32" in said or handle.device.kind == "cuda"
+        message = str(error)
+    assert "out is float16, x is float32" in message or handle.device.kind == "cuda"
     outs = handle.zeros((5, 2, 4)), handle.zeros((1, 2, 4), "float16"), handle.zeros((1, 2, 4))
     with pytest.raises(ArgumentError, match=r"out\['hy'\] is .*float16.*needed: .*float32"):
         dnn.rnn_forward(handle, LSTM, weights_of(handle, LSTM), handle.zeros((5, 2, 3)), out=outs)
@@ -224,30 +226,30 @@ def test_channels_given_last_are_offered_the_transpose(handle, rank):
         dnn.convolution_forward(handle, handle.array(values, layout=layout), w)
     offered = eval(str(caught.value).split("handle.array(")[1].split(", layout")[0], {"x": values})
     assert dnn.convolution_forward(handle, handle.array(offered, layout=layout), w).shape[1] == 4
-    each, x, right = (
+    statistic, x, right = (
         handle.zeros((1, 3, *[1] * len(image))),
         handle.array(values),
         handle.array(offered, layout=layout),
     )
-    for function, *given in (
+    for function, *arguments in (
         (dnn.pooling_forward, dnn.PoolingSpec(4)),
-        (dnn.batch_normalization_inference, *[each] * 4),
+        (dnn.batch_normalization_inference, *[statistic] * 4),
     ):
         with pytest.raises(ArgumentError) as refused:
-            function(handle, x, *given)
+            function(handle, x, *arguments)
         assert f". {str(caught.value).partition('. ')[2].partition('; otherwise')[0]}" in str(
             refused.value
         )
-        function(handle, right, *given)
+        function(handle, right, *arguments)
 
 
 def test_a_window_that_fits_no_way_round_is_no_matter_of_the_layout(handle):
     for shape, pooling in (((2, 3, 5, 6), dnn.PoolingSpec(7)), ((2, 8, 8, 8), dnn.PoolingSpec(9))):
         with pytest.raises(ArgumentError, match=r"the window reaches over .* of \(\d, \d\)$"):
             dnn.pooling_forward(handle, handle.zeros(shape), pooling)
-    each = handle.zeros((1, 3, 1, 1))
+    statistic = handle.zeros((1, 3, 1, 1))
     with pytest.raises(ArgumentError, match=r"for mode=SPATIAL$"):
-        dnn.batch_normalization_inference(handle, handle.zeros((2, 4, 5, 6)), *[each] * 4)
+        dnn.batch_normalization_inference(handle, handle.zeros((2, 4, 5, 6)), *[statistic] * 4)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
@@ -262,7 +264,7 @@ def test_an_empty_batch(handle: dnn.Handle, layout: str, cell: str) -> None:
     out = tuple(
         handle.empty(size) for size in ((*shape[:2], 8), (4, 0, 4), (4, 0, 4))[: len(states) + 1]
     )
-    with dnn.record_problems() as found:
+    with dnn.record_problems() as problems:
         for result in (
             dnn.rnn_forward(handle, spec, weights, x, layout=layout),
             dnn.rnn_forward(handle, spec, weights, x, *states, layout=layout, lengths=[], out=out),
@@ -272,14 +274,16 @@ def test_an_empty_batch(handle: dnn.Handle, layout: str, cell: str) -> None:
             ]
             assert result.y.numpy().size == 0
             assert (result.cy is None) == (cell == "gru")
-    named = dnn.rnn_forward(handle, spec, weights, x, layout=layout)
-    assert [array.layout for array in named if array is not None] == [layout, "states", "states"][
-        : len(out)
-    ]
+    default_result = dnn.rnn_forward(handle, spec, weights, x, layout=layout)
+    assert [array.layout for array in default_result if array is not None] == [
+        layout,
+        "states",
+        "states",
+    ][: len(out)]
     assert result.y is out[0]
     assert dnn.rnn_forward(handle, spec, weights, x, layout=layout, out=result).y is result.y
-    assert len(found) == 0
-    for given, message in (
+    assert len(problems) == 0
+    for options, message in (
         ({"training": True}, "leave the call out"),
         ({"lengths": [5]}, "entries for a batch of 0"),
         ({"hx": handle.empty((4, 1, 4))}, "hx is .*needed"),
@@ -288,12 +292,12 @@ def test_an_empty_batch(handle: dnn.Handle, layout: str, cell: str) -> None:
         ({"cx": handle.empty((4, 2, 4))}, "cx is .*needed"),
     ):
         with pytest.raises(dnn.ArgumentError, match=message):
-            dnn.rnn_forward(handle, spec, weights, x, **{"layout": layout, **given})
+            dnn.rnn_forward(handle, spec, weights, x, **{"layout": layout, **options})
 
 
 def test_what_takes_no_batch_of_0_says_what_does(handle):
     weights, x = weights_of(handle, LSTM), handle.zeros((5, 0, 3))
-    told = r"none of them 0 \(rnn_forward alone takes N = 0, in inference, not packed; else leave the call out\)$"
+    message = r"none of them 0 \(rnn_forward alone takes N = 0, in inference, not packed; else leave the call out\)$"
     for call in (
         lambda: dnn.rnn_forward(handle, LSTM, weights, x, training=True),
         lambda: dnn.rnn_forward.plan(handle, LSTM, None, x),
@@ -302,7 +306,7 @@ def test_what_takes_no_batch_of_0_says_what_does(handle):
             handle, LSTM, weights, handle.zeros((0, 3)), layout="packed", lengths=[]
         ),
     ):
-        with pytest.raises(ArgumentError, match=told):
+        with pytest.raises(ArgumentError, match=message):
             call()
     with pytest.raises(
         ArgumentError, match=r"x has shape \(5, 3\); allowed in this layout: \(T, N, 3\)$"

@@ -38,7 +38,9 @@ class Bench:
         self.gradients = dnn.rnn_backward_data(handle, self.ready.reserve, self.ready.y)
         for array in self.gradients:
             fill(array, PATTERN)
-        self.kept = [memory_of(trained.reserve.array) for trained in (self.trained, self.ready)]
+        self.reserve_bytes = [
+            memory_of(trained.reserve.array) for trained in (self.trained, self.ready)
+        ]
 
     def pattern(self) -> None:
         for array in self.out:
@@ -54,13 +56,13 @@ class Bench:
 
     def train(self, **options: Any) -> Any:
         """Call it in training, into the reserve space that is there."""
-        given = {
+        arguments = {
             "out": self.out,
             "training": True,
             "algorithm": "standard",
             "reserve": self.trained.reserve,
         }
-        return self.network.run(**given | options)
+        return self.network.run(**arguments | options)
 
     def find(self, **options: Any) -> Any:
         return self.network.find(**options)
@@ -70,12 +72,12 @@ class Bench:
 
     def back(self, **options: Any) -> Any:
         """Call `rnn_backward_data` with some arguments replaced."""
-        given = {
+        arguments = {
             "reserve": self.trained.reserve,
             "dy": self.trained.y,
             "out": tuple(self.gradients),
         }
-        return dnn.rnn_backward_data(self.handle, **given | options)
+        return dnn.rnn_backward_data(self.handle, **arguments | options)
 
     def weigh(self, **options: Any) -> Any:
         """Call `rnn_backward_weights`, after the pass over the data."""
@@ -125,8 +127,12 @@ def assert_untouched(bench: Bench) -> None:
         assert (memory_of(array) == PATTERN).all(), f"{name} was written"
     for name, array in zip(("dx", "dhx", "dcx"), bench.gradients, strict=True):
         assert (memory_of(array) == PATTERN).all(), f"{name} was written"
-    for trained, kept in zip((bench.trained, bench.ready), bench.kept, strict=True):
-        assert (memory_of(trained.reserve.array) == kept).all(), "the reserve space was written"
+    for trained, reserve_bytes in zip(
+        (bench.trained, bench.ready), bench.reserve_bytes, strict=True
+    ):
+        assert (memory_of(trained.reserve.array) == reserve_bytes).all(), (
+            "the reserve space was written"
+        )
 
 
 def used_without_workspace(handle: dnn.Handle) -> int:
@@ -1105,35 +1111,37 @@ def elsewhere(bench: Bench) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 def test_operands_on_another_device(bench: Bench, name: str) -> None:
     other = elsewhere(bench)
-    with dnn.Handle(other) as there:
-        array = operands(there, bench.network)[name]
-        told = f"out\\['{name[4:]}'\\]" if name.startswith("out_") else name
-        refuses(ARRAY, rf"{told}.*{other}", lambda: call_with(bench, name, array))
+    with dnn.Handle(other) as other_handle:
+        array = operands(other_handle, bench.network)[name]
+        pattern = f"out\\['{name[4:]}'\\]" if name.startswith("out_") else name
+        refuses(ARRAY, rf"{pattern}.*{other}", lambda: call_with(bench, name, array))
 
 
 def test_weights_are_not_viewed_from_another_device(bench: Bench) -> None:
     other = elsewhere(bench)
-    with dnn.Handle(other) as there:
+    with dnn.Handle(other) as other_handle:
         refuses(
-            ARRAY, rf"weights.*{bench.handle.device}", lambda: bench.network.weights.view(there)
+            ARRAY,
+            rf"weights.*{bench.handle.device}",
+            lambda: bench.network.weights.view(other_handle),
         )
 
 
 def test_a_dropout_state_on_another_device(bench: Bench) -> None:
     other = elsewhere(bench)
-    with dnn.Handle(other) as there:
-        state = dnn.DropoutState(there, 1)
+    with dnn.Handle(other) as other_handle:
+        state = dnn.DropoutState(other_handle, 1)
         refuses(ARGUMENT, rf"dropout_state.*{other}", lambda: dropped(bench, dropout_state=state))
 
 
 @pytest.mark.parametrize("way", ["forward", "backward_data", "backward_weights"])
 def test_a_reserve_of_another_device(bench: Bench, way: str) -> None:
     other = elsewhere(bench)
-    with dnn.Handle(other) as there:
-        network = Network(there)
+    with dnn.Handle(other) as other_handle:
+        network = Network(other_handle)
         trained = network.run(training=True, algorithm="standard")
         if way == "backward_weights":
-            dnn.rnn_backward_data(there, trained.reserve, trained.y)
+            dnn.rnn_backward_data(other_handle, trained.reserve, trained.y)
         dy = bench.handle.array(trained.y.numpy())
         calls: dict[str, Any] = {
             "forward": lambda: bench.train(reserve=trained.reserve),
@@ -1149,8 +1157,8 @@ def test_torch_tensors_on_the_host(bench: Bench, name: str) -> None:
     import torch
 
     shape = {"x": (T, N, I), "out_y": (T, N, H)}.get(name, (1, N, H))
-    told = "out\\['y'\\]" if name == "out_y" else name
-    refuses(ARRAY, rf"{told}.*host array", lambda: call_with(bench, name, torch.zeros(shape)))
+    pattern = "out\\['y'\\]" if name == "out_y" else name
+    refuses(ARRAY, rf"{pattern}.*host array", lambda: call_with(bench, name, torch.zeros(shape)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -1164,10 +1172,10 @@ def test_closed_operands(bench: Bench, name: str) -> None:
 @pytest.mark.parametrize("name", ["x", "hx", "cx", "weights", "y", "reserve"])
 def test_operands_closed_before_the_backward_passes(bench: Bench, name: str) -> None:
     """They belong to the reserve space; what was closed is not read."""
-    own = Network(bench.handle)
-    trained = own.run(training=True)
+    network = Network(bench.handle)
+    trained = network.run(training=True)
     dy = bench.handle.array(trained.y.numpy())
-    owner = {"y": trained.y, "reserve": trained.reserve}.get(name) or getattr(own, name)
+    owner = {"y": trained.y, "reserve": trained.reserve}.get(name) or getattr(network, name)
     if name == "x":  # only the gradients of the weights need it
         dnn.rnn_backward_data(bench.handle, trained.reserve, dy)
         owner.close()
@@ -1185,15 +1193,15 @@ def test_operands_closed_before_the_backward_passes(bench: Bench, name: str) -> 
 
 def test_operands_closed_after_a_good_call(bench: Bench) -> None:
     """The plan knows them already; that does not help."""
-    own = Network(bench.handle)
-    with own.plan() as plan:
+    network = Network(bench.handle)
+    with network.plan() as plan:
         for name in ("x", "hx", "cx", "weights"):
-            own.call(plan)
-            getattr(own, name).close()
-            refuses(dnn.ClosedError, "closed", lambda: own.call(plan))
-            refuses(dnn.ClosedError, "closed", own.run)
+            network.call(plan)
+            getattr(network, name).close()
+            refuses(dnn.ClosedError, "closed", lambda: network.call(plan))
+            refuses(dnn.ClosedError, "closed", network.run)
             fresh = Network(bench.handle)
-            setattr(own, name, getattr(fresh, name))
+            setattr(network, name, getattr(fresh, name))
 
 
 def test_dropout_states_closed_after_a_good_call(bench: Bench) -> None:

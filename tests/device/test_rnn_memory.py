@@ -58,15 +58,15 @@ def ledger(device: Any, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 @pytest.fixture
 def sizes(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of every allocation on the handle's device."""
-    found: list[int] = []
+    allocation_sizes: list[int] = []
     allocate = handle.device.allocate
 
     def watching(nbytes: int, stream: Any) -> Any:
-        found.append(nbytes)
+        allocation_sizes.append(nbytes)
         return allocate(nbytes, stream)
 
     monkeypatch.setattr(handle.device, "allocate", watching)
-    return found
+    return allocation_sizes
 
 
 def differing(name: str) -> dict[str, Any]:
@@ -103,11 +103,11 @@ def test_without_out_the_outputs_are_allocated(
     network = Network(handle, name, **differing(name))
     for _ in range(2):
         network.run()
-    wanted = [array.nbytes for array in network.outputs()]
+    output_sizes = [array.nbytes for array in network.outputs()]
     for _ in range(3):
         sizes.clear()
         out = network.run()
-        assert sizes == wanted
+        assert sizes == output_sizes
     network.assert_right(out)
 
 
@@ -126,10 +126,10 @@ def test_training_with_out_and_reserve_allocates_nothing(
             sizes.clear()
         again = network.run(training=True, out=out if turn % 2 else first, reserve=reserve)
         assert again.reserve is reserve
-        got = dnn.rnn_backward_data(handle, reserve, first.y, out=gradients)
+        results = dnn.rnn_backward_data(handle, reserve, first.y, out=gradients)
         assert dnn.rnn_backward_weights(handle, reserve, out=weights) is weights
         dnn.rnn_backward_weights(handle, reserve, out=weights, accumulate=True)
-        assert all(one is other for one, other in zip(got, gradients, strict=True))
+        assert all(one is other for one, other in zip(results, gradients, strict=True))
     assert sizes == []
     network.assert_right(out)
 
@@ -156,18 +156,18 @@ def test_training_allocates_its_results(handle: dnn.Handle, sizes: list[int], na
 def test_the_workspace_does_not_grow(handle: dnn.Handle, sizes: list[int]) -> None:
     """Smaller problems share the buffer of the largest one; nothing else is kept."""
     largest = Network(handle, num_layers=2, bidirectional=True, steps=20)
-    others = [largest.with_sequences(None, steps) for steps in (1, 7, 20)]
+    smaller = [largest.with_sequences(None, steps) for steps in (1, 7, 20)]
     largest.run(algorithm="standard")
     held = handle.workspace.size
-    for network in (largest, *others):
+    for network in (largest, *smaller):
         network.run(algorithm="standard")  # each is known from here on
-    wanted = sum(array.nbytes for network in (largest, *others) for array in network.outputs())
+    nbytes = sum(array.nbytes for network in (largest, *smaller) for array in network.outputs())
     sizes.clear()
     for _ in range(3):
-        for network in (largest, *others):
+        for network in (largest, *smaller):
             out = network.run(algorithm="standard")
             network.assert_right(out)
-    assert sum(sizes) == 3 * wanted
+    assert sum(sizes) == 3 * nbytes
     assert handle.workspace.size == handle.workspace.peak == held
 
 
@@ -177,13 +177,13 @@ def test_a_workspace_of_ones_own(handle: dnn.Handle) -> None:
         network = Network(handle, num_layers=2)
         with network.plan(algorithm=algorithm) as plan:
             plan.describe(network.x.spec)
-            own = handle.empty((plan.workspace + 512,), "uint8")
-            fill(own, PATTERN)
+            workspace = handle.empty((plan.workspace + 512,), "uint8")
+            fill(workspace, PATTERN)
             out = network.outputs()
-            network.call(plan, out=out, workspace=own)
-            assert (memory_of(own)[plan.workspace :] == PATTERN).all()
+            network.call(plan, out=out, workspace=workspace)
+            assert (memory_of(workspace)[plan.workspace :] == PATTERN).all()
             network.assert_right(out)
-            network.assert_right(network.run(algorithm=algorithm, workspace=own))
+            network.assert_right(network.run(algorithm=algorithm, workspace=workspace))
             exact = handle.empty((max(plan.workspace, 1),), "uint8")
             network.assert_right(network.call(plan, workspace=exact))
     assert handle.workspace.size == 0
@@ -214,10 +214,10 @@ def test_a_call_stays_inside_its_operands(handle: dnn.Handle, name: str) -> None
     dnn.rnn_backward_weights(handle, space, out=gradients)
     handle.synchronize()
     for memory, nbytes in guards:
-        found = memory_of(memory)
-        assert (found[:512] == PATTERN).all()
-        assert (found[512 + nbytes :] == PATTERN).all()
-        assert (found[512 : 512 + nbytes] != PATTERN).any()
+        content = memory_of(memory)
+        assert (content[:512] == PATTERN).all()
+        assert (content[512 + nbytes :] == PATTERN).all()
+        assert (content[512 : 512 + nbytes] != PATTERN).any()
 
 
 # ---------------------------------------------------------------- loops
@@ -370,9 +370,9 @@ def test_a_part_of_closed_weights_is_not_read(handle: dnn.Handle) -> None:
     name = "layer0.forward.input.i"
     part, expected = network.weights[name], network.values[name]
     network.weights.close()
-    others = [handle.array(np.full(1000, np.nan, np.float32)) for _ in range(20)]
+    blockers = [handle.array(np.full(1000, np.nan, np.float32)) for _ in range(20)]
     np.testing.assert_array_equal(part.numpy(), expected)
-    del others
+    del blockers
 
 
 def test_what_a_plan_was_called_with_is_not_kept(device: Any) -> None:

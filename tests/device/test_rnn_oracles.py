@@ -50,10 +50,10 @@ def problem(
 
 
 def assert_same(result: Any, other: Any) -> None:
-    for got, expected in zip(result, other, strict=True):
-        assert (got is None) == (expected is None)
-        if got is not None:
-            np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+    for values, expected in zip(result, other, strict=True):
+        assert (values is None) == (expected is None)
+        if values is not None:
+            np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-12)
 
 
 @needs_torch
@@ -98,11 +98,18 @@ def test_gradients_agree(
     rng = np.random.default_rng(1)
     shapes = [None if a is None else a.shape for a in onnx_rnn(cell, weights, x, hx, cx)]
     dy, dhy, dcy = (None if shape is None else rng.standard_normal(shape) for shape in shapes)
-    result, got = torch_rnn_gradients(cell, weights, x, dy, dhy, dcy, hx, cx, LENGTHS[lengths])
+    result, torch_gradients = torch_rnn_gradients(
+        cell, weights, x, dy, dhy, dcy, hx, cx, LENGTHS[lengths]
+    )
     assert_same(result, torch_rnn(cell, weights, x, hx, cx, LENGTHS[lengths]))
-    assert set(got.weights) == set(weights)
+    assert set(torch_gradients.weights) == set(weights)
 
-    gradients = {"x": got.dx, "hx": got.dhx, "cx": got.dcx, **got.weights}
+    gradients = {
+        "x": torch_gradients.dx,
+        "hx": torch_gradients.dhx,
+        "cx": torch_gradients.dcx,
+        **torch_gradients.weights,
+    }
     gradients = {key: gradient for key, gradient in gradients.items() if gradient is not None}
     everything = {key: rng.standard_normal(gradient.shape) for key, gradient in gradients.items()}
     parts = [{key: everything[key]} for key in ("x", "hx", "cx") if key in everything]
@@ -150,7 +157,7 @@ def test_worked_example_differentiated() -> None:
         for at in np.ndindex(gradient.shape):
             direction = np.zeros(gradient.shape)
             direction[at] = 1
-            got = onnx_directional_derivative(
+            derivative = onnx_directional_derivative(
                 "lstm", weights, x, None, None, None, dy, None, None, {key: direction}
             )
-            assert got == pytest.approx(gradient[at], abs=1e-9), (key, at)
+            assert derivative == pytest.approx(gradient[at], abs=1e-9), (key, at)

@@ -161,21 +161,21 @@ class Network:
 
     def plan(self, **options: Any) -> dnn.RNNPlan:
         """Call `rnn_forward.plan`, with some arguments replaced."""
-        given = {
+        arguments = {
             "spec": self.spec,
             "weights": None,
             "x": self.x,
             "lengths": self.lengths,
             "layout": self.layout,
         } | options
-        return dnn.rnn_forward.plan(self.handle, **given)
+        return dnn.rnn_forward.plan(self.handle, **arguments)
 
     def call(self, plan: dnn.RNNPlan, **options: Any) -> Any:
         """Call a plan with these operands."""
-        given = {
+        operands = {
             key: value for key, value in self.arguments().items() if key not in ("spec", "layout")
         }
-        return plan(**given | options)
+        return plan(**operands | options)
 
     def outputs(self) -> tuple[dnn.DeviceArray, ...]:
         """Return poisoned arrays for `out`."""
@@ -214,15 +214,15 @@ class Network:
         self, out: Any, expected: RNNResult | None = None, *, bound: float | None = None
     ) -> None:
         """Compare y, hy and cy with ONNX's."""
-        wanted = self.expected() if expected is None else expected
-        steps, batch = wanted.y.shape[:2]
+        reference = self.expected() if expected is None else expected
+        steps, batch = reference.y.shape[:2]
         y = self.unpack(out[0].numpy(), self.lengths or (steps,) * batch, steps)
         allowed = self.bound if bound is None else bound
-        assert_close(y, wanted.y, allowed)
-        assert_close(out[1].numpy(), wanted.hy, allowed)
-        assert (wanted.cy is None) == (len(out) < 3 or out[2] is None)
-        if wanted.cy is not None:
-            assert_close(out[2].numpy(), wanted.cy, allowed)
+        assert_close(y, reference.y, allowed)
+        assert_close(out[1].numpy(), reference.hy, allowed)
+        assert (reference.cy is None) == (len(out) < 3 or out[2] is None)
+        if reference.cy is not None:
+            assert_close(out[2].numpy(), reference.cy, allowed)
 
     def with_sequences(self, lengths: tuple[int, ...] | None, steps: int, seed: int = 9) -> Network:
         """Return the same network with other sequences of the same number."""
@@ -262,9 +262,9 @@ def refuse(
     function = getattr(handle.api, name)
 
     def call(*arguments: Any) -> Any:
-        found = algorithm_of(handle, name, arguments)
-        if found == algorithm or (algorithm is None and found != STANDARD):
-            refused.append(found)
+        called_algorithm = algorithm_of(handle, name, arguments)
+        if called_algorithm == algorithm or (algorithm is None and called_algorithm != STANDARD):
+            refused.append(called_algorithm)
             raise status_error(name, int(status), "", None)
         return function(*arguments)
 
@@ -279,7 +279,7 @@ def refuse(
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_lengths_and_steps_change(handle: dnn.Handle, name: str, layout: str) -> None:
     first = Network(handle, name, num_layers=2, bidirectional=True, lengths=LENGTHS, layout=layout)
-    others = [
+    sequence_sizes = [
         ((4, 3, 3, 2), 5),
         ((2, 1, 1, 1), 2),
         ((9, 7, 4, 4), 9),
@@ -290,7 +290,7 @@ def test_lengths_and_steps_change(handle: dnn.Handle, name: str, layout: str) ->
     with first.plan() as plan:
         networks = [
             first,
-            *(first.with_sequences(lengths, steps) for lengths, steps in others),
+            *(first.with_sequences(lengths, steps) for lengths, steps in sequence_sizes),
             first,
         ]
         results = [network.call(plan) for network in networks]
@@ -367,8 +367,8 @@ def test_says_what_it_chose(handle: dnn.Handle) -> None:
     network = Network(handle)
     with network.plan() as plan, network.plan(algorithm="standard", training=True) as other:
         assert plan.spec is network.spec
-        chosen = heuristic(network.spec, dnn.RNNDataSpec(network.x.shape))
-        assert plan.choice == replace(chosen, workspace=plan.workspace)
+        choice = heuristic(network.spec, dnn.RNNDataSpec(network.x.shape))
+        assert plan.choice == replace(choice, workspace=plan.workspace)
         assert (other.choice.algorithm, other.choice.math_type) == (STANDARD, FMA)
         assert repr(other).startswith("<RNNPlan of RNNSpec('lstm', input_size=6, hidden_size=8")
         assert "STANDARD" in repr(other)
@@ -596,12 +596,12 @@ def test_sizes_are_asked_again_only_for_other_sequences(
     longer = network.with_sequences(LENGTHS, T + 2)
     calls = count_calls(monkeypatch, handle.api, "cudnnGetRNNTempSpaceSizes")
     with network.plan(training=True) as plan:
-        asked = []
+        query_counts = []
         for one in (network, network, same, shorter, shorter, longer, same, network):
             calls.clear()
             one.assert_right(one.call(plan))
-            asked.append(len(calls))
-    assert asked == [0, 0, 0, 1, 0, 1, 1, 0]  # the plan itself asked for the first ones
+            query_counts.append(len(calls))
+    assert query_counts == [0, 0, 0, 1, 0, 1, 1, 0]  # the plan itself asked for the first ones
 
 
 def test_backward_after_other_sequences(
@@ -615,11 +615,11 @@ def test_backward_after_other_sequences(
     gradient = dnn.rnn_backward_weights(handle, alone.reserve)
     first = network.run(training=True)
     second = other.run(training=True)
-    got = dnn.rnn_backward_data(handle, first.reserve, first.y)
+    gradients = dnn.rnn_backward_data(handle, first.reserve, first.y)
     other.assert_right(second)
     dnn.rnn_backward_data(handle, second.reserve, second.y)
     again = dnn.rnn_backward_weights(handle, first.reserve)
-    for one, two in zip(got, expected, strict=True):
+    for one, two in zip(gradients, expected, strict=True):
         assert_close(one.numpy(), two.numpy().astype(np.float64), 1e-4)
     for name, value in gradient.numpy().items():
         assert_close(again[name].numpy(), value.astype(np.float64), 1e-4)
@@ -685,10 +685,13 @@ def test_a_whole_spec_brings_its_fill(handle: dnn.Handle) -> None:
     assert problem.data == data
     assert problem == dnn.rnn_forward.problem(*arguments, lengths=LENGTHS, padding_fill=7)
     beyond = np.arange(T)[:, None] >= np.array(LENGTHS)
-    with dnn.rnn_forward.plan(handle, network.spec, None, data) as plan, record_problems() as seen:
+    with (
+        dnn.rnn_forward.plan(handle, network.spec, None, data) as plan,
+        record_problems() as problems,
+    ):
         y = plan(network.weights, network.x, lengths=LENGTHS).y.numpy()
     np.testing.assert_array_equal(y[beyond], np.float32(7))
-    assert [entry.problem for entry in seen] == [problem]
+    assert [entry.problem for entry in problems] == [problem]
     with pytest.raises(dnn.ArgumentError, match=r"^padding_fill=3 is given beside a whole spec"):
         dnn.rnn_forward.plan(handle, network.spec, None, data, padding_fill=3)
 
@@ -861,15 +864,15 @@ def test_what_cudnn_refuses_is_tried_once_in_training(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = Network(handle, hidden_size=16)
-    wanted = network.run(training=True, algorithm="standard")
-    expected = dnn.rnn_backward_data(handle, wanted.reserve, wanted.y)
+    first = network.run(training=True, algorithm="standard")
+    expected = dnn.rnn_backward_data(handle, first.reserve, first.y)
     refused = refuse(monkeypatch, handle, "cudnnRNNForward")
     for _ in range(3):
         out = network.run(training=True)
-        got = dnn.rnn_backward_data(handle, out.reserve, out.y)
+        gradients = dnn.rnn_backward_data(handle, out.reserve, out.y)
         dnn.rnn_backward_weights(handle, out.reserve)
     assert len(refused) == 1
-    for one, two in zip(got, expected, strict=True):
+    for one, two in zip(gradients, expected, strict=True):
         assert_close(one.numpy(), two.numpy().astype(np.float64), 1e-4)
 
 
@@ -887,21 +890,21 @@ def test_other_failures_are_not_covered_up(
     network.assert_right(network.run())
 
 
-@pytest.mark.parametrize("named", ["name", "member", "result"])
+@pytest.mark.parametrize("form", ["name", "member", "result"])
 def test_an_algorithm_that_was_named_is_not_replaced(
-    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, named: str
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     network = Network(handle)
     refuse(monkeypatch, handle, "cudnnRNNForward")
     algorithm = dnn.RNNAlgo.PERSIST_STATIC
-    given: Any = {
+    argument: Any = {
         "name": "persist_static",
         "member": algorithm,
         "result": dnn.AlgorithmResult(algorithm, FMA),
-    }[named]
+    }[form]
     for _ in range(2):
         with pytest.raises(dnn.NotSupportedError, match=r"lstm[\s\S]*PERSIST_STATIC") as caught:
-            network.run(algorithm=given)
+            network.run(algorithm=argument)
         assert caught.value.specs["rnn"] == network.spec
     network.assert_right(network.run())
 
@@ -947,11 +950,11 @@ def test_true_float32_is_never_undone(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     network = Network(handle, dtype=dtype)
-    told: list[int] = []
+    math_types: list[int] = []
     function = handle.api.cudnnSetRNNDescriptor_v8
 
     def spy(*arguments: Any) -> Any:
-        told.append(int(arguments[8]))
+        math_types.append(int(arguments[8]))
         return function(*arguments)
 
     monkeypatch.setattr(handle.api, "cudnnSetRNNDescriptor_v8", spy)
@@ -961,12 +964,12 @@ def test_true_float32_is_never_undone(
     dnn.rnn_backward_data(handle, out.reserve, out.y)
     dnn.rnn_backward_weights(handle, out.reserve)
     network.plan().close()
-    found = network.find(algorithms=["standard", "persist_static"])
-    network.run(algorithm=found.best())
+    table = network.find(algorithms=["standard", "persist_static"])
+    network.run(algorithm=table.best())
     dnn.RNNWeights(handle, network.spec)
-    assert len(told) >= 7
-    assert set(told) == {FMA}
-    assert {row.math_type for row in found} == {FMA}
+    assert len(math_types) >= 7
+    assert set(math_types) == {FMA}
+    assert {row.math_type for row in table} == {FMA}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -1067,14 +1070,14 @@ def by_training(network: Network) -> None:
 
 def by_the_search(network: Network) -> None:
     for training in (False, True):
-        found = network.find(algorithms=[DYNAMIC], training=training)
-        assert found[0].ok
-        network.assert_right(network.run(algorithm=found.best()))
+        table = network.find(algorithms=[DYNAMIC], training=training)
+        assert table[0].ok
+        network.assert_right(network.run(algorithm=table.best()))
 
 
 def by_the_whole_search(network: Network) -> None:
-    found = network.find()
-    (row,) = (row for row in found if row.algorithm == dnn.RNNAlgo.PERSIST_DYNAMIC)
+    table = network.find()
+    (row,) = (row for row in table if row.algorithm == dnn.RNNAlgo.PERSIST_DYNAMIC)
     network.assert_right(network.run(algorithm=row))
 
 
@@ -1209,8 +1212,8 @@ def test_what_happens_without_the_build(handle: dnn.Handle) -> None:
         with pytest.raises(dnn.BadParamError, match="cudnnBuildRNNDynamic was not called"):
             raw_dynamic(network, build=False)
     else:
-        got = np.nan_to_num(raw_dynamic(network, build=False).astype(np.float64))
-        assert np.linalg.norm(got - expected) > 0.1 * np.linalg.norm(expected)
+        result = np.nan_to_num(raw_dynamic(network, build=False).astype(np.float64))
+        assert np.linalg.norm(result - expected) > 0.1 * np.linalg.norm(expected)
     network.assert_right(network.run(algorithm=DYNAMIC))
 
 
@@ -1307,21 +1310,21 @@ def test_backward_operands_of_another_stream(
     alone = network.run(training=True)
     dy = np.random.default_rng(5).standard_normal(alone.y.shape).astype(np.float32)
     expected = dnn.rnn_backward_data(handle, alone.reserve, handle.array(dy))
-    wanted = dnn.rnn_backward_weights(handle, alone.reserve).numpy()
+    weight_gradients = dnn.rnn_backward_weights(handle, alone.reserve).numpy()
     handle.synchronize()
     default, other = handle.stream, handle.device.create_stream()
     handle.stream = other
     held = busy(handle)
     out = network.run(training=True)
-    there = handle.array(dy)
+    other_dy = handle.array(dy)
     handle.stream = default
     waits = watch_waits(monkeypatch, handle)
-    got = dnn.rnn_backward_data(handle, out.reserve, there)
+    result = dnn.rnn_backward_data(handle, out.reserve, other_dy)
     gradients = dnn.rnn_backward_weights(handle, out.reserve)
-    for one, two in zip(got, expected, strict=True):
+    for one, two in zip(result, expected, strict=True):
         assert_close(one.numpy(), two.numpy().astype(np.float64), 1e-4)
     for name, value in gradients.numpy().items():
-        assert_close(value, wanted[name].astype(np.float64), 1e-4)
+        assert_close(value, weight_gradients[name].astype(np.float64), 1e-4)
     assert waits is None or waits == [(default, other), (other, default)] * 2
     other.sync()
     del held

@@ -43,9 +43,9 @@ ALLOWED = {
 ARGUMENTS = FUNCTIONS["cudnnRNNForward"].argnames
 
 
-def assert_best_is_right(network: Network, found: dnn.AlgorithmTable, **options: Any) -> Any:
+def assert_best_is_right(network: Network, table: dnn.AlgorithmTable, **options: Any) -> Any:
     """Apply the best row, and compare with the oracle."""
-    best = found.best()
+    best = table.best()
     assert best.ok
     out = network.run(algorithm=best, **options)
     network.assert_right(
@@ -80,31 +80,31 @@ def test_every_algorithm_with_every_math_type_that_is_allowed(
     handle: dnn.Handle, dtype: str, math_type: str
 ) -> None:
     network = Network(handle, dtype=dtype, math_type=math_type)
-    found = network.find()
-    assert isinstance(found, dnn.AlgorithmTable)
-    rows = [(row.algorithm.name, row.math_type.name) for row in found]
+    table = network.find()
+    assert isinstance(table, dnn.AlgorithmTable)
+    rows = [(row.algorithm.name, row.math_type.name) for row in table]
     assert len(rows) == len(set(rows))
     assert set(rows) == set(itertools.product(ALGORITHMS, ALLOWED[dtype, math_type]))
-    assert_ordered(found)
-    assert any(row.ok for row in found if row.algorithm == STANDARD)
+    assert_ordered(table)
+    assert any(row.ok for row in table if row.algorithm == STANDARD)
     if dtype == "float64":
-        for row in found:
+        for row in table:
             if row.algorithm.name in ("PERSIST_STATIC", "PERSIST_STATIC_SMALL_H"):
                 assert not row.ok
                 assert "does not do float64" in row.why_not
-    assert_best_is_right(network, found)
+    assert_best_is_right(network, table)
 
 
-def assert_ordered(found: dnn.AlgorithmTable) -> None:
+def assert_ordered(table: dnn.AlgorithmTable) -> None:
     """The usable rows come first, the fastest of them first; the others say why."""
-    ok = [row.ok for row in found]
+    ok = [row.ok for row in table]
     assert ok == sorted(ok, reverse=True)
-    assert all(row.time_ms is not None and row.time_ms > 0 for row in found if row.ok)
-    times = [row.call_us for row in found if row.ok and row.call_us is not None]
+    assert all(row.time_ms is not None and row.time_ms > 0 for row in table if row.ok)
+    times = [row.call_us for row in table if row.ok and row.call_us is not None]
     # the first may be one that the noise makes equal, with less host time; before it may come the heuristic's choice
-    moved = 2 if len(found) > 1 and "hardly faster" in found[1].remark else 1
+    moved = 2 if len(table) > 1 and "hardly faster" in table[1].remark else 1
     assert times[moved:] == sorted(times[moved:])
-    for row in found:
+    for row in table:
         assert row.deterministic is None
         if row.ok:
             assert row.error is not None
@@ -119,25 +119,25 @@ def assert_ordered(found: dnn.AlgorithmTable) -> None:
     "algorithms", [["standard"], [STANDARD, "persist_static"], (3, 0), iter(["STANDARD"] * 2)]
 )
 def test_only_what_was_named_is_tried(handle: dnn.Handle, algorithms: Any) -> None:
-    wanted = {"list": {0, 1}, "tuple": {0, 3}}.get(type(algorithms).__name__, {0})
+    indices = {"list": {0, 1}, "tuple": {0, 3}}.get(type(algorithms).__name__, {0})
     if algorithms == ["standard"]:
-        wanted = {0}
-    given = iter(["STANDARD"] * 2) if not isinstance(algorithms, (list, tuple)) else algorithms
-    found = Network(handle).find(algorithms=given)
-    assert {int(row.algorithm) for row in found} == wanted
-    assert len(found) == len(wanted)
+        indices = {0}
+    names = iter(["STANDARD"] * 2) if not isinstance(algorithms, (list, tuple)) else algorithms
+    table = Network(handle).find(algorithms=names)
+    assert {int(row.algorithm) for row in table} == indices
+    assert len(table) == len(indices)
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_reserve_space_is_told_in_training(handle: dnn.Handle, training: bool) -> None:
     network = Network(handle, lengths=LENGTHS)
-    found = network.find(training=training, algorithms=QUICK)
-    for row in found:
+    table = network.find(training=training, algorithms=QUICK)
+    for row in table:
         assert (row.reserve is not None) == (training and row.ok)
-    assert ("reserve" in found.cells()[0]) == training
-    assert ("in training" in found.title) == training
+    assert ("reserve" in table.cells()[0]) == training
+    assert ("in training" in table.title) == training
     if training:
-        best = found.best()
+        best = table.best()
         with network.plan(training=True, algorithm=best) as plan:
             network.call(plan)
             assert (plan.reserve, plan.workspace) == (best.reserve, best.workspace)
@@ -159,8 +159,8 @@ ERRORS = {
 @pytest.mark.parametrize(("dtype", "math_type"), ERRORS, ids=[" ".join(key) for key in ERRORS])
 def test_errors_are_plausible(handle: dnn.Handle, dtype: str, math_type: str) -> None:
     network = Network(handle, num_layers=2, bidirectional=True, dtype=dtype, math_type=math_type)
-    found = network.find(algorithms=QUICK)
-    errors = [row.error for row in found if row.ok]
+    table = network.find(algorithms=QUICK)
+    errors = [row.error for row in table if row.ok]
     assert errors
     assert all(0 <= error < ERRORS[dtype, math_type] for error in errors)
     assert dtype == "float64" or min(errors) > 0
@@ -169,15 +169,15 @@ def test_errors_are_plausible(handle: dnn.Handle, dtype: str, math_type: str) ->
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_what_is_told_beside_the_time(handle: dnn.Handle, training: bool) -> None:
     """Spread and calls of what was repeated; the largest error beside the L2 error."""
-    found = Network(handle, math_type="default").find(training=training)
-    repeated = [row for row in found if row.ok and not row.remark.startswith("not repeated")]
+    table = Network(handle, math_type="default").find(training=training)
+    repeated = [row for row in table if row.ok and not row.remark.startswith("not repeated")]
     assert repeated
-    for row in found:
+    for row in table:
         assert (row.spread_ms is not None) == (row in repeated)
         if row.call_us is None:
-            told = "calls not timed" in row.remark or "here the same kernel" in row.remark
+            has_reason = "calls not timed" in row.remark or "here the same kernel" in row.remark
             assert row.host_us is None
-            assert told or row not in repeated
+            assert has_reason or row not in repeated
         else:
             assert row in repeated
             assert row.spread_ms >= 0
@@ -229,16 +229,16 @@ def test_what_does_not_fit_on_the_chip_is_not_compiled(
     network = Network(handle, cell, **options)
     builds = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
     handle.timing = TimingPolicy(on_chip=nbytes)
-    found = network.find()
-    (row,) = (row for row in found if row.algorithm.name == "PERSIST_DYNAMIC")
+    table = network.find()
+    (row,) = (row for row in table if row.algorithm.name == "PERSIST_DYNAMIC")
     assert row.why_not.startswith("not compiled: a layer's recurrent matrices take ")
     assert row.time_ms is row.error is None
     assert builds == []
-    assert len(found) == 4
-    assert_best_is_right(network, found)
+    assert len(table) == 4
+    assert_best_is_right(network, table)
     handle.timing = TimingPolicy(on_chip=nbytes + 1)
-    found = network.find()
-    assert not any(row.why_not.startswith("not compiled: a layer's") for row in found)
+    table = network.find()
+    assert not any(row.why_not.startswith("not compiled: a layer's") for row in table)
     assert len(builds) == 1
 
 
@@ -263,10 +263,10 @@ def test_it_is_compiled_where_it_is_asked_for(
     network = Network(handle)
     handle.timing = TimingPolicy(on_chip=0)
     builds = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
-    found = network.find(algorithms=["persist_dynamic"])
-    assert found[0].ok
+    table = network.find(algorithms=["persist_dynamic"])
+    assert table[0].ok
     assert len(builds) == 1
-    network.assert_right(network.run(algorithm=found.best()))
+    network.assert_right(network.run(algorithm=table.best()))
 
 
 def test_what_fits_on_the_chip_of_an_h200() -> None:
@@ -319,9 +319,9 @@ def test_finds_what_is_right(handle: dnn.Handle, problem: str) -> None:
     name, options = PROBLEMS[problem]
     network = Network(handle, name, **options)
     for training in (False, True):
-        found = network.find(algorithms=QUICK, training=training)
-        assert len(found) == len(QUICK) * (3 if options.get("math_type") else 1)
-        assert_ordered(found)
+        table = network.find(algorithms=QUICK, training=training)
+        assert len(table) == len(QUICK) * (3 if options.get("math_type") else 1)
+        assert_ordered(table)
         unequal = options.get("lengths") is not None
         if (
             unequal
@@ -329,7 +329,7 @@ def test_finds_what_is_right(handle: dnn.Handle, problem: str) -> None:
             or "bias" in options
             or options.get("dtype") == "float64"
         ):
-            (row,) = (row for row in found if row.algorithm.name == "PERSIST_STATIC")
+            (row,) = (row for row in table if row.algorithm.name == "PERSIST_STATIC")
             assert row.status == dnn.Status.NOT_SUPPORTED
             assert row.why_not.startswith("PERSIST_STATIC ")
     assert_best_is_right(network, network.find(algorithms=QUICK))
@@ -342,19 +342,19 @@ def test_an_algorithm_that_does_not_do_it_alone(
 ) -> None:
     """The table says why, whichever C function refuses first."""
     name, options = PROBLEMS[problem]
-    found = Network(handle, name, **options).find(algorithms=[algorithm])
-    (row,) = found
+    table = Network(handle, name, **options).find(algorithms=[algorithm])
+    (row,) = table
     assert not row.ok
     assert row.why_not.startswith(f"{algorithm} ")
     with pytest.raises(dnn.NoAlgorithmError):
-        found.best()
+        table.best()
 
 
 def test_without_states(handle: dnn.Handle) -> None:
     network = Network(handle)
-    found = network.find(hx=None, cx=None, algorithms=QUICK)
+    table = network.find(hx=None, cx=None, algorithms=QUICK)
     nothing = [np.zeros_like(values) for values in (network.hx_host, network.cx_host)]
-    out = network.run(hx=None, cx=None, algorithm=found.best())
+    out = network.run(hx=None, cx=None, algorithm=table.best())
     network.assert_right(out, network.expected(hx=nothing[0], cx=nothing[1]))
 
 
@@ -362,10 +362,10 @@ def test_without_states(handle: dnn.Handle) -> None:
 def test_weights_that_are_still_zero(handle: dnn.Handle, name: str) -> None:
     """Everything that comes out is 0, and so is what an error would be relative to."""
     network = Network(handle, name)
-    found = network.find(
+    table = network.find(
         weights=dnn.RNNWeights(handle, network.spec), hx=None, cx=None, algorithms=QUICK
     )
-    (row,) = (row for row in found if row.algorithm == STANDARD)
+    (row,) = (row for row in table if row.algorithm == STANDARD)
     assert row.ok
     assert row.error is not None
     assert row.error < 1e-6
@@ -378,15 +378,15 @@ def test_the_padding_is_not_looked_at(handle: dnn.Handle, layout: str) -> None:
     values = network.x_host.copy()
     values[beyond] = np.nan
     x = handle.array(network.pack(values))
-    found = network.find(x=x, algorithms=["standard"])
-    assert found[0].ok
-    network.assert_right(network.run(x=x, algorithm=found.best()))
+    table = network.find(x=x, algorithms=["standard"])
+    assert table[0].ok
+    network.assert_right(network.run(x=x, algorithm=table.best()))
 
 
 def test_what_cannot_go_back_is_not_for_training(handle: dnn.Handle) -> None:
     network = Network(handle, hidden_size=160)
-    found = network.find(algorithms=["PERSIST_STATIC_SMALL_H"])
-    assert found[0].ok
+    table = network.find(algorithms=["PERSIST_STATIC_SMALL_H"])
+    assert table[0].ok
     trained = network.find(algorithms=["PERSIST_STATIC_SMALL_H", "STANDARD"], training=True)
     assert [row.ok for row in trained] == [True, False]
     assert trained[1].status == dnn.Status.NOT_SUPPORTED
@@ -422,8 +422,8 @@ def test_an_algorithm_that_computes_garbage(
             handle.device.fill(target, nbytes, byte, handle.stream)
 
     calls = forward_calls(monkeypatch, handle, around)
-    found = network.find(algorithms=QUICK)
-    rows = [row for row in found if row.algorithm.name == "PERSIST_STATIC"]
+    table = network.find(algorithms=QUICK)
+    rows = [row for row in table if row.algorithm.name == "PERSIST_STATIC"]
     assert len(rows) == 3
     for row in rows:
         assert not row.ok
@@ -434,9 +434,9 @@ def test_an_algorithm_that_computes_garbage(
         assert row.error > 0.1
         assert np.isinf(row.error) == (byte == 0xFF)
     assert calls["PERSIST_STATIC"] == len(rows), "what computes garbage is not timed"
-    assert found.best().algorithm == STANDARD
-    assert_best_is_right(network, found)
-    assert "wrong: relative error" in str(found)
+    assert table.best().algorithm == STANDARD
+    assert_best_is_right(network, table)
+    assert "wrong: relative error" in str(table)
 
 
 @pytest.mark.parametrize(
@@ -459,16 +459,16 @@ def test_a_slow_algorithm_is_run_once(
         )  # emulated, as if each had a kernel of its own
 
     calls = forward_calls(monkeypatch, handle, around)
-    found = network.find(algorithms=order)
-    quick, last = found
+    table = network.find(algorithms=order)
+    quick, last = table
     assert last.algorithm.name == slow
     assert calls[slow] == 2
     assert calls[quick.algorithm.name] > 2
     assert last.ok  # it can be used, and is known to be slow
     assert last.remark == "not repeated: more than 3 times the best"
     assert quick.remark == ""
-    assert last.remark in str(found)
-    assert found.best().algorithm == quick.algorithm
+    assert last.remark in str(table)
+    assert table.best().algorithm == quick.algorithm
     monkeypatch.undo()
     network.assert_right(network.run(algorithm=last))
 
@@ -484,13 +484,13 @@ def test_what_cudnn_refuses_is_a_row(
     refused = refuse(monkeypatch, handle, function, status)
     for order in (QUICK, QUICK[::-1]):
         refused.clear()
-        found = network.find(algorithms=order)
-        assert [row.algorithm.name for row in found] == ["STANDARD", "PERSIST_STATIC"]
-        assert found[1].status == status
-        assert found[1].time_ms is None
-        assert status.name in str(found)
+        table = network.find(algorithms=order)
+        assert [row.algorithm.name for row in table] == ["STANDARD", "PERSIST_STATIC"]
+        assert table[1].status == status
+        assert table[1].time_ms is None
+        assert status.name in str(table)
         assert len(refused) == 1
-        assert_best_is_right(network, found)
+        assert_best_is_right(network, table)
 
 
 # ---------------------------------------------------------------- workspace
@@ -501,8 +501,8 @@ def test_the_limit_excludes_with_the_reason(handle: dnn.Handle) -> None:
     needed = {row.algorithm: row.workspace for row in network.find(algorithms=QUICK)}
     most = max(needed.values())
     assert most > 0
-    found = network.find(algorithms=QUICK, workspace_limit=most - 1)
-    for row in found:
+    table = network.find(algorithms=QUICK, workspace_limit=most - 1)
+    for row in table:
         assert row.ok == (needed[row.algorithm] < most)
         if not row.ok:
             assert row.why_not.startswith(f"{row.algorithm} needs a workspace of ")
@@ -515,11 +515,11 @@ def test_the_handles_limit_counts_where_the_search_has_none(device: Any) -> None
     with dnn.Handle(device, workspace_limit=1) as handle:
         network = Network(handle)
         assert not network.find(algorithms=["standard"])[0].ok
-        found = network.find(algorithms=["standard"], workspace_limit="1 GiB")
-        assert found[0].ok
+        table = network.find(algorithms=["standard"], workspace_limit="1 GiB")
+        assert table[0].ok
         with pytest.raises(dnn.WorkspaceLimitError, match="STANDARD needs a workspace"):
-            network.run(algorithm=found.best())
-        network.assert_right(network.run(algorithm=found.best(), workspace_limit="1 GiB"))
+            network.run(algorithm=table.best())
+        network.assert_right(network.run(algorithm=table.best(), workspace_limit="1 GiB"))
 
 
 # ---------------------------------------------------------------- what it leaves alone
@@ -557,8 +557,8 @@ def test_read_only_operands(handle: dnn.Handle) -> None:
     weights.array = dnn.DeviceArray(
         array.spec, handle.device, array.ptr, array, handle.stream, readonly=True
     )
-    found = network.find(x=x, weights=weights, algorithms=QUICK)
-    network.assert_right(network.run(x=x, weights=weights, algorithm=found.best()))
+    table = network.find(x=x, weights=weights, algorithms=QUICK)
+    network.assert_right(network.run(x=x, weights=weights, algorithm=table.best()))
 
 
 def test_dropout_states_are_not_advanced(
@@ -577,11 +577,11 @@ def test_dropout_states_are_not_advanced(
         "cudnnRestoreDropoutDescriptor",
         "cudnnCreateDropoutDescriptor",
     )
-    found = network.find(training=True, algorithms=["standard"])
+    table = network.find(training=True, algorithms=["standard"])
     assert calls == []
     np.testing.assert_array_equal(state.save(), before)
-    got = network.run(training=True, dropout_state=state, algorithm=found.best())
-    np.testing.assert_allclose(got.y.numpy(), expected, rtol=1e-4, atol=1e-6)  # the same masks
+    result = network.run(training=True, dropout_state=state, algorithm=table.best())
+    np.testing.assert_allclose(result.y.numpy(), expected, rtol=1e-4, atol=1e-6)  # the same masks
     assert (state.save() != before).any()
 
 
@@ -590,12 +590,12 @@ def test_operands_of_another_stream(handle: dnn.Handle) -> None:
     handle.synchronize()
     handle.stream = handle.device.create_stream()
     other = Network(handle, seed=1)
-    found = dnn.rnn_forward.find(
+    table = dnn.rnn_forward.find(
         handle, network.spec, network.weights, other.x, network.hx, other.cx, algorithms=QUICK
     )
-    assert found[0].ok
+    assert table[0].ok
     out = dnn.rnn_forward(
-        handle, network.spec, network.weights, other.x, network.hx, other.cx, algorithm=found.best()
+        handle, network.spec, network.weights, other.x, network.hx, other.cx, algorithm=table.best()
     )
     network.assert_right(out, network.expected(x_host=other.x_host, cx=other.cx_host))
     handle.stream.sync()

@@ -84,9 +84,9 @@ def inputs(spec: dnn.RNNSpec, seed: int = 5) -> Array:
     return np.random.default_rng(seed).standard_normal((T, N, spec.input_size))
 
 
-def assert_all_close(got: list[Array], expected: Any, bound: float = EXACT) -> None:
-    wanted = [np.asarray(values, np.float64) for values in expected if values is not None]
-    for one, other in zip(got, wanted, strict=True):
+def assert_all_close(arrays: list[Array], expected: Any, bound: float = EXACT) -> None:
+    references = [np.asarray(values, np.float64) for values in expected if values is not None]
+    for one, other in zip(arrays, references, strict=True):
         assert_close(one, other, bound)
 
 
@@ -226,12 +226,12 @@ def test_what_may_be_assigned(handle: dnn.Handle) -> None:
         weights[name],
     ]
     weights[name] = values
-    for given in givens:
-        weights[name] = given
+    for source in givens:
+        weights[name] = source
         np.testing.assert_array_equal(weights[name].numpy(), values)
         weights[name] = np.zeros((3, 2))
-        if given is not givens[-1]:
-            weights[name] = given
+        if source is not givens[-1]:
+            weights[name] = source
     weights[bias] = (1, 2, 3)
     np.testing.assert_array_equal(weights[bias].numpy(), [1, 2, 3])
 
@@ -268,8 +268,8 @@ def test_a_part_shares_the_memory(handle: dnn.Handle) -> None:
 )
 def test_a_name_that_is_not_there(handle: dnn.Handle, name: Any) -> None:
     weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", I, H))
-    told = rf"{re.escape(repr(name))}.*is no weight of RNNSpec.*layer0\.forward\.input\.i"
-    with pytest.raises(KeyError, match=told.replace("'", "['\"]")):
+    message = rf"{re.escape(repr(name))}.*is no weight of RNNSpec.*layer0\.forward\.input\.i"
+    with pytest.raises(KeyError, match=message.replace("'", "['\"]")):
         weights[name]
     with pytest.raises(KeyError):
         weights[name] = np.zeros((H, I))
@@ -280,7 +280,7 @@ def test_a_name_that_is_not_there(handle: dnn.Handle, name: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "values",
     [
         np.zeros((I, H)),
         np.zeros((H, I + 1)),
@@ -291,44 +291,44 @@ def test_a_name_that_is_not_there(handle: dnn.Handle, name: Any) -> None:
         [],
         [[1.0]],
     ],
-    ids=lambda given: str(np.shape(given)),
+    ids=lambda values: str(np.shape(values)),
 )
-def test_a_shape_that_does_not_fit(handle: dnn.Handle, given: Any) -> None:
+def test_a_shape_that_does_not_fit(handle: dnn.Handle, values: Any) -> None:
     """Nothing is broadcast, transposed or flattened."""
     weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", I, H))
     name = "layer0.forward.input.f"
 
     def assign() -> None:
-        weights[name] = given
+        weights[name] = values
 
     refuses(
         ARGUMENT,
-        rf"weights\['{name}'\] has shape \(6, 4\); given: {re.escape(str(np.shape(given)))}",
+        rf"weights\['{name}'\] has shape \(6, 4\); given: {re.escape(str(np.shape(values)))}",
         assign,
     )
     assert (memory_of(weights.array) == 0).all()
 
 
 @pytest.mark.parametrize(
-    "given", ["values", None, object(), {"a": 1}, [[1, 2], [3]]], ids=lambda g: type(g).__name__
+    "value", ["values", None, object(), {"a": 1}, [[1, 2], [3]]], ids=lambda g: type(g).__name__
 )
-def test_what_is_no_array(handle: dnn.Handle, given: Any) -> None:
+def test_what_is_no_array(handle: dnn.Handle, value: Any) -> None:
     weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", I, H))
 
     def assign() -> None:
-        weights["layer0.forward.input.f"] = given
+        weights["layer0.forward.input.f"] = value
 
     refuses(dnn.CudnnliteError, "weights|values", assign)
 
 
-@pytest.mark.parametrize("given", ["values", None, 1 + 2j], ids=["text", "none", "complex"])
-def test_what_is_no_number(handle: dnn.Handle, given: Any) -> None:
+@pytest.mark.parametrize("value", ["values", None, 1 + 2j], ids=["text", "none", "complex"])
+def test_what_is_no_number(handle: dnn.Handle, value: Any) -> None:
     """The right shape, of something else: nothing is written, and the argument is named."""
     weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", 1, 1))
     values = dict.fromkeys(weights, np.zeros((1, 1))) | {
         name: np.zeros(1) for name in weights if "bias" in name
     }
-    values["layer0.forward.input.f"] = np.array([[given]])
+    values["layer0.forward.input.f"] = np.array([[value]])
 
     def assign() -> None:
         weights["layer0.forward.input.f"] = values["layer0.forward.input.f"]
@@ -368,8 +368,8 @@ def test_update(handle: dnn.Handle, network: str) -> None:
     weights = dnn.RNNWeights.from_arrays(handle, spec, first)
     for values in (first, second):
         weights.update(values)
-        for name, got in weights.numpy().items():
-            np.testing.assert_array_equal(got, values[name])
+        for name, array in weights.numpy().items():
+            np.testing.assert_array_equal(array, values[name])
         cell = spec.cell.name.lower()
         assert_all_close(
             run(handle, spec, weights, inputs(spec)), onnx_rnn(cell, values, inputs(spec))
@@ -380,10 +380,10 @@ def test_an_update_of_a_part(handle: dnn.Handle) -> None:
     spec = dnn.RNNSpec("gru", I, H, dtype="float64")
     first, second = values_of(spec), values_of(spec, 1)
     weights = dnn.RNNWeights.from_arrays(handle, spec, first)
-    some = {name: second[name] for name in list(second)[1::3]}
-    weights.update(some)
-    for name, got in weights.numpy().items():
-        np.testing.assert_array_equal(got, (first | some)[name])
+    updates = {name: second[name] for name in list(second)[1::3]}
+    weights.update(updates)
+    for name, array in weights.numpy().items():
+        np.testing.assert_array_equal(array, (first | updates)[name])
 
 
 REFUSED: dict[str, tuple[str, Any]] = {
@@ -446,9 +446,9 @@ def test_an_update_keeps_to_its_places(handle: dnn.Handle) -> None:
     for name in inside:
         inside[name] = network.values[name]
     inside.fill_zero(handle.stream)
-    found = memory_of(memory)
-    assert (found[:512] == PATTERN).all()
-    assert (found[-512:] == PATTERN).all()
+    content = memory_of(memory)
+    assert (content[:512] == PATTERN).all()
+    assert (content[-512:] == PATTERN).all()
 
 
 def test_arrays_on_the_device(handle: dnn.Handle) -> None:
@@ -482,15 +482,19 @@ def test_values_that_are_too_large(handle: dnn.Handle, kind: str) -> None:
     values = {key: np.ones(weights[key].shape) for key in weights} | {
         name: np.full(weights[name].shape, 1e300)
     }
-    told = "of float64 as float32 would lose values that are too large"
+    message = "of float64 as float32 would lose values that are too large"
 
     def assign() -> None:
         weights[name] = values[name]
 
-    refuses(ARGUMENT, rf"weights\['{name}'\] {told}", assign)
-    for given in (values, {key: values[key] for key in (first, name)}):
-        refuses(ARGUMENT, rf"values\['{name}'\] {told}", lambda given=given: weights.update(given))
-    refuses(ARGUMENT, told, lambda: make.from_arrays(handle, spec, values))
+    refuses(ARGUMENT, rf"weights\['{name}'\] {message}", assign)
+    for updates in (values, {key: values[key] for key in (first, name)}):
+        refuses(
+            ARGUMENT,
+            rf"values\['{name}'\] {message}",
+            lambda updates=updates: weights.update(updates),
+        )
+    refuses(ARGUMENT, message, lambda: make.from_arrays(handle, spec, values))
     assert (memory_of(weights.array) == 0).all()
     weights.update(dict.fromkeys([name], np.full(weights[name].shape, np.inf)))
 
@@ -635,23 +639,23 @@ def test_a_torch_state_dict_and_back(handle: dnn.Handle, network: str, bias: boo
             weights[f"layer0.forward.recurrent.{gate}"].numpy(), state["weight_hh_l0"][rows]
         )
         if bias:
-            got = weights[f"layer{spec.num_layers - 1}.forward.input.{gate}.bias"].numpy()
-            np.testing.assert_array_equal(got, state[f"bias_ih_l{spec.num_layers - 1}"][rows])
+            part = weights[f"layer{spec.num_layers - 1}.forward.input.{gate}.bias"].numpy()
+            np.testing.assert_array_equal(part, state[f"bias_ih_l{spec.num_layers - 1}"][rows])
         if spec.bidirectional:
-            got = weights[f"layer0.backward.input.{gate}"].numpy()
-            np.testing.assert_array_equal(got, state["weight_ih_l0_reverse"][rows])
+            part = weights[f"layer0.backward.input.{gate}"].numpy()
+            np.testing.assert_array_equal(part, state["weight_ih_l0_reverse"][rows])
 
 
-@pytest.mark.parametrize("kept", ["ih", "hh"])
+@pytest.mark.parametrize("side", ["ih", "hh"])
 @pytest.mark.parametrize("network", ["lstm_3_bi", "gru_1", "tanh_1"])
-def test_a_single_bias_of_torch(handle: dnn.Handle, network: str, kept: str) -> None:
+def test_a_single_bias_of_torch(handle: dnn.Handle, network: str, side: str) -> None:
     """The other one has to be zero, and is zero on the way back."""
-    lost = "hh" if kept == "ih" else "ih"
-    spec = spec_of(network, bias={"ih": "single_input", "hh": "single_recurrent"}[kept])
+    lost = "hh" if side == "ih" else "ih"
+    spec = spec_of(network, bias={"ih": "single_input", "hh": "single_recurrent"}[side])
     state = torch_state(spec.replace(bias="double"))
     refuses(
         ARGUMENT,
-        rf"state_dict: layer\d\.\w+\.{'recurrent' if kept == 'ih' else 'input'}\.\w\.bias is not zero",
+        rf"state_dict: layer\d\.\w+\.{'recurrent' if side == 'ih' else 'input'}\.\w\.bias is not zero",
         lambda: dnn.RNNWeights.from_torch(handle, spec, state),
     )
     for name in state:
@@ -663,11 +667,11 @@ def test_a_single_bias_of_torch(handle: dnn.Handle, network: str, kept: str) -> 
     for name, values in state.items():
         np.testing.assert_array_equal(back[name], values, err_msg=name)
     double = dnn.RNNWeights.from_torch(handle, spec.replace(bias="double"), state)
-    got, expected = (
+    result, expected = (
         run(handle, one, w, inputs(one))
         for one, w in ((spec, weights), (spec.replace(bias="double"), double))
     )
-    assert_all_close(got, expected)
+    assert_all_close(result, expected)
 
 
 def test_a_prefix(handle: dnn.Handle) -> None:
@@ -747,10 +751,10 @@ def test_a_torch_state_dict_that_does_not_fit(handle: dnn.Handle, case: str) -> 
     assert used(handle.device) == before
 
 
-@pytest.mark.parametrize("given", [None, 5, [], "state"], ids=repr)
-def test_no_state_dict_at_all(handle: dnn.Handle, given: Any) -> None:
+@pytest.mark.parametrize("state", [None, 5, [], "state"], ids=repr)
+def test_no_state_dict_at_all(handle: dnn.Handle, state: Any) -> None:
     refuses(
-        ARGUMENT, "state_dict", lambda: dnn.RNNWeights.from_torch(handle, spec_of("lstm_1"), given)
+        ARGUMENT, "state_dict", lambda: dnn.RNNWeights.from_torch(handle, spec_of("lstm_1"), state)
     )
 
 
@@ -800,11 +804,11 @@ def onnx_node(cell: str, x: Array, W: Array, R: Array, B: Array) -> list[Array]:
     }[cell]
     outputs = ["y", "hy", "cy"] if cell == "lstm" else ["y", "hy"]
     node = helper.make_node(kind, ["x", "w", "r", "b"], outputs, hidden_size=R.shape[2], **options)
-    told = [
+    infos = [
         [helper.make_tensor_value_info(name, TensorProto.DOUBLE, None) for name in names]
         for names in (["x", "w", "r", "b"], outputs)
     ]
-    evaluator = ReferenceEvaluator(helper.make_model(helper.make_graph([node], "one", *told)))
+    evaluator = ReferenceEvaluator(helper.make_model(helper.make_graph([node], "one", *infos)))
     y, *states = evaluator.run(None, {"x": x, "w": W, "r": R, "b": B})
     return [y[:, 0], *(state[0] for state in states)]
 
@@ -820,10 +824,10 @@ def test_an_onnx_node_computes_the_same(handle: dnn.Handle, cell: str, bias: boo
     B = rng.standard_normal((1, 2 * rows)) if bias else np.zeros((1, 2 * rows))
     x = inputs(spec)
     expected = onnx_node(cell, x, W, R, B)
-    for given in ((W, R, B), ([W], [R], (B,))) if bias else ((W, R, None), (W, R, B)):
-        weights = dnn.RNNWeights.from_onnx(handle, spec, *given)
-        got = run(handle, spec, weights, x)
-        assert_all_close([got[0], *(state[0] for state in got[1:])], expected)
+    for tensors in ((W, R, B), ([W], [R], (B,))) if bias else ((W, R, None), (W, R, B)):
+        weights = dnn.RNNWeights.from_onnx(handle, spec, *tensors)
+        result = run(handle, spec, weights, x)
+        assert_all_close([result[0], *(state[0] for state in result[1:])], expected)
 
 
 @pytest.mark.parametrize("bias", BIASES)
@@ -834,8 +838,8 @@ def test_from_onnx(handle: dnn.Handle, network: str, bias: str) -> None:
     values = values_of(spec)
     W, R, B = onnx_tensors(spec, values)
     weights = dnn.RNNWeights.from_onnx(handle, spec, W, R, B)
-    for name, got in weights.numpy().items():
-        np.testing.assert_array_equal(got, values[name], err_msg=name)
+    for name, array in weights.numpy().items():
+        np.testing.assert_array_equal(array, values[name], err_msg=name)
     assert len(weights) == len(values)
 
 
@@ -916,9 +920,9 @@ def test_onnx_inputs_that_do_not_fit(handle: dnn.Handle, case: str) -> None:
     network, match, change = ONNX_REFUSED[case]
     spec = spec_of(network)
     plain = spec.replace(projection_size=None)
-    given = change(*onnx_tensors(plain, values_of(plain)))
+    tensors = change(*onnx_tensors(plain, values_of(plain)))
     before = used(handle.device)
-    refuses(ARGUMENT, match, lambda: dnn.RNNWeights.from_onnx(handle, spec, *given))
+    refuses(ARGUMENT, match, lambda: dnn.RNNWeights.from_onnx(handle, spec, *tensors))
     assert used(handle.device) == before
 
 
@@ -1010,9 +1014,9 @@ def test_from_keras(handle: dnn.Handle, network: str, bias: bool) -> None:
     weights, x = keras_weights(spec), inputs(spec)
     expected = keras_network(spec, weights, x)
     flat = [array for arrays in weights for array in arrays]
-    for given in (weights, flat, tuple(map(tuple, weights)), iter(flat)):
-        made = dnn.RNNWeights.from_keras(handle, spec, given)
-        assert_all_close(run(handle, spec, made, x), expected)
+    for source in (weights, flat, tuple(map(tuple, weights)), iter(flat)):
+        keras_copy = dnn.RNNWeights.from_keras(handle, spec, source)
+        assert_all_close(run(handle, spec, keras_copy, x), expected)
 
 
 def test_from_keras_with_one_bidirectional_layers_weights_together(handle: dnn.Handle) -> None:
@@ -1020,8 +1024,8 @@ def test_from_keras_with_one_bidirectional_layers_weights_together(handle: dnn.H
     spec = spec_of("lstm_3_bi")
     weights, x = keras_weights(spec), inputs(spec)
     together = [[*weights[2 * layer], *weights[2 * layer + 1]] for layer in range(3)]
-    made = dnn.RNNWeights.from_keras(handle, spec, together)
-    assert_all_close(run(handle, spec, made, x), keras_network(spec, weights, x))
+    keras_copy = dnn.RNNWeights.from_keras(handle, spec, together)
+    assert_all_close(run(handle, spec, keras_copy, x), keras_network(spec, weights, x))
 
 
 @pytest.mark.parametrize("bias", ["single_input", "single_recurrent"])
@@ -1030,8 +1034,8 @@ def test_keras_with_a_single_bias(handle: dnn.Handle, network: str, bias: str) -
     """Keras has one bias here; cuDNN may keep it in either place."""
     spec = spec_of(network, bias=bias)
     weights, x = keras_weights(spec), inputs(spec)
-    made = dnn.RNNWeights.from_keras(handle, spec, weights)
-    assert_all_close(run(handle, spec, made, x), keras_network(spec, weights, x))
+    keras_copy = dnn.RNNWeights.from_keras(handle, spec, weights)
+    assert_all_close(run(handle, spec, keras_copy, x), keras_network(spec, weights, x))
 
 
 def test_a_keras_gru_with_a_single_bias(handle: dnn.Handle) -> None:
@@ -1045,8 +1049,8 @@ def test_a_keras_gru_with_a_single_bias(handle: dnn.Handle) -> None:
     )
     weights[0][2][1] = 0
     x = inputs(spec)
-    made = dnn.RNNWeights.from_keras(handle, spec, weights)
-    assert_all_close(run(handle, spec, made, x), keras_network(spec, weights, x))
+    keras_copy = dnn.RNNWeights.from_keras(handle, spec, weights)
+    assert_all_close(run(handle, spec, keras_copy, x), keras_network(spec, weights, x))
 
 
 KERAS_REFUSED: dict[str, tuple[str, str, Any]] = {
@@ -1103,9 +1107,9 @@ KERAS_REFUSED: dict[str, tuple[str, str, Any]] = {
 def test_keras_weights_that_do_not_fit(handle: dnn.Handle, case: str) -> None:
     network, match, change = KERAS_REFUSED[case]
     spec = spec_of(network)
-    given = change(keras_weights(spec))
+    keras_arrays = change(keras_weights(spec))
     before = used(handle.device)
-    refuses(ARGUMENT, match, lambda: dnn.RNNWeights.from_keras(handle, spec, given))
+    refuses(ARGUMENT, match, lambda: dnn.RNNWeights.from_keras(handle, spec, keras_arrays))
     assert used(handle.device) == before
 
 
@@ -1134,19 +1138,19 @@ def test_weights_do_not_depend_on_how_it_is_computed(handle: dnn.Handle) -> None
         handle, spec.replace(clip=(-1, 1), dropout=0.5, math_type="default"), values
     )
     x = inputs(spec).astype(np.float32)
-    got = run(handle, spec, weights, x)
+    result = run(handle, spec, weights, x)
     stored = {name: value.astype(np.float32) for name, value in values.items()}
-    assert_all_close(got, onnx_rnn("lstm", stored, x), 1e-5)
+    assert_all_close(result, onnx_rnn("lstm", stored, x), 1e-5)
     other = run(handle, spec.replace(clip=(-50, 50), dropout=0.25), weights, x)
-    assert_all_close(other, got, 1e-5)
+    assert_all_close(other, result, 1e-5)
 
 
 def test_gradients_like_weights_of_another_device_are_on_the_handles(
     own_handle: dnn.Handle,
 ) -> None:
-    with dnn.Handle(EmulatedDevice(8, capacity="1 MiB")) as there:
+    with dnn.Handle(EmulatedDevice(8, capacity="1 MiB")) as other_handle:
         zeros = dnn.RNNWeights.zeros_like(
-            own_handle, dnn.RNNWeights(there, dnn.RNNSpec("lstm", 2, 3))
+            own_handle, dnn.RNNWeights(other_handle, dnn.RNNSpec("lstm", 2, 3))
         )
         assert zeros.device is own_handle.device
         assert zeros.array.device is own_handle.device

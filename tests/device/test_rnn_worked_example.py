@@ -47,9 +47,9 @@ def example_weights(bias: str) -> dict[str, Any]:
         values[f"layer0.forward.recurrent.{gate}"] = np.array([[SETUP["U"][theirs]]])
         for place in ("input", "recurrent"):
             if bias in ("double", f"single_{place}"):
-                here = place == "input" or bias == "single_recurrent"
+                has_bias = place == "input" or bias == "single_recurrent"
                 values[f"layer0.forward.{place}.{gate}.bias"] = np.array(
-                    [SETUP["b"][theirs] if here else 0.0]
+                    [SETUP["b"][theirs] if has_bias else 0.0]
                 )
     return values
 
@@ -78,9 +78,9 @@ class Lecture(Problem):
         return self.run_or_refused(lambda: self.forward(algorithm=algorithm, **options), algorithm)
 
 
-def assert_near(got: Any, expected: Any, allowed: float) -> None:
+def assert_near(values: Any, expected: Any, allowed: float) -> None:
     np.testing.assert_allclose(
-        np.ravel(got).astype(np.float64), np.ravel(expected), rtol=0, atol=allowed
+        np.ravel(values).astype(np.float64), np.ravel(expected), rtol=0, atol=allowed
     )
 
 
@@ -117,12 +117,14 @@ def test_gradients(handle: dnn.Handle, dtype: str, bias: str, algorithm: str | N
     assert_near(result.y.numpy().ravel() - SETUP["labels"], GRADIENTS["dy"], close)
     data, weights = lecture.backward(result.reserve)
     assert_near(data.dx.numpy(), GRADIENTS["dx"], close)
-    got = weights.numpy()
+    gradients = weights.numpy()
     for gate, theirs in GATES.items():
         at = ORDER.index(theirs)
-        assert_near(got[f"layer0.forward.input.{gate}"], GRADIENTS["dW_order_i_f_a_o"][at], close)
-        assert_near(got[f"layer0.forward.recurrent.{gate}"], GRADIENTS["dU"][at], close)
-        biases = [values for name, values in got.items() if name.endswith(f".{gate}.bias")]
+        assert_near(
+            gradients[f"layer0.forward.input.{gate}"], GRADIENTS["dW_order_i_f_a_o"][at], close
+        )
+        assert_near(gradients[f"layer0.forward.recurrent.{gate}"], GRADIENTS["dU"][at], close)
+        biases = [values for name, values in gradients.items() if name.endswith(f".{gate}.bias")]
         assert len(biases) == (2 if bias == "double" else 1)
         for values in biases:  # both of two, whose sum is what counts
             assert_near(values, GRADIENTS["db"][at], close)

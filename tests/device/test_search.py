@@ -140,11 +140,11 @@ def test_find_leaves_out_alone_where_beta_reads_it(handle: dnn.Handle, beta: flo
     problem = problem_of(handle)
     out = handle.array(problem.old_host)
     before = memory_of(out)
-    found = dnn.convolution_forward.find(
+    table = dnn.convolution_forward.find(
         handle, problem.x, problem.w, problem.conv, beta=beta, out=out
     )
     np.testing.assert_array_equal(memory_of(out), before)
-    problem.check(algorithm=found.best(), beta=beta, out=out)
+    problem.check(algorithm=table.best(), beta=beta, out=out)
 
 
 def test_find_with_out_and_beta_0(handle: dnn.Handle) -> None:
@@ -177,13 +177,13 @@ def test_searches_for_another_output(handle: dnn.Handle, search: Any) -> None:
 @pytest.mark.parametrize("limit", [0, "1 KiB"])
 def test_find_keeps_its_workspace_limit(handle: dnn.Handle, limit: Any) -> None:
     problem = problem_of(handle)
-    found = dnn.convolution_forward.find(
+    table = dnn.convolution_forward.find(
         handle, problem.x, problem.w, problem.conv, workspace_limit=limit
     )
     allowed = 0 if limit == 0 else 1024
-    assert all(row.workspace <= allowed for row in found if row.ok)
-    assert found[0].ok
-    assert len(found) >= len(ALGORITHMS)
+    assert all(row.workspace <= allowed for row in table if row.ok)
+    assert table[0].ok
+    assert len(table) >= len(ALGORITHMS)
 
 
 @pytest.mark.parametrize("is_planned", [False, True], ids=["call", "plan"])

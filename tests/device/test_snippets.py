@@ -122,8 +122,8 @@ def test_recurrent(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = onnx_rnn("lstm", values, sequence, lengths=[20, 17, 9])
     y, hy, cy = names["y"], names["hy"], names["cy"]
     assert (y.shape, hy.shape, cy.shape) == ((20, 3, 256), (4, 3, 128), (4, 3, 128))
-    for got, wanted in zip((y, hy, cy), expected, strict=True):
-        assert_close(got.numpy(), wanted, TF32_RNN)
+    for array, reference in zip((y, hy, cy), expected, strict=True):
+        assert_close(array.numpy(), reference, TF32_RNN)
     assert (y.numpy()[17:, 1] == 0).all()
     assert (y.numpy()[9:, 2] == 0).all()
 

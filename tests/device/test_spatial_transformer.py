@@ -26,9 +26,9 @@ def test_both_directions_are_what_pytorch_says(handle: dnn.Handle, dtype: str, l
     theta = (theta * theta.dtype.type(0.7)).astype(theta.dtype)
     leaves = [torch.tensor(host.astype(np.float64), requires_grad=True) for host in (theta, x)]
     functions = torch.nn.functional
-    wanted = functions.affine_grid(leaves[0], list(points), align_corners=True)
+    torch_grid = functions.affine_grid(leaves[0], list(points), align_corners=True)
     grid = dnn.spatial_transformer_grid(handle, handle.array(theta), points)
-    assert_near(grid.numpy(), wanted.detach().numpy(), OPERATION_BOUNDS[dtype])
+    assert_near(grid.numpy(), torch_grid.detach().numpy(), OPERATION_BOUNDS[dtype])
     places = torch.tensor(grid.numpy().astype(np.float64), requires_grad=True)
     expected = functions.grid_sample(leaves[1], places, align_corners=True)
     expected.backward(torch.tensor(dy.astype(np.float64)))
@@ -40,7 +40,7 @@ def test_both_directions_are_what_pytorch_says(handle: dnn.Handle, dtype: str, l
     dx, dgrid = dnn.spatial_transformer_sample_backward(handle, images, grid, gradient)
     assert_near(dx.numpy(), leaves[1].grad.numpy(), 4 * OPERATION_BOUNDS[dtype])
     assert_near(dgrid.numpy(), places.grad.numpy(), 4 * OPERATION_BOUNDS[dtype])
-    wanted.backward(torch.tensor(dgrid.numpy().astype(np.float64)))
+    torch_grid.backward(torch.tensor(dgrid.numpy().astype(np.float64)))
     dtheta = dnn.spatial_transformer_grid_backward(handle, dgrid, points)
     assert_near(dtheta.numpy(), leaves[0].grad.numpy(), 4 * OPERATION_BOUNDS[dtype])
 

@@ -131,9 +131,9 @@ def test_arrays_of_a_busy_stream_keep_their_memory(handle: dnn.Handle) -> None:
     x = handle.array(problem.x_host)
     y = dnn.convolution_forward(handle, x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM")
     del x
-    others = [handle.array(np.full(X, np.nan, np.float32)) for _ in range(20)]
+    blockers = [handle.array(np.full(X, np.nan, np.float32)) for _ in range(20)]
     problem.assert_right(y, dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
-    del held, others
+    del held, blockers
 
 
 @pytest.mark.parametrize("own_stream", [False, True])

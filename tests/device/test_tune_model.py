@@ -87,8 +87,8 @@ def test_the_choices_are_right_whoever_measures(device: Any, path: Path, way: st
         check(tuning, device)
         assert (tuning.measured, tuning.remembered) == (5, 0)
         assert {worker.uuid for worker in tuning.workers} == {device.facts().uuid}
-        here = {worker.process == os.getpid() for worker in tuning.workers}
-        assert here <= {"here": {True}, "threads": {True}, "processes": {False}}.get(
+        in_this_process = {worker.process == os.getpid() for worker in tuning.workers}
+        assert in_this_process <= {"here": {True}, "threads": {True}, "processes": {False}}.get(
             way, {True, False}
         )
         again = tune_model(PROBLEMS, device=device, cache=path, **options)
@@ -130,15 +130,15 @@ def test_what_is_remembered_reaches_no_device(path: Path, monkeypatch: pytest.Mo
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_without_a_number_any_gpu_will_do(path: Path, way: str) -> None:
-    seen = dnn.devices.choice.visible_gpus()
+    gpus = dnn.devices.choice.visible_gpus()
     with working(way) as options:
         tuning = tune_model(PROBLEMS, device="cuda", cache=path, **options)
     assert tuning.measured == 5
-    assert {worker.uuid for worker in tuning.workers} <= {gpu.uuid for gpu in seen}
-    assert len({worker.uuid for worker in tuning.workers}) <= len(seen)
-    assert dnn.devices.choice.get_device("cuda").facts() == seen[0]
+    assert {worker.uuid for worker in tuning.workers} <= {gpu.uuid for gpu in gpus}
+    assert len({worker.uuid for worker in tuning.workers}) <= len(gpus)
+    assert dnn.devices.choice.get_device("cuda").facts() == gpus[0]
     with locked_device("cuda") as device:
-        assert device.facts() == seen[device.index]
+        assert device.facts() == gpus[device.index]
 
 
 @pytest.mark.gpu

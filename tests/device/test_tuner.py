@@ -129,12 +129,12 @@ def assert_ordered(table: dnn.AlgorithmTable, by: str = "time_ms") -> None:
     """What can be used comes first, the best of it first; what cannot says why."""
     ok = [row.ok for row in table]
     assert ok == sorted(ok, reverse=True)
-    known = [ranking_ms(row, latency=by == "call_us") for row in table if row.ok]
+    ranking_times = [ranking_ms(row, latency=by == "call_us") for row in table if row.ok]
     # the first may be one that the noise makes equal, with less host time; before it a heuristic's choice that is as good
     moved = 1 + any("hardly faster" in row.remark for row in table)
-    assert known[moved:] == sorted(known[moved:])
+    assert ranking_times[moved:] == sorted(ranking_times[moved:])
     is_tied = moved > 1 or any(row.within_noise for row in table)
-    assert known[0] == min(known) or is_tied
+    assert ranking_times[0] == min(ranking_times) or is_tied
     for row in table:
         if row.ok:
             assert row.time_ms is not None
@@ -160,12 +160,12 @@ def test_every_algorithm_with_every_math_type_that_is_allowed(
     pairs = [(row.algorithm, row.math_type.name) for row in table]
     assert len(pairs) == len(set(pairs))
     # to half precision a conversion means nothing that TENSOR_OP does not
-    meant = (
+    effective_type = (
         "TENSOR_OP"
         if dtype == "float16" and math_type == "TENSOR_OP_ALLOW_CONVERSION"
         else math_type
     )
-    assert set(pairs) == set(itertools.product(ALGORITHMS, ALLOWED[meant]))
+    assert set(pairs) == set(itertools.product(ALGORITHMS, ALLOWED[effective_type]))
     assert {row.layout for row in table} == {""}
     assert_ordered(table)
     assert table[0].ok
@@ -185,12 +185,12 @@ def test_other_dtypes(handle: dnn.Handle, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("rank", [3, 4, 5])
-@pytest.mark.parametrize("own", [FIRST, LAST], ids=["first", "last"])
-def test_layouts_on_request(handle: dnn.Handle, own: dict[int, str], rank: int) -> None:
+@pytest.mark.parametrize("layouts", [FIRST, LAST], ids=["first", "last"])
+def test_layouts_on_request(handle: dnn.Handle, layouts: dict[int, str], rank: int) -> None:
     """The other one, under the name that it has at this rank; never the operands' own a second time."""
     image, taps = (2, 4, 5, 6, 7)[:rank], (6, 4, 3, 3, 3)[:rank]
-    case = Case(handle, image, taps, "float16", own[rank], padding=1, math_type="fma")
-    other = (LAST if own is FIRST else FIRST)[rank]
+    case = Case(handle, image, taps, "float16", layouts[rank], padding=1, math_type="fma")
+    other = (LAST if layouts is FIRST else FIRST)[rank]
     table = tuner_of(handle, layouts=["NHWC", "NCHW", "NHWC"]).tune(problem_of(case))
     assert sorted(names(table)) == sorted(
         f"{algorithm.name} FMA {layout}".strip()
@@ -273,8 +273,8 @@ def test_math_types_that_run_one_kernel_share_its_times(handle: dnn.Handle) -> N
             times = (row.time_ms, row.spread_ms, row.call_us, row.host_us)
             kernels.setdefault((row.workspace, row.error, row.max_error, *times), []).append(row)
     shared = [rows for rows in kernels.values() if len(rows) > 1]
-    told = [row for rows in kernels.values() for row in rows if SHARED in row.remark]
-    assert len(told) == sum(len(rows) - 1 for rows in shared) > 0
+    shared_rows = [row for rows in kernels.values() for row in rows if SHARED in row.remark]
+    assert len(shared_rows) == sum(len(rows) - 1 for rows in shared) > 0
 
 
 class Steady(EmulatedDevice):
@@ -320,10 +320,10 @@ def test_the_last_bits_tell_kernels_apart(device: Any) -> None:
 def test_what_cudnn_says_of_each(handle: dnn.Handle) -> None:
     """Determinism is the heuristic's word, and cudnnFind's figure stays beside ours."""
     table = tuner_of(handle).tune(SMALL)
-    found = dnn.convolution_forward.heuristic(handle, SMALL.x, SMALL.w, SMALL.conv)
-    said = {row.algorithm: row.deterministic for row in found}
+    table_of_heuristic = dnn.convolution_forward.heuristic(handle, SMALL.x, SMALL.w, SMALL.conv)
+    determinism = {row.algorithm: row.deterministic for row in table_of_heuristic}
     for row in table:
-        assert row.deterministic == said.get(row.algorithm)
+        assert row.deterministic == determinism.get(row.algorithm)
         assert row.find_ms is None or row.find_ms > 0
     assert any(row.find_ms is not None for row in table if row.ok)
 
@@ -614,9 +614,11 @@ def test_what_is_made_up_is_aligned_as_it_is_asked_for(
     for call in calls:
         addresses = {"x": call.x, "w": call.w, "out": call.y}
         for name, address in addresses.items():
-            wanted = alignment if name == operand else 256
-            assert address % wanted == 0
-            assert wanted == 256 or address % (2 * wanted) != 0, f"{name} is aligned better"
+            least_alignment = alignment if name == operand else 256
+            assert address % least_alignment == 0
+            assert least_alignment == 256 or address % (2 * least_alignment) != 0, (
+                f"{name} is aligned better"
+            )
 
 
 def test_to_measure_with_operands_replaces_what_was_remembered(handle: dnn.Handle) -> None:
@@ -662,18 +664,18 @@ def test_the_workspace_limit_excludes_with_the_reason(
     assert none.workspace == 0
 
 
-@pytest.mark.parametrize("own", [None, 10**9, 0])
-def test_the_handles_limit_counts_too(device: Any, own: int | None) -> None:
+@pytest.mark.parametrize("policy_limit", [None, 10**9, 0])
+def test_the_handles_limit_counts_too(device: Any, policy_limit: int | None) -> None:
     with dnn.Handle(device, workspace_limit=0) as handle:
         case = Case(handle, X, W, padding=1, math_type="fma")
-        tuner = tuner_of(handle, workspace_limit=own)
+        tuner = tuner_of(handle, workspace_limit=policy_limit)
         table = tuner.tune(SMALL)
         assert {row.workspace for row in table if row.ok} == {0}
         choice = tuner.choose(SMALL)
         assert tuner.measured == 1, "both mean the same problem"
         assert choice == table[0]
         case.assert_right(case.run(algorithm=choice), choice.algorithm)
-        if own is None:
+        if policy_limit is None:
             assert max(row.workspace for row in tuner.tune(SMALL)) > 0
             table = tuner.tune(SMALL)
             tuner.choose(SMALL, limit=10**9)
@@ -684,10 +686,12 @@ def test_the_handles_limit_counts_too(device: Any, own: int | None) -> None:
             # a limit of the call's own counts instead of the handle's: what nothing fitted was tried
             with dnn.Handle(device) as unlimited:
                 expected = tuner_of(unlimited, workspace_limit=10**9).tune(SMALL)
-            known = {(row.algorithm, row.math_type): (row.ok, row.workspace) for row in expected}
+            expected_limits = {
+                (row.algorithm, row.math_type): (row.ok, row.workspace) for row in expected
+            }
             assert {
                 (row.algorithm, row.math_type): (row.ok, row.workspace) for row in other
-            } == known
+            } == expected_limits
             assert max(row.workspace for row in other if row.ok) > 0
 
 
@@ -852,14 +856,14 @@ def test_the_operands_of_an_rnn(handle: dnn.Handle, monkeypatch: pytest.MonkeyPa
     buffers = {name: getattr(array, "array", array) for name, array in operands.items()}
     before = {name: memory_of(array) for name, array in buffers.items()}
     position = {name: number for number, name in enumerate(FUNCTIONS[RNN_FORWARD].argnames)}
-    forward, seen = handle.api.cudnnRNNForward, []
+    forward, addresses = handle.api.cudnnRNNForward, []
 
     def spy(*arguments: Any) -> None:
-        wanted = {"x": "x", "weightSpace": "weights", "hx": "hx", "cx": "cx"}
-        seen.append(
+        operand_names = {"x": "x", "weightSpace": "weights", "hx": "hx", "cx": "cx"}
+        addresses.append(
             {
                 ours: ctypes.cast(arguments[position[theirs]], ctypes.c_void_p).value
-                for theirs, ours in wanted.items()
+                for theirs, ours in operand_names.items()
             }
         )
         forward(*arguments)
@@ -867,10 +871,10 @@ def test_the_operands_of_an_rnn(handle: dnn.Handle, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(handle.api, RNN_FORWARD, spy)
         table = tuner_of(handle).tune(network_problem(network), operands)
-    assert {name: array.ptr for name, array in buffers.items()} in seen
+    assert {name: array.ptr for name, array in buffers.items()} in addresses
     assert all(
         call["hx"] == network.hx.ptr and call["weights"] == network.weights.array.ptr
-        for call in seen
+        for call in addresses
     )
     for name, array in buffers.items():
         np.testing.assert_array_equal(memory_of(array), before[name], err_msg=name)
@@ -1009,7 +1013,7 @@ def test_after_each_failure_the_handle_is_as_before(
     problem = SMALL if kind == "convolution" else network
     status, nth, rows, errors = S.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, 0, 0, 0
     while True:
-        world, table, told = World(monkeypatch), None, None
+        world, table, failure = World(monkeypatch), None, None
         with dnn.Handle(world.device) as handle:
             handle.timing = QUICK._replace(rounds=1, on_chip=0)
             tuner = tuner_of(handle)
@@ -1023,7 +1027,7 @@ def test_after_each_failure_the_handle_is_as_before(
                     )  # of a choice that is not kept
                     table = tuner.tune(problem)
             except dnn.CudnnError as error:
-                told = error.function, error.status
+                failure = error.function, error.status
             failed = world.ledger.failed
             world.ledger.disarm()
             at = f"call {nth + 1}, {failed}"
@@ -1041,7 +1045,7 @@ def test_after_each_failure_the_handle_is_as_before(
                 {failed.removeprefix("cudnnDestroy"): 1} if "Destroy" in failed else {}
             ), at
             if table is None:
-                assert told == (failed, status), at
+                assert failure == (failed, status), at
                 errors += 1
             else:
                 assert all(row.status in (S.SUCCESS, S.NOT_SUPPORTED, status) for row in table), at
@@ -1082,7 +1086,7 @@ def test_facts_tell_devices_apart(handle: dnn.Handle) -> None:
 
 
 def test_whether_a_graph_is_being_recorded(handle: dnn.Handle) -> None:
-    told: list[bool] = []
+    capturing: list[bool] = []
     stream = handle.device.create_stream()
     array = handle.empty((64,))
     handle.synchronize()
@@ -1090,11 +1094,11 @@ def test_whether_a_graph_is_being_recorded(handle: dnn.Handle) -> None:
     assert not handle.device.is_capturing(stream)
 
     def work() -> None:
-        told.append(handle.device.is_capturing(stream))
+        capturing.append(handle.device.is_capturing(stream))
         handle.device.fill(array.ptr, array.nbytes, PATTERN, stream)
 
     recorded = handle.device.capture(work, stream)
-    assert told == ([True] if handle.device.kind == "cuda" else [])
+    assert capturing == ([True] if handle.device.kind == "cuda" else [])
     assert not handle.device.is_capturing(stream)
     if recorded is not None:
         recorded()

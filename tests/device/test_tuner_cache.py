@@ -56,10 +56,10 @@ class Pretender(EmulatedDevice):
 @pytest.fixture
 def remembering(device: Any) -> Iterator[dnn.Handle]:
     """A handle whose times are worth remembering: a GPU's, or a pretender's."""
-    own = device if device.kind == "cuda" else Pretender(41, capacity="256 MiB")
-    with dnn.Handle(own) as handle:
+    timed_device = device if device.kind == "cuda" else Pretender(41, capacity="256 MiB")
+    with dnn.Handle(timed_device) as handle:
         yield handle
-    assert device.kind == "cuda" or used(own) == 0
+    assert device.kind == "cuda" or used(timed_device) == 0
 
 
 @pytest.fixture
@@ -95,15 +95,15 @@ def test_what_was_measured_once_is_found(
     with TuningCache(cache.path) as opened:
         second = tuner_of(remembering, opened)
         assert second.is_remembered(problem)
-        found = second.tune(problem)
+        second_table = second.tune(problem)
         assert second.choose(problem) == table.best()
     assert calls == [], "nothing is launched, and nothing asked"
     assert second.measured == 0
-    assert list(found) == list(table)
-    assert found.title == table.title
-    assert found.timing.startswith(f"{table.timing}, remembered from 20")
-    assert found.explain() == table.explain()
-    assert found.pareto() == table.pareto()
+    assert list(second_table) == list(table)
+    assert second_table.title == table.title
+    assert second_table.timing.startswith(f"{table.timing}, remembered from 20")
+    assert second_table.explain() == table.explain()
+    assert second_table.pareto() == table.pareto()
 
 
 def test_a_remembered_choice_is_right(remembering: dnn.Handle, cache: TuningCache) -> None:
@@ -266,29 +266,29 @@ def test_two_that_ask_at_once_measure_once(
 ) -> None:
     """Each on a thread with a handle of its own; whoever is second waits, and finds what the first measured."""
     path, problem = tmp_path / "tuning", PROBLEMS[kind]
-    barrier, found = threading.Barrier(3), []
+    barrier, outcomes = threading.Barrier(3), []
     common = TuningCache(path)
 
     def work() -> None:
         with dnn.Handle(remembering.device) as handle:
-            own = common if shared else TuningCache(path)
-            tuner = tuner_of(handle, own)
+            thread_cache = common if shared else TuningCache(path)
+            tuner = tuner_of(handle, thread_cache)
             barrier.wait()
             try:
                 table = tuner.tune(problem)
-                found.append((tuner.measured, tuple(table), handle.chooser))
+                outcomes.append((tuner.measured, tuple(table), handle.chooser))
             finally:
                 if not shared:
-                    own.close()
+                    thread_cache.close()
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(measured for measured, *_ in found) == [0, 0, 1]
-    assert len({rows for _, rows, _ in found}) == 1
-    assert [chooser for *_, chooser in found] == [None] * 3
+    assert sorted(measured for measured, *_ in outcomes) == [0, 0, 1]
+    assert len({rows for _, rows, _ in outcomes}) == 1
+    assert [chooser for *_, chooser in outcomes] == [None] * 3
     assert len(common) == 1
     common.close()
 

@@ -45,16 +45,16 @@ class Bench:
 
     def tune(self, **changes: Any) -> Any:
         """Tune the convolution with some operands replaced; those that are None are left out."""
-        given = self.operands | changes
+        operands = self.operands | changes
         return self.tuner.tune(
-            self.problem, {name: array for name, array in given.items() if array is not None}
+            self.problem, {name: array for name, array in operands.items() if array is not None}
         )
 
     def tune_rnn(self, **changes: Any) -> Any:
         """Do the same with the network."""
-        given = self.rnn_operands | changes
+        operands = self.rnn_operands | changes
         return self.tuner.tune(
-            self.rnn, {name: array for name, array in given.items() if array is not None}
+            self.rnn, {name: array for name, array in operands.items() if array is not None}
         )
 
 
@@ -147,7 +147,7 @@ def test_a_handle_that_was_closed_later(
 
 
 def test_another_thread(bench: Bench) -> None:
-    told: list[Any] = []
+    outcomes: list[Any] = []
 
     def work() -> None:
         calls = (
@@ -159,15 +159,15 @@ def test_another_thread(bench: Bench) -> None:
         )
         for call in calls:
             try:
-                told.append(call())
+                outcomes.append(call())
             except dnn.ThreadError as error:
-                told.append(str(error))
+                outcomes.append(str(error))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert len(told) == 5
-    assert all(isinstance(message, str) and "is used on" in message for message in told)
+    assert len(outcomes) == 5
+    assert all(isinstance(message, str) and "is used on" in message for message in outcomes)
 
 
 def test_a_cache_that_was_closed(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:

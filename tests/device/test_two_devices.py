@@ -77,16 +77,16 @@ def test_the_others_random_states_are_refused(pair: Any) -> None:
         dnn.AttentionSpec(2, 4, dropout=0.5),
         dnn.RNNSpec("lstm", 4, 5, num_layers=2, dropout=0.5),
     )
-    there = rf"^dropout_state=.* is on .*{second.device.kind}:1"
-    given: dict[str, Any] = {"training": True, "dropout_state": dnn.DropoutState(second)}
-    with pytest.raises(dnn.ArgumentError, match=there):
+    refusal = rf"^dropout_state=.* is on .*{second.device.kind}:1"
+    options: dict[str, Any] = {"training": True, "dropout_state": dnn.DropoutState(second)}
+    with pytest.raises(dnn.ArgumentError, match=refusal):
         dnn.multi_head_attention_forward(
-            first, attention, dnn.AttentionWeights(first, attention), q, q, q, **given
+            first, attention, dnn.AttentionWeights(first, attention), q, q, q, **options
         )
-    with pytest.raises(dnn.ArgumentError, match=there):
-        dnn.rnn_forward(first, network, dnn.RNNWeights(first, network), q, **given)
-    with pytest.raises(dnn.ArgumentError, match=there):
-        dnn.dropout_forward(first, q, 0.5, dropout_state=given["dropout_state"])
+    with pytest.raises(dnn.ArgumentError, match=refusal):
+        dnn.rnn_forward(first, network, dnn.RNNWeights(first, network), q, **options)
+    with pytest.raises(dnn.ArgumentError, match=refusal):
+        dnn.dropout_forward(first, q, 0.5, dropout_state=options["dropout_state"])
 
 
 def test_closing_one_leaves_the_other(pair: Any) -> None:
@@ -113,8 +113,8 @@ def test_an_array_of_others_is_where_its_owner_has_it(pair: Any) -> None:
         np.testing.assert_array_equal(second.view(theirs).numpy(), values)
         with pytest.raises(dnn.ArrayTypeError, match=r"array (is|cannot be viewed)"):
             first.view(theirs)
-        own = type("Theirs", (), {name: getattr(other, name) for name in export})
-        np.testing.assert_array_equal(first.view(own).numpy(), values)
+        local = type("Theirs", (), {name: getattr(other, name) for name in export})
+        np.testing.assert_array_equal(first.view(local).numpy(), values)
 
 
 def test_a_trace_that_asks_all_devices_leaves_the_current_one(pair: Any) -> None:
@@ -123,9 +123,9 @@ def test_a_trace_that_asks_all_devices_leaves_the_current_one(pair: Any) -> None
     second.array(np.zeros((1, 1, 2, 2), np.float32))
     problem = Problem(first, X, W, padding=1, math_type="fma")
     with dnn.trace() as traced:
-        found = dnn.convolution_forward.find(first, problem.x, problem.w, problem.conv)
+        table = dnn.convolution_forward.find(first, problem.x, problem.w, problem.conv)
         for handle in (first, second, first):
             other = Problem(handle, X, W, padding=1, math_type="fma")
             other.assert_right(other.run(), other.choice())
-    problem.assert_right(problem.run(algorithm=found.best()), found.best().algorithm)
+    problem.assert_right(problem.run(algorithm=table.best()), table.best().algorithm)
     assert traced.warnings == []

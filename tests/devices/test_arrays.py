@@ -159,11 +159,12 @@ def test_scalars_become_one_value(own_handle):
 
 
 @pytest.mark.parametrize(
-    ("given", "asked"), [("float64", "float16"), ("int32", "float32"), ("float32", "bfloat16")]
+    ("source_type", "target_type"),
+    [("float64", "float16"), ("int32", "float32"), ("float32", "bfloat16")],
 )
-def test_conversion(own_handle, given, asked):
-    array = own_handle.array(counting((1, 2, 3, 4), given), dtype=asked)
-    assert array.dtype == numpy_type(asked)
+def test_conversion(own_handle, source_type, target_type):
+    array = own_handle.array(counting((1, 2, 3, 4), source_type), dtype=target_type)
+    assert array.dtype == numpy_type(target_type)
     assert (array.numpy().astype("float64").ravel() == np.arange(24)).all()
 
 

@@ -23,26 +23,26 @@ W = np.ones((3, 2, 3, 3), np.float32)
 @pytest.fixture
 def no_gpu(monkeypatch):
     """A machine without a GPU, also where there is one; nothing is remembered from other tests."""
-    made = []
+    indices = []
 
     class NoCuda:
         def __init__(self, index):
-            made.append(index)
+            indices.append(index)
             raise NoDeviceError(f"no CUDA device {index}: no driver")
 
     monkeypatch.setattr("cudnnlite.devices.cuda.CudaDevice", NoCuda)
     monkeypatch.setattr(choice, "devices", choice.Devices(choice.make_device))
-    return made
+    return indices
 
 
 # ---------------------------------------------------------------- devices
 
 
 @pytest.mark.parametrize(
-    ("given", "index"), [("emulated", 0), ("Emulated", 0), ("emulated:0", 0), ("emulated:3", 3)]
+    ("name", "index"), [("emulated", 0), ("Emulated", 0), ("emulated:0", 0), ("emulated:3", 3)]
 )
-def test_emulated_by_name(given, index):
-    with Handle(given) as handle:
+def test_emulated_by_name(name, index):
+    with Handle(name) as handle:
         assert (handle.device.kind, handle.device.index) == ("emulated", index)
         assert handle.device is get_device(f"emulated:{index}")
         assert handle.spec is handle.device
@@ -117,10 +117,10 @@ def test_a_bad_variable(monkeypatch):
         Handle()
 
 
-@pytest.mark.parametrize("given", [None, "cuda", "cuda:0", 0])
-def test_without_a_gpu_the_error_says_what_to_do(no_gpu, given):
+@pytest.mark.parametrize("argument", [None, "cuda", "cuda:0", 0])
+def test_without_a_gpu_the_error_says_what_to_do(no_gpu, argument):
     with pytest.raises(NoDeviceError) as caught:
-        Handle(given)
+        Handle(argument)
     text = str(caught.value)
     assert text.startswith("no CUDA device 0: no driver. ")
     assert "CUDNNLITE_DEVICE=emulated" in text
@@ -129,10 +129,10 @@ def test_without_a_gpu_the_error_says_what_to_do(no_gpu, given):
     assert no_gpu == [0]
 
 
-@pytest.mark.parametrize(("given", "index"), [("cuda:3", 3), (3, 3), ("CUDA:1", 1)])
-def test_the_index_reaches_the_device(no_gpu, given, index):
+@pytest.mark.parametrize(("argument", "index"), [("cuda:3", 3), (3, 3), ("CUDA:1", 1)])
+def test_the_index_reaches_the_device(no_gpu, argument, index):
     with pytest.raises(NoDeviceError, match=f"no CUDA device {index}"):
-        Handle(given)
+        Handle(argument)
     assert no_gpu == [index]
 
 
@@ -169,7 +169,7 @@ def test_only_auto_falls_back(no_gpu):
 @pytest.mark.processes
 def test_a_process_that_sees_no_gpu():
     """The real thing: no CUDA device is visible, with or without a driver."""
-    done = run_python(
+    process = run_python(
         """
         import warnings
         import cudnnlite as dnn
@@ -185,11 +185,11 @@ def test_a_process_that_sees_no_gpu():
         """,
         CUDA_VISIBLE_DEVICES="",
     )
-    refusal, fallback = done.stdout.splitlines()
+    refusal, fallback = process.stdout.splitlines()
     assert refusal.startswith("no CUDA device")
     assert "CUDNNLITE_DEVICE=emulated" in refusal
     assert fallback.startswith("1 RuntimeWarning running on the emulated device: no CUDA device")
-    assert done.stderr == ""
+    assert process.stderr == ""
 
 
 # ---------------------------------------------------------------- what a handle is
@@ -261,12 +261,12 @@ def test_a_stream_at_the_start(own_device):
 def test_setting_the_stream(world):
     one, other = world.device.create_stream(), world.device.create_stream()
     with Handle(world.device) as handle:
-        for given, expected in (
+        for argument, expected in (
             (one, one),
             (other.handle, other),
             (None, world.device.default_stream),
         ):
-            handle.stream = given
+            handle.stream = argument
             assert handle.stream is expected
             assert told_stream(handle) == expected.handle
         before = world.ledger.finished.count("cudnnSetStream")
@@ -457,9 +457,9 @@ def test_a_leaked_plan_warns_and_is_destroyed(world):
 def test_a_leaked_plan_is_destroyed_even_where_the_warning_is_an_error(world, monkeypatch):
     import sys
 
-    shown = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda args: shown.append(type(args.exc_value)))
-    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: shown.append(kind))
+    errors = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: errors.append(type(args.exc_value)))
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: errors.append(kind))
     with Handle(world.device) as handle:
         plan = dnn.convolution_forward.plan(
             handle, dnn.TensorSpec(X.shape), dnn.FilterSpec(W.shape)
@@ -468,7 +468,7 @@ def test_a_leaked_plan_is_destroyed_even_where_the_warning_is_an_error(world, mo
             warnings.simplefilter("error")
             del plan
             gc.collect()
-        assert shown == [ResourceWarning]
+        assert errors == [ResourceWarning]
         assert world.ledger.leaked() == {"Handle": 1}
 
 
@@ -493,17 +493,17 @@ EVERYTHING_OPEN = """
 @pytest.mark.processes
 @pytest.mark.parametrize("flags", ["default", "error"])
 def test_a_process_may_end_with_everything_open(flags):
-    done = run_python(EVERYTHING_OPEN + "\n    print(exported.sum())", PYTHONWARNINGS=flags)
-    assert done.stdout.strip() == str(float(3 * (9 * 18 + 4 * 3 * 12 + 4 * 8)))
-    assert "Traceback" not in done.stderr
-    assert done.stderr == ""
+    process = run_python(EVERYTHING_OPEN + "\n    print(exported.sum())", PYTHONWARNINGS=flags)
+    assert process.stdout.strip() == str(float(3 * (9 * 18 + 4 * 3 * 12 + 4 * 8)))
+    assert "Traceback" not in process.stderr
+    assert process.stderr == ""
 
 
 @pytest.mark.processes
 def test_a_process_may_end_in_an_exception_with_everything_open():
-    done = run_python(EVERYTHING_OPEN + "\n    raise SystemExit(3)", check=False)
-    assert done.returncode == 3
-    assert "Traceback" not in done.stderr
+    process = run_python(EVERYTHING_OPEN + "\n    raise SystemExit(3)", check=False)
+    assert process.returncode == 3
+    assert "Traceback" not in process.stderr
 
 
 def test_two_handles_do_not_share(own_device):

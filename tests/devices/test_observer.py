@@ -70,9 +70,9 @@ def pages() -> Iterator[list[str]]:
 
 def take(pages: list[str]) -> list[str]:
     """Return what was written down but for queries, which the emulated device makes, and begin anew."""
-    taken = [name for name in pages if not name.startswith("cudnnGet")]
+    names = [name for name in pages if not name.startswith("cudnnGet")]
     pages.clear()
-    return taken
+    return names
 
 
 def test_nobody_observes_unless_attached(handle: dnn.Handle) -> None:

@@ -13,9 +13,9 @@ MIB = 1 << 20
 
 @pytest.fixture
 def workspace(own_device):
-    made = Workspace(own_device)
-    yield made
-    made.close()
+    new_workspace = Workspace(own_device)
+    yield new_workspace
+    new_workspace.close()
 
 
 def test_nothing_is_held_at_first(workspace, own_device):

@@ -96,13 +96,13 @@ class Page:
         while number < len(lines):
             line = lines[number]
             number += 1
-            found = _FENCE.fullmatch(line)
-            if found is None:
+            fence_line = _FENCE.fullmatch(line)
+            if fence_line is None:
                 prose.append(line)
                 marked = _MARK.fullmatch(line)
                 mark = marked[1] if marked else mark if not line.strip() else ""
                 continue
-            _, fence, info = found.groups()
+            _, fence, info = fence_line.groups()
             prose.append("")
             if notes and line.strip() == notes[-1]:
                 notes.pop()
@@ -131,16 +131,16 @@ class Page:
     @cached_property
     def anchors(self) -> set[str]:
         """What links to this page may have behind '#': as GitHub makes it of headings, and explicit targets."""
-        found = set(re.findall(r"^\(([\w-]+)\)=$", self.prose, re.MULTILINE))
+        anchors = set(re.findall(r"^\(([\w-]+)\)=$", self.prose, re.MULTILINE))
         for line in self.prose.split("\n"):
             heading = _HEADING.fullmatch(line)
             if heading:
                 slug = anchor_of(heading[2])
                 number = 0
-                while (f"{slug}-{number}" if number else slug) in found:
+                while (f"{slug}-{number}" if number else slug) in anchors:
                     number += 1
-                found.add(f"{slug}-{number}" if number else slug)
-        return found
+                anchors.add(f"{slug}-{number}" if number else slug)
+        return anchors
 
     @property
     def links(self) -> list[tuple[int, str]]:
@@ -148,11 +148,15 @@ class Page:
         text = re.sub(
             r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", lambda code: " " * len(code[0]), self.prose
         )
-        found = [
+        lines_and_links = [
             (self.prose[: link.start()].count("\n") + 1, link[1] or link[2])
             for link in _LINK.finditer(text)
         ]
-        return [(line, link) for line, link in found if not re.match(r"[a-z][a-z0-9+.-]*:", link)]
+        return [
+            (line, link)
+            for line, link in lines_and_links
+            if not re.match(r"[a-z][a-z0-9+.-]*:", link)
+        ]
 
     @property
     def roles(self) -> list[tuple[int, str]]:

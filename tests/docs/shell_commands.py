@@ -126,13 +126,13 @@ def _commands(text: str, first: int) -> Iterator[Command]:
         lexer = shlex.shlex(line, posix=True, punctuation_chars=_OPERATORS)
         lexer.whitespace_split = True
         for is_operator, words in groupby(lexer, lambda word: set(word) <= set(_OPERATORS)):
-            found = list(words)
+            tokens = list(words)
             if is_operator:
-                assert set(found) <= {"&&", "||", "|", ";"}, (
-                    f"line {first + start}: {found}: not looked into"
+                assert set(tokens) <= {"&&", "||", "|", ";"}, (
+                    f"line {first + start}: {tokens}: not looked into"
                 )
                 continue
-            yield _command(found, first + start)
+            yield _command(tokens, first + start)
 
 
 def _command(words: list[str], line: int) -> Command:
@@ -165,12 +165,12 @@ def _pip(arguments: Sequence[str]) -> bool:
     for requirement in (
         [word for word in rest if not word.startswith("-")] if verb == "install" else ()
     ):
-        found = re.fullmatch(
+        match = re.fullmatch(
             r"(\.|[A-Za-z0-9._-]+|.*dist/\*\.whl\)?)(?:\[([\w,-]+)\])?((?:[=<>!~]=?|===)[\w.*,<>=!~]+)?",
             requirement,
         )
-        assert found, f"{requirement}: not understood"
-        name, extras, _ = found.groups()
+        assert match, f"{requirement}: not understood"
+        name, extras, _ = match.groups()
         if name in (".", PROJECT["name"]) or "dist/" in name:
             unknown = {*(extras or "").split(",")} - {*EXTRAS, ""}
             assert not unknown, f"{requirement}: no such extra: {unknown}"

@@ -62,8 +62,8 @@ class Step(NamedTuple):
 
 def needs_of(block: Block) -> list[str]:
     """Return what a block says that it needs."""
-    found = _NEEDS.match(block.text)
-    return [need.strip() for need in found[1].split(",")] if found else []
+    match = _NEEDS.match(block.text)
+    return [need.strip() for need in match[1].split(",")] if match else []
 
 
 def is_installed(package: str) -> bool:
@@ -102,7 +102,7 @@ def names_of(code: CodeType | SyntaxError) -> tuple[set[str], set[str]]:
 def steps_of(page: Page, device: str) -> list[Step]:
     """Return the blocks that a page has for a device."""
     steps: list[Step] = []
-    gone: dict[
+    absences: dict[
         str, tuple[int, str]
     ] = {}  # name -> line of the block that would have bound it, and what that lacks
     for block in page.in_language("python"):
@@ -114,15 +114,15 @@ def steps_of(page: Page, device: str) -> list[Step]:
             (need for need in needs if need != A_GPU and not is_installed(need)), ""
         )
         why = f"{lacking} is not installed" if lacking else ""
-        lost = sorted((gone[name][0], name) for name in read & gone.keys())
+        lost = sorted((absences[name][0], name) for name in read & absences.keys())
         if lost and not lacking:
             line, name = lost[0]
-            lacking = gone[name][1]
+            lacking = absences[name][1]
             why = f"{name} is of the block on line {line}, which needs {lacking}"
         for name in bound:
-            gone.pop(name, None)
+            absences.pop(name, None)
             if lacking:
-                gone[name] = block.line, lacking
+                absences[name] = block.line, lacking
         steps.append(Step(block, code, lacking, why))
     return [step for step in steps if step.absent != A_GPU]
 
@@ -176,13 +176,13 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    found = Runs(tmp_path_factory)
-    yield found
-    found.close()
+    all_runs = Runs(tmp_path_factory)
+    yield all_runs
+    all_runs.close()
 
 
 def cases() -> list[Any]:
-    found = []
+    params = []
     for device in ("emulated", "cuda"):
         for page in PAGES:
             for step in steps_of(page, device):
@@ -190,8 +190,8 @@ def cases() -> list[Any]:
                 if step.why_not:
                     marks.append(pytest.mark.skip(reason=step.why_not))
                 name = f"{page}:{step.block.line}-{device}"
-                found.append(pytest.param(page, step.block.line, device, marks=marks, id=name))
-    return found
+                params.append(pytest.param(page, step.block.line, device, marks=marks, id=name))
+    return params
 
 
 @pytest.mark.parametrize(("page", "line", "device"), cases())
@@ -248,15 +248,15 @@ def test_the_tests_that_a_page_proposes_do_what_it_says(tmp_path):
     ]
     for required in ("0", "1"):
         environment = os.environ | {"CUDNNLITE_DEVICE": "emulated", "REQUIRE_GPU": required}
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
         if not visible_gpus() and required == "1":
-            assert "2 passed, 1 error" in done.stdout
-            assert done.returncode == 1
+            assert "2 passed, 1 error" in process.stdout
+            assert process.returncode == 1
         else:
-            assert ("3 passed" if visible_gpus() else "2 passed, 1 skipped") in done.stdout
-            assert done.returncode == 0
+            assert ("3 passed" if visible_gpus() else "2 passed, 1 skipped") in process.stdout
+            assert process.returncode == 0
 
 
 def test_the_pages_are_found():

@@ -18,23 +18,23 @@ SHELL = ("console", "sh", "yaml")
 
 
 def pages_with_ours() -> list[Any]:
-    found = []
+    params = []
     for device in ("emulated", "cuda"):
         for page in PAGES:
             if any(f"{OURS} " in block.text for block in page.in_language("console", "sh")):
                 marks = [pytest.mark.gpu] if device == "cuda" else []
-                found.append(pytest.param(page, device, marks=marks, id=f"{page}-{device}"))
-    return found
+                params.append(pytest.param(page, device, marks=marks, id=f"{page}-{device}"))
+    return params
 
 
 def first_pages() -> dict[str, Any]:
     """Return where each command stands first: there it is run, and not again on the other pages."""
-    found: dict[str, Any] = {}
+    pages: dict[str, Any] = {}
     for page in PAGES:
         for block in page.in_language("console", "sh"):
             for command in commands_of(block):
-                found.setdefault(str(command._replace(line=0)), page)
-    return found
+                pages.setdefault(str(command._replace(line=0)), page)
+    return pages
 
 
 @pytest.mark.processes
@@ -66,7 +66,7 @@ def test_our_commands_succeed(page, device, tmp_path, monkeypatch):
                         name: value.replace(A_FOLDER, str(folder))
                         for name, value in variables.items()
                     }
-                done = subprocess.run(
+                process = subprocess.run(
                     [sys.executable, "-m", OURS, *words],
                     cwd=tmp_path,
                     capture_output=True,
@@ -75,35 +75,35 @@ def test_our_commands_succeed(page, device, tmp_path, monkeypatch):
                     env=os.environ | {"CUDNNLITE_DEVICE": device} | variables,
                     stdin=subprocess.DEVNULL,
                 )
-                assert done.returncode == 0, (
-                    f"{page}:{command.line}: {command}\n{done.stdout}{done.stderr}"
+                assert process.returncode == 0, (
+                    f"{page}:{command.line}: {command}\n{process.stdout}{process.stderr}"
                 )
     assert number
 
 
 def other_commands() -> list[Any]:
-    found = []
+    params = []
     for page in PAGES:
         for block in page.in_language(*SHELL):
             try:
                 commands = commands_of(block)
             except Exception as error:  # for a test of its own: here it would hide all pages
-                found.append(pytest.param(error, id=f"{page}:{block.line}"))
+                params.append(pytest.param(error, id=f"{page}:{block.line}"))
                 continue
-            found += [
+            params += [
                 pytest.param(command, id=f"{page}:{command.line}-{command.program}")
                 for command in commands
                 if command.program != OURS or command.variables
             ]
-    return found
+    return params
 
 
 @pytest.mark.parametrize("command", other_commands())
 def test_other_commands_are_known_and_name_what_exists(command):
     if isinstance(command, Exception):
         raise command
-    known = command._replace(words=[]) if command.program == OURS else command
-    check(known)
+    existing = command._replace(words=[]) if command.program == OURS else command
+    check(existing)
 
 
 def test_the_readmes_commands_are_run_by_the_check():

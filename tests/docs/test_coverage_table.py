@@ -27,14 +27,16 @@ def test_what_a_public_docstring_names_as_its_own_is_called():
 
 
 def test_every_name_in_a_public_docstring_exists():
-    found = {
+    places = {
         (where, name)
         for where, doc, _ in table.public_docstrings()
         for name in table.NAME.findall(doc)
     }
-    assert len(found) > 100
+    assert len(places) > 100
     assert {
-        (where, name) for where, name in found if name not in FUNCTIONS and not hasattr(types, name)
+        (where, name)
+        for where, name in places
+        if name not in FUNCTIONS and not hasattr(types, name)
     } == set()
 
 
@@ -55,7 +57,7 @@ def test_what_is_wrapped_used_inside_or_raw_is_what_the_sources_call():
     assert ROWS["cudnnGetRNNTempSpaceSizes"].use == ROWS["cudnnOpsVersionCheck"].use == table.INSIDE
     assert ROWS["cudnnReorderFilterAndBias"].use == table.RAW
     assert (
-        sum(count for what, count, *_ in table.totals([*ROWS.values()]) if what != "all")
+        sum(count for use, count, *_ in table.totals([*ROWS.values()]) if use != "all")
         == len(FUNCTIONS)
         == 239
     )
@@ -73,9 +75,9 @@ def test_emulated_functions_are_marked():
     api = get_device("emulated").api  # what it does about each function, as it is when it is bound
     for row in ROWS.values():
         record = FUNCTIONS[row.name]
-        own = row.name in table.emulated()
-        assert (row.without_gpu == table.EMULATED) == own
-        assert (row.without_gpu == table.GPU) == (record.needs_device and not own)
+        is_emulated = row.name in table.emulated()
+        assert (row.without_gpu == table.EMULATED) == is_emulated
+        assert (row.without_gpu == table.GPU) == (record.needs_device and not is_emulated)
     assert ROWS["cudnnRNNForward"].without_gpu == table.EMULATED
     assert ROWS["cudnnReorderFilterAndBias"].without_gpu == table.GPU
     assert ROWS["cudnnCreatePoolingDescriptor"].without_gpu == table.LIBCUDNN
@@ -94,9 +96,9 @@ def test_everything_wrapped_works_without_a_gpu():
 def test_the_totals_add_up():
     wrapped, inside, raw, everything = table.totals(list(ROWS.values()))
     assert everything[1] == len(FUNCTIONS)
-    for what, number, *kinds in (wrapped, inside, raw, everything):
-        assert number == sum(kinds), what
-    assert [sum(each) for each in zip(wrapped[1:], inside[1:], raw[1:], strict=True)] == list(
+    for use, number, *kinds in (wrapped, inside, raw, everything):
+        assert number == sum(kinds), use
+    assert [sum(column) for column in zip(wrapped[1:], inside[1:], raw[1:], strict=True)] == list(
         everything[1:]
     )
     assert wrapped[1] + inside[1] == len(DOCUMENTED) >= 60
@@ -109,8 +111,8 @@ def test_the_page_has_every_row_and_the_totals():
     for name, cells in rows:
         assert cells.count("|") == 3
         assert (cells.split("|")[0].strip() == "raw") == (not ROWS[name].names)
-    for what, *numbers in table.totals(list(ROWS.values())):
-        assert f"| {what} | {' | '.join(map(str, numbers))} |" in page
+    for use, *numbers in table.totals(list(ROWS.values())):
+        assert f"| {use} | {' | '.join(map(str, numbers))} |" in page
 
 
 def test_the_page_is_written_once(tmp_path, monkeypatch):

@@ -30,13 +30,13 @@ VERBS = load("operation_verbs")
 
 def find_examples():
     """The examples of all docstrings by full name; those of an operation's verbs too."""
-    found = [test for module in (dnn, *MODULES) for test in FINDER.find(module)]
+    tests = [test for module in (dnn, *MODULES) for test in FINDER.find(module)]
     for name, operation in VERBS.operations().items():
         for verb, function in VERBS.verbs(name).items():
             module = inspect.getmodule(operation._bind)
             full_name = f"{operation.__module__}.{operation.__qualname__}.{verb}"
-            found += FINDER.find(function, full_name, module=False, globs=vars(module))
-    return {test.name: test for test in found if test.examples}
+            tests += FINDER.find(function, full_name, module=False, globs=vars(module))
+    return {test.name: test for test in tests if test.examples}
 
 
 EXAMPLES = find_examples()
@@ -120,10 +120,10 @@ NO_OCCASION = {
 
 def noted(name: str) -> set[str]:
     """Return the C functions that the docstring of a public name says it calls."""
-    found: set[str] = coverage_table.called_according_to(
+    functions: set[str] = coverage_table.called_according_to(
         inspect.cleandoc(attrgetter(name)(dnn).__doc__), is_member=False
     )
-    return found
+    return functions
 
 
 # a spec calls nothing: it holds the arguments of the functions that it names
@@ -139,11 +139,11 @@ def run(test: doctest.DocTest) -> None:
 
     `dnn` and `np` are there, as the reference says; whatever else it needs an example imports.
     """
-    said: list[str] = []
+    output: list[str] = []
     test.globs = {"dnn": dnn, "np": np}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.REPORT_NDIFF)
-    runner.run(test, out=said.append)
-    assert not runner.failures, "".join(said)
+    runner.run(test, out=output.append)
+    assert not runner.failures, "".join(output)
 
 
 @pytest.fixture
@@ -211,14 +211,14 @@ def test_an_example_calls_the_c_functions_that_its_docstring_names(name, monkeyp
     behind = get_device(
         "emulated"
     ).api.real  # through which the emulated device asks libcudnn, for itself
-    seen = set()
+    names = set()
 
     def look_up(table, attribute):
         if attribute.startswith("cudnn") and table is not behind:
-            seen.add(attribute)
+            names.add(attribute)
         return object.__getattribute__(table, attribute)
 
     monkeypatch.setattr(CudnnApi, "__getattribute__", look_up, raising=False)
     shown_by = name.partition(".")[0] if name in SHOWN_BY_THE_OPERATION else name
     run(EXAMPLES[full_name(shown_by)])
-    assert noted(name) - seen == NO_OCCASION.get(name, set())
+    assert noted(name) - names == NO_OCCASION.get(name, set())

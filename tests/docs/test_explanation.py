@@ -33,13 +33,13 @@ def page(name, folder=EXPLANATION):
 
 def section(name, title):
     """The text under a heading of the second level."""
-    found = re.search(
+    match = re.search(
         rf"^## {title}\n(.*?)(?=^## |\Z)",
         (EXPLANATION / name).read_text(encoding="utf-8"),
         re.S | re.M,
     )
-    assert found, title
-    return found[1]
+    assert match, title
+    return match[1]
 
 
 def rows(text):
@@ -110,16 +110,16 @@ def test_versions_and_parts():
 def test_the_numbers_of_deprecated_functions():
     marked = [record for record in FUNCTIONS.values() if record.deprecated]
     since_9_0 = [record for record in marked if record.deprecated == "9.0.0"]
-    told = f"declare {len(FUNCTIONS)} functions; {len(marked)} of them carry the mark, {len(since_9_0)} since 9.0."
-    assert told in page("deprecated.md")
+    sentence = f"declare {len(FUNCTIONS)} functions; {len(marked)} of them carry the mark, {len(since_9_0)} since 9.0."
+    assert sentence in page("deprecated.md")
     all_of, marked_of = (
         Counter(record.header for record in records) for records in (FUNCTIONS.values(), marked)
     )
     expected = [
         [f"`cudnn_{name}.h`", str(count), str(marked_of[name])] for name, count in all_of.items()
     ]
-    found = [row[:3] for row in rows(section("deprecated.md", "Which functions"))[1:]]
-    assert sorted(found) == sorted(expected)
+    cells = [row[:3] for row in rows(section("deprecated.md", "Which functions"))[1:]]
+    assert sorted(cells) == sorted(expected)
     assert "cudnnRNNForward" not in {record.name for record in marked}
 
 
@@ -133,11 +133,11 @@ def test_the_deprecated_functions_that_we_call_are_listed():
         for _, doc, _ in load("coverage_table").public_docstrings()
         if "deprecated since cuDNN" in doc
     ]
-    told = {
+    mentions = {
         name for doc in docs for name in re.findall(r"`(cudnn\w+)`", doc.partition("Notes\n")[2])
     }
-    assert {"cudnnPoolingForward", "cudnnSetPoolingNdDescriptor"} <= told & marked
-    assert marked - told <= listed(section("deprecated.md", "What we do about it")) <= marked
+    assert {"cudnnPoolingForward", "cudnnSetPoolingNdDescriptor"} <= mentions & marked
+    assert marked - mentions <= listed(section("deprecated.md", "What we do about it")) <= marked
 
 
 # ---------------------------------------------------------------- timing
@@ -145,7 +145,7 @@ def test_the_deprecated_functions_that_we_call_are_listed():
 
 def test_the_numbers_of_the_method():
     text, timing = page("timing.md"), TimingPolicy()
-    for told in (
+    for phrase in (
         f"more than {timing.give_up:g} times the best",
         f"less than {timing.always_ms:g} ms",
         f"({timing.most_repeats} at most)",
@@ -155,7 +155,7 @@ def test_the_numbers_of_the_method():
         "about half a millisecond",
         "nine rounds",
     ):
-        assert told in text, told
+        assert phrase in text, phrase
     assert (timing.rounds, timing.most_further, timing.sample_ms) == (9, 4, 0.5)
 
 
@@ -166,9 +166,9 @@ def benchmarks():
 def test_the_figures_of_cudnnfind_are_those_of_the_benchmarks():
     """A page that quotes another run than the one that it links to is stale."""
     of_benchmarks = {row[0]: row for row in rows(benchmarks().partition("### Eager calls")[0])}
-    found = rows(section("timing.md", "Why cudnnFind's figures mislead"))[1:]
-    assert len(found) == 5
-    for name, mean, worst in found:
+    figures = rows(section("timing.md", "Why cudnnFind's figures mislead"))[1:]
+    assert len(figures) == 5
+    for name, mean, worst in figures:
         row = of_benchmarks[name]
         assert f"{mean} ({worst})" == row[of_benchmarks["117 problems in"].index("find / best")]
 
@@ -179,13 +179,13 @@ def test_the_ways_to_choose_are_as_good_as_the_benchmarks_say():
         of_benchmarks["117 problems in"].index(f"{who} / best")
         for who in ("ours", "heuristic", "find")
     ]
-    found = [
+    figures = [
         row
         for row in rows((HOWTO / "choose_and_pin.md").read_text(encoding="utf-8"))
         if row[0] and row[0] in of_benchmarks
     ]
-    assert len(found) == 2
-    for name, *means in found:
+    assert len(figures) == 2
+    for name, *means in figures:
         assert means == [of_benchmarks[name][column].partition(" ")[0] for column in columns]
 
 
@@ -203,8 +203,10 @@ def test_the_host_overhead_in_cudnnfind_is_that_of_the_table():
         for row in measured("choosing")
         if row["find_us"] and row["time_us"]
     ]
-    told = f"{min(over):.0f} to {max(over):.0f} us, the median {statistics.median(over):.0f} (H200"
-    assert told in page("timing.md")
+    sentence = (
+        f"{min(over):.0f} to {max(over):.0f} us, the median {statistics.median(over):.0f} (H200"
+    )
+    assert sentence in page("timing.md")
 
 
 def test_what_the_choice_for_an_lstm_costs_is_that_of_the_table():
@@ -216,12 +218,12 @@ def test_what_the_choice_for_an_lstm_costs_is_that_of_the_table():
         and row["algorithm"] != "PyTorch"
         and row["time_us"]
     ]
-    told = f"(25 steps, batch 16, hidden size 1024) took {min(times):.0f} us or {max(times):.0f} us on an H200"
-    assert told in page("rnn.md", GUIDE)
+    sentence = f"(25 steps, batch 16, hidden size 1024) took {min(times):.0f} us or {max(times):.0f} us on an H200"
+    assert sentence in page("rnn.md", GUIDE)
 
 
 def test_the_errors_of_true_float32_are_those_of_the_tables():
-    told = page("true_float32.md", HOWTO)
+    text_of_page = page("true_float32.md", HOWTO)
     exact = [
         row
         for name in ("filter_sizes", "precision", "choosing")
@@ -232,12 +234,12 @@ def test_the_errors_of_true_float32_are_those_of_the_tables():
     five = [
         row["error"] for row in exact if row.get("taps") == 5 and "WINOGRAD" in row["algorithm"]
     ]
-    others = [row["error"] for row in exact if row["error"] and row["error"] not in five]
+    other_errors = [row["error"] for row in exact if row["error"] and row["error"] not in five]
     assert five
-    assert len(others) > 50
-    assert "between 1e-7 and 3e-6" in told
-    assert 0.9e-7 < min(others) < max(others) < 3e-6
-    assert "was 7e-4 to 2e-3" in told
+    assert len(other_errors) > 50
+    assert "between 1e-7 and 3e-6" in text_of_page
+    assert 0.9e-7 < min(other_errors) < max(other_errors) < 3e-6
+    assert "was 7e-4 to 2e-3" in text_of_page
     assert 6.5e-4 < min(five) <= max(five) < 2e-3
     lstm = [row for row in measured("lstm") if row["dtype"] == "float32" and row["error"]]
     standard, persistent, rounded = (
@@ -248,7 +250,7 @@ def test_the_errors_of_true_float32_are_those_of_the_tables():
             lambda row: row["math_type"] != "FMA",
         )
     )
-    for text in (told, page("rnn.md", GUIDE)):
+    for text in (text_of_page, page("rnn.md", GUIDE)):
         assert "3e-4 to 4e-4" in text
         assert "1e-7 to 5e-7 by STANDARD" in text
         assert "up to 5e-6 by the PERSIST" in text
@@ -272,10 +274,10 @@ def test_the_figures_of_other_pages_are_those_of_the_benchmarks():
     assert best[1:] == [f"{cells[2]} (PERSIST_STATIC)", f"{cells[8]} (STANDARD)"]
     assert (cells[1], cells[7]) == ("STATIC/T", "STANDARD/T")
     assert by_rule[1:] == [cells[3], cells[9]]
-    told = page("tf32.md")
+    text_of_page = page("tf32.md")
     assert (
         "took 26.9 us in true float32 and 26.8 us where TF32 was allowed, both in NCHW, and 13.2 us in NHWC"
-        in told
+        in text_of_page
     )
     for kind, us in (("true float32, NCHW", 26.9), ("TF32, NCHW", 26.8), ("TF32, NHWC", 13.2)):
         assert f"| {kind} | 8x256x56x56 by 128x1x1 pad 0 stride 2 | {us} |" in text, kind
@@ -283,9 +285,9 @@ def test_the_figures_of_other_pages_are_those_of_the_benchmarks():
 
 def test_the_gain_by_tf32_is_that_of_the_table():
     kinds = {"true float32": "FMA", "TF32": "DEFAULT"}
-    found = rows(section("tf32.md", "What it gains"))[1:]
-    assert len(found) == 4
-    for name, *cells in found:
+    figures = rows(section("tf32.md", "What it gains"))[1:]
+    assert len(figures) == 4
+    for name, *cells in figures:
         kind, layout = name.split(", ")
         (best,) = (
             row
@@ -332,12 +334,12 @@ def test_the_number_of_plans_that_are_kept():
 def test_the_house_has_all_rooms():
     """Every module and folder of the package is in the table, and nothing else."""
     table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The house")[2]
-    named = set(re.findall(r"`([\w/]+(?:\.py)?)`", " ".join(row[0] for row in rows(table)[1:])))
+    rooms = set(re.findall(r"`([\w/]+(?:\.py)?)`", " ".join(row[0] for row in rows(table)[1:])))
     folder = ROOT / "cudnnlite"
-    there = {path.name for path in folder.glob("*.py")} | {
+    modules = {path.name for path in folder.glob("*.py")} | {
         f"{path.name}/" for path in folder.iterdir() if any(path.glob("*.py"))
     }
-    assert named == there
+    assert rooms == modules
 
 
 ROOMS = [

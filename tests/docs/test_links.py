@@ -44,8 +44,8 @@ def test_links_lead_somewhere(page):
 def test_roles_name_what_is_public(page):
     for line, name in page.roles:
         first, *rest = name.split(".")
-        found: object = cudnnlite
+        target: object = cudnnlite
         assert first == "cudnnlite", f"{page}:{line}: {name}: not of this package"
         for part in rest:
-            assert hasattr(found, part), f"{page}:{line}: there is no {name}"
-            found = getattr(found, part)
+            assert hasattr(target, part), f"{page}:{line}: there is no {name}"
+            target = getattr(target, part)

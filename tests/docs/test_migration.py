@@ -99,8 +99,8 @@ EXPECTED = {
 def test_the_program_is_right_and_prints_what_the_page_shows(name):
     printed = run_python(name, "emulated")
     assert_same_results(printed, EXPECTED[name]())
-    shown = FROM_C.in_language("text")[NAMES.index(name)].text
-    assert_same_results(printed, shown)
+    output = FROM_C.in_language("text")[NAMES.index(name)].text
+    assert_same_results(printed, output)
 
 
 # ---------------------------------------------------------------- lines
@@ -141,12 +141,12 @@ def test_nothing_is_said_to_lack_a_wrapper_that_has_one():
     """Of the C functions, and of CuPy's whose names are ours."""
     wrapped = {row.name for row in load("coverage_table").rows() if row.names}
     left = FROM_CUPY.path.read_text().partition("These have no wrapper here")[2].partition("## ")[0]
-    named = set(re.findall(r"`(\w+)`", left))
-    assert named
-    assert named & wrapped == set()
-    assert named & set(dnn.__all__) == set()
-    (others,) = re.findall(r"^\| any other: (.*?) \|", FROM_C.path.read_text(), re.M)
-    assert set(re.findall(r"`(\w+)`", others)) & wrapped == set()
+    words = set(re.findall(r"`(\w+)`", left))
+    assert words
+    assert words & wrapped == set()
+    assert words & set(dnn.__all__) == set()
+    (other_names,) = re.findall(r"^\| any other: (.*?) \|", FROM_C.path.read_text(), re.M)
+    assert set(re.findall(r"`(\w+)`", other_names)) & wrapped == set()
 
 
 def test_every_layer_has_a_row():
@@ -163,7 +163,9 @@ def test_every_layer_has_a_row():
 def test_the_page_shows_the_files_themselves():
     text = FROM_C.path.read_text()
     assert text.count("literalinclude") == 2 * len(NAMES)
-    shown = re.findall(r"^```\{literalinclude\} (\S+)\n:language: (\w+)\n```$", text, re.MULTILINE)
+    includes = re.findall(
+        r"^```\{literalinclude\} (\S+)\n:language: (\w+)\n```$", text, re.MULTILINE
+    )
     languages = {"c": "c", "py": "python"}
     expected = [
         (FOLDER / f"{name}.{ending}", language)
@@ -171,7 +173,7 @@ def test_the_page_shows_the_files_themselves():
         for ending, language in languages.items()
     ]
     assert [
-        ((FROM_C.path.parent / path).resolve(), language) for path, language in shown
+        ((FROM_C.path.parent / path).resolve(), language) for path, language in includes
     ] == expected
     assert {path.stem for path in FOLDER.iterdir() if path.is_file()} == {*NAMES}
 
@@ -200,16 +202,16 @@ def test_the_c_program_calls_what_cudnn_9_has_had_from_the_first(name):
 def test_what_the_c_program_makes_it_destroys():
     for name in NAMES:
         code = (FOLDER / f"{name}.c").read_text()
-        made, gone = (
+        creations, destructions = (
             re.findall(rf"\bcudnn{verb}(\w*)\(&?(\w+)\)", code) for verb in ("Create", "Destroy")
         )
         if (
             "static cudnnTensorDescriptor_t tensor" in code
         ):  # which makes them, and arrays of them are destroyed and freed
-            assert {kind for kind, _ in made} == {kind for kind, _ in gone}
+            assert {kind for kind, _ in creations} == {kind for kind, _ in destructions}
             assert "cudaFree(arrays[i])" in code
             continue
-        assert sorted(made) == sorted(gone)
+        assert sorted(creations) == sorted(destructions)
         allocated = re.findall(r"cudaMalloc\((?:\(void \*\*\))?&(\w+)", code)
         freed = re.findall(r"cudaFree\((\w+)\)", code)
         assert allocated
@@ -233,12 +235,12 @@ def names_in(text: str) -> list[str]:
 
 def test_c_functions_of_the_tables_exist_or_are_gone():
     before, after = FROM_C.path.read_text().split("| in older C |")
-    present, gone = names_in(before), names_in(after[: after.index("\n## ")])
+    present, absent = names_in(before), names_in(after[: after.index("\n## ")])
     assert len(present) > 40
     for name in present:
         assert name in FUNCTIONS or hasattr(types, name), name
-    assert len(gone) > 15
-    for name in gone:
+    assert len(absent) > 15
+    for name in absent:
         assert name not in FUNCTIONS, name
 
 
@@ -259,12 +261,12 @@ def test_python_names_of_the_tables_are_public(page):
 
 def test_every_function_that_the_c_programs_call_is_in_the_table():
     """So that whoever ports one of them finds all of it."""
-    listed = {name for row in table_rows(FROM_C) for name in names_in(row[0])}
+    names = {name for row in table_rows(FROM_C) for name in names_in(row[0])}
     for name in NAMES:
         called = set(re.findall(r"\b(cudnn[A-Z]\w+)\(", (FOLDER / f"{name}.c").read_text()))
         missing = {
             function
-            for function in called - listed
+            for function in called - names
             if not re.match("cudnn(Create|Destroy)", function)
         }
         assert not missing

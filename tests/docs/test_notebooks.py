@@ -76,7 +76,7 @@ def gist(cell: Any) -> tuple[str, int]:
     return " ".join(re.sub(r"0x[0-9a-f.]+|-?\d+\.\d*(e[-+]?\d+)?", " ", words).split()), len(drawn)
 
 
-each = pytest.mark.parametrize("name", NAMES)
+each_notebook = pytest.mark.parametrize("name", NAMES)
 
 
 def test_they_are_all_there_numbered_without_gaps() -> None:
@@ -84,7 +84,7 @@ def test_they_are_all_there_numbered_without_gaps() -> None:
     assert [int(name[:2]) for name in NAMES] == list(range(1, len(NAMES) + 1))
 
 
-@each
+@each_notebook
 def test_is_a_valid_notebook_of_format_4_5(name: str) -> None:
     notebook = read(name)
     nbformat.validate(notebook)
@@ -92,7 +92,7 @@ def test_is_a_valid_notebook_of_format_4_5(name: str) -> None:
     assert notebook.metadata.kernelspec.name == "python3"
 
 
-@each
+@each_notebook
 def test_stores_what_a_gpu_printed_and_drew(name: str) -> None:
     """By docs/record_notebooks.py: the outputs of one run from top to bottom, nothing of the machine, small pictures."""
     notebook = read(name)
@@ -123,7 +123,7 @@ def test_stores_what_a_gpu_printed_and_drew(name: str) -> None:
     assert path_of(name).read_text().endswith("}\n")
 
 
-@each
+@each_notebook
 def test_cells_have_names(name: str) -> None:
     names = [cell.id for cell in read(name).cells]
     assert len(set(names)) == len(names)
@@ -135,13 +135,13 @@ def test_cells_have_names(name: str) -> None:
     ] == []
 
 
-@each
+@each_notebook
 def test_has_fewer_lines_of_code_than_promised(name: str) -> None:
     lines = [line.strip() for source in code_of(read(name)) for line in source.splitlines()]
     assert 20 < sum(bool(line) and not line.startswith("#") for line in lines) < MOST_LINES
 
 
-@each
+@each_notebook
 def test_begins_with_a_title_and_what_it_shows(name: str) -> None:
     first = read(name).cells[0]
     assert first.cell_type == "markdown"
@@ -150,30 +150,30 @@ def test_begins_with_a_title_and_what_it_shows(name: str) -> None:
     assert "without one" in first.source or "without a GPU" in first.source
 
 
-@each
+@each_notebook
 def test_its_formulas_are_what_docutils_reads(name: str) -> None:
     """Of `frac12` it makes a fraction of 12 and what follows."""
-    told = " ".join(cell.source for cell in read(name).cells if cell.cell_type == "markdown")
-    assert not re.search(r"\\t?frac(?!\{)", told)
+    prose = " ".join(cell.source for cell in read(name).cells if cell.cell_type == "markdown")
+    assert not re.search(r"\\t?frac(?!\{)", prose)
 
 
-@each
+@each_notebook
 def test_its_links_lead_somewhere_here_and_in_the_built_documentation(name: str) -> None:
     """There the notebooks lie in docs/tutorials: docs/conf.py writes the links so."""
-    told = "\n".join(cell.source for cell in read(name).cells if cell.cell_type == "markdown")
-    links = [link for link in re.findall(r"\]\(([^)#\s]+)", told) if "://" not in link]
+    prose = "\n".join(cell.source for cell in read(name).cells if cell.cell_type == "markdown")
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)", prose) if "://" not in link]
     assert [link for link in links if not (EXAMPLES / link).exists()] == []
     assert [link for link in links if "/" in link and not link.startswith("../docs/")] == []
 
 
-@each
+@each_notebook
 def test_asserts_what_it_shows(name: str) -> None:
     notebook = read(name)
     claims = len(CLAIM.findall(notebook.cells[0].source))
     assert len(ASSERTION.findall("\n".join(code_of(notebook)))) >= claims
 
 
-@each
+@each_notebook
 def test_begins_by_choosing_and_printing_the_device(name: str) -> None:
     first = code_of(read(name))[0]
     assert re.match(
@@ -182,7 +182,7 @@ def test_begins_by_choosing_and_printing_the_device(name: str) -> None:
     assert re.search(r"print\(.*device", first)
 
 
-@each
+@each_notebook
 def test_shows_its_pictures(name: str) -> None:
     for source in code_of(read(name)):
         if "plt.subplots" in source or "plt.figure" in source:
@@ -191,7 +191,7 @@ def test_shows_its_pictures(name: str) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", DEVICES)
-@each
+@each_notebook
 def test_executes(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DEVICE_VARIABLE, kind)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))  # a user's own start-up files are not ours

@@ -13,8 +13,8 @@ IMAGES = ROOT / "docs" / "images"
 
 
 def words(path):
-    found = re.findall(r">([^<>]+)</", path.read_text(encoding="utf-8"))
-    return [word.strip() for word in found if word.strip()]
+    texts = re.findall(r">([^<>]+)</", path.read_text(encoding="utf-8"))
+    return [word.strip() for word in texts if word.strip()]
 
 
 @pytest.mark.parametrize("name", ["choices", "eager", "resnet50", "networks"])
@@ -24,9 +24,9 @@ def test_a_chart_shows_the_table_as_it_is_now(name, tmp_path, monkeypatch):
     draw = importlib.import_module("draw")
     monkeypatch.setattr(draw, "IMAGES", tmp_path)
     getattr(draw, name)()
-    shown = words(IMAGES / f"{name}.svg")
-    assert shown == words(tmp_path / f"{name}.svg")
-    figures = [word for word in shown if re.fullmatch(r"\d+\.\d{3}", word)]
+    chart_words = words(IMAGES / f"{name}.svg")
+    assert chart_words == words(tmp_path / f"{name}.svg")
+    figures = [word for word in chart_words if re.fullmatch(r"\d+\.\d{3}", word)]
     assert len(figures) >= 15
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert [figure for figure in figures if figure not in page] == []

@@ -85,57 +85,57 @@ def data_layout(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "chosen"),
+    ("name", "member_of"),
     [
         ("MathType", lambda word: dnn.ConvolutionSpec(math_type=word).math_type),
         ("RNNBiasMode", lambda word: dnn.RNNSpec("lstm", 4, 4, bias=word).bias),
         ("RNNDataLayout", lambda word: data_layout(word).layout),
     ],
 )
-def test_the_other_names_of_members_are_taken(name, chosen):
-    told = {
+def test_the_other_names_of_members_are_taken(name, member_of):
+    matches = {
         member.strip("`"): re.match(r'Also `"(\w+)"`', meaning)
         for member, _, meaning in rows(section(name))
     }
-    others = {match[1]: member for member, match in told.items() if match}
-    assert len(others) >= 2
-    for word, member in others.items():
-        assert chosen(word) == getattr(dnn, name)[member]
+    synonyms = {match[1]: member for member, match in matches.items() if match}
+    assert len(synonyms) >= 2
+    for word, member in synonyms.items():
+        assert member_of(word) == getattr(dnn, name)[member]
 
 
 def tree(kind, prefix=""):
     """Lines as in the page, of the classes below one, in the order of the module."""
-    ours = [each for each in vars(dnn.errors).values() if inspect.isclass(each)]
-    children = [each for each in ours if kind in each.__bases__]
+    ours = [value for value in vars(dnn.errors).values() if inspect.isclass(value)]
+    children = [kind_of_error for kind_of_error in ours if kind in kind_of_error.__bases__]
     for number, child in enumerate(children):
         last = number == len(children) - 1
-        others = [base for base in child.__bases__ if base is not kind]
-        told = [
+        other_bases = [base for base in child.__bases__ if base is not kind]
+        remarks = [
             f" ({base.__name__})" if base not in ours else f", which is a {base.__name__} too"
-            for base in others
+            for base in other_bases
         ]
-        yield f"{prefix}{'└── ' if last else '├── '}{child.__name__}{''.join(told)}"
+        yield f"{prefix}{'└── ' if last else '├── '}{child.__name__}{''.join(remarks)}"
         yield from tree(child, prefix + ("    " if last else "│   "))
 
 
 def normal(lines):
     """Without what only the order of siblings decides: branches are compared as paths."""
-    path, found = [], set()
+    path, paths = [], set()
     for line in lines:
         branch, name = re.fullmatch(r"((?:│   |    )*(?:├── |└── )?)(.*)", line).groups()
         depth = len(branch) // 4
         path = [*path[:depth], name]
-        found.add("/".join(path))
-    return found
+        paths.add("/".join(path))
+    return paths
 
 
 def test_the_tree_of_errors_is_the_tree():
-    shown = (
+    lines = (
         re.search(r"^```text\n(CudnnliteError\n.*?)^```", ERRORS, re.MULTILINE | re.DOTALL)[1]
         .rstrip("\n")
         .split("\n")
     )
-    assert normal(shown) == normal(["CudnnliteError", *tree(dnn.CudnnliteError)])
+    assert normal(lines) == normal(["CudnnliteError", *tree(dnn.CudnnliteError)])
 
 
 def test_the_exceptions_of_statuses_are_as_the_table_says():
@@ -155,8 +155,10 @@ def test_the_exceptions_of_statuses_are_as_the_table_says():
 @pytest.mark.processes
 def test_every_command_is_on_the_page_of_the_command_line():
     commands = load("command_help")
-    found = list(commands.commands())
-    assert {(), ("autotune",), ("cache",), ("cache", "show"), ("demo",), ("info",)} <= set(found)
+    command_names = list(commands.commands())
+    assert {(), ("autotune",), ("cache",), ("cache", "show"), ("demo",), ("info",)} <= set(
+        command_names
+    )
     assert "```{command-help}\n```" in (PAGES / "command_line.md").read_text(encoding="utf-8")
     text = commands.help_of(("cache", "show"))
     assert "Usage: cudnnlite cache show" in text
@@ -182,7 +184,7 @@ def test_the_exit_codes_are_those_of_the_command_line(tmp_path):
         "CUDNNLITE_DEVICE": "emulated",
         "CUDNNLITE_TUNING_CACHE": str(tmp_path / "none"),
     }
-    done = [
+    processes = [
         subprocess.run(
             [sys.executable, "-m", "cudnnlite", *words],
             env=environment,
@@ -195,7 +197,7 @@ def test_the_exit_codes_are_those_of_the_command_line(tmp_path):
             ["cache", "shwo"],
         )
     ]
-    assert [each.returncode for each in done] == [0, 1, 2]
+    assert [process.returncode for process in processes] == [0, 1, 2]
 
 
 def test_every_operation_is_documented_with_its_verbs():
@@ -203,11 +205,11 @@ def test_every_operation_is_documented_with_its_verbs():
     pages = "\n".join(path.read_text(encoding="utf-8") for path in PAGES.glob("*.md"))
     operations = verbs.operations()
     assert len(operations) > 35
-    shown = re.findall(
+    names = re.findall(
         r"^\.\. autofunction:: cudnnlite\.(\w+)\n\n\.\. verbs:: \1$", pages, re.MULTILINE
     )
-    assert sorted(shown) == sorted(name for name in operations if verbs.verbs(name))
-    assert pages.count(".. verbs::") == len(shown) > 30
+    assert sorted(names) == sorted(name for name in operations if verbs.verbs(name))
+    assert pages.count(".. verbs::") == len(names) > 30
     assert "autofunction:: cudnnlite.convolution_forward.find" in "".join(
         verbs.directives("convolution_forward")
     )
@@ -220,16 +222,16 @@ def test_every_operation_is_documented_with_its_verbs():
 def test_operations_and_verbs_are_shown_with_the_signature_that_they_state():
     pytest.importorskip("sphinx", reason="Sphinx is not installed: pip install 'cudnnlite[dev]'")
     verbs = load("operation_verbs")
-    shown = [
+    signatures = [
         verbs.own_signature(None, "function", "", one, None, "(*args)", "Any")
         for one in (dnn.pooling_forward, dnn.pooling_forward.plan, dnn.pooling_forward.problem)
     ]
-    assert [text.partition(",")[0] for text, _ in shown] == [
+    assert [text.partition(",")[0] for text, _ in signatures] == [
         "(handle: Handle",
         "(handle: Handle",
         "(x: Operand",
     ]
-    assert [returned for _, returned in shown] == ["DeviceArray", "OperationPlan", "Problem"]
+    assert [returned for _, returned in signatures] == ["DeviceArray", "OperationPlan", "Problem"]
     assert verbs.own_signature(None, "function", "", dnn.pack_sequences, None, "", "") is None
     assert verbs.own_signature(None, "class", "", dnn.Handle, None, "", "") is None
 
@@ -257,5 +259,5 @@ def test_old_names_are_gone_and_new_ones_are_there():
 
 def test_the_environment_variables_are_those_that_info_shows():
     page = (PAGES / "environment.md").read_text(encoding="utf-8")
-    listed = [name for cells in rows(page) for name in re.findall(r"`([A-Z0-9_]+)`", cells[0])]
-    assert sorted(listed) == sorted(VARIABLES)
+    names = [name for cells in rows(page) for name in re.findall(r"`([A-Z0-9_]+)`", cells[0])]
+    assert sorted(names) == sorted(VARIABLES)

@@ -63,14 +63,14 @@ COMMAND = "from cudnnlite.cli.app import app\napp(['doctor', *__import__('sys').
 
 def doctor_process(*arguments, code=None, **environment):
     """The command in a process of its own, on the emulated device unless told otherwise."""
-    kept = {name: value for name, value in os.environ.items() if name not in places_named()}
+    variables = {name: value for name, value in os.environ.items() if name not in places_named()}
     return subprocess.run(
         [
             sys.executable,
             *(("-m", "cudnnlite", "doctor") if code is None else ("-c", code)),
             *arguments,
         ],
-        env={**kept, DEVICE_VARIABLE: "emulated", **environment},
+        env={**variables, DEVICE_VARIABLE: "emulated", **environment},
         capture_output=True,
         text=True,
         timeout=200,
@@ -90,23 +90,23 @@ def places_named():
 
 
 def checks(plain):
-    found = {}
+    findings = {}
     for finding in plain["findings"]:
-        found.setdefault(finding["check"], []).append(finding)
-    return found
+        findings.setdefault(finding["check"], []).append(finding)
+    return findings
 
 
 @pytest.fixture
 def quick(monkeypatch, tmp_path):
     """A doctor that starts no process and sees no other places than a folder of the test's."""
 
-    def use(found=None, **environment):
+    def use(probe_result=None, **environment):
         for name in places_named():
             monkeypatch.delenv(name, raising=False)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(
-            probe, "run_probe", lambda *_, **__: probed() if found is None else found
+            probe, "run_probe", lambda *_, **__: probed() if probe_result is None else probe_result
         )
         monkeypatch.setattr(
             libraries, "all_places", lambda *_: [("LD_LIBRARY_PATH", str(tmp_path))]
@@ -145,10 +145,10 @@ def packages(tmp_path, monkeypatch):
     ],
 )
 def test_the_probe_may_end_as_it_likes(packages, name, end):
-    found = run_probe("none", (f"bad_{name}",), seconds=3)
-    assert (found.end, found.during) == (end, f"import bad_{name}")
-    tried, library = found.step(f"import bad_{name}"), found.step("library")
-    assert (tried["message"], tried["crashed"]) == (f"the process that tried it {end}", True)
+    probe_result = run_probe("none", (f"bad_{name}",), seconds=3)
+    assert (probe_result.end, probe_result.during) == (end, f"import bad_{name}")
+    step, library = probe_result.step(f"import bad_{name}"), probe_result.step("library")
+    assert (step["message"], step["crashed"]) == (f"the process that tried it {end}", True)
     assert not library["crashed"]
     assert library["error"] == "ProbeError"
     assert f"{end} before, during 'import bad_{name}'" in library["message"]
@@ -157,18 +157,23 @@ def test_the_probe_may_end_as_it_likes(packages, name, end):
 @pytest.mark.processes
 def test_the_probe(packages, tmp_path, monkeypatch):
     """It imports first and goes on; what packages print, leave running, or have in this folder is in nobody's way."""
-    here = tmp_path / "here"
-    here.mkdir()
-    (here / "numpy.py").write_text("raise SystemExit('the wrong one')")
-    monkeypatch.chdir(here)
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "numpy.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(folder)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "c"))
     names = ("json", "nonesuch.at_all", "bad_leftover", "bad_chatter")
-    found = run_probe("emulated", names, seconds=20)
-    assert (found.end, found.during) == ("", "")
-    assert list(found.steps) == [*(f"import {name}" for name in names), "library", "cuda", "trial"]
-    failed = {name: found.step(f"import {name}").get("error") for name in names}
+    probe_result = run_probe("emulated", names, seconds=20)
+    assert (probe_result.end, probe_result.during) == ("", "")
+    assert list(probe_result.steps) == [
+        *(f"import {name}" for name in names),
+        "library",
+        "cuda",
+        "trial",
+    ]
+    failed = {name: probe_result.step(f"import {name}").get("error") for name in names}
     assert failed == dict.fromkeys(names) | {"nonesuch.at_all": "ModuleNotFoundError"}
-    library, cuda, trial = (found.step(name) for name in ("library", "cuda", "trial"))
+    library, cuda, trial = (probe_result.step(name) for name in ("library", "cuda", "trial"))
     assert library["path"] == load_library().path
     assert (library["number"], library["cudart"]) == (
         load_library().version,
@@ -181,15 +186,15 @@ def test_the_probe(packages, tmp_path, monkeypatch):
 
 
 def test_lines_that_are_cut_off_are_left_out():
-    found = read_probe(
+    probe_result = read_probe(
         b'{"step": "library"}\n{"step": "library", "done": tr', "was killed by SIGKILL"
     )
-    assert (found.steps, found.during) == ({}, "library")
+    assert (probe_result.steps, probe_result.during) == ({}, "library")
     assert read_probe(b"", "was killed by SIGKILL").during == "start"
 
 
 @pytest.mark.parametrize(
-    ("device", "devices", "tried"),
+    ("device", "devices", "trial_device"),
     [
         ("auto", (), "emulated"),
         ("auto", ("gpu",), "cuda"),
@@ -199,16 +204,16 @@ def test_lines_that_are_cut_off_are_left_out():
         ("none", ("gpu",), None),
     ],
 )
-def test_where_the_trial_is(monkeypatch, tmp_path, device, devices, tried):
-    seen = []
+def test_where_the_trial_is(monkeypatch, tmp_path, device, devices, trial_device):
+    devices_tried = []
     monkeypatch.setattr(probe, "cuda_state", lambda: cuda_facts.CudaState("", devices=devices))
-    monkeypatch.setattr(probe, "convolve", lambda name: seen.append(name) or {})
+    monkeypatch.setattr(probe, "convolve", lambda name: devices_tried.append(name) or {})
     with open(tmp_path / "out", "w") as out:
         probe.main(out.fileno(), device, [])
-        assert seen == ([] if tried is None else [tried])
+        assert devices_tried == ([] if trial_device is None else [trial_device])
         monkeypatch.setattr(probe, "load", lambda: dnn.DoesNotExist)
         probe.main(out.fileno(), device, [])
-    assert len(seen) == (tried is not None), "nothing is tried without a library"
+    assert len(devices_tried) == (trial_device is not None), "nothing is tried without a library"
 
 
 @pytest.mark.parametrize(
@@ -316,16 +321,16 @@ def cache(tmp_path, monkeypatch):
 
 
 def cache_findings(cudnn=92800, devices=()):
-    found = probed(library={"number": cudnn}, cuda={"devices": devices})
-    return {finding.check: finding for finding in tuning_cache.judge_cache(found)}
+    probe_result = probed(library={"number": cudnn}, cuda={"devices": devices})
+    return {finding.check: finding for finding in tuning_cache.judge_cache(probe_result)}
 
 
 def test_a_cache_is_read_and_left_as_it_is(cache):
     tuning_files.fill(cache, 3)
     with tuning_files.nothing_written(cache):
-        found = cache_findings(devices=[[H200.gpu, "9.0", H200.driver, "GPU-1"]])
-    assert list(found) == ["cache.file"]
-    assert (found["cache.file"].verdict, found["cache.file"].text) == (
+        findings = cache_findings(devices=[[H200.gpu, "9.0", H200.driver, "GPU-1"]])
+    assert list(findings) == ["cache.file"]
+    assert (findings["cache.file"].verdict, findings["cache.file"].text) == (
         Verdict.OK,
         f"3 entries: {cache}",
     )
@@ -353,11 +358,11 @@ def test_a_cache_is_read_and_left_as_it_is(cache):
 )
 def test_entries_of_something_else(cache, entries, devices, cudnn, text):
     tuning_files.fill(cache, 2, device=entries)
-    found = cache_findings(cudnn, devices)
-    assert ("cache.use" in found) == bool(text)
+    findings = cache_findings(cudnn, devices)
+    assert ("cache.use" in findings) == bool(text)
     if text:
-        assert found["cache.use"].verdict is Verdict.WARNING
-        assert text in found["cache.use"].text
+        assert findings["cache.use"].verdict is Verdict.WARNING
+        assert text in findings["cache.use"].text
 
 
 def test_a_cache_that_is_not_there(cache, monkeypatch):
@@ -376,11 +381,11 @@ def test_entries_that_cannot_be_read(cache):
     tuning_files.fill(cache, 2)
     tuning_files.file_of(cache).write_text("half")
     (cache / f"{'0' * 64}.json.1.damaged").write_text("")
-    found = cache_findings()
-    finding = found["cache.entries"]
-    told = f"2 of the files in {cache} cannot be read: {tuning_files.file_of(cache).name}, ..."
-    assert (finding.verdict, finding.text) == (Verdict.WARNING, told)
-    assert (found["cache.file"].text, found["cache.file"].facts["entries"]) == (
+    findings = cache_findings()
+    finding = findings["cache.entries"]
+    text = f"2 of the files in {cache} cannot be read: {tuning_files.file_of(cache).name}, ..."
+    assert (finding.verdict, finding.text) == (Verdict.WARNING, text)
+    assert (findings["cache.file"].text, findings["cache.file"].facts["entries"]) == (
         f"1 entry: {cache}",
         1,
     )
@@ -429,16 +434,18 @@ finds_the_library_itself = pytest.mark.skipif(
 def test_two_copies_of_different_versions(tmp_path):
     """A machine with two libcudnn: both are named, with their versions, and which one is in use."""
     path = write_copy(tmp_path / "second", (9, 1, 2))
-    done = doctor_process("--json", LD_LIBRARY_PATH=str(path.parent))
-    plain = json.loads(done.stdout)
-    found = checks(plain)
-    (loaded,) = found["library.loaded"]
+    process = doctor_process("--json", LD_LIBRARY_PATH=str(path.parent))
+    plain = json.loads(process.stdout)
+    findings = checks(plain)
+    (loaded,) = findings["library.loaded"]
     assert (os.path.realpath(loaded["facts"]["path"]), loaded["status"]) == (str(HERE), "ok")
-    second = next(each for each in found["library.copy"] if each["facts"]["path"] == str(path))
+    second = next(
+        finding for finding in findings["library.copy"] if finding["facts"]["path"] == str(path)
+    )
     assert (second["status"], second["facts"]["version"]) == ("warning", "9.1.2")
     assert f"in use is {load_library().version_text}, " in second["text"]
     assert second["fix"] == f"take {path.parent} out of LD_LIBRARY_PATH"
-    assert (plain["status"], done.returncode, done.stderr) == ("warning", 0, "")
+    assert (plain["status"], process.returncode, process.stderr) == ("warning", 0, "")
 
 
 @pytest.mark.processes
@@ -449,13 +456,13 @@ def test_a_mixture_that_is_preloaded(tmp_path):
         os.link(HERE.with_name(part.name), part)
     except OSError:  # another file system
         part.write_bytes(HERE.with_name(part.name).read_bytes())
-    done = doctor_process("--json", LD_PRELOAD=str(part))
-    found = checks(json.loads(done.stdout))
-    (mixed,) = found["library.mixed"]
+    process = doctor_process("--json", LD_PRELOAD=str(part))
+    findings = checks(json.loads(process.stdout))
+    (mixed,) = findings["library.mixed"]
     assert mixed["status"] in ("warning", "broken")
     assert mixed["fix"] == "unset LD_PRELOAD, or take cuDNN's files out of it"
     assert any(line.startswith(f"{tmp_path} (") for line in mixed["lines"])
-    assert done.returncode == (mixed["status"] == "broken")
+    assert process.returncode == (mixed["status"] == "broken")
 
 
 def test_a_mixture_that_cudnn_refuses_is_broken(quick):
@@ -463,12 +470,12 @@ def test_a_mixture_that_cudnn_refuses_is_broken(quick):
     error = {"error": "MixedLibrariesError", "message": "libcudnn 9.1.0 at /x: refused\n  /x\n  /y"}
     library = {**error, "mapped": [str(HERE), "/y/libcudnn_ops.so.9"]}
     quick(Probe({"library": library, "cuda": probed().steps["cuda"]}))
-    done = run()
-    assert done.exit_code == 1
-    assert "  broken   no libcudnn can be used: libcudnn 9.1.0 at /x: refused" in done.stdout
-    assert f"{HERE.parent} ({load_library().version_text}): {HERE.name}" in done.stdout
-    assert "/y (of unknown version): libcudnn_ops.so.9" in done.stdout
-    assert "fix: set CUDNNLITE_LIBCUDNN to the folder of one copy" in done.stdout
+    result = run()
+    assert result.exit_code == 1
+    assert "  broken   no libcudnn can be used: libcudnn 9.1.0 at /x: refused" in result.stdout
+    assert f"{HERE.parent} ({load_library().version_text}): {HERE.name}" in result.stdout
+    assert "/y (of unknown version): libcudnn_ops.so.9" in result.stdout
+    assert "fix: set CUDNNLITE_LIBCUDNN to the folder of one copy" in result.stdout
 
 
 # ---------------------------------------------------------------- what is gathered reaches who judges it
@@ -482,12 +489,12 @@ WITH_A_GPU = {
 
 
 def test_a_cublas_that_is_missing_is_as_bad_as_the_device_that_is_asked_for(quick, tmp_path):
-    found = probed(
+    probe_result = probed(
         cuda={**PROBED["cuda"], **WITH_A_GPU},
         library={**PROBED["library"], "path": str(write_copy(tmp_path)), "cudart": 99000},
     )
-    for wanted, status in {"cuda": "broken", "emulated": "note"}.items():
-        quick(found, **{DEVICE_VARIABLE: wanted})
+    for device, status in {"cuda": "broken", "emulated": "note"}.items():
+        quick(probe_result, **{DEVICE_VARIABLE: device})
         (cublas,) = checks(json.loads(run("--json").stdout))["library.cublas"]
         assert (cublas["status"], cublas["facts"]["name"]) == (status, "libcublasLt.so.99")
 
@@ -497,9 +504,9 @@ def test_a_driver_that_crashes_is_broken(quick):
         Probe({"library": probed().steps["library"]}, "was killed by SIGSEGV", "cuda"),
         **{DEVICE_VARIABLE: "cuda"},
     )
-    done = run("--json")
-    (driver,) = checks(json.loads(done.stdout))["cuda.driver"]
-    assert (driver["status"], done.exit_code) == ("broken", 1)
+    result = run("--json")
+    (driver,) = checks(json.loads(result.stdout))["cuda.driver"]
+    assert (driver["status"], result.exit_code) == ("broken", 1)
 
 
 # ---------------------------------------------------------------- nothing stops it
@@ -520,10 +527,10 @@ def test_a_check_that_fails_is_a_finding(quick, monkeypatch, broken):
         raise RuntimeError("a mistake")
 
     monkeypatch.setattr(*broken, fail)
-    found = checks(json.loads(run("--json").stdout))
-    assert any("RuntimeError: a mistake" in each["text"] for each in found["doctor.check"])
-    assert "cache.file" in found
-    assert "environment.CUDNNLITE_TUNING_CACHE" in found
+    findings = checks(json.loads(run("--json").stdout))
+    assert any("RuntimeError: a mistake" in finding["text"] for finding in findings["doctor.check"])
+    assert "cache.file" in findings
+    assert "environment.CUDNNLITE_TUNING_CACHE" in findings
 
 
 # ---------------------------------------------------------------- packages that are missing
@@ -573,17 +580,17 @@ REQUIRES = ["numpy>=1.26", "typer>=0.16", "platformdirs>=4", "torch>=2; extra ==
 )
 def test_a_missing_package_is_named_where_no_command_starts(missing, uninstalled, fix):
     code = WITHOUT.format(missing=missing, uninstalled=uninstalled, requires=REQUIRES)
-    done = run_python(code, check=False)
-    assert done.returncode == 1
-    assert done.stderr == f"cudnnlite: No module named '{missing[0]}'; cudnnlite needs {fix}\n"
+    process = run_python(code, check=False)
+    assert process.returncode == 1
+    assert process.stderr == f"cudnnlite: No module named '{missing[0]}'; cudnnlite needs {fix}\n"
 
 
 @pytest.mark.processes
 def test_a_missing_package_of_somebody_else_is_not_ours():
     code = WITHOUT.format(missing=["runpy"], uninstalled=True, requires=REQUIRES)
-    done = run_python(code, check=False)
-    assert "Traceback" in done.stderr
-    assert "cudnnlite needs" not in done.stderr
+    process = run_python(code, check=False)
+    assert "Traceback" in process.stderr
+    assert "cudnnlite needs" not in process.stderr
 
 
 def test_a_missing_package_is_a_finding(quick, monkeypatch):
@@ -596,13 +603,13 @@ def test_a_missing_package_is_a_finding(quick, monkeypatch):
     monkeypatch.setattr(metadata, "requires", lambda name: REQUIRES)
     monkeypatch.setitem(sys.modules, "platformdirs", None)
     monkeypatch.delenv(CACHE_VARIABLE, raising=False)
-    found = checks(json.loads(run("--json").stdout))
-    (finding,) = found["packages.missing"]
+    findings = checks(json.loads(run("--json").stdout))
+    (finding,) = findings["packages.missing"]
     assert finding["status"] == "broken"
     assert finding["text"] == "platformdirs, which cudnnlite needs, is not installed"
     assert finding["fix"] == "pip install 'platformdirs>=4'"
     assert finding["facts"] == {"package": "platformdirs"}
-    assert all(each["fix"] == finding["fix"] for each in found["doctor.check"])
+    assert all(check_finding["fix"] == finding["fix"] for check_finding in findings["doctor.check"])
 
 
 # ---------------------------------------------------------------- output and exit codes
@@ -612,11 +619,11 @@ def test_a_missing_package_is_a_finding(quick, monkeypatch):
 @pytest.mark.processes
 def test_the_whole_command():
     """Which loads no libcudnn into its own process."""
-    done = doctor_process(
+    process = doctor_process(
         code=f"{COMMAND}\nassert 'libcudnn' not in open('/proc/self/maps').read()"
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    assert (process.returncode, process.stderr) == (0, "")
+    lines = process.stdout.splitlines()
     assert lines[0].startswith(f"cudnnlite {dnn.__version__}, Python ")
     assert [line for line in lines if line and not line.startswith(" ")][1:-1] == [
         "libcudnn",
@@ -626,17 +633,17 @@ def test_the_whole_command():
     ]
     assert (
         f"  ok       cuDNN {load_library().version_text} is in use: {load_library().path}, found through"
-        in done.stdout
+        in process.stdout
     )
-    assert "a small convolution on emulated:0 is right" in done.stdout
+    assert "a small convolution on emulated:0 is right" in process.stdout
     assert lines[-1].startswith("nothing broken, ")
-    assert "\x1b" not in done.stdout
+    assert "\x1b" not in process.stdout
 
 
 def test_json_is_stable(quick):
     quick(CUDA_LAUNCH_BLOCKING="1")
-    done = run("--json")
-    plain = json.loads(done.stdout)
+    result = run("--json")
+    plain = json.loads(result.stdout)
     assert list(plain) == ["schema", "cudnnlite", "python", "status", "counts", "findings"]
     assert plain["schema"] == 1
     assert list(plain["counts"]) == ["ok", "note", "warning", "broken"]
@@ -650,25 +657,25 @@ def test_json_is_stable(quick):
 
 
 def test_without_a_gpu_nothing_is_broken_unless_one_is_asked_for(quick):
-    for wanted, code in {"": 0, "auto": 0, "emulated": 0, "cuda": 1, "cuda:1": 1}.items():
-        quick(**{DEVICE_VARIABLE: wanted})
-        assert run().exit_code == code, wanted
+    for device, code in {"": 0, "auto": 0, "emulated": 0, "cuda": 1, "cuda:1": 1}.items():
+        quick(**{DEVICE_VARIABLE: device})
+        assert run().exit_code == code, device
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-x", "os;"])
 def test_names_that_no_package_has(name):
-    done = run("--import", name)
-    assert done.exit_code == 2
-    assert "the name of a package is needed" in done.stderr
+    result = run("--import", name)
+    assert result.exit_code == 2
+    assert "the name of a package is needed" in result.stderr
 
 
 def test_packages_to_import_first(quick, monkeypatch):
-    asked = []
+    requests = []
     monkeypatch.setattr(
-        probe, "run_probe", lambda device, packages: asked.append(packages) or probed()
+        probe, "run_probe", lambda device, packages: requests.append(packages) or probed()
     )
     run("--import", "torch", "--import", "a.b")
-    assert asked == [("torch", "a.b")]
+    assert requests == [("torch", "a.b")]
 
 
 @pytest.mark.processes
@@ -676,32 +683,34 @@ def test_colours_are_for_terminals(quick):
     assert "\x1b" not in run().stdout
     stand_in = "from cudnnlite.doctor import probe\nprobe.run_probe = lambda *_: probe.Probe({})"
     main, terminal = pty.openpty()
-    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    variables = {
+        name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")
+    }
     process = subprocess.Popen(
         [sys.executable, "-c", f"{stand_in}\n{COMMAND}"],
         stdout=terminal,
-        env={**kept, "TERM": "xterm", DEVICE_VARIABLE: "emulated"},
+        env={**variables, "TERM": "xterm", DEVICE_VARIABLE: "emulated"},
     )
     os.close(terminal)
-    shown = b""
+    output = b""
     try:
         while piece := os.read(main, 65536):
-            shown += piece
+            output += piece
     except OSError:  # how Linux says that the other end is closed
         pass
     os.close(main)
     process.wait()  # 1: nothing was tried
-    assert b"\x1b[32mok" in shown
+    assert b"\x1b[32mok" in output
 
 
 @pytest.mark.processes
 def test_a_reader_that_goes_away():
     command = f"{sys.executable} -m cudnnlite doctor | true; exit ${{PIPESTATUS[0]}}"
     environment = {**os.environ, DEVICE_VARIABLE: "emulated"}
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, check=False, env=environment
     )
-    assert (done.returncode, done.stderr) == (141, "")
+    assert (process.returncode, process.stderr) == (141, "")
 
 
 @pytest.mark.processes
@@ -715,16 +724,16 @@ def test_the_command_line_is_quick_to_import():
 @pytest.mark.gpu
 @pytest.mark.processes
 def test_on_a_gpu():
-    done = doctor_process("--json", CUDNNLITE_DEVICE="cuda")
-    found = checks(json.loads(done.stdout))
-    assert found["cuda.driver"][0]["status"] == found["cuda.trial"][0]["status"] == "ok"
-    assert found["cuda.trial"][0]["facts"]["device"] == "cuda:0"
-    assert found["library.cublas"][0]["status"] == "ok"
+    process = doctor_process("--json", CUDNNLITE_DEVICE="cuda")
+    findings = checks(json.loads(process.stdout))
+    assert findings["cuda.driver"][0]["status"] == findings["cuda.trial"][0]["status"] == "ok"
+    assert findings["cuda.trial"][0]["facts"]["device"] == "cuda:0"
+    assert findings["library.cublas"][0]["status"] == "ok"
     names = [facts.name for facts in cuda_facts.all_facts()]
     assert (
-        names == [each["facts"]["name"] for each in found["cuda.device"]][: len(names)]
+        names == [finding["facts"]["name"] for finding in findings["cuda.device"]][: len(names)]
     )  # a mask is not the child's
-    assert done.returncode == 0
+    assert process.returncode == 0
     hidden = doctor_process("--json", CUDNNLITE_DEVICE="cuda", CUDA_VISIBLE_DEVICES="")
     (driver,) = checks(json.loads(hidden.stdout))["cuda.driver"]
     assert "CUDA_VISIBLE_DEVICES= leaves no GPU" in driver["text"]

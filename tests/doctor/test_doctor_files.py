@@ -129,8 +129,8 @@ def test_cudnn_8_and_9_in_one_folder_are_two_copies(tmp_path):
     eight = tmp_path / "libcudnn.so.8"
     eight.write_bytes(elf())
     (tmp_path / "libcudnn_ops_infer.so.8").write_bytes(elf((8, 9, 7), "cudnn_ops_infer_version"))
-    found = {copy.path: str(copy) for copy in find_copies([("x", str(tmp_path))])}
-    assert found == {str(nine): "9.1.2", str(eight): "8.9.7"}
+    versions = {copy.path: str(copy) for copy in find_copies([("x", str(tmp_path))])}
+    assert versions == {str(nine): "9.1.2", str(eight): "8.9.7"}
 
 
 def test_parts_of_several_versions_and_damaged_ones(tmp_path):
@@ -203,8 +203,8 @@ def test_the_places(tmp_path, monkeypatch):
     }
     monkeypatch.setattr(libraries, "loader_cache", lambda: [str(tmp_path / "cached")])
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages")])
-    found = all_places(environment, str(tmp_path))
-    assert {folder.removeprefix(f"{tmp_path}/"): how for how, folder in found} == {
+    places = all_places(environment, str(tmp_path))
+    assert {folder.removeprefix(f"{tmp_path}/"): how for how, folder in places} == {
         "override": "CUDNNLITE_LIBCUDNN",
         "preload": "LD_PRELOAD",
         "one": "LD_LIBRARY_PATH",

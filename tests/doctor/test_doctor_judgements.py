@@ -13,11 +13,11 @@ OK, NOTE, WARNING, BROKEN = Verdict
 
 def said(findings):
     """check -> its findings; each problem has a fix of one line."""
-    found = {}
+    by_check = {}
     for finding in findings:
         assert "\n" not in finding.text + finding.fix
-        found.setdefault(finding.check, []).append(finding)
-    return found
+        by_check.setdefault(finding.check, []).append(finding)
+    return by_check
 
 
 def only(findings, check):
@@ -81,18 +81,18 @@ def judged(facts, check, **changes):
 
 
 def test_a_healthy_library():
-    found = said(library_checks.judge(HEALTHY))
-    assert set(found) == {"library.loaded", "library.parts"}
-    assert {finding.verdict for (finding,) in found.values()} == {OK}
-    text = found["library.loaded"][0].text
+    by_check = said(library_checks.judge(HEALTHY))
+    assert set(by_check) == {"library.loaded", "library.parts"}
+    assert {finding.verdict for (finding,) in by_check.values()} == {OK}
+    text = by_check["library.loaded"][0].text
     assert (
         text
         == f"cuDNN 9.28.0 is in use: {FRONT}, found through site-packages, built with CUDA 12.9"
     )
-    assert found["library.parts"][0].lines == (
+    assert by_check["library.parts"][0].lines == (
         f"{FOLDER} (9.28.0): libcudnn.so.9, libcudnn_graph.so.9",
     )
-    assert "graph 9.28.0, ops 9.28.0" in found["library.parts"][0].text
+    assert "graph 9.28.0, ops 9.28.0" in by_check["library.parts"][0].text
 
 
 def test_a_library_that_another_package_has_loaded():
@@ -207,7 +207,7 @@ def test_a_mixture_in_the_process_is_broken(variables, imports, fix):
         "/other/lib (9.10.2): libcudnn_graph.so.9",
     )
     assert finding.fix.startswith(fix)
-    assert {each.verdict for each in said(findings)["library.copy"]} == {NOTE}
+    assert {finding.verdict for finding in said(findings)["library.copy"]} == {NOTE}
 
 
 def test_a_mixture_that_comes_with_the_first_kernel_is_a_warning():
@@ -253,13 +253,13 @@ def test_a_folder_with_parts_of_several_versions_is_to_be_reinstalled(error):
     facts = MIXED._replace(
         loaded=failed(error, "libcudnn 9.28.0 is broken"), mapped=MAPPED, copies=(TORN,)
     )
-    found = said(library_checks.judge(facts))
-    ((broken,), (told,)) = (
-        found.get("library.mixed") or found["library.loaded"],
-        found["library.copy"],
+    by_check = said(library_checks.judge(facts))
+    ((broken,), (copy,)) = (
+        by_check.get("library.mixed") or by_check["library.loaded"],
+        by_check["library.copy"],
     )
     assert broken.fix == "pip install --force-reinstall --no-deps nvidia-cudnn-cu12"
-    assert told.text.startswith("a copy, cuDNN of several versions: graph 9.28.0, ops 9.10.2: ")
+    assert copy.text.startswith("a copy, cuDNN of several versions: graph 9.28.0, ops 9.10.2: ")
 
 
 INSTALL = "pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]')"
@@ -370,8 +370,8 @@ def test_a_wheel_whose_file_was_replaced():
 @pytest.mark.parametrize("gpu", [True, False])
 def test_what_cudnn_needs_and_is_not_there(major, suffix, gpu):
     needs = ((f"libcublasLt.so.{major}", "", ""), (f"libnvrtc.so.{major}", "", ""))
-    found = said(library_checks.judge(HEALTHY._replace(needs=needs, uses_gpu=gpu)))
-    (cublas,), (nvrtc,) = found["library.cublas"], found["library.nvrtc"]
+    by_check = said(library_checks.judge(HEALTHY._replace(needs=needs, uses_gpu=gpu)))
+    (cublas,), (nvrtc,) = by_check["library.cublas"], by_check["library.nvrtc"]
     assert (cublas.verdict, nvrtc.verdict) == ((BROKEN, WARNING) if gpu else (NOTE, NOTE))
     assert f"cuBLAS (libcublasLt.so.{major}) was not found" in cublas.text
     assert (cublas.fix, nvrtc.fix) == (
@@ -385,8 +385,8 @@ def test_what_cudnn_needs_and_does_not_see():
         ("libcublasLt.so.12", "", "/cuda/lib/libcublasLt.so.12"),
         ("libnvrtc.so.12", "/n/libnvrtc.so.12", ""),
     )
-    found = said(library_checks.judge(HEALTHY._replace(needs=needs, uses_gpu=True)))
-    (cublas,), (nvrtc,) = found["library.cublas"], found["library.nvrtc"]
+    by_check = said(library_checks.judge(HEALTHY._replace(needs=needs, uses_gpu=True)))
+    (cublas,), (nvrtc,) = by_check["library.cublas"], by_check["library.nvrtc"]
     assert (cublas.verdict, cublas.fix) == (BROKEN, "add /cuda/lib to LD_LIBRARY_PATH")
     assert (nvrtc.verdict, nvrtc.text) == (OK, "NVRTC is there: /n/libnvrtc.so.12")
 
@@ -413,11 +413,11 @@ NO_DEVICE = {
 }
 
 
-def of_cuda(state, wanted="", library=LOADED, trial=None, mask=None):
+def of_cuda(state, device="", library=LOADED, trial=None, mask=None):
     steps = {"cuda": state, "library": library} | (
         {} if trial is None else {"trial": {**trial, **STEP}}
     )
-    variables = {"CUDNNLITE_DEVICE": wanted} | (
+    variables = {"CUDNNLITE_DEVICE": device} | (
         {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
     )
     return list(cuda.judge_cuda(variables, Probe(steps)))
@@ -428,13 +428,13 @@ def built_with(cudart, number=92800):
 
 
 def test_a_healthy_gpu():
-    found = said(of_cuda(GPU, trial=TRIAL))
-    assert {name: finding.verdict for name, (finding,) in found.items()} == dict.fromkeys(
+    by_check = said(of_cuda(GPU, trial=TRIAL))
+    assert {name: finding.verdict for name, (finding,) in by_check.items()} == dict.fromkeys(
         ("cuda.driver", "cuda.compatibility", "cuda.bindings", "cuda.device", "cuda.trial"), OK
     )
-    assert found["cuda.driver"][0].text == "the driver 580.65.06 supports CUDA 13.0"
-    assert found["cuda.device"][0].text == "cuda:0 is NVIDIA H200, compute capability 9.0"
-    assert found["cuda.trial"][0].text.endswith("on cuda:0 is right")
+    assert by_check["cuda.driver"][0].text == "the driver 580.65.06 supports CUDA 13.0"
+    assert by_check["cuda.device"][0].text == "cuda:0 is NVIDIA H200, compute capability 9.0"
+    assert by_check["cuda.trial"][0].text.endswith("on cuda:0 is right")
 
 
 WITHOUT_A_DRIVER = {
@@ -448,17 +448,17 @@ WITHOUT_A_DRIVER = {
 WITH_A_DRIVER = {"": BROKEN, "auto": WARNING, "emulated": NOTE, "cuda": BROKEN, "CUDA": BROKEN}
 
 
-@pytest.mark.parametrize(("wanted", "verdict"), WITHOUT_A_DRIVER.items())
-def test_no_driver_is_as_bad_as_what_was_asked_for(wanted, verdict):
-    finding = only(of_cuda(NO_DRIVER, wanted), "cuda.driver")
+@pytest.mark.parametrize(("device", "verdict"), WITHOUT_A_DRIVER.items())
+def test_no_driver_is_as_bad_as_what_was_asked_for(device, verdict):
+    finding = only(of_cuda(NO_DRIVER, device), "cuda.driver")
     assert finding.verdict is verdict
     assert "there is no NVIDIA driver" in finding.text
     assert ("CUDNNLITE_DEVICE=emulated" in finding.fix) == (verdict > NOTE)
 
 
-@pytest.mark.parametrize(("wanted", "verdict"), WITH_A_DRIVER.items())
-def test_a_driver_that_cannot_be_used(wanted, verdict):
-    finding = only(of_cuda(NO_DEVICE, wanted), "cuda.driver")
+@pytest.mark.parametrize(("device", "verdict"), WITH_A_DRIVER.items())
+def test_a_driver_that_cannot_be_used(device, verdict):
+    finding = only(of_cuda(NO_DEVICE, device), "cuda.driver")
     assert finding.verdict is verdict
     assert (
         "the driver 580.65.06 is there, but cannot be used: cuInit returned CUDA_ERROR_NO_DEVICE"
@@ -498,14 +498,14 @@ def test_cuda_that_could_not_be_asked():
         cuda.judge_cuda({}, Probe({}, "was killed by SIGSEGV", "library")), "cuda.driver"
     )
     assert (finding.verdict, finding.fix) == (WARNING, "fix what is broken above first")
-    for wanted, verdict in {
+    for device, verdict in {
         "": BROKEN,
         "cuda": BROKEN,
         "auto": BROKEN,
         "emulated": WARNING,
     }.items():
         probe = Probe({}, "was killed by SIGSEGV", "cuda")
-        finding = only(cuda.judge_cuda({"CUDNNLITE_DEVICE": wanted}, probe), "cuda.driver")
+        finding = only(cuda.judge_cuda({"CUDNNLITE_DEVICE": device}, probe), "cuda.driver")
         assert finding.verdict is verdict
         assert "SIGSEGV" in finding.text
 
@@ -574,14 +574,14 @@ def test_the_gpu_against_cudnn(capability, cudnn, built, verdict, fix):
 
 def test_only_the_gpu_that_is_asked_for_can_be_broken():
     state = {**GPU, "devices": [["old", "6.1", "", ""], H200]}
-    for wanted, verdicts in {
+    for device, verdicts in {
         "": [BROKEN, OK],
         "cuda:1": [WARNING, OK],
         "emulated": [WARNING, OK],
     }.items():
         assert [
-            finding.verdict for finding in said(of_cuda(state, wanted))["cuda.device"]
-        ] == verdicts, wanted
+            finding.verdict for finding in said(of_cuda(state, device))["cuda.device"]
+        ] == verdicts, device
 
 
 def test_a_gpu_that_is_asked_for_and_is_not_there():
@@ -592,7 +592,7 @@ def test_a_gpu_that_is_asked_for_and_is_not_there():
 
 
 @pytest.mark.parametrize(
-    ("mask", "seen", "verdict", "text"),
+    ("mask", "count", "verdict", "text"),
     [
         ("0,1", 2, OK, "CUDA_VISIBLE_DEVICES=0,1: 2 GPUs"),
         ("0,7,1", 1, WARNING, "1 GPU, because '7' is not a GPU of this machine"),
@@ -601,9 +601,9 @@ def test_a_gpu_that_is_asked_for_and_is_not_there():
         ("-1", 0, BROKEN, "CUDA_VISIBLE_DEVICES=-1 leaves no GPU"),
     ],
 )
-def test_hidden_gpus(mask, seen, verdict, text):
-    findings = of_cuda({**GPU, "devices": [H200] * seen} if seen else NO_DEVICE, mask=mask)
-    finding = only(findings, "cuda.visible" if seen else "cuda.driver")
+def test_hidden_gpus(mask, count, verdict, text):
+    findings = of_cuda({**GPU, "devices": [H200] * count} if count else NO_DEVICE, mask=mask)
+    finding = only(findings, "cuda.visible" if count else "cuda.driver")
     assert finding.verdict is verdict
     assert text in finding.text
     assert ("unset it" in finding.fix) == (verdict is not OK)
@@ -701,7 +701,7 @@ def test_two_toolkits_by_two_names(tmp_path):
 
 
 def test_a_variable_that_is_misspelt():
-    found = settings(CUDNNLITE_LIB_CUDNN="/x", CUDNNLITE_ZZZZZZ="1")["environment.unknown"]
-    assert [finding.verdict for finding in found] == [WARNING, WARNING]
-    assert found[0].fix == "set CUDNNLITE_LIBCUDNN instead"
-    assert found[1].fix.startswith("unset CUDNNLITE_ZZZZZZ")
+    unknown = settings(CUDNNLITE_LIB_CUDNN="/x", CUDNNLITE_ZZZZZZ="1")["environment.unknown"]
+    assert [finding.verdict for finding in unknown] == [WARNING, WARNING]
+    assert unknown[0].fix == "set CUDNNLITE_LIBCUDNN instead"
+    assert unknown[1].fix.startswith("unset CUDNNLITE_ZZZZZZ")

@@ -39,15 +39,15 @@ def documented_functions():
 
 
 def test_every_emulation_is_listed_once():
-    listed = [*EMULATIONS, *OPERATION_EMULATIONS]
+    emulations = [*EMULATIONS, *OPERATION_EMULATIONS]
     defined = [
         value
         for name in MODULES
         for value in vars(import_module(f"cudnnlite.emulated.{name}")).values()
         if isinstance(value, (Emulation, OperationEmulation))
     ]
-    assert {id(emulation) for emulation in listed} == {id(emulation) for emulation in defined}
-    assert len(listed) == len({id(emulation) for emulation in listed})
+    assert {id(emulation) for emulation in emulations} == {id(emulation) for emulation in defined}
+    assert len(emulations) == len({id(emulation) for emulation in emulations})
 
 
 def test_no_c_function_is_emulated_twice():

@@ -786,11 +786,11 @@ def test_backward_wants_the_operands_of_forward(name):
 def test_backward_wants_the_sequences_of_forward():
     net = Net()
     net.forward()
-    others = {
+    descriptors = {
         "xDesc": data_descriptor((T, 3, 3), SHORT),
         "yDesc": data_descriptor((T, 3, 4), SHORT),
     }
-    assert_refused(net, DATA, BAD, "other sequences", devSeqLengths=None, **others)
+    assert_refused(net, DATA, BAD, "other sequences", devSeqLengths=None, **descriptors)
 
 
 def test_backward_wants_the_dropout_of_forward():

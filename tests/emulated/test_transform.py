@@ -146,27 +146,29 @@ def test_freed_memory(machine: Machine) -> None:
 
 
 def test_in_place(machine: Machine) -> None:
-    both = machine.device.memory.allocate(2 * PLAIN.nbytes)
+    memory = machine.device.memory.allocate(2 * PLAIN.nbytes)
     for offset in (0, 4, PLAIN.nbytes - 4):
         with pytest.raises(dnn.BadParamError, match="overlap"):
-            machine.call(PLAIN, both.handle, PLAIN, both.handle + offset)
-    machine.call(PLAIN, both.handle, PLAIN, both.handle + PLAIN.nbytes)
+            machine.call(PLAIN, memory.handle, PLAIN, memory.handle + offset)
+    machine.call(PLAIN, memory.handle, PLAIN, memory.handle + PLAIN.nbytes)
 
 
-@pytest.mark.parametrize("which", ["alpha", "beta", "x", "y"])
-def test_null_pointers(machine: Machine, which: str) -> None:
+@pytest.mark.parametrize("pointer", ["alpha", "beta", "x", "y"])
+def test_null_pointers(machine: Machine, pointer: str) -> None:
     x, y = (machine.device.memory.allocate(PLAIN.nbytes) for _ in range(2))
-    addresses = [None if which == name else buffer.handle for name, buffer in (("x", x), ("y", y))]
+    addresses = [
+        None if pointer == name else buffer.handle for name, buffer in (("x", x), ("y", y))
+    ]
     with pytest.raises(
         (dnn.BadParamError, dnn.ExecutionError), match=r"null pointer|live allocation"
     ):
-        machine.call(PLAIN, addresses[0], PLAIN, addresses[1], without=which)
+        machine.call(PLAIN, addresses[0], PLAIN, addresses[1], without=pointer)
     assert (y.bytes() == 0xFF).all()
     machine.call(PLAIN, x.handle, PLAIN, y.handle)
 
 
-@pytest.mark.parametrize("which", ["x", "y"])
-def test_misaligned(machine: Machine, which: str) -> None:
+@pytest.mark.parametrize("operand", ["x", "y"])
+def test_misaligned(machine: Machine, operand: str) -> None:
     x, y = (machine.device.memory.allocate(PLAIN.nbytes + 2) for _ in range(2))
-    with pytest.raises(dnn.BadParamError, match=f"{which} at .* is not aligned"):
-        machine.call(PLAIN, x.handle + 2 * (which == "x"), PLAIN, y.handle + 2 * (which == "y"))
+    with pytest.raises(dnn.BadParamError, match=f"{operand} at .* is not aligned"):
+        machine.call(PLAIN, x.handle + 2 * (operand == "x"), PLAIN, y.handle + 2 * (operand == "y"))

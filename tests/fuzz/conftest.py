@@ -44,21 +44,23 @@ class Drawing:
     missing = 0
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
-        self._wanted = request.config.getoption("--fuzz")
+        self._examples = request.config.getoption("--fuzz")
         self._shards = shards(request.config) if "shard" in request.fixturenames else 1
         self.run = self.refused = self.most = 0
 
     def __call__(self, usual: int, share: int = 1) -> Callable[[Any], Any]:
         """Return a decorator for examples: so many in CI; of a long run's, one share of so many."""
         self.most = most = (
-            -(-self._wanted // (share * self._shards)) + Drawing.missing if self._wanted else usual
+            -(-self._examples // (share * self._shards)) + Drawing.missing
+            if self._examples
+            else usual
         )
 
         def decorate(test: Any) -> Any:
             inner = test.hypothesis.inner_test
 
-            def counted(*arguments: Any, **named: Any) -> None:
-                inner(*arguments, **named)
+            def counted(*arguments: Any, **keywords: Any) -> None:
+                inner(*arguments, **keywords)
                 self.run += 1  # but not where hypothesis gave up drawing
 
             test.hypothesis.inner_test = counted
@@ -66,11 +68,11 @@ class Drawing:
                 max_examples=most,
                 deadline=None,
                 database=None,
-                derandomize=not self._wanted,
+                derandomize=not self._examples,
                 print_blob=True,
                 suppress_health_check=list(HealthCheck),
             )(test)
-            return seed(SystemRandom().getrandbits(64))(test) if self._wanted else test
+            return seed(SystemRandom().getrandbits(64))(test) if self._examples else test
 
         return decorate
 
@@ -78,11 +80,11 @@ class Drawing:
 @pytest.fixture
 def drawing(request: pytest.FixtureRequest) -> Any:
     """See `Drawing`; what it counted goes with the test's report."""
-    made = Drawing(request)
-    yield made
-    Drawing.missing = max(0, made.most - made.run)
+    new_drawing = Drawing(request)
+    yield new_drawing
+    Drawing.missing = max(0, new_drawing.most - new_drawing.run)
     request.node.user_properties.append(
-        ("examples", (request.node.originalname, made.run, made.refused))
+        ("examples", (request.node.originalname, new_drawing.run, new_drawing.refused))
     )
 
 
@@ -99,17 +101,17 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 counts.setdefault(value[0], Counter()).update(
                     run=value[1], refused=value[2], cases=1
                 )
-    for test, found in counts.items():
+    for test, totals in counts.items():
         terminalreporter.write_line(
-            f"{test}: {found['run']} examples in {found['cases']} cases, {found['refused']} not supported by the device"
+            f"{test}: {totals['run']} examples in {totals['cases']} cases, {totals['refused']} not supported by the device"
         )
 
 
 @pytest.fixture
-def own(request: pytest.FixtureRequest) -> Any:
+def fuzz_handle(request: pytest.FixtureRequest) -> Any:
     """A handle on a device of its own, or on a GPU where `--fuzz-device` says so."""
     kind = request.config.getoption("--fuzz-device")
     with dnn.Handle(
         EmulatedDevice(5, capacity="256 MiB") if kind == "emulated" else get_device(kind)
-    ) as made:
-        yield made
+    ) as new_handle:
+        yield new_handle

@@ -113,7 +113,9 @@ class Things:
             self.attend(None),
         )  # before and after the backward pass over the data
         dnn.multi_head_attention_backward_data(self.handle, self.reserves[1], self.queries)
-        self.kept = dnn.dropout_forward(self.handle, self.x, 0.5, dropout_state=self.dropout)[1]
+        self.dropout_reserve = dnn.dropout_forward(
+            self.handle, self.x, 0.5, dropout_state=self.dropout
+        )[1]
 
         self._graph = dnn.Graph()
         self.product_plan = self.product().plan(self.handle)
@@ -150,11 +152,11 @@ class Things:
 
     def attend(self, reserve: dnn.AttentionReserve | None) -> dnn.AttentionReserve:
         """Return a reserve space of which no backward pass was made yet."""
-        given = (self.handle, self.attention, self.projections, *[self.queries] * 3)
-        found: dnn.AttentionReserve = dnn.multi_head_attention_forward(
-            *given, training=True, reserve=reserve
+        operands = (self.handle, self.attention, self.projections, *[self.queries] * 3)
+        new_reserve: dnn.AttentionReserve = dnn.multi_head_attention_forward(
+            *operands, training=True, reserve=reserve
         ).reserve
-        return found
+        return new_reserve
 
     def close(self) -> None:
         """Give everything back."""
@@ -193,7 +195,7 @@ class Things:
             self.attention,
             self.projections,
             *self.reserves,
-            self.kept,
+            self.dropout_reserve,
             dnn.CTCLossSpec(),
             dnn.SeqDataSpec((2, 1, 3, 2)),
             dnn.SpatialTransformerSpec((2, 2, 5, 4)),
@@ -469,7 +471,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "handle": t.handle,
         "dy": t.x,
         "dropout": 0.5,
-        "reserve": t.kept,
+        "reserve": t.dropout_reserve,
         "dropout_state": t.dropout,
         "out": None,
     },
@@ -859,18 +861,18 @@ def public_names() -> Iterator[str]:
 
 def function_of(name: str) -> Callable[..., Any]:
     """Return what is public under a name, a verb's as well."""
-    function, _, verb = name.partition(".")
-    found: Callable[..., Any] = getattr(dnn, function)
+    operation, _, verb = name.partition(".")
+    function: Callable[..., Any] = getattr(dnn, operation)
     if verb:
-        found = getattr(found, verb)
-    return found
+        function = getattr(function, verb)
+    return function
 
 
 def public_methods() -> Iterator[tuple[type, str]]:
     """Yield the methods of `INSTANCES` that are ours and take arguments."""
     for kind in INSTANCES:
         for name, method in inspect.getmembers(
-            kind, lambda each: inspect.isfunction(each) or inspect.ismethod(each)
+            kind, lambda member: inspect.isfunction(member) or inspect.ismethod(member)
         ):
             is_ours = (getattr(method, "__module__", "") or "").startswith("cudnnlite")
             called = CALLED | ({"__getitem__"} if kind is dnn.DeviceArray else set())
@@ -907,20 +909,20 @@ def subject(things: Things, name: str) -> Subject:
     function = name.partition(".")[0]
     legal = LEGAL[function](things) if function in LEGAL else _sample(things, function)
     # A verb has fewer arguments than its operation.
-    taken = inspect.signature(call).parameters
-    return Subject(call, {n: value for n, value in legal.items() if n in taken})
+    parameters = inspect.signature(call).parameters
+    return Subject(call, {n: value for n, value in legal.items() if n in parameters})
 
 
 def _method(things: Things, name: str) -> Subject:
     kind, method = METHODS[name]
     bound = getattr(INSTANCES_OF_METHODS.get(name, INSTANCES[kind])(things), method)
-    named = {*inspect.signature(bound).parameters}
+    parameters = {*inspect.signature(bound).parameters}
     if name in OPERANDS:
         return Subject(bound, {}, OPERANDS[name](things))
     if name in NAMED_OPERANDS:
         return Subject(bound, NAMED_OPERANDS[name](things))
     usual = {"handle": things.handle, "spec": things.lstm}
-    legal = {n: value for n, value in usual.items() if n in named}
+    legal = {n: value for n, value in usual.items() if n in parameters}
     if method == "replace":
         # It takes fields, which may be others than the constructor's arguments.
         fields: Any = {*things.problem.values}
@@ -936,12 +938,12 @@ def _sample(things: Things, name: str) -> dict[str, Any]:
     case = Case(things.handle, operation_of(name))
     parameters = inspect.signature(function_of(name)).parameters
     options = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
-    others = {
+    caller_arrays = {
         case.operation.argument(operand): array
         for operand, array in case.outs.items()
         if operand in case.operation.caller_provided
     }
-    return {"handle": things.handle, **options, **case.options, **case.arrays, **others}
+    return {"handle": things.handle, **options, **case.options, **case.arrays, **caller_arrays}
 
 
 @contextmanager

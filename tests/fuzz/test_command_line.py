@@ -181,11 +181,11 @@ def test_no_call_has_a_traceback(folder: Path, request: pytest.FixtureRequest) -
     draw = random.Random(0 if not number else time.time_ns())
     for _ in range(number or 4):
         line, streams = command_line(draw, folder), draw.choice(STREAMS)
-        code, told, silent = run(line, folder, streams)
+        code, output, silent = run(line, folder, streams)
         assert not silent, (line, f"nothing said for {PATIENCE} s")
-        assert "Traceback" not in told, (line, streams, told[-2000:])
-        assert code in CODES, (line, streams, code, told[-500:])
-        assert "\x1b[31m" not in told, (line, streams)
+        assert "Traceback" not in output, (line, streams, output[-2000:])
+        assert code in CODES, (line, streams, code, output[-500:])
+        assert "\x1b[31m" not in output, (line, streams)
 
 
 @pytest.mark.processes
@@ -195,13 +195,13 @@ def test_ctrl_c_at_any_moment_ends_quietly(folder: Path, request: pytest.Fixture
     draw = random.Random(1)
     for _ in range(number or 3):
         seconds = 0.1 + draw.random() * 0.7  # before, it is Python that starts, and not us
-        code, told, _ = run(SMALL, folder, "usual", seconds)
-        if "Traceback" in told:
+        code, output, _ = run(SMALL, folder, "usual", seconds)
+        if "Traceback" in output:
             # Python started, or imported the library, before the command line began.
-            assert ", in main" not in told, (seconds, told[-2000:])
+            assert ", in main" not in output, (seconds, output[-2000:])
         else:
             # killed by it: before Python takes the signal over, and after it let go of it at its end
-            assert code in (0, 130, -signal.SIGINT), (seconds, code, told)
+            assert code in (0, 130, -signal.SIGINT), (seconds, code, output)
 
 
 @pytest.mark.processes
@@ -221,15 +221,15 @@ def test_what_a_full_disk_and_closed_streams_and_a_long_path_do(
         ("in closed", "cache", "clear", "--cache", str(folder)): (2, "--yes"),
     }
     for (streams, *line), (code, text) in expected.items():
-        got, told, _ = run(line, folder, streams)
-        assert (got, text in told) == (code, True), (streams, line, told)
+        exit_code, output, _ = run(line, folder, streams)
+        assert (exit_code, text in output) == (code, True), (streams, line, output)
     monkeypatch.setenv("CUDNNLITE_LIBCUDNN", "x" * 5000)
-    code, told, _ = run(["info"], folder, "usual")
-    assert (code, "Traceback" in told, "cannot be loaded" in told or "no file" in told) == (
+    code, output, _ = run(["info"], folder, "usual")
+    assert (code, "Traceback" in output, "cannot be loaded" in output or "no file" in output) == (
         1,
         False,
         True,
-    ), told
+    ), output
     monkeypatch.delenv("CUDNNLITE_LIBCUDNN")
-    _, told, _ = run(["doctor", "--json"], folder, "err closed")
-    assert '"broken": 0' in told or "libcudnn" not in told.partition("broken")[2][:400]
+    _, output, _ = run(["doctor", "--json"], folder, "err closed")
+    assert '"broken": 0' in output or "libcudnn" not in output.partition("broken")[2][:400]

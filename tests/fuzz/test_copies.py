@@ -161,7 +161,7 @@ def test_a_copy_is_refused_or_right(name: str, things: Things) -> None:
         else:
             assert type(outcome) is type(thing)
             assert equal(thing, outcome), duplicate
-    is_shared = any(thing is each for each in vars(things).values())
+    is_shared = any(thing is attribute for attribute in vars(things).values())
     if hasattr(thing, "__exit__") and not is_shared:
         thing.close()
 

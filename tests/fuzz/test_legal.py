@@ -28,17 +28,21 @@ long = pytest.mark.timeout(7200, method="thread")
 @long
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.usefixtures("shard")
-def test_convolutions(dtype: str, own: Any, drawing: Any) -> None:
+def test_convolutions(dtype: str, fuzz_handle: Any, drawing: Any) -> None:
     @drawing(8, len(FLOATS))
     @given(problems(dtype))
     def check(arguments: dict[str, Any]) -> None:
         alpha, beta = arguments.pop("alpha"), arguments.pop("beta")
-        problem = Problem(own, **arguments, values=moderate_values)
+        problem = Problem(fuzz_handle, **arguments, values=moderate_values)
         spec = problem.output_spec
-        out = own.array(problem.old_host, layout=spec.layout) if beta else poisoned(own, spec)
+        out = (
+            fuzz_handle.array(problem.old_host, layout=spec.layout)
+            if beta
+            else poisoned(fuzz_handle, spec)
+        )
         try:
             with dnn.convolution_forward.plan(
-                own, problem.x, problem.w, problem.conv, alpha=alpha, beta=beta, out=out
+                fuzz_handle, problem.x, problem.w, problem.conv, alpha=alpha, beta=beta, out=out
             ) as plan:
                 y, algorithm = plan(problem.x, problem.w, out=out), plan.choice.algorithm
         except UNSUPPORTED:
@@ -79,7 +83,7 @@ def networks(draw: Any) -> dict[str, Any]:
 @long
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.usefixtures("shard")
-def test_networks(dtype: str, own: Any, drawing: Any) -> None:
+def test_networks(dtype: str, fuzz_handle: Any, drawing: Any) -> None:
     @drawing(15, len(DTYPES))
     @given(networks())
     def check(net: dict[str, Any]) -> None:
@@ -99,7 +103,9 @@ def test_networks(dtype: str, own: Any, drawing: Any) -> None:
         def rounded(values: Any) -> Any:
             return values.astype(dtype).astype(np.float64)
 
-        weights = {name: rounded(each) for name, each in random_weights(rng, cell, **shape).items()}
+        weights = {
+            name: rounded(values) for name, values in random_weights(rng, cell, **shape).items()
+        }
         rows, batch, steps = (
             net["num_layers"] * (1 + net["bidirectional"]),
             net["batch"],
@@ -118,25 +124,28 @@ def test_networks(dtype: str, own: Any, drawing: Any) -> None:
         )
         expected = onnx_rnn(cell, weights, x, hx, cx, net["lengths"])
         spec = dnn.RNNSpec(cell, dtype=dtype, math_type="fma", **shape)
-        ours = dnn.RNNWeights.from_arrays(own, spec, weights)
-        x, hx, cx = (None if each is None else own.array(each, dtype=dtype) for each in (x, hx, cx))
-        got = dnn.rnn_forward(own, spec, ours, x, hx, cx, lengths=net["lengths"])
-        for mine, right in zip(got, expected, strict=True):
+        ours = dnn.RNNWeights.from_arrays(fuzz_handle, spec, weights)
+        x, hx, cx = (
+            None if state is None else fuzz_handle.array(state, dtype=dtype)
+            for state in (x, hx, cx)
+        )
+        result = dnn.rnn_forward(fuzz_handle, spec, ours, x, hx, cx, lengths=net["lengths"])
+        for mine, right in zip(result, expected, strict=True):
             assert (mine is None) == (right is None)
             if mine is not None:
-                assert_near(mine.numpy(), right, RNN_BOUNDS[own.device.kind][dtype], 1.0)
+                assert_near(mine.numpy(), right, RNN_BOUNDS[fuzz_handle.device.kind][dtype], 1.0)
 
     check()
 
 
 @long
 @pytest.mark.parametrize("name", SAMPLES)
-def test_operations(name: str, own: Any, drawing: Any) -> None:
+def test_operations(name: str, fuzz_handle: Any, drawing: Any) -> None:
     @drawing(2, len(SAMPLES))
     @given(drawn(name))
     def check(arguments: dict[str, Any]) -> None:
         try:
-            Case(own, name, **arguments).check()
+            Case(fuzz_handle, name, **arguments).check()
         except UNSUPPORTED:
             drawing.refused += 1
         except (dnn.ArgumentError, dnn.BadParamError) as error:

@@ -121,22 +121,22 @@ def test_only_our_exceptions_come_out(
     @drawing(4, len(SUBJECTS))
     @given(st.data())
     def check(data: Any) -> None:
-        chosen = (
+        invalid_names = (
             data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=2)) if names else set()
         )
-        given = {n: legal[n] for n in names if n in legal}
+        arguments = {n: legal[n] for n in names if n in legal}
         needed = {
             n
             for n, p in parameters.items()
-            if n in names and p.default is p.empty and n not in given
+            if n in names and p.default is p.empty and n not in arguments
         }
-        given |= {n: data.draw(invalid, label=n) for n in sorted(chosen | needed)}
-        by_place = [given.pop(n) for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY]
+        arguments |= {n: data.draw(invalid, label=n) for n in sorted(invalid_names | needed)}
+        by_place = [arguments.pop(n) for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY]
         if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
             by_place += data.draw(some_of(operands, invalid) or st.lists(invalid, max_size=3))
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
         try:
-            with used(subject(things, name).call(*by_place, **given)):
+            with used(subject(things, name).call(*by_place, **arguments)):
                 pass
         except dnn.CudnnliteError as error:
             str(error)

@@ -61,8 +61,8 @@ class Ledger:
             if status := function(*arguments):
                 return status
             self.finished.append(record.name)
-            if made := _MAKES.fullmatch(record.name):
-                self.live[made[2] or "Handle"] += 1 if made[1] == "Create" else -1
+            if match := _MAKES.fullmatch(record.name):
+                self.live[match[2] or "Handle"] += 1 if match[1] == "Create" else -1
             return 0
 
         return call
@@ -145,7 +145,7 @@ def run_python(code, *arguments, check=True, **environment):
         env.pop(name, None)
         if value is not None:
             env[name] = str(value)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         env=env,
         capture_output=True,
@@ -154,5 +154,7 @@ def run_python(code, *arguments, check=True, **environment):
         check=False,
     )
     if check:
-        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
+        assert process.returncode == 0, (
+            f"exit status {process.returncode}\n{process.stdout}\n{process.stderr}"
+        )
+    return process

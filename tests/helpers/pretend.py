@@ -152,7 +152,7 @@ class Pretence:
     @property
     def searched(self) -> Counter[int]:
         """How often the search for each k ended."""
-        return Counter(k for k, _, _, what in self.log if what == "ends")
+        return Counter(k for k, _, _, event in self.log if event == "ends")
 
     @contextmanager
     def held(self, *ks: int) -> Iterator[None]:

@@ -121,9 +121,9 @@ def start_child(code, path):
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
-def finish_child(child, told=""):
+def finish_child(child, message=""):
     """Tell a child something, wait for it, and return the JSON in the last line that it printed."""
-    out, errors = child.communicate(told)
+    out, errors = child.communicate(message)
     assert child.returncode == 0, errors
     return json.loads(out.splitlines()[-1])
 

@@ -14,9 +14,9 @@ MANY = 12
 
 def fill(path, count=MANY, **options):
     """Make a cache with entries."""
-    with TuningCache(path) as made:
+    with TuningCache(path) as cache:
         for number in range(count):
-            made.put(entry(number, **options))
+            cache.put(entry(number, **options))
 
 
 def file_of(path, number=0, **options):
@@ -37,13 +37,13 @@ def run(threads):
 
 def found_in(cache, count=MANY):
     """The numbers of the entries that a cache finds, each as it was put."""
-    found = []
+    numbers = []
     for number in range(count):
-        got = cache.get(entry(number).key)
-        if got is not None:
-            assert got == entry(number)
-            found.append(number)
-    return found
+        stored = cache.get(entry(number).key)
+        if stored is not None:
+            assert stored == entry(number)
+            numbers.append(number)
+    return numbers
 
 
 @contextmanager

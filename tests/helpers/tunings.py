@@ -128,11 +128,11 @@ def table(rows=ROWS, problem=None, timing=TIMING):
 def tuned(rows=ROWS, problem=None, count=1, names=(), from_cache=False, timing=TIMING):
     """A problem with the first row that works as the choice, as the tuner makes it."""
     problem = problem or convolution()
-    found = table(rows, problem, timing)
+    result = table(rows, problem, timing)
     try:
-        return TunedProblem(problem, found, found.best(), "", count, names, from_cache)
+        return TunedProblem(problem, result, result.best(), "", count, names, from_cache)
     except dnn.NoAlgorithmError as error:
-        return TunedProblem(problem, found, None, str(error), count, names, from_cache)
+        return TunedProblem(problem, result, None, str(error), count, names, from_cache)
 
 
 def failed(**options):
@@ -142,7 +142,7 @@ def failed(**options):
 def model(count=23, seed=0):
     """A model's problems: four to eight rows each, some without a time or without workspace."""
     numbers = random.Random(seed)
-    found = []
+    problems = []
     for index in range(count):
         rows = []
         for algorithm in list(A)[: numbers.randint(4, 8)]:
@@ -151,7 +151,7 @@ def model(count=23, seed=0):
             rows.append(Row(algorithm, numbers.choice((M.DEFAULT, M.FMA)), S.SUCCESS, ms, size))
         rows.sort(key=lambda row: (row.time_ms is None, row.time_ms))
         problem = convolution(size=7 + index)
-        found.append(
+        problems.append(
             tuned(
                 [*rows, NOTHING],
                 problem,
@@ -160,7 +160,7 @@ def model(count=23, seed=0):
                 index % 4 == 0,
             )
         )
-    return found
+    return problems
 
 
 def specs_of(problem):

@@ -52,16 +52,18 @@ class CToolchain:
 
     def build(self, source: Path, program: Path) -> None:
         """Compile and link; AssertionError with every command and its output if none of them works."""
-        tried = []
+        attempts = []
         for command in self.commands:
             filled = [
                 {"SOURCE": str(source), "PROGRAM": str(program)}.get(word, word) for word in command
             ]
-            done = subprocess.run(filled, capture_output=True, text=True, check=False, timeout=300)
-            if done.returncode == 0:
+            process = subprocess.run(
+                filled, capture_output=True, text=True, check=False, timeout=300
+            )
+            if process.returncode == 0:
                 return
-            tried.append(f"$ {' '.join(filled)}\n{done.stdout}{done.stderr}")
-        raise AssertionError(f"{source.name} could not be built:\n" + "\n".join(tried))
+            attempts.append(f"$ {' '.join(filled)}\n{process.stdout}{process.stderr}")
+        raise AssertionError(f"{source.name} could not be built:\n" + "\n".join(attempts))
 
     def run(self, program: Path | list[str], folder: Path | None = None) -> str:
         """Run a program, or a command, and return what it printed; AssertionError with all there is to know if it fails."""
@@ -76,7 +78,7 @@ class CToolchain:
         ).rstrip(":")
         environment = os.environ | {"LD_LIBRARY_PATH": path}
         command = program if isinstance(program, list) else [str(program)]
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             env=environment,
             cwd=folder,
@@ -85,10 +87,10 @@ class CToolchain:
             check=False,
             timeout=240,
         )
-        told = f"{program} ended with {done.returncode}\n{done.stdout}{done.stderr}\nLD_LIBRARY_PATH={path}"
-        assert done.returncode == 0, told
-        assert done.stderr == "", told
-        return done.stdout
+        report = f"{program} ended with {process.returncode}\n{process.stdout}{process.stderr}\nLD_LIBRARY_PATH={path}"
+        assert process.returncode == 0, report
+        assert process.stderr == "", report
+        return process.stdout
 
     def _cudnn_includes(self) -> Iterator[Path]:
         for library in (self.cudnn, self.cudnn.resolve()):
@@ -154,8 +156,8 @@ class CToolchain:
             ]
 
     def _nvccs(self) -> list[Path]:
-        named = shutil.which("nvcc")
-        candidates = [Path(named)] if named else []
+        on_path = shutil.which("nvcc")
+        candidates = [Path(on_path)] if on_path else []
         candidates += [folder / "bin" / "nvcc" for folder in self._cuda]
         return [path for path in _distinct(candidates) if path.exists()]
 
@@ -175,12 +177,12 @@ def _cuda_folders(major: int) -> Iterator[Path]:
 
 def _cudart(folder: Path) -> Path | None:
     """Return CUDA's runtime library of a folder."""
-    found = [
+    libraries = [
         path
         for part in ("lib64", "lib", "lib/x86_64-linux-gnu")
         for path in sorted(folder.glob(f"{part}/libcudart.so*"))
     ]
-    return found[0] if found else None
+    return libraries[0] if libraries else None
 
 
 def _wheels() -> list[Path]:

@@ -23,10 +23,10 @@ cuda_only = pytest.mark.parametrize(
 def library(name: str) -> Any:
     """Import a library, or skip the test if it is not installed.  One that is installed and does not import is a failure."""
     try:
-        found = importlib.util.find_spec(name) is not None
+        is_installed = importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # the parent of a dotted name
-        found = False
-    if not found:
+        is_installed = False
+    if not is_installed:
         pytest.skip(f"{name} is not installed")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what it says of itself while it is imported is not ours

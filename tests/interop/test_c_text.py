@@ -60,18 +60,18 @@ SHORT = [
 @pytest.fixture(scope="module")
 def gcc() -> str:
     """The compiler."""
-    found = shutil.which("gcc") or shutil.which("cc")
-    if found is None:
+    path = shutil.which("gcc") or shutil.which("cc")
+    if path is None:
         pytest.skip("neither gcc nor cc is installed")
-    return found
+    return path
 
 
 def compiled(gcc: str, source: Path, *options: str) -> str:
     """Compile without a warning, and return what is printed; trigraphs are part of C11."""
     command = [gcc, *WARNINGS, "-Wno-overlength-strings", *options, str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr[:2000]
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert process.returncode == 0, process.stderr[:2000]
+    return process.stdout
 
 
 def test_of_comments_a_compiler_reads_nothing(gcc: str, tmp_path: Path) -> None:
@@ -100,13 +100,13 @@ def after_splicing(text: str) -> str:
     )
 )
 def test_a_comment_ends_where_it_ends(texts: list[str]) -> None:
-    made = comment(*texts)
-    made.encode()
-    inside = after_splicing(made).removeprefix("/*").removesuffix("*/")
-    assert len(inside) == len(made) - 4
+    text_of_comment = comment(*texts)
+    text_of_comment.encode()
+    inside = after_splicing(text_of_comment).removeprefix("/*").removesuffix("*/")
+    assert len(inside) == len(text_of_comment) - 4
     assert "*/" not in f"{inside}*"
     assert "/*" not in inside
-    assert all(each.isprintable() for each in made.replace("\n", ""))
+    assert all(character.isprintable() for character in text_of_comment.replace("\n", ""))
 
 
 def test_a_string_literal_is_its_text(gcc: str, tmp_path: Path) -> None:

@@ -81,9 +81,9 @@ def test_a_view_keeps_the_memory_alive(handle: dnn.Handle) -> None:
     problem.x.close()
     problem.x = None
     gc.collect()
-    others = [handle.array(np.full(X, np.nan, np.float32)) for _ in range(5)]
+    blockers = [handle.array(np.full(X, np.nan, np.float32)) for _ in range(5)]
     np.testing.assert_array_equal(view.numpy(), problem.x_host)
-    del others
+    del blockers
 
 
 def test_copies_of_device_arrays(handle: dnn.Handle) -> None:

@@ -31,11 +31,11 @@ def test_a_foreign_stream_orders_calls(handle: dnn.Handle, how: str) -> None:
         foreign = library("torch").cuda.Stream()
         handle.stream, address = foreign, foreign.cuda_stream
     else:
-        own = handle.device.create_stream()
-        address = int(own.handle)
-        handle.stream = address if how == "address" else OnlyAddress(own)
+        stream = handle.device.create_stream()
+        address = int(stream.handle)
+        handle.stream = address if how == "address" else OnlyAddress(stream)
         if how == "object":
-            del own  # the handle's stream must hold it now
+            del stream  # the handle's stream must hold it now
             gc.collect()
     assert int(handle.stream.handle) == address
     problem = Problem(handle, X, W, padding=1, math_type="fma")

@@ -27,10 +27,10 @@ def test_cupy_in_and_out(handle: dnn.Handle, dtype: str) -> None:
     cupy.cuda.Device().synchronize()
     assert handle.view(x).ptr == x.data.ptr
     y = dnn.convolution_forward(handle, x, w, problem.conv)
-    for taken in (cupy.from_dlpack(y), cupy.asarray(y)):
-        assert taken.data.ptr == y.ptr
-        assert taken.dtype == dtype
-        problem.assert_right(cupy.asnumpy(taken), problem.choice())
+    for export in (cupy.from_dlpack(y), cupy.asarray(y)):
+        assert export.data.ptr == y.ptr
+        assert export.dtype == dtype
+        problem.assert_right(cupy.asnumpy(export), problem.choice())
     out = cupy.full(problem.y_shape, np.nan, dtype)
     cupy.cuda.Device().synchronize()
     assert dnn.convolution_forward(handle, x, w, problem.conv, out=out).ptr == out.data.ptr
@@ -49,8 +49,8 @@ def test_cupy_strides_and_stream(handle: dnn.Handle) -> None:
     with stream:
         x = cupy.asarray(host)[::2, :, 2:11, 3:14]
         y = dnn.convolution_forward(handle, x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM")
-        taken = cupy.from_dlpack(y)
-        problem.assert_right(cupy.asnumpy(taken), dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
+        export = cupy.from_dlpack(y)
+        problem.assert_right(cupy.asnumpy(export), dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
     stream.synchronize()
 
 
@@ -64,11 +64,11 @@ def test_cupy_reversed_view(handle: dnn.Handle) -> None:
 def test_cupy_outlives_the_array(handle: dnn.Handle) -> None:
     cupy = library("cupy")
     problem = Problem(handle, X, W, padding=1)
-    taken = cupy.from_dlpack(dnn.convolution_forward(handle, problem.x, problem.w, problem.conv))
+    export = cupy.from_dlpack(dnn.convolution_forward(handle, problem.x, problem.w, problem.conv))
     gc.collect()
     for _ in range(20):
         handle.array(np.full(problem.y_shape, np.nan, np.float32))
-    problem.assert_right(cupy.asnumpy(taken), problem.choice())
+    problem.assert_right(cupy.asnumpy(export), problem.choice())
 
 
 # JAX
@@ -83,10 +83,10 @@ def test_jax_in_and_out(handle: dnn.Handle, dtype: str) -> None:
     jax.block_until_ready((x, w))
     assert handle.view(x).ptr == x.unsafe_buffer_pointer()
     y = dnn.convolution_forward(handle, x, w, problem.conv)
-    taken = jax.dlpack.from_dlpack(y)
-    assert taken.unsafe_buffer_pointer() == y.ptr
-    assert taken.dtype == dtype
-    problem.assert_right(np.asarray(taken), problem.choice())
+    export = jax.dlpack.from_dlpack(y)
+    assert export.unsafe_buffer_pointer() == y.ptr
+    assert export.dtype == dtype
+    problem.assert_right(np.asarray(export), problem.choice())
 
 
 def test_jax_array_is_no_output(handle: dnn.Handle) -> None:
@@ -104,13 +104,13 @@ def test_jax_array_is_no_output(handle: dnn.Handle) -> None:
 def test_jax_outlives_the_array(handle: dnn.Handle) -> None:
     jax = library("jax")
     problem = Problem(handle, X, W, padding=1)
-    taken = jax.dlpack.from_dlpack(
+    export = jax.dlpack.from_dlpack(
         dnn.convolution_forward(handle, problem.x, problem.w, problem.conv)
     )
     gc.collect()
     for _ in range(20):
         handle.array(np.full(problem.y_shape, np.nan, np.float32))
-    problem.assert_right(np.asarray(taken), problem.choice())
+    problem.assert_right(np.asarray(export), problem.choice())
 
 
 def test_jax_array_on_the_host(handle: dnn.Handle) -> None:
@@ -130,9 +130,9 @@ def test_numba_in_and_out(handle: dnn.Handle) -> None:
     cuda.synchronize()
     assert handle.view(x).ptr == x.__cuda_array_interface__["data"][0]
     y = dnn.convolution_forward(handle, x, w, problem.conv)
-    taken = cuda.as_cuda_array(y)
-    assert taken.__cuda_array_interface__["data"][0] == y.ptr
-    problem.assert_right(taken.copy_to_host(), problem.choice())
+    export = cuda.as_cuda_array(y)
+    assert export.__cuda_array_interface__["data"][0] == y.ptr
+    problem.assert_right(export.copy_to_host(), problem.choice())
 
 
 def test_numba_output(handle: dnn.Handle) -> None:

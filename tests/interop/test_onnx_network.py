@@ -375,19 +375,24 @@ ASYMMETRIC = (
 
 def made(name: str) -> onnx.ModelProto:
     nodes, inputs, constants = MODELS[name]
-    outputs = ["y", *(one for one in ("hy", "cy") if any(one in each.output for each in nodes))]
+    outputs = [
+        "y",
+        *(one for one in ("hy", "cy") if any(one in one_node.output for one_node in nodes)),
+    ]
     return model(nodes, inputs, constants, outputs=outputs)
 
 
 def check(network: Any, proto: onnx.ModelProto, inputs: dict[str, Any], tolerance: float) -> None:
-    given = {name: normal(*shape) for name, shape in inputs.items()}
+    arrays = {name: normal(*shape) for name, shape in inputs.items()}
     names = [info.name for info in proto.graph.output]
-    expected = dict(zip(names, ReferenceEvaluator(proto).run(None, given), strict=True))
-    found = network(**given)
-    assert {*found} == {*expected}
+    expected = dict(zip(names, ReferenceEvaluator(proto).run(None, arrays), strict=True))
+    results = network(**arrays)
+    assert {*results} == {*expected}
     for name, array in expected.items():
-        assert found[name].shape == array.shape
-        error = np.abs(found[name].astype(np.float64) - array).max() / max(1.0, np.abs(array).max())
+        assert results[name].shape == array.shape
+        error = np.abs(results[name].astype(np.float64) - array).max() / max(
+            1.0, np.abs(array).max()
+        )
         assert error < tolerance, name
 
 
@@ -503,10 +508,10 @@ def test_shapes_that_follow_the_batch(network_of: Any) -> None:
 def test_an_old_softmax_is_over_all_axes_behind(axis: int | None, network_of: Any) -> None:
     x = normal(2, 3, 4, 5)
     nodes = [node("Softmax", "x", "y", **({} if axis is None else {"axis": axis}))]
-    found = network_of(model(nodes, {"x": x.shape}, opset=11))(x=x)["y"]
+    result = network_of(model(nodes, {"x": x.shape}, opset=11))(x=x)["y"]
     flat = np.exp(x.reshape(*x.shape[: axis or 1], -1).astype(np.float64))
     np.testing.assert_allclose(
-        found, (flat / flat.sum(-1, keepdims=True)).reshape(x.shape), atol=1e-6
+        result, (flat / flat.sum(-1, keepdims=True)).reshape(x.shape), atol=1e-6
     )
 
 
@@ -517,15 +522,15 @@ def test_sequences_of_several_lengths(network_of: Any) -> None:
     constants = {**weights, "n": np.array(lengths, np.int32)}
     proto = model([node("LSTM", "x w r b n", "y hy", hidden_size=5)], {"x": x.shape}, constants)
     network = network_of(proto, math_type=dnn.TRUE_FLOAT32)
-    found = network(x=x)
+    results = network(x=x)
     for index, length in enumerate(lengths):
         alone = model(
             [node("LSTM", "x w r b", "y hy", hidden_size=5)], {"x": (length, 1, 4)}, weights
         )
         y, hy = ReferenceEvaluator(alone).run(None, {"x": x[:length, index : index + 1]})
-        np.testing.assert_allclose(found["y"][:length, :, index : index + 1], y, atol=2e-5)
-        np.testing.assert_allclose(found["hy"][:, index : index + 1], hy, atol=2e-5)
-        assert not found["y"][length:, :, index].any()
+        np.testing.assert_allclose(results["y"][:length, :, index : index + 1], y, atol=2e-5)
+        np.testing.assert_allclose(results["hy"][:, index : index + 1], hy, atol=2e-5)
+        assert not results["y"][length:, :, index].any()
 
 
 def test_groups_of_a_transposed_convolution(network_of: Any) -> None:
@@ -534,7 +539,7 @@ def test_groups_of_a_transposed_convolution(network_of: Any) -> None:
     proto = model(
         [node("ConvTranspose", "x w", "y", group=2, strides=[2, 1])], {"x": x.shape}, {"w": w}
     )
-    found = network_of(proto, math_type=dnn.TRUE_FLOAT32)(x=x)["y"]
+    result = network_of(proto, math_type=dnn.TRUE_FLOAT32)(x=x)["y"]
     alone = model(
         [node("ConvTranspose", "x w", "y", strides=[2, 1])], {"x": (2, 2, 5, 3), "w": (2, 3, 3, 2)}
     )
@@ -542,7 +547,7 @@ def test_groups_of_a_transposed_convolution(network_of: Any) -> None:
         ReferenceEvaluator(alone).run(None, {"x": x[:, part], "w": w[part]})[0]
         for part in (slice(2), slice(2, 4))
     ]
-    np.testing.assert_allclose(found, np.concatenate(halves, 1), atol=2e-5)
+    np.testing.assert_allclose(result, np.concatenate(halves, 1), atol=2e-5)
 
 
 REFUSED: dict[str, tuple[list[onnx.NodeProto], str]] = {

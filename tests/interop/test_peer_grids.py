@@ -55,8 +55,8 @@ def check_all(cases: list[Case], count: int, check: Callable[..., None]) -> None
             check(**case)
         except Exception as error:
             failures.append(f"{case}: {type(error).__name__}: {error}")
-    shown = "\n".join(failures[:NAMES_SHOWN])
-    assert not failures, f"{len(failures)} of {count} cases failed:\n{shown}"
+    first_failures = "\n".join(failures[:NAMES_SHOWN])
+    assert not failures, f"{len(failures)} of {count} cases failed:\n{first_failures}"
 
 
 class Geometry(NamedTuple):
@@ -157,7 +157,7 @@ class Convolution:
         self.layout = layouts[len(geometry.x_shape)]
         self.function, self.reads = self.FUNCTIONS[written]
         self.expected = expected_values(geometry, written)
-        self._chosen: dict[Any, dnn.AlgorithmResult] = {}
+        self._choices: dict[Any, dnn.AlgorithmResult] = {}
 
     @cached_property
     def operands(self) -> tuple[dnn.DeviceArray, ...]:
@@ -186,10 +186,10 @@ class Convolution:
         if not auto_tune and not deterministic:
             return None
         key = (math_type, workspace_limit, auto_tune, deterministic)
-        if key not in self._chosen:
+        if key not in self._choices:
             ranked = self._find(math_type, workspace_limit) if auto_tune else self._get(math_type)
-            self._chosen[key] = ranked.best(workspace_limit, deterministic=deterministic or None)
-        return self._chosen[key]
+            self._choices[key] = ranked.best(workspace_limit, deterministic=deterministic or None)
+        return self._choices[key]
 
     def _find(self, math_type: str, workspace_limit: int) -> dnn.AlgorithmTable:
         conv = self.geometry.spec(math_type)
@@ -247,15 +247,15 @@ class Convolutions:
         self._handle = handle
         self._written = written
         self._dtype = dtype
-        self._made: dict[Any, Convolution] = {}
+        self._convolutions: dict[Any, Convolution] = {}
 
     def get(self, geometry: Geometry, layouts: Mapping[int, str] = FIRST) -> Convolution:
         """Return a problem."""
         key = (geometry, layouts is LAST)
-        if key not in self._made:
+        if key not in self._convolutions:
             arguments = (self._handle, geometry, self._written, self._dtype, layouts)
-            self._made[key] = Convolution(*arguments)
-        return self._made[key]
+            self._convolutions[key] = Convolution(*arguments)
+        return self._convolutions[key]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -63,10 +63,10 @@ def test_servers_answer_as_the_reference(
         batch = images(3, seed)
         server.fill(batch)
         server.start()
-        found = server.finish().astype(np.float64)
+        logits = server.finish().astype(np.float64)
         (expected,) = ReferenceEvaluator(proto).run(None, {"image": batch})
-        assert found.shape == (3, 10)
-        assert np.abs(found - expected).max() < tolerance * np.abs(expected).max()
+        assert logits.shape == (3, 10)
+        assert np.abs(logits - expected).max() < tolerance * np.abs(expected).max()
     server.close()
 
 
@@ -74,14 +74,14 @@ def test_a_batch_of_another_size_is_refused(handle: dnn.Handle, serving: Any) ->
     handle.stream = handle.device.create_stream()
     server = serving.Server(handle, serving.resnet((1,), 8, 40, 5), 2)
     server.fill(images(2))
-    kept = server.images.copy()
+    before = server.images.copy()
     for batch in (1, 3):  # of one image NumPy would make as many as are needed
         with pytest.raises(
             ValueError,
             match=rf"^images have shape \({batch}, 3, 40, 40\); needed: \(2, 3, 40, 40\)",
         ):
             server.fill(images(batch, 1))
-    np.testing.assert_array_equal(server.images, kept)
+    np.testing.assert_array_equal(server.images, before)
     server.close()
 
 
@@ -138,8 +138,8 @@ def test_pytorch_gets_the_same_network(serving: Any) -> None:
     torch = pytest.importorskip("torch")
     proto, batch = serving.resnet(**SMALL), images(2)
     (expected,) = ReferenceEvaluator(proto).run(None, {"image": batch})
-    found = serving.torch_model(proto)(torch.from_numpy(batch)).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+    logits = serving.torch_model(proto)(torch.from_numpy(batch)).numpy()
+    np.testing.assert_allclose(logits, expected, atol=1e-4 * np.abs(expected).max())
 
 
 def test_the_program_serves_on_two_devices(
@@ -164,21 +164,21 @@ def test_the_program_serves_on_two_devices(
     ]
     monkeypatch.setattr(sys, "argv", ["serve", *arguments])
     serving.main()
-    told = capsys.readouterr().out
-    assert "emulated (NumPy), small" in told
-    assert re.search(r"latency with both copies: p50 [\d.]+ ms, p99 [\d.]+ ms", told)
+    output = capsys.readouterr().out
+    assert "emulated (NumPy), small" in output
+    assert re.search(r"latency with both copies: p50 [\d.]+ ms, p99 [\d.]+ ms", output)
     line = r"(emulated:\d): .*device [\d.]+ MiB, grew by 0.0; logits as on the others to 0e\+00"
-    assert re.findall(line, told) == [
+    assert re.findall(line, output) == [
         "emulated:1",
         "emulated:1",
         "emulated:0",
     ]  # one alone, then both
-    assert re.search(r"2 GPUs: [\d,]+ images/s, [\d.]+ of one", told)
+    assert re.search(r"2 GPUs: [\d,]+ images/s, [\d.]+ of one", output)
     memory = r"resident [\d.]+ to [\d.]+ MiB, device ([\d.]+) to \1 MiB"
-    assert re.search(rf"emulated:0, minute 1: p50 [\d.]+ ms, p99 [\d.]+ ms .*; {memory}", told)
+    assert re.search(rf"emulated:0, minute 1: p50 [\d.]+ ms, p99 [\d.]+ ms .*; {memory}", output)
     figures = [json.loads(line) for line in (tmp_path / "figures").read_text().splitlines()]
     told_of = [one["what"] for one in figures]
-    assert [told_of.count(what) for what in ("network", "latency", "throughput", "together")] == [
+    assert [told_of.count(kind) for kind in ("network", "latency", "throughput", "together")] == [
         1,
         1,
         3,
@@ -189,22 +189,27 @@ def test_the_program_serves_on_two_devices(
 
 
 def test_a_gpu_that_fails_is_not_waited_for(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = serving.Server
+    make_server = serving.Server
 
     def fails_on_the_second(handle: dnn.Handle, *arguments: Any) -> Any:
         if handle.device.index == 1:
             raise RuntimeError("no such luck")
-        return made(handle, *arguments)
+        return make_server(handle, *arguments)
 
     monkeypatch.setattr(serving, "Server", fails_on_the_second)
-    given, model = SimpleNamespace(arithmetic="float16", tune=False), serving.resnet((1,), 8, 16, 5)
+    options, model = (
+        SimpleNamespace(arithmetic="float16", tune=False),
+        serving.resnet((1,), 8, 16, 5),
+    )
     with pytest.raises(RuntimeError, match="no such luck"):
-        serving.served(["emulated:0", "emulated:1"], model, images(2)[:, :, :16, :16], given, print)
+        serving.served(
+            ["emulated:0", "emulated:1"], model, images(2)[:, :, :16, :16], options, print
+        )
 
 
 def test_percentiles_of_counted_times_are_numpys(serving: Any) -> None:
     times, counted = np.random.default_rng(0).gamma(3, 1e-3, 5000), serving.Latencies()
     for one in times:
         counted.add(one)
-    found = [float(text) for text in re.findall(r"([\d.]+) ms", str(counted))]
-    np.testing.assert_allclose(found, 1e3 * np.percentile(times, (50, 99)), rtol=0.01)
+    percentiles = [float(text) for text in re.findall(r"([\d.]+) ms", str(counted))]
+    np.testing.assert_allclose(percentiles, 1e3 * np.percentile(times, (50, 99)), rtol=0.01)

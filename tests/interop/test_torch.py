@@ -27,15 +27,15 @@ def tensor(torch: Any, handle: dnn.Handle, host: Any, dtype: str, *, last: bool 
     """Return a tensor that PyTorch made on the GPU; on the emulated device, one over memory of it."""
     if handle.device.kind == "emulated":
         return torch.from_dlpack(handle.array(host, dtype=dtype, layout="NHWC" if last else None))
-    made = torch.from_numpy(np.asarray(host, np.float64)).to("cuda", getattr(torch, dtype))
-    made = made.to(memory_format=torch.channels_last) if last else made
+    result = torch.from_numpy(np.asarray(host, np.float64)).to("cuda", getattr(torch, dtype))
+    result = result.to(memory_format=torch.channels_last) if last else result
     torch.cuda.synchronize()  # the test may be about another stream
-    return made
+    return result
 
 
-def values_of(made: Any) -> Any:
+def values_of(result: Any) -> Any:
     """Return a tensor's values as float64."""
-    return made.double().cpu().numpy()
+    return result.double().cpu().numpy()
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
@@ -49,14 +49,14 @@ def test_tensors_in_and_out(handle: dnn.Handle, torch: Any, dtype: str, last: bo
     assert (view.ptr, view.dtype.name, view.shape) == (x.data_ptr(), dtype, X)
     assert view.layout == ("NHWC" if last else "NCHW")
     y = dnn.convolution_forward(handle, x, w, problem.conv)
-    taken = torch.from_dlpack(y)
-    assert taken.data_ptr() == y.ptr
-    assert taken.dtype == getattr(torch, dtype)
-    assert tuple(taken.stride()) == y.strides
-    assert taken.is_contiguous(
+    result = torch.from_dlpack(y)
+    assert result.data_ptr() == y.ptr
+    assert result.dtype == getattr(torch, dtype)
+    assert tuple(result.stride()) == y.strides
+    assert result.is_contiguous(
         memory_format=torch.channels_last if last else torch.contiguous_format
     )
-    problem.assert_right(values_of(taken), problem.choice())
+    problem.assert_right(values_of(result), problem.choice())
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -87,39 +87,39 @@ def test_tensor_outlives_the_array_and_the_handle(device: Any, torch: Any) -> No
         problem = Problem(handle, X, W, padding=1)
         y = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv)
         algorithm = problem.choice()
-        taken = torch.from_dlpack(y)
+        result = torch.from_dlpack(y)
         y.close()
         del y
         gc.collect()
         for _ in range(20):  # whoever frees memory too early gives it to one of these
             handle.array(np.full(problem.y_shape, np.nan, np.float32))
-        problem.assert_right(values_of(taken), algorithm)
+        problem.assert_right(values_of(result), algorithm)
     gc.collect()
-    problem.assert_right(values_of(taken), algorithm)
+    problem.assert_right(values_of(result), algorithm)
 
 
 def test_view_outlives_the_tensor(handle: dnn.Handle, torch: Any) -> None:
     host = random_values(np.random.default_rng(0), X, "float32")
-    made = tensor(torch, handle, host, "float32")
-    view = handle.view(made)
-    del made
+    source = tensor(torch, handle, host, "float32")
+    view = handle.view(source)
+    del source
     gc.collect()
-    others = [tensor(torch, handle, np.full(X, np.nan), "float32") for _ in range(20)]
+    blockers = [tensor(torch, handle, np.full(X, np.nan), "float32") for _ in range(20)]
     np.testing.assert_array_equal(view.numpy(), host)
-    del others
+    del blockers
 
 
 @pytest.mark.parametrize("argument", ["x", "w", "out"])
 def test_tensor_that_wants_gradients(handle: dnn.Handle, torch: Any, argument: str) -> None:
     """cudnnlite has no gradients to give; it says so rather than cut the graph silently."""
     problem = Problem(handle, X, W)
-    made = tensor(
+    leaf = tensor(
         torch, handle, np.zeros({"x": X, "w": W, "out": problem.y_shape}[argument]), "float32"
     )
-    arguments = {"x": problem.x, "w": problem.w, argument: made.requires_grad_()}
+    arguments = {"x": problem.x, "w": problem.w, argument: leaf.requires_grad_()}
     with pytest.raises(dnn.ArrayTypeError, match=rf"\b{argument}\b.*grad"):
         dnn.convolution_forward(handle, conv=problem.conv, **arguments)
-    arguments[argument] = made.detach()
+    arguments[argument] = leaf.detach()
     dnn.convolution_forward(handle, conv=problem.conv, **arguments)
     handle.synchronize()
 
@@ -127,8 +127,8 @@ def test_tensor_that_wants_gradients(handle: dnn.Handle, torch: Any, argument: s
 @pytest.mark.parametrize("argument", ["x", "w", "out"])
 def test_host_tensor_is_refused(handle: dnn.Handle, torch: Any, argument: str) -> None:
     problem = Problem(handle, X, W)
-    made = torch.zeros({"x": X, "w": W, "out": problem.y_shape}[argument])
-    arguments = {"x": problem.x, "w": problem.w, argument: made}
+    host_tensor = torch.zeros({"x": X, "w": W, "out": problem.y_shape}[argument])
+    arguments = {"x": problem.x, "w": problem.w, argument: host_tensor}
     with pytest.raises(dnn.ArrayTypeError, match=rf"\b{argument} is a host array"):
         dnn.convolution_forward(handle, conv=problem.conv, **arguments)
 
@@ -136,19 +136,19 @@ def test_host_tensor_is_refused(handle: dnn.Handle, torch: Any, argument: str) -
 @pytest.mark.parametrize("dtype", ["complex64", "bool"])
 def test_tensor_of_a_dtype_that_cudnn_has_not(handle: dnn.Handle, torch: Any, dtype: str) -> None:
     if handle.device.kind == "cuda":
-        made = torch.zeros(X, dtype=getattr(torch, dtype), device="cuda")
+        wrong_tensor = torch.zeros(X, dtype=getattr(torch, dtype), device="cuda")
     else:
-        made = torch.from_dlpack(handle.array(np.zeros((*X[:-1], 88), np.uint8))).view(
+        wrong_tensor = torch.from_dlpack(handle.array(np.zeros((*X[:-1], 88), np.uint8))).view(
             getattr(torch, dtype)
         )[..., :11]
     with pytest.raises(dnn.CudnnliteError, match=r"\bx\b"):
-        dnn.convolution_forward(handle, made, handle.empty(W))
+        dnn.convolution_forward(handle, wrong_tensor, handle.empty(W))
 
 
 def test_expanded_tensor(handle: dnn.Handle, torch: Any) -> None:
-    made = tensor(torch, handle, np.zeros((1, *X[1:])), "float32").expand(X)
+    expanded = tensor(torch, handle, np.zeros((1, *X[1:])), "float32").expand(X)
     with pytest.raises(dnn.ArgumentError, match=r"\bx\b.*stride"):
-        dnn.convolution_forward(handle, made, handle.empty(W))
+        dnn.convolution_forward(handle, expanded, handle.empty(W))
 
 
 def test_sliced_tensor(handle: dnn.Handle, torch: Any) -> None:
@@ -156,16 +156,16 @@ def test_sliced_tensor(handle: dnn.Handle, torch: Any) -> None:
     host = random_values(np.random.default_rng(0), (4, 8, 12, 14), "float32")
     problem = Problem(handle, X, W, math_type="fma")
     problem.x_host = host[::2, :, 2:11, 3:14]
-    made = tensor(torch, handle, host, "float32")[::2, :, 2:11, 3:14]
-    y = dnn.convolution_forward(handle, made, problem.w, problem.conv, algorithm="IMPLICIT_GEMM")
+    window = tensor(torch, handle, host, "float32")[::2, :, 2:11, 3:14]
+    y = dnn.convolution_forward(handle, window, problem.w, problem.conv, algorithm="IMPLICIT_GEMM")
     problem.assert_right(y, dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
 
 
 def test_handle_array_copies_a_tensor(handle: dnn.Handle, torch: Any) -> None:
     host = random_values(np.random.default_rng(0), X, "float32")
-    made = tensor(torch, handle, host, "float32")
-    copy = handle.array(made)
-    assert copy.ptr != made.data_ptr()
+    source = tensor(torch, handle, host, "float32")
+    copy = handle.array(source)
+    assert copy.ptr != source.data_ptr()
     np.testing.assert_array_equal(copy.numpy(), host)
     on_host = handle.array(torch.from_numpy(host))
     np.testing.assert_array_equal(on_host.numpy(), host)
@@ -230,8 +230,8 @@ def test_torch_waits_for_the_handles_stream(handle: dnn.Handle, torch: Any) -> N
     y = dnn.convolution_forward(
         handle, problem.x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM"
     )
-    taken = torch.from_dlpack(y) * 1  # on PyTorch's current stream
-    problem.assert_right(values_of(taken), dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
+    product = torch.from_dlpack(y) * 1  # on PyTorch's current stream
+    problem.assert_right(values_of(product), dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
 
 
 @cuda_only
@@ -257,6 +257,6 @@ def test_through_the_cuda_array_interface(handle: dnn.Handle, torch: Any) -> Non
     interface = y.__cuda_array_interface__
     assert interface["data"] == (y.ptr, False)
     assert interface["shape"] == y.shape
-    taken = torch.as_tensor(y, device="cuda")
-    assert taken.data_ptr() == y.ptr
-    problem.assert_right(values_of(taken), problem.choice())
+    result = torch.as_tensor(y, device="cuda")
+    assert result.data_ptr() == y.ptr
+    problem.assert_right(values_of(result), problem.choice())

@@ -65,7 +65,7 @@ def test_what_is_dropped_in_torchs_capture_is_freed_after_it(
 
 
 @pytest.mark.parametrize(
-    ("what", "words"),
+    ("action", "words"),
     [
         ("output", "pass out="),
         ("workspace", "handle.workspace.reserve"),
@@ -75,7 +75,7 @@ def test_what_is_dropped_in_torchs_capture_is_freed_after_it(
         ("search", "search before"),
     ],
 )
-def test_refused_in_torchs_capture(handle: dnn.Handle, what: str, words: str) -> None:
+def test_refused_in_torchs_capture(handle: dnn.Handle, action: str, words: str) -> None:
     torch = library("torch")
     side = torch.cuda.Stream()
     handle.synchronize()
@@ -96,7 +96,7 @@ def test_refused_in_torchs_capture(handle: dnn.Handle, what: str, words: str) ->
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side):
         with pytest.raises(dnn.CaptureError, match=words):
-            actions[what]()
+            actions[action]()
         dnn.convolution_forward(handle, x, w, out=y)  # the refusal has not ended PyTorch's capture
     graph.replay()
     torch.cuda.synchronize()

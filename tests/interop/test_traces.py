@@ -32,7 +32,7 @@ pytestmark = pytest.mark.processes
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
     yield
-    trace_samples.kept.clear()
+    trace_samples.live_values.clear()
 
 
 def built(toolchain: CToolchain, traced: dnn.Trace, folder: Path) -> Path:
@@ -249,5 +249,5 @@ def test_the_sanitizer_finds_nothing(
     with dnn.trace() as traced, dnn.Handle() as handle:
         sample(handle)
     program = built(toolchain, traced, tmp_path)
-    told = toolchain.run([sanitizer, "--leak-check", "full", str(program)], tmp_path)
-    assert re.search(r"ERROR SUMMARY: 0 errors", told), told
+    output = toolchain.run([sanitizer, "--leak-check", "full", str(program)], tmp_path)
+    assert re.search(r"ERROR SUMMARY: 0 errors", output), output

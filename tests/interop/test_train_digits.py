@@ -49,7 +49,7 @@ def test_gradients_of_the_whole_network_are_the_slopes_of_its_loss(
         )
     state = network.forward(x)
     network.backward(state, target)
-    found = {name: array.numpy() for name, array in network.gradients.items()}
+    gradients = {name: array.numpy() for name, array in network.gradients.items()}
     for name, array in network.weights.items():
         values, slopes = array.numpy(), np.zeros(array.shape)
         for index in np.ndindex(*array.shape):
@@ -62,7 +62,7 @@ def test_gradients_of_the_whole_network_are_the_slopes_of_its_loss(
             slopes[index] = (losses[0] - losses[1]) / (2 * step)
         network.weights[name] = array
         assert np.abs(slopes).max() > 1e-3, name  # there is something to compare
-        np.testing.assert_allclose(found[name], slopes, atol=1e-7, err_msg=name)
+        np.testing.assert_allclose(gradients[name], slopes, atol=1e-7, err_msg=name)
 
 
 def test_the_loss_is_the_cross_entropy(handle: dnn.Handle, digits: Any) -> None:
@@ -116,9 +116,9 @@ def test_one_step_is_what_the_rule_says(handle: dnn.Handle, digits: Any) -> None
 def test_a_short_training_learns(arithmetic: str, handle: dnn.Handle, digits: Any) -> None:
     handle.stream = handle.device.create_stream()
     network = digits.Network(handle, arithmetic)
-    found = digits.train([network], digits.load_digits(), epochs=6)
-    assert found["held_out"][-1] > 0.95
-    assert found["loss"][-1] < found["loss"][0] / 5
+    history = digits.train([network], digits.load_digits(), epochs=6)
+    assert history["held_out"][-1] > 0.95
+    assert history["loss"][-1] < history["loss"][0] / 5
 
 
 def test_the_captured_step_trains_as_the_calls_do(handle: dnn.Handle, digits: Any) -> None:

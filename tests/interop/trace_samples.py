@@ -29,9 +29,9 @@ def convolution_with_search(handle: dnn.Handle) -> None:
         upload(handle, (16, 8, 3, 5)),
         dnn.ConvolutionSpec((1, 2), (1, 2), math_type="fma"),
     )
-    found = dnn.convolution_forward.find(handle, x, w, conv, workspace_limit="64 MiB")
+    table = dnn.convolution_forward.find(handle, x, w, conv, workspace_limit="64 MiB")
     dnn.convolution_forward(
-        handle, x, w, conv, algorithm=found.best(workspace_limit="64 MiB", deterministic=True)
+        handle, x, w, conv, algorithm=table.best(workspace_limit="64 MiB", deterministic=True)
     ).numpy()
 
 
@@ -80,7 +80,7 @@ def lstm(handle: dnn.Handle) -> None:
 
 def pooling(handle: dnn.Handle) -> None:
     """A result that nobody reads: the end of the trace does."""
-    kept.append(
+    live_values.append(
         dnn.pooling_forward(handle, upload(handle, (2, 3, 12, 10)), dnn.PoolingSpec((3, 2)))
     )
 
@@ -157,28 +157,30 @@ def uses_of_what_is_gone(program: str) -> list[str]:
     declared = set(re.findall(r"\w+(?=[,;])", body.partition("{")[2].partition("\n\n")[0]))
     alive, holds, wrong, drawn = set[str](), dict[str, set[str]](), [], set[str]()
     for statement in re.split(r";\s", body):
-        found = re.search(r"\b(cud(?:a|nn)[A-Z]\w+|load\w*|report\w*)\((\w*)[^;]*", statement)
-        if found is None:
+        match = re.search(r"\b(cud(?:a|nn)[A-Z]\w+|load\w*|report\w*)\((\w*)[^;]*", statement)
+        if match is None:
             continue
         (function, first), names = (
-            found.groups(),
-            set(re.findall(r"&?\b[a-z]\w*\b", found[0].partition('"inputs')[0])),
+            match.groups(),
+            set(re.findall(r"&?\b[a-z]\w*\b", match[0].partition('"inputs')[0])),
         )
-        made = {name[1:] for name in names if name[0] == "&"} & declared
+        addresses = {name[1:] for name in names if name[0] == "&"} & declared
         used, held = names & declared, set().union(*(holds.get(name, ()) for name in names))
         drawn = set() if "BeginCapture" in function else drawn | used | held
         if used - alive or (re.search("Execute|Launch", function) and held - alive):
-            wrong.append(found[0])
+            wrong.append(match[0])
         if function == "cudnnBackendSetAttribute":
             holds[first] = holds.get(first, set()) | used | held
         elif function == "cudnnBackendInitialize":
             holds[first] = {first}
-        holds |= dict.fromkeys(made, {*drawn} if function == "cudaGraphInstantiate" else set())
-        alive = (alive | made) - ({first} if re.search("Destroy|cudaFree", function) else set())
+        holds |= dict.fromkeys(addresses, {*drawn} if function == "cudaGraphInstantiate" else set())
+        alive = (alive | addresses) - (
+            {first} if re.search("Destroy|cudaFree", function) else set()
+        )
     return wrong
 
 
-kept: list[Any] = []  # alive at a trace's end
+live_values: list[Any] = []  # alive at a trace's end
 SAMPLES: tuple[Sample, ...] = (
     convolution_with_search,
     execution_plan,

@@ -20,11 +20,11 @@ LOSSES = {
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_would_be_lost_is_asked_for(own_handle, loss):
-    values, dtype, got = LOSSES[loss]
+    values, dtype, expected = LOSSES[loss]
     values = own_handle.array([1.5]) if values is None else values
     with pytest.raises(dnn.ArgumentError, match=r"would lose.*casting=\"unsafe\""):
         own_handle.array(values, dtype=dtype)
-    assert own_handle.array(values, dtype=dtype, casting="unsafe").numpy()[0] == got
+    assert own_handle.array(values, dtype=dtype, casting="unsafe").numpy()[0] == expected
     with pytest.raises(dnn.ArgumentError, match="casting='same_kind'; allowed: 'unsafe', None"):
         own_handle.array(values, dtype=dtype, casting="same_kind")
 

@@ -64,8 +64,8 @@ def test_what_a_ranking_or_a_search_cannot_take_is_named(own_handle):
     scratch = own_handle.empty((1024,), "uint8")
     for verb in ("find", "heuristic"):
         ask = getattr(dnn.convolution_forward, verb)
-        chosen = {"algorithm": "GEMM", "interface": "graph", "workspace": scratch}
-        for name, value in chosen.items():
+        options = {"algorithm": "GEMM", "interface": "graph", "workspace": scratch}
+        for name, value in options.items():
             with pytest.raises(dnn.ArgumentError, match=f"^{name} is given to {verb}, which ranks"):
                 ask(own_handle, x, w, **{name: value})
         with pytest.raises(dnn.ArgumentError, match=f"^replay is given to {verb}, which ranks"):

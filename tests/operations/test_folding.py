@@ -24,10 +24,10 @@ def normalised(bias):
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("bias", [None, BIAS])
 def test_numpy(bias, shaped):
-    given = [SCALE, SHIFT, MEAN, VAR]
+    statistics = [SCALE, SHIFT, MEAN, VAR]
     if shaped:  # as cuDNN has them
-        given = [array.reshape(1, 6, 1, 1) for array in given]
-    w, b = dnn.fold_batch_normalization(W, bias, *given, EPSILON)
+        statistics = [array.reshape(1, 6, 1, 1) for array in statistics]
+    w, b = dnn.fold_batch_normalization(W, bias, *statistics, EPSILON)
     assert type(w) is type(b) is np.ndarray
     assert (w.shape, b.shape) == (W.shape, (1, 6, 1, 1))
     np.testing.assert_allclose(
@@ -37,8 +37,8 @@ def test_numpy(bias, shaped):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_the_data_type_is_that_of_the_filter(dtype):
-    given = [array.astype(np.float32) for array in (BIAS, SCALE, SHIFT, MEAN, VAR)]
-    w, b = dnn.fold_batch_normalization(W.astype(dtype), *given, EPSILON)
+    statistics = [array.astype(np.float32) for array in (BIAS, SCALE, SHIFT, MEAN, VAR)]
+    w, b = dnn.fold_batch_normalization(W.astype(dtype), *statistics, EPSILON)
     assert w.dtype == b.dtype == dtype
     wide, wide_b = dnn.fold_batch_normalization(W, BIAS, SCALE, SHIFT, MEAN, VAR, EPSILON)
     bound = {"float32": 2e-6, "float16": 2e-3}[dtype]
@@ -48,7 +48,7 @@ def test_the_data_type_is_that_of_the_filter(dtype):
 
 def test_half_types_are_folded_in_float32():
     """float16 has no 1e-9, which is added to a variance of 6e-8."""
-    halves = [np.full(6, each, np.float16) for each in (0.25, 3e-4, 5e-4, 1e-3, 6e-8)]
+    halves = [np.full(6, value, np.float16) for value in (0.25, 3e-4, 5e-4, 1e-3, 6e-8)]
     w, b = dnn.fold_batch_normalization(W.astype(np.float16), *halves, epsilon=1e-9)
     wide, wide_b = dnn.fold_batch_normalization(
         W.astype(np.float16).astype(float), *[half.astype(float) for half in halves], epsilon=1e-9
@@ -87,7 +87,7 @@ def test_one_dimension():
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"mean": MEAN[:5]}, r"mean has shape \(5,\); needed: 6 values"),
         ({"bias": 1.0}, r"bias has shape \(\); needed: 6"),
@@ -99,8 +99,8 @@ def test_one_dimension():
         ({"mean": np.array(["x"] * 6)}, "cannot be folded"),
     ],
 )
-def test_what_cannot_be_folded(changed, said):
-    given = {
+def test_what_cannot_be_folded(changed, message):
+    arguments = {
         "w": W,
         "bias": BIAS,
         "scale": SCALE,
@@ -108,8 +108,8 @@ def test_what_cannot_be_folded(changed, said):
         "mean": MEAN,
         "var": VAR,
     } | changed
-    with pytest.raises(dnn.ArgumentError, match=said):
-        dnn.fold_batch_normalization(**given)
+    with pytest.raises(dnn.ArgumentError, match=message):
+        dnn.fold_batch_normalization(**arguments)
 
 
 def test_an_array_of_ours_has_no_arithmetic():

@@ -44,10 +44,10 @@ def numbered(spec):
     return values
 
 
-def assert_same(got, expected):
-    assert got.keys() == expected.keys()
+def assert_same(arrays, expected):
+    assert arrays.keys() == expected.keys()
     for name, values in expected.items():
-        np.testing.assert_array_equal(got[name], values, err_msg=name)
+        np.testing.assert_array_equal(arrays[name], values, err_msg=name)
 
 
 def stacked(values, where, kind, gates):
@@ -101,13 +101,13 @@ def test_onnx(spec):
         r[layer].append(stacked(values, where, "recurrent", gates))
         biases = [biases_of(values, where, kind, gates, hidden) for kind in ("input", "recurrent")]
         b[layer].append(np.concatenate(biases))
-    given_ = [[np.stack(layer) for layer in tensor] for tensor in (w, r, b)]
-    assert_same(from_onnx(spec, *given_), values)
-    assert_same(from_onnx(spec, *map(tuple, given_)), values)
+    tensors = [[np.stack(layer) for layer in tensor] for tensor in (w, r, b)]
+    assert_same(from_onnx(spec, *tensors), values)
+    assert_same(from_onnx(spec, *map(tuple, tensors)), values)
     if spec.num_layers == 1:
-        assert_same(from_onnx(spec, *(tensor[0] for tensor in given_)), values)
+        assert_same(from_onnx(spec, *(tensor[0] for tensor in tensors)), values)
     if spec.bias.name == "NO":
-        assert_same(from_onnx(spec, *given_[:2]), values)
+        assert_same(from_onnx(spec, *tensors[:2]), values)
 
 
 @SETTINGS
@@ -128,8 +128,8 @@ def test_keras(spec):
             arrays.append(np.stack(biases) if cell == "gru" else biases[0] + biases[1])
         nested.append(arrays)
     flat = [array for arrays in nested for array in arrays]
-    for given_ in (nested, flat, map(tuple, nested)):
-        assert_same(from_keras(spec, given_), values)
+    for source in (nested, flat, map(tuple, nested)):
+        assert_same(from_keras(spec, source), values)
 
 
 def test_skipped_inputs():
@@ -194,14 +194,14 @@ def test_host_arrays(name):
         def cpu(self):
             return np.ones((2, 3), np.float32)
 
-    given_ = {
+    source = {
         "NumPy": np.ones((2, 3)),
         "list": [[1, 1, 1], [1, 1, 1]],
         "scalar": 1.0,
         "tensor": Tensor(),
     }[name]
     expected = np.ones(()) if name == "scalar" else np.ones((2, 3))
-    np.testing.assert_array_equal(host_array(given_), expected)
+    np.testing.assert_array_equal(host_array(source), expected)
 
 
 def test_a_bfloat16_tensor_widens():

@@ -149,9 +149,9 @@ def test_fields_that_are_missing_or_unknown():
         {name: plain[name] for name in ("kind", "x")},
         None,
     ]
-    for each in wrong:
+    for document in wrong:
         with pytest.raises(dnn.ArgumentError):
-            problem_from_plain(each)
+            problem_from_plain(document)
 
 
 # ---------------------------------------------------------------- operations
@@ -229,12 +229,12 @@ def test_docstrings_have_all_sections(name):
     sections = re.findall(r"^(\w+)\n-+$", text, re.MULTILINE)
     assert sections == ["Parameters", "Returns", "Raises", "Notes", "Examples"]
     parameters = text.split("Returns\n---")[0].split("Parameters\n---")[1]
-    told = [
+    documented = [
         name
         for line in re.findall(r"^(\w[\w, ]*?)(?: :.*)?$", parameters, re.MULTILINE)
         for name in line.split(", ")
     ]
-    assert told == [*inspect.signature(function).parameters]
+    assert documented == [*inspect.signature(function).parameters]
     assert f"`{operation.function}`" in text
     is_deprecated = "deprecated since cuDNN" in " ".join(text.split())
     assert is_deprecated == bool(operation.record.deprecated)
@@ -264,9 +264,9 @@ DECLARED = [
 @pytest.mark.parametrize("spec", sorted(DECLARED, key=repr), ids=repr)
 def test_descriptors_of_options_are_read_back(spec):
     with DESCRIPTORS[type(spec)](spec) as descriptor:
-        found = descriptor.read_back()
+        result = descriptor.read_back()
         steps = getattr(spec, "_stepped", ())  # which cuDNN has for each axis
-        assert found.replace(**{name: getattr(spec, name) for name in steps}) == spec
+        assert result.replace(**{name: getattr(spec, name) for name in steps}) == spec
         assert descriptor.spec is spec
     assert descriptor.closed
     with pytest.raises(dnn.ClosedError):
@@ -418,7 +418,7 @@ def test_operands_by_place_and_by_name(own_handle):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "named", "message"),
+    ("arrays", "keywords", "message"),
     [
         ((), {}, "takes x; 0 arrays were given"),
         ("xx", {}, "takes x; 2 arrays were given"),
@@ -429,11 +429,11 @@ def test_operands_by_place_and_by_name(own_handle):
     ],
 )
 def test_a_call_that_fits_no_plan_is_a_type_error_that_names_the_plan(
-    own_handle, arrays, named, message
+    own_handle, arrays, keywords, message
 ):
     x = own_handle.array(np.ones(X.shape, np.float32), layout="NHWC")
     with planned(own_handle) as plan, pytest.raises(TypeError) as caught:
-        plan(*[x for _ in arrays], **dict.fromkeys(named, x))
+        plan(*[x for _ in arrays], **dict.fromkeys(keywords, x))
     assert str(caught.value) == f"a {plan!r} {message}".replace("<closed ", "").replace(">", "")
 
 

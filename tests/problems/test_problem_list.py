@@ -46,51 +46,51 @@ KINDS = (convolution(), STRIDED, recurrent(), recurrent((5, 2, 1), training=True
 
 
 def full_list() -> ProblemList:
-    found = ProblemList(KINDS)
-    found.add(KINDS[0], "conv1")
-    found.add(KINDS[0], "stage1/conv2 – ü")
-    found.add(KINDS[2], "lstm", count=40)
-    found.skipped.append(SkippedNode("up", "ConvTranspose", "for a reason", ("N",)))
-    found.notes.append("lstm: all are taken to be 5")
-    return found
+    problems = ProblemList(KINDS)
+    problems.add(KINDS[0], "conv1")
+    problems.add(KINDS[0], "stage1/conv2 – ü")
+    problems.add(KINDS[2], "lstm", count=40)
+    problems.skipped.append(SkippedNode("up", "ConvTranspose", "for a reason", ("N",)))
+    problems.notes.append("lstm: all are taken to be 5")
+    return problems
 
 
 # ---------------------------------------------------------------- counting
 
 
 def test_many_names_of_a_problem_take_time_in_proportion():
-    found, problem, names = (
+    problems, problem, names = (
         ProblemList(),
         convolution(),
         tuple(f"layer{count}" for count in range(30_000)),
     )
     start = time.process_time()
     for name in names:
-        found.add(problem, name)
+        problems.add(problem, name)
     assert time.process_time() - start < 5  # in the square of their number: 30
-    assert list(found) == [ListedProblem(problem, len(names), names)]
+    assert list(problems) == [ListedProblem(problem, len(names), names)]
 
 
 def test_equal_problems_are_counted_together_in_the_order_of_the_first():
-    found = ProblemList()
-    found.add(convolution(3), "a")
-    found.add(recurrent())
+    problems = ProblemList()
+    problems.add(convolution(3), "a")
+    problems.add(recurrent())
     # equal, but another object, and written in another way
-    found.add(convolution(3, out=dnn.TensorSpec((32, 64, 112, 112)), alpha=1), "b")
-    found.add(convolution(4), "c", count=5)
-    found.add(convolution(3), "a")
-    found.add(convolution(3))
-    assert list(found) == [
+    problems.add(convolution(3, out=dnn.TensorSpec((32, 64, 112, 112)), alpha=1), "b")
+    problems.add(convolution(4), "c", count=5)
+    problems.add(convolution(3), "a")
+    problems.add(convolution(3))
+    assert list(problems) == [
         ListedProblem(convolution(3), 4, ("a", "b")),
         ListedProblem(recurrent(), 1, ()),
         ListedProblem(convolution(4), 5, ("c",)),
     ]
-    assert len(found) == 3
-    assert found.total == 10
-    assert found[-1].problem == convolution(4)
-    assert [listed.count for listed in found[:2]] == [4, 1]
+    assert len(problems) == 3
+    assert problems.total == 10
+    assert problems[-1].problem == convolution(4)
+    assert [entry.count for entry in problems[:2]] == [4, 1]
     with pytest.raises(IndexError):
-        found[3]
+        problems[3]
 
 
 @pytest.mark.parametrize(
@@ -105,19 +105,25 @@ def test_equal_problems_are_counted_together_in_the_order_of_the_first():
     ids=repr,
 )
 def test_what_differs_is_listed_apart(other):
-    found = ProblemList([convolution(), recurrent(training=True), other])
-    assert len(found) == found.total == 3
+    problems = ProblemList([convolution(), recurrent(training=True), other])
+    assert len(problems) == problems.total == 3
 
 
 def test_an_empty_list():
-    found = ProblemList()
-    assert (len(found), list(found), found.total, found.skipped, found.notes) == (0, [], 0, [], [])
-    assert not found
-    assert str(found) == "0 problems, 0 in all"
+    problems = ProblemList()
+    assert (len(problems), list(problems), problems.total, problems.skipped, problems.notes) == (
+        0,
+        [],
+        0,
+        [],
+        [],
+    )
+    assert not problems
+    assert str(problems) == "0 problems, 0 in all"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "message"),
     [
         (("conv",), "problem='conv'"),
         ((dnn.TensorSpec((1, 2)),), "problem="),
@@ -131,20 +137,20 @@ def test_an_empty_list():
     ],
     ids=repr,
 )
-def test_add_refuses(arguments, named):
-    found = ProblemList()
+def test_add_refuses(arguments, message):
+    problems = ProblemList()
     with pytest.raises(dnn.ArgumentError) as caught:
-        found.add(*arguments)
-    assert named in str(caught.value)
-    assert len(found) == 0
+        problems.add(*arguments)
+    assert message in str(caught.value)
+    assert len(problems) == 0
 
 
 def test_it_may_grow_while_it_is_read():
-    found = ProblemList([convolution(3)])
-    for listed in found:
-        found.add(convolution(4))
-        assert listed.problem == convolution(3)
-    assert len(found) == 2
+    problems = ProblemList([convolution(3)])
+    for entry in problems:
+        problems.add(convolution(4))
+        assert entry.problem == convolution(3)
+    assert len(problems) == 2
 
 
 # ---------------------------------------------------------------- files
@@ -156,7 +162,7 @@ def test_a_file_holds_all_of_it(tmp_path):
     after = ProblemList.load(str(path))
     assert list(after) == list(before)
     assert (after.skipped, after.notes) == (before.skipped, before.notes)
-    assert [type(listed.problem.math_type) for listed in after] == [dnn.MathType] * 4
+    assert [type(entry.problem.math_type) for entry in after] == [dnn.MathType] * 4
     after.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
 
@@ -242,7 +248,7 @@ def changed(change: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "message"),
     [
         (lambda p: p.pop("format"), '"format": "cudnnlite problems"'),
         (lambda p: p.update(format="other"), '"format": "cudnnlite problems"'),
@@ -280,7 +286,7 @@ def changed(change: Any) -> dict[str, Any]:
         (lambda p: p["notes"].append(1), "notes[1]: 1 is not a string"),
     ],
 )
-def test_a_bad_entry_is_named(tmp_path, change, named):
+def test_a_bad_entry_is_named(tmp_path, change, message):
     path = tmp_path / "problems.json"
     path.write_text(json.dumps(changed(lambda plain: None)))
     assert ProblemList.load(path).total == 3  # the file that is changed is good
@@ -288,7 +294,7 @@ def test_a_bad_entry_is_named(tmp_path, change, named):
     with pytest.raises(dnn.ArgumentError) as caught:
         ProblemList.load(path)
     assert f"path={str(path)!r}" in str(caught.value)
-    assert named in str(caught.value)
+    assert message in str(caught.value)
 
 
 def places(plain: Any) -> list[tuple[Any, Any]]:
@@ -320,8 +326,8 @@ JUNK = (
 @given(st.integers(0, 10_000), st.sampled_from(JUNK))
 def test_whatever_is_wrong_in_a_file_is_refused_by_name(tmp_path_factory, position, junk):
     plain = changed(lambda plain: None)
-    found = places(plain)
-    container, key = found[position % len(found)]
+    slots = places(plain)
+    container, key = slots[position % len(slots)]
     container[key] = copy.deepcopy(junk)
     path = tmp_path_factory.getbasetemp() / "junk.json"
     path.write_text(json.dumps(plain))
@@ -331,7 +337,7 @@ def test_whatever_is_wrong_in_a_file_is_refused_by_name(tmp_path_factory, positi
     except dnn.ArgumentError as error:
         message = str(error)
     else:  # some fields may hold other values
-        assert all(isinstance(listed.problem, Problem) for listed in loaded)
+        assert all(isinstance(entry.problem, Problem) for entry in loaded)
     assert f"path={str(path)!r}" in message
 
 
@@ -339,9 +345,9 @@ def test_whatever_is_wrong_in_a_file_is_refused_by_name(tmp_path_factory, positi
 
 
 def test_it_prints_as_a_table():
-    found = full_list()
-    found.add(KINDS[0], "conv3")
-    lines = str(found).splitlines()
+    problems = full_list()
+    problems.add(KINDS[0], "conv3")
+    lines = str(problems).splitlines()
     assert lines[0] == "4 problems, 47 in all"
     assert lines[1].split() == ["count", "GFLOP", "problem", "where"]
     # 2 * 32 * 64 * 112**2 * 3 * 7**2 = 7.55e9
@@ -362,7 +368,7 @@ def test_it_prints_as_a_table():
         "note: lstm: all are taken to be 5",
     ]
     assert str(ProblemList([convolution()])).startswith("1 problem, 1 in all\n")
-    assert repr(found) == "<ProblemList of 4 problems, 47 in all, 1 skipped>"
+    assert repr(problems) == "<ProblemList of 4 problems, 47 in all, 1 skipped>"
 
 
 def test_a_kind_that_the_table_does_not_know_prints_by_itself():

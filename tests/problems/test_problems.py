@@ -474,7 +474,7 @@ def test_anything_damaged_is_refused_or_a_problem(problem):
         for junk in JUNK:
             damaged = replaced(plain, path, junk)
             try:
-                made = problem_from_plain(damaged)
+                result = problem_from_plain(damaged)
             except ArgumentError:
                 refused += 1
                 continue
@@ -482,7 +482,7 @@ def test_anything_damaged_is_refused_or_a_problem(problem):
                 raise AssertionError(
                     f"{path} = {junk!r} raises {type(error).__name__}: {error}"
                 ) from error
-            assert through_json(made) == made or "nan" in str(made.to_plain()), (path, junk)
+            assert through_json(result) == result or "nan" in str(result.to_plain()), (path, junk)
     assert refused > 300
 
 
@@ -494,13 +494,13 @@ def test_what_is_missing_or_too_much_is_named(problem):
             continue
         changed = replaced(plain, path, REMOVED)
         try:
-            made = problem_from_plain(changed)
+            result = problem_from_plain(changed)
         except ArgumentError:
             continue
         assert len(path) == 1, f"{path} may be left out, and what is meant is then anybody's guess"
         left_out = set(problem.values) - set(changed)
         assert left_out <= {"conv", "activation", "y", "z", "alpha", "alpha2", "beta", "training"}
-        assert made.operation is problem.operation
+        assert result.operation is problem.operation
     with pytest.raises(ArgumentError, match="tiling"):
         problem_from_plain(plain | {"tiling": 1})
     (first, *_) = specs_of(problem)

@@ -21,23 +21,23 @@ def problem(channels: int = 1) -> Problem:
     )
 
 
-def counts(found):
-    return {listed.problem: listed.count for listed in found}
+def counts(problems):
+    return {entry.problem: entry.count for entry in problems}
 
 
 def test_a_list_fills_while_the_block_runs():
     assert not call_watch.active
     record(problem())  # nobody listens
-    with record_problems() as found:
+    with record_problems() as problems:
         assert call_watch.active
-        assert len(found) == 0
+        assert len(problems) == 0
         record(problem(1))
-        assert counts(found) == {problem(1): 1}
+        assert counts(problems) == {problem(1): 1}
         record(problem(2))
         record(problem(1))
     record(problem(1))
     assert not call_watch.active
-    assert counts(found) == {problem(1): 2, problem(2): 1}
+    assert counts(problems) == {problem(1): 2, problem(2): 1}
 
 
 def test_blocks_nest_and_all_lists_record():
@@ -68,13 +68,13 @@ def test_blocks_may_end_in_any_order():
 
 
 def test_a_block_that_fails_ends_its_recording():
-    kept = []
-    with suppress(KeyError), record_problems() as found:
-        kept.append(found)
+    references = []
+    with suppress(KeyError), record_problems() as problems:
+        references.append(problems)
         record(problem())
         raise KeyError
     assert not call_watch.active
-    assert kept[0].total == 1
+    assert references[0].total == 1
 
 
 @pytest.fixture
@@ -95,20 +95,20 @@ def test_all_threads_are_recorded_and_no_count_is_lost():
         for call in range(calls):
             record(problem(1 + call % 2))
             if call % 400 == number:
-                with record_problems() as own:
+                with record_problems() as inner_problems:
                     record(problem(3))
-                assert own.total >= 1  # and what the others did meanwhile
+                assert inner_problems.total >= 1  # and what the others did meanwhile
 
-    with record_problems() as found:
+    with record_problems() as problems:
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
         barrier.wait()
         while any(thread.is_alive() for thread in threads):
-            assert sum(listed.count for listed in found) <= 4 * (calls + 10)  # read while it grows
+            assert sum(entry.count for entry in problems) <= 4 * (calls + 10)  # read while it grows
         for thread in threads:
             thread.join()
-    assert counts(found) == {
+    assert counts(problems) == {
         problem(1): 4 * calls // 2,
         problem(2): 4 * calls // 2,
         problem(3): 4 * calls // 400,
@@ -117,7 +117,7 @@ def test_all_threads_are_recorded_and_no_count_is_lost():
 
 
 def test_a_pause_is_for_one_thread_and_nests():
-    with record_problems() as found:
+    with record_problems() as problems:
         with paused():
             record(problem(1))
             with paused():
@@ -130,4 +130,4 @@ def test_a_pause_is_for_one_thread_and_nests():
         with suppress(KeyError), paused():
             raise KeyError
         record(problem(3))
-    assert counts(found) == {problem(2): 1, problem(3): 2}
+    assert counts(problems) == {problem(2): 1, problem(3): 2}

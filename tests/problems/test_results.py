@@ -454,11 +454,11 @@ def test_explain_gives_each_candidate_its_reason(tuned):
 
 
 def test_explain_within_limits(tuned):
-    both = (
+    reasons = (
         "needs 8 MiB, the limit is 5 MiB; its error is 3.0e-04, the bound is 1.0e-05 (1 ms faster)"
     )
     assert tuned.explain("5 MiB", max_error=1e-5).splitlines()[1:] == [
-        f"  IMPLICIT_PRECOMP_GEMM (DEFAULT): not chosen: {both}",
+        f"  IMPLICIT_PRECOMP_GEMM (DEFAULT): not chosen: {reasons}",
         "  WINOGRAD (FMA, in NHWC): not chosen: its error is 8.0e-04, the bound is 1.0e-05 (0.75 ms faster)",
         "  IMPLICIT_PRECOMP_GEMM (FMA): not chosen: needs 8 MiB, the limit is 5 MiB (0.5 ms faster)",
         "  GEMM (FMA): chosen: 2 ms",
@@ -476,8 +476,10 @@ def test_explain_agrees_with_best(tuned):
         {"math_type": "fma"},
         {"workspace_limit": "3 MiB"},
     ):
-        (chosen,) = (line for line in tuned.explain(**limits).splitlines() if ": chosen" in line)
-        assert chosen.startswith(
+        (line_of_choice,) = (
+            line for line in tuned.explain(**limits).splitlines() if ": chosen" in line
+        )
+        assert line_of_choice.startswith(
             f"  {str(tuned.best(**limits)).splitlines()[0].split(',')[0].rstrip(')')}"
         )
 
@@ -602,7 +604,7 @@ def test_columns_of_a_tuning(tuned):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "column", "shown"),
+    ("name", "value", "column", "cell"),
     [
         ("spread_ms", 0.0, "+-", "0.0000"),
         ("call_us", 12.34, "us a call", "12.3"),
@@ -613,7 +615,7 @@ def test_columns_of_a_tuning(tuned):
         ("error", 0.0, "error", "0.0e+00"),
     ],
 )
-def test_each_new_column_is_shown_where_there_is_something_in_it(name, value, column, shown):
+def test_each_new_column_is_shown_where_there_is_something_in_it(name, value, column, cell):
     plain = ConvolutionResult(A.GEMM, MathType.FMA)
     table = AlgorithmTable(
         [dataclasses.replace(plain, **{name: value}), plain], title="t", timing="t"
@@ -621,7 +623,7 @@ def test_each_new_column_is_shown_where_there_is_something_in_it(name, value, co
     without = AlgorithmTable([plain], title="t", timing="t")
     assert column not in without.cells()[0]
     place = table.cells()[0].index(column)
-    assert [row[place] for row in table.cells()[1:]] == [shown, "-"]
+    assert [row[place] for row in table.cells()[1:]] == [cell, "-"]
     assert set(table.cells()[0]) - {column} == set(without.cells()[0])
 
 

@@ -124,9 +124,9 @@ class Case:
             for key, size in tape_shapes(self.network.spec, *self.active.shape).items()
         }
         self.run(tape)
-        given = {"hx": self.hx, "cx": self.cx, "masks": self.masks, "tape": tape}
+        options = {"hx": self.hx, "cx": self.cx, "masks": self.masks, "tape": tape}
         dx, dhx, dcx = backward_data(
-            self.network, self.active, self.dy, self.dhy, self.dcy, **given
+            self.network, self.active, self.dy, self.dhy, self.dcy, **options
         )
         parts = {"x": dx, "hx": dhx, "cx": dcx}
         dw = backward_weights(self.network, self.active, hx=self.hx, tape=tape)
@@ -215,18 +215,18 @@ def onnx_network(case):
         for d, weights in enumerate(directions):
             if weights.input is None:
                 weights = weights._replace(input=np.tile(np.eye(H), (len(spec.gates), 1)))
-            at, own = layer * spec.directions + d, slice(None, None, -1 if d else 1)
+            at, order = layer * spec.directions + d, slice(None, None, -1 if d else 1)
             for n, length in enumerate(case.active.sum(axis=0)):
                 c = None if cy is None else case.cx[at, n]
                 one, h, c = onnx_sequence(
                     spec.cell,
                     weights,
                     spec.clip_in_effect,
-                    values[:length, n][own],
+                    values[:length, n][order],
                     case.hx[at, n],
                     c,
                 )
-                y[:length, n, d * spec.state_size : (d + 1) * spec.state_size] = one[own]
+                y[:length, n, d * spec.state_size : (d + 1) * spec.state_size] = one[order]
                 hy[at, n] = h
                 if cy is not None:
                     cy[at, n] = c
@@ -346,11 +346,11 @@ def test_float32_of_any_hidden_size(cell, hidden):
 
 
 @pytest.mark.parametrize(
-    ("cell", "given"), [(LSTM, "input_bias"), (GRU, "recurrent_bias"), (TANH, None)]
+    ("cell", "bias"), [(LSTM, "input_bias"), (GRU, "recurrent_bias"), (TANH, None)]
 )
-def test_missing_biases_and_states_are_zeros(cell, given):
+def test_missing_biases_and_states_are_zeros(cell, bias):
     case = Case(cell, 2, 2)
-    names = [n for n in ("input_bias", "recurrent_bias") if n != given]
+    names = [n for n in ("input_bias", "recurrent_bias") if n != bias]
     zeroed = {
         n: 0 * v if n[-1] in names or n in ("hx", "cx") else v for n, v in case.inputs().items()
     }
@@ -391,8 +391,8 @@ def test_nothing_beyond_the_ends_matters(cell, projected):
     dirty.hx, dirty.dhy = case.hx.copy(), case.dhy.copy()
     dirty.hx[:, 0] = dirty.dhy[:, 0] = np.nan
     for name, value in dirty.gradients().items():
-        others = np.s_[:, 1:] if name == "hx" else ...
-        np.testing.assert_array_equal(value[others], gradients[name][others])
+        other_rows = np.s_[:, 1:] if name == "hx" else ...
+        np.testing.assert_array_equal(value[other_rows], gradients[name][other_rows])
     diverged = case.with_inputs(
         {name: value if name == "x" else value * np.inf for name, value in case.inputs().items()}
     )

@@ -34,10 +34,10 @@ def directory() -> Path:
     """Folder of the installed headers; skips the calling test where there are none."""
     from cuda.pathfinder import find_nvidia_header_directory
 
-    found = find_nvidia_header_directory("cudnn")
-    if found is None:
+    folder = find_nvidia_header_directory("cudnn")
+    if folder is None:
         pytest.skip("no cuDNN headers: install nvidia-cudnn-cu12 or nvidia-cudnn-cu13")
-    return Path(found)
+    return Path(folder)
 
 
 @cache
@@ -72,9 +72,9 @@ def texts() -> dict[str, str]:
 
 def comments() -> list[str]:
     return [
-        found
+        comment
         for text in raw_texts().values()
-        for found in re.findall(r"/\*.*?\*/|//[^\n]*", text, flags=re.S)
+        for comment in re.findall(r"/\*.*?\*/|//[^\n]*", text, flags=re.S)
     ]
 
 
@@ -83,13 +83,13 @@ def prototypes() -> dict[str, Prototype]:
     pattern = re.compile(
         r"^ *(CUDNN_DEPRECATED\s+)?(\w[\w ]*?[ *]+)CUDNNWINAPI\s+(\w+)\s*\(([^;{]*)\)\s*;", re.M
     )
-    found = {}
+    records = {}
     for header, text in texts().items():
         for mark, result, name, parameters in pattern.findall(text):
             parts = tuple(" ".join(part.split()) for part in parameters.split(","))
             parts = () if parts in (("void",), ("",)) else parts
-            found[name] = Prototype(name, header, bool(mark), " ".join(result.split()), parts)
-    return found
+            records[name] = Prototype(name, header, bool(mark), " ".join(result.split()), parts)
+    return records
 
 
 def split_parameter(parameter: str) -> tuple[str, int]:
@@ -112,31 +112,31 @@ def declared_type(parameter: str) -> str:
 @cache
 def enums() -> dict[str, list[str]]:
     """Enumerators by the enumeration's typedef name."""
-    found = {}
+    names = {}
     for text in texts().values():
         for body, name in re.findall(r"typedef\s+enum\s*\w*\s*\{([^{}]*)\}\s*(\w+)", text):
-            found[name] = re.findall(r"(?:^|,)\s*(CUDNN_\w+)", body)
-    return found
+            names[name] = re.findall(r"(?:^|,)\s*(CUDNN_\w+)", body)
+    return names
 
 
 @cache
 def structs() -> dict[str, list[str]]:
     """Field names by the structure's typedef name."""
-    found = {}
+    fields = {}
     for text in texts().values():
         for body, name in re.findall(r"typedef\s+struct\s*\w*\s*\{([^{}]*)\}\s*(\w+)", text):
-            found[name] = re.findall(r"(\w+)\s*(?:\[\w+\])?\s*;", body)
-    return found
+            fields[name] = re.findall(r"(\w+)\s*(?:\[\w+\])?\s*;", body)
+    return fields
 
 
 @cache
 def handles() -> set[str]:
     joined = "\n".join(texts().values())
-    own = re.findall(
+    handle_types = re.findall(
         r"typedef\s+(?:struct\s+\w+|void)\s*(?:CUDNN_DEPRECATED\s*)?\*\s*(\w+)\s*(?:CUDNN_DEPRECATED\s*)?;",
         joined,
     )
-    return {*own, "cudaStream_t", "cudaGraph_t"}
+    return {*handle_types, "cudaStream_t", "cudaGraph_t"}
 
 
 def macros() -> list[str]:

@@ -40,11 +40,11 @@ CASES.sort(key=lambda case: FUNCTIONS[case[0]].argtypes[case[1]] is ctypes.c_voi
 
 
 class Row(NamedTuple):
-    """What came of a null: 'refused', 'success', a status, or 'died'; the others may be a legal call's."""
+    """What came of a null: 'refused', 'success', a status, or 'died'; `other_arguments` says if the rest is a legal call's."""
 
     function: str
     argument: str
-    others: str
+    other_arguments: str
     outcome: str
 
 
@@ -52,16 +52,16 @@ def legal_calls(device: Any) -> tuple[Any, dict[str, list[Any]]]:
     """Make calls of all operations; return what they were made of, and the arguments of each C function, in order."""
     from fuzz.subjects import SAMPLES, Case, Things
 
-    seen: dict[str, list[Any]] = {}
+    calls_by_name: dict[str, list[Any]] = {}
     convert, replace = calls.convert, calls.PreparedCall.replace
 
     def noted(record: Any, arguments: tuple[Any, ...]) -> list[Any]:
-        seen[record.name] = list(arguments)
+        calls_by_name[record.name] = list(arguments)
         return convert(record, arguments)
 
     def replaced(self: Any, **values: Any) -> None:
         for name, value in values.items():
-            seen[self._record.name][self._record.argnames.index(name)] = value
+            calls_by_name[self._record.name][self._record.argnames.index(name)] = value
         replace(self, **values)
 
     calls.convert, calls.PreparedCall.replace = noted, replaced  # type: ignore[method-assign]
@@ -85,10 +85,10 @@ def legal_calls(device: Any) -> tuple[Any, dict[str, list[Any]]]:
             print(error, file=sys.stderr)
     things.handle.synchronize()
     calls.convert, calls.PreparedCall.replace = convert, replace  # type: ignore[method-assign]
-    return things, seen
+    return things, calls_by_name
 
 
-def any_value(things: Any, kind: Any, name: str, made: dict[type, Any]) -> Any:
+def any_value(things: Any, kind: Any, name: str, values: dict[type, Any]) -> Any:
     """Return a value of a type: a descriptor that is not set yet, zeros, the address of an array."""
     if kind is cudnnHandle_t:
         return things.handle.ptr
@@ -99,29 +99,31 @@ def any_value(things: Any, kind: Any, name: str, made: dict[type, Any]) -> Any:
         return (
             (ctypes.c_double * 2)() if is_scalar else {ctypes.c_void_p: things.x.ptr}.get(kind, 1)
         )
-    if kind not in made:
-        made[kind] = kind()
+    if kind not in values:
+        values[kind] = kind()
         create = getattr(things.handle.api, f"cudnnCreate{kind.__name__[5:-2]}", None)
         if create is not None and len(create.record.argtypes) == 1:
-            create(ctypes.byref(made[kind]))
-    return made[kind]
+            create(ctypes.byref(values[kind]))
+    return values[kind]
 
 
 def child(device: Any, shard: int, shards: int, start: int) -> None:
     """Make the calls of a shard, from one on; say before and after each what it is."""
     signal.alarm(120)  # whose signal ends the process, as a call that hangs
     things, legal = legal_calls(device)
-    made: dict[type, Any] = {}
+    values: dict[type, Any] = {}
     for name, position in CASES[shard::shards][start:]:
         record, api = FUNCTIONS[name], things.handle.api
         print(name, record.argnames[position], "legal" if name in legal else "zeros", flush=True)
         kinds = zip(record.argtypes, record.argnames, strict=True)
-        arguments = legal.get(name) or [any_value(things, *each, made) for each in kinds]
+        arguments = legal.get(name) or [
+            any_value(things, *kind_and_name, values) for kind_and_name in kinds
+        ]
         outcome = "success"
         signal.alarm(20)
         try:
             getattr(api, name)(
-                *(None if at == position else each for at, each in enumerate(arguments))
+                *(None if at == position else argument for at, argument in enumerate(arguments))
             )
             things.handle.synchronize()
         except calls.CallArgumentError:
@@ -150,24 +152,24 @@ def run(device: str, shards: int) -> list[Row]:
     }
 
     def of(shard: int) -> list[Row]:
-        found: list[Row] = []
+        rows: list[Row] = []
         while True:
-            line = [sys.executable, __file__, device, str(shards), str(shard), str(len(found))]
+            line = [sys.executable, __file__, device, str(shards), str(shard), str(len(rows))]
             ended = subprocess.run(
                 line, capture_output=True, text=True, check=False, env=environment
             )
-            told = ended.stdout.splitlines()
+            lines = ended.stdout.splitlines()
             for case, outcome in zip(
-                told[::2], [*told[1::2], f"died: {ended.returncode}"], strict=False
+                lines[::2], [*lines[1::2], f"died: {ended.returncode}"], strict=False
             ):
-                found.append(Row(*case.split(), outcome))
+                rows.append(Row(*case.split(), outcome))
             if ended.returncode == LOST:
-                found[-1] = found[-1]._replace(outcome=f"lost the device: {found[-1].outcome}")
-            if ended.returncode and told:
-                print(*found[-1], flush=True)
+                rows[-1] = rows[-1]._replace(outcome=f"lost the device: {rows[-1].outcome}")
+            if ended.returncode and lines:
+                print(*rows[-1], flush=True)
             elif not ended.returncode:
-                return found
-            elif not told:
+                return rows
+            elif not lines:
                 raise RuntimeError(ended.stderr[-3000:])
 
     with ThreadPoolExecutor(shards) as pool:

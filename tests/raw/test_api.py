@@ -204,15 +204,15 @@ def test_bound_functions_know_their_record_and_check_their_status(api):
     ],
 )
 def test_help_shows_the_prototype_of_c(api, name, words):
-    shown = pydoc.render_doc(getattr(api, name), renderer=pydoc.plaintext)
-    assert words in re.sub(r" +$", "", shown, flags=re.M)
+    text = pydoc.render_doc(getattr(api, name), renderer=pydoc.plaintext)
+    assert words in re.sub(r" +$", "", text, flags=re.M)
 
 
 def test_every_function_has_a_prototype_to_be_shown_and_the_class_its_docstring(api):
     for name, record in FUNCTIONS.items():
         first, *arguments = CFunction(print, record).__doc__.partition("\n)")[0].split("\n")
         assert first.endswith(f"{name}(")
-        assert [re.sub(r".*?(\w+)(\[\])?,?$", r"\1", each) for each in arguments] == [
+        assert [re.sub(r".*?(\w+)(\[\])?,?$", r"\1", argument) for argument in arguments] == [
             *(record.argnames or ["void"])
         ]
     assert CFunction.__doc__.startswith("A function of a table: ")

@@ -15,21 +15,21 @@ COMMAND = re.compile(r"\.venv/bin/(?!pip\b)\S.*")
 
 def tools(text: str) -> set[tuple[str, str]]:
     """Return (tool, what it is asked first) of each command: ("ruff", "check"), ("python", "-m tools.raw.generate")."""
-    found = set()
+    commands = set()
     for command in COMMAND.findall(text):
         tool, *words = command.removeprefix(".venv/bin/").split()
         first = {"python": words[:2], "ruff": words[:1]}.get(tool, [])
-        found.add((tool, " ".join(first)))
-    return found
+        commands.add((tool, " ".join(first)))
+    return commands
 
 
 def test_pre_commit_checks_what_ci_checks():
     readme, script = (ROOT / "README.md").read_text(), (ROOT / ".ci/run").read_text()
     hooks = "\n".join(re.findall(r"entry: (.*)", (ROOT / ".pre-commit-config.yaml").read_text()))
     test = next(line for line in readme.splitlines() if line.endswith(".venv/bin/python -m pytest"))
-    wanted = tools(f"{script}\n{test.rpartition('&& ')[2]}")
-    assert {"ruff", "mypy", "sphinx-build", "python"} == {tool for tool, _ in wanted}
-    assert tools(hooks) == wanted
+    expected = tools(f"{script}\n{test.rpartition('&& ')[2]}")
+    assert {"ruff", "mypy", "sphinx-build", "python"} == {tool for tool, _ in expected}
+    assert tools(hooks) == expected
 
 
 def test_the_issue_template_asks_for_the_doctor():
@@ -67,7 +67,7 @@ def private_patches(source: str) -> Iterator[str]:
             and isinstance(node.elts[0], ast.Name)
         ):
             # (module, "name"), for one of these calls
-            targets = [each for each in node.elts[1:] if isinstance(each, ast.Constant)]
+            targets = [element for element in node.elts[1:] if isinstance(element, ast.Constant)]
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
             targets = [] if ast.unparse(node).startswith(("self.", "cls.")) else [node]
         for part in (part for target in targets for part in ast.walk(target)):
@@ -82,10 +82,10 @@ def private_patches(source: str) -> Iterator[str]:
 
 def test_no_test_replaces_what_is_private() -> None:
     """What a test needs to be another way is passed in, or has a public name."""
-    found = {
+    patches_by_file = {
         str(path.relative_to(ROOT)): patches
         for path in sorted((ROOT / "tests").rglob("*.py"))
         if path != Path(__file__)
         and (patches := list(private_patches(path.read_text(encoding="utf-8"))))
     }
-    assert found == {}
+    assert patches_by_file == {}

@@ -102,8 +102,8 @@ def words(text):
 
 
 def runs(text, length=6):
-    found = words(text)
-    return {tuple(found[i : i + length]) for i in range(len(found) - length + 1)}
+    all_words = words(text)
+    return {tuple(all_words[i : i + length]) for i in range(len(all_words) - length + 1)}
 
 
 def test_no_header_comment_is_reproduced():

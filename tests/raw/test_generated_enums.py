@@ -149,11 +149,11 @@ def test_text():
 
 
 def test_the_versions_that_introduced_kinds_of_backend_descriptors_are_the_headers():
-    found = re.findall(
+    matches = re.findall(
         r"CUDNN_BACKEND_(\w+)_DESCRIPTOR += \d+,.*@since cuDNN (\d+)\.(\d+)\.(\d+) ",
         "".join(header_text.raw_texts().values()),
     )
-    versions = {name: int(a) * 10000 + int(b) * 100 + int(c) for name, a, b, c in found}
+    versions = {name: int(a) * 10000 + int(b) * 100 + int(c) for name, a, b, c in matches}
     kinds = enums.BackendDescriptorType.__members__
     if header_text.is_generation_version():
         assert versions.keys() == kinds.keys()

@@ -105,7 +105,7 @@ def test_argument_names_follow_the_text():
 
 
 def test_every_enum_parameter_takes_members_of_its_own_and_integers():
-    kinds, seen = {name: kind for kind, name in enums.C_NAMES.items()}, []
+    kinds, enum_parameters = {name: kind for kind, name in enums.C_NAMES.items()}, []
     for function, prototype in in_both():
         # numbers of 1, and null pointers where the call does not look
         allowed = [
@@ -113,20 +113,22 @@ def test_every_enum_parameter_takes_members_of_its_own_and_integers():
             for kind in function.argtypes
         ]
         convert(function, tuple(allowed))
-        for number, (own, depth) in enumerate(
+        for number, (type_name, depth) in enumerate(
             map(header_text.split_parameter, prototype.parameters)
         ):
-            if own in header_text.enums() and depth == 0:
-                seen.append(own)
+            if type_name in header_text.enums() and depth == 0:
+                enum_parameters.append(type_name)
                 for name, kind in kinds.items():
-                    given = (*allowed[:number], next(iter(kind)), *allowed[number + 1 :])
-                    if name == own:
-                        convert(function, given)
+                    arguments = (*allowed[:number], next(iter(kind)), *allowed[number + 1 :])
+                    if name == type_name:
+                        convert(function, arguments)
                         continue
-                    with pytest.raises(CallArgumentError, match=rf" is no {kinds[own].__name__}$"):
-                        convert(function, given)
-    assert len(seen) > 150, len(seen)
-    assert len({*seen}) > 40
+                    with pytest.raises(
+                        CallArgumentError, match=rf" is no {kinds[type_name].__name__}$"
+                    ):
+                        convert(function, arguments)
+    assert len(enum_parameters) > 150, len(enum_parameters)
+    assert len({*enum_parameters}) > 40
 
 
 def test_result_types_follow_the_text():
@@ -151,13 +153,13 @@ def test_gcc_agrees_on_every_arguments_size_and_class(tmp_path):
             for p in prototype.parameters
         ]
         statements += [f'printf("{function.name}");', *lines, 'printf("\\n");']
-    for (function, _), (name, *found) in zip(
+    for (function, _), (name, *sizes_and_classes) in zip(
         pairs, header_text.run_c(tmp_path, statements), strict=True
     ):
         assert name == function.name
         assert [
             f"{ctypes.sizeof(kind)}:{header_text.c_class(kind)}" for kind in function.argtypes
-        ] == found, name
+        ] == sizes_and_classes, name
 
 
 def test_deprecation_follows_the_mark():

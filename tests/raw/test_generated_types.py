@@ -12,17 +12,17 @@ def test_every_handle_is_a_class_of_its_own():
     classes = [getattr(types, name) for name in header_text.handles() if hasattr(types, name)]
     assert all(issubclass(kind, ctypes.c_void_p) for kind in classes)
     if header_text.is_generation_version():
-        own = {
+        class_names = {
             name
             for name, kind in vars(types).items()
             if isinstance(kind, type) and kind.__module__ == types.__name__
         }
-        own -= {
+        class_names -= {
             name
-            for name in own
+            for name in class_names
             if issubclass(getattr(types, name), (ctypes.Structure, ctypes._CFuncPtr))
         }
-        assert own == header_text.handles()
+        assert class_names == header_text.handles()
     assert len(set(classes)) == len(classes)
 
 
@@ -80,12 +80,12 @@ def test_constants_have_the_compilers_values(tmp_path):
 
 
 def test_callback_can_be_called_through_c():
-    seen = []
+    calls = []
     callback = types.cudnnCallback_t(
-        lambda severity, user, debug, text: seen.append((severity, user, debug[0].pid, text))
+        lambda severity, user, debug, text: calls.append((severity, user, debug[0].pid, text))
     )
     callback(2, 0x10, ctypes.pointer(types.cudnnDebug_t(pid=7)), b"text")
-    assert seen == [(2, 0x10, 7, b"text")]
+    assert calls == [(2, 0x10, 7, b"text")]
 
 
 def test_a_structure_field_refuses_the_wrong_handle():

@@ -69,8 +69,8 @@ def test_what_a_handler_raises_comes_out_and_the_others_are_released_later():
 
 @pytest.mark.filterwarnings("ignore:never closed:ResourceWarning")
 def test_a_refusal_is_shown_and_does_not_come_out(monkeypatch):
-    shown = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda args: shown.append(args.exc_value))
+    errors = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: errors.append(args.exc_value))
 
     def refused():
         raise ClosedError("the handle was closed")
@@ -78,7 +78,7 @@ def test_a_refusal_is_shown_and_does_not_come_out(monkeypatch):
     owner, _ = make_leak(refused)
     del owner
     gc.collect()
-    assert [str(error) for error in shown] == ["the handle was closed"]
+    assert [str(error) for error in errors] == ["the handle was closed"]
 
 
 @pytest.mark.filterwarnings("ignore:never closed:ResourceWarning")
@@ -101,7 +101,7 @@ def test_another_thread_releases_what_it_dropped_while_the_main_thread_waits():
 
 @pytest.mark.processes
 def test_the_end_of_the_interpreter_releases_nothing():
-    done = run_python(
+    process = run_python(
         """
         from cudnnlite._raw.leaks import Leak
 
@@ -120,8 +120,8 @@ def test_the_end_of_the_interpreter_releases_nothing():
         print("end")
         """
     )
-    assert done.stdout == "end\n"
-    assert done.stderr == ""
+    assert process.stdout == "end\n"
+    assert process.stderr == ""
 
 
 def test_what_is_alive_is_listed_while_a_collection_runs():

@@ -36,7 +36,7 @@ print(json.dumps(report))
 
 
 @pytest.fixture(scope="module")
-def here():
+def libcudnn():
     """The libcudnn of this environment."""
     return Path(load_library().path)
 
@@ -51,23 +51,23 @@ def report(code="", *arguments, **environment):
 
 
 @pytest.mark.processes
-def test_the_override_as_a_folder(here):
-    found = report(CUDNNLITE_LIBCUDNN=here.parent)
-    assert (found["path"], found["how"]) == (str(here), "CUDNNLITE_LIBCUDNN")
-    assert found["version"] == load_library().version
-    assert found["warnings"] == []
-    assert "TensorSpec((1, 2, 3, 4)" in found["read"]
+def test_the_override_as_a_folder(libcudnn):
+    findings = report(CUDNNLITE_LIBCUDNN=libcudnn.parent)
+    assert (findings["path"], findings["how"]) == (str(libcudnn), "CUDNNLITE_LIBCUDNN")
+    assert findings["version"] == load_library().version
+    assert findings["warnings"] == []
+    assert "TensorSpec((1, 2, 3, 4)" in findings["read"]
 
 
 @pytest.mark.processes
-def test_the_override_as_a_file_through_a_link(here, tmp_path):
+def test_the_override_as_a_file_through_a_link(libcudnn, tmp_path):
     link = tmp_path / "any-name.so"
-    link.symlink_to(here)
-    found = report(CUDNNLITE_LIBCUDNN=link)
-    assert (found["path"], found["how"]) == (str(here), "CUDNNLITE_LIBCUDNN")
-    assert {str(Path(path).parent) for path in found["parts"]} == {str(here.parent)}
+    link.symlink_to(libcudnn)
+    findings = report(CUDNNLITE_LIBCUDNN=link)
+    assert (findings["path"], findings["how"]) == (str(libcudnn), "CUDNNLITE_LIBCUDNN")
+    assert {str(Path(path).parent) for path in findings["parts"]} == {str(libcudnn.parent)}
     assert {"libcudnn.so.9", "libcudnn_graph.so.9", "libcudnn_ops.so.9", "libcudnn_cnn.so.9"} <= {
-        Path(path).name for path in found["parts"]
+        Path(path).name for path in findings["parts"]
     }
 
 
@@ -131,8 +131,8 @@ def test_an_override_beside_which_there_is_no_part(fresh, monkeypatch, tmp_path,
         fresh.load_library()
 
 
-def test_an_override_whose_parts_are_missing(fresh, monkeypatch, here, tmp_path):
-    front = Path(shutil.copyfile(here, tmp_path / "libcudnn.so.9"))
+def test_an_override_whose_parts_are_missing(fresh, monkeypatch, libcudnn, tmp_path):
+    front = Path(shutil.copyfile(libcudnn, tmp_path / "libcudnn.so.9"))
     monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(front))
     monkeypatch.setattr(fresh, "mapped_cudnn_files", list)
     with pytest.raises(
@@ -142,8 +142,8 @@ def test_an_override_whose_parts_are_missing(fresh, monkeypatch, here, tmp_path)
         fresh.load_library()
 
 
-def test_a_library_of_another_major_version(fresh, monkeypatch, here):
-    monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(here))
+def test_a_library_of_another_major_version(fresh, monkeypatch, libcudnn):
+    monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(libcudnn))
     monkeypatch.setattr(
         ctypes, "CDLL", lambda path: type("Fake", (), {"cudnnGetVersion": FakeFunction(8907)})
     )
@@ -199,20 +199,22 @@ def test_it_is_loaded_once():
 
 
 @pytest.mark.processes
-def test_a_library_that_was_already_loaded(here):
-    found = report("import ctypes, sys\nctypes.CDLL(sys.argv[1])\n", here, CUDNNLITE_LIBCUDNN=None)
-    assert (found["path"], found["how"]) == (str(here), "already loaded")
-    assert found["warnings"] == []
+def test_a_library_that_was_already_loaded(libcudnn):
+    findings = report(
+        "import ctypes, sys\nctypes.CDLL(sys.argv[1])\n", libcudnn, CUDNNLITE_LIBCUDNN=None
+    )
+    assert (findings["path"], findings["how"]) == (str(libcudnn), "already loaded")
+    assert findings["warnings"] == []
 
 
-def second_copy(here, folder, *parts):
+def second_copy(libcudnn, folder, *parts):
     """Another copy of some parts: files of their own, because the loader knows hard links to be the same file."""
     if shutil.disk_usage(folder).free < 2 << 30:
         pytest.skip(
             f"a second copy of libcudnn's parts takes 250 MB, and {folder} has not 2 GB free"
         )
     folder.mkdir(exist_ok=True)
-    return [Path(shutil.copyfile(here.with_name(part), folder / part)) for part in parts]
+    return [Path(shutil.copyfile(libcudnn.with_name(part), folder / part)) for part in parts]
 
 
 LOAD_FIRST = "import ctypes, sys\nfor path in sys.argv[1:]: ctypes.CDLL(path)\n"
@@ -220,43 +222,43 @@ PARTS = ("libcudnn_graph.so.9", "libcudnn_ops.so.9")
 
 
 @pytest.mark.processes
-def test_hard_links_in_another_folder_are_told(here, tmp_path):
+def test_hard_links_in_another_folder_are_told(libcudnn, tmp_path):
     """The loader takes the linked file for the one in our folder, so the process runs on the other copy's path."""
     paths = [tmp_path / name for name in PARTS]
     try:
         for path in paths:
-            os.link(here.with_name(path.name), path)
+            os.link(libcudnn.with_name(path.name), path)
     except OSError:  # another file system
-        paths = second_copy(here, tmp_path, *PARTS)
-    found = report(LOAD_FIRST, *paths, CUDNNLITE_LIBCUDNN=here)
-    check_mixture(found, [*paths, here])
+        paths = second_copy(libcudnn, tmp_path, *PARTS)
+    findings = report(LOAD_FIRST, *paths, CUDNNLITE_LIBCUDNN=libcudnn)
+    check_mixture(findings, [*paths, libcudnn])
 
 
 @pytest.mark.processes
-def test_a_second_copy_of_the_same_version_is_told(here, tmp_path):
-    paths = second_copy(here, tmp_path, *PARTS)
-    found = report(LOAD_FIRST, *paths, CUDNNLITE_LIBCUDNN=here)
-    check_mixture(found, [*paths, here])
+def test_a_second_copy_of_the_same_version_is_told(libcudnn, tmp_path):
+    paths = second_copy(libcudnn, tmp_path, *PARTS)
+    findings = report(LOAD_FIRST, *paths, CUDNNLITE_LIBCUDNN=libcudnn)
+    check_mixture(findings, [*paths, libcudnn])
 
 
-def check_mixture(found, paths):
+def check_mixture(findings, paths):
     """Either it works, and a warning names the paths, or an error does."""
-    if "error" in found:
-        assert found["error"] == "MixedLibrariesError"
-        text = found["message"]
+    if "error" in findings:
+        assert findings["error"] == "MixedLibrariesError"
+        text = findings["message"]
     else:
-        ((category, text),) = found["warnings"]
+        ((category, text),) = findings["warnings"]
         assert category == "RuntimeWarning"
         assert "parts of another cuDNN copy are mapped" in text
-        assert "TensorSpec" in found["read"]
+        assert "TensorSpec" in findings["read"]
     for path in paths:
         assert f"  {path}" in text.splitlines()
 
 
 @pytest.mark.processes
-def test_an_incompatible_copy_is_refused_with_all_paths(here, tmp_path):
+def test_an_incompatible_copy_is_refused_with_all_paths(libcudnn, tmp_path):
     """A graph library without a function that its siblings need, as one of another version is."""
-    (path,) = second_copy(here, tmp_path, "libcudnn_graph.so.9")
+    (path,) = second_copy(libcudnn, tmp_path, "libcudnn_graph.so.9")
     needed = b"_Z28traceback_api_set_last_errorPKc"
     content = path.read_bytes()
     if needed not in content:
@@ -264,16 +266,16 @@ def test_an_incompatible_copy_is_refused_with_all_paths(here, tmp_path):
             f"this libcudnn has no {needed.decode()}, with which the test makes an incompatible copy"
         )
     path.write_bytes(content.replace(needed, needed.replace(b"traceback", b"backtrace")))
-    found = report(LOAD_FIRST, path, CUDNNLITE_LIBCUDNN=here)
-    if "error" in found:  # where a sibling needs it at load time (9.28)
-        assert found["error"] == "MixedLibrariesError"
-        assert "backtrace" not in found["message"]
-        assert "CUDNNLITE_LIBCUDNN" in found["message"]
+    findings = report(LOAD_FIRST, path, CUDNNLITE_LIBCUDNN=libcudnn)
+    if "error" in findings:  # where a sibling needs it at load time (9.28)
+        assert findings["error"] == "MixedLibrariesError"
+        assert "backtrace" not in findings["message"]
+        assert "CUDNNLITE_LIBCUDNN" in findings["message"]
     else:  # where not (9.19): the mixture works, and is warned of
-        assert [category for category, _ in found["warnings"]] == ["RuntimeWarning"]
-    told = found.get("message") or found["warnings"][0][1]
-    for line in (f"  {path}", f"  {here}"):
-        assert line in told.splitlines() or str(here) in told.splitlines()[0]
+        assert [category for category, _ in findings["warnings"]] == ["RuntimeWarning"]
+    message = findings.get("message") or findings["warnings"][0][1]
+    for line in (f"  {path}", f"  {libcudnn}"):
+        assert line in message.splitlines() or str(libcudnn) in message.splitlines()[0]
 
 
 @pytest.fixture
@@ -368,14 +370,14 @@ def test_versions(number, text):
     assert format_version(number) == text
 
 
-def test_a_library_describes_itself(here):
+def test_a_library_describes_itself(libcudnn):
     loaded = load_library()
     assert loaded.version_text == format_version(loaded.version)
     assert 11000 <= loaded.cudart_version < 20000
     assert (
         Library(loaded.path, "", 91900, SimpleNamespace()).cudart_version == 0
     )  # of one that lacks the function
-    assert str(here) in loaded.parts()
+    assert str(libcudnn) in loaded.parts()
     assert "cdll" not in repr(loaded)
 
 
@@ -400,8 +402,8 @@ def test_importing_loads_nothing(tmp_path, capsys):
     """What makes it quick.  The time is told, not asserted: it is the machine's as much as ours (the aim is under 200 ms)."""
     seconds = []
     for _ in range(4):
-        done = run_python(PROBE, PYTHONDONTWRITEBYTECODE=None, PYTHONPYCACHEPREFIX=tmp_path)
-        took, rest = done.stdout.split(maxsplit=1)
+        process = run_python(PROBE, PYTHONDONTWRITEBYTECODE=None, PYTHONPYCACHEPREFIX=tmp_path)
+        took, rest = process.stdout.split(maxsplit=1)
         assert rest.strip() == "[] []"  # neither a library of NVIDIA's nor a heavy module
         seconds.append(float(took))
     assert any(tmp_path.rglob("cudnnlite/devices/handle*.pyc"))
@@ -464,10 +466,10 @@ def test_python_optimised_away_its_asserts():
         with dnn.ConvolutionDescriptor(1) as d:
             print(d.read_back().compute_type.name)
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-O", "-c", "\n".join(line[8:] for line in code.splitlines())],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.split() == ["refused", "refused", "FLOAT"]
+    assert process.stdout.split() == ["refused", "refused", "FLOAT"]

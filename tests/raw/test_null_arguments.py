@@ -15,7 +15,7 @@ def test_no_null_ends_the_process(device: Any) -> None:
     rows = run(device.kind, 2 if device.kind == "emulated" else 8)
     counts = Counter(row.outcome for row in rows)
     assert len(rows) == len(CASES)
-    assert sum(row.others == "legal" for row in rows) > 300, counts
+    assert sum(row.other_arguments == "legal" for row in rows) > 300, counts
     assert counts["refused"] > 100, counts
     assert [
         row for row in rows if row.outcome.startswith(("died", "lost")) or "Error:" in row.outcome

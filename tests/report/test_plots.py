@@ -56,14 +56,14 @@ TIMED = (PRECOMP, CLOSE, WINOGRAD, IMPLICIT, GEMM)
 
 def bars(ax):
     """(length, colour) of each bar, from the top."""
-    found = sorted(
+    patches = sorted(
         (patch.get_y(), patch.get_width(), to_hex(patch.get_facecolor())) for patch in ax.patches
     )
     ylim = ax.get_ylim()
     assert (
-        ylim[0] > found[-1][0] >= found[0][0] > ylim[1]
+        ylim[0] > patches[-1][0] >= patches[0][0] > ylim[1]
     )  # all inside, and the first is the uppermost
-    return [(width, color) for _, width, color in found]
+    return [(width, color) for _, width, color in patches]
 
 
 def texts(ax):
@@ -136,10 +136,10 @@ def test_long_bars_are_cut_off_so_that_the_short_ones_can_be_compared():
 
 
 def test_the_chosen_row_is_found_again_without_what_was_passed_over():
-    found = table()
-    choice = found.best(workspace_limit=KIB)
+    full_table = table()
+    choice = full_table.best(workspace_limit=KIB)
     assert choice.passed_over
-    assert [color for _, color in bars(plot_times(found, chosen=choice))].index(
+    assert [color for _, color in bars(plot_times(full_table, chosen=choice))].index(
         COLORS["chosen"]
     ) == 2
 
@@ -213,8 +213,8 @@ def test_the_front():
         "16 MiB",
     ]
     assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylabel()) == ("symlog", "log", "time (ms)")
-    shown = [tick for tick in ax.get_yticks() if ax.get_ylim()[0] <= tick <= ax.get_ylim()[1]]
-    assert [ax.yaxis.get_major_formatter()(tick, 0) for tick in shown] == [
+    ticks = [tick for tick in ax.get_yticks() if ax.get_ylim()[0] <= tick <= ax.get_ylim()[1]]
+    assert [ax.yaxis.get_major_formatter()(tick, 0) for tick in ticks] == [
         "0.05",
         "0.1",
         "0.2",
@@ -258,14 +258,18 @@ def test_the_front_by_its_definition(seed):
         )
         for _ in range(12)
     ]
-    seen = {(row.workspace, row.time_ms) for row in rows if row.ok and row.time_ms is not None}
-    wanted = {
+    points_of_rows = {
+        (row.workspace, row.time_ms) for row in rows if row.ok and row.time_ms is not None
+    }
+    expected_front = {
         (size, ms)
-        for size, ms in seen
-        if not any(s <= size and t <= ms and (s, t) != (size, ms) for s, t in seen)
+        for size, ms in points_of_rows
+        if not any(s <= size and t <= ms and (s, t) != (size, ms) for s, t in points_of_rows)
     }
     front = front_of(table(rows))
-    assert [(rows[index].workspace, rows[index].time_ms) for index in front] == sorted(wanted)
+    assert [(rows[index].workspace, rows[index].time_ms) for index in front] == sorted(
+        expected_front
+    )
     assert all(rows[index].ok for index in front)
 
 
@@ -273,13 +277,13 @@ def test_the_front_by_its_definition(seed):
 
 
 def test_totals_of_a_model_the_largest_on_top():
-    some = [
+    problems = [
         tuned((CLOSE, GEMM), count=3, names=("b", "c")),
         failed(names=("d",)),
         tuned((GEMM,), count=2, names=("a $x$ <b>",)),
         tuned((STATIC,), lstm()),
     ]
-    ax = plot_model(some)
+    ax = plot_model(problems)
     assert [width for width, _ in bars(ax)] == [2 * 0.9123, 1.067, 3 * 0.0339]
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert labels == ["a $x$ <b> × 2", shorten(summary(lstm())), "b × 3"]
@@ -289,58 +293,58 @@ def test_totals_of_a_model_the_largest_on_top():
 
 
 def test_the_smallest_of_many_share_a_bar():
-    some = model(60)
-    ax = plot_model(some)
-    totals = sorted((each.total_ms() for each in some), reverse=True)
+    problems = model(60)
+    ax = plot_model(problems)
+    totals = sorted((problem.total_ms() for problem in problems), reverse=True)
     assert [width for width, _ in bars(ax)] == [*totals[:40], pytest.approx(sum(totals[40:]))]
     assert ax.get_yticklabels()[40].get_text() == "20 others"
     assert texts(ax)[40].endswith(f" ({100 * sum(totals[40:]) / sum(totals):.1f} %)")
 
 
-@pytest.mark.parametrize("some", [[], [failed()]], ids=["none", "failed"])
+@pytest.mark.parametrize("problems", [[], [failed()]], ids=["none", "failed"])
 @pytest.mark.parametrize("plot", [plot_model, plot_workspace])
-def test_a_model_without_times(plot, some):
-    assert texts(plot(some)) == ["no problem was timed"]
+def test_a_model_without_times(plot, problems):
+    assert texts(plot(problems)) == ["no problem was timed"]
 
 
-def total_within(some, size, of):
+def total_within(problems, size, of):
     """The least total under a shared workspace, from the definition; None where a problem does not fit."""
     total = 0.0
-    for each in some:
+    for problem in problems:
         fits = [
             of(row)
-            for row in each.table
+            for row in problem.table
             if row.ok and of(row) is not None and row.workspace <= size
         ]
         if not fits:
             return None
-        total += each.count * min(fits)
+        total += problem.count * min(fits)
     return total
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_workspace_that_all_share(seed):
-    some = model(9, seed)
-    curve = shared_workspace(some)
+    problems = model(9, seed)
+    curve = shared_workspace(problems)
     sizes, totals = [size for size, _ in curve], [total for _, total in curve]
     assert sizes == sorted(set(sizes))
     assert totals == sorted(set(totals), reverse=True)
-    for size in sorted({row.workspace for each in some for row in each.table}):
-        wanted = total_within(some, size, lambda row: row.time_ms)
-        there = [total for least, total in curve if least <= size]
-        assert (there[-1] if there else None) == pytest.approx(wanted)
-    assert totals[-1] == pytest.approx(sum(each.total_ms() for each in some))
+    for size in sorted({row.workspace for problem in problems for row in problem.table}):
+        least_total = total_within(problems, size, lambda row: row.time_ms)
+        totals_within = [total for least, total in curve if least <= size]
+        assert (totals_within[-1] if totals_within else None) == pytest.approx(least_total)
+    assert totals[-1] == pytest.approx(sum(problem.total_ms() for problem in problems))
 
 
 def test_the_time_of_a_call_counts_under_latency():
-    some, latency = [tuned((PRECOMP, CLOSE, WINOGRAD, GEMM), count=2)], {"objective": "latency"}
-    assert shared_workspace(some, latency) == [
+    problems, latency = [tuned((PRECOMP, CLOSE, WINOGRAD, GEMM), count=2)], {"objective": "latency"}
+    assert shared_workspace(problems, latency) == [
         (8, 2 * 0.0608),
         (96 * KIB, 2 * 0.0355),
         (172 * KIB, 2 * 0.0347),
     ]
-    assert shared_workspace(some) == [(8, 2 * 0.0607), (96 * KIB, 2 * 0.0333)]
-    assert [width for width, _ in bars(plot_model(some, policy=latency))] == [2 * 0.0355]
+    assert shared_workspace(problems) == [(8, 2 * 0.0607), (96 * KIB, 2 * 0.0333)]
+    assert [width for width, _ in bars(plot_model(problems, policy=latency))] == [2 * 0.0355]
 
 
 def test_more_workspace_that_gains_nothing_is_no_step():
@@ -349,10 +353,10 @@ def test_more_workspace_that_gains_nothing_is_no_step():
 
 
 def test_the_curve_begins_where_every_problem_can_run():
-    some = [tuned((PRECOMP, WINOGRAD)), tuned((GEMM,), count=2), failed()]
+    problems = [tuned((PRECOMP, WINOGRAD)), tuned((GEMM,), count=2), failed()]
     least = 0.0333 + 2 * 0.9123
-    assert shared_workspace(some) == [(81 * MIB, least)]
-    ax = plot_workspace(some, policy={"workspace_limit": 1 << 30})
+    assert shared_workspace(problems) == [(81 * MIB, least)]
+    ax = plot_workspace(problems, policy={"workspace_limit": 1 << 30})
     assert points(ax, "front", "o") == [(81 * MIB, least)]
     assert points(ax, "front", "None") == [(81 * MIB, least), (ax.get_xlim()[1], least)]
     assert ax.lines[0].get_drawstyle() == "steps-post"
@@ -364,8 +368,8 @@ def test_the_curve_begins_where_every_problem_can_run():
 
 @pytest.mark.parametrize(("limit", "line"), [(None, None), ("10%", None), (MIB, "limit 1 MiB")])
 def test_the_limit_is_drawn(limit, line):
-    found = legend(plot_workspace(model(3), policy={"workspace_limit": limit}))
-    assert found == ["the fastest that fits", "chosen", *([line] if line else [])]
+    labels = legend(plot_workspace(model(3), policy={"workspace_limit": limit}))
+    assert labels == ["the fastest that fits", "chosen", *([line] if line else [])]
 
 
 # ---------------------------------------------------------------- files
@@ -380,32 +384,32 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    ("suffix", "magic", "some"),
+    ("suffix", "magic", "kind"),
     [
         *((".png", b"\x89PNG", kind) for kind in KINDS),
         (".svg", b"<?xml", "one"),
         (".PDF", b"%PDF", "model"),
     ],
 )
-def test_pictures(tmp_path, suffix, magic, some):
+def test_pictures(tmp_path, suffix, magic, kind):
     path = tmp_path / f"chart{suffix}"
-    save_chart(path, KINDS[some])
+    save_chart(path, KINDS[kind])
     first = path.read_bytes()
     assert first.startswith(magic)
-    save_chart(str(path), KINDS[some])
+    save_chart(str(path), KINDS[kind])
     assert path.read_bytes() == first
 
 
 def test_a_picture_says_what_and_where(tmp_path):
-    for some, title in ([tuned(names=("a < b",))], "a < b"), (model(3), "3 problems"):
-        save_chart(tmp_path / "chart.svg", some)
-        shown = [
-            each.text
-            for each in ElementTree.parse(tmp_path / "chart.svg").iter()
-            if each.tag.endswith("}text")
+    for problems, title in ([tuned(names=("a < b",))], "a < b"), (model(3), "3 problems"):
+        save_chart(tmp_path / "chart.svg", problems)
+        chart_texts = [
+            element.text
+            for element in ElementTree.parse(tmp_path / "chart.svg").iter()
+            if element.tag.endswith("}text")
         ]
-        assert title in shown
-        assert f"times: {some[0].table.timing}" in shown
+        assert title in chart_texts
+        assert f"times: {problems[0].table.timing}" in chart_texts
 
 
 @pytest.mark.parametrize("name", ["chart.jpg", "chart", ".png", "chart.png.txt"])
@@ -481,17 +485,25 @@ def test_svg_is_whole_and_keeps_to_itself(plot):
     assert root.attrib.keys() == {"viewBox", "role", "aria-label"}
     assert root.attrib["aria-label"] == label
     assert float(root.attrib["viewBox"].split()[2]) == pytest.approx(5.2 * 72)
-    ids = [each.attrib["id"] for each in root.iter() if "id" in each.attrib]
+    ids = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
     assert len(ids) == len(set(ids)) > 0
     other = ElementTree.fromstring(drawn(ax, "x8", label))
-    assert not {each.attrib["id"] for each in other.iter() if "id" in each.attrib} & set(ids)
-    links = {text[1:] for each in root.iter() for key, text in each.attrib.items() if key == "href"}
-    clips = {each.attrib["clip-path"] for each in root.iter() if "clip-path" in each.attrib}
+    assert not {element.attrib["id"] for element in other.iter() if "id" in element.attrib} & set(
+        ids
+    )
+    links = {
+        text[1:] for element in root.iter() for key, text in element.attrib.items() if key == "href"
+    }
+    clips = {
+        element.attrib["clip-path"] for element in root.iter() if "clip-path" in element.attrib
+    }
     assert links | {clip[len("url(#") : -1] for clip in clips} == set(ids)
     assert not [
-        each.tag for each in root.iter() if each.tag in ("metadata", "style", "image", "script")
+        element.tag
+        for element in root.iter()
+        if element.tag in ("metadata", "style", "image", "script")
     ]
-    written = [each.text for each in root.iter("text")]
+    written = [element.text for element in root.iter("text")]
     assert {text for text in texts(ax) if text} <= set(written)
     ticks = [tick for tick in ax.get_xticks() if tick <= ax.get_xlim()[1]]
     assert {ax.xaxis.get_major_formatter()(tick, 0) for tick in ticks} <= set(written)
@@ -501,7 +513,7 @@ def test_svg_has_the_pages_colours():
     with chart_style():
         svg = drawn(plot_times(table(), chosen=PRECOMP))
     root = ElementTree.fromstring(svg)
-    used = " ".join(each.attrib.get("style", "") for each in root.iter())
+    used = " ".join(element.attrib.get("style", "") for element in root.iter())
     for name in ("ink", "faint", "grid", "bar", "chosen", "find"):
         assert f"var(--{name},{COLORS[name]})" in used
         used = used.replace(f"var(--{name},{COLORS[name]})", "")
@@ -529,7 +541,7 @@ def test_names_in_svg_are_escaped_text():
     with chart_style():
         svg = drawn(plot_model([tuned(names=(name,)), tuned()]))
     assert "<script" not in svg
-    assert name in [each.text for each in ElementTree.fromstring(svg).iter("text")]
+    assert name in [element.text for element in ElementTree.fromstring(svg).iter("text")]
 
 
 # ---------------------------------------------------------------- names
@@ -558,7 +570,7 @@ def test_titles():
 
 
 def test_reasons():
-    found = table()
+    full_table = table()
     assert tuned().reasons() == (
         "",
         "1.8 % slower",
@@ -569,7 +581,7 @@ def test_reasons():
         "wrong: relative error inf",
         "NOT_SUPPORTED",
     )
-    choice = found.best(workspace_limit=KIB)
+    choice = full_table.best(workspace_limit=KIB)
     other = tuned()._replace(chosen=choice)
     assert other.reasons()[:4] == (
         "needs 96 KiB, the limit is 1 KiB (0.0274 ms faster)",
@@ -603,11 +615,11 @@ def test_noise():
 
 def test_a_row_is_found_though_its_error_is_not_a_number():
     """A NaN that was in another process equals nothing, not even itself."""
-    here, there = (
+    row, same_row = (
         Row(A.GEMM, M.FMA, time_ms=1.0, max_error=float(text)) for text in ("nan", "NaN")
     )
-    assert here != there
-    assert place_of(table((PRECOMP, here)), there) == 1
+    assert row != same_row
+    assert place_of(table((PRECOMP, row)), same_row) == 1
 
 
 def test_totals():
@@ -618,6 +630,6 @@ def test_totals():
         tuned((STATIC,), lstm()).total_ms({"objective": "latency"}) == 1.067
     )  # on the device: no call was timed
     assert math.isclose(
-        sum(each.total_ms() for each in model(3)),
+        sum(problem.total_ms() for problem in model(3)),
         sum(width for width, _ in bars(plot_model(model(3)))),
     )

@@ -72,19 +72,21 @@ class Page(HTMLParser):
         assert self.open == [], "not closed"
 
     def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        assert len(given) == len(attrs), f"<{tag}> has an attribute twice"
+        values = dict(attrs)
+        assert len(values) == len(attrs), f"<{tag}> has an attribute twice"
         self.attributes += [(tag, name, value) for name, value in attrs]
-        if "id" in given:
-            self.ids.append(given["id"])
+        if "id" in values:
+            self.ids.append(values["id"])
         if tag == "table":
             self.tables.append([])
         if tag == "tr":
             self.tables[-1].append([])
-            self.marked.append((len(self.tables) - 1, len(self.tables[-1]) - 1, given.get("class")))
+            self.marked.append(
+                (len(self.tables) - 1, len(self.tables[-1]) - 1, values.get("class"))
+            )
         if tag in ("td", "th"):
             self.tables[-1][-1].append("")
-            self.scopes.append((tag, given.get("scope")))
+            self.scopes.append((tag, values.get("scope")))
         if tag not in VOID:
             self.open.append(tag)
 
@@ -367,20 +369,20 @@ def test_what_tuning_gained_comes_first_with_the_model(page_of):
     rows = [
         row_from_plain(row_to_plain(row)) for row in (replace(PRECOMP, heuristic=None), *before)
     ]
-    some = [
+    problems = [
         tuned(rows, count=3, from_cache=True),
         tuned((STATIC,), lstm(), from_cache=True),
         failed(),
     ]
     facts = {**FACTS, "model": ["a.onnx", "b.onnx"]}
-    plain = to_json(some, facts)["model"]["gains"]
+    plain = to_json(problems, facts)["model"]["gains"]
     assert plain["heuristic"] == {
         "ratio": pytest.approx(0.9123 / 0.0333),
         "problems": 1,
         "math_types": ["FMA"],
     }
     assert plain["cudnnFind"] == {"ratio": 1, "problems": 1, "math_types": ["TENSOR_OP"]}
-    page = page_of(some, facts)
+    page = page_of(problems, facts)
     assert page.of("h1") == ["a.onnx, b.onnx: 3 problems on NVIDIA H200"]
     assert list(zip(page.of("b"), page.of("span"), strict=True))[:2] == [
         (
@@ -415,12 +417,12 @@ def test_every_problem_has_a_section_and_every_link_a_target(page_of):
 
 def test_versions_and_policy(page_of):
     page = page_of(ALL)
-    shown = dict(zip(page.of("dt"), page.of("dd"), strict=True))
-    assert {name: shown[name] for name in FACTS if name != "policy"} == {
+    facts = dict(zip(page.of("dt"), page.of("dd"), strict=True))
+    assert {name: facts[name] for name in FACTS if name != "policy"} == {
         name: text for name, text in FACTS.items() if name != "policy"
     }
     assert {
-        name: shown[name]
+        name: facts[name]
         for name in ("objective", "workspace limit", "deterministic", "max error", "layouts")
     } == {
         "objective": "device",
@@ -474,18 +476,18 @@ def test_nothing(page_of):
 
 
 def test_a_problem_without_a_choice(page_of):
-    some = failed()
-    page = page_of([some])
+    problem = failed()
+    page = page_of([problem])
     assert page.of("strong") == ["Nothing was chosen."]
-    assert "\n".join(page.of("pre")) == some.why_none
+    assert "\n".join(page.of("pre")) == problem.why_none
     assert page.tables[0][1][2:] == ["none", *["-"] * 7]
     assert page.tables[1][1] == ["DIRECT", "DEFAULT", "-", "-", "-", "yes", "NOT_SUPPORTED"]
     assert svgs(page) == []
 
 
 def test_rows_without_times(page_of):
-    some = tuned((Row(A.GEMM, M.FMA, workspace=MIB), Row(A.FFT, M.FMA)))
-    page = page_of([some])
+    problem = tuned((Row(A.GEMM, M.FMA, workspace=MIB), Row(A.FFT, M.FMA)))
+    page = page_of([problem])
     assert page.tables[0][1][2:] == ["GEMM", "FMA", "as given", "-", "1 MiB", "-", "-", "-"]
     assert [row[-1] for row in page.tables[1][1:]] == ["chosen", "not timed"]
     assert svgs(page) == []
@@ -544,7 +546,7 @@ def test_the_page_refers_to_nothing_outside(page_of):
     assert "@import" not in page.source
     assert set(re.findall(r"url\((.)", page.source)) == {"#"}
     outside = {"src", "srcset", "action", "data", "poster", "xlink:href", "background"}
-    assert [each for each in page.attributes if each[1] in outside] == []
+    assert [attribute for attribute in page.attributes if attribute[1] in outside] == []
     assert {value[0] for _, name, value in page.attributes if name == "href"} == {"#"}
     assert {tag for tag, _, _ in page.attributes} & {
         "script",
@@ -559,19 +561,19 @@ def test_the_page_refers_to_nothing_outside(page_of):
 
 def test_the_charts_are_whole(page_of):
     page = page_of(ALL)
-    found = svgs(page)
+    charts = svgs(page)
     assert (
-        len(found) == page.source.count("<svg") == 6
+        len(charts) == page.source.count("<svg") == 6
     )  # a model's two, and two of each problem that was timed
     assert page.of("figcaption") == [
         "Where the time goes",
         "One workspace for all, under its other limits",
         *["Times", "Time against workspace"] * 2,
     ]
-    for svg in found:
+    for svg in charts:
         assert svg.attrib["role"] == "img"
         assert svg.attrib["aria-label"]
-    assert len({svg.attrib["aria-label"] for svg in found}) == 6
+    assert len({svg.attrib["aria-label"] for svg in charts}) == 6
     assert len(page.ids) == len(set(page.ids))
     used = re.findall(r"var\((--\w+)", page.source)
     defined = re.findall(r"(--\w+):", page.source)
@@ -591,13 +593,13 @@ def test_tables_can_be_read_aloud(page_of):
 
 
 def test_names_are_text(page_of):
-    some = [
+    problems = [
         tuned((PRECOMP, replace(DYNAMIC, why_not=EVIL)), names=(EVIL, EVIL), timing=EVIL),
         failed(names=(EVIL,)),
         *ALL,
     ]
-    some[1] = some[1]._replace(why_none=f"{EVIL}\nand more")
-    page = page_of(some, {**FACTS, "device": EVIL.replace("\x00", ""), EVIL: EVIL})
+    problems[1] = problems[1]._replace(why_none=f"{EVIL}\nand more")
+    page = page_of(problems, {**FACTS, "device": EVIL.replace("\x00", ""), EVIL: EVIL})
     assert "<script" not in page.source
     assert "<img" not in page.source
     assert "&lt;script&gt;alert(1)" in page.source
@@ -607,7 +609,7 @@ def test_names_are_text(page_of):
     assert len(svgs(page)) == page.source.count("<svg") == 8
     assert "and more" in page.of("pre")[0]
     for svg in svgs(page):
-        assert {each.tag for each in svg.iter()} <= {
+        assert {element.tag for element in svg.iter()} <= {
             "svg",
             "g",
             "path",
@@ -634,28 +636,28 @@ def test_the_same_input_gives_the_same_bytes(tmp_path):
 @pytest.mark.processes
 def test_another_process_gives_the_same_bytes(tmp_path):
     """Where strings have other hashes, sets have another order."""
-    some = ALL[1:]
-    (tmp_path / "given").write_bytes(pickle.dumps((some, FACTS)))
+    problems = ALL[1:]
+    (tmp_path / "given").write_bytes(pickle.dumps((problems, FACTS)))
     code = "import pickle, sys; from cudnnlite.report import write_html; from pathlib import Path; "
     code += "write_html(sys.argv[2], *pickle.loads(Path(sys.argv[1]).read_bytes()))"
     arguments = [sys.executable, "-c", code, tmp_path / "given", tmp_path / "there.html"]
     subprocess.run(arguments, check=True, env={**os.environ, "PYTHONHASHSEED": "1"})
-    write_html(tmp_path / "here.html", some, FACTS)
+    write_html(tmp_path / "here.html", problems, FACTS)
     assert (tmp_path / "there.html").read_bytes() == (tmp_path / "here.html").read_bytes()
 
 
 def test_of_many_problems_the_longest_have_charts(monkeypatch, page_of):
     monkeypatch.setattr(report_page, "MOST_CHARTED", 3)
-    some = model(60)
-    page = page_of(some)
+    problems = model(60)
+    page = page_of(problems)
     assert len(page.tables) == 61
     assert len(page.tables[0]) == 62
     assert len(svgs(page)) == 2 + 2 * 3
-    totals = {index: each.total_ms() or 0 for index, each in enumerate(some)}
+    totals = {index: problem.total_ms() or 0 for index, problem in enumerate(problems)}
     longest = sorted(totals, key=totals.get, reverse=True)[:3]
     captions = [svg.attrib["aria-label"] for svg in svgs(page)[2:]]
     assert {caption.split()[-1] for caption in captions} == {
-        some[index].names[0] for index in longest
+        problems[index].names[0] for index in longest
     }
     note = "Charts: only of the 3 problems that take the most time."
     assert page.of("p").count(note) == 57
@@ -694,29 +696,29 @@ def test_json_holds_every_figure():
     assert plain["facts"]["device"] == "NVIDIA H200"
     assert plain["facts"]["policy"]["max_error"] is None
     assert plain["facts"]["odd"] == {"1": [None, "FMA"]}
-    for problem, each in zip(plain["problems"], ALL, strict=True):
-        assert problem_from_plain(problem["problem"]) == each.problem
+    for problem, original_problem in zip(plain["problems"], ALL, strict=True):
+        assert problem_from_plain(problem["problem"]) == original_problem.problem
         assert (problem["count"], tuple(problem["names"]), problem["from_cache"]) == (
-            each.count,
-            each.names,
-            each.from_cache,
+            original_problem.count,
+            original_problem.names,
+            original_problem.from_cache,
         )
         assert (problem["title"], problem["timing"], problem["flops"]) == (
-            each.title,
+            original_problem.title,
             TIMING,
-            each.problem.flops,
+            original_problem.problem.flops,
         )
-        assert len(problem["rows"]) == len(each.table)
-        for row, original in zip(problem["rows"], each.table, strict=True):
+        assert len(problem["rows"]) == len(original_problem.table)
+        for row, original in zip(problem["rows"], original_problem.table, strict=True):
             assert row["ok"] is original.ok
             read = row_from_plain(
                 {name: value for name, value in row.items() if name not in ("ok", "why_not_chosen")}
             )
-            known = [
+            finite_rows = [
                 replace(one, error=None) if one.error and math.isinf(one.error) else one
                 for one in (read, original)
             ]
-            assert known[0] == known[1]
+            assert finite_rows[0] == finite_rows[1]
             assert {item.name for item in fields(dnn.AlgorithmResult)} - {
                 "passed_over"
             } <= row.keys()
@@ -771,9 +773,9 @@ def test_json_of_a_model():
 
 
 def test_json_under_a_limit():
-    some = tuned()
-    some = some._replace(chosen=some.table.best(workspace_limit=KIB))
-    (plain,) = to_json([some], FACTS)["problems"]
+    problem = tuned()
+    problem = problem._replace(chosen=problem.table.best(workspace_limit=KIB))
+    (plain,) = to_json([problem], FACTS)["problems"]
     assert plain["chosen"] == 2
     assert (
         plain["rows"][0]["why_not_chosen"] == "needs 96 KiB, the limit is 1 KiB (0.0274 ms faster)"

@@ -167,8 +167,8 @@ def reference_of(name: str) -> Callable[..., tuple[Array, ...]]:
     function = SAMPLES[name].reference or EMULATED_OPERATIONS[OPERATIONS[name]]
 
     def every(*operands: Array, **options: Any) -> tuple[Array, ...]:
-        found = function(*operands, **options)
-        return found if isinstance(found, tuple) else (found,)
+        results = function(*operands, **options)
+        return results if isinstance(results, tuple) else (results,)
 
     return every
 

@@ -43,19 +43,21 @@ def _training(x, scale, bias, running_mean, running_var, mode, epsilon, momentum
 
 def _at(*operands):
     def at(images, plain):
-        each = (
+        statistics_shape = (
             images[1:]
             if plain.get("mode") == "PER_ACTIVATION"
             else (images[1], *[1] * (len(images) - 2))
         )
-        return {name: (1, *each) if name in _STATISTICS else images for name in operands}
+        return {
+            name: (1, *statistics_shape) if name in _STATISTICS else images for name in operands
+        }
 
     return at
 
 
-def _make(*others):
+def _make(*scalars):
     more = {
-        name: value for name, value in (("momentum", 0.25), ("epsilon", 1e-3)) if name in others
+        name: value for name, value in (("momentum", 0.25), ("epsilon", 1e-3)) if name in scalars
     }
     return lambda plain: {"mode": dnn.BatchNormMode[plain.get("mode", "SPATIAL")], **more}
 

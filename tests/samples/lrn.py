@@ -52,13 +52,15 @@ def _windows(x, n):
 
 def _divisive(x, norm, means=None):
     means, y = np.zeros_like(x) if means is None else means, np.empty_like(x)
-    every = (slice(None), slice(None))
+    all_images = (slice(None), slice(None))
     for place, window in _windows(x, norm.n):
-        middle = means[(*every, *place)]
-        spread = np.square(x[(*every, *window)] - middle.reshape(*middle.shape, *[1] * len(place)))
+        middle = means[(*all_images, *place)]
+        spread = np.square(
+            x[(*all_images, *window)] - middle.reshape(*middle.shape, *[1] * len(place))
+        )
         sums = spread.reshape(*middle.shape, -1).sum(-1)
-        y[(*every, *place)] = (
-            x[(*every, *place)]
+        y[(*all_images, *place)] = (
+            x[(*all_images, *place)]
             / (norm.k + norm.alpha / norm.n ** max(2, len(place)) * sums) ** norm.beta
         )
     return y

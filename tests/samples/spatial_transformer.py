@@ -56,14 +56,14 @@ def _drawn(shapes):
 def _shapes(*operands):
     def at(images, plain, transformer=None):
         n, c, *points = (transformer or _spec(images[:2])).shape
-        known = {
+        shapes = {
             "theta": (n, 2, 3),
             "dgrid": (n, *points, 2),
             "grid": (n, *points, 2),
             "x": images,
             "dy": (n, c, *points),
         }
-        return {operand: known[operand] for operand in operands}
+        return {operand: shapes[operand] for operand in operands}
 
     return at
 

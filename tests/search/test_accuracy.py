@@ -17,26 +17,26 @@ def test_of_what_is_right_there_is_none():
 
 def test_both_norms_over_all_arrays_together():
     expected = [np.array([3.0, 0.0]), np.array([[0.0], [4.0]])]  # norm 5, largest 4
-    got = [np.array([3.0, 0.3]), np.array([[-0.4], [4.0]])]
-    errors = relative_errors(got, expected)
+    results = [np.array([3.0, 0.3]), np.array([[-0.4], [4.0]])]
+    errors = relative_errors(results, expected)
     assert errors.l2 == pytest.approx(0.5 / 5)
     assert errors.largest == pytest.approx(0.4 / 4)
 
 
 def test_as_numpy_says():
     expected = rng.standard_normal((7, 11))
-    got = expected + 1e-3 * rng.standard_normal(expected.shape)
-    l2, largest = relative_errors([got], [expected])
-    assert l2 == pytest.approx(np.linalg.norm(got - expected) / np.linalg.norm(expected))
-    assert largest == pytest.approx(np.abs(got - expected).max() / np.abs(expected).max())
+    result = expected + 1e-3 * rng.standard_normal(expected.shape)
+    l2, largest = relative_errors([result], [expected])
+    assert l2 == pytest.approx(np.linalg.norm(result - expected) / np.linalg.norm(expected))
+    assert largest == pytest.approx(np.abs(result - expected).max() / np.abs(expected).max())
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 def test_they_are_relative(scale):
     expected = rng.standard_normal(50)
-    got = expected * (1 + 1e-4 * rng.standard_normal(50))
-    assert relative_errors([got * scale], [expected * scale]) == pytest.approx(
-        relative_errors([got], [expected])
+    result = expected * (1 + 1e-4 * rng.standard_normal(50))
+    assert relative_errors([result * scale], [expected * scale]) == pytest.approx(
+        relative_errors([result], [expected])
     )
 
 
@@ -50,18 +50,18 @@ def test_where_all_is_zero_they_are_plain():
 @pytest.mark.parametrize("place", [0, 9])
 def test_one_value_that_is_not_finite(value, place):
     expected = rng.standard_normal(10)
-    got = expected.copy()
-    got[place] = value
-    assert relative_errors([got], [expected]) == Errors(np.inf, np.inf)
+    result = expected.copy()
+    result[place] = value
+    assert relative_errors([result], [expected]) == Errors(np.inf, np.inf)
 
 
 def test_narrow_types_are_widened_first():
     """60000 squared is beyond float16, and so is a sum of them."""
     expected = np.full(100, 60000.0)
     assert relative_errors([expected.astype(np.float16)], [expected]) == Errors(0.0, 0.0)
-    got = expected.astype(np.float16)
-    got[0] = -60000
-    assert relative_errors([got], [expected]).l2 == pytest.approx(0.2)
+    result = expected.astype(np.float16)
+    result[0] = -60000
+    assert relative_errors([result], [expected]).l2 == pytest.approx(0.2)
 
 
 def test_arrays_of_other_sizes_are_no_result():
@@ -106,7 +106,7 @@ def test_a_narrower_computation_is_wrong(dtype, math_type, error):
 
 
 @pytest.mark.parametrize(
-    ("error", "bound", "told"),
+    ("error", "bound", "reason"),
     [
         (0.5, None, ""),
         (1e-4, 1e-4, ""),
@@ -117,12 +117,12 @@ def test_a_narrower_computation_is_wrong(dtype, math_type, error):
         (float("nan"), 1.0, "its error is nan, the bound is 1.0e+00"),
     ],
 )
-def test_what_the_user_allows(error, bound, told):
-    assert why_inexact(error, bound) == told
+def test_what_the_user_allows(error, bound, reason):
+    assert why_inexact(error, bound) == reason
 
 
 @pytest.mark.parametrize(
-    ("dtype", "math_type", "error", "told"),
+    ("dtype", "math_type", "error", "has_remark"),
     [
         (D.FLOAT, M.FMA, 1e-6, False),
         (D.FLOAT, M.FMA, 8.3e-4, True),  # Winograd of a 5x5 filter
@@ -131,5 +131,5 @@ def test_what_the_user_allows(error, bound, told):
         (D.DOUBLE, M.FMA, 8.3e-4, False),
     ],
 )
-def test_true_float32_that_is_not_more_exact_than_tf32(dtype, math_type, error, told):
-    assert remark_on(error, dtype, math_type) == ("no more exact than TF32" if told else "")
+def test_true_float32_that_is_not_more_exact_than_tf32(dtype, math_type, error, has_remark):
+    assert remark_on(error, dtype, math_type) == ("no more exact than TF32" if has_remark else "")

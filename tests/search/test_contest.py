@@ -49,7 +49,7 @@ def compete(clock, works, extra=(), **options):
 
 
 def names(rows):
-    return [found.algorithm.name for found in rows]
+    return [entry.algorithm.name for entry in rows]
 
 
 # ---------------------------------------------------------------- times and order
@@ -62,13 +62,13 @@ def test_the_fastest_comes_first_and_what_did_not_run_last(clock):
         Work(clock, name, ms, host_ms=0.25)
         for name, ms in (("GEMM", 12.0), ("FFT", 10.0), ("WINOGRAD", 31.0))
     ]
-    contest, found = compete(clock, works, [refused, excluded])
-    assert names(found) == ["FFT", "GEMM", "WINOGRAD", "DIRECT", "FFT_TILING"]
-    assert [entry.time_ms for entry in found] == pytest.approx([10.0, 12.0, 31.0, None, None])
-    assert found[3:] == [refused, excluded]
+    contest, entries = compete(clock, works, [refused, excluded])
+    assert names(entries) == ["FFT", "GEMM", "WINOGRAD", "DIRECT", "FFT_TILING"]
+    assert [entry.time_ms for entry in entries] == pytest.approx([10.0, 12.0, 31.0, None, None])
+    assert entries[3:] == [refused, excluded]
     assert contest.replayed
     assert contest.timing.endswith("; us a call: another series")
-    for entry in found[:2]:
+    for entry in entries[:2]:
         assert entry.spread_ms == pytest.approx(0.0)
         assert entry.call_us == pytest.approx(1e3 * (entry.time_ms + 0.25))
         assert entry.host_us == pytest.approx(250)
@@ -86,10 +86,12 @@ def test_behind_one_kernel_of_the_emulated_device_nobody_wins(clock):
         contest.enter(name, Work(clock, name, ms))
     assert not contest.is_hopeless("FFT_TILING")
     assert contest.times_the_best("FFT_TILING") == contest.times_the_best("GEMM") == 1
-    found = contest.finish({name: row(name, workspace=1) for name in ("GEMM", "FFT", "FFT_TILING")})
-    assert names(found) == ["GEMM", "FFT_TILING", "FFT"]
-    assert found[1] == replace(
-        found[0],
+    entries = contest.finish(
+        {name: row(name, workspace=1) for name in ("GEMM", "FFT", "FFT_TILING")}
+    )
+    assert names(entries) == ["GEMM", "FFT_TILING", "FFT"]
+    assert entries[1] == replace(
+        entries[0],
         algorithm=A.FFT_TILING,
         remark="here the same kernel as GEMM (FMA)",
         within_noise=True,
@@ -107,11 +109,11 @@ def test_candidates_of_one_fingerprint_that_take_as_long_are_timed_once(clock):
     works = {name: Work(clock, name, ms) for name, ms in times.items()}
     for name, work in works.items():
         contest.enter(name, work, fingerprints.get(name))
-    found = contest.finish({name: row(name) for name in times})
+    entries = contest.finish({name: row(name) for name in times})
     shared = {**times, "FFT_TILING": 14.0}
-    assert {entry.algorithm.name: entry.time_ms for entry in found} == pytest.approx(shared)
+    assert {entry.algorithm.name: entry.time_ms for entry in entries} == pytest.approx(shared)
     same = {
-        entry.algorithm.name: entry.remark for entry in found if "the same kernel" in entry.remark
+        entry.algorithm.name: entry.remark for entry in entries if "the same kernel" in entry.remark
     }
     assert same == {"FFT_TILING": f"{GIVEN_UP}; here the same kernel as GEMM (FMA)"}
     assert works["FFT_TILING"].calls < works["DIRECT"].calls
@@ -123,7 +125,7 @@ def test_the_emulated_device_ranks_no_algorithms_that_run_the_same_kernel():
             handle.array(np.ones((1, 4, 9, 8), np.float32)),
             handle.array(np.ones((4, 4, 3, 3), np.float32)),
         )
-        found = dnn.convolution_forward.find(handle, x, w)
+        found_table = dnn.convolution_forward.find(handle, x, w)
         tuned = tuner.tune(
             dnn.convolution_forward.problem(x.spec, dnn.FilterSpec.from_tensor(w.spec))
         )
@@ -133,7 +135,7 @@ def test_the_emulated_device_ranks_no_algorithms_that_run_the_same_kernel():
         )
     times = [
         {(row.algorithm, row.math_type): row.time_ms for row in table if row.ok}
-        for table in (found, tuned)
+        for table in (found_table, tuned)
     ]
     assert times[0][A.GEMM, M.DEFAULT] == times[0][A.IMPLICIT_PRECOMP_GEMM, M.DEFAULT]
     assert (
@@ -144,9 +146,9 @@ def test_the_emulated_device_ranks_no_algorithms_that_run_the_same_kernel():
 
 def test_what_is_hopeless_keeps_its_first_time_and_says_so(clock):
     works = [Work(clock, "FFT", 10.0), Work(clock, "GEMM", 31.0), Work(clock, "WINOGRAD", 99.0)]
-    _, found = compete(clock, works)
-    assert names(found) == ["FFT", "GEMM", "WINOGRAD"]
-    for entry, ms in zip(found[1:], (31.0, 99.0), strict=True):
+    _, entries = compete(clock, works)
+    assert names(entries) == ["FFT", "GEMM", "WINOGRAD"]
+    for entry, ms in zip(entries[1:], (31.0, 99.0), strict=True):
         assert entry.ok
         assert entry.time_ms == ms
         assert entry.remark == GIVEN_UP
@@ -159,21 +161,21 @@ def test_calls_of_what_the_device_takes_too_long_for_are_not_timed(clock):
         Work(clock, name, ms, host_ms=1.0)
         for name, ms in (("WINOGRAD", 13.5), ("GEMM", 12.0), ("FFT", 10.0))
     ]
-    _, found = compete(clock, works, latency=True)
-    assert names(found) == ["FFT", "GEMM", "WINOGRAD"]
-    assert [entry.call_us for entry in found] == [pytest.approx(11e3), pytest.approx(13e3), None]
-    assert found[2].remark == "calls not timed: the device takes longer than the best"
-    assert (found[2].host_us, found[2].time_ms) == (None, pytest.approx(13.5))
+    _, entries = compete(clock, works, latency=True)
+    assert names(entries) == ["FFT", "GEMM", "WINOGRAD"]
+    assert [entry.call_us for entry in entries] == [pytest.approx(11e3), pytest.approx(13e3), None]
+    assert entries[2].remark == "calls not timed: the device takes longer than the best"
+    assert (entries[2].host_us, entries[2].time_ms) == (None, pytest.approx(13.5))
 
 
 def test_what_a_limit_leaves_is_not_a_slower_call_that_was_timed(clock):
     times = (("FFT", 10.0, 0.1), ("GEMM", 9.0, 22.0), ("WINOGRAD", 13.0, 0.1))
     works = [Work(clock, name, ms, host_ms=host_ms) for name, ms, host_ms in times]
-    _, found = compete(clock, works, latency=True)
-    assert names(found) == ["FFT", "WINOGRAD", "GEMM"]
-    assert found[1].call_us is None
-    first = replace(found[0], workspace=1 << 30, deterministic=False, error=1.0)
-    rows = [first, *(replace(entry, error=0.0) for entry in found[1:])]
+    _, entries = compete(clock, works, latency=True)
+    assert names(entries) == ["FFT", "WINOGRAD", "GEMM"]
+    assert entries[1].call_us is None
+    first = replace(entries[0], workspace=1 << 30, deterministic=False, error=1.0)
+    rows = [first, *(replace(entry, error=0.0) for entry in entries[1:])]
     table = dnn.AlgorithmTable(rows, title="t", timing="t")
     for limits in ({"workspace_limit": "1 MiB"}, {"deterministic": True}, {"max_error": 0.5}):
         assert table.best(**limits).algorithm == A.WINOGRAD
@@ -183,15 +185,15 @@ def test_nobody_wins_whose_calls_were_not_timed(clock):
     """The device takes longer than 1.25 times the best first run, and less than the best call."""
     times = (("FFT", 10.0, 14.0), ("GEMM", 13.0, 9.0), ("WINOGRAD", 24.5, 0.0))
     works = [Work(clock, name, ms, host_ms=host_ms) for name, ms, host_ms in times]
-    _, found = compete(clock, works, latency=True)
-    assert names(found) == ["GEMM", "FFT", "WINOGRAD"]
-    assert [entry.call_us for entry in found] == [pytest.approx(22e3), pytest.approx(24e3), None]
+    _, entries = compete(clock, works, latency=True)
+    assert names(entries) == ["GEMM", "FFT", "WINOGRAD"]
+    assert [entry.call_us for entry in entries] == [pytest.approx(22e3), pytest.approx(24e3), None]
 
 
 def test_nobody_competes(clock):
     refused = row("DIRECT", status=Status.NOT_SUPPORTED)
-    contest, found = compete(clock, [], [refused])
-    assert found == [refused]
+    contest, entries = compete(clock, [], [refused])
+    assert entries == [refused]
     assert not contest.replayed
     assert compete(clock, [])[1] == []
 
@@ -205,20 +207,20 @@ def test_what_fails_at_first_has_not_entered(clock):
         contest.enter("GEMM", fail)
     contest.enter("FFT", Work(clock, "FFT", 10.0))
     failed = row("GEMM", status=Status.NOT_SUPPORTED)
-    found = contest.finish({"GEMM": failed, "FFT": row("FFT")})
-    assert names(found) == ["FFT", "GEMM"]
-    assert found[1] == failed
+    entries = contest.finish({"GEMM": failed, "FFT": row("FFT")})
+    assert names(entries) == ["FFT", "GEMM"]
+    assert entries[1] == failed
 
 
 def test_where_recording_is_refused_calls_are_timed(clock):
     clock.records = False
-    contest, found = compete(clock, [Work(clock, "FFT", 10.0), Work(clock, "GEMM", 20.0)])
+    contest, entries = compete(clock, [Work(clock, "FFT", 10.0), Work(clock, "GEMM", 20.0)])
     assert not contest.replayed
-    assert [entry.time_ms for entry in found] == pytest.approx([10.0, 20.0])
+    assert [entry.time_ms for entry in entries] == pytest.approx([10.0, 20.0])
 
 
 def test_what_was_known_of_a_row_stays(clock):
-    known = row(
+    first_row = row(
         "FFT",
         workspace=7,
         error=1e-7,
@@ -230,10 +232,10 @@ def test_what_was_known_of_a_row_stays(clock):
     )
     contest = Contest(handle_of(clock))
     contest.enter("key", Work(clock, "FFT", 10.0))
-    (found,) = contest.finish({"key": known})
-    assert found.remark == "odd"
+    (entry,) = contest.finish({"key": first_row})
+    assert entry.remark == "odd"
     timed = ("time_ms", "spread_ms", "call_us", "host_us", "call_spread_us")
-    assert replace(found, **dict.fromkeys(timed)) == known
+    assert replace(entry, **dict.fromkeys(timed)) == first_row
 
 
 def test_the_callers_rows_are_not_changed(clock):
@@ -248,20 +250,20 @@ def test_the_callers_rows_are_not_changed(clock):
 def test_the_objective_decides(clock, latency, order):
     """One is faster on the device, the other when it is called."""
     works = [Work(clock, "FFT", 10.0, host_ms=40.0), Work(clock, "GEMM", 11.0, host_ms=5.0)]
-    _, found = compete(clock, works, latency=latency)
-    assert names(found) == order
-    assert {entry.algorithm.name: entry.time_ms for entry in found} == pytest.approx(
+    _, entries = compete(clock, works, latency=latency)
+    assert names(entries) == order
+    assert {entry.algorithm.name: entry.time_ms for entry in entries} == pytest.approx(
         {"FFT": 10.0, "GEMM": 11.0}
     )
-    assert all(entry.remark == "" for entry in found)
+    assert all(entry.remark == "" for entry in entries)
 
 
 def test_a_latency_contest_takes_more_calls(clock):
     works = {
         latency: [Work(clock, "FFT", 10.0), Work(clock, "GEMM", 12.0)] for latency in (False, True)
     }
-    for latency, those in works.items():
-        compete(clock, those, latency=latency)
+    for latency, rivals in works.items():
+        compete(clock, rivals, latency=latency)
     assert works[True][0].calls > works[False][0].calls
 
 
@@ -275,10 +277,10 @@ def test_a_second_look_before_something_is_given_up(clock):
 
 
 def test_flushing_takes_memory_until_it_is_closed(clock):
-    contest, found = compete(clock, [Work(clock, "FFT", 10.0)], flush_l2=True)
+    contest, entries = compete(clock, [Work(clock, "FFT", 10.0)], flush_l2=True)
     assert len(clock.held) == 1
     assert len(clock.flushes) > 5
-    assert found[0].time_ms == pytest.approx(10.0)
+    assert entries[0].time_ms == pytest.approx(10.0)
     contest.close()
     contest.close()
     assert clock.held == []
@@ -309,14 +311,14 @@ def timed(name, ms, spread, **values):
 def test_rows_within_the_noise_of_the_first_are_marked(best_spread, other_spread, other_ms, alike):
     """Half the distance of the quartiles, of whichever has more."""
     best, other = timed("FFT", 1.0, best_spread), timed("GEMM", other_ms, other_spread)
-    found = ranked([other, best] if other_ms > 1 else [best, other])
-    assert names(found) == ["FFT", "GEMM"]
-    assert [entry.within_noise for entry in found] == [False, alike]
-    assert found[1].comment == ("within the noise of the first" if alike else "")
+    entries = ranked([other, best] if other_ms > 1 else [best, other])
+    assert names(entries) == ["FFT", "GEMM"]
+    assert [entry.within_noise for entry in entries] == [False, alike]
+    assert entries[1].comment == ("within the noise of the first" if alike else "")
 
 
 @pytest.mark.parametrize(
-    ("told", "first"),
+    ("figures", "first"),
     [
         (
             {"host_us": (10, 14), "time_ms": (9e-3, 6e-3)},
@@ -326,13 +328,13 @@ def test_rows_within_the_noise_of_the_first_are_marked(best_spread, other_spread
         ({"host_us": (10, 10), "time_ms": (6e-3, 6.1e-3), "workspace": (8, 7)}, "GEMM"),
     ],
 )
-def test_of_calls_that_the_noise_makes_equal_the_device_decides(told, first):
+def test_of_calls_that_the_noise_makes_equal_the_device_decides(figures, first):
     rows = [
         row(
             name,
             call_us=16.0,
             call_spread_us=1.0,
-            **{key: pair[number] for key, pair in told.items()},
+            **{key: pair[number] for key, pair in figures.items()},
         )
         for number, name in enumerate(("FFT", "GEMM"))
     ]
@@ -341,12 +343,12 @@ def test_of_calls_that_the_noise_makes_equal_the_device_decides(told, first):
 
 
 def test_failed_rows_are_like_nothing():
-    found = ranked([timed("FFT", 1.0, 0.5), timed("GEMM", 1.0, 0.5, why_not="too wrong")])
-    assert [entry.within_noise for entry in found] == [False, False]
-    found = ranked(
+    entries = ranked([timed("FFT", 1.0, 0.5), timed("GEMM", 1.0, 0.5, why_not="too wrong")])
+    assert [entry.within_noise for entry in entries] == [False, False]
+    entries = ranked(
         [timed("FFT", 1.0, 0.5, why_not="too wrong"), timed("GEMM", 1.0, 0.5, why_not="too wrong")]
     )
-    assert [entry.within_noise for entry in found] == [False, False]
+    assert [entry.within_noise for entry in entries] == [False, False]
 
 
 def test_rows_that_are_ranked_again_are_marked_anew():
@@ -360,8 +362,8 @@ def test_rows_that_are_ranked_again_are_marked_anew():
     assert [entry.remark for entry in once] == ["", "odd", ""]
     assert ranked(once) == once
     first, second, _ = once
-    others = ranked([second, replace(first, time_ms=9.0)])
-    assert [entry.within_noise for entry in others] == [False, False], "it is another's now"
+    ranked_again = ranked([second, replace(first, time_ms=9.0)])
+    assert [entry.within_noise for entry in ranked_again] == [False, False], "it is another's now"
     by_calls = ranked(rows, latency=True)
     assert [entry.within_noise for entry in by_calls] == [False] * 3, "it is of the device's times"
 
@@ -370,8 +372,8 @@ def test_remarks_are_joined(clock):
     contest = Contest(handle_of(clock))
     contest.enter("fast", Work(clock, "FFT", 1.0))
     contest.enter("slow", Work(clock, "GEMM", 60.0))
-    found = contest.finish({"fast": row("FFT"), "slow": row("GEMM", remark="odd")})
-    assert [entry.remark for entry in found] == ["", f"odd; {GIVEN_UP}"]
+    entries = contest.finish({"fast": row("FFT"), "slow": row("GEMM", remark="odd")})
+    assert [entry.remark for entry in entries] == ["", f"odd; {GIVEN_UP}"]
 
 
 def test_rows_without_a_time_come_behind_those_with_one():
@@ -435,10 +437,10 @@ def test_the_stream_is_put_back_whatever_happens(own_handle, monkeypatch, where)
 
 
 def test_what_a_search_calls_is_not_recorded(own_handle):
-    with record_problems() as found:
-        assert isinstance(found, ProblemList)
+    with record_problems() as problems:
+        assert isinstance(problems, ProblemList)
         with own_stream(own_handle):
             recording.record(CONVOLUTION)
-        assert len(found) == 0
+        assert len(problems) == 0
         recording.record(CONVOLUTION)
-    assert found.total == 1
+    assert problems.total == 1

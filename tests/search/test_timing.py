@@ -264,8 +264,8 @@ def test_the_median_counts():
     (timing,) = stopwatch.repeat([work], [10.0])
     assert timing.ms == 10.0
     assert timing.samples == len(clock.samples)
-    taken = [ms for ms, _ in clock.samples]
-    quartiles = statistics.quantiles(taken, n=4)
+    times = [ms for ms, _ in clock.samples]
+    quartiles = statistics.quantiles(times, n=4)
     assert timing.spread == pytest.approx(quartiles[2] - quartiles[0])
     assert timing.spread > 0
 
@@ -358,9 +358,11 @@ ROUNDS, FURTHER, MOST, LEAST = 9, 18, 4, 3
 def samples_of(*works):
     """Return how many samples are taken of works that take these times, (ms, noise)."""
     clock = Clock(records=False)
-    made = [Work(clock, str(number), ms, noise=noise) for number, (ms, noise) in enumerate(works)]
-    timings = Stopwatch(clock, STREAM).repeat(made, [ms for ms, _ in works])
-    assert [timing.samples for timing in timings] == [work.calls for work in made]
+    all_works = [
+        Work(clock, str(number), ms, noise=noise) for number, (ms, noise) in enumerate(works)
+    ]
+    timings = Stopwatch(clock, STREAM).repeat(all_works, [ms for ms, _ in works])
+    assert [timing.samples for timing in timings] == [work.calls for work in all_works]
     return [timing.samples for timing in timings]
 
 

@@ -191,7 +191,7 @@ def test_spellings(name, value):
 
 
 @pytest.mark.parametrize(
-    ("given", "mode"),
+    ("argument", "mode"),
     [
         ("none", "NO"),
         ("no", "NO"),
@@ -205,8 +205,8 @@ def test_spellings(name, value):
         (RNNBiasMode.SINGLE_REC, "SINGLE_REC"),
     ],
 )
-def test_biases(given, mode):
-    assert RNNSpec("gru", 6, 8, bias=given).bias is RNNBiasMode[mode]
+def test_biases(argument, mode):
+    assert RNNSpec("gru", 6, 8, bias=argument).bias is RNNBiasMode[mode]
 
 
 @pytest.mark.parametrize("bias", ["none", "single_input", "single_recurrent"])
@@ -248,9 +248,9 @@ BAD = {
     "cell_of_another_enum": ({"cell": MathType.FMA}, r"cell="),
     "cell_list": ({"cell": ["lstm"]}, r"cell="),
     **{
-        f"{name}_{what}": ({name: value}, rf"{name}=")
+        f"{name}_{case}": ({name: value}, rf"{name}=")
         for name in ("input_size", "hidden_size", "num_layers", "projection_size")
-        for what, value in {
+        for case, value in {
             "zero": 0,
             "negative": -3,
             "fraction": 2.5,
@@ -290,8 +290,8 @@ BAD = {
         r"input_size=6 with input_mode='skip'; allowed: hidden_size=8",
     ),
     **{
-        f"dropout_{what}": ({"dropout": value}, r"dropout=")
-        for what, value in {
+        f"dropout_{case}": ({"dropout": value}, r"dropout=")
+        for case, value in {
             "above": 1.01,
             "negative": -0.1,
             "far": 1.5,
@@ -304,8 +304,8 @@ BAD = {
         }.items()
     },
     **{
-        f"clip_{what}": ({"clip": value}, r"clip=")
-        for what, value in {
+        f"clip_{case}": ({"clip": value}, r"clip=")
+        for case, value in {
             "one": (1,),
             "three": (1, 2, 3),
             "number": 1.0,
@@ -584,7 +584,7 @@ def test_one_wrong_length_is_refused(problem, data):
 
 
 @pytest.mark.parametrize(
-    ("given", "layout"),
+    ("argument", "layout"),
     [
         ("sequence_major", "SEQ_MAJOR_UNPACKED"),
         ("SEQUENCE_MAJOR", "SEQ_MAJOR_UNPACKED"),
@@ -594,8 +594,8 @@ def test_one_wrong_length_is_refused(problem, data):
         (RNNDataLayout.BATCH_MAJOR_UNPACKED, "BATCH_MAJOR_UNPACKED"),
     ],
 )
-def test_layouts(given, layout):
-    assert RNNDataSpec((2, 2, 2), layout=given).layout is RNNDataLayout[layout]
+def test_layouts(argument, layout):
+    assert RNNDataSpec((2, 2, 2), layout=argument).layout is RNNDataLayout[layout]
 
 
 # ---------------------------------------------------------------- the rules
@@ -616,15 +616,15 @@ def test_every_reason_is_told(algorithm):
     spec = RNNSpec(
         "lstm", 6, 8, projection_size=4, bias="none", dtype="float16", compute_type="float16"
     )
-    told = why_not(spec, algorithm, full=False)
+    reasons = why_not(spec, algorithm, full=False)
     for reason in (
         "compute in float16",
         "bias='double', not NO",
         "no projection (projection_size=4)",
         "full length",
     ):
-        assert reason in told
-    assert told.startswith(f"{algorithm.name} ")
+        assert reason in reasons
+    assert reasons.startswith(f"{algorithm.name} ")
     assert why_not(RNNSpec("lstm", 6, 8, 3, True, projection_size=8), algorithm) == ""
 
 
@@ -641,10 +641,10 @@ def test_limits_of_the_hidden_size():
         for backward in (False, True):
             limit = largest[backward]
             assert why_not(RNNSpec(cell, 6, limit), algorithm, backward=backward) == ""
-            told = why_not(RNNSpec(cell, 6, limit + 1), algorithm, backward=backward)
+            reasons = why_not(RNNSpec(cell, 6, limit + 1), algorithm, backward=backward)
             assert (
                 f"hidden_size={limit} {'backward' if backward else 'forward'} for {cell.upper()}, not {limit + 1}"
-                in told
+                in reasons
             )
     assert why_not(RNNSpec("lstm", 6, 100_000), DYNAMIC) == ""
 

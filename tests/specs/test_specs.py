@@ -190,9 +190,9 @@ def test_every_overlap_is_seen(case):
 def test_a_numpy_slice_is_never_taken_for_an_overlap(axes, random, data):
     """Axes in any order in memory, with steps and gaps, as slicing and transposing make them."""
     strides, step = [], 1
-    for size, every, gap in axes:
-        strides.append(step * every)
-        step *= size * every + gap
+    for size, pitch, gap in axes:
+        strides.append(step * pitch)
+        step *= size * pitch + gap
     order = list(range(len(axes)))
     random.shuffle(order)
     shape = tuple(axes[axis][0] for axis in order)
@@ -427,8 +427,8 @@ def test_derived_classes_take_what_they_take():
     class Handing(ConvolutionSpec):
         """Of a user: hands its keywords on."""
 
-        def __init__(self, *given, **options):
-            super().__init__(*given, **options)
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
 
     class Taking(ConvolutionSpec):
         """Of a user in whose module a spec of ours has no name of its own."""
@@ -450,9 +450,12 @@ def test_replace_hints_at_the_field_that_is_meant():
     ):
         PoolingSpec(2).replace(strid=1)
     spec, filters = TensorSpec((1, 2, 3, 4)), FilterSpec((1, 2, 3, 4))
-    for own, fields in ((spec, "shape, dtype, strides, vector"), (filters, "shape, dtype, format")):
+    for own_spec, fields in (
+        (spec, "shape, dtype, strides, vector"),
+        (filters, "shape, dtype, format"),
+    ):
         with pytest.raises(TypeError, match=f"has no field 'layout'; its fields: {fields}$"):
-            own.replace(layout="NHWC")  # not left as it was without a word
+            own_spec.replace(layout="NHWC")  # not left as it was without a word
     with pytest.raises(ArgumentError, match=r"not a TensorSpec's: .* no field 'typ'"):
         TensorSpec.from_values(spec.values() | {"typ": 1})
 
@@ -481,7 +484,7 @@ def test_padding_of_the_two_ends_of_an_axis():
 
 
 @pytest.mark.parametrize(
-    ("padding", "said"),
+    ("padding", "message"),
     [
         (((1, 2, 3), 1), "padding=.*an integer, or two, before and behind"),
         (((1,), 1), "padding=.*an integer, or two"),
@@ -492,8 +495,8 @@ def test_padding_of_the_two_ends_of_an_axis():
         ((((0, 1), 1), 1), r"padding=\(0, 1\) is not an integer"),
     ],
 )
-def test_padding_that_is_none(padding, said):
-    with pytest.raises(ArgumentError, match=said):
+def test_padding_that_is_none(padding, message):
+    with pytest.raises(ArgumentError, match=message):
         ConvolutionSpec(padding)
 
 

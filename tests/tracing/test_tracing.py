@@ -272,8 +272,8 @@ def test_a_part_of_anothers_array_is_not_all_there_is(handle: dnn.Handle, use: s
 def test_calls_are_data(handle: dnn.Handle) -> None:
     with dnn.trace() as trace, dnn.TensorDescriptor(X.shape, "float16", "NHWC"):
         pass
-    made, told, gone = trace.calls
-    assert [made.function, gone.function] == [
+    creation, setting, destruction = trace.calls
+    assert [creation.function, destruction.function] == [
         "cudnnCreateTensorDescriptor",
         "cudnnDestroyTensorDescriptor",
     ]
@@ -283,16 +283,16 @@ def test_calls_are_data(handle: dnn.Handle) -> None:
         "dimA": X.shape,
         "strideA": (90, 1, 15, 3),
     }
-    assert told.arguments == {"tensorDesc": made.arguments["tensorDesc"], **expected}
-    assert (told.status, Path(told.file).name) == (dnn.Status.SUCCESS, Path(__file__).name)
-    assert 0 < told.microseconds < 1e6
+    assert setting.arguments == {"tensorDesc": creation.arguments["tensorDesc"], **expected}
+    assert (setting.status, Path(setting.file).name) == (dnn.Status.SUCCESS, Path(__file__).name)
+    assert 0 < setting.microseconds < 1e6
     assert (
         "with dnn.trace() as trace, dnn.TensorDescriptor"
-        in Path(__file__).read_text().splitlines()[told.line - 1]
+        in Path(__file__).read_text().splitlines()[setting.line - 1]
     )
     assert str(trace).count("\n") == 2
     assert (
-        f"cudnnSetTensorNdDescriptor(tensorDesc={made.arguments['tensorDesc']:#x}, dataType=HALF, nbDims=4"
+        f"cudnnSetTensorNdDescriptor(tensorDesc={creation.arguments['tensorDesc']:#x}, dataType=HALF, nbDims=4"
         in str(trace)
     )
     assert (len(trace), repr(trace)) == (3, "<Trace of 3 calls>")
@@ -305,8 +305,8 @@ def test_addresses_are_shown_as_such_however_low_they_are() -> None:
         "cudnnSetStream", {"handle": 4096, "streamId": 1}, dnn.Status.SUCCESS, 1.0, "", 0
     )
     assert str(call).endswith("cudnnSetStream(handle=0x1000, streamId=0x1)")
-    made = call._replace(function="cudnnCreate", arguments={"handle": 4096})
-    assert str(made).endswith("cudnnCreate(handle=0x1000)")
+    creation = call._replace(function="cudnnCreate", arguments={"handle": 4096})
+    assert str(creation).endswith("cudnnCreate(handle=0x1000)")
 
 
 def test_many_calls_are_a_loop(handle: dnn.Handle) -> None:
@@ -331,11 +331,11 @@ def test_results_in_memory_that_was_freed_are_a_loop_too(
 
     def in_turn(size: Any, *more: Any, **options: Any) -> Any:
         """Make results lie in three places in turn: where the host would put them depends on what ran before."""
-        made = empty(size, *more, **options)
+        result = empty(size, *more, **options)
         if size != 320 + ALIGNMENT:
-            return made
+            return result
         block = next(blocks)
-        block[...] = made
+        block[...] = result
         return block
 
     monkeypatch.setattr("cudnnlite.emulated.memory.QUARANTINE", 0)
@@ -396,13 +396,13 @@ def test_what_was_freed_is_forgotten_at_the_next_call(
         "cudnnlite.emulated.memory.QUARANTINE", 0
     )  # addresses are handed out again at once
     with dnn.trace() as trace:
-        kept = handle.array(X)
+        array = handle.array(X)
         for _ in range(3):
             handle.array(X)
         handle.version
-        dnn.scale_tensor(handle, kept, 2.0)
-    done = [step.function for step in trace._recorder.statements]
-    order = [name for name in done if name in {"cudaMalloc", "cudaFree", "cudnnScaleTensor"}]
+        dnn.scale_tensor(handle, array, 2.0)
+    functions = [step.function for step in trace._recorder.statements]
+    order = [name for name in functions if name in {"cudaMalloc", "cudaFree", "cudnnScaleTensor"}]
     assert order == ["cudaMalloc", *3 * ["cudaMalloc", "cudaFree"], "cudnnScaleTensor"]
 
 
@@ -437,13 +437,13 @@ def test_what_describes_the_result_of_a_transform_is_needed(handle: dnn.Handle) 
     with (
         dnn.trace() as trace,
         dnn.TensorDescriptor(X.shape) as source,
-        dnn.TensorDescriptor(X.shape) as made,
+        dnn.TensorDescriptor(X.shape) as target,
     ):
         library_api().cudnnCreateTensorTransformDescriptor(ctypes.byref(raw))
         describe = CFunction(lambda *_: 0, FUNCTIONS["cudnnInitTransformDest"])  # which needs a GPU
-        describe(raw, source, made, ctypes.byref(size))
+        describe(raw, source, target, ctypes.byref(size))
         library_api().cudnnDestroyTensorTransformDescriptor(raw)
-        handle.api.cudnnSetTensor(handle.ptr, made, x.ptr, ctypes.byref(one))
+        handle.api.cudnnSetTensor(handle.ptr, target, x.ptr, ctypes.byref(one))
     text = main_of(trace)
     assert (
         "cudnnInitTransformDest(transform_desc, tensor_desc, y_desc, &dest_size_in_bytes)" in text
@@ -452,13 +452,13 @@ def test_what_describes_the_result_of_a_transform_is_needed(handle: dnn.Handle) 
 
 
 def test_scalars_are_of_the_type_that_cudnn_reads(handle: dnn.Handle) -> None:
-    for dtype, shown in (
+    for dtype, literal in (
         ("float64", "(double){0.1}"),
         ("float32", "(float){0.10000000149011612f}"),
     ):
         with dnn.trace() as trace:
             dnn.scale_tensor(handle, handle.array(X, dtype=dtype), 0.1)
-        assert f"&{shown}" in main_of(trace)
+        assert f"&{literal}" in main_of(trace)
 
 
 def test_what_fails_is_made_in_the_program_too(handle: dnn.Handle) -> None:
@@ -515,13 +515,13 @@ def test_a_capture_that_began_before_is_told(handle: dnn.Handle) -> None:
     x, out = handle.array(X), handle.empty(X.shape)
     dnn.activation_forward(handle, x, "relu", out=out)
     dnn.scale_tensor(handle, out, 2.0)
-    later, told = ExitStack(), "saw no begin of|recorded before the trace|somebody else"
+    later, message = ExitStack(), "saw no begin of|recorded before the trace|somebody else"
     with ExitStack() as recording:
         graph = recording.enter_context(dnn.capture(handle))
         trace = later.enter_context(dnn.trace())
-        with pytest.warns(RuntimeWarning, match=told):
+        with pytest.warns(RuntimeWarning, match=message):
             dnn.activation_forward(handle, x, "relu", out=out)
-    with graph, later, pytest.warns(RuntimeWarning, match=told):  # noqa: PT031
+    with graph, later, pytest.warns(RuntimeWarning, match=message):  # noqa: PT031
         graph.launch()
         dnn.scale_tensor(handle, out, 2.0).numpy()
     called = {
@@ -595,20 +595,20 @@ def _pool() -> None:
 
 def devices_of(text: str) -> tuple[dict[str, int], list[str]]:
     """Return on which device of a program its variables were made last, and the statements that name one of another."""
-    current, made, strange = 0, dict[str, int](), list[str]()
+    current, device_of, strange = 0, dict[str, int](), list[str]()
     for statement in re.sub(r'/\*.*?\*/|"[^"]*"', "", text).split(";"):
-        if found := re.search(r"cudaSetDevice\((\d)\)", statement):
-            current = int(found[1])
-        if found := re.search(
+        if match := re.search(r"cudaSetDevice\((\d)\)", statement):
+            current = int(match[1])
+        if match := re.search(
             r"(?:cudaMalloc|cudnnCreate|cudaStreamCreate|cudaGraphInstantiate)\(&(\w+)", statement
         ):
-            made[found[1]] = current
+            device_of[match[1]] = current
         strange += [
             statement
             for name in re.findall(r"\w+", statement)
-            if made.get(name, current) != current
+            if device_of.get(name, current) != current
         ]
-    return made, strange
+    return device_of, strange
 
 
 def test_each_is_made_and_used_on_its_own_device() -> None:
@@ -629,11 +629,12 @@ def test_each_is_made_and_used_on_its_own_device() -> None:
                     handle.zeros((1, 2))
             graph.launch()
             third = dnn.softmax_forward(first, x)
-    made, strange = devices_of(main_of(trace))
+    device_of, strange = devices_of(main_of(trace))
     assert strange == []
     assert third.spec == x.spec
     assert {
-        name: made[name] for name in ("handle", "handle_2", "stream_id", "graph_exec", "x", "x_2")
+        name: device_of[name]
+        for name in ("handle", "handle_2", "stream_id", "graph_exec", "x", "x_2")
     } == {
         "handle": 1,
         "handle_2": 0,
@@ -669,8 +670,8 @@ def test_a_handle_that_is_not_ours_is_where_its_arrays_are(handle: dnn.Handle) -
         ):
             other.api.cudnnSetTensor(raw, described.ptr, None, ctypes.byref(one))
         other.api.cudnnDestroy(raw)
-    made, strange = devices_of(main_of(trace))
-    assert (made["handle"], strange) == (1, [])
+    device_of, strange = devices_of(main_of(trace))
+    assert (device_of["handle"], strange) == (1, [])
     assert f"Not written out: {trace.warnings[0]}" in trace.as_c()
 
 
@@ -701,11 +702,11 @@ def test_a_folder_has_all_that_the_program_reads(handle: dnn.Handle, tmp_path: P
     assert {path.name for path in folder.iterdir()} == {"program.c", "Makefile", "inputs"}
     text = (folder / "program.c").read_text()
     assert text == trace.as_c()
-    named = {
+    sizes = {
         name: int(size) for size, name in re.findall(r'load\(\w+, (\d+), "([^"]+)", 0\)', text)
     }
-    assert {name: (folder / name).stat().st_size for name in named} == named
-    assert len(named) == 2  # what is equal is one file
+    assert {name: (folder / name).stat().st_size for name in sizes} == sizes
+    assert len(sizes) == 2  # what is equal is one file
     assert (folder / "inputs/x.bin").read_bytes() == X.tobytes()
 
 
@@ -796,9 +797,9 @@ def test_what_a_seed_makes_is_of_the_type_that_was_copied(handle: dnn.Handle) ->
     with dnn.trace() as trace:
         for dtype, size in (("float32", 4), ("float16", 8), ("float32", 4)):
             handle.array(np.zeros((1, 1, 1, size), dtype), dtype=dtype).numpy()
-    made = re.findall(r"generate\(\w+, 16, (\d), (\d+)u", trace.as_c(7))
-    assert {width for width, _ in made} == {"4", "2"}
-    assert len({*made}) == 2
+    widths_and_seeds = re.findall(r"generate\(\w+, 16, (\d), (\d+)u", trace.as_c(7))
+    assert {width for width, _ in widths_and_seeds} == {"4", "2"}
+    assert len({*widths_and_seeds}) == 2
     assert len(trace._written().files) == 1  # a file has no type
 
 
@@ -810,11 +811,11 @@ def traced_script(
     script.write_text(text)
     words = [str(script), *arguments[:1], "--c", str(folder), *arguments[1:]]
     command = [sys.executable, "-m", "cudnnlite", "trace", *words]
-    done = subprocess.run(
+    process = subprocess.run(
         command, env={"CUDNNLITE_DEVICE": "emulated"}, capture_output=True, text=True, check=False
     )
-    assert folder.is_dir(), done.stderr
-    return done, (folder / "program.c").read_text().partition("int main(void)")[2]
+    assert folder.is_dir(), process.stderr
+    return process, (folder / "program.c").read_text().partition("int main(void)")[2]
 
 
 @pytest.mark.processes
@@ -823,9 +824,9 @@ def test_a_script_is_traced_and_written(tmp_path: Path) -> None:
         "import sys, numpy as np, cudnnlite as dnn\nprint(sys.argv[1:])\nwith dnn.Handle() as handle:\n"
         "    dnn.softmax_forward(handle, handle.array(np.ones((1, 4)))).numpy()\nsys.exit(5)\n"
     )
-    done, main = traced_script(tmp_path, text, "a", "--", "-b")
-    assert done.returncode == 5, done.stderr
-    lines = done.stdout.splitlines()
+    process, main = traced_script(tmp_path, text, "a", "--", "-b")
+    assert process.returncode == 5, process.stderr
+    lines = process.stdout.splitlines()
     assert lines[0] == "['a', '-b']"
     assert sum("cudnnSoftmaxForward(" in line for line in lines) == 1
     assert "script.py:4: dnn.softmax_forward" in main
@@ -837,8 +838,8 @@ def test_what_a_script_left_is_read_also_after_sys_exit(tmp_path: Path) -> None:
         "import sys, numpy as np, cudnnlite as dnn\nhandle = dnn.Handle()\n"
         "y = dnn.softmax_forward(handle, handle.array(np.ones((1, 4))))\nsys.exit()\n"
     )
-    done, main = traced_script(tmp_path, text)
-    assert done.returncode == 0, done.stderr
+    process, main = traced_script(tmp_path, text)
+    assert process.returncode == 0, process.stderr
     assert "report(" in main
 
 
@@ -850,11 +851,11 @@ def test_of_a_script_nothing_but_its_own_lines_is_named(tmp_path: Path) -> None:
         "y = dnn.pooling_forward(handle, x, dnn.PoolingSpec(2))\ndef main():\n    with dnn.Handle() as other:\n"
         "        z = other.array(np.ones((1, 4)))\n        dnn.softmax_forward(other, z).numpy()\nmain()\n"
     )
-    done, main = traced_script(tmp_path, text)
+    process, main = traced_script(tmp_path, text)
     comments = re.findall(r"^ +/\* (.*) \*/$", main, re.MULTILINE)
     assert {comment.split(":")[0] for comment in comments} == {
         "script.py",
         "read at the end",
         "given back",
-    }, done.stderr
+    }, process.stderr
     assert re.search(r'read at the end \*/\s+report\("y", y, 32\);', main)

@@ -41,8 +41,8 @@ def arrays(handle: dnn.Handle) -> None:
 
 
 def convolution(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.DeviceArray:
-    found = dnn.convolution_forward.find(handle, x, w, dnn.ConvolutionSpec(padding=1))
-    best = found.best(workspace_limit="64 MiB", deterministic=True)
+    table = dnn.convolution_forward.find(handle, x, w, dnn.ConvolutionSpec(padding=1))
+    best = table.best(workspace_limit="64 MiB", deterministic=True)
     reveal_type(best)  # AlgorithmResult
     y = dnn.convolution_forward(handle, x, w, algorithm=best, bias=w)
     dnn.convolution_forward.plan(handle, y.spec, dnn.FilterSpec((4, 3, 1, 1)), out=y).close()

@@ -154,9 +154,9 @@ def test_a_small_device_that_is_all_free_has_not_run_out_of_memory():
 
 @pytest.mark.parametrize("status", [Status.BAD_PARAM, Status.NOT_SUPPORTED])
 def test_memory_is_not_asked_where_it_cannot_be_the_reason(status):
-    asked = []
-    status_error("f", status, "", lambda: asked.append(1) or (0, 0))
-    assert asked == []
+    queries = []
+    status_error("f", status, "", lambda: queries.append(1) or (0, 0))
+    assert queries == []
 
 
 def test_memory_that_cannot_be_asked_is_said_so():
@@ -231,11 +231,11 @@ def test_a_failure_without_words_does_not_show_those_of_an_earlier_one(api, misf
 def test_the_last_error_is_per_thread(api, misfits):
     unchecked = api._pointer(api._record("cudnnGetConvolutionNdForwardOutputDim"))
     assert unchecked(*misfits) != 0  # the string is now set on this thread, and was not read
-    seen = []
-    thread = threading.Thread(target=lambda: seen.append(api.last_error()))
+    errors = []
+    thread = threading.Thread(target=lambda: errors.append(api.last_error()))
     thread.start()
     thread.join()
-    assert seen == [""]
+    assert errors == [""]
     assert "dimA[1]" in api.last_error()
     assert api.last_error() == ""
 

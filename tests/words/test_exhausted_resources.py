@@ -19,25 +19,25 @@ from cudnnlite.emulated.memory import host_memory
 @pytest.fixture
 def copy(tmp_path):
     """Links to the files of this libcudnn, in a folder of their own; the parts can be replaced."""
-    here = Path(load_library().path).resolve().parent
-    for file in here.glob("libcudnn*.so.9"):
+    folder = Path(load_library().path).resolve().parent
+    for file in folder.glob("libcudnn*.so.9"):
         (tmp_path / file.name).symlink_to(file)
     front = tmp_path / "libcudnn.so.9"
     front.unlink()
-    shutil.copy(here / front.name, front)  # a link would lead back to the whole ones
+    shutil.copy(folder / front.name, front)  # a link would lead back to the whole ones
     return tmp_path
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("part", ["graph", "ops", "cnn", "adv"])
-@pytest.mark.parametrize("kept", [None, 0, 100, 1_000_000])
-def test_a_part_that_is_missing_or_cut_off_is_told(copy, part, kept):
+@pytest.mark.parametrize("length", [None, 0, 100, 1_000_000])
+def test_a_part_that_is_missing_or_cut_off_is_told(copy, part, length):
     file = copy / f"libcudnn_{part}.so.9"
-    content = file.read_bytes()[:kept] if kept else b""
+    content = file.read_bytes()[:length] if length else b""
     file.unlink()
-    if kept is not None:
+    if length is not None:
         file.write_bytes(content)
-    done = run_python(
+    process = run_python(
         """
         import cudnnlite as dnn
         try:
@@ -47,7 +47,7 @@ def test_a_part_that_is_missing_or_cut_off_is_told(copy, part, kept):
         """,
         CUDNNLITE_LIBCUDNN=copy,
     )
-    assert file.name in done.stdout
+    assert file.name in process.stdout
 
 
 def test_the_emulated_device_has_no_more_memory_than_the_host():
@@ -153,19 +153,19 @@ WITHOUT_DESCRIPTORS = {
 @pytest.mark.processes
 @pytest.mark.parametrize("case", WITHOUT_DESCRIPTORS)
 def test_where_no_file_descriptor_is_left(case, tmp_path):
-    before, work, told = WITHOUT_DESCRIPTORS[case]
-    done = run_python(
+    before, work, output = WITHOUT_DESCRIPTORS[case]
+    process = run_python(
         NO_DESCRIPTORS_LEFT.format(before=before, work=work),
         CUDNNLITE_TUNING_CACHE=None,
         PYTHONWARNINGS="ignore",
     )
-    assert done.stdout.startswith(told), done.stdout
-    assert "Error" not in told or done.stdout.endswith(": Too many open files\n")
+    assert process.stdout.startswith(output), process.stdout
+    assert "Error" not in output or process.stdout.endswith(": Too many open files\n")
 
 
 @pytest.mark.processes
 def test_a_limit_of_the_process_is_an_error_of_ours():
-    done = run_python("""
+    process = run_python("""
         import resource
         from cudnnlite.emulated.memory import EmulatedMemory
         import cudnnlite as dnn
@@ -178,8 +178,8 @@ def test_a_limit_of_the_process_is_an_error_of_ours():
         with dnn.Handle("emulated") as handle:
             print(handle.device.memory_info()[0] == 2 << 30)
     """)
-    told, limited = done.stdout.splitlines()
-    assert told == (
+    message, limited = process.stdout.splitlines()
+    assert message == (
         "3 GiB of emulated device memory are not there: the host gives this process no more 0"
     )
     assert limited == "True"

@@ -11,7 +11,7 @@ from helpers.harness import run_python
 @pytest.mark.processes
 def test_a_fork_beside_threads_in_their_first_calls():
     """What those import is imported whole before a process is forked, which would wait for a lock that nobody gives back."""
-    done = run_python(
+    process = run_python(
         """
         import os, signal, threading, time, warnings
         import cudnnlite as dnn
@@ -37,12 +37,12 @@ def test_a_fork_beside_threads_in_their_first_calls():
             thread.join()
         """
     )
-    assert done.returncode == 0
+    assert process.returncode == 0
 
 
 @pytest.mark.processes
 def test_a_fork_beside_a_thread_that_loads_libcudnn():
-    done = run_python(
+    process = run_python(
         """
         import os, signal, threading, time, warnings
         import cudnnlite as dnn
@@ -69,13 +69,13 @@ def test_a_fork_beside_a_thread_that_loads_libcudnn():
             assert os.waitpid(child_of(threading.Thread(target=make), milliseconds), 0)[1] == 0, milliseconds
         """
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.processes
 def test_no_fork_in_the_midst_of_a_first_call():
     """In which libcudnn looks the function up, behind locks that a child would not get back; later ones are C's alone."""
-    done = run_python(
+    process = run_python(
         """
         import os, threading, time, warnings
         from cudnnlite._raw.calls import CFunction, PreparedCall
@@ -102,13 +102,13 @@ def test_no_fork_in_the_midst_of_a_first_call():
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), prepared.function is function.call is slow)
         """
     )
-    assert done.stdout.split() == ["1", "True"], done.stderr
+    assert process.stdout.split() == ["1", "True"], process.stderr
 
 
 @pytest.mark.processes
 def test_a_fork_whose_wait_a_signal_handler_ends_leaves_the_child_free():
     """Python goes on with the fork, and says that the exception was lost."""
-    done = run_python(
+    process = run_python(
         """
         import os, signal, threading, time, warnings
         import cudnnlite as dnn
@@ -141,14 +141,14 @@ def test_a_fork_whose_wait_a_signal_handler_ends_leaves_the_child_free():
         print(os.waitpid(child, 0)[1], fork_lock.acquire(blocking=False))
         """
     )
-    assert done.stdout.split() == ["0", "True"], done.stderr
-    assert "RuntimeError" not in done.stderr
+    assert process.stdout.split() == ["0", "True"], process.stderr
+    assert "RuntimeError" not in process.stderr
 
 
 @pytest.mark.processes
 def test_a_first_call_does_not_wait_for_ever():
     """A finalizer's may come on a thread that holds what the one with the lock waits for."""
-    done = run_python(
+    process = run_python(
         """
         import threading
         from cudnnlite._raw.calls import CFunction
@@ -164,13 +164,13 @@ def test_a_first_call_does_not_wait_for_ever():
             print(thread.is_alive())
         """
     )
-    assert done.stdout.split() == ["False"], done.stderr
+    assert process.stdout.split() == ["False"], process.stderr
 
 
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_beside_threads_that_compute():
-    done = run_python(
+    process = run_python(
         """
         import os, signal, sys, threading, time, warnings
         import numpy as np
@@ -218,4 +218,4 @@ def test_a_fork_beside_threads_that_compute():
         """,
         os.environ.get("CUDNNLITE_FORKS", "20"),
     )
-    assert done.stdout.split() == ["0", "0"], done.stderr
+    assert process.stdout.split() == ["0", "0"], process.stderr

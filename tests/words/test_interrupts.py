@@ -141,9 +141,9 @@ def capture(handle):
 
 def trace(handle):
     def work():
-        with dnn.trace() as found:
+        with dnn.trace() as recording:
             dnn.activation_forward(handle, handle.array(IMAGE), "relu").numpy()
-        assert len(found.checksums) == 1
+        assert len(recording.checksums) == 1
 
     return work
 
@@ -183,7 +183,7 @@ def test_what_a_signal_handler_raises_comes_out_as_itself(call, monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     lost = []
     monkeypatch.setattr(
-        "sys.unraisablehook", lambda told: lost.append((told.object, told.exc_value))
+        "sys.unraisablehook", lambda report: lost.append((report.object, report.exc_value))
     )
     pause = random.Random(call).random
     raised: list[BaseException] = []
@@ -227,11 +227,11 @@ def test_what_a_signal_handler_raises_comes_out_as_itself(call, monkeypatch, tmp
 @pytest.mark.processes
 def test_importing_changes_no_signal_handler_and_no_hook():
     """Whoever imports this package keeps his KeyboardInterrupt, whatever his program is called."""
-    done = run_python("""
+    process = run_python("""
         import signal, sys
         before = signal.getsignal(signal.SIGINT), sys.excepthook
         sys.argv = ["/usr/bin/cudnnlite", "info"]
         import cudnnlite.cli
         print((signal.getsignal(signal.SIGINT), sys.excepthook) == before)
     """)
-    assert done.stdout == "True\n"
+    assert process.stdout == "True\n"

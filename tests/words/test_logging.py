@@ -17,9 +17,9 @@ def operands(handle):
 
 def test_the_library_that_was_found(caplog):
     with caplog.at_level(logging.INFO, "cudnnlite"):
-        found = library._load()
+        loaded = library._load()
     assert caplog.messages == [
-        f"libcudnn {found.version_text} at {found.path}, found through {found.how}"
+        f"libcudnn {loaded.version_text} at {loaded.path}, found through {loaded.how}"
     ]
 
 
@@ -57,10 +57,10 @@ def test_tuning_begun_and_done(own_handle, caplog):
     with dnn.Tuner(own_handle, ":memory:") as tuner, caplog.at_level(logging.INFO, "cudnnlite"):
         best = tuner.choose(problem)
         tuner.choose(problem)
-    begun, done = caplog.messages
+    begun, end = caplog.messages
     assert begun == f"tuning {problem} on {own_handle.device}"
-    assert done.startswith(f"tuned {problem} in ")
-    assert str(best.algorithm) in done
+    assert end.startswith(f"tuned {problem} in ")
+    assert str(best.algorithm) in end
 
 
 @pytest.mark.parametrize("limit", [0.0, 1e9])
@@ -75,6 +75,6 @@ def test_a_slow_measurement_inside_a_call_is_told_once(own_handle, caplog, monke
             dnn.convolution_forward(
                 own_handle, own_handle.array(np.ones((1, 3, size, size), np.float32)), w
             )
-    told = [message for message in caplog.messages if "call tune_model before" in message]
-    assert len(told) == (limit == 0.0)
-    assert all(" took " in message and " s; other calls" in message for message in told)
+    messages = [message for message in caplog.messages if "call tune_model before" in message]
+    assert len(messages) == (limit == 0.0)
+    assert all(" took " in message and " s; other calls" in message for message in messages)

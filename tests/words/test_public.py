@@ -193,10 +193,10 @@ def parameters(function):
 
 def annotated(thing, module):
     """The names of a module's own classes that an object's annotations have."""
-    found = set(re.findall(r"\w+", " ".join(map(str, thing.__annotations__.values()))))
+    words = set(re.findall(r"\w+", " ".join(map(str, thing.__annotations__.values()))))
     return [
         name
-        for name in found
+        for name in words
         if getattr(vars(module).get(name), "__module__", "") == module.__name__
     ]
 
@@ -275,8 +275,8 @@ def test_classes_document_what_they_are_made_of(name):
         if dataclasses.is_dataclass(kind):
             bases = [base for base in kind.__bases__ if dataclasses.is_dataclass(base)]
             inherited = {item.name for base in bases for item in dataclasses.fields(base)}
-            own = {item.name for item in dataclasses.fields(kind)} - inherited
-            assert documented(kind.__doc__, "Attributes") == own
+            names = {item.name for item in dataclasses.fields(kind)} - inherited
+            assert documented(kind.__doc__, "Attributes") == names
         return
     expected = {p.name for p in parameters(kind)}
     if name in THROUGH_OPTIONS:
@@ -294,10 +294,10 @@ def test_methods_and_properties_are_documented_and_annotated(where, member):
     assert member.__doc__
     assert inspect.cleandoc(member.__doc__).splitlines()[0].endswith((".", "`", "yes", "no"))
     names = {p.name for p in parameters(member)}
-    listed = documented(member.__doc__)
-    assert listed <= names | {"math_type"}
+    names_in_docstring = documented(member.__doc__)
+    assert names_in_docstring <= names | {"math_type"}
     assert (
-        not listed or listed == names
+        not names_in_docstring or names_in_docstring == names
     )  # all or none: a short method may say it in its one sentence
     assert set(member.__annotations__) >= names | {"return"}
 
@@ -368,8 +368,8 @@ def test_which_verbs_there_are():
 def test_a_verb_has_the_signature_of_its_operation(name, verb):
     function = getattr(dnn, name)
     ask = getattr(function, verb)
-    own = [*inspect.signature(function).parameters.values()]
-    found = [*inspect.signature(ask).parameters.values()]
+    expected = [*inspect.signature(function).parameters.values()]
+    verb_parameters = [*inspect.signature(ask).parameters.values()]
     # What belongs to the calls of a plan, and what chooses that which is asked for.
     refused = {"workspace"}
     if verb != "plan" and name in CHOOSING:
@@ -379,12 +379,14 @@ def test_a_verb_has_the_signature_of_its_operation(name, verb):
     if verb in ("problem", "heuristic") and name == "rnn_forward":
         refused |= {"out", "reserve"}
     if (name, verb) != ("rnn_forward", "find"):
-        own = [each for each in own if each.name not in refused]
+        expected = [parameter for parameter in expected if parameter.name not in refused]
     if (name, verb) == ("rnn_forward", "find"):  # our own search, which can be told what to try
-        (chosen,) = [each for each in found if each.name == "algorithms"]
-        found.remove(chosen)
-        own = [each for each in own if each in found]
-    assert found == (own[1:] if verb in ("graph", "problem") else own)
+        (algorithms,) = [
+            parameter for parameter in verb_parameters if parameter.name == "algorithms"
+        ]
+        verb_parameters.remove(algorithms)
+        expected = [parameter for parameter in expected if parameter in verb_parameters]
+    assert verb_parameters == (expected[1:] if verb in ("graph", "problem") else expected)
     assert (ask.__name__, ask.__qualname__) == (verb, f"{name}.{verb}")
     assert ask.__module__ == function.__module__
 
@@ -425,9 +427,9 @@ def test_a_verb_has_a_docstring_of_its_own(name, verb):
         return
     assert f"`{name}`" in text
     names = {*inspect.signature(ask).parameters}
-    told = documented(text)
-    assert told <= names | {"others"}
-    assert "others" in told or told == names
+    names_in_docstring = documented(text)
+    assert names_in_docstring <= names | {"others"}
+    assert "others" in names_in_docstring or names_in_docstring == names
     if verb in ("find", "heuristic") and (name, verb) != ("rnn_forward", "heuristic"):
         assert "cudnn" in section(text, "Notes")  # the C function behind it
 
@@ -442,9 +444,9 @@ def test_an_operation_looks_like_a_function(name):
     assert copy.deepcopy(function) is function
     assert f"def {name}(" in inspect.getsource(inspect.unwrap(function))
     assert repr(function) == f"<operation {name}{inspect.signature(function)}>"
-    shown = pydoc.plain(pydoc.render_doc(function))
-    assert f"{name}(handle: 'Handle', " in shown
-    assert inspect.cleandoc(function.__doc__).splitlines()[0] in shown
+    help_text = pydoc.plain(pydoc.render_doc(function))
+    assert f"{name}(handle: 'Handle', " in help_text
+    assert inspect.cleandoc(function.__doc__).splitlines()[0] in help_text
 
 
 @in_one_test(name for name in CLASSES if name.endswith(("Descriptor", "Spec")))
@@ -484,26 +486,26 @@ def test_every_module_has_a_docstring():
 
 
 def test_every_name_is_on_one_page_of_the_reference():
-    found = Counter()
+    mentions = Counter()
     for page in sorted(REFERENCE.glob("*.md")):
-        found.update(
+        mentions.update(
             re.findall(
                 r"^\.\. auto(?:class|function|exception):: cudnnlite\.(\w+)$",
                 page.read_text(),
                 re.M,
             )
         )
-        found.update(re.findall(r"^\.\. automodule:: cudnnlite\.(raw)$", page.read_text(), re.M))
-        found.update(re.findall(r"^`cudnnlite\.(\w+)` is ", page.read_text(), re.M))
-        found.update(re.findall(r" and `cudnnlite\.(TRUE_FLOAT32)` is ", page.read_text()))
-    assert {name for name in NAMES if found[name] != 1} == set()
-    assert set(found) == set(NAMES)
+        mentions.update(re.findall(r"^\.\. automodule:: cudnnlite\.(raw)$", page.read_text(), re.M))
+        mentions.update(re.findall(r"^`cudnnlite\.(\w+)` is ", page.read_text(), re.M))
+        mentions.update(re.findall(r" and `cudnnlite\.(TRUE_FLOAT32)` is ", page.read_text()))
+    assert {name for name in NAMES if mentions[name] != 1} == set()
+    assert set(mentions) == set(NAMES)
 
 
 def test_the_reports_functions_are_in_the_reference():
     page = (REFERENCE / "tuning.md").read_text()
-    named = set(re.findall(r"^\.\. autofunction:: cudnnlite\.report\.(\w+)$", page, re.M))
-    assert named == {name for name in report.__all__ if not name.isupper()}
+    functions = set(re.findall(r"^\.\. autofunction:: cudnnlite\.report\.(\w+)$", page, re.M))
+    assert functions == {name for name in report.__all__ if not name.isupper()}
 
 
 def test_what_a_cache_holds_is_in_the_reference():
@@ -512,15 +514,17 @@ def test_what_a_cache_holds_is_in_the_reference():
         (REFERENCE / "tuning.md").read_text(),
         importlib.import_module("cudnnlite.autotune.entries"),
     )
-    shown = {
+    classes = {
         name
         for method in ("get", "put", "entries")
         for name in annotated(getattr(dnn.TuningCache, method), module)
     }
-    shown |= set(annotated(module.TuningEntry, module)) | set(
+    classes |= set(annotated(module.TuningEntry, module)) | set(
         annotated(module.TuningKey.device.fget, module)
     )
-    assert shown >= {"TuningEntry", "TuningKey", "DeviceIdentity"}
+    assert classes >= {"TuningEntry", "TuningKey", "DeviceIdentity"}
     assert {
-        name for name in shown if f".. autoclass:: cudnnlite.autotune.entries.{name}\n" not in page
+        name
+        for name in classes
+        if f".. autoclass:: cudnnlite.autotune.entries.{name}\n" not in page
     } == set()

@@ -233,7 +233,7 @@ def test_the_emulated_backend_refuses_such_numbers_of_c(own_handle):
     refused = pytest.raises(
         dnn.BadParamError, match=r"CONVOLUTION.conv_mode=\[77\] is not of ConvolutionMode"
     )
-    with dnn.BackendDescriptor(own_handle, "CONVOLUTION") as made, refused:
+    with dnn.BackendDescriptor(own_handle, "CONVOLUTION") as descriptor, refused:
         own_handle.api.cudnnBackendSetAttribute(
-            made.ptr, number, BackendAttributeType[type_name], 1, values
+            descriptor.ptr, number, BackendAttributeType[type_name], 1, values
         )

@@ -45,15 +45,17 @@ USERS = (TYPES / "accepted.py", TYPES / "refused.py")
 @pytest.fixture(scope="module")
 def sources():
     """The code of each page and notebook, by its name."""
-    found = {page.name: [block.text for block in page.in_language("python")] for page in PAGES}
+    code_by_page = {
+        page.name: [block.text for block in page.in_language("python")] for page in PAGES
+    }
     for path in sorted((ROOT / "examples").glob("*.ipynb")):
         cells = [
             cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"
         ]
-        found[path.name] = [
+        code_by_page[path.name] = [
             re.sub(r"(?m)^( *)[%!].*", r"\1pass", "".join(cell["source"])) for cell in cells
         ]
-    return found
+    return code_by_page
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +71,12 @@ def findings(sources, tmp_path_factory):
     files = map(str, (*USERS, *sorted(folder.glob("pages/*.py"))))
     out, errors, _ = api.run([*settings, "--no-error-summary", "--hide-error-context", *files])
     assert not errors  # mypy's own
-    found = {}
+    texts_by_line = {}
     for line in out.splitlines():
         name, number, kind, text = re.match(r".*?(\w+)\.py:(\d+): (\w+): (.*)", line).groups()
         if kind == "error" or "Revealed" in text:
-            found.setdefault((name, int(number)), []).append(text)
-    return found
+            texts_by_line.setdefault((name, int(number)), []).append(text)
+    return texts_by_line
 
 
 @pytest.mark.parametrize("path", USERS, ids=lambda path: path.stem)
@@ -85,8 +87,8 @@ def test_user_code(findings, path):
             assert text.endswith(f"[{line.split('# error: ')[1]}]"), (line, text)
         elif "reveal_type" in line:
             assert "Revealed" in text, (line, text)
-            told = re.sub(r"tuple\[.*?fallback=([\w.]+)\]", r"\1", text.split('"')[1])
-            plain = re.sub(r"\w+\.|\[Any, Any\]", "", told)
+            revealed = re.sub(r"tuple\[.*?fallback=([\w.]+)\]", r"\1", text.split('"')[1])
+            plain = re.sub(r"\w+\.|\[Any, Any\]", "", revealed)
             assert plain == line.split("  # ")[1], (line, text)
         else:
             assert not text, (line, text)

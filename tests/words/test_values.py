@@ -95,7 +95,7 @@ AVERAGES = ["AVERAGE_COUNT_INCLUDE_PADDING", "AVERAGE_COUNT_EXCLUDE_PADDING"]
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("spelling", "members"),
     [
         ("avg", AVERAGES),
         ("Average", AVERAGES),
@@ -107,11 +107,11 @@ AVERAGES = ["AVERAGE_COUNT_INCLUDE_PADDING", "AVERAGE_COUNT_EXCLUDE_PADDING"]
         ("least", []),
     ],
 )
-def test_a_short_name_of_an_enums_member_is_led_to_it(given, meant):
+def test_a_short_name_of_an_enums_member_is_led_to_it(spelling, members):
     with pytest.raises(ArgumentError) as caught:
-        dnn.PoolingSpec(2, mode=given)
+        dnn.PoolingSpec(2, mode=spelling)
     assert str(caught.value).endswith(
-        f"; did you mean {' or '.join(meant)}?" if meant else ", in any case"
+        f"; did you mean {' or '.join(members)}?" if members else ", in any case"
     )
 
 
@@ -232,13 +232,13 @@ def test_data_types_are_taken_however_they_are_written(name, value, size, kind, 
 @pytest.mark.parametrize("name", [kind.name for kind in map(DataType, (row[1] for row in TYPES))])
 def test_case_does_not_decide_which_type_a_name_means(name):
     """NumPy's 'float' is float64, cuDNN's FLOAT is float32: one of the two, or neither, but not both."""
-    meant = set()
+    types = set()
     for spelling in (name, name.lower(), name.capitalize()):
         try:
-            meant.add(parse_dtype(spelling))
+            types.add(parse_dtype(spelling))
         except ArgumentError:
-            meant.add("refused")
-    assert len(meant) == 1
+            types.add("refused")
+    assert len(types) == 1
 
 
 def test_strings_of_numpy():

@@ -7,7 +7,7 @@ pytestmark = pytest.mark.processes
 
 
 def test_every_module_an_operation_and_the_help_of_every_command():
-    done = run_python(
+    process = run_python(
         """
         import importlib
         import pkgutil
@@ -43,13 +43,13 @@ def test_every_module_an_operation_and_the_help_of_every_command():
         """,
         PYTHONOPTIMIZE=2,
     )
-    assert done.stdout.startswith("648.0\ncudnnStatus_t cudnnGetStream(")
-    assert "None" not in done.stdout.partition("Usage")[0]
-    assert "--workspace-limit" in done.stdout
+    assert process.stdout.startswith("648.0\ncudnnStatus_t cudnnGetStream(")
+    assert "None" not in process.stdout.partition("Usage")[0]
+    assert "--workspace-limit" in process.stdout
 
 
 def test_the_doctor():
-    done = run_python(
+    process = run_python(
         """
         import sys
 
@@ -61,11 +61,11 @@ def test_the_doctor():
         PYTHONOPTIMIZE=2,
         CUDNNLITE_DEVICE="emulated",
     )
-    assert "nothing broken" in done.stdout
+    assert "nothing broken" in process.stdout
 
 
 def test_every_command_runs(tmp_path):
-    done = run_python(
+    process = run_python(
         """
         import os
         import sys
@@ -113,4 +113,4 @@ def test_every_command_runs(tmp_path):
         CUDNNLITE_DEVICE="emulated",
         PYTHONWARNINGS="ignore",
     )
-    assert done.stderr == ""
+    assert process.stderr == ""
