@@ -28,8 +28,9 @@ _specs: dict[tuple[Any, ...], TensorSpec] = {}
 def exchanged(device: Device, stream: Any, arrays: Sequence[Any]) -> list[DeviceArray] | None:
     """Return arrays of which some are PyTorch's as DeviceArrays; None where one needs another way.
 
-    That is an array of another library, and a tensor that a view by `__dlpack__` refuses with a
-    reason: one on another device, one that requires gradients, and one without values.
+    That is an array of another library, a DeviceArray on another device, and a tensor that a view
+    by `__dlpack__` refuses with a reason: one on another device, one that requires gradients, and
+    one without values.
     """
     if device.kind != "cuda" or observer.current is not observer.NOBODY:
         return None
@@ -38,6 +39,8 @@ def exchanged(device: Device, stream: Any, arrays: Sequence[Any]) -> list[Device
     for array in arrays:
         kind = type(array)
         if kind is DeviceArray:
+            if array.device is not device:
+                return None
             views.append(array)
             continue
         current_stream = _streams[kind] if kind in _streams else _stream_of(kind)

@@ -11,6 +11,7 @@ from operator import gt
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.records import Node, Shape, TensorRecord
+from cudnnlite.problems.convolution_backward import why_uneven_filter_gradient_is_wrong
 
 _COUNT_PADDING = ("AVGPOOL", "AVGPOOL_INCLUDE_PADDING")  # two names of one mode
 MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
@@ -37,6 +38,8 @@ def why_wrong(graph: GraphData) -> str | None:
             fault = _why_pooling_is_wrong(graph, node)
         elif node.kind in ("NORM_FORWARD", "NORM_BACKWARD"):
             fault = _why_normalization_is_wrong(graph, node)
+        elif node.kind == "CONVOLUTION_BACKWARD_FILTER":
+            fault = _why_filter_gradient_is_wrong(graph, node)
         if fault is not None:
             return fault
     products = [node for node in graph.nodes if node.kind == "MATMUL"]
@@ -192,6 +195,17 @@ def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
             "padding behind an axis than before it; give channels last"
         )
     return None
+
+
+def _why_filter_gradient_is_wrong(graph: GraphData, node: Node) -> str | None:
+    x, dy = (_operand(graph, node, name) for name in ("x", "dy"))
+    if x is None or dy is None:
+        return None
+    attributes = dict(node.attributes)
+    before, behind = (tuple(attributes.get(name, ())) for name in ("pre_paddings", "post_paddings"))
+    if before == behind:
+        return None
+    return why_uneven_filter_gradient_is_wrong(x.shape, dy.shape, x.dtype)
 
 
 def _why_normalization_is_wrong(graph: GraphData, node: Node) -> str | None:

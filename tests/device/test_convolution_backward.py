@@ -650,7 +650,7 @@ UNEVEN: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     ),
     "rotated": ((1, 8, 7, 6), (8, 8, 3, 2), {"padding": ((0, 2), 1), "mode": "convolution"}),
     "1-D": ((2, 8, 17), (8, 8, 4), {"padding": ((1, 2),), "stride": 2}),
-    "3-D": ((2, 4, 5, 7, 6), (6, 4, 3, 2, 2), {"padding": ((0, 1), 1, (1, 0))}),
+    "3-D": ((2, 8, 5, 7, 6), (16, 8, 3, 2, 2), {"padding": ((0, 1), 1, (1, 0))}),
 }
 
 
@@ -669,6 +669,17 @@ def test_uneven_padding(handle: dnn.Handle, kind: str, name: str, dtype: str, la
         case.check(plan(*case.arrays, out=case.fresh()))
     for option in ({"interface": "descriptor"}, {"algorithm": "ALGO_1"}):
         refuses(ARGUMENT, "only graphs pad", lambda o=option: case.call(**like, **o))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_uneven_padding_that_cudnn_computes_wrongly(handle: dnn.Handle, dtype: str) -> None:
+    shapes = ((2, 4, 5, 7, 6), (6, 4, 3, 2, 2), {"padding": ((0, 1), 1, (1, 0))})
+    case = Case(handle, "filter", shapes, dtype)
+    refuses(
+        dnn.NotSupportedError,
+        "no engine serves: cuDNN 9.19 computes the gradient of a filter of three spatial axes",
+        lambda: case.call(w=case.spec),
+    )
 
 
 @every_kind

@@ -40,6 +40,8 @@ def why_no_engine(problem: Problem) -> str:
     for spec in problem.specs.values():
         if numpy_dtype(spec.dtype).kind in "iu" or spec.vector > 1:
             return "integers stay with the descriptor call"
+        if spec.size == 0:
+            return "graphs have no empty batch"
     return algorithms.why_no_graph(problem) or ""
 
 
