@@ -338,7 +338,7 @@ def test_the_help_has_every_word_that_rnn_takes():
 
 @pytest.fixture
 def save_model(monkeypatch):
-    """Write model.onnx: a convolution of which a batch and another size are open, and one that is no problem."""
+    """Write model.onnx: a convolution with two open sizes, and a node that is no problem."""
     onnx = pytest.importorskip("onnx")
     monkeypatch.syspath_prepend(str(__file__).rpartition("/unit/")[0])
     import onnx_models

@@ -1,4 +1,7 @@
-"""`cudnnlite cache`: what is shown, shipped, taken over and removed, and that nothing else is touched."""
+"""`cudnnlite cache`: what it shows, exports, merges and removes.
+
+Nothing else is touched.
+"""
 
 import csv
 import io
@@ -179,7 +182,11 @@ def timed(entry, **changes):
 
 @pytest.fixture
 def two(path):
-    """Two caches: two problems in both, one of them with another choice; one without a time; one, twice, in the second only."""
+    """Two caches with two problems in common.
+
+    One of these has another choice in the second cache, and one problem has no time.  The second
+    cache alone has a further problem, twice.
+    """
     device = replace(H200, cudnn=92900)
     with TuningCache("mine") as mine, TuningCache("theirs") as theirs:
         for number, ms, theirs_ms in ((0, 2.0, 1.0), (1, 0.25, 1.0), (2, None, 1.0)):
@@ -358,7 +365,7 @@ def test_what_does_not_go_leaves_everything_as_it_is(path, tmp_path, command):
 
 
 def path_parameters(group, *line):
-    """Yield the command line that gives each path of each command as "", and what the parameter is called."""
+    """Yield each command line in which one path is "", and the name of that parameter."""
     for subgroup in group.registered_groups:
         yield from path_parameters(subgroup.typer_instance, *line, subgroup.name)
     for command in group.registered_commands:

@@ -1,4 +1,7 @@
-"""`cudnnlite trace`: the trace is there however the script ends, of the process that began it alone."""
+"""`cudnnlite trace`: the trace is written however the script ends.
+
+It is the trace of the process that began it.
+"""
 
 import os
 import signal
@@ -28,7 +31,7 @@ ENDS = {
 
 @pytest.fixture
 def traced(tmp_path, monkeypatch):
-    """Return what starts the trace of a script that ends with some lines; the program in C goes into "c"."""
+    """Return a function that traces a script with these last lines; the C program goes into "c"."""
     monkeypatch.setenv("CUDNNLITE_DEVICE", "emulated")
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
 

@@ -178,7 +178,7 @@ def _sample_trial(
 
 
 def _option_sets(name: str) -> list[Any]:
-    """Return the sets of options that are recorded of an operation on images; None stands for its sample's."""
+    """Return the sets of options that are recorded for an operation; None means its sample's."""
     sample = SAMPLES[name]
     if not sample.sets:
         return [None]
@@ -689,7 +689,10 @@ def trials(only: str = "") -> list[Trial]:
 
 
 def worker(device: str, only: str, raw: bool) -> None:
-    """Answer requests from stdin, one line each: [trial, operand, offset]; an empty operand asks for the operands."""
+    """Answer requests from stdin: [trial, operand, offset] on each line.
+
+    An empty operand asks for the names of the operands.
+    """
     if raw:
         operation_plan.RESERVE_ALIGNMENT = 1
         operands.WORKSPACE_ALIGNMENT = 1
@@ -734,7 +737,7 @@ def results_of(trial: Trial, place: Placer) -> tuple[dict[str, Array], bool]:
 def verdict(
     trial: Trial, expected: Mapping[str, Array], results: Mapping[str, Array], copied: bool
 ) -> Any:
-    """Return the outcome of a call beside that of the call with aligned operands, and what is to be said of it."""
+    """Compare a call with the call on aligned operands; return the outcome and a remark."""
     for name, values in results.items():
         scale = np.nanmax(np.abs(expected[name]), initial=0) or 1
         nan = np.isnan(values) != np.isnan(expected[name])

@@ -1,4 +1,7 @@
-"""`Case`: a sample of an operation on one handle; operands, specs, layouts, what has to come out, the call and the plan."""
+"""`Case`: a sample of an operation on one handle.
+
+It has operands, specs, layouts, expected results, the call and the plan.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +120,7 @@ class Case:
         self.outs = {operand: self.fresh(operand) for operand in operation.writes}
 
     def fresh(self, operand: str | None = None, beta: float = 0.0) -> dnn.DeviceArray:
-        """Return an output, the first if none is named: with its old values where they are read, otherwise poisoned."""
+        """Return an output: with old values if the call reads them, otherwise poisoned."""
         operand = operand or self.first
         if beta or operand in self.operation.caller_provided:
             return upload(self.handle, self.out_specs[operand], self.olds[operand])

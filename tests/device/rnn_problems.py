@@ -47,7 +47,10 @@ each_direction = pytest.mark.parametrize("bidirectional", [False, True], ids=["u
 
 
 class Values(NamedTuple):
-    """The arrays of a case, rounded to its dtype and then widened to float64; of sequences (T, N, vector)."""
+    """The arrays of a case, rounded to its dtype and widened to float64.
+
+    Sequences are (T, N, vector).
+    """
 
     weights: dict[str, Array]
     x: Array
@@ -313,7 +316,7 @@ class Problem:
         )
 
     def brought_back(self, values: Array, beyond: float = 0.0) -> Array:
-        """Bring the layout back to (T, N, vector), float64; what is beyond the ends has to be that, and becomes 0."""
+        """Bring an array to (T, N, vector) in float64; check the padding, and replace it by 0."""
         wide = np.zeros((*self.active.shape, values.shape[-1]))
         if self.layout == "packed":
             wide[self.active] = values
@@ -338,7 +341,7 @@ class Problem:
         )
 
     def poisoned(self, *vectors: int) -> tuple[dnn.DeviceArray, ...]:
-        """Return arrays for `out`, all NaN: sequences of these vectors, a hidden state, and an LSTM's cell state."""
+        """Return arrays for `out`, all NaN: y, hy and, for an LSTM, cy."""
         shapes = [
             *((*self.x.shape[:-1], vector) for vector in vectors),
             self.spec.hidden_shape(self.case.batch),
@@ -415,7 +418,7 @@ class Problem:
         weights: dnn.RNNWeights | dict[str, Array],
         algorithm: Any = "STANDARD",
     ) -> None:
-        """Compare the gradients: with PyTorch's value by value; with ONNX's differences along random directions."""
+        """Compare gradients with PyTorch's values and with ONNX's directional differences."""
         gradients = {"x": self.brought_back(data.dx.numpy()), "hx": self.unsorted(data.dhx.numpy())}
         assert (data.dcx is None) == (self.case.kind != "lstm")
         if data.dcx is not None:
@@ -431,7 +434,8 @@ class Problem:
             sums = sum(
                 float((parts[kind][name] * values).sum()) for name, values in direction.items()
             )
-            # a random direction of length 1 per value: the sum is about as large as the gradient's norm
+            # The direction has length 1 per value, so the sum is about as large as the gradient's
+            # norm.
             norm = np.sqrt(sum(float((values**2).sum()) for values in parts[kind].values()))
             allowed = max(RNN_SUM, 5 * bound) * norm
             assert abs(sums - expected) <= allowed, (
@@ -445,7 +449,7 @@ class Problem:
             )
 
     def run_or_refused(self, call: Any, algorithm: str | None, *, backward: bool = False) -> Any:
-        """Call; None where the algorithm is refused for a reason that the rules recorded on an H200 know."""
+        """Make the call; return None if it is refused as the rules recorded on an H200 predict."""
         try:
             return call()
         except dnn.NotSupportedError:

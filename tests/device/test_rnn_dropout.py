@@ -33,7 +33,7 @@ each_way = pytest.mark.parametrize(("algorithm", "dtype"), WAYS.values(), ids=WA
 
 
 class Transparent:
-    """Two layers of relu; y is 1 + what layer 1 was fed with, so that y - 1 is the mask on layer 0's ones."""
+    """Two layers of relu: y is 1 + the input of layer 1, so y - 1 is the mask on layer 0's ones."""
 
     def __init__(
         self,
@@ -104,14 +104,15 @@ def test_masks_are_zeros_and_the_scale(
         )
         # 12288 draws: six standard deviations are 0.027 at most
         assert abs(survivors.mean() - (1 - rate)) < 6 * np.sqrt(rate * (1 - rate) / mask.size)
-        # each value, each step and each sequence has its own draw: their means are not all 0 or 1, nor alike
+        # Each value, step and sequence has its own draw: the means are not all 0 or 1, nor all
+        # equal.
         for axes in ((0, 1), (0, 2), (1, 2)):
             means = survivors.mean(axis=axes)
             assert 0 < means.min() < means.max() < 1
 
 
 def test_every_layer_but_the_last_is_dropped(handle: dnn.Handle) -> None:
-    """Of three layers two: what gets through is there with the square of the probability, scaled twice."""
+    """Dropout acts behind two of three layers: the square of the share passes, scaled twice."""
     net, state = Transparent(handle, 0.5, layers=3), dnn.DropoutState(handle, 7)
     mask = net.mask(state)
     assert set(np.unique(mask)) == {0, 4}
@@ -271,7 +272,7 @@ def test_training_needs_a_state(handle: dnn.Handle) -> None:
 def test_backward_has_the_mask_of_forward(
     handle: dnn.Handle, algorithm: str, dtype: str, bidirectional: bool
 ) -> None:
-    """Read off the output, the mask tells every gradient of the transparent network: sums of mask * dy."""
+    """The output shows the mask, and from it follow all gradients: sums of mask * dy."""
     net, state = Transparent(handle, 0.5, dtype, bidirectional), dnn.DropoutState(handle, 7)
     rng = np.random.default_rng(0)
     dy = rng.integers(-2, 3, (T, N, H * net.spec.directions)).astype(np.float64)
