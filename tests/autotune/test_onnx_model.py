@@ -323,7 +323,7 @@ def test_a_model_is_left_as_it_is():
     assert given_model.SerializeToString(deterministic=True) == before
 
 
-# ---------------------------------------------------------------- graphs inside nodes, and functions
+# --------------------------------------------------------------- graphs inside nodes, and functions
 
 
 def branch(name: str, *nodes: onnx.NodeProto, constants: Any = ()) -> onnx.GraphProto:

@@ -496,7 +496,7 @@ def test_a_plan_is_made_once_for_calls_of_one_kind(world, interface, function):
         assert world.ledger.started[before:] == [function] * 5
 
 
-# ---------------------------------------------------------------- RNNs: one handle goes on after each failure
+# ------------------------------------------------------ RNNs: one handle goes on after each failure
 
 
 class Network:

@@ -1,15 +1,18 @@
 """Call every operation with one operand at a misaligned address, in processes that may die.
 
-    PYTHONPATH=tests python tests/device/alignment_sweep.py OUT.json [--processes 12] [--part 1/2] [--seconds 500]
+    PYTHONPATH=tests python tests/device/alignment_sweep.py OUT.json [--processes 12]
 
-More options: `--device emulated`, `--only` the trials whose name begins so, `--raw`.
+More options: `--part 1/2`, `--seconds 500`, `--device emulated`, `--only` the trials whose name
+begins so, `--raw`.
 
-A kernel that loads several values at once wants more than the alignment of one value, and the CUDA context of the whole
-process is gone where it does not get it.  Each call runs first with aligned operands, then with each operand one, two, four
-and eight elements behind an aligned address.  Outputs are poisoned.  A process that dies is replaced by a new one, so that
-each death is that of one call.
+A kernel that loads several values at once wants more than the alignment of one value, and the CUDA
+context of the whole process is gone where it does not get it.  Each call runs first with aligned
+operands, then with each operand one, two, four and eight elements behind an aligned address.
+Outputs are poisoned.  A process that dies is replaced by a new one, so that each death is that of
+one call.
 
-`--raw` leaves out what the package does about alignment, and shows what cuDNN alone does.  The summary counts outcomes:
+`--raw` leaves out what the package does about alignment, and shows what cuDNN alone does.  The
+summary counts outcomes:
 
 - right: the numbers of the aligned call;
 - copied: right, with a warning that an operand was copied;
@@ -397,7 +400,9 @@ def _layer_workspace(name: str, dtype: str) -> Callable[[Placer], Mapping[str, d
         placed: dict[str, dnn.DeviceArray] = {}
         put, poisoned = place.put, place.poisoned
         place.put = lambda n, *a: placed.setdefault(n, put(n, *a))  # type: ignore[method-assign]
-        place.poisoned = lambda n, *a: placed.setdefault(n, poisoned(n, *a))  # type: ignore[method-assign]
+        place.poisoned = (  # type: ignore[method-assign]
+            lambda n, *a: placed.setdefault(n, poisoned(n, *a))
+        )
         sampled(place)
         operands = [placed[n] for n in operation.reads]
         outs = [placed[n] for n in operation.writes]
@@ -758,7 +763,8 @@ class _Process:
     def __init__(self, command: list[str]) -> None:
         self._command = command
         self._process: subprocess.Popen[str] | None = None
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (a pipe that nobody reads would block the worker)
+        # A pipe that nobody reads would block the worker.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
 
     def ask(self, request: Any) -> Any:
         """Return the answer, or ["died", the last line of its errors]."""

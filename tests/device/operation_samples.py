@@ -61,7 +61,7 @@ def computed(name: str, dtype: str) -> tuple[dict[str, Any], ...]:
 
 
 class Case:
-    """A call of an operation on one handle: operands, outputs in poisoned memory, and what has to come out.
+    """A call of an operation on one handle: operands, poisoned outputs and expected results.
 
     Parameters
     ----------
@@ -77,7 +77,8 @@ class Case:
     Attributes
     ----------
     target : str
-        How the Python function calls what is written first; `out`, `out_spec`, `old` and `result` are of that.
+        How the Python function calls what is written first; `out`, `out_spec`, `old` and `result`
+        are of that.
     """
 
     def __init__(

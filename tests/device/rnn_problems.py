@@ -63,9 +63,10 @@ class Values(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One network and its sequences, without a device.  No two axes of the default sizes are alike, so that a swap shows.
+    """One network and its sequences, without a device.
 
-    `cell` may be "lstm_projection".  `states` tells whether hx, cx, dhy and dcy are given.
+    No two axes of the default sizes are alike, so that a swap shows.  `cell` may be
+    "lstm_projection".  `states` tells whether hx, cx, dhy and dcy are given.
     """
 
     cell: str
@@ -204,8 +205,9 @@ def clipped_lstm(
 ) -> RNNResult:
     """Run ONNX's LSTM in single steps, with the cell state clipped between them, where it is read.
 
-    That is what an H200 does: c_t = f * clip(c_{t-1}) + i * g and h = o * tanh(clip(c_t)), with cx clipped too when it is
-    read, and cy not clipped.  A projection is part of the recurrent matrices here, as in `onnx_rnn`.
+    That is what an H200 does: c_t = f * clip(c_{t-1}) + i * g and h = o * tanh(clip(c_t)), with cx
+    clipped too when it is read, and cy not clipped.  A projection is part of the recurrent matrices
+    here, as in `onnx_rnn`.
     """
     gates = "ifgo"
     directions = ("forward", "backward")[: 1 + any(".backward." in name for name in weights)]
@@ -263,8 +265,8 @@ def overwrite(array: dnn.DeviceArray, values: Any) -> None:
 class Problem:
     """A case on a handle.
 
-    Sequences lie in memory as `layout` says; beyond their ends is NaN.  Packed sequences are sorted by length, which the
-    results undo.
+    Sequences lie in memory as `layout` says; beyond their ends is NaN.  Packed sequences are sorted
+    by length, which the results undo.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ def capturing(handle: dnn.Handle) -> bool:
     return handle.device.is_capturing(handle.stream)  # type: ignore[no-any-return]
 
 
-# ---------------------------------------------------------------- what is recorded is what is launched
+# ------------------------------------------------------------- what is recorded is what is launched
 
 
 @each_stream

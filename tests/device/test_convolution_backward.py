@@ -283,7 +283,7 @@ def test_operands_are_converted_to_another_layout(
         assert plan.workspace >= sum(array.nbytes for array in case.arrays)
 
 
-# ---------------------------------------------------------------- shapes that are told, and that follow
+# ------------------------------------------------------------ shapes that are told, and that follow
 
 
 @every_kind

@@ -561,7 +561,7 @@ def test_asymmetric_problems_are_saved_recorded_and_tuned(
         problem.assert_right(problem.run(algorithm=row), row.algorithm)
 
 
-# ---------------------------------------------------------------- many calls, and operands that are not the plan's
+# ------------------------------------------------- many calls, and operands that are not the plan's
 
 
 @pytest.mark.parametrize("options", [{}, {"interface": "descriptor"}, {"z": True}])

@@ -1,7 +1,7 @@
-"""`rnn_backward_data` and `rnn_backward_weights`: the right gradients, of every input and every weight.
+"""`rnn_backward_data` and `rnn_backward_weights` give the right gradients.
 
-The gradients are compared with PyTorch's, value by value, where it is installed, and always with central differences of
-ONNX's forward pass along random directions.
+The gradients are compared with PyTorch's, value by value, where it is installed, and always with
+central differences of ONNX's forward pass along random directions.
 """
 
 from __future__ import annotations

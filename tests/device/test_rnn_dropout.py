@@ -1,6 +1,7 @@
-"""Dropout between layers: which values it drops, what it makes of the others, and that its random numbers can be had again.
+"""Dropout between layers: which values it drops, how it scales the rest, and its random states.
 
-In the transparent network the mask can be read off the output: layer 0 puts out ones, layer 1 what it is fed with, plus one.
+In the transparent network the output shows the mask: layer 0 returns ones, and layer 1 returns its
+input plus one.
 """
 
 from __future__ import annotations
@@ -286,8 +287,9 @@ def test_backward_has_the_mask_of_forward(
         for d, direction in enumerate(("forward", "backward")[: net.spec.directions]):
             half = slice(d * H, (d + 1) * H)
             close = {"rtol": 2e-3 if dtype == "float16" else 1e-6, "atol": 0}
-            # Sums of small integers: exact, but for float16, which holds 11 bits of them.  Only the direction's own half of
-            # its input shows in y, and an H200 has a mask for each direction, so nothing is known of the other half.
+            # Sums of small integers: exact, but for float16, which holds 11 bits of them.  Only the
+            # direction's own half of its input shows in y, and an H200 has a mask for each
+            # direction, so nothing is known of the other half.
             into_layer_1 = np.einsum("tnh,tnk->hk", dy[..., half], mask[..., half])
             input_gradient = dweights[f"layer1.{direction}.input.h"][:, half].astype(float)
             np.testing.assert_allclose(input_gradient, into_layer_1, **close)

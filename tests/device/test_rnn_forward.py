@@ -206,7 +206,10 @@ def test_persistent_kernels_in_other_layouts(
 ) -> None:
     for layout in ("batch_major", "packed"):
         problem = Problem(handle, replace(SIZES["64_layers"], cell=cell, dtype="float32"), layout)
-        result = problem.run_or_refused(lambda: problem.forward(algorithm=algorithm), algorithm)  # noqa: B023
+        result = problem.run_or_refused(
+            lambda: problem.forward(algorithm=algorithm),  # noqa: B023
+            algorithm,
+        )
         if result is not None:
             problem.assert_forward(result, algorithm)
 
@@ -228,7 +231,10 @@ def test_persistent_kernels_with_skipped_input(
             batch=8,
         )
         problem = Problem(handle, case)
-        result = problem.run_or_refused(lambda: problem.forward(algorithm=algorithm), algorithm)  # noqa: B023
+        result = problem.run_or_refused(
+            lambda: problem.forward(algorithm=algorithm),  # noqa: B023
+            algorithm,
+        )
         if result is not None:
             problem.assert_forward(result, algorithm)
 

@@ -1075,7 +1075,7 @@ def test_unequal_lengths_are_told_in_every_layout(handle: dnn.Handle) -> None:
         network.assert_right(network.run())
 
 
-# ---------------------------------------------------------------- other devices, threads, what was closed
+# ---------------------------------------------------------- other devices, threads, what was closed
 
 
 def operands(handle: dnn.Handle, network: Network) -> dict[str, Any]:

@@ -219,7 +219,8 @@ def test_the_largest_error_is_relative_to_the_largest_value(
 
 # ---------------------------------------------------------------- what is not compiled
 
-MATRICES = {  # bytes of the recurrent matrices of one direction of one layer: gates * state * hidden
+# Bytes of the recurrent matrices of one direction of one layer: gates * state * hidden.
+MATRICES = {
     "lstm": (("lstm", {}), 4 * 8 * 8 * 4),
     "gru": (("gru", {}), 3 * 8 * 8 * 4),
     "tanh": (("tanh", {}), 8 * 8 * 4),

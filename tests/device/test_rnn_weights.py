@@ -953,9 +953,10 @@ def sigmoid(values: Array) -> Array:
 def keras_layer(
     cell: str, x: Array, kernel: Array, recurrent: Array, bias: Array | None
 ) -> list[Array]:
-    """Return y and the last states of a Keras layer, as its `call` computes them: x @ kernel, gates side by side.
+    """Return y and the last states of a Keras layer, as its `call` computes them.
 
-    keras.layers.LSTMCell: i, f, c, o; GRUCell with reset_after: z, r, h, with two biases; SimpleRNNCell: one.
+    It is x @ kernel, with the gates side by side.  keras.layers.LSTMCell: i, f, c, o; GRUCell with
+    reset_after: z, r, h, with two biases; SimpleRNNCell: one.
     """
     units = len(recurrent)
     h = c = np.zeros((x.shape[1], units))

@@ -1,6 +1,7 @@
 """Two devices of one kind side by side: each handle stays on its own, whichever was used last.
 
-Always on two emulated devices; on two GPUs where there are two (there is no skip to see where there is one).
+Always on two emulated devices; on two GPUs where there are two (there is no skip to see where there
+is one).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The commands of a page, and the table of those that README and docs may use, with what can be checked of each."""
+"""The commands of a page, and the table of those that README and docs may use.
+
+The table has a check of each command.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ class Command(NamedTuple):
 
 
 def commands_of(block: Block) -> list[Command]:
-    """Return the commands of a console or sh block, or of the `run:` steps of a workflow in YAML."""
+    """Return the commands of a console or sh block, or of the `run:` steps of a YAML workflow."""
     if block.language == "yaml":
         import yaml
 
@@ -145,7 +148,10 @@ def _command(words: list[str], line: int) -> Command:
 
 
 def check(command: Command) -> None:
-    """Raise AssertionError where a command names a variable, a package, an extra, a module or a file that does not exist."""
+    """Raise AssertionError if a command names something that does not exist.
+
+    That may be a variable, a package, an extra, a module or a file.
+    """
     for name in command.variables:
         assert name in _VARIABLES, f"{name}: nothing reads this variable"
     words = command.words[1:]

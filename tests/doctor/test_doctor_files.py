@@ -1,4 +1,4 @@
-"""What the doctor reads from disk: versions in libraries, places, copies, what the loader would find."""
+"""What the doctor reads from disk: versions, places, copies, and what the loader would find."""
 
 import os
 import resource

@@ -211,7 +211,10 @@ def test_a_mixture_in_the_process_is_broken(variables, imports, fix):
 
 
 def test_a_mixture_that_comes_with_the_first_kernel_is_a_warning():
-    """cuDNN opens its engine libraries late; the libraries of CUDA beside it do not mislead the fix."""
+    """cuDNN opens its engine libraries late.
+
+    CUDA libraries beside them do not mislead the fix.
+    """
     mapped = (
         *MAPPED,
         "/other/lib/libcudnn_engines_precompiled.so.9",

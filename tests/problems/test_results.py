@@ -331,7 +331,7 @@ def test_whether_it_is_deterministic_may_be_unknown(rnn_table):
     ids=["wrong", "wrong_first", "wrong_last"],
 )
 def test_when_none_is_left_each_reason_is_listed(rows):
-    """cuDNN refused only one of them, so the message may not say that it refuses the combination."""
+    """cuDNN refused only one of them, so the message may not blame the combination."""
     with pytest.raises(NoAlgorithmError) as caught:
         AlgorithmTable(rows, title="an RNN", timing="t").best()
     message = str(caught.value)

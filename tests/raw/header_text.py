@@ -1,4 +1,7 @@
-"""cuDNN's headers read as plain text, and gcc's view of them: oracles that share nothing with the generator."""
+"""cuDNN's headers as plain text, and gcc's view of them.
+
+These oracles share nothing with the generator.
+"""
 
 import ctypes
 import re
@@ -93,7 +96,10 @@ def prototypes() -> dict[str, Prototype]:
 
 
 def split_parameter(parameter: str) -> tuple[str, int]:
-    """Type name without qualifiers, and how many pointers deep: ``const int dimA[]`` is ``("int", 1)``."""
+    """Type name without qualifiers, and its depth of pointers.
+
+    ``const int dimA[]`` is ``("int", 1)``.
+    """
     depth = parameter.count("*") + parameter.count("[")
     words = [
         word
@@ -150,7 +156,10 @@ def macros() -> list[str]:
 
 
 def c_class(kind: type) -> int:
-    """Class that gcc's __builtin_classify_type gives: 1 integer or enumeration, 5 pointer, 8 floating point."""
+    """Class of gcc's __builtin_classify_type.
+
+    1 is an integer or enumeration, 5 a pointer, 8 floating point.
+    """
     if issubclass(kind, (ctypes.c_float, ctypes.c_double)):
         return 8
     pointers = (ctypes.c_void_p, ctypes.c_char_p, ctypes._Pointer, ctypes._CFuncPtr, ctypes.Array)
@@ -158,7 +167,7 @@ def c_class(kind: type) -> int:
 
 
 def run_c(folder: Path, statements: list[str]) -> list[list[str]]:
-    """Compile a main with gcc against the real headers, run it, and return its output's words by line."""
+    """Compile a main with gcc against the real headers; return the words of its output by line."""
     gcc = shutil.which("gcc")
     if gcc is None:
         pytest.skip("gcc is not installed")

@@ -1,4 +1,4 @@
-"""The generated files are what the generator writes, and reproduce nothing of the headers but facts."""
+"""The generated files are up to date, and reproduce nothing of the headers but facts."""
 
 import importlib.util
 import re

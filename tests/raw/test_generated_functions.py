@@ -27,7 +27,10 @@ SCALARS = {
 
 
 def in_both():
-    """Prototypes that the installed headers and functions.py share: all of them where the versions agree."""
+    """Prototypes that the installed headers and functions.py share.
+
+    Where the versions agree, these are all.
+    """
     return [
         (FUNCTIONS[name], prototype)
         for name, prototype in header_text.prototypes().items()
@@ -66,7 +69,8 @@ def test_headers_are_those_of_the_generated_files():
 
 def test_every_exported_prototype_is_present():
     in_headers = set(header_text.prototypes())
-    # counted without the prototype's pattern, so that a prototype it cannot read is missed by one of the two only
+    # The count does not use the prototype's pattern, so a prototype that the pattern cannot read
+    # makes a difference.
     count = sum(
         len(re.findall(r"\bCUDNNWINAPI\s+cudnn\w+\s*\(", text))
         for text in header_text.texts().values()

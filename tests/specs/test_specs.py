@@ -1,4 +1,4 @@
-"""TensorSpec, FilterSpec, ConvolutionSpec: what they hold, what they refuse, and whether cuDNN agrees."""
+"""TensorSpec, FilterSpec, ConvolutionSpec: what they hold and refuse; cuDNN agrees."""
 
 import copy
 import dataclasses
@@ -143,7 +143,7 @@ def test_native_filter_is_one_tap_high():
     assert FilterSpec((6, 3, 5, 2)).native() == (6, 3, 5, 2)
 
 
-# ---------------------------------------------------------------- bytes and overlaps, by enumeration
+# --------------------------------------------------------------- bytes and overlaps, by enumeration
 
 
 def addresses(shape, strides):
@@ -216,7 +216,7 @@ def test_windows_overlap(strides):
     assert TensorSpec((2, 2, 2, 2), strides=strides).overlaps_itself
 
 
-# ---------------------------------------------------------------- values: equality, hash, frozen, repr, pickling
+# --------------------------------------------------- values: equality, hash, frozen, repr, pickling
 
 EXAMPLES = [
     TensorSpec((2, 3, 4, 5)),
@@ -269,7 +269,7 @@ def test_copies_are_equal(spec, duplicate):
 
 @each_example
 def test_a_pickled_spec_is_found_in_a_dictionary_of_another_process(spec):
-    """hash(None) is an address before Python 3.12, so a hash that was pickled along would be another process's."""
+    """hash(None) is an address before Python 3.12, so a pickled hash would be another process's."""
     other_process = copy.copy(spec)
     object.__setattr__(other_process, "_hash", 12345)
     again = pickle.loads(pickle.dumps(other_process))

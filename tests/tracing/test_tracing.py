@@ -323,14 +323,20 @@ def test_many_calls_are_a_loop(handle: dnn.Handle) -> None:
 def test_results_in_memory_that_was_freed_are_a_loop_too(
     interface: str, handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan's variant pack of an address is used again: in the program other memory is there, so that it is set again."""
+    """A plan's variant pack of an address is used again.
+
+    The program has other memory there, so it sets the pack again.
+    """
     blocks, empty = (
         itertools.cycle([np.empty(320 + ALIGNMENT, np.uint8) for _ in range(3)]),
         np.empty,
     )
 
     def in_turn(size: Any, *more: Any, **options: Any) -> Any:
-        """Make results lie in three places in turn: where the host would put them depends on what ran before."""
+        """Make results lie in three places in turn.
+
+        The host would otherwise put them where earlier tests left room.
+        """
         result = empty(size, *more, **options)
         if size != 320 + ALIGNMENT:
             return result
@@ -594,7 +600,7 @@ def _pool() -> None:
 
 
 def devices_of(text: str) -> tuple[dict[str, int], list[str]]:
-    """Return on which device of a program its variables were made last, and the statements that name one of another."""
+    """Return the device on which each variable was made last, and statements that mix devices."""
     current, device_of, strange = 0, dict[str, int](), list[str]()
     for statement in re.sub(r'/\*.*?\*/|"[^"]*"', "", text).split(";"):
         if match := re.search(r"cudaSetDevice\((\d)\)", statement):
@@ -806,7 +812,10 @@ def test_what_a_seed_makes_is_of_the_type_that_was_copied(handle: dnn.Handle) ->
 def traced_script(
     tmp_path: Path, text: str, *arguments: str
 ) -> tuple[subprocess.CompletedProcess[str], str]:
-    """Run `cudnnlite trace` on a script with arguments, its option among them; return how that ended, and the C `main`."""
+    """Run `cudnnlite trace` on a script; return the process, and the C `main`.
+
+    The first argument is the command's option, the others are the script's.
+    """
     script, folder = tmp_path / "script.py", tmp_path / "c"
     script.write_text(text)
     words = [str(script), *arguments[:1], "--c", str(folder), *arguments[1:]]
