@@ -257,7 +257,11 @@ with TuningCache(path) as cache, measuring_alone(gpu, cache):
     input()
 print("null")
 """
-ENTER = "\nprint('ready', flush=True)\nwith measuring_alone(gpu, TuningCache(path)): print('got', flush=True)\nprint('null')"
+ENTER = (
+    "\nprint('ready', flush=True)\n"
+    "with measuring_alone(gpu, TuningCache(path)): print('got', flush=True)\n"
+    "print('null')"
+)
 
 
 @pytest.mark.parametrize("end", ["release", "kill", "a child leaves", "a child stays"])

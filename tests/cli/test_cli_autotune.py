@@ -158,9 +158,9 @@ def test_what_has_no_algorithm_is_named_on_stderr():
     assert "2 measured, 0 remembered, 1 failed; " in result.stdout
     assert "failed: GRU 3 to 4, T=2 N=2, float32: no algorithm for " in result.stdout
     message = result.stderr.splitlines()[-1]
-    assert (
-        message
-        == "cudnnlite: no algorithm for GRU 3 to 4, T=2 N=2, float32: cuDNN does not say if it is deterministic"
+    assert message == (
+        "cudnnlite: no algorithm for GRU 3 to 4, T=2 N=2, float32: cuDNN does not say if it is "
+        "deterministic"
     )
 
 
@@ -311,7 +311,10 @@ def test_a_gradient_of_a_convolution(tuner, operation):
 
 
 def test_recurrent_networks(tuner):
-    form = "lstm:steps=7, batch=3,input=4,hidden=6,layers=2,projection=5,bias=none,dropout=0.5,bidirectional,training"
+    form = (
+        "lstm:steps=7, batch=3,input=4,hidden=6,layers=2,projection=5,"
+        "bias=none,dropout=0.5,bidirectional,training"
+    )
     autotune(
         "--rnn",
         form,

@@ -156,7 +156,8 @@ def test_a_filter_that_finds_nothing_says_what_there_is(path):
     result = run("show", "--gpu", "H200")
     assert result.stdout.rstrip().endswith("0 entries")
     assert result.stderr == (
-        "cudnnlite: no such entry; there are those of 'NVIDIA H100 80GB HBM3', 'NVIDIA H200' with cuDNN 9.1.0, 9.28.0\n"
+        "cudnnlite: no such entry; there are those of 'NVIDIA H100 80GB HBM3', 'NVIDIA H200' "
+        "with cuDNN 9.1.0, 9.28.0\n"
     )
 
 
@@ -203,7 +204,8 @@ def test_compare(two, tmp_path):
     a, b, heading, *rows, mean, left_out = result.stdout.splitlines()
     assert a == f"A: {tmp_path / 'mine'}: 3 entries: NVIDIA H200 with cuDNN 9.28.0"
     assert b == (
-        f"B: {tmp_path / 'theirs'}: 5 entries: NVIDIA H100 80GB HBM3 with cuDNN 9.28.0, NVIDIA H200 with cuDNN 9.29.0"
+        f"B: {tmp_path / 'theirs'}: 5 entries: NVIDIA H100 80GB HBM3 with cuDNN 9.28.0, "
+        "NVIDIA H200 with cuDNN 9.29.0"
     )
     assert heading.split()[:6] == ["A", "ms", "B", "ms", "B/A", "choice"]
     cells = {row[row.index("8x16x16") - 2 :][:1]: row.split() for row in rows}

@@ -88,7 +88,10 @@ def test_ctrl_c_ends_the_script_and_not_its_trace(traced, tmp_path, waiting):
     [("sys.exit(3)", 3), ("1 / 0", 1), ("raise KeyboardInterrupt", 130), ("pass", 0)],
 )
 def test_a_forked_child_ends_with_its_own_code_and_no_trace(traced, tmp_path, last, code):
-    lines = f"child = os.fork()\nif not child:\n    {last}\nelse:\n    print('child', os.waitpid(child, 0)[1] >> 8)\n"
+    lines = (
+        f"child = os.fork()\nif not child:\n    {last}\nelse:\n"
+        "    print('child', os.waitpid(child, 0)[1] >> 8)\n"
+    )
     ended = outcome(traced(lines), tmp_path)
     assert ended.code == 0
     assert f"child {code}\n" in ended.stdout

@@ -293,7 +293,10 @@ def _convolved() -> Iterator[Trial]:
                             ),
                         ]
                         for algorithm in [None, choices[1], choices[2]] if fused else choices:
-                            title = f"{name} {shapes} {layout} {math_type} {algorithm.name if algorithm else ''}"
+                            title = (
+                                f"{name} {shapes} {layout} {math_type} "
+                                f"{algorithm.name if algorithm else ''}"
+                            )
                             run = _lazy(
                                 _convolution, name, shapes, dtype, layout, math_type, algorithm
                             )

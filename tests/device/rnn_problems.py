@@ -412,7 +412,10 @@ class Problem:
     def told(self, algorithm: Any) -> str:
         """Say what this is: a test may try several of them."""
         states = "" if self.case.states else ", no states"
-        return f"{self.spec}, {self.layout}, lengths {self.case.lengths}{states}, {self.spec.math_type.name}, {algorithm}"
+        return (
+            f"{self.spec}, {self.layout}, lengths {self.case.lengths}{states}, "
+            f"{self.spec.math_type.name}, {algorithm}"
+        )
 
     def assert_backward(
         self,

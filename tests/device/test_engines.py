@@ -361,7 +361,10 @@ def test_what_is_no_engine(arguments: Any, message: str) -> None:
         (dnn.Engine(-1), "algorithm=engine -1: there is no such engine; those .* from 0 to "),
         (
             dnn.Engine(0, {"TILE_SIZE": 9999}),
-            r"algorithm=engine 0 \(TILE_SIZE=9999\): for this problem there is no such engine, or it",
+            (
+                r"algorithm=engine 0 \(TILE_SIZE=9999\): for this problem there is no such engine, "
+                r"or it"
+            ),
         ),
     ],
     ids=str,

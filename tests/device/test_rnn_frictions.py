@@ -303,7 +303,10 @@ def test_an_empty_batch(handle: dnn.Handle, layout: str, cell: str) -> None:
 
 def test_what_takes_no_batch_of_0_says_what_does(handle):
     weights, x = weights_of(handle, LSTM), handle.zeros((5, 0, 3))
-    message = r"none of them 0 \(rnn_forward alone takes N = 0, in inference, not packed; else leave the call out\)$"
+    message = (
+        r"none of them 0 \(rnn_forward alone takes N = 0, in inference, not packed; else leave the "
+        r"call out\)$"
+    )
     for call in (
         lambda: dnn.rnn_forward(handle, LSTM, weights, x, training=True),
         lambda: dnn.rnn_forward.plan(handle, LSTM, None, x),

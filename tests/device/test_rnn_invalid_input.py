@@ -1052,7 +1052,10 @@ def test_an_algorithm_that_cannot_go_back(handle: dnn.Handle, name: str, hidden:
     network.assert_right(out[:3])
     refuses(
         NO,
-        rf"cudnnRNNBackwardData_v8(?s:.)*{name} goes up to hidden_size=128 backward for LSTM, not {hidden}",
+        (
+            rf"cudnnRNNBackwardData_v8(?s:.)*{name} goes up to hidden_size=128 backward for LSTM, "
+            rf"not {hidden}"
+        ),
         lambda: dnn.rnn_backward_data(handle, out.reserve, out.y),
     )
     refuses(

@@ -658,7 +658,10 @@ def test_a_single_bias_of_torch(handle: dnn.Handle, network: str, side: str) -> 
     state = torch_state(spec.replace(bias="double"))
     refuses(
         ARGUMENT,
-        rf"state_dict has a layer\d\.\w+\.{'recurrent' if side == 'ih' else 'input'}\.\w\.bias that is not zero",
+        (
+            rf"state_dict has a layer\d\.\w+\.{'recurrent' if side == 'ih' else 'input'}\.\w\.bias "
+            r"that is not zero"
+        ),
         lambda: dnn.RNNWeights.from_torch(handle, spec, state),
     )
     for name in state:

@@ -111,7 +111,8 @@ def _without_prompts(block: Block) -> Iterator[str]:
     goes_on = False
     for number, line in enumerate(block.text.splitlines(), start=block.line):
         assert goes_on or line.startswith("$ ") or not line, (
-            f"line {number}: {line!r} is no command after '$ '; what a command prints belongs in a text block"
+            f"line {number}: {line!r} is no command after '$ '; what a command prints belongs "
+            "in a text block"
         )
         yield line if goes_on else line[2:]
         goes_on = line.endswith("\\")
@@ -172,7 +173,10 @@ def _pip(arguments: Sequence[str]) -> bool:
         [word for word in rest if not word.startswith("-")] if verb == "install" else ()
     ):
         match = re.fullmatch(
-            r"(\.|[A-Za-z0-9._-]+|.*dist/\*\.whl\)?)(?:\[([\w,-]+)\])?((?:[=<>!~]=?|===)[\w.*,<>=!~]+)?",
+            (
+                r"(\.|[A-Za-z0-9._-]+|.*dist/\*\.whl\)?)(?:\[([\w,-]+)\])?"
+                r"((?:[=<>!~]=?|===)[\w.*,<>=!~]+)?"
+            ),
             requirement,
         )
         assert match, f"{requirement}: not understood"

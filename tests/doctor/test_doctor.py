@@ -61,7 +61,10 @@ def run(*arguments):
     return CliRunner().invoke(app, ["doctor", *arguments], prog_name="cudnnlite")
 
 
-COMMAND = "from cudnnlite.cli.app import app\napp(['doctor', *__import__('sys').argv[1:]], standalone_mode=False)"
+COMMAND = (
+    "from cudnnlite.cli.app import app\n"
+    "app(['doctor', *__import__('sys').argv[1:]], standalone_mode=False)"
+)
 
 
 def doctor_process(*arguments, code=None, **environment):
@@ -641,9 +644,9 @@ def test_the_whole_command():
         "Tuning cache",
     ]
     assert (
-        f"  ok       cuDNN {load_library().version_text} is in use: {load_library().path}, found through"
-        in process.stdout
-    )
+        f"  ok       cuDNN {load_library().version_text} is in use: {load_library().path}, "
+        "found through"
+    ) in process.stdout
     assert "a small convolution on emulated:0 is right" in process.stdout
     assert lines[-1].startswith("nothing broken, ")
     assert "\x1b" not in process.stdout
@@ -724,7 +727,10 @@ def test_a_reader_that_goes_away():
 
 @pytest.mark.processes
 def test_the_command_line_is_quick_to_import():
-    code = "import sys, cudnnlite.cli.app\nassert not {'cudnnlite.doctor', 'rich.console'} & set(sys.modules) - set(before)"
+    code = (
+        "import sys, cudnnlite.cli.app\n"
+        "assert not {'cudnnlite.doctor', 'rich.console'} & set(sys.modules) - set(before)"
+    )
     subprocess.run(
         [sys.executable, "-c", f"import sys, typer\nbefore = list(sys.modules)\n{code}"], check=True
     )

@@ -222,7 +222,10 @@ def test_the_places(tmp_path, monkeypatch):
 
 
 def test_the_loaders_cache(monkeypatch):
-    output = "2 libs found in cache\n\tlibx.so.1 (libc6,x86-64) => /b/libx.so.1\n\tlibx.so.1 (libc6) => /c/d/x\n"
+    output = (
+        "2 libs found in cache\n\tlibx.so.1 (libc6,x86-64) => /b/libx.so.1\n"
+        "\tlibx.so.1 (libc6) => /c/d/x\n"
+    )
     monkeypatch.setattr(
         libraries.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, output)
     )

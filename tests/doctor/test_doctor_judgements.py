@@ -171,7 +171,10 @@ def test_a_second_copy(copy, verdict, text):
     assert text in finding.text
 
 
-MIXTURE = "libcudnn 9.10.2 at /a: it refuses its own parts. This process has mapped a mixture of copies:\n  /a\n  /b"
+MIXTURE = (
+    "libcudnn 9.10.2 at /a: it refuses its own parts. This process has mapped a mixture of "
+    "copies:\n  /a\n  /b"
+)
 MIXED = LibraryFacts(
     failed("MixedLibrariesError", MIXTURE),
     (FRONT, "/other/lib/libcudnn_graph.so.9"),
@@ -520,7 +523,10 @@ def test_cuda_that_could_not_be_asked():
             12080,
             13000,
             BROKEN,
-            "update the driver, or pip uninstall nvidia-cudnn-cu13 and pip install nvidia-cudnn-cu12",
+            (
+                "update the driver, or pip uninstall nvidia-cudnn-cu13 and pip install "
+                "nvidia-cudnn-cu12"
+            ),
         ),
         (11080, 12090, BROKEN, "update the driver to one for CUDA 12 or newer"),
         (12040, 12090, OK, ""),  # within CUDA 12 an older driver will do

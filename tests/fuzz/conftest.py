@@ -105,7 +105,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 )
     for test, totals in counts.items():
         terminalreporter.write_line(
-            f"{test}: {totals['run']} examples in {totals['cases']} cases, {totals['refused']} not supported by the device"
+            f"{test}: {totals['run']} examples in {totals['cases']} cases, {totals['refused']} "
+            "not supported by the device"
         )
 
 

@@ -124,7 +124,8 @@ class Pretence:
         self.folder = folder
         tests = Path(__file__).parents[1]
         (folder / "sitecustomize.py").write_text(
-            f"import sys\nsys.path.insert(0, {str(tests)!r})\nfrom helpers.pretend import install\ninstall()\n"
+            f"import sys\nsys.path.insert(0, {str(tests)!r})\n"
+            "from helpers.pretend import install\ninstall()\n"
         )
         monkeypatch.setenv(FOLDER, str(folder))
         monkeypatch.setenv(GPUS, gpus)

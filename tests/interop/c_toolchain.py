@@ -49,7 +49,8 @@ class CToolchain:
         self.commands = [*self._with_gcc(headers), *self._with_nvcc(headers)]
         if not self.commands:
             raise ToolchainError(
-                f"no way to compile: gcc at {shutil.which('gcc')}, nvcc at {[str(path) for path in self._nvccs()]}; looked "
+                f"no way to compile: gcc at {shutil.which('gcc')}, nvcc at "
+                f"{[str(path) for path in self._nvccs()]}; looked "
                 f"for cuda_runtime_api.h and libcudart in {_listed(self._cuda)}"
             )
 
@@ -91,7 +92,10 @@ class CToolchain:
             check=False,
             timeout=240,
         )
-        report = f"{program} ended with {process.returncode}\n{process.stdout}{process.stderr}\nLD_LIBRARY_PATH={path}"
+        report = (
+            f"{program} ended with {process.returncode}\n{process.stdout}{process.stderr}\n"
+            f"LD_LIBRARY_PATH={path}"
+        )
         assert process.returncode == 0, report
         assert process.stderr == "", report
         return process.stdout

@@ -18,7 +18,8 @@ from cudnnlite._raw.types import HEADER_VERSION
 FAKE_CUDA = {
     "cuda_runtime.h": "#include <cuda_runtime_api.h>",
     "cuda_runtime_api.h": (
-        "#include <stddef.h>\ntypedef struct CUstream_st *cudaStream_t;\ntypedef struct CUgraph_st *cudaGraph_t;"
+        "#include <stddef.h>\ntypedef struct CUstream_st *cudaStream_t;\n"
+        "typedef struct CUgraph_st *cudaGraph_t;"
     ),
     "library_types.h": "typedef enum libraryPropertyType_t { MAJOR_VERSION } libraryPropertyType;",
 }
@@ -139,7 +140,10 @@ def structs() -> dict[str, list[str]]:
 def handles() -> set[str]:
     joined = "\n".join(texts().values())
     handle_types = re.findall(
-        r"typedef\s+(?:struct\s+\w+|void)\s*(?:CUDNN_DEPRECATED\s*)?\*\s*(\w+)\s*(?:CUDNN_DEPRECATED\s*)?;",
+        (
+            r"typedef\s+(?:struct\s+\w+|void)\s*(?:CUDNN_DEPRECATED\s*)?\*\s*(\w+)"
+            r"\s*(?:CUDNN_DEPRECATED\s*)?;"
+        ),
         joined,
     )
     return {*handle_types, "cudaStream_t", "cudaGraph_t"}

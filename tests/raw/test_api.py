@@ -201,7 +201,10 @@ def test_bound_functions_know_their_record_and_check_their_status(api):
         ("cudnnSetPooling2dDescriptor", "cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."),
         (
             "cudnnSetTensor",
-            "    cudnnHandle_t handle,\n        const cudnnTensorDescriptor_t yDesc,\n        void *y,\n",
+            (
+                "    cudnnHandle_t handle,\n        const cudnnTensorDescriptor_t yDesc,\n"
+                "        void *y,\n"
+            ),
         ),
         ("cudnnGetErrorString", "const char *cudnnGetErrorString(\n        cudnnStatus_t status\n"),
         ("cudnnGetVersion", "size_t cudnnGetVersion(\n        void\n"),

@@ -24,7 +24,8 @@ needs_libclang = pytest.mark.skipif(
 def require_generation_version():
     if not header_text.is_generation_version():
         pytest.skip(
-            f"installed headers are {header_text.version()}, the generated files are from {HEADER_VERSION}"
+            f"installed headers are {header_text.version()}, the generated files are from "
+            f"{HEADER_VERSION}"
         )
 
 

@@ -62,7 +62,8 @@ def expected_type(parameter):
 def test_headers_are_those_of_the_generated_files():
     if not header_text.is_generation_version():
         pytest.skip(
-            f"installed headers are {header_text.version()}, the generated files are from {HEADER_VERSION}: "
+            f"installed headers are {header_text.version()}, the generated files are from "
+            f"{HEADER_VERSION}: "
             "only what both have is compared"
         )
 
@@ -153,7 +154,10 @@ def test_gcc_agrees_on_every_arguments_size_and_class(tmp_path):
     statements = []
     for function, prototype in pairs:
         lines = [
-            f'{{ {header_text.declared_type(p)} v; printf(" %zu:%d", sizeof v, __builtin_classify_type(v)); }}'
+            (
+                f'{{ {header_text.declared_type(p)} v; printf(" %zu:%d", sizeof v, '
+                f"__builtin_classify_type(v)); }}"
+            )
             for p in prototype.parameters
         ]
         statements += [f'printf("{function.name}");', *lines, 'printf("\\n");']

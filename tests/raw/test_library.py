@@ -269,7 +269,8 @@ def test_an_incompatible_copy_is_refused_with_all_paths(libcudnn, tmp_path):
     content = path.read_bytes()
     if needed not in content:
         pytest.skip(
-            f"this libcudnn has no {needed.decode()}, with which the test makes an incompatible copy"
+            f"this libcudnn has no {needed.decode()}, with which the test makes an "
+            "incompatible copy"
         )
     path.write_bytes(content.replace(needed, needed.replace(b"traceback", b"backtrace")))
     findings = report(LOAD_FIRST, path, CUDNNLITE_LIBCUDNN=libcudnn)
@@ -420,7 +421,8 @@ def test_importing_loads_nothing(tmp_path, capsys):
     best = min(seconds[1:])
     with capsys.disabled():
         print(
-            f"\nimport cudnnlite: {best * 1e3:.0f} ms with a warm bytecode cache, best of 3 (aim: 200 ms)"
+            f"\nimport cudnnlite: {best * 1e3:.0f} ms with a warm bytecode cache, best of 3 "
+            "(aim: 200 ms)"
         )
 
 

@@ -643,9 +643,9 @@ def test_limits_of_the_hidden_size():
             assert why_not(RNNSpec(cell, 6, limit), algorithm, backward=backward) == ""
             reasons = why_not(RNNSpec(cell, 6, limit + 1), algorithm, backward=backward)
             assert (
-                f"hidden_size={limit} {'backward' if backward else 'forward'} for {cell.upper()}, not {limit + 1}"
-                in reasons
-            )
+                f"hidden_size={limit} {'backward' if backward else 'forward'} for "
+                f"{cell.upper()}, not {limit + 1}"
+            ) in reasons
     assert why_not(RNNSpec("lstm", 6, 100_000), DYNAMIC) == ""
 
 

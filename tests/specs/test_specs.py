@@ -637,7 +637,10 @@ BAD_CONVOLUTIONS = {
     ),
     "text": (
         {"padding": "same"},
-        r"padding='same'; allowed: .* as in \(\(0, 1\), \(0, 1\)\). 'same', at stride 1, is dilation \* .*; at others ",
+        (
+            r"padding='same'; allowed: .* as in \(\(0, 1\), \(0, 1\)\). 'same', at stride 1, is "
+            r"dilation \* .*; at others "
+        ),
     ),
     "text for none": ({"padding": "valid"}, r"padding='valid'; allowed: .* 'valid' is 0$"),
     "None": ({"dilation": None}, "dilation=None"),
@@ -769,7 +772,10 @@ def test_convolutions_name_the_data_types_that_they_have_not(dtype):
 
 
 def test_images_of_another_data_type_are_told_how_they_become_the_filters():
-    words = r"^x is uint8, w is float16; they must have the same dtype; handle\.array\(x, dtype='float16'\) converts$"
+    words = (
+        r"^x is uint8, w is float16; they must have the same dtype; handle\.array\(x, "
+        r"dtype='float16'\) converts$"
+    )
     with pytest.raises(ArgumentError, match=words):
         ConvolutionSpec().output_spec(
             TensorSpec((1, 3, 8, 8), "uint8"), FilterSpec((4, 3, 3, 3), "float16")

@@ -292,9 +292,9 @@ def test_calls_are_data(handle: dnn.Handle) -> None:
     )
     assert str(trace).count("\n") == 2
     assert (
-        f"cudnnSetTensorNdDescriptor(tensorDesc={creation.arguments['tensorDesc']:#x}, dataType=HALF, nbDims=4"
-        in str(trace)
-    )
+        f"cudnnSetTensorNdDescriptor(tensorDesc={creation.arguments['tensorDesc']:#x}, "
+        "dataType=HALF, nbDims=4"
+    ) in str(trace)
     assert (len(trace), repr(trace)) == (3, "<Trace of 3 calls>")
     assert "<pre>" in trace._repr_html_()
     assert "&lt;cudnn.h&gt;" in trace._repr_html_()
@@ -477,9 +477,9 @@ def test_what_fails_is_made_in_the_program_too(handle: dnn.Handle) -> None:
         handle.api.cudnnSetTensor(handle.ptr, described, None, ctypes.byref(one))
     (status,) = [call.status for call in trace.calls if call.function == "cudnnSetTensor"]
     assert (
-        f"FAILED(cudnnSetTensor(handle, y_desc, NULL, &(float){{1.0f}})); /* CUDNN_STATUS_{status} */"
-        in main_of(trace)
-    )
+        f"FAILED(cudnnSetTensor(handle, y_desc, NULL, &(float){{1.0f}})); "
+        f"/* CUDNN_STATUS_{status} */"
+    ) in main_of(trace)
 
 
 def test_what_a_block_ended_with_belongs_to_the_program() -> None:
@@ -498,9 +498,9 @@ def test_what_a_block_ended_with_belongs_to_the_program() -> None:
         fail_twice(described)
     assert main_of(trace).count("FAILED(") == 1
     assert (
-        "FAILED(cudnnSetTensorNdDescriptor(tensor_desc, CUDNN_DATA_FLOAT, 4, (const int[]){1, 1, -1, 1}"
-        in main_of(trace)
-    )
+        "FAILED(cudnnSetTensorNdDescriptor(tensor_desc, CUDNN_DATA_FLOAT, 4, "
+        "(const int[]){1, 1, -1, 1}"
+    ) in main_of(trace)
 
 
 def test_a_graph_from_before_is_told(handle: dnn.Handle) -> None:
@@ -830,7 +830,8 @@ def traced_script(
 @pytest.mark.processes
 def test_a_script_is_traced_and_written(tmp_path: Path) -> None:
     text = (
-        "import sys, numpy as np, cudnnlite as dnn\nprint(sys.argv[1:])\nwith dnn.Handle() as handle:\n"
+        "import sys, numpy as np, cudnnlite as dnn\nprint(sys.argv[1:])\n"
+        "with dnn.Handle() as handle:\n"
         "    dnn.softmax_forward(handle, handle.array(np.ones((1, 4)))).numpy()\nsys.exit(5)\n"
     )
     process, main = traced_script(tmp_path, text, "a", "--", "-b")
@@ -856,9 +857,12 @@ def test_what_a_script_left_is_read_also_after_sys_exit(tmp_path: Path) -> None:
 def test_of_a_script_nothing_but_its_own_lines_is_named(tmp_path: Path) -> None:
     """What lies there at its end is read then, and is nobody's when it is given back."""
     text = (
-        "import numpy as np, cudnnlite as dnn\nhandle = dnn.Handle()\nx = handle.array(np.ones((1, 2, 3, 4)))\n"
-        "y = dnn.pooling_forward(handle, x, dnn.PoolingSpec(2))\ndef main():\n    with dnn.Handle() as other:\n"
-        "        z = other.array(np.ones((1, 4)))\n        dnn.softmax_forward(other, z).numpy()\nmain()\n"
+        "import numpy as np, cudnnlite as dnn\nhandle = dnn.Handle()\n"
+        "x = handle.array(np.ones((1, 2, 3, 4)))\n"
+        "y = dnn.pooling_forward(handle, x, dnn.PoolingSpec(2))\ndef main():\n"
+        "    with dnn.Handle() as other:\n"
+        "        z = other.array(np.ones((1, 4)))\n        dnn.softmax_forward(other, z).numpy()\n"
+        "main()\n"
     )
     process, main = traced_script(tmp_path, text)
     comments = re.findall(r"^ +/\* (.*) \*/$", main, re.MULTILINE)

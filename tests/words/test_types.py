@@ -36,7 +36,8 @@ follow_imports = skip
 # Errors that pages show on purpose, and names of NumPy, Python and notebooks that the checker does
 # not know.
 KNOWN = re.compile(
-    r'"cudnnGetTensorSizeInByte"|cudnnGetTensorSizeInBytes.*cudnnFilterDescriptor_t|"(abs|assert_allclose|append|savez)"'
+    r'"cudnnGetTensorSizeInByte"|cudnnGetTensorSizeInBytes.*cudnnFilterDescriptor_t|'
+    r'"(abs|assert_allclose|append|savez)"'
     r'|"ArgumentError" has no attribute "function"|\*list\[DeviceArray\]'
 )
 

@@ -72,7 +72,8 @@ def test_parse_enum_refuses(value):
     with pytest.raises(ArgumentError) as caught:
         parse_enum(dnn.ConvolutionMode, value, "mode")
     assert str(caught.value) == (
-        f"mode={value!r} is not a ConvolutionMode; allowed: CONVOLUTION, CROSS_CORRELATION, in any case"
+        f"mode={value!r} is not a ConvolutionMode; allowed: CONVOLUTION, CROSS_CORRELATION, in "
+        "any case"
     )
 
 
@@ -146,7 +147,10 @@ def test_the_plain_names_of_math_types_are_what_cudnn_means():
 def test_math_type_refuses(value):
     with pytest.raises(
         ArgumentError,
-        match=r"how=.*is not a MathType; allowed: tf32, true_float32, float32, DEFAULT, TENSOR_OP, .*, FMA, in",
+        match=(
+            r"how=.*is not a MathType; allowed: tf32, true_float32, float32, DEFAULT, TENSOR_OP, "
+            r".*, FMA, in"
+        ),
     ):
         parse_math_type(value, "how")
 
