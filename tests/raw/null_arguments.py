@@ -81,7 +81,7 @@ def legal_calls(device: Any) -> tuple[Any, dict[str, list[Any]]]:
     dnn.rnn_backward_weights(things.handle, things.reserve)
     dnn.multi_head_attention_backward_weights(things.handle, things.reserves[1])
     dnn.dropout_backward(
-        things.handle, things.x, 0.5, reserve=things.kept, dropout_state=things.dropout
+        things.handle, things.x, 0.5, reserve=things.dropout_reserve, dropout_state=things.dropout
     )
     things.costs = dnn.ctc_loss(things.handle, things.sequence, [1, 1], [1, 1], [4, 3])
     things.cases = [Case(things.handle, name) for name in SAMPLES]
