@@ -191,7 +191,9 @@ def test_the_places(tmp_path, monkeypatch):
         (tmp_path / name).mkdir(parents=True)
     variables = {
         "CUDNNLITE_LIBCUDNN": "override/libcudnn.so.9",
-        "LD_PRELOAD": f"libplain.so {tmp_path}/preload/libcudnn.so.9:{tmp_path}/plain/libjemalloc.so.2",
+        "LD_PRELOAD": (
+            f"libplain.so {tmp_path}/preload/libcudnn.so.9:{tmp_path}/plain/libjemalloc.so.2"
+        ),
         "LD_LIBRARY_PATH": f"{tmp_path}/one::{tmp_path}/two:{tmp_path}/gone",
         "CUDNN_PATH": "cudnn",
         "CUDA_HOME": "toolkit",

@@ -81,7 +81,9 @@ def test_reasons_and_the_time_lost(table):
     assert best == IMPLICIT
     assert {row.algorithm: why for row, why in best.passed_over} == {
         A.FFT: "needs 200 MiB, the limit is 15 MiB; math type DEFAULT, wanted FMA (1.75 ms faster)",
-        A.IMPLICIT_PRECOMP_GEMM: "not deterministic; math type TENSOR_OP, wanted FMA (1.5 ms faster)",
+        A.IMPLICIT_PRECOMP_GEMM: (
+            "not deterministic; math type TENSOR_OP, wanted FMA (1.5 ms faster)"
+        ),
         A.GEMM: "needs 20 MiB, the limit is 15 MiB (1 ms faster)",
     }
     assert str(best).splitlines() == [

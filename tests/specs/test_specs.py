@@ -766,7 +766,10 @@ def test_convolutions_name_the_data_types_that_they_have_not(dtype):
     allowed = "float32, float64, float16, bfloat16, int8, uint8, int8x4, uint8x4, int8x32"
     with pytest.raises(
         ArgumentError,
-        match=rf"^x is {dtype}, w is {dtype}; allowed: {allowed}; handle\.array\(x, dtype='float32'\)",
+        match=(
+            rf"^x is {dtype}, w is {dtype}; allowed: {allowed}; "
+            rf"handle\.array\(x, dtype='float32'\)"
+        ),
     ):
         ConvolutionSpec().output_spec(x, w)
 
