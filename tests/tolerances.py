@@ -266,3 +266,5 @@ GRAPH_BOUNDS = {
 
 # Graphs on the emulated device beside a GPU: the largest difference relative to the largest value.
 RECORDED_GRAPH_BOUNDS = {"float32": 2e-3, "float16": 3e-3, "bfloat16": 2e-2}
+# Of graphs on a GPU: an error relative to the largest value that no rounding makes.
+WRONG_GRAPH = 0.1

@@ -224,6 +224,6 @@ class _Trials:
             workSpace=handle.workspace.reserve(plan.workspace, handle.stream), **self._addresses
         )
         ms = self._stopwatch.first(plan)
-        if self._stopwatch.is_worth(ms):
+        if self._stopwatch.may_be_best(ms):
             ms = self._stopwatch.repeat([plan], [ms])[0].ms
         return replace(row, workspace=plan.workspace, time_ms=ms)

@@ -39,25 +39,25 @@ SLOW_SECONDS = 1.0  # A measurement inside a call is logged if it takes longer.
 
 
 class Search(NamedTuple):
-    """How problems of one kind are searched."""
+    """The functions that search for the best candidate of an operation's problems."""
 
     # (handle, problem, alignments) -> synthetic operands by name
     operands_of: Callable[..., Mapping[str, Any]]
     # (handle, problem, operands) -> the user's operands by name, checked against the problem. No
     # array of the user is written.
-    check: Callable[..., Mapping[str, Any]]
+    check_operands: Callable[..., Mapping[str, Any]]
     # (handle, problem, policy, operands, progress) -> the candidates, the best first
     search: Callable[..., AlgorithmTable]
     # The operands whose alignment is part of the key. With another alignment, another choice may be
     # the best.
-    aligned: tuple[str, ...] = ()
+    aligned_operands: tuple[str, ...] = ()
 
 
 _CONVOLUTION = Search(
     convolution.operands_of, convolution.check_operands, convolution.search_convolution
 )
 SEARCHES: dict[Operation, Search] = {
-    operation: _CONVOLUTION._replace(aligned=(*operation.reads, "out"))
+    operation: _CONVOLUTION._replace(aligned_operands=(*operation.reads, "out"))
     for operation in (FORWARD, DATA, FILTER, FUSED, FUSED_WITH_Z, BIAS)
 }
 SEARCHES[rnn_problem.FORWARD] = Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn)
@@ -70,12 +70,12 @@ class Tuner(Closable):
     Parameters
     ----------
     handle : Handle
-        The handle to measure on.  A measurement waits for it.
+        The handle to measure on.  A measurement waits for all other work on its device.
     cache : TuningCache, str or Path, optional
-        The cache for the choices: a cache, a folder, ":memory:".  The default is that of
+        The cache for the choices: a cache, a folder, or ":memory:".  The default is that of
         `TuningCache`.  Times of the emulated device are never written to a cache.
     policy : TuningPolicy, optional
-        The conditions for a choice.  The default is the least wall time of a call.
+        The conditions for a choice.  By default the choice has the least wall time of a call.
     measure : bool
         False: if an operation's choice is not in the cache, the heuristic chooses, with a warning.
         So the machines of a fleet that share a cache do not measure.
@@ -93,7 +93,8 @@ class Tuner(Closable):
     owns_cache : bool
         Whether the cache was opened here.
     revision : int
-        How often `tune` measured.  The plans of older choices are not used any more.
+        How many calls of `tune` had to measure.  Plans have it in their keys, so that those of
+        older choices are not used any more.
 
     Raises
     ------
@@ -122,25 +123,28 @@ class Tuner(Closable):
         measure: bool = True,
         progress: bool = False,
     ) -> None:
-        instance_of(handle, Handle, "handle", "; it comes first").use()
-        self.policy = (
-            TuningPolicy() if policy is None else instance_of(policy, TuningPolicy, "policy")
-        )
+        instance_of(handle, Handle, "handle", hint="; it comes first")
+        handle.use()
+        if policy is None:
+            policy = TuningPolicy()
+        self.policy = instance_of(policy, TuningPolicy, "policy")
         one_of(measure, "measure", True, False)
         one_of(progress, "progress", True, False)
         self.handle, self.measures, self._progress = handle, measure, progress
         self.owns_cache = not isinstance(cache, TuningCache)
-        self.cache = cache if isinstance(cache, TuningCache) else TuningCache(cache)
+        if not isinstance(cache, TuningCache):
+            cache = TuningCache(cache)
+        self.cache = cache
         self.measured = 0
         # The query is made now, because CUDA refuses it while a graph is recorded.
-        self._memory = handle.device.memory_info()[1]
+        _, self._device_memory = handle.device.memory_info()
         self._uses_cache = handle.device.has_real_timing
-        # The tables that do not go into a cache, so that operations need not measure again. They
-        # are those of an emulated device, those where a candidate failed that may work later, and
-        # those without a candidate that works.
+        # Some tables are kept here, and not in the cache: those of an emulated device, those with a
+        # candidate whose failure may be temporary, and those in which no candidate works.
         self._tables: dict[TuningKey, AlgorithmTable] = {}
         self.revision = 0
-        self._heuristic_problems: set[Problem] = set()  # A warning named each of them.
+        # The problems for which a warning said that the heuristic chooses.
+        self._heuristic_problems: set[Problem] = set()
         self._has_logged_slowness = False
 
     @cached_property
@@ -168,9 +172,9 @@ class Tuner(Closable):
         operands : mapping, optional
             Data to measure with, instead of synthetic values.  For a convolution these are the
             inputs ("x" and "w"), and "out" if beta is not 0.  For an RNN they are "x" and
-            "weights", and "hx" and "cx" if there are any; for a graph all inputs, by name.  No
-            array is written.  With operands the
-            problem is always measured, and the result replaces the saved one.
+            "weights", and "hx" and "cx" if there are any.  For a graph they are all inputs, by
+            name.  No array is written.  With operands the problem is always measured, and the
+            result replaces the saved one.
 
         Returns
         -------
@@ -181,28 +185,31 @@ class Tuner(Closable):
         Raises
         ------
         ArgumentError
-            A problem of a kind that cannot be tuned, or operands that do not fit the problem.
+            The problem cannot be tuned, or the operands do not fit it.
         CudnnError, DeviceMemoryError
             The device failed.
         """
         problem = as_problem(problem)
         search = search_of(problem)
         self.handle.use()
-        policy = self._policy_within(None)
+        policy = self._policy_within(limit=None)
         if operands is None:
-            table = self._look_up(self._key(problem, {}, policy))
+            no_alignments: dict[str, int] = {}
+            table = self._look_up(self._key(problem, no_alignments, policy))
             if table is not None:
                 return table
             self.revision += 1
-            return self._measure(problem, {}, policy)
+            return self._measure(problem, no_alignments, policy)
         if not isinstance(operands, Mapping):
             raise ArgumentError(f"operands={shown(operands)} is not a mapping of names to arrays")
-        checked = search.check(self.handle, problem, operands)
-        aligned = {
-            name: alignment_of(array) for name, array in checked.items() if name in search.aligned
+        operands = search.check_operands(self.handle, problem, operands)
+        alignments = {
+            name: alignment_of(array)
+            for name, array in operands.items()
+            if name in search.aligned_operands
         }
         self.revision += 1
-        return self._measure(problem, aligned, policy, checked)
+        return self._measure(problem, alignments, policy, operands)
 
     def choose(
         self,
@@ -211,6 +218,7 @@ class Tuner(Closable):
         limit: int | None = None,
         *,
         for_call: bool = False,
+        replay: bool = False,
     ) -> AlgorithmResult | None:
         """Return the best candidate for a problem, from the cache or measured now.
 
@@ -226,15 +234,19 @@ class Tuner(Closable):
             The maximal workspace in bytes, in addition to the policy's limit.  The default is the
             handle's limit.
         for_call : bool
-            Whether an operation calls this method.  Then the heuristic chooses if there is no
-            memory for a measurement.
+            Whether an operation calls this method.  Then a measurement that fails for lack of
+            memory, or because of a capture, is no error: the heuristic chooses.
+        replay : bool
+            Whether the choice is for a plan with ``replay=True``.  Each of its calls costs the host
+            one launch, whatever the candidate, so that the time on the device decides.
 
         Returns
         -------
         AlgorithmResult or None
-            The `algorithm` of an operation, the `engine` of a graph.  None, with a warning, if a measurement is necessary
-            and not possible: a CUDA graph is recorded on the handle's stream, or `measure` is
-            False; or, with `for_call`, there is no memory for it.
+            A row of the table: the `algorithm` for an operation, or the `engine` for a graph.
+            None, with a warning, if a measurement is necessary and not possible: a CUDA graph is
+            recorded on the handle's stream, or `measure` is False.  With `for_call` also if there
+            is too little memory, or if a CUDA graph is recorded on another stream of the device.
 
         Raises
         ------
@@ -246,50 +258,65 @@ class Tuner(Closable):
         problem = as_problem(problem)
         search_of(problem)
         self.handle.use()
-        policy, aligned = self._policy_within(limit), dict(alignments or {})
+        policy = self._policy_within(limit)
+        alignments = dict(alignments or {})
         representative = representative_problem(problem)
-        table = self._look_up(self._key(problem, aligned, policy), hopeless=for_call)
+        # If no candidate worked in an earlier measurement, a call does not measure again.
+        allow_failed = for_call
+        table = self._look_up(self._key(problem, alignments, policy), allow_failed)
         if table is None and representative != problem:
-            table = self._look_up(self._key(representative, aligned, policy), hopeless=for_call)
+            table = self._look_up(self._key(representative, alignments, policy), allow_failed)
         if table is None:
-            table = self._measure_if_possible(representative, aligned, policy, for_call=for_call)
+            table = self._measure_if_possible(representative, alignments, policy, for_call=for_call)
         if table is None:
             return None
+        if replay:
+            return best_replayed(table)
         return table.best()
 
     def _measure_if_possible(
-        self, problem: Problem, aligned: Mapping[str, int], policy: TuningPolicy, *, for_call: bool
+        self,
+        problem: Problem,
+        alignments: Mapping[str, int],
+        policy: TuningPolicy,
+        *,
+        for_call: bool,
     ) -> AlgorithmTable | None:
         """Measure a problem and return its table; None, with a warning, if that is not possible."""
         if not self.measures:
             self._warn_of_heuristic(problem, "and this tuner does not measure")
             return None
         if self.handle.device.is_capturing(self.handle.stream):
-            self._warn_of_heuristic(problem, "and cannot be while a CUDA graph is recorded")
+            self._warn_of_heuristic(
+                problem, "and it cannot be tuned while a CUDA graph is recorded"
+            )
             return None
         start = time.perf_counter()
         try:
-            table = self._measure(problem, aligned, policy)
+            table = self._measure(problem, alignments, policy)
         except DeviceMemoryError as error:
             if not for_call:
                 raise
-            self._warn_of_heuristic(problem, f"for want of memory ({error})")
+            self._warn_of_heuristic(problem, f"and there is too little memory to tune it ({error})")
             return None
-        except CaptureError as error:  # another thread's capture
+        except CaptureError as error:  # A graph is recorded on another stream of the device.
             if not for_call:
                 raise
-            self._warn_of_heuristic(problem, f"and cannot be now ({error})")
+            self._warn_of_heuristic(problem, f"and it cannot be tuned now ({error})")
             return None
         if for_call:
             self._log_slowness(problem, time.perf_counter() - start)
         return table
 
     def _warn_of_heuristic(self, problem: Problem, why: str) -> None:
-        """Warn that the heuristic chooses for a problem, unless a warning has named it before."""
+        """Warn that the heuristic chooses for a problem, unless a warning has named it before.
+
+        `why` goes on after "was never tuned, ".
+        """
         if problem in self._heuristic_problems:
             return
         self._heuristic_problems.add(problem)
-        consequence = "cuDNN's heuristic chooses; tune_model tunes ahead"
+        consequence = "cuDNN's heuristic chooses; call tune_model before such calls"
         warn_user(f"{problem} was never tuned, {why}: {consequence}", TuningWarning)
 
     def _log_slowness(self, problem: Problem, seconds: float) -> None:
@@ -297,7 +324,7 @@ class Tuner(Closable):
         if self._has_logged_slowness or seconds <= SLOW_SECONDS:
             return
         self._has_logged_slowness = True
-        hint = "other calls under `autotuned` may take as long: tune_model tunes ahead"
+        hint = "other calls under `autotuned` may take as long; call tune_model before them"
         if not self.handle.device.has_real_timing:
             hint += "; times of the emulated device are not saved"
         log.warning("measuring %s took %.1f s; %s", problem, seconds, hint)
@@ -306,53 +333,62 @@ class Tuner(Closable):
         """Return whether `tune` would measure nothing for a problem."""
         problem = as_problem(problem)
         search_of(problem)
-        return self._look_up(self._key(problem, {}, self._policy_within(None))) is not None
+        key = self._key(problem, {}, self._policy_within(limit=None))
+        return self._look_up(key) is not None
 
     def _policy_within(self, limit: int | None) -> TuningPolicy:
-        """Return the policy within a limit; for None it is the handle's limit."""
-        return self.policy.within(self.handle.workspace.limit_for(limit), self._memory)
+        """Return the policy with a workspace limit in bytes; for None it is the handle's limit."""
+        return self.policy.within(self.handle.workspace.limit_for(limit), self._device_memory)
 
-    def _key(self, problem: Problem, aligned: Mapping[str, int], policy: TuningPolicy) -> TuningKey:
-        return make_key(problem, aligned, policy, self.device)
+    def _key(
+        self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy
+    ) -> TuningKey:
+        return make_key(problem, alignments, policy, self.device)
 
-    def _look_up(self, key: TuningKey, *, hopeless: bool = False) -> AlgorithmTable | None:
+    def _look_up(self, key: TuningKey, allow_failed: bool = False) -> AlgorithmTable | None:
         """Return the table of a key, or None.
 
-        With `hopeless` it may be a table without a candidate that works.
+        With `allow_failed` it may be a table in which no candidate works.
         """
         table = self._tables.get(key)
         if table is not None and _is_useful(table):
             return table
-        entry = self.cache.get(key) if self._uses_cache else None
-        if entry is not None:
-            return entry.table(self._memory)
-        return table if hopeless else None
+        if self._uses_cache:
+            entry = self.cache.get(key)
+            if entry is not None:
+                return entry.table(self._device_memory)
+        if allow_failed:
+            return table
+        return None
 
     def _measure(
         self,
         problem: Problem,
-        aligned: Mapping[str, int],
+        alignments: Mapping[str, int],
         policy: TuningPolicy,
-        operands: Any = None,
+        operands: Mapping[str, Any] | None = None,
     ) -> AlgorithmTable:
         """Measure a problem, and remember the table in the cache or in this tuner.
 
         Without operands, synthetic ones are used.
         """
-        key = self._key(problem, aligned, policy)
+        key = self._key(problem, alignments, policy)
         with measuring_alone(self.handle.device, self.cache):
             if operands is None:
                 table = self._look_up(key)
                 if table is not None:  # Another worker measured it while this one waited.
                     return table
             refuse_search(self.handle)
-            start, search = time.perf_counter(), search_of(problem)
+            search = search_of(problem)
+            start = time.perf_counter()
             log.info("tuning %s on %s", problem, self.handle.device)
-            with _choosing(self.handle, None):
-                operands = operands or search.operands_of(self.handle, problem, aligned)
+            # Calls of the search do not use tuned choices.
+            with _use_chooser(self.handle, None):
+                if operands is None:
+                    operands = search.operands_of(self.handle, problem, alignments)
                 table = search.search(self.handle, problem, policy, operands, self._progress)
             seconds = time.perf_counter() - start
-            best = next((row for row in table if row.ok), "nothing serves")
+            best = next((row for row in table if row.ok), "no candidate works")
             log.info("tuned %s in %.1f s: %s", problem, seconds, best)
             self.measured += 1
             self._remember(key, table, seconds)
@@ -363,23 +399,29 @@ class Tuner(Closable):
 
         If the next measurement may have another result, only this tuner remembers it.
         """
-        untried = [row for row in table if row.transient]
-        if untried:
-            names = ", ".join(sorted({str(row.algorithm) for row in untried}))
-            why = untried[0].why_not or untried[0].status
-            failure = f"{names} failed for a reason that may pass ({why})"
+        temporary_failures = [row for row in table if row.transient]
+        if temporary_failures:
+            names = ", ".join(sorted({str(row.algorithm) for row in temporary_failures}))
+            why = temporary_failures[0].why_not or temporary_failures[0].status
+            failure = f"{names} failed, perhaps temporarily ({why})"
             warn_user(
                 f"{table.title}: {failure}; the choice is kept for this tuner only", TuningWarning
             )
-        if untried or not self._uses_cache or not _is_useful(table):
+        if temporary_failures or not self._uses_cache or not _is_useful(table):
             self._tables[key] = table
             return
         self._tables.pop(key, None)
-        now = datetime.now(timezone.utc).isoformat()
-        rows = tuple(table)
-        self.cache.put(
-            TuningEntry(key, table.title, table.timing, rows, 0, now, seconds, __version__)
+        entry = TuningEntry(
+            key,
+            title=table.title,
+            timing=table.timing,
+            rows=tuple(table),
+            chosen=0,
+            tuned_at=datetime.now(timezone.utc).isoformat(),
+            seconds=seconds,
+            cudnnlite=__version__,
         )
+        self.cache.put(entry)
 
 
 @contextmanager
@@ -393,9 +435,9 @@ def autotuned(
     """Use tuned choices for the operations on a handle, until the block ends.
 
     The choices are for operations without an `algorithm`.  Unless its choice is in the cache, the
-    first call of each kind measures, and waits for the device.  On an H200 that took 0.1 s for a
-    convolution, and 1.3 s for a recurrent network (medians).  It takes longer if cuDNN compiles
-    PERSIST_DYNAMIC.
+    first call of each problem measures, and waits for the device.  On an H200 the measurement took
+    0.1 s for a convolution, and 1.3 s for a recurrent network (medians).  It takes longer if cuDNN
+    compiles PERSIST_DYNAMIC.
 
     Parameters
     ----------
@@ -424,26 +466,38 @@ def autotuned(
     ...     print(tuner.measured)
     1
     """
-    with Tuner(handle, cache, policy, measure=measure) as tuner, _choosing(handle, tuner):
+    with Tuner(handle, cache, policy, measure=measure) as tuner, _use_chooser(handle, tuner):
         yield tuner
 
 
 @contextmanager
-def _choosing(handle: Handle, tuner: Tuner | None) -> Iterator[None]:
-    before, handle.chooser = handle.chooser, tuner
+def _use_chooser(handle: Handle, tuner: Tuner | None) -> Iterator[None]:
+    """Let a tuner, or with None nobody, choose for a handle's operations in the block."""
+    chooser_before = handle.chooser
+    handle.chooser = tuner
     try:
         yield
     finally:
-        handle.chooser = before
+        handle.chooser = chooser_before
+
+
+def best_replayed(table: AlgorithmTable) -> AlgorithmResult:
+    """Return the candidate with the least time on the device; NoAlgorithmError if none works."""
+    rows = [row for row in table if row.ok and row.time_ms is not None]
+    if not rows:
+        return table.best()
+    return min(rows, key=lambda row: row.time_ms or 0.0)
 
 
 def as_problem(problem: Problem | GraphData) -> Problem:
-    """Return a problem, or a graph as one."""
-    return GraphProblem(problem) if isinstance(problem, GraphData) else problem
+    """Return a problem as it is, and a graph as a `GraphProblem`."""
+    if isinstance(problem, GraphData):
+        return GraphProblem(problem)
+    return problem
 
 
 def search_of(problem: Any) -> Search:
-    """Return how a problem is searched; ArgumentError if problems of its kind cannot be tuned."""
+    """Return the search for a problem; ArgumentError if it is no problem that can be tuned."""
     if isinstance(problem, GraphProblem):
         return _GRAPH
     if isinstance(problem, Problem) and problem.operation in SEARCHES:
@@ -453,4 +507,5 @@ def search_of(problem: Any) -> Search:
 
 
 def _is_useful(table: AlgorithmTable) -> bool:
+    """Return whether a candidate works."""
     return any(row.ok for row in table)

@@ -82,7 +82,8 @@ def autotune(
         _Texts, _conv("--filter", metavar="KxCxRxS", help="The filter's.  C is that of a group.")
     ] = None,
     padding: Annotated[
-        _Text, _conv(metavar="P|PxP", help="Zeros on both sides: for every axis, or for each.")
+        _Text,
+        _conv(metavar="P|PxP|same", help="Zeros on both sides: for every axis, or for each."),
     ] = None,
     stride: Annotated[_Text, _conv(metavar="S|SxS")] = None,
     dilation: Annotated[_Text, _conv(metavar="D|DxD")] = None,

@@ -25,7 +25,7 @@ from cudnnlite.problems.problem_list import ProblemList
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.layout import layout_of_rank
-from cudnnlite.specs.steps import NAMED_PADDING
+from cudnnlite.specs.steps import NAMED_PADDING, SAME
 
 REPEATABLE = (
     "input",
@@ -121,7 +121,9 @@ def _convolution(flags: SimpleNamespace) -> Problem:
     dtype = flags.dtype or "float32"
     options: dict[str, Any] = {"groups": flags.groups, "math_type": flags.math_type}
     for name in ("padding", "stride", "dilation"):
-        options[name] = _steps(f"--{name}", getattr(flags, name))
+        text = getattr(flags, name)
+        is_same = name == "padding" and text is not None and text.lower() == SAME
+        options[name] = SAME if is_same else _steps(f"--{name}", text)
     options = {name: value for name, value in options.items() if value is not None}
     with report_misuse(f"--input {x_text} --filter {w_text}: "):
         x = TensorSpec(x_shape, dtype, _of_rank(flags.layout, len(x_shape)))

@@ -15,6 +15,7 @@ from cudnnlite.descriptors.tensor import FilterDescriptor, TensorDescriptor
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec
+from cudnnlite.specs.steps import SAME
 
 # The fields that have a setter and a getter of their own.
 _SEPARATE = {
@@ -62,7 +63,7 @@ class ConvolutionDescriptor(
 
     def __init__(
         self,
-        padding: int | Iterable[int] | ConvolutionSpec = 0,
+        padding: int | str | Iterable[int] | ConvolutionSpec = 0,
         stride: int | Iterable[int] = 1,
         dilation: int | Iterable[int] = 1,
         groups: int = 1,
@@ -77,6 +78,11 @@ class ConvolutionDescriptor(
         else:
             raise ArgumentError(
                 f"stride, dilation, groups or options are given beside a whole spec, {padding}"
+            )
+        if spec.padding == SAME:
+            raise ArgumentError(
+                f"padding={spec.padding!r}: a descriptor has numbers, which "
+                "ConvolutionSpec.for_shapes returns for the shapes of an image and a filter"
             )
         if not spec.is_symmetric:
             raise ArgumentError(

@@ -53,6 +53,14 @@ class PoolingDescriptor(SpatialDescriptor[cudnnPoolingDescriptor_t], describes=P
         "strideA:stride",
     )
 
+    def __init__(self, spec: PoolingSpec, spatial_rank: int | None = None) -> None:
+        if isinstance(spec, PoolingSpec) and not spec.is_symmetric:
+            raise ArgumentError(
+                f"spec={spec}; allowed: padding in numbers that are the same at both ends of an "
+                "axis, and no ceil_mode, for cuDNN's descriptor has nothing else"
+            )
+        super().__init__(spec, spatial_rank)
+
 
 class LRNDescriptor(DeclaredDescriptor[cudnnLRNDescriptor_t], describes=LRNSpec):
     """A `cudnnLRNDescriptor_t`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,9 +30,11 @@ from cudnnlite.devices.indexing import (
     part_spec,
     reshaped,
     rows_of,
+    transposed,
 )
 from cudnnlite.devices.storage import memory_axes, read_values, split_vectors
 from cudnnlite.dtypes import dtype_name, numpy_dtype
+from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, ClosedError
 from cudnnlite.specs import TensorSpec
 
@@ -209,6 +212,12 @@ class DeviceArray(NonCopyable):
         sizes = shape[0] if is_one_sequence else shape
         return part_of(self, reshaped(self.spec, sizes))
 
+    def transpose(self, *axes: Any) -> DeviceArray:
+        """Return a view with the axes in another order, which is reversed if none is given."""
+        is_one_sequence = len(axes) == 1 and np.iterable(axes[0])
+        order = axes[0] if is_one_sequence else axes
+        return part_of(self, transposed(self.spec, order))
+
     def copy(self) -> DeviceArray:
         """Copy to new memory without gaps.
 
@@ -231,11 +240,15 @@ class DeviceArray(NonCopyable):
         `casting` allows it as in `Handle.array`; a read-only array is an ArrayTypeError.
         """
         self._check_written("fill")
-        number = host_values(value, self.dtype, casting)
-        if number.size != 1:
-            raise ArgumentError(f"value={value!r} is not one number")
-        pattern = number.tobytes()
+        is_plain = type(value) is int or (type(value) is float and value != 0)  # -0.0 equals 0.0
+        if is_plain and casting is None:
+            pattern = _pattern_of(value, self.spec.dtype, type(value).__name__)
+        else:
+            pattern = _new_pattern(value, self.dtype, casting)
         has_two_halves = len(pattern) == 8 and pattern[:4] != pattern[4:]
+        if stream is None and not has_two_halves:
+            self._fill_rows(pattern[:4], self._stream)
+            return
         with self._ordered(stream) as on:
             if has_two_halves:
                 self._fill_halves(pattern, on)
@@ -450,6 +463,19 @@ class _ClosedArray(DeviceArray):
     @property
     def traits(self) -> Any:  # type: ignore[override]
         raise ClosedError("this DeviceArray was closed")
+
+
+@lru_cache(maxsize=256)  # new arrays of zeros are filled often
+def _pattern_of(value: float, dtype: DataType, kind: str) -> bytes:
+    """Return the bytes of a number; its kind's name tells 1 from 1.0."""
+    return _new_pattern(value, numpy_dtype(dtype), None)
+
+
+def _new_pattern(value: Any, dtype: np.dtype[Any], casting: str | None) -> bytes:
+    number = host_values(value, dtype, casting)
+    if number.size != 1:
+        raise ArgumentError(f"value={value!r} is not one number")
+    return number.tobytes()
 
 
 def empty(device: Device, stream: Any, spec: TensorSpec) -> DeviceArray:

@@ -225,13 +225,13 @@ def refuse_in_capture(device: Device, stream: Any, problem: str, remedy: str) ->
         raise CaptureError(f"{problem} while a CUDA graph is recorded on {stream}: {remedy}")
 
 
-def refuse_allocation(device: Device, nbytes: int, stream: Any) -> None:
+def check_allocation(device: Device, nbytes: int, stream: Any) -> None:
     """Raise CaptureError for new memory while a graph is recorded on `stream`."""
     problem = f"{format_size(nbytes)} of device memory cannot be allocated"
     refuse_in_capture(device, stream, problem, "allocate them before the capture")
 
 
-def refuse_wait(device: Device) -> None:
+def check_wait(device: Device) -> None:
     """Raise CaptureError for waiting for a device while a graph is recorded on it.
 
     CUDA would give up the recording.
@@ -243,7 +243,7 @@ def refuse_wait(device: Device) -> None:
         )
 
 
-def refuse_host_copy(device: Device, stream: Any, *, out: bool) -> None:
+def check_host_copy(device: Device, stream: Any, *, out: bool) -> None:
     """Raise CaptureError for a copy from the host, or to it, while a graph is recorded."""
     if out:
         refuse_in_capture(

@@ -44,6 +44,7 @@ class Chooser(Protocol):
         limit: int | None,
         *,
         for_call: bool = False,
+        replay: bool = False,
     ) -> Any:
         """Return a search's result for a problem; None, only `for_call`: the heuristic chooses."""
 

@@ -123,6 +123,22 @@ def reshaped(spec: TensorSpec, shape: Any) -> TensorSpec:
     return part_spec(spec, sizes, strides or packed.strides)
 
 
+def transposed(spec: TensorSpec, axes: Any) -> TensorSpec:
+    """Return the spec of the same memory with its axes in another order; reversed for ()."""
+    numbers = integers(axes, "axes", MAX_RANK)
+    order = tuple(axis + spec.rank if axis < 0 else axis for axis in numbers)
+    if not numbers:
+        order = tuple(reversed(range(spec.rank)))
+    if sorted(order) != list(range(spec.rank)):
+        raise ArgumentError(f"axes={shown(axes)}; needed: each axis of {spec} once")
+    if spec.vector > 1:
+        raise ArgumentError(
+            f"an array of {spec} has no other order of axes: its channels lie {spec.vector} together"
+        )
+    shape = tuple(spec.shape[axis] for axis in order)
+    return part_spec(spec, shape, tuple(spec.strides[axis] for axis in order))
+
+
 def _parse_new_shape(spec: TensorSpec, shape: Any) -> tuple[int, ...]:
     """Return the sizes of a new shape; -1 stays only if no size fits there."""
     sizes = integers(shape, "shape", MAX_RANK)
@@ -185,6 +201,7 @@ class Rows(NamedTuple):
     starts: list[int]
 
 
+@lru_cache(maxsize=256)  # each copy and each fill asks for it
 def rows_of(spec: TensorSpec, *, single: bool = False) -> Rows:
     """Return the memory of an array without its gaps; with `single` each row is one value."""
     shape, strides = memory_axes(spec)

@@ -1,4 +1,4 @@
-"""`EmulatedDevice`: a device with NumPy behind the function table."""
+"""`EmulatedDevice`: a device whose cuDNN functions are computed by NumPy."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from cudnnlite.devices import observer
 from cudnnlite.devices.device import (
     DeviceFacts,
     StandIns,
-    refuse_allocation,
-    refuse_host_copy,
-    refuse_wait,
+    check_allocation,
+    check_host_copy,
+    check_wait,
 )
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.devices.storage import as_row
@@ -34,7 +34,7 @@ from cudnnlite.errors import ArgumentError, ArrayTypeError, DeviceMemoryError
 from cudnnlite.sizes import format_size, parse_size
 
 _DLPACK_CPU = 1
-_addresses = itertools.count(0x1000, 0x10)
+_stream_handles = itertools.count(0x1000, 0x10)
 
 
 class EmulatedStream:
@@ -45,17 +45,17 @@ class EmulatedStream:
         self.handle = handle
 
     def sync(self) -> None:
-        """Return: there is nothing to wait for."""
+        """Do nothing: no work is ever pending."""
 
     def wait(self, other: Any) -> None:
-        """Return: whatever `other` has to do is done."""
+        """Do nothing: the work of `other` is done."""
 
     def __repr__(self) -> str:
         return f"<EmulatedStream {self.handle:#x} of {self.device}>"
 
 
 class EmulatedRecorder:
-    """Records a stream, whose work is not done meanwhile; see `devices.device.Recorder`."""
+    """Records the work on a stream instead of doing it; see `devices.device.Recorder`."""
 
     def __init__(self, api: EmulatedApi, stream: EmulatedStream) -> None:
         self._api, self.stream = api, stream
@@ -65,25 +65,25 @@ class EmulatedRecorder:
         self._api.tapes[self.stream.handle] = []
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         tape = self._api.tapes.pop(self.stream.handle)
-        if kind is None:
+        if error_type is None:
             self.graph = EmulatedGraph(self._api, tape)
 
 
 class EmulatedGraph(NonCopyable):
-    """What was recorded; the same surface as `cuda.core`'s graph, as far as cudnnlite uses it."""
+    """Recorded work, with those methods of `cuda.core`'s graph that cudnnlite uses."""
 
     def __init__(self, api: EmulatedApi, tape: Tape) -> None:
         self._api, self._tape = api, tape
 
     def launch(self, stream: Any) -> None:
-        """Do all of it, on the recorded addresses, which must be inside live allocations still."""
+        """Do the recorded work.  The recorded addresses must still be inside live allocations."""
         for name, work in self._tape:
             self._api.run(name, work)
 
     def close(self) -> None:
-        """Forget it."""
+        """Drop the recorded work."""
         self._tape = []
 
 
@@ -93,9 +93,9 @@ class EmulatedDevice(NonCopyable):
     Parameters
     ----------
     index : int
-        Several can exist side by side, each with memory of its own.
+        The number of the device.  Several devices can exist side by side, each with its own memory.
     capacity : int or str
-        The size of its memory.
+        The size of the device's memory.
     """
 
     _instead_of_copy = "its name, such as 'emulated:0', stands for it"
@@ -108,28 +108,28 @@ class EmulatedDevice(NonCopyable):
         self.memory = EmulatedMemory(parse_size(capacity, "capacity"))
         self.default_stream = EmulatedStream(self, 1)
         self.unrecordable = None  # every stream can be recorded
-        # The address of a stream is valid as long as somebody keeps that stream.
+        # A stream's handle is valid while the stream object exists.
         self._streams: dict[int, ref[EmulatedStream]] = {1: ref(self.default_stream)}
         self.api = EmulatedApi(load_library(), self.memory)
-        self.stand_ins = StandIns()  # streams that are recorded in place of others
+        self.stand_ins = StandIns()
 
     def __repr__(self) -> str:
         return f"<emulated:{self.index}>"
 
     @property
     def has_real_timing(self) -> bool:
-        """False.  A test's subclass that poses as a GPU, with another `kind`, says True."""
+        """False.  A subclass for tests that has another `kind`, as a GPU would, returns True."""
         return self.kind != "emulated"
 
     @property
     def emulated_functions(self) -> frozenset[object]:
-        """What was computed in the work that was timed last; empty with real timing."""
+        """The emulated functions that `elapsed_ms` ran last; empty with real timing."""
         if self.has_real_timing:
             return frozenset()
         return frozenset(self.api.ran)
 
     def facts(self) -> DeviceFacts:
-        """Return what it is."""
+        """Return the device's name and UUID; there are no other facts."""
         return DeviceFacts(self.name, "", "", f"emulated:{self.index}")
 
     def activate(self) -> None:
@@ -140,39 +140,39 @@ class EmulatedDevice(NonCopyable):
         return nullcontext()
 
     def synchronize(self) -> None:
-        """Return: there is nothing to wait for; CaptureError while a graph is recorded."""
-        refuse_wait(self)
+        """Do nothing: no work is ever pending.  CaptureError while a graph is recorded."""
+        check_wait(self)
 
     def wait(self, stream: Any) -> None:
-        """Return: there is nothing to wait for."""
+        """Do nothing: no work is ever pending."""
 
     def closing(self) -> AbstractContextManager[None]:
         """Do nothing: this device is never lost."""
         return nullcontext()
 
     def stream(self, stream: Any) -> EmulatedStream:
-        """Return the stream for None, an address, or a stream of this device."""
+        """Return a stream of this device; `stream` is one, its handle, or None for the default."""
         if stream is None:
             return self.default_stream
         if isinstance(stream, EmulatedStream) and stream.device is self:
             return stream
         if isinstance(stream, int) and not isinstance(stream, bool) and stream in self._streams:
-            at_address = self._streams[stream]()
-            if at_address is not None:
-                return at_address
+            live_stream = self._streams[stream]()
+            if live_stream is not None:
+                return live_stream
         raise ArgumentError(f"stream={shown(stream)} is not a stream of {self}")
 
     def create_stream(self) -> EmulatedStream:
         """Make a stream."""
-        stream = EmulatedStream(self, next(_addresses))
-        # A WeakValueDictionary would run a callback in Python: what a signal handler raises there
-        # is lost.
+        stream = EmulatedStream(self, next(_stream_handles))
+        # This is no WeakValueDictionary, because its callback is Python code: if a signal handler
+        # raises an exception there, it is lost. `dict.pop` is C code.
         self._streams[stream.handle] = ref(stream, partial(self._streams.pop, stream.handle))
         return stream
 
     def allocate(self, nbytes: int, stream: Any) -> EmulatedBuffer:
         """Return poisoned memory."""
-        refuse_allocation(self, nbytes, stream)
+        check_allocation(self, nbytes, stream)
         buffer = self.memory.allocate(nbytes)
         observer.current.memory_allocated(self, buffer, nbytes)
         return buffer
@@ -191,6 +191,7 @@ class EmulatedDevice(NonCopyable):
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device."""
+        # An observer is notified of a whole array, not of rows.
         with observer.current.copying_in(self, ptr, source):
             self._copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
 
@@ -208,7 +209,7 @@ class EmulatedDevice(NonCopyable):
             self._enqueue(stream, "cudaMemcpyAsync", work)
 
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
-        """Return ordinary memory: nothing here is asynchronous."""
+        """Return ordinary host memory: no copy of this device is asynchronous."""
         too_much = DeviceMemoryError(
             f"{format_size(nbytes)} of pinned memory are more than the host has left"
         )
@@ -229,7 +230,7 @@ class EmulatedDevice(NonCopyable):
     def _copy_rows(
         self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool
     ) -> None:
-        refuse_host_copy(self, stream, out=out)
+        check_host_copy(self, stream, out=out)
         rows = self._rows(ptr, pitch, host.shape[1], host.shape[0])
         if out:
             host[...] = rows
@@ -242,9 +243,9 @@ class EmulatedDevice(NonCopyable):
         """Set rows to a repeated pattern."""
 
         def work() -> None:
-            whole = self._rows(ptr, pitch, width, rows)
-            # not np.resize, which makes a list of all the repetitions
-            whole[...] = np.frombuffer(pattern * (width // len(pattern) + 1), np.uint8, width)
+            target = self._rows(ptr, pitch, width, rows)
+            # np.resize would make a list of all the repetitions.
+            target[...] = np.frombuffer(pattern * (width // len(pattern) + 1), np.uint8, width)
 
         name = "cudaMemsetAsync" if rows == 1 else "cudaMemset2DAsync"
         with observer.current.filling_rows(self, ptr, pitch, width, rows, pattern, stream):
@@ -278,6 +279,7 @@ class EmulatedDevice(NonCopyable):
         return bool(self.stand_ins) and self.stand_ins.of(stream).handle in self.api.tapes
 
     def _enqueue(self, stream: Any, name: str, work: Callable[[], object]) -> None:
+        # Without a capture there is no need to look for the stream's tape.
         if self.stand_ins:
             self.api.enqueue(self.stand_ins.of(stream).handle, name, work)
         else:
@@ -286,13 +288,14 @@ class EmulatedDevice(NonCopyable):
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View another library's array over this device's memory.
 
-        It has that memory from a DeviceArray's `__dlpack__`.
-        Any other host memory is refused, as a GPU would refuse it.
+        Such an array was made from a DeviceArray by `__dlpack__`.  An array over other host memory
+        is refused, as on a GPU.  So is every NumPy array, which cannot be in a GPU's memory.
         """
         try:
             bridge = _Bridge(array)
             view = np.from_dlpack(bridge)
-            view = view.view(numpy_dtype(DataType.BFLOAT16)) if bridge.is_bfloat16 else view
+            if bridge.is_bfloat16:
+                view = view.view(numpy_dtype(DataType.BFLOAT16))
         except (TypeError, ValueError, AttributeError, RuntimeError, BufferError) as error:
             raise ArrayTypeError(
                 f"{argument} of type {type(array).__name__} cannot be viewed: {error}"
@@ -301,42 +304,45 @@ class EmulatedDevice(NonCopyable):
         foreign = ForeignArray(
             view.ctypes.data, view.shape, strides, view.dtype, not view.flags.writeable, view
         )
-        if isinstance(array, np.ndarray) or not self.memory.contains(foreign.ptr, foreign.nbytes):
+        is_on_device = self.memory.contains(foreign.ptr, foreign.nbytes)
+        if isinstance(array, np.ndarray) or not is_on_device:
             raise host_array_error(array, argument)
         observer.current.memory_adopted(self, foreign)
         return foreign
 
     def stream_at(self, address: int, stream: Any) -> Any:
-        """Return the stream itself: there are no others here."""
+        """Return `stream`: this device has no streams of other libraries."""
         return stream
 
     def export_dlpack(
         self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any
     ) -> Any:
-        """Return a DLPack capsule; NumPy makes it, so the memory is the host's, as it really is."""
+        """Return a DLPack capsule of host memory, made by NumPy."""
         observer.current.memory_exported(self, array)
         owner = array.owner
-        memory = (
-            owner.bytes()
-            if isinstance(owner, EmulatedBuffer)
-            else self.memory.view(array.ptr, array.nbytes)
-        )
-        start = array.ptr - memory.ctypes.data if array.nbytes else 0
+        if isinstance(owner, EmulatedBuffer):
+            memory = owner.bytes()  # These bytes keep the allocation alive.
+        else:
+            memory = self.memory.view(array.ptr, array.nbytes)
+        start = 0
+        if array.nbytes:
+            start = array.ptr - memory.ctypes.data
         strides = tuple(stride * array.dtype.itemsize for stride in array.strides)
         view: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, memory, start, strides)
         view.flags.writeable = not array.readonly
         try:
             return view.__dlpack__(**options)
-        except TypeError:  # NumPy before 2.1 takes no options
-            source = view.copy() if options.get("copy") else view
-            return source.__dlpack__()
+        except TypeError:  # NumPy before 2.1 takes no options.
+            if options.get("copy"):
+                view = view.copy()
+            return view.__dlpack__()
 
     def dlpack_device(self) -> tuple[int, int]:
         """Return DLPack's (kDLCPU, 0)."""
         return _DLPACK_CPU, 0
 
     def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
-        """Refuse: the memory is the host's, and a reader would crash."""
+        """Raise AttributeError: the memory is the host's, and a reader would crash."""
         raise AttributeError(
             "arrays on the emulated device have no __cuda_array_interface__: "
             "their memory is the host's"
@@ -344,17 +350,18 @@ class EmulatedDevice(NonCopyable):
 
 
 class _Bridge:
-    """Passes on a foreign array's capsule; bfloat16, which NumPy does not know, as float16."""
+    """Passes another library's array to NumPy: bfloat16, which NumPy does not know, as float16."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
         self.is_bfloat16 = False
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        kind, index = self._array.__dlpack_device__()
-        return int(kind), index
+        device_type, index = self._array.__dlpack_device__()
+        return int(device_type), index
 
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self._array.__dlpack__(**options)
+        # This changes the capsule in place, and returns whether it held bfloat16.
         self.is_bfloat16 = relabel(capsule, BFLOAT, FLOAT)
         return capsule

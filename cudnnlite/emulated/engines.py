@@ -19,7 +19,8 @@ from cudnnlite.emulated.kernels import KERNELS, WITHOUT_SCRATCH, Algorithm
 from cudnnlite.emulated.operation_graph import GraphConvolution
 from cudnnlite.emulated.registry import RefusalError, bad, unsupported
 from cudnnlite.emulated.support import tf32_is_forbidden, why_no_engine, why_no_forward_engine
-from cudnnlite.enums import DataType
+from cudnnlite.enums import DataType, TensorFormat
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
 FORMULA_ENGINE = 0  # the number of the one that computes graphs without convolutions
 _TILES = 3  # the largest value of the one knob that every engine has; it changes nothing
@@ -81,11 +82,27 @@ def _why_no_convolution_engine(problem: GraphConvolution) -> str | None:
     if numpy_dtype(x.dtype).kind in "iu":
         return "integers"
     if problem.written != "y":
-        return why_no_engine(x, w, conv, y)
+        return why_no_engine(x, w, conv, y) or _why_no_uneven_gradient(problem)
     if problem.pointwise:
         # The convolution's result is not written to memory, and its layout does not matter.
         return why_no_forward_engine(x, w, conv, x.packed(y.shape, x.dtype), is_fused=True)
     return why_no_forward_engine(x, w, conv, y, is_fused=False)
+
+
+def _why_no_uneven_gradient(problem: GraphConvolution) -> str | None:
+    """Return why a gradient with padding that differs at two ends was not seen on a GPU, or None.
+
+    An H100 was asked for operands of one layout, in all types but float64.
+    """
+    x, w, y = problem.x, problem.w, problem.y
+    if problem.conv.is_symmetric:
+        return None
+    if x.dtype == DataType.DOUBLE:
+        return "gradients of float64 with uneven padding"
+    layouts = CHANNELS_LAST if w.format == TensorFormat.NHWC else CHANNELS_FIRST
+    if not (x.fits(layouts[x.rank]) and y.fits(layouts[y.rank])):
+        return "gradients with uneven padding of operands in several layouts"
+    return None
 
 
 def _why_no_such_engine(problem: GraphConvolution, index: int) -> str | None:
@@ -143,7 +160,7 @@ def _formula_engine(graph: BackendObject, index: int) -> BackendObject:
     if reason is not None:
         raise unsupported(reason)
     notes = []
-    if "MATMUL" in graph.content.kinds:
+    if _multiplies_on_tensor_cores(graph.content):
         notes.append(int(BackendNumericalNote.TENSOR_CORE))
     return BackendObject("ENGINE").finalize_with(
         operation_graph=[graph],
@@ -152,6 +169,14 @@ def _formula_engine(graph: BackendObject, index: int) -> BackendObject:
         numerical_note=notes,
         behavior_note=[int(BackendBehaviorNote.RUNTIME_COMPILATION)],
     )
+
+
+def _multiplies_on_tensor_cores(graph: GraphFormula) -> bool:
+    """Return whether all engines of an H100 for a graph without a chain use tensor cores."""
+    first = graph.operations[0]
+    if first.kind == "OPERATION_CONVOLUTION_FORWARD":
+        return bool(first.content.x.dtype == DataType.BFLOAT16 or first.content.x.rank == 5)
+    return "MATMUL" in graph.kinds
 
 
 def _knob_info(knob: BackendKnobType, maximum: int) -> BackendObject:

@@ -109,6 +109,23 @@ def compute_pointwise(operation: BackendObject, x: Array, b: Array | None = None
     return BINARY[mode](alpha1 * x, alpha2 * b)
 
 
+def is_classical(operations: Sequence[BackendObject]) -> bool:
+    """Return whether operations behind a convolution are of the kinds that an H200 was asked about.
+
+    That is one after the other, with operands in memory.
+    """
+    for operation in operations:
+        mode, pointwise = mode_of(operation), operation.value("pw_descriptor")
+        b = operation.value("bdesc")
+        is_number = b is not None and b.value("is_by_value", False)
+        is_leaky = bool(pointwise.value("relu_lower_clip_slope", 0.0))
+        if (mode not in UNARY and mode not in BINARY) or is_number or is_leaky:
+            return False
+        if b is not None and b.value("is_virtual", False):
+            return False
+    return True
+
+
 class FusedConvolution(NamedTuple):
     """A convolution with pointwise operations behind it, as far as engines depend on it.
 
@@ -154,7 +171,7 @@ def why_no_fused_engine(problem: FusedConvolution, *, uses_tensor_cores: bool) -
         return None
     if set(alphas) != {(1.0, 1.0)}:
         return "scalars elsewhere than at the addition of an image before a bias"
-    return _why_no_general_engine(problem, uses_tensor_cores=uses_tensor_cores)
+    return why_no_general_engine(problem, uses_tensor_cores=uses_tensor_cores)
 
 
 def _why_not_one_precision(problem: FusedConvolution) -> str | None:
@@ -184,7 +201,7 @@ def _is_built_in(classes: Sequence[str | None], alphas: Sequence[tuple[float, fl
     return has_no_scalars and chain in (["added channels"], ["added channels", "built in"])
 
 
-def _why_no_general_engine(problem: FusedConvolution, *, uses_tensor_cores: bool) -> str | None:
+def why_no_general_engine(problem: FusedConvolution, *, uses_tensor_cores: bool) -> str | None:
     """Return why no engine computes operations that are not built in."""
     x, w = problem.x, problem.w
     layout = CHANNELS_LAST[x.rank]

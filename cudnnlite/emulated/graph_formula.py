@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cudnnlite._raw.enums import PointwiseMode
+from cudnnlite._raw.enums import BackendNormMode, PaddingMode, PointwiseMode, ResampleMode
 from cudnnlite.emulated.backend import BackendObject
-from cudnnlite.emulated.fusion import mode_of, spec_of
+from cudnnlite.emulated.fusion import (
+    FusedConvolution,
+    mode_of,
+    spec_of,
+    why_no_general_engine,
+)
 from cudnnlite.emulated.registry import unsupported
-from cudnnlite.enums import DataType, ReduceTensorOp
+from cudnnlite.emulated.support import why_no_forward_engine
+from cudnnlite.enums import DataType, NanPropagation, ReduceTensorOp
 from cudnnlite.graph.known_faults import (
     is_mask_mode,
     why_float32_attention_is_wrong,
@@ -18,11 +24,12 @@ from cudnnlite.graph.known_faults import (
     why_parameters_are_wrong,
     why_strides_end_the_process,
 )
+from cudnnlite.specs import TensorSpec
 
 # The attributes that name what an operation writes.
 _WRITES = frozenset(
     {"cdesc", "ydesc", "dxdesc", "mean_desc", "inv_variance_desc", "dscale_desc", "dbias_desc"}
-    | {"sumdesc", "sqsumdesc"}
+    | {"sumdesc", "sqsumdesc", "y"}
 )
 _PRODUCT = "OPERATION_MATMUL"
 _READS_STATISTICS = "OPERATION_NORM_BACKWARD"
@@ -30,12 +37,15 @@ _HALVES = (DataType.HALF, DataType.BFLOAT16)
 _FLOATS = (*_HALVES, DataType.FLOAT)
 _SOFTMAX = ("REDUCE_MAX", "SUB", "EXP", "REDUCE_ADD", "LOG", "ADD", "DIV")
 _DROPOUT = ("RNG", "MUL", "MUL")
+_HEAD_MULTIPLE = 8  # of which the sizes of an attention's heads have to be multiples
+_MAX_HEAD_OF_GRADIENTS = 256
 _LENGTHS = frozenset({"gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc"})
-# What was served behind a product.  A chain with CMP_GT, ABS, SUB and BINARY_SELECT was refused.
+# What was served behind a product.  A chain with CMP_GT, ABS and BINARY_SELECT was refused.
 _BEHIND_A_PRODUCT = frozenset(
     {
         PointwiseMode.ADD,
         PointwiseMode.MUL,
+        PointwiseMode.SUB,
         PointwiseMode.RELU_FWD,
         PointwiseMode.GELU_FWD,
         PointwiseMode.GELU_APPROX_TANH_FWD,
@@ -128,9 +138,13 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
     """Return why an H100 has no engine for a graph, or None if it has one.
 
     The rules are what was found on an H100 with cuDNN 9.19 (2026-11-26); what was not tried is
-    refused.  tools/record/graph_formulas.py records them.
+    refused.  tools/record/graph_support.py records them.
     """
     counts = Counter(graph.kinds)
+    if graph.kinds[0] == "CONVOLUTION_FORWARD":
+        return _why_no_convolution_epilogue(graph)
+    if graph.kinds == ["RESAMPLE_FWD"]:
+        return _why_no_resample(graph.operations[0])
     integers = _lengths_and_seeds(graph) if counts["MATMUL"] > 1 else set()
     for number, tensor in graph.in_memory.items():
         if DataType(tensor.value("data_type")) not in _FLOATS and number not in integers:
@@ -144,8 +158,6 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
         return _why_no_pointwise(graph.operations[0])
     if kind in ("NORM_FORWARD", "NORM_BACKWARD"):
         return _why_no_normalization(graph)
-    if kind == "RESAMPLE_FWD":
-        return _why_no_resample(graph)
     return f"{kind} alone"
 
 
@@ -153,9 +165,12 @@ def _why_no_pointwise(operation: BackendObject) -> str | None:
     """Return why a pointwise operation alone is refused."""
     if mode_of(operation) == PointwiseMode.FLOOR_MOD:
         return "FLOOR_MOD, which cuDNN 9.19 does not know"
-    tensors = GraphFormula((operation,)).tensors.values()
-    if any(len(tensor.attributes["dimensions"]) != 3 for tensor in tensors):
-        return "a pointwise operation alone on tensors of other than three axes"
+    specs = [spec_of(tensor) for tensor in GraphFormula((operation,)).in_memory.values()]
+    if len({spec.shape for spec in specs}) > 1:
+        return "a pointwise operation alone on tensors of several shapes"
+    layouts = {3: "NCW", 4: "NHWC"}
+    if not all(spec.rank in layouts and spec.fits(layouts[spec.rank]) for spec in specs):
+        return "a pointwise operation alone, unless on packed rows, or on images in NHWC"
     return None
 
 
@@ -170,25 +185,70 @@ def _lengths_and_seeds(graph: GraphFormula) -> set[int]:
 
 
 def _why_no_normalization(graph: GraphFormula) -> str | None:
-    """Return why a normalisation is refused: cuDNN reads parameters in the order of x."""
+    """Return why a normalisation, or its gradients, are refused."""
     (operation,) = graph.operations
-    x = operation.value("xdesc").attributes["strides"]
+    x = spec_of(operation.value("xdesc"))
+    scale = spec_of(operation.value("scale_desc"))
+    if BackendNormMode(operation.value("mode")) == BackendNormMode.INSTANCE:
+        is_backward = operation.kind == _READS_STATISTICS
+        if is_backward and "dbias_desc" not in operation.attributes:
+            return "gradients of an instance normalisation without that of its bias"
+        if x.rank == 3 and scale.dtype != DataType.FLOAT:
+            return "an instance normalisation of three axes with parameters that are not float32"
+    elif not _is_innermost(scale, x):
+        return "a normalisation over other axes than the innermost of x"
+    return _why_no_parameters(operation, x)
+
+
+def _is_innermost(parameters: TensorSpec, x: TensorSpec) -> bool:
+    """Return whether the axes that have parameters are the innermost of x in memory."""
+    axes = sorted(
+        (axis for axis, size in enumerate(x.shape) if size > 1), key=lambda axis: -x.strides[axis]
+    )
+    has_parameters = [parameters.shape[axis] > 1 for axis in axes]
+    return has_parameters == sorted(has_parameters)
+
+
+def _why_no_parameters(operation: BackendObject, x: TensorSpec) -> str | None:
+    """Return why parameters are refused: cuDNN takes them in the order of x."""
     for name in ("scale_desc", "bias_desc", "dscale_desc", "dbias_desc"):
         if name in operation.attributes:
-            parameters = operation.value(name).attributes
+            parameters = spec_of(operation.value(name))
             reason = why_parameters_are_wrong(
-                name.removesuffix("_desc"), x, parameters["dimensions"], parameters["strides"]
+                name.removesuffix("_desc"), x.strides, parameters.shape, parameters.strides
             )
             if reason is not None:
                 return reason
     return None
 
 
-def _why_no_resample(graph: GraphFormula) -> str | None:
-    """Return why a pooling is refused: an H100 computes wrong numbers of some."""
-    x = spec_of(graph.operations[0].value("xdesc"))
-    if x.dtype == DataType.BFLOAT16 and x.is_channels_last:
+def _why_no_resample(operation: BackendObject) -> str | None:
+    """Return why a pooling is refused: no engine was named, or the numbers were wrong."""
+    steps = operation.value("desc")
+    mode = ResampleMode(steps.value("mode"))
+    is_largest = mode == ResampleMode.MAXPOOL
+    needed_padding = PaddingMode.NEG_INF if is_largest else PaddingMode.ZERO
+    padding_mode = PaddingMode(steps.value("padding_mode", PaddingMode.ZERO))
+    if padding_mode != needed_padding:
+        return f"{mode.name} with {padding_mode.name} in its padding"
+    if steps.value("nan_propagation") == NanPropagation.NOT_PROPAGATE:
+        return "a pooling that loses NaN, which no GPU was asked about"
+    x, y = spec_of(operation.value("xdesc")), spec_of(operation.value("ydesc"))
+    is_channels_last = x.fits("NHWC") and not x.fits("NCHW")
+    layout = "NHWC" if is_channels_last else "NCHW"
+    if x.dtype not in (*_FLOATS, DataType.DOUBLE):
+        return f"a pooling of {x.dtype.name}"
+    if x.rank != 4 or x.dtype != y.dtype or not (x.fits(layout) and y.fits(layout)):
+        return "a pooling of other than four axes, of several layouts or types, or with gaps"
+    if is_channels_last and x.dtype == DataType.DOUBLE:
+        return "a pooling of float64 with channels last"
+    if is_channels_last and x.dtype == DataType.BFLOAT16:
         return "a pooling of bfloat16 with channels last, which cuDNN 9.19 computes wrongly"
+    pads = zip(steps.attributes["pre_paddings"], steps.attributes["post_paddings"], strict=True)
+    has_more_behind = any(behind > before for before, behind in pads)
+    counts_padding = mode == ResampleMode.AVGPOOL_INCLUDE_PADDING
+    if counts_padding and has_more_behind and not is_channels_last:
+        return "an average over padding behind an axis, which cuDNN 9.19 computes wrongly"
     return None
 
 
@@ -205,7 +265,9 @@ def _why_no_product(graph: GraphFormula, counts: Counter[str]) -> str | None:
 def _why_no_epilogue(graph: GraphFormula) -> str | None:
     """Return why no engine has such operations before, or behind, one product."""
     first, *others = graph.operations
-    if first.kind != "OPERATION_MATMUL":
+    if others and _is_prologue(first, others[0]):
+        first, *others = others
+    if first.kind != _PRODUCT:
         return "operations before a product"
     if len(first.value("adesc").attributes["dimensions"]) != 3:
         return "a product of other than three axes"
@@ -214,11 +276,75 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
         x, y = (spec_of(reduction.value(name)) for name in ("xdesc", "ydesc"))
         if any(size not in (1, whole) for size, whole in zip(y.shape, x.shape, strict=True)):
             return "a reduction to groups behind one product"
+        if y.dtype != DataType.FLOAT:
+            return f"a reduction to {y.dtype.name} behind one product"
     for operation in others:
         if operation.kind != "OPERATION_POINTWISE":
             return "operations behind a product that are not pointwise"
         if mode_of(operation) not in _BEHIND_A_PRODUCT:
             return f"{mode_of(operation).name} behind a product"
+    return None
+
+
+def _is_prologue(operation: BackendObject, product: BackendObject) -> bool:
+    """Return whether an operation before a product is one that was served: ReLU of its a."""
+    if operation.kind != "OPERATION_POINTWISE" or product.kind != _PRODUCT:
+        return False
+    x, y = operation.value("xdesc"), operation.value("ydesc")
+    return (
+        mode_of(operation) == PointwiseMode.RELU_FWD
+        and y is product.value("adesc")
+        and x.value("data_type") == y.value("data_type")
+    )
+
+
+def _why_no_convolution_epilogue(graph: GraphFormula) -> str | None:
+    """Return why no engine has such operations behind a convolution.
+
+    A GPU was asked about the chains that `fusion` knows.  These are served where those of swish
+    are, if an H100 had an engine with the same operations behind a product of matrices.
+    """
+    first, *others = graph.operations
+    problem = FusedConvolution(
+        first.content.x,
+        first.content.w,
+        first.content.conv,
+        first.content.alpha,
+        first.content.beta,
+        others,
+    )
+    x, y = problem.x, problem.y
+    reason = why_no_forward_engine(
+        x, problem.w, problem.conv, x.packed(y.shape, x.dtype), is_fused=True
+    )
+    if reason is None:
+        reason = why_no_general_engine(problem, uses_tensor_cores=True)
+    if reason is not None:
+        return reason
+    for operation in others:
+        if mode_of(operation) not in _BEHIND_A_PRODUCT:
+            return f"{mode_of(operation).name} behind a convolution"
+        if DataType(operation.value("pw_descriptor").value("math_prec")) != DataType.FLOAT:
+            return "operations behind a convolution that are not computed in float32"
+    return _why_no_operands(graph, problem)
+
+
+def _why_no_operands(graph: GraphFormula, problem: FusedConvolution) -> str | None:
+    """Return why tensors behind a convolution are refused."""
+    channels = (1, problem.y.shape[1], *(1,) * (problem.y.rank - 2))
+    ends = {tensor.value("unique_id") for tensor in (problem.chain[-1].value("ydesc"),)}
+    ends |= set(graph.operations[0].content.uids.values())
+    for number, tensor in graph.tensors.items():
+        is_in_memory = number in graph.in_memory
+        dtype = DataType(tensor.value("data_type"))
+        if dtype != (problem.x.dtype if is_in_memory else DataType.FLOAT):
+            return f"a tensor of {dtype.name} behind a convolution of {problem.x.dtype.name}"
+        if (
+            is_in_memory
+            and number not in ends
+            and tuple(tensor.attributes["dimensions"]) != channels
+        ):
+            return "an operand behind a convolution that is not one value for each channel"
     return None
 
 
@@ -236,9 +362,11 @@ def _why_no_attention(graph: GraphFormula) -> str | None:
         return "two products without a softmax and its statistics between them"
     queries, keys = (spec_of(graph.operations[0].value(name)) for name in ("adesc", "bdesc"))
     values = spec_of(graph.operations[-1].value("bdesc"))
-    reason = why_strides_end_the_process(queries.strides, keys.strides, values.strides)
-    if reason is None:
-        reason = _why_no_masks(graph)
+    reason = (
+        _why_no_heads((queries.shape[-1], values.shape[-1]))
+        or why_strides_end_the_process(queries.strides, keys.strides, values.strides)
+        or _why_no_masks(graph)
+    )
     if reason is not None or values.dtype != DataType.FLOAT:
         return reason
     if has_dropout:
@@ -259,7 +387,18 @@ def _why_no_attention_backward(graph: GraphFormula) -> str | None:
     memory_types = {DataType(tensor.value("data_type")) for tensor in graph.in_memory.values()}
     if not memory_types & set(_HALVES):
         return "gradients of attention in float32"
-    return _why_no_masks(graph)
+    scores, dv, *_ = (operation for operation in graph.operations if operation.kind == _PRODUCT)
+    sizes = [spec_of(scores.value("adesc")).shape[-1], spec_of(dv.value("bdesc")).shape[-1]]
+    if max(sizes) > _MAX_HEAD_OF_GRADIENTS:
+        return f"gradients of attention with heads larger than {_MAX_HEAD_OF_GRADIENTS}"
+    return _why_no_heads(sizes) or _why_no_masks(graph)
+
+
+def _why_no_heads(sizes: Iterable[int]) -> str | None:
+    """Return why heads of such sizes are refused."""
+    if any(size % _HEAD_MULTIPLE for size in sizes):
+        return f"heads whose size is no multiple of {_HEAD_MULTIPLE}"
+    return None
 
 
 def _attention_backward(has_bias: bool, has_dropout: bool, is_grouped: bool) -> list[str]:

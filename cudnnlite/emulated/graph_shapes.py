@@ -1,4 +1,4 @@
-"""Shapes in emulated graphs: operations whose tensors do not fit together are refused."""
+"""`check_shapes`: refuse emulated graphs with operations whose tensors do not fit together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shapes = Mapping[str, Shape]
 
 
 def check_shapes(graph: GraphFormula) -> None:
-    """Refuse a graph with an operation whose tensors do not fit together."""
+    """Refuse a graph with an operation that lacks tensors, or whose tensors do not fit together."""
     for operation in graph.operations:
         kind = operation.kind.removeprefix("OPERATION_")
         shapes = {
@@ -32,6 +32,8 @@ def check_shapes(graph: GraphFormula) -> None:
             raise bad(f"{operation.kind} has tensors that do not fit together: {listed}")
 
 
+# The tensors that an operation must have. Those of a pointwise operation depend on its mode, and
+# are not checked here.
 _NEEDED = {
     "MATMUL": ("adesc", "bdesc", "cdesc"),
     "REDUCTION": ("xdesc", "ydesc"),
@@ -48,28 +50,43 @@ def _product_fits(_: BackendObject, shapes: Shapes) -> bool:
     a, b, c = (shapes[name] for name in ("adesc", "bdesc", "cdesc"))
     if not 2 <= len(a) == len(b) == len(c):
         return False
-    batches = zip(a[:-2], b[:-2], c[:-2], strict=True)
-    batches_fit = all(max(x, y) == z and z % min(x, y) == 0 for x, y, z in batches)
+    # The overrides, such as gemm_m_override_desc, are the valid lengths of each batch.
     lengths = [shape for name, shape in shapes.items() if name.startswith("gemm_")]
-    if any(shape != (c[0], *(1,) * (len(c) - 1)) for shape in lengths):
+    lengths_shape = (c[0], *(1,) * (len(c) - 1))
+    if any(shape != lengths_shape for shape in lengths):
         return False
-    return batches_fit and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1])
+    batches = zip(a[:-2], b[:-2], c[:-2], strict=True)
+    if not all(_batch_axis_fits(*sizes) for sizes in batches):
+        return False
+    return a[-1] == b[-2] and c[-2:] == (a[-2], b[-1])
+
+
+def _batch_axis_fits(a_size: int, b_size: int, c_size: int) -> bool:
+    """Return whether the sizes of a batch axis fit together.
+
+    If one operand is shorter, groups of the other one share its entries, as heads of queries share
+    a head of keys.
+    """
+    return c_size == max(a_size, b_size) and c_size % min(a_size, b_size) == 0
 
 
 def _reduction_fits(_: BackendObject, shapes: Shapes) -> bool:
     x, y = shapes["xdesc"], shapes["ydesc"]
-    return len(x) == len(y) and all(whole % size == 0 for size, whole in zip(y, x, strict=True))
+    if len(x) != len(y):
+        return False
+    # An axis is reduced to 1, or to groups of neighbours.
+    return all(x_size % y_size == 0 for x_size, y_size in zip(x, y, strict=True))
 
 
-def _numbers_fit(_: BackendObject, shapes: Shapes) -> bool:
+def _rng_fits(_: BackendObject, shapes: Shapes) -> bool:
     return math.prod(shapes["seed"]) == math.prod(shapes["offset_desc"]) == 1
 
 
-def _is_broadcast_to(shape: Shape, whole: Shape) -> bool:
-    """Whether a shape has the rank of another one, and its size or 1 along each axis."""
-    if len(shape) != len(whole):
+def _is_broadcast_to(shape: Shape, full_shape: Shape) -> bool:
+    """Return whether a shape has the rank of a full one, and its size or 1 along each axis."""
+    if len(shape) != len(full_shape):
         return False
-    return all(size in (1, other) for size, other in zip(shape, whole, strict=True))
+    return all(size in (1, full_size) for size, full_size in zip(shape, full_shape, strict=True))
 
 
 def _reshape_fits(_: BackendObject, shapes: Shapes) -> bool:
@@ -106,12 +123,17 @@ def _normalization_fits(operation: BackendObject, shapes: Shapes) -> bool:
 
 
 def _statistics_shape(operation: BackendObject, x: Shape, scale: Shape) -> Shape:
+    """Return the shape of `mean_desc` and `inv_variance_desc`: 1 along the axes that are normalised."""
     if BackendNormMode(operation.value("mode")) == BackendNormMode.INSTANCE:
         return (*x[:2], *(1,) * (len(x) - 2))
-    return (x[0], *(1 if a == b else a for a, b in zip(x[1:], scale[1:], strict=True)))
+    sizes = tuple(
+        1 if scale_size == x_size else x_size
+        for x_size, scale_size in zip(x[1:], scale[1:], strict=True)
+    )
+    return (x[0], *sizes)
 
 
-def _statistics_fit(_: BackendObject, shapes: Shapes) -> bool:
+def _sums_fit(_: BackendObject, shapes: Shapes) -> bool:
     x = shapes["xdesc"]
     if len(x) < 3:
         return False
@@ -120,27 +142,33 @@ def _statistics_fit(_: BackendObject, shapes: Shapes) -> bool:
 
 
 def _pooling_fits(operation: BackendObject, shapes: Shapes) -> bool:
-    x, steps = shapes["xdesc"], operation.value("desc").attributes
-    lists: list[Sequence[int]] = [
-        steps[name] for name in ("window_dims", "strides", "pre_paddings", "post_paddings")
-    ]
-    if any(len(values) != len(x) - 2 for values in lists) or min(lists[1], default=0) < 1:
+    x = shapes["xdesc"]
+    pooling: Mapping[str, Sequence[int]] = operation.value("desc").attributes
+    windows, strides = pooling["window_dims"], pooling["strides"]
+    befores, behinds = pooling["pre_paddings"], pooling["post_paddings"]
+    num_axes = len(x) - 2
+    if any(len(values) != num_axes for values in (windows, strides, befores, behinds)):
+        return False
+    if num_axes == 0 or min(strides) < 1:
         return False
     sizes = [
         (size + before + behind - window) // stride + 1
-        for size, window, stride, before, behind in zip(x[2:], *lists, strict=True)
+        for size, window, stride, before, behind in zip(
+            x[2:], windows, strides, befores, behinds, strict=True
+        )
     ]
     return shapes["ydesc"] == (*x[:2], *sizes) and min(sizes) > 0
 
 
 _FITS: Mapping[str, Callable[[BackendObject, Shapes], bool]] = {
+    "CONVOLUTION_FORWARD": lambda operation, shapes: True,  # was checked when it was made
     "MATMUL": _product_fits,
     "REDUCTION": _reduction_fits,
     "RESHAPE": _reshape_fits,
-    "RNG": _numbers_fit,
+    "RNG": _rng_fits,
     "POINTWISE": _pointwise_fits,
     "NORM_FORWARD": _normalization_fits,
     "NORM_BACKWARD": _normalization_fits,
-    "GEN_STATS": _statistics_fit,
+    "GEN_STATS": _sums_fit,
     "RESAMPLE_FWD": _pooling_fits,
 }

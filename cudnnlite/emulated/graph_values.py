@@ -15,6 +15,7 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.fusion import mode_of, spec_of
 from cudnnlite.emulated.graph_formula import GraphFormula
+from cudnnlite.emulated.kernels import WITHOUT_SCRATCH
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.pointwise_modes import BINARY, SLOPES, UNARY
 from cudnnlite.emulated.precision import round_tf32, to_output, wide_dtype
@@ -151,6 +152,18 @@ def _matmul(
     beyond = np.nan if _reads_float32(operation) else 0.0
     c = c if rows is None else _within(c, -2, rows, beyond)
     return {"cdesc": c if columns is None else _within(c, -1, columns)}
+
+
+def _convolution(
+    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+) -> Mapping[str, Array]:
+    convolution = operation.content
+    y = np.empty(written["y"].attributes["dimensions"], operands["x"].dtype)
+    x, w = operands["x"], operands["w"]
+    if x.ndim == 5 and convolution.x.dtype == DataType.FLOAT:
+        x, w = round_tf32(x), round_tf32(w)
+    WITHOUT_SCRATCH["y"].run(x, w, convolution.conv, y, np.empty(0, np.uint8))
+    return {"y": y}
 
 
 def _within(values: Array, axis: int, lengths: Array, beyond: float = 0.0) -> Array:
@@ -339,6 +352,7 @@ def _scaled(operation: BackendObject, name: str, x: Array) -> Any:
 
 
 _COMPUTE: Mapping[str, Computation] = {
+    "OPERATION_CONVOLUTION_FORWARD": _convolution,
     "OPERATION_MATMUL": _matmul,
     "OPERATION_REDUCTION": _reduction,
     "OPERATION_RESHAPE": _reshape,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cudnnlite.emulated.backend import BackendObject
-from cudnnlite.emulated.fusion import spec_of
+from cudnnlite.emulated.fusion import is_classical, spec_of
 from cudnnlite.emulated.graph_formula import GraphFormula
 from cudnnlite.emulated.graph_shapes import check_shapes
 from cudnnlite.emulated.registry import RefusalError, bad, unsupported
@@ -71,12 +71,7 @@ def finalize_convolution(operation: BackendObject) -> None:
     """Work out the convolution of an operation."""
     names = _OPERANDS[operation.kind]
     x, w, y = (operation.value(name) for name in names)
-    steps = operation.value("conv_desc").attributes
     x_spec, y_spec = spec_of(x), spec_of(y)
-    is_gradient = _WRITTEN[operation.kind] != "y"
-    is_uneven = steps["pre_paddings"] != steps["post_paddings"]
-    if is_gradient and is_uneven and not x_spec.is_channels_last:
-        raise unsupported("gradients with uneven padding were recorded with channels last alone")
     w_spec = FilterSpec.from_tensor(spec_of(w), channels_last=x_spec.is_channels_last)
     conv = _convolution_spec(operation.value("conv_desc"), x_spec.shape[1] // w_spec.shape[1])
     expected_shape = conv.output_shape(x_spec.shape, w_spec.shape)
@@ -114,7 +109,8 @@ def finalize_graph(graph: BackendObject, engine_count: int) -> None:
     """Work out the convolution of a graph, or the formula where it has none."""
     first, *others = graph.attributes["ops"]
     _check_unique_ids([first, *others])
-    if not any(operation.kind in CONVOLUTIONS for operation in [first, *others]):
+    has_convolution = any(operation.kind in CONVOLUTIONS for operation in [first, *others])
+    if not has_convolution or _has_formula_behind(first, others):
         graph.content = GraphFormula((first, *others))
         check_shapes(graph.content)
         graph.finalize_with(engine_global_count=[engine_count])
@@ -131,6 +127,17 @@ def finalize_graph(graph: BackendObject, engine_count: int) -> None:
         raise unsupported("each pointwise operation reads what the one before it writes")
     graph.content = first.content._replace(pointwise=tuple(others))
     graph.finalize_with(engine_global_count=[engine_count])
+
+
+def _has_formula_behind(first: BackendObject, others: list[BackendObject]) -> bool:
+    """Return whether a forward convolution has pointwise operations behind it that form no chain.
+
+    Of operations that were not recorded behind a convolution, a formula is made, too.
+    """
+    if first.kind not in CONVOLUTIONS or first.content.written != "y":
+        return False
+    is_pointwise = all(other.kind == "OPERATION_POINTWISE" for other in others)
+    return is_pointwise and not is_classical(others)
 
 
 def _is_supported_chain(first: BackendObject, others: list[BackendObject]) -> bool:

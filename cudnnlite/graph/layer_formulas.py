@@ -12,7 +12,7 @@ from cudnnlite._raw.enums import (
     ResampleMode,
 )
 from cudnnlite.arguments import instance_of, integer, integers, one_of, real_number, sequence, shown
-from cudnnlite.enums import parse_enum
+from cudnnlite.enums import NanPropagation, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.attention_formulas import AttentionFormulas
 from cudnnlite.graph.data import parse_sizes
@@ -20,12 +20,14 @@ from cudnnlite.graph.records import Shape
 from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.layout import MAX_RANK
+from cudnnlite.specs.steps import pads_with_last_window
 
 
 class Normalized(NamedTuple):
     """The results of a normalisation.
 
-    `mean` and `inv_variance` are None unless it is for training; `mean` also for RMS.
+    `mean` and `inv_variance` are None for inference.  For RMS `mean` is always None.
+    `inv_variance` is cuDNN's name of the inverse standard deviation.
     """
 
     y: GraphTensor
@@ -34,7 +36,7 @@ class Normalized(NamedTuple):
 
 
 class NormalizationGradients(NamedTuple):
-    """The gradients of a normalisation."""
+    """The gradients of a normalisation.  `dbias` is None if it has no bias."""
 
     dx: GraphTensor
     dscale: GraphTensor
@@ -56,7 +58,7 @@ class LayerFormulas(AttentionFormulas):
         epsilon: float = 1e-5,
         training: bool = False,
     ) -> Normalized:
-        """Add a normalisation: "LAYER", "RMS", "INSTANCE".
+        """Add a normalisation: "LAYER", "RMS" or "INSTANCE".
 
         Parameters
         ----------
@@ -69,7 +71,7 @@ class LayerFormulas(AttentionFormulas):
         epsilon : float
             Added to the variance.
         training : bool
-            Whether mean and inverse deviation are computed for the backward pass.
+            Whether the mean (except for RMS) and `inv_variance` are computed, for the backward pass.
         """
         name = parse_enum(BackendNormMode, mode, "mode").name
         self._check_same_rank(x=x, scale=scale)
@@ -102,7 +104,10 @@ class LayerFormulas(AttentionFormulas):
         *,
         has_bias: bool = True,
     ) -> NormalizationGradients:
-        """Add the gradients of a normalisation, from what its training pass computed."""
+        """Add the gradients of a normalisation.
+
+        `mean` and `inv_variance` are those that `normalization_forward` computed for training.
+        """
         name = parse_enum(BackendNormMode, mode, "mode").name
         self._check_same_rank(x=x, dy=dy, scale=scale)
         one_of(has_bias, "has_bias", True, False)
@@ -138,8 +143,8 @@ class LayerFormulas(AttentionFormulas):
         self, x: GraphTensor, w: GraphTensor, conv: ConvolutionSpec | None = None
     ) -> GraphTensor:
         """Return the convolution of images with a filter; padding may differ at the two ends."""
-        spec = _parse_spec(conv)
         self._check_same_rank(x=x, w=w)
+        spec = _parse_spec(conv).for_shapes(x.shape, w.shape)
         shape = spec.output_shape(x.shape, w.shape)
         return self._convolution("FORWARD", spec, {"x": x, "w": w}, "y", shape)
 
@@ -151,8 +156,9 @@ class LayerFormulas(AttentionFormulas):
         conv: ConvolutionSpec | None = None,
     ) -> GraphTensor:
         """Return the gradient of the images; `shape` is that of the images."""
-        spec, sizes = _parse_spec(conv), parse_sizes(shape)
+        sizes = parse_sizes(shape)
         self._check_same_rank(w=w, dy=dy)
+        spec = _parse_spec(conv).for_shapes(sizes, w.shape)
         _check_gradient(spec, sizes, w.shape, dy.shape)
         return self._convolution("BACKWARD_DATA", spec, {"w": w, "dy": dy}, "dx", sizes)
 
@@ -164,8 +170,9 @@ class LayerFormulas(AttentionFormulas):
         conv: ConvolutionSpec | None = None,
     ) -> GraphTensor:
         """Return the gradient of the filter; `shape` is that of the filter."""
-        spec, sizes = _parse_spec(conv), parse_sizes(shape)
+        sizes = parse_sizes(shape)
         self._check_same_rank(x=x, dy=dy)
+        spec = _parse_spec(conv).for_shapes(x.shape, sizes)
         _check_gradient(spec, x.shape, sizes, dy.shape)
         return self._convolution("BACKWARD_FILTER", spec, {"x": x, "dy": dy}, "dw", sizes)
 
@@ -174,13 +181,15 @@ class LayerFormulas(AttentionFormulas):
         direction: str,
         conv: ConvolutionSpec,
         reads: dict[str, GraphTensor],
-        written: str,
+        output_name: str,
         shape: Shape,
     ) -> GraphTensor:
         for argument, tensor in reads.items():
-            if self._check_rank(tensor, argument, 3).rank != len(shape):
+            self._check_rank(tensor, argument, 3)
+            if tensor.rank != len(shape):
                 raise ArgumentError(
-                    f"shape={shape}; {argument} has shape {tensor.shape}, of another rank"
+                    f"shape={shape}; needed: {tensor.rank} axes, as {argument} of shape "
+                    f"{tensor.shape} has"
                 )
         spatial = len(shape) - 2
         _, stride, dilation = conv.steps(spatial)
@@ -197,7 +206,7 @@ class LayerFormulas(AttentionFormulas):
             "alpha": 1.0,
             "beta": 0.0,
         }
-        self.node(f"CONVOLUTION_{direction}", attributes, reads=reads, writes={written: result})
+        self.node(f"CONVOLUTION_{direction}", attributes, reads=reads, writes={output_name: result})
         return result
 
     def resample_forward(
@@ -210,11 +219,13 @@ class LayerFormulas(AttentionFormulas):
         padding: Iterable[tuple[int, int]],
         padding_mode: PaddingMode | str = "NEG_INF",
         ceil_mode: bool = False,
+        nan_propagation: NanPropagation | str = "PROPAGATE",
     ) -> GraphTensor:
         """Return a pooling: "MAXPOOL", "AVGPOOL_INCLUDE_PADDING", "AVGPOOL_EXCLUDE_PADDING".
 
         `padding` has one pair (before, behind) per spatial axis; the two may differ.  With
-        `ceil_mode`, a last window that reaches beyond the end gives a value, too.
+        `ceil_mode`, a last window that reaches beyond the end gives a value, too, unless it would
+        begin in the padding there.  cuDNN pads maxima by "NEG_INF" alone, averages by "ZERO" alone.
         """
         tensor = self._check_rank(x, "x", 3)
         spatial = tensor.rank - 2
@@ -229,10 +240,8 @@ class LayerFormulas(AttentionFormulas):
             if last_start < 0:
                 raise ArgumentError(f"window={windows} is larger than x of shape {tensor.shape}")
             if ceil_mode:
-                # More padding, until the last window begins at a multiple of the stride.
-                missing = -last_start % strides[axis]
-                pads[axis] = (before, behind + missing)
-                last_start += missing
+                pads[axis] = pads_with_last_window(size, windows[axis], pads[axis], strides[axis])
+                last_start = size + sum(pads[axis]) - windows[axis]
             sizes.append(last_start // strides[axis] + 1)
         pre_paddings, post_paddings = zip(*pads, strict=True)
         attributes = {
@@ -244,7 +253,7 @@ class LayerFormulas(AttentionFormulas):
             "pre_paddings": pre_paddings,
             "post_paddings": post_paddings,
             "padding_mode": parse_enum(PaddingMode, padding_mode, "padding_mode"),
-            "nan_propagation": "PROPAGATE",
+            "nan_propagation": parse_enum(NanPropagation, nan_propagation, "nan_propagation"),
             "alpha": 1.0,
             "beta": 0.0,
         }
@@ -254,11 +263,11 @@ class LayerFormulas(AttentionFormulas):
 
 
 def _per_axis(values: Iterable[int], argument: str, count: int) -> tuple[int, ...]:
-    """Return one positive integer per spatial axis."""
-    numbers = integers(values, argument, MAX_RANK)
-    if len(numbers) != count:
+    """Return one positive integer per spatial axis; ArgumentError for anything else."""
+    sizes = integers(values, argument, MAX_RANK)
+    if len(sizes) != count:
         raise ArgumentError(f"{argument}={shown(values)}; needed: {count}, one per spatial axis")
-    return tuple(integer(number, argument) for number in numbers)
+    return tuple(integer(size, argument, smallest=1) for size in sizes)
 
 
 def _pads(padding: object, count: int) -> list[tuple[int, int]]:
@@ -275,7 +284,7 @@ def _pads(padding: object, count: int) -> list[tuple[int, int]]:
 
 
 def _statistics_shape(mode: str, x: Shape, scale: Shape) -> Shape:
-    """Return the shape of mean and inverse deviation: 1 along the axes that are normalised."""
+    """Return the shape of `mean` and `inv_variance`: 1 along the axes that are normalised."""
     if mode == "INSTANCE":
         return (*x[:2], *(1,) * (len(x) - 2))
     return tuple(
@@ -284,7 +293,7 @@ def _statistics_shape(mode: str, x: Shape, scale: Shape) -> Shape:
 
 
 def _check_gradient(conv: ConvolutionSpec, x: Shape, w: Shape, dy: Shape) -> None:
-    """Raise ArgumentError unless a gradient has the shape of the convolution's result."""
+    """Raise ArgumentError unless `dy` has the shape of the convolution's result."""
     result = conv.output_shape(x, w)
     if result != dy:
         raise ArgumentError(f"dy has shape {dy}; the convolution of {x} with {w} has {result}")

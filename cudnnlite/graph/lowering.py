@@ -1,4 +1,4 @@
-"""`lower`: a graph as cuDNN's backend descriptors."""
+"""`lower`: makes the descriptors of cuDNN's backend for a graph."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ from cudnnlite.graph.node_attributes import CONFIGURATIONS, attributes_of, parse
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 from cudnnlite.graph.records import Node, TensorRecord
 
+_SCALARS = ("alpha", "beta", "alpha1", "alpha2")
+
 
 def lower(data: GraphData, handle: Any, stack: ExitStack) -> Graph:
-    """Return the graph as descriptors, final.
+    """Return a graph as finalized descriptors of cuDNN's backend.
 
     Parameters
     ----------
     data : GraphData
-        What is computed.
+        The graph to lower.
     handle : Handle
-        The device that it is for.
+        The handle whose device runs the graph.
     stack : ExitStack
         Owns the descriptors.
 
     Raises
     ------
     NotSupportedError, BadParamError
-        cuDNN has no such graphs.
+        cuDNN has no such graph.
     """
     native = Graph(handle, stack)
     lowering = _Lowering(data, native)
+    lowering.add_operands()
     for node in data.nodes:
         lowering.add(node)
     return native.finish()
@@ -40,69 +43,108 @@ def lower(data: GraphData, handle: Any, stack: ExitStack) -> Graph:
 
 def _c_values(node: Node) -> dict[str, Any]:
     """Return the attributes of an operation as a `BackendDescriptor` takes them."""
-    types = attributes_of(node.kind)
-    return {
-        name: parse_any_dtype(value) if types[name][1] == "DATA_TYPE" else value
-        for name, value in node.attributes
-    }
+    known_attributes = attributes_of(node.kind)
+    values = {}
+    for name, value in node.attributes:
+        _, attribute_type, _ = known_attributes[name]
+        values[name] = value
+        if attribute_type == "DATA_TYPE":
+            values[name] = parse_any_dtype(value)
+    return values
+
+
+def _scalar_type(node: Node) -> str:
+    """Return the type in which cuDNN takes the scalars of an operation."""
+    attributes = dict(node.attributes)
+    compute_type = attributes.get("comp_type", attributes.get("math_prec"))
+    return "DOUBLE" if compute_type == "float64" else "FLOAT"
 
 
 class _Lowering:
-    """One descriptor for each view of a tensor; those in memory have the number of their name."""
+    """Adds operations to a native graph, with one tensor descriptor for each view of a tensor.
+
+    Each descriptor has a unique id of cuDNN.  `Graph.uids` maps the names of the views in memory to
+    their ids.
+    """
 
     def __init__(self, data: GraphData, native: Graph) -> None:
         self._data = data
         self._native = native
         self._descriptors: dict[Any, BackendDescriptor] = {}
-        self._last_number = 0
+        self._last_uid = 0
+
+    def add_operands(self) -> None:
+        """Make the descriptors of tensors in memory first, in the order of the graph."""
+        indices = {
+            index
+            for node in self._data.nodes
+            for index in (*node.read_numbers, *node.written_numbers)
+        }
+        for index in sorted(indices):
+            record = self._data.tensors[index]
+            if record.name and record.value is None:
+                self._tensor_descriptor(index)
 
     def add(self, node: Node) -> None:
         """Make the descriptors of an operation."""
         attributes = _c_values(node)
         operation_kind = f"OPERATION_{node.kind}"
-        values: dict[str, Any] = {}
-        for name, numbers in (*node.reads, *node.writes):
-            tensors = [self._tensor(self._data.tensors[number], number) for number in numbers]
-            takes_several = ATTRIBUTES[operation_kind][name][2]
-            values[name] = tensors if takes_several else tensors[0]
+        descriptors: dict[str, Any] = {}
+        for attribute_name, tensor_indices in (*node.reads, *node.writes):
+            tensors = [self._tensor_descriptor(index) for index in tensor_indices]
+            _, _, takes_several = ATTRIBUTES[operation_kind][attribute_name]
+            descriptors[attribute_name] = tensors if takes_several else tensors[0]
         if node.kind in CONFIGURATIONS:
-            kind, attribute = CONFIGURATIONS[node.kind]
-            configuration = {
-                name: value for name, value in attributes.items() if name in ATTRIBUTES[kind]
-            }
-            values[attribute] = self._native.make(kind, **configuration)
-            attributes = {
-                name: value for name, value in attributes.items() if name not in configuration
-            }
-        self._native.add(operation_kind, values | attributes)
+            # cuDNN takes some attributes of this operation in a descriptor of their own.
+            configuration_kind, configuration_attribute = CONFIGURATIONS[node.kind]
+            configuration = {}
+            for name in list(attributes):
+                if name in ATTRIBUTES[configuration_kind]:
+                    configuration[name] = attributes.pop(name)
+            descriptors[configuration_attribute] = self._native.make(
+                configuration_kind, **configuration
+            )
+        scalars = {name: attributes.pop(name) for name in _SCALARS if name in attributes}
+        self._native.add(operation_kind, descriptors | attributes, scalars, _scalar_type(node))
 
-    def _tensor(self, record: TensorRecord, number: int) -> BackendDescriptor:
-        key = (record.name, record.shape, record.strides) if record.name else number
+    def _tensor_descriptor(self, tensor_index: int) -> BackendDescriptor:
+        """Return the descriptor of a tensor of the graph; equal views in memory share one."""
+        record = self._data.tensors[tensor_index]
+        key: Any = tensor_index
+        if record.name:
+            key = (record.name, record.shape, record.strides)
         if key not in self._descriptors:
             self._descriptors[key] = self._make(record)
         return self._descriptors[key]
 
     def _make(self, record: TensorRecord) -> BackendDescriptor:
-        self._last_number += 1
+        """Make a tensor descriptor with the next unique id."""
+        self._last_uid += 1
+        attributes: dict[str, Any] = {
+            "data_type": DataType(record.dtype),
+            "dimensions": record.shape,
+            "strides": record.strides,
+            "unique_id": self._last_uid,
+            "byte_alignment": ALIGNMENT,
+            "is_virtual": not record.name,
+        }
+        if record.value is not None:
+            attributes["is_by_value"] = True
         if record.name:
-            self._native.uids[self._name_of_view(record.name)] = self._last_number
-        is_number = record.value is not None
-        return self._native.make(
-            "TENSOR",
-            data_type=DataType(record.dtype),
-            dimensions=record.shape,
-            strides=record.strides,
-            unique_id=self._last_number,
-            byte_alignment=ALIGNMENT,
-            is_virtual=not record.name,
-            **({"is_by_value": True} if is_number else {}),
-        )
+            view_name = self._register_view(record.name)
+            self._native.uids[view_name] = self._last_uid
+        return self._native.make("TENSOR", **attributes)
 
-    def _name_of_view(self, name: str) -> str:
-        """Return the name of a tensor, or of another view of it: cuDNN wants a number for each."""
+    def _register_view(self, name: str) -> str:
+        """Return a unique name for a view of a tensor in memory.
+
+        The first view has the name of the tensor.  Each other one is recorded in `other_views`,
+        because a call has to pass the tensor's address for the unique id of every view.
+        """
         native = self._native
         if name not in native.uids:
             return name
-        view = f"{name} {len(native.other_views)}"
-        native.other_views[view] = name
-        return view
+        # The number of other views grows with each of them, so the name is unique.
+        view_name = f"{name} {len(native.other_views)}"
+        native.other_views[view_name] = name
+        return view_name

@@ -1,4 +1,4 @@
-"""`OperationFunction`: a public operation: a callable with the verbs `plan` and `problem`."""
+"""`OperationFunction`: a public operation, a callable with the methods `plan` and `problem`."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
-_VERBS_WITHOUT_HANDLE = ("problem", "graph")
+# The methods that need no device.  `GraphFunction` has "graph".
+_METHODS_WITHOUT_HANDLE = ("problem", "graph")
+# The methods that prepare and run nothing, and so refuse a workspace limit.
+_METHODS_WITHOUT_WORKSPACE_LIMIT = ("problem", "graph", "heuristic")
 _PLAN_DOC = """\
-Decide and marshal a call of `{name}` once, for many calls of its kind; nothing is computed.
+Prepare calls of `{name}` with the same specs and options; nothing is computed.
+
+The plan has the choice of an algorithm, if there is one, and the arguments of the C function.
 
 Parameters
 ----------
 handle : Handle
     The plan belongs to it and is closed with it.
 others
-    As in `{name}`, but that specs may stand for arrays.
+    As in `{name}`.  A spec may be given instead of each array.
 
 Returns
 -------
 {plan}
-    To be called with arrays like these, in the same order.
+    To be called with arrays of these specs, in the order of the arguments of `{name}`.
 
 Raises
 ------
@@ -40,17 +45,19 @@ ArgumentError, CudnnError
     As in `{name}`.
 """
 _PROBLEM_DOC = """\
-Return what a call of `{name}` asks for, as data: it can be listed, saved, tuned and looked up.
+Return the problem that a call of `{name}` solves: its specs, options and scalars.
+
+A problem can be listed, saved and tuned, and choices are looked up by it.
 
 Parameters
 ----------
 others
-    As in `{name}`, without the handle; specs may stand for arrays.
+    As in `{name}`, without the handle.  A spec may be given instead of each array.
 
 Returns
 -------
 Problem
-    Equal and hashable by all that it holds.
+    Compared and hashed by all its values.
 
 Raises
 ------
@@ -60,40 +67,46 @@ ArgumentError
 
 
 class BoundCall(Protocol[ResultT_co]):
-    """The arguments of one call, bound to their meaning: a `Request`, or what stands for one."""
+    """The checked arguments of one call, which can be run, planned, or returned as a problem.
+
+    Most operations use the class `Request`; some have a class of their own with these methods.
+    """
 
     def run(self) -> ResultT_co:
         """Compute."""
 
     def plan(self) -> Plan:
-        """Decide and marshal the call once, for many of its kind."""
+        """Prepare calls with the same specs and options, and return their plan."""
 
     def problem(self) -> Problem:
-        """Return what is asked, as data."""
+        """Return the problem: the specs, options and scalars, without the arrays."""
 
 
 class OperationFunction(Generic[P, ResultT]):
-    """A public operation: calling it computes; its verbs return a plan or the problem.
+    """A public operation: a call of it computes, and its methods return a plan or the problem.
 
     Parameters
     ----------
     bind : callable
-        (handle, arguments) -> the request.  Signature, types and docstring are those of the
-        operation.
+        (handle, arguments) -> BoundCall.  The operation takes over its signature, types and
+        docstring.
 
     Attributes
     ----------
     plan : callable
-        (handle, arguments) -> a plan, for many calls of this kind.
+        (handle, arguments) -> a plan for many calls with the same specs and options.
     problem : callable
-        (arguments) -> what is asked, as data.
+        (arguments) -> the problem, without arrays.
     """
 
     __name__: str
     __qualname__: str
-    _plan_type: ClassVar[str] = "OperationPlan"
-    _result_type: ClassVar[str] = ""  # where the annotation of `bind` does not say it
-    # The arguments that choose how to compute.
+    # The return annotation that `help` shows for `plan`.
+    _plan_annotation: ClassVar[str] = "OperationPlan"
+    # The return annotation that `help` shows for the operation.  If it is empty, it is taken from
+    # the annotation of `bind`.
+    _result_annotation: ClassVar[str] = ""
+    # The arguments that only a call and `plan` have, such as the algorithm.
     _choices: ClassVar[frozenset[str]] = frozenset()
     plan: Callable[Concatenate[Handle, P], OperationPlan[ResultT]]
     problem: Callable[P, Problem]
@@ -101,62 +114,71 @@ class OperationFunction(Generic[P, ResultT]):
     def __init__(self, bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]]) -> None:
         functools.update_wrapper(self, bind)
         self._bind = bind
-        self.__signature__ = _signature_of(bind, self._result_type)
-        self.plan = self._verb("plan", _PLAN_DOC, self._plan_type)
-        self.problem = self._verb("problem", _PROBLEM_DOC, "Problem")
+        self.__signature__ = _signature_of(bind, self._result_annotation)
+        self.plan = self._make_method("plan", _PLAN_DOC, self._plan_annotation)
+        self.problem = self._make_method("problem", _PROBLEM_DOC, "Problem")
 
     def __call__(self, handle: Handle, *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        """Bind the arguments and run the request."""
+        """Check the arguments and compute."""
         try:
-            request = self._bind(handle, *args, **kwargs)
+            bound_call = self._bind(handle, *args, **kwargs)
         except TypeError as error:
-            # Where the function was entered, the error is another one.
-            if not _was_entered(error) and why_unknown(self, kwargs):
-                refuse_unknown(self, kwargs)
+            # A TypeError that `bind` raised itself is not about keywords: it passes as it is.
+            if not _was_entered(error):
+                self._refuse_unknown_keyword(kwargs)
             raise
-        return request.run()
+        return bound_call.run()
 
-    def _verb(self, verb: str, doc: str, returned: str) -> Callable[..., Any]:
-        """Return a function that binds arguments and asks the request for the verb."""
-        takes_handle = verb not in _VERBS_WITHOUT_HANDLE
-        signature = self._signature_of_verb(verb, returned)
+    def _refuse_unknown_keyword(self, options: dict[str, Any]) -> None:
+        """Raise TypeError with a hint if the operation does not have a keyword."""
+        if why_unknown(self, options):
+            refuse_unknown(self, options)
 
-        def function(*args: Any, **kwargs: Any) -> Any:
-            arguments: tuple[Any, ...] = args if takes_handle else (None, *args)
+    def _make_method(self, name: str, doc: str, return_annotation: str) -> Callable[..., Any]:
+        """Return a function that binds its arguments and calls the bound call's method `name`."""
+        takes_handle = name not in _METHODS_WITHOUT_HANDLE
+        signature = self._method_signature(name, return_annotation)
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            bind_args: tuple[Any, ...] = args
+            if not takes_handle:
+                bind_args = (None, *args)
             try:
-                request = self._bind(*arguments, **kwargs)
+                bound_call = self._bind(*bind_args, **kwargs)
             except TypeError as error:
                 if _was_entered(error):
                     raise
                 why = why_unknown(self, kwargs) or _why_unbound(signature, args, kwargs)
-                raise TypeError(f"{function.__qualname__}() {why}") from None
-            return getattr(request, verb)()
+                raise TypeError(f"{method.__qualname__}() {why}") from None
+            return getattr(bound_call, name)()
 
-        function.__name__ = verb
-        function.__qualname__ = f"{self.__name__}.{verb}"
-        function.__module__ = self.__module__
-        function.__doc__ = doc.format(name=self.__name__, plan=returned)
-        function.__signature__ = signature  # type: ignore[attr-defined]
-        return function
+        method.__name__ = name
+        method.__qualname__ = f"{self.__name__}.{name}"
+        method.__module__ = self.__module__
+        method.__doc__ = doc.format(name=self.__name__, plan=return_annotation)
+        method.__signature__ = signature  # type: ignore[attr-defined]
+        return method
 
-    def _signature_of_verb(self, verb: str, returned: str) -> inspect.Signature:
-        """Return the operation's signature without the arguments that a verb refuses."""
-        refused = {"workspace"}  # which belongs to the calls of a plan
-        if verb != "plan":
-            refused |= self._choices
-        if verb in ("problem", "graph", "heuristic"):
-            refused |= {"workspace_limit"}
-        signature = self.__signature__
-        parameters = list(signature.parameters.values())
-        if verb in _VERBS_WITHOUT_HANDLE:
+    def _method_signature(self, name: str, return_annotation: str) -> inspect.Signature:
+        """Return the signature that `help` shows for a method.
+
+        It is the operation's signature without the arguments that the bound call refuses.
+        """
+        hidden = {"workspace"}  # Only a call has a workspace: that of a plan is given to its calls.
+        if name != "plan":
+            hidden |= self._choices
+        if name in _METHODS_WITHOUT_WORKSPACE_LIMIT:
+            hidden |= {"workspace_limit"}
+        parameters = list(self.__signature__.parameters.values())
+        if name in _METHODS_WITHOUT_HANDLE:
             parameters = parameters[1:]
-        parameters = [parameter for parameter in parameters if parameter.name not in refused]
-        return signature.replace(parameters=parameters, return_annotation=returned)
+        shown = [parameter for parameter in parameters if parameter.name not in hidden]
+        return self.__signature__.replace(parameters=shown, return_annotation=return_annotation)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Say of a verb of other operations which ones this operation has."""
+            """Raise AttributeError; if other operations have `name`, say what this one has."""
             if name in ("find", "heuristic"):
                 raise AttributeError(
                     f"{self.__name__} has no {name}: there are no algorithms to choose from; "
@@ -165,13 +187,16 @@ class OperationFunction(Generic[P, ResultT]):
             raise AttributeError(f"the operation {self.__name__} has no attribute {name!r}")
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """Behave as a function does that a class has: so `help` and Sphinx see a function."""
+        """Bind like a function that is an attribute of a class.
+
+        `help` and Sphinx treat an object with `__get__` as a function.
+        """
         if instance is None:
             return self
         return types.MethodType(self, instance)
 
     def __reduce__(self) -> str:
-        return self.__qualname__
+        return self.__qualname__  # For pickle: the name of the global that holds the operation.
 
     def __repr__(self) -> str:
         return f"<operation {self.__name__}{self.__signature__}>"
@@ -180,19 +205,27 @@ class OperationFunction(Generic[P, ResultT]):
 def operation(
     bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]],
 ) -> OperationFunction[P, ResultT]:
-    """Make a public operation of the function that binds its arguments."""
+    """Decorate a function that binds arguments: return the public operation that runs them."""
     return OperationFunction(bind)
 
 
 def _was_entered(error: TypeError) -> bool:
-    """Whether a call raised the error in the function, and not because its arguments do not fit."""
+    """Whether a function that this module called raised the error itself.
+
+    Otherwise Python raised it at the call, because the arguments do not fit the signature.
+    """
+    # The first traceback entry is the frame here that called.  There is a second one only if the
+    # called function ran.
     return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
 def _why_unbound(
     signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str:
-    """Return why arguments do not fit a signature."""
+    """Return why arguments do not fit the signature of a method.
+
+    Call it only after `bind` refused them: all that the signature takes, `bind` takes too.
+    """
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -200,9 +233,12 @@ def _why_unbound(
     raise AssertionError("the arguments fit the signature")
 
 
-def _signature_of(bind: Callable[..., Any], result_type: str) -> inspect.Signature:
-    """Return a signature that returns what the request's run does: ``Request[X]`` returns X."""
+def _signature_of(bind: Callable[..., Any], result_annotation: str) -> inspect.Signature:
+    """Return the signature of `bind` with the annotation of the operation's result.
+
+    If `result_annotation` is empty, that is X of ``BoundCall[X]`` or ``Request[X]``.
+    """
     signature = inspect.signature(bind)
-    if not result_type:
-        result_type = str(signature.return_annotation).partition("[")[2].removesuffix("]")
-    return signature.replace(return_annotation=result_type)
+    if not result_annotation:
+        result_annotation = str(signature.return_annotation).partition("[")[2].removesuffix("]")
+    return signature.replace(return_annotation=result_annotation)

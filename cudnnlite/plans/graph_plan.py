@@ -29,6 +29,7 @@ from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.operation_graph import Graph as NativeGraph
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.graph.records import TensorRecord
+from cudnnlite.plans.nearest_graph import hints
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems import call_watch
@@ -199,7 +200,11 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
     def _prepare_call(self) -> Prepared:
         native = self._native
         if native is None:
-            native = lower(self.graph, self._handle, self._resources)
+            try:
+                native = lower(self.graph, self._handle, self._resources)
+            except NotSupportedError as error:
+                error.notes = (*error.notes, *self._hints())
+                raise
         if self._engine is not None:
             row, call = self._asked_engine(native, self._engine)
         else:
@@ -263,7 +268,17 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
                 is_limit_to_blame = True
                 trial.close()
                 passed_over.append((row, over_limit(call.workspace, self._limit or 0)))
-        raise _no_engine(self.graph, passed_over, is_limit_to_blame=is_limit_to_blame)
+        if not passed_over:
+            raise _none_named(self.graph, self._hints())
+        raise _none_left(self.graph, passed_over, is_limit_to_blame=is_limit_to_blame)
+
+    def _hints(self) -> list[str]:
+        """Return what may be done where cuDNN has no engine."""
+
+        def is_allowed(configuration: Configuration, graph: GraphData) -> bool:
+            return why_excluded(configuration, graph, self._requirements) is None
+
+        return hints(self._handle, self.graph, HEURISTICS_OF_GRAPHS, is_allowed)
 
     def _is_over_limit(self, call: ExecutionPlan) -> bool:
         return self._limit is not None and call.workspace > self._limit
@@ -362,17 +377,27 @@ def why_excluded(
     return None
 
 
-def _no_engine(
+def _none_named(graph: GraphData, hints_of_graph: Sequence[str]) -> NotSupportedError:
+    """Return the error for a graph that the heuristics name no engine for."""
+    detail = "; ".join(["cuDNN's heuristics name no engine for such a graph", *hints_of_graph])
+    return NotSupportedError(
+        "cudnnBackendFinalize", Status.NOT_SUPPORTED, f"graph of {_kinds(graph)}: {detail}"
+    )
+
+
+def _none_left(
     graph: GraphData,
     passed_over: Sequence[tuple[AlgorithmResult, str]],
     *,
     is_limit_to_blame: bool,
 ) -> NotSupportedError | WorkspaceLimitError:
-    """Return the error for a graph that no engine runs."""
-    kinds = ", ".join(row[1] for row in graph.rows())
+    """Return the error for a graph whose engines were all passed over."""
     reasons = "; ".join(f"{row.algorithm}: {reason}" for row, reason in passed_over)
-    detail = reasons or "cuDNN's heuristics name no engine for such a graph"
-    message = f"graph of {kinds}: {detail}"
+    message = f"graph of {_kinds(graph)}: {reasons}"
     if is_limit_to_blame:
         return WorkspaceLimitError(message)
     return NotSupportedError("cudnnBackendFinalize", Status.NOT_SUPPORTED, message)
+
+
+def _kinds(graph: GraphData) -> str:
+    return ", ".join(row[1] for row in graph.rows())

@@ -41,7 +41,7 @@ class StatefulFunction(OperationFunction[P, ResultT]):
 
     def __init__(self, bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]]) -> None:
         super().__init__(bind)
-        self.problem = self._verb("problem", _NO_PROBLEM_DOC, "NoReturn")
+        self.problem = self._make_method("problem", _NO_PROBLEM_DOC, "NoReturn")
 
 
 class BackwardFunction(StatefulFunction[P, ResultT]):
@@ -51,7 +51,7 @@ class BackwardFunction(StatefulFunction[P, ResultT]):
 
     def __init__(self, bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]]) -> None:
         super().__init__(bind)
-        self.plan = self._verb("plan", _NO_PLAN_DOC, "NoReturn")
+        self.plan = self._make_method("plan", _NO_PLAN_DOC, "NoReturn")
 
 
 class BackwardRequest(Generic[ResultT]):

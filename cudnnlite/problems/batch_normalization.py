@@ -15,7 +15,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.operation import Operation
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import ActivationSpec
-from cudnnlite.specs.layout import CHANNELS_LAST, if_channels_last
+from cudnnlite.specs.layout import CHANNELS_LAST, channels_last_hint
 
 _SAVED = ("saved_mean", "saved_inv_variance")
 _SCALE_AND_BIAS = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
@@ -42,7 +42,7 @@ def _check_parameter(name: str, spec: TensorSpec, x: TensorSpec, mode: BatchNorm
         needed = f"{expected.shape} in {dtype_name(expected.dtype)}, for mode={mode.name}"
         is_by_channel = mode != BatchNormMode.PER_ACTIVATION
         has_size_of_last_axis = spec.size == x.shape[-1] != x.shape[1]
-        hint = if_channels_last(x.rank) if is_by_channel and has_size_of_last_axis else ""
+        hint = channels_last_hint(x.rank) if is_by_channel and has_size_of_last_axis else ""
         raise ArgumentError(f"{name} is {spec}; needed: {needed}{hint}")
 
 

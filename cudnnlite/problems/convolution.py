@@ -16,11 +16,16 @@ DEFAULT_CONV = ConvolutionSpec()
 
 
 def complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options with a compute type, and with steps in their shortest form.
+    """Return the options with a compute type, and with steps as numbers in their shortest form.
 
     The shortest form is one number if it stands for every axis: equal problems are equal.
     """
-    conv = options["conv"]
+    values = {**specs, **options}
+    shapes = {name: value.shape for name, value in values.items() if hasattr(value, "shape")}
+    conv = options["conv"].for_shapes(
+        shapes["x"] if "x" in shapes else shapes["dx"],
+        shapes["w"] if "w" in shapes else shapes["dw"],
+    )
     steps = {name: _one_number(getattr(conv, name)) for name in ("padding", "stride", "dilation")}
     return {
         "conv": conv.replace(

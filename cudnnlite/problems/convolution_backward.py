@@ -12,19 +12,24 @@ from cudnnlite.problems.convolution import COMMON, flops, words
 from cudnnlite.problems.operation import FLOATS, Algorithms, Operation
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
+from cudnnlite.specs.steps import SAME
 
 
 def _image_spec(
     w: FilterSpec, dy: TensorSpec, conv: ConvolutionSpec, dx: TensorSpec | None
 ) -> TensorSpec:
     """Return the spec of dx: the one that was passed, or the only possible one with stride 1."""
-    padding, stride, dilation = _steps(conv, w, dy)
+    _check_ranks(w, dy)
     if dx is not None:
         _check_result(conv, dx.shape, w.shape, dy)
         return dx
+    spatial = dy.rank - 2
+    # An image with "same" padding has the size of dy.
+    conv = conv.for_shapes(dy.shape, w.shape)
+    _, stride, dilation = conv.steps(spatial)
     _check_stride("x", conv, stride)
-    axes = zip(dy.shape[2:], w.shape[2:], padding, dilation, strict=True)
-    image = [size + step * (taps - 1) - 2 * pad for size, taps, pad, step in axes]
+    axes = zip(dy.shape[2:], w.shape[2:], conv.pads(spatial), dilation, strict=True)
+    image = [size + step * (taps - 1) - sum(pad) for size, taps, pad, step in axes]
     if min(image) < 1:
         raise ArgumentError(
             f"dy {dy.shape} is the result of no image, with w {w.shape} and padding={conv.padding}"
@@ -36,9 +41,8 @@ def _filter_spec(
     x: TensorSpec, dy: TensorSpec, conv: ConvolutionSpec, dw: FilterSpec | None
 ) -> FilterSpec:
     """Return the spec of dw: the one that was passed, or the only possible one with stride 1."""
-    _, stride, _ = _steps(conv, x, dy)
+    _check_ranks(x, dy)
     if dw is None:
-        _check_stride("w", conv, stride)
         dw = _only_filter_spec(x, dy, conv)
     _check_result(conv, x.shape, dw.shape, dy)
     return dw
@@ -46,10 +50,17 @@ def _filter_spec(
 
 def _only_filter_spec(x: TensorSpec, dy: TensorSpec, conv: ConvolutionSpec) -> FilterSpec:
     """Return the spec of the only filter that leads from x to dy with stride 1."""
-    padding, _, dilation = conv.steps(dy.rank - 2)
-    axes = zip(x.shape[2:], dy.shape[2:], padding, dilation, strict=True)
+    if conv.padding == SAME:
+        raise ArgumentError(
+            f"w=w.spec, its shape, or out has to be given: with padding={SAME!r} filters of all "
+            "sizes give results of one size"
+        )
+    spatial = dy.rank - 2
+    _, stride, dilation = conv.steps(spatial)
+    _check_stride("w", conv, stride)
+    axes = zip(x.shape[2:], dy.shape[2:], conv.pads(spatial), dilation, strict=True)
     # The distance from the first to the last tap in steps of the dilation, and the remainder.
-    distances = [divmod(size + 2 * pad - out, step) for size, out, pad, step in axes]
+    distances = [divmod(size + sum(pad) - out, step) for size, out, pad, step in axes]
     is_possible = all(taps >= 0 and rest == 0 for taps, rest in distances)
     if not is_possible or x.shape[1] % conv.groups:
         raise ArgumentError(f"no filter brings x {x.shape} to dy {dy.shape}, with {conv}")
@@ -58,24 +69,14 @@ def _only_filter_spec(x: TensorSpec, dy: TensorSpec, conv: ConvolutionSpec) -> F
     return FilterSpec((dy.shape[1], x.shape[1] // conv.groups, *sizes), x.dtype, layout)
 
 
-def _steps(
-    conv: ConvolutionSpec, first: TensorSpec | FilterSpec, dy: TensorSpec
-) -> tuple[tuple[int, ...], ...]:
-    """Return padding, stride and dilation of every axis.
-
-    ArgumentError unless the operands have one rank, and the padding is symmetric.
-    """
+def _check_ranks(first: TensorSpec | FilterSpec, dy: TensorSpec) -> None:
+    """Raise ArgumentError unless the operands have one rank, from 3 to 5."""
     if first.rank != dy.rank or dy.rank not in CHANNELS_FIRST:
         name = "w" if isinstance(first, FilterSpec) else "x"
         raise ArgumentError(
             f"{name} of rank {first.rank} and dy of rank {dy.rank}; "
             "both must be of the same rank 3, 4 or 5"
         )
-    if not conv.is_symmetric:
-        raise ArgumentError(
-            f"padding={conv.padding}; allowed for gradients: the same at both ends of an axis"
-        )
-    return conv.steps(dy.rank - 2)
 
 
 def _check_stride(name: str, conv: ConvolutionSpec, stride: tuple[int, ...]) -> None:

@@ -13,7 +13,8 @@ from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 
 
 def _columns(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec) -> TensorSpec:
-    if conv.groups != 1 or x.rank == 5 or not conv.is_symmetric:
+    numbers = conv.for_shapes(x.shape, w.shape)
+    if conv.groups != 1 or x.rank == 5 or not numbers.is_symmetric:
         raise ArgumentError(
             f"conv={conv} of x={x}; cuDNN has columns of one group, in one or two dimensions, "
             "with the same padding at both ends of an axis"

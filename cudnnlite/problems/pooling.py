@@ -2,8 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.operation import Operation, gradient_of
 from cudnnlite.specs.layers import PoolingSpec
+
+
+def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options with padding in numbers."""
+    return {"pooling": options["pooling"].for_shapes(specs["x"].shape)}
+
+
+def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Refuse scalars where a graph pools, which has none."""
+    pooling = options["pooling"].for_shapes(specs["x"].shape)
+    if pooling.is_symmetric:
+        return
+    for name, plain in {"alpha": 1.0, "beta": 0.0}.items():
+        if options[name] != plain:
+            raise ArgumentError(
+                f"{name}={options[name]}; allowed with padding={pooling.padding}, which differs "
+                f"at the two ends of an axis: {plain}"
+            )
+
+
+def _check_backward(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Refuse padding that differs at the two ends of an axis."""
+    pooling = options["pooling"].for_shapes(specs["x"].shape)
+    if not pooling.is_symmetric:
+        raise ArgumentError(
+            f"pooling={options['pooling']} pads x {specs['x'].shape} by {pooling.padding}; "
+            "allowed for gradients: the same at both ends of an axis"
+        )
+
 
 FORWARD = Operation(
     "pooling_forward",
@@ -12,7 +45,11 @@ FORWARD = Operation(
     ("y",),
     lambda x, pooling: pooling.output_spec(x),
     {"pooling": PoolingSpec},
+    check=_check,
+    complete=_complete,
 )
 
 
-BACKWARD = gradient_of(FORWARD, "cudnnPoolingBackward", ("y", "dy", "x"))
+BACKWARD = gradient_of(
+    FORWARD, "cudnnPoolingBackward", ("y", "dy", "x"), check=_check_backward, complete=_complete
+)

@@ -92,7 +92,7 @@ class Contest(NonCopyable):
             return False
         (ms,) = self._stopwatch.look_again([self._works[key]], [self._first_ms[key]])
         self._first_ms[key] = ms
-        return not self._stopwatch.is_worth(ms)
+        return not self._stopwatch.may_be_best(ms)
 
     def finish(self, rows: dict[Hashable, AlgorithmResult]) -> list[AlgorithmResult]:
         """Time all candidates, and return their rows: the best first, those that did not run last.
@@ -139,7 +139,7 @@ class Contest(NonCopyable):
         """
         remarks = dict.fromkeys(keys, f"not repeated: more than {self._give_up:g} times the best")
         repeated: set[Hashable] = set()
-        candidates = [key for key in keys if self._stopwatch.is_worth(self._first_ms[key])]
+        candidates = [key for key in keys if self._stopwatch.may_be_best(self._first_ms[key])]
         while candidates:
             for key, timing, call in self._repeat(candidates):
                 times: dict[str, Any] = {"time_ms": timing.ms, "spread_ms": timing.spread}

@@ -18,8 +18,17 @@ from cudnnlite.enums import (
 )
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.filter import FilterSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST, if_channels_last, parse_shape
-from cudnnlite.specs.steps import Padding, SpatialSpec, parse_padding, parse_steps, slid
+from cudnnlite.specs.layout import CHANNELS_FIRST, channels_last_hint, parse_shape
+from cudnnlite.specs.steps import (
+    SAME,
+    Padding,
+    SpatialSpec,
+    pads_of,
+    parse_padding,
+    parse_steps,
+    same_padding,
+    slid,
+)
 from cudnnlite.specs.tensor import TensorSpec
 
 # what cuDNN's descriptors take as images and as filters; which of the integers, and how laid out,
@@ -51,7 +60,9 @@ class ConvolutionSpec(
         One number for every spatial axis, or one for each.  Padding is in zeros on both sides; a
         dilation of 1 means none. An axis may be padded by a pair of numbers, before and behind it:
         ``padding=((0, 1), 2)``.  Where these differ, the convolution runs through cuDNN's graph
-        interface, which alone can do that.
+        interface, which alone can do that.  "same" is the padding with which a result has the size
+        of the image, divided by the stride and rounded up; where it is odd, as for a filter of even
+        size, the greater half is behind the axis (SAME_UPPER of ONNX).
     groups : int
         The number of independent groups that the channels are divided into.
     mode : ConvolutionMode or str
@@ -74,6 +85,8 @@ class ConvolutionSpec(
     (1, 64, 112, 112)
     >>> conv.replace(stride=(2, 1))
     ConvolutionSpec(padding=3, stride=(2, 1), math_type='FMA')
+    >>> dnn.ConvolutionSpec("same", stride=2).for_shapes((1, 3, 8, 8), (4, 3, 3, 3)).padding
+    ((0, 1), (0, 1))
     """
 
     padding: Padding
@@ -88,7 +101,7 @@ class ConvolutionSpec(
 
     def __init__(
         self,
-        padding: int | Iterable[Any] = 0,
+        padding: int | str | Iterable[Any] = 0,
         stride: int | Iterable[int] = 1,
         dilation: int | Iterable[int] = 1,
         groups: int = 1,
@@ -114,8 +127,24 @@ class ConvolutionSpec(
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether every axis is padded alike on both of its sides."""
+        """Whether every axis is padded alike on both of its sides; "same" may not be."""
         return isinstance(self.padding, int) or all(isinstance(axis, int) for axis in self.padding)
+
+    def for_shapes(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> ConvolutionSpec:
+        """Return the spec for images and filters of these shapes: "same" padding as numbers."""
+        if self.padding != SAME:
+            return self
+        rank = len(x_shape)
+        if not 3 <= rank <= 5 or len(w_shape) != rank:
+            return self.replace(padding=0)  # Whoever computes with it refuses these shapes.
+        strides = self._per_axis("stride", rank - 2)
+        dilations = self._per_axis("dilation", rank - 2)
+        axes = zip(x_shape[2:], w_shape[2:], strides, dilations, strict=True)
+        pads = [
+            same_padding(size, dilation * (taps - 1) + 1, stride)
+            for size, taps, stride, dilation in axes
+        ]
+        return self.replace(padding=pads)
 
     def steps(self, spatial_rank: int) -> tuple[tuple[int, ...], ...]:
         """Return padding, stride and dilation with one number for each of `spatial_rank` axes.
@@ -137,7 +166,7 @@ class ConvolutionSpec(
     def pads(self, spatial_rank: int) -> tuple[tuple[int, int], ...]:
         """Return the padding before and behind each axis; ArgumentError as `steps`."""
         padding: Any = super().steps(spatial_rank)[0]
-        return tuple((axis, axis) if isinstance(axis, int) else axis for axis in padding)
+        return pads_of(padding)
 
     def compute_type_for(self, x: TensorSpec) -> DataType:
         """Return the type that cuDNN accumulates in for this input."""
@@ -164,8 +193,9 @@ class ConvolutionSpec(
                 "both must be (N, C, *spatial), of the same rank 3, 4 or 5"
             )
         self._check_channels(x_shape, w_shape)
-        _, stride, dilation = self.steps(rank - 2)
-        padding = self.pads(rank - 2)
+        conv = self.for_shapes(x_shape, w_shape)
+        _, stride, dilation = conv.steps(rank - 2)
+        padding = conv.pads(rank - 2)
         window = f"the filter w {w_shape}"
         image = slid(x_shape[2:], window, w_shape[2:], padding, stride, dilation)
         return (x_shape[0], w_shape[0], *image)
@@ -195,7 +225,7 @@ class ConvolutionSpec(
         needed_by_w_channels_last = w_shape[-1] * self.groups
         matches = (needed_by_w, needed_by_w_channels_last)
         if x_shape[-1] in matches and channels not in matches:
-            problem += if_channels_last(len(x_shape))
+            problem += channels_last_hint(len(x_shape))
             if x_shape[-1] != needed_by_w:
                 problem += ", and w likewise"
             if remedy:

@@ -16,7 +16,7 @@ from cudnnlite.specs.layout import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
     VECT_C,
-    as_four,
+    pad_to_rank_4,
     parse_layout,
     parse_shape,
 )
@@ -144,7 +144,7 @@ class FilterSpec(FrozenSpec, c_functions="cudnnSetFilterNdDescriptor"):
 
     def native(self) -> tuple[int, ...]:
         """Return the dims that are passed to cuDNN: of rank 4 at least, a 1-D filter one tap high."""
-        return as_four(self.shape, missing=1)
+        return pad_to_rank_4(self.shape, filler=1)
 
 
 def as_tensor(spec: TensorSpec | FilterSpec) -> TensorSpec:

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from cudnnlite._raw.enums import FoldingDirection, ReduceTensorIndices
-from cudnnlite.arguments import instance_of, integer, real_number, sequence, shown
+from cudnnlite.arguments import instance_of, integer, one_of, real_number, sequence, shown
 from cudnnlite.dtypes import AnyDtype, dtype_name, parse_dtype
 from cudnnlite.enums import (
     ActivationMode,
@@ -24,11 +24,22 @@ from cudnnlite.enums import (
 )
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
-from cudnnlite.specs.layout import CHANNELS_LAST, if_channels_last, parse_layout, parse_shape
-from cudnnlite.specs.steps import AnySteps, SpatialSpec, Steps, parse_steps, slid
+from cudnnlite.specs.layout import CHANNELS_LAST, channels_last_hint, parse_layout, parse_shape
+from cudnnlite.specs.steps import (
+    SAME,
+    AnySteps,
+    Padding,
+    SpatialSpec,
+    Steps,
+    pads_of,
+    pads_with_last_window,
+    parse_padding,
+    parse_steps,
+    same_padding,
+    slid,
+)
 from cudnnlite.specs.tensor import TensorSpec
 
-_POOLED = "one for each spatial axis; it is the same at both ends of an axis"
 _SAMPLED = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF)  # an H200 refuses bfloat16
 
 
@@ -289,49 +300,122 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
     ----------
     window, padding, stride : int or iterable of int
         One number for every spatial axis, or one for each.  Padding is on both sides, smaller than
-        the window, and never a maximum.  The stride is the window's size if not given (once:
-        `replace` keeps it).
+        the window, and never a maximum.  An axis may be padded by a pair of numbers, before and
+        behind it: ``padding=((0, 1), 2)``; "same" is the padding with which a result has the size
+        of the image, divided by the stride and rounded up, and an odd pixel is behind.  The stride
+        is the window's size if not given (once: `replace` keeps it).
     mode : PoolingMode or str
         "max", "max_deterministic", "average_count_include_padding" or
         "average_count_exclude_padding".
     nan : NanPropagation or str
         Whether the maximum of a window with a NaN in it is that: "propagate" or "not_propagate".
+    ceil_mode : bool
+        Whether a last window that reaches beyond the end of an axis gives a value, too; what is
+        beyond the padding is not counted.  A window that would begin there gives none.
 
     Examples
     --------
     >>> dnn.PoolingSpec(3, padding=1, stride=2).output_spec(dnn.TensorSpec((1, 64, 112, 112))).shape
     (1, 64, 56, 56)
+    >>> dnn.PoolingSpec(2, ceil_mode=True).for_shapes((1, 64, 7, 8)).padding
+    ((0, 1), 0)
     """
 
     window: Steps
-    padding: Steps
+    padding: Padding
     stride: Steps
     mode: PoolingMode
     nan: NanPropagation
+    ceil_mode: bool
     _stepped = ("window", "padding", "stride")
 
     def __init__(
         self,
         window: AnySteps,
-        padding: AnySteps = 0,
+        padding: int | str | Iterable[Any] = 0,
         stride: AnySteps | None = None,
         *,
         mode: PoolingMode | str = PoolingMode.MAX,
         nan: NanPropagation | str = NanPropagation.PROPAGATE,
+        ceil_mode: bool = False,
     ) -> None:
-        taps, pads = parse_steps(window, "window", 1), parse_steps(padding, "padding", 0, _POOLED)
-        steps = taps if stride is None else parse_steps(stride, "stride", 1)
-        kind, propagation = (
-            parse_enum(PoolingMode, mode, "mode"),
-            parse_enum(NanPropagation, nan, "nan"),
+        taps, pads = parse_steps(window, "window", 1), parse_padding(padding)
+        self._freeze(
+            window=taps,
+            padding=pads,
+            stride=taps if stride is None else parse_steps(stride, "stride", 1),
+            mode=parse_enum(PoolingMode, mode, "mode"),
+            nan=parse_enum(NanPropagation, nan, "nan"),
+            ceil_mode=one_of(ceil_mode, "ceil_mode", True, False),
         )
-        self._freeze(window=taps, padding=pads, stride=steps, mode=kind, nan=propagation)
-        sizes, margins, _ = self.steps(self.spatial_rank or 1)
-        if any(margin >= size for margin, size in zip(margins, sizes, strict=True)):
+        rank = self.spatial_rank or 1  # raises if the lengths disagree
+        if pads == SAME:
+            return
+        sizes = self._per_axis("window", rank)
+        if any(max(ends) >= size for ends, size in zip(self.pads(rank), sizes, strict=True)):
             raise ArgumentError(
                 f"padding={shown(padding)} must be smaller than window={shown(window)}: "
                 "it would hold no value"
             )
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether every axis is padded alike on both of its sides, whatever the image."""
+        if self.ceil_mode:
+            return False
+        return isinstance(self.padding, int) or all(isinstance(axis, int) for axis in self.padding)
+
+    def steps(self, spatial_rank: int) -> tuple[tuple[int, ...], ...]:
+        """Return window, padding and stride with one number for each of `spatial_rank` axes.
+
+        The padding is what is before an axis; `pads` has both sides.
+
+        Raises
+        ------
+        ArgumentError
+            The spec's own tuples have another length, or the padding depends on the image.
+        """
+        window, _, stride = super().steps(spatial_rank)
+        return window, tuple(before for before, _ in self.pads(spatial_rank)), stride
+
+    def pads(self, spatial_rank: int) -> tuple[tuple[int, int], ...]:
+        """Return the padding before and behind each axis; ArgumentError as `steps`."""
+        return pads_of(super().steps(spatial_rank)[1])
+
+    def for_shapes(self, x_shape: tuple[int, ...]) -> PoolingSpec:
+        """Return the spec for images of a shape: "same" and `ceil_mode` as numbers of padding.
+
+        The padding is the same at both ends of an axis where that gives the same values.
+
+        Raises
+        ------
+        ArgumentError
+            An average would count what `ceil_mode` adds behind padding.
+        """
+        if self.is_symmetric:
+            return self
+        rank = len(x_shape) - 2
+        taps, strides = self._per_axis("window", rank), self._per_axis("stride", rank)
+        sizes = x_shape[2:]
+        if self.padding == SAME:
+            pads = [*map(same_padding, sizes, taps, strides)]
+        else:
+            pads = [*self.pads(rank)]
+        ends = pads
+        if self.ceil_mode:
+            ends = [*map(pads_with_last_window, sizes, taps, pads, strides)]
+        counts_padding = self.mode == PoolingMode.AVERAGE_COUNT_INCLUDE_PADDING
+        mode = self.mode
+        if ends != pads and counts_padding:
+            if any(map(any, pads)):
+                raise ArgumentError(
+                    f"pooling={self}: a last window reaches beyond the padding of x {x_shape}, "
+                    "which cuDNN would count in its average; allowed: "
+                    "mode='average_count_exclude_padding', or no padding"
+                )
+            mode = PoolingMode.AVERAGE_COUNT_EXCLUDE_PADDING
+        padding = [*map(_shortest_pads, sizes, taps, ends, strides)]
+        return self.replace(padding=padding, mode=mode, ceil_mode=False)
 
     @classmethod
     def whole(
@@ -364,16 +448,29 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
         """
         if not 3 <= instance_of(x, TensorSpec, "x").rank <= 5:
             raise ArgumentError(f"x={x}: it must be (N, C, *spatial), of rank 3, 4 or 5")
-        window, padding, stride = self.steps(x.rank - 2)
+        pooling = self.for_shapes(x.shape)
+        window, _, stride = pooling.steps(x.rank - 2)
+        padding = pooling.pads(x.rank - 2)
         try:
             pooled = slid(x.shape[2:], "the window", window, padding, stride, (1,) * len(window))
         except ArgumentError as error:
             fits = all(
-                n + 2 * pad >= taps
+                n + sum(pad) >= taps
                 for n, pad, taps in zip(x.shape[1:-1], padding, window, strict=True)
             )
-            raise ArgumentError(f"{error}{if_channels_last(x.rank) * fits}") from None
+            raise ArgumentError(f"{error}{channels_last_hint(x.rank) * fits}") from None
         return x.packed((*x.shape[:2], *pooled))
+
+
+def _shortest_pads(
+    size: int, taps: int, pads: tuple[int, int], stride: int
+) -> int | tuple[int, int]:
+    """Return one number of padding where a window never reaches the pixels that would differ."""
+    before, behind = pads
+    starts = (size + before + behind - taps) // stride
+    if starts == (size + 2 * before - taps) // stride:
+        return before
+    return before, behind
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)

@@ -14,28 +14,33 @@ from cudnnlite.arguments import MAX_INT, integers, shown
 from cudnnlite.errors import ArgumentError
 
 MAX_RANK = 8  # CUDNN_DIM_MAX
-MAX_SPATIAL_RANK = 6  # cuDNN refuses a convolution descriptor of seven dimensions
+# MAX_RANK without N and C.  cuDNN refuses a convolution descriptor of seven spatial axes.
+MAX_SPATIAL_RANK = 6
 
 CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
-LAYOUTS = {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}  # for every rank, by what users call both
+# The names of a layout at each rank, by its name at rank 4.
+LAYOUTS = {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}
 VECT_C = "NCHW_VECT_C"
-# of rank 3 in C order: of recurrent networks, in their own words
-SEQUENCES = ("sequence_major", "batch_major", "states")
-PACKED = "packed"  # C order, at the ranks that have no layouts with names
+# The names of the layouts of rank-3 arrays of recurrent networks.  All of them are C order.
+RNN_LAYOUTS = ("sequence_major", "batch_major", "states")
+PACKED = "packed"  # C order; the only layout of ranks 1, 2, and 6 to 8
 
 
 def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
-    """Return the layout's name for this rank; None means channels first.
+    """Return the name of a layout at a rank, or raise ArgumentError if the rank does not have it.
 
-    ArgumentError if the rank has no such layout.
+    `layout` is a name, a member of an enum such as `TensorFormat`, or None for channels first.
     """
     allowed = [names[rank] for names in (CHANNELS_FIRST, CHANNELS_LAST) if rank in names]
     if rank == 4:
         allowed.append(VECT_C)
     if layout is None:
         return CHANNELS_FIRST.get(rank, PACKED)
-    name = (layout if isinstance(layout, str) else str(getattr(layout, "name", ""))).upper()
+    if isinstance(layout, str):
+        name = layout.upper()
+    else:
+        name = str(getattr(layout, "name", "")).upper()
     if name in allowed:
         return name
     if not allowed and name == PACKED.upper():
@@ -47,24 +52,31 @@ def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
 
 
 def layout_of_rank(layout: str, rank: int) -> str:
-    """Return the name of 'NCHW' or 'NHWC' at a rank: 'NWC' for 'NHWC' at rank 3; empty if it has none."""
+    """Return a layout's name at a rank, such as 'NWC' for 'NHWC' at rank 3.
+
+    The text is empty if the rank does not have the layout.
+    """
     return LAYOUTS.get(layout, {}).get(rank, "")
 
 
 def parse_shape(
     shape: Iterable[Any], argument: str = "shape", *, batch_may_be_empty: bool = True
 ) -> tuple[int, ...]:
-    """Return a shape of 1 to 8 positive C ints, or raise ArgumentError.
+    """Return a shape of 1 to 8 sizes that are C ints, or raise ArgumentError.
 
-    The first size of an empty batch is 0, or the second of three.
+    Sizes are positive, except those of an empty batch: unless `batch_may_be_empty` is False, axis 0
+    may have size 0, and so may axis 1 of a rank-3 shape, the batch of sequence-major arrays.
     """
-    sizes = integers(shape, argument, MAX_RANK)
+    sizes = integers(shape, argument, most=MAX_RANK)  # has one size more if the rank is too large
     if not 1 <= len(sizes) <= MAX_RANK:
         raise ArgumentError(
             f"{argument}={shown(shape)} has rank {len(sizes)}; allowed: 1 to {MAX_RANK}"
         )
     for axis, size in enumerate(sizes):
-        smallest = 0 if batch_may_be_empty and (axis == 0 or (axis, len(sizes)) == (1, 3)) else 1
+        may_be_batch = axis == 0 or (axis == 1 and len(sizes) == 3)
+        smallest = 1
+        if batch_may_be_empty and may_be_batch:
+            smallest = 0
         if not smallest <= size <= MAX_INT:
             raise ArgumentError(
                 f"{argument}={shown(sizes)}: size {shown(size)} on axis {axis}; allowed: "
@@ -87,11 +99,11 @@ def memory_order(rank: int, layout: str) -> tuple[int, ...]:
     """Return the axes of ``(N, C, *spatial)`` from the outermost in memory to the innermost."""
     if layout == CHANNELS_LAST.get(rank):
         return (0, *range(2, rank), 1)
-    return tuple(range(rank))
+    return tuple(range(rank))  # of NCHW_VECT_C too, whose elements are vectors of channels
 
 
-def if_channels_last(rank: int) -> str:
-    """Return the hint of a message about a wrong shape: how to pass images with channels last."""
+def channels_last_hint(rank: int) -> str:
+    """Return how to pass images with channels last, as the hint of a message on a wrong shape."""
     axes = (0, rank - 1, *range(1, rank - 1))
     return (
         ". Shapes are (N, C, *spatial) in every layout; if x was given as (N, *spatial, C): "
@@ -100,25 +112,28 @@ def if_channels_last(rank: int) -> str:
 
 
 def same_strides(shape: tuple[int, ...], one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Tell whether two strides address the same memory: those of axes of size 1 do not matter."""
+    """Whether two tuples of strides address the same memory.
+
+    The strides of axes of size 1 do not matter.
+    """
     return all(size <= 1 or a == b for size, a, b in zip(shape, one, other, strict=True))
 
 
 def span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Return how many elements lie between the first and the last one, both included."""
+    """Return the number of elements from the first to the last in memory, with both and all gaps."""
     if prod(shape) == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
-def as_four(values: tuple[int, ...], *, missing: int) -> tuple[int, ...]:
-    """Bring a shape or strides of rank below 4 to the rank 4 that cuDNN's operations want.
+def pad_to_rank_4(values: tuple[int, ...], *, filler: int) -> tuple[int, ...]:
+    """Return a shape or strides with at least the four entries that cuDNN's operations need.
 
-    (N, C, W) becomes (N, C, 1, W): the missing height goes before the width, so that a 1-D
-    convolution is a 2-D one whose images are one pixel high.  Lower ranks get ones behind.
+    At rank 3, (N, C, W), `filler` is inserted as the height, before the width, so that a 1-D
+    convolution is a 2-D one whose images are one pixel high.  At ranks 1 and 2 it is appended.
     """
     if len(values) >= 4:
         return values
     if len(values) == 3:
-        return (values[0], values[1], missing, values[2])
-    return values + (missing,) * (4 - len(values))
+        return (values[0], values[1], filler, values[2])
+    return values + (filler,) * (4 - len(values))

@@ -13,16 +13,11 @@ from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import MAX_SPATIAL_RANK
 
 Steps = int | tuple[int, ...]
-Padding = int | tuple[int | tuple[int, int], ...]
+Padding = int | str | tuple[int | tuple[int, int], ...]
 AnySteps = int | Iterable[int]  # as users give them
+SAME = "same"
 # Other libraries' names of paddings in numbers, for messages.
-NAMED_PADDING = {
-    "same": (
-        ". 'same', at stride 1, is dilation * (taps - 1) in all, before and behind; "
-        "at others it depends on the image"
-    ),
-    "valid": ". 'valid' is 0",
-}
+NAMED_PADDING = {"valid": ". 'valid' is 0"}
 
 
 def parse_steps(
@@ -56,11 +51,16 @@ def parse_steps(
 
 
 def parse_padding(value: Any) -> Padding:
-    """Return an integer, or for each axis an integer, or a pair: the padding before and behind."""
+    """Return "same", an integer, or for each axis an integer, or a pair: before and behind it."""
+    if isinstance(value, str) and value.lower() == SAME:
+        return SAME
     has_pairs = isinstance(value, (tuple, list)) and any(map(_is_pair, value))
     if not has_pairs:
         return parse_steps(
-            value, "padding", 0, "one or (before, behind) for each axis, as in ((0, 1), (0, 1))"
+            value,
+            "padding",
+            0,
+            "one or (before, behind) for each axis, as in ((0, 1), (0, 1)), or 'same'",
         )
     pairs = [axis if _is_pair(axis) else (axis, axis) for axis in value]
     if any(len(pair) != 2 for pair in pairs):
@@ -78,6 +78,36 @@ def parse_padding(value: Any) -> Padding:
 
 def _is_pair(axis: object) -> bool:
     return isinstance(axis, (tuple, list))
+
+
+def pads_of(padding: Iterable[int | tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return the padding before and behind each axis."""
+    return tuple((axis, axis) if isinstance(axis, int) else axis for axis in padding)
+
+
+def same_padding(size: int, reach: int, stride: int) -> tuple[int, int]:
+    """Return the padding before and behind an axis with which a window has size / stride places.
+
+    That is rounded up, and an odd pixel is behind.  `reach` is how far a window extends.
+    """
+    last_start = (size - 1) // stride * stride
+    total = max(0, last_start + reach - size)
+    return total // 2, total - total // 2
+
+
+def pads_with_last_window(
+    size: int, taps: int, pads: tuple[int, int], stride: int
+) -> tuple[int, int]:
+    """Return the padding with which a last window that reaches beyond the end gives a value, too.
+
+    A window that would begin in the padding behind an axis gives none.
+    """
+    before, behind = pads
+    last_start = size + before + behind - taps
+    missing = -last_start % stride
+    if last_start < 0 or last_start + missing >= size + before:
+        return pads
+    return before, behind + missing
 
 
 def slid(image: Sequence[int], window: str, *steps: Sequence[Any]) -> tuple[int, ...]:
@@ -128,12 +158,20 @@ class SpatialSpec(FrozenSpec):
         ArgumentError
             The spec's own tuples have another length.
         """
+        values = [self._per_axis(name, spatial_rank) for name in self._stepped]
+        if SAME in values[self._stepped.index("padding")]:
+            raise ArgumentError(
+                f"padding={SAME!r} is as many pixels as the image asks for; "
+                f"{type(self).__name__}.for_shapes(...) returns them as numbers"
+            )
+        return tuple(values)
+
+    def _per_axis(self, name: str, spatial_rank: int) -> tuple[Any, ...]:
+        """Return one of these fields with an entry for each axis; ArgumentError as `steps`."""
         integer(spatial_rank, "spatial_rank", 1, MAX_SPATIAL_RANK)
         if self.spatial_rank not in (None, spatial_rank):
             raise ArgumentError(
                 f"{self} has {self.spatial_rank} spatial axes, the arrays have {spatial_rank}"
             )
-        values = (getattr(self, name) for name in self._stepped)
-        return tuple(
-            value if isinstance(value, tuple) else (value,) * spatial_rank for value in values
-        )
+        value = getattr(self, name)
+        return value if isinstance(value, tuple) else (value,) * spatial_rank

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from numbers import Integral
 from typing import Any
@@ -19,10 +20,10 @@ from cudnnlite.specs.layout import (
     CHANNELS_LAST,
     MAX_RANK,
     PACKED,
-    SEQUENCES,
+    RNN_LAYOUTS,
     VECT_C,
-    as_four,
     packed_strides,
+    pad_to_rank_4,
     parse_layout,
     parse_shape,
     same_strides,
@@ -237,13 +238,13 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
 
         They have rank 4 at least; a 1-D image is one pixel high.
         """
-        dims = as_four(self.shape, missing=1)
+        dims = pad_to_rank_4(self.shape, filler=1)
         # The stride of an axis of size 1 is free.  With one that keeps the tensor packed, every
         # kernel stays eligible.
         height_stride = 1
         if self.rank == 3:
             height_stride = min(self.strides[2] * self.shape[2], MAX_INT)
-        return dims, as_four(self.strides, missing=height_stride)
+        return dims, pad_to_rank_4(self.strides, filler=height_stride)
 
 
 def called(spec: TensorSpec, layout: str) -> TensorSpec:
@@ -251,7 +252,7 @@ def called(spec: TensorSpec, layout: str) -> TensorSpec:
 
     That is 'states' for 'NCW', for instance.
     """
-    if layout in SEQUENCES and spec.layout == "NCW":
+    if layout in RNN_LAYOUTS and spec.layout == "NCW":
         return TensorSpec(spec.shape, spec.dtype, layout)
     return spec
 
@@ -263,9 +264,22 @@ def tensor_spec_of(
 
     ArgumentError if there are other arguments beside a spec.
     """
+    if type(shape) is tuple and strides is None:
+        try:
+            return _spec_of_shape(shape, tuple(map(type, shape)), dtype, layout)
+        except TypeError:  # something that cannot be hashed, which is refused by name below
+            pass
     if isinstance(shape, Integral):
         shape = (shape,)  # of one axis, as in NumPy
     return whole_or_made(TensorSpec, shape, dtype=dtype, layout=layout, strides=strides)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _spec_of_shape(
+    shape: tuple[Any, ...], kinds: tuple[type, ...], dtype: Any, layout: str | None
+) -> TensorSpec:
+    """Return the spec of a shape; `kinds` tell sizes from what only equals them, as True does 1."""
+    return whole_or_made(TensorSpec, shape, dtype=dtype, layout=layout, strides=None)
 
 
 def _in_vectors(
@@ -293,7 +307,7 @@ def _in_vectors(
 
 def _is_of_sequences(layout: str | None, rank: int) -> bool:
     """Tell whether a layout is one that recurrent networks have their own names for."""
-    return rank == 3 and isinstance(layout, str) and layout in SEQUENCES
+    return rank == 3 and isinstance(layout, str) and layout in RNN_LAYOUTS
 
 
 def _parse_strides(

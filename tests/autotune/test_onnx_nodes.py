@@ -253,8 +253,8 @@ def test_the_axes_that_a_model_leaves_open(shape, open_axes):
     [
         (helper.make_node("ConvTranspose", ["x", "w"], ["y"], "up", group=5), "groups=5"),
         (
-            helper.make_node("ConvTranspose", ["x", "w"], ["y"], "up", pads=[0, 0, 1, 1]),
-            "both sides of an axis alike",
+            helper.make_node("ConvTranspose", ["x", "w"], ["y"], "up", output_padding=[1, 1]),
+            "no convolution of such images",
         ),
         (helper.make_node("ConvInteger", ["a", "b"], ["y"], "up"), "quantized"),
         (

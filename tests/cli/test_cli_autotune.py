@@ -567,7 +567,7 @@ MISUSE = {
         "--filter",
         "2x2x1x1",
     ],
-    "'same', at stride 1, is dilation * (taps - 1) in all": [*CONVOLUTION, "--padding", "same"],
+    "'valid' is 0": [*CONVOLUTION, "--padding", "valid"],
     "'1,2' is not an integer; the form is one number, or one for each axis as in 1x2": [
         *CONVOLUTION,
         "--stride",

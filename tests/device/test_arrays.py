@@ -130,6 +130,27 @@ def test_no_reshape(handle):
         vectors.reshape(16)
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC", "strided"])
+@pytest.mark.parametrize("axes", [(), (0, 2, 3, 1), (-1, 1, 0, 2)], ids=str)
+def test_transpose(handle, layout, axes):
+    array, values = both(handle, layout)
+    expected = values.transpose(axes or None)
+    for view in (array.transpose(*axes), array.transpose(axes)):
+        np.testing.assert_array_equal(view.numpy(), expected)
+        assert view.ptr == array.ptr
+    view.fill(2.5)
+    assert (array.numpy() == 2.5).all()
+
+
+def test_no_transpose(handle):
+    array, _ = both(handle, "NCHW")
+    for axes in ((0, 1, 2), (0, 1, 2, 2), (0, 1, 2, 4), (0, 1, 2, -5)):
+        with pytest.raises(ArgumentError, match="needed: each axis of"):
+            array.transpose(axes)
+    with pytest.raises(ArgumentError, match="lie 4 together"):
+        handle.empty((1, 4, 2, 2), "int8x4").transpose(0, 2, 3, 1)
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_parts_keep_the_layout_that_fits(handle, layout):
     """The stride of an axis of size 1 is free."""

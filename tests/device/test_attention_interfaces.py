@@ -14,6 +14,7 @@ from tolerances import ATTENTION_BOUNDS, assert_close
 
 import cudnnlite as dnn
 from cudnnlite.operations.attention.projections import WeightMatrix, weight_matrix
+from cudnnlite.search.timing_policy import TimingPolicy
 
 Array = np.ndarray[Any, Any]
 BATCH, STEPS, REACH = 3, 20, 28
@@ -363,3 +364,17 @@ def test_an_interface_is_named(handle):
 )
 def test_weights_of_all_heads_are_one_matrix(name, shape, strides, matrix):
     assert weight_matrix(name, dnn.TensorSpec(shape, "float16", strides=strides)) == matrix
+
+
+def test_its_graphs_are_tuned(handle: dnn.Handle) -> None:
+    """Each once; the second call and the gradients of the first find the plans."""
+    handle.timing = TimingPolicy(rounds=3, further_rounds=0, sample_ms=0.1)
+    case = Case(handle, spec_of())
+    expected = case.forward().numpy()
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        first = case.forward().numpy()
+        count = tuner.measured
+        assert count >= 3
+        assert (case.forward().numpy() == first).all()
+        assert tuner.measured == count
+    assert_close(first.astype(np.float64), expected.astype(np.float64), 2e-3)

@@ -65,6 +65,7 @@ class Chooser:
         limit: int | None,
         *,
         for_call: bool = False,
+        replay: bool = False,
     ) -> Any:
         assert for_call
         self.requests.append((problem, alignments, limit))
@@ -752,7 +753,7 @@ def test_nothing_is_measured_while_a_graph_is_recorded(
             patch.setattr(handle.device, "is_capturing", lambda stream: stream is handle.stream)
             with pytest.warns(
                 dnn.TuningWarning,
-                match=r"convolution forward of .* was never tuned, and cannot be while",
+                match=r"convolution forward of .* was never tuned, and it cannot be tuned while",
             ) as records:
                 case.run(out=out)
             assert len(records) == 1

@@ -442,7 +442,7 @@ def test_the_chooser_asks_nothing_of_the_device(handle: dnn.Handle, capture: Cap
     with (
         dnn.autotuned(handle, cache=":memory:") as tuner,
         capture() as graph,
-        pytest.warns(dnn.TuningWarning, match="cannot be while a CUDA graph is recorded"),
+        pytest.warns(dnn.TuningWarning, match="cannot be tuned while a CUDA graph is recorded"),
     ):
         problem.run(out=y)
     assert tuner.measured == 0
@@ -644,7 +644,7 @@ def test_another_thread_cannot_wait_for_the_device(handle: dnn.Handle, capture: 
     assert "cannot be waited for while a CUDA graph is recorded" in refused
     problem.assert_right(result, dnn.Engine(0))
     assert measured == 0
-    assert "was never tuned, and cannot be now" in warning
+    assert "was never tuned, and it cannot be tuned now" in warning
 
 
 def test_a_graph_keeps_the_states_of_dropout(handle: dnn.Handle) -> None:

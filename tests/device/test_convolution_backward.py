@@ -86,8 +86,10 @@ class Case:
 
         specs = {"x": spec_of(x_shape), "w": spec_of(w_shape, filter_=True), "dy": spec_of(y_shape)}
         hosts = {role: random_values(rng, spec.shape, dtype) for role, spec in specs.items()}
+        spatial = len(x_shape) - 2
         steps = (
-            *self.conv.steps(len(x_shape) - 2),
+            self.conv.pads(spatial),
+            *self.conv.steps(spatial)[1:],
             self.conv.groups,
             self.conv.mode == dnn.ConvolutionMode.CONVOLUTION,
         )
@@ -646,3 +648,62 @@ def test_a_problem_is_saved_and_loaded(handle: dnn.Handle, kind: str, tmp_path: 
     assert entry.problem == problem
     assert entry.problem.operation is case.operation
     assert f"gradient of {case.like}: " in str(dnn.ProblemList([problem]))
+
+
+# ------------------------------------------------------------------ padding that differs at the ends
+
+# The support that was recorded on an H100 is that of the first of them, in both layouts.
+UNEVEN: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "plain": ((2, 16, 8, 9), (24, 16, 3, 3), {"padding": ((1, 0), (0, 1))}),
+    "strided": ((2, 8, 11, 9), (8, 8, 3, 2), {"padding": ((0, 1), (2, 0)), "stride": (2, 3)}),
+    "dilated groups": (
+        (2, 8, 9, 8),
+        (8, 4, 3, 2),
+        {"padding": ((2, 1), (0, 3)), "dilation": (2, 3), "groups": 2},
+    ),
+    "rotated": ((1, 8, 7, 6), (8, 8, 3, 2), {"padding": ((0, 2), 1), "mode": "convolution"}),
+    "1-D": ((2, 8, 17), (8, 8, 4), {"padding": ((1, 2),), "stride": 2}),
+    "3-D": ((2, 4, 5, 7, 6), (6, 4, 3, 2, 2), {"padding": ((0, 1), 1, (1, 0))}),
+}
+
+
+@every_kind
+@pytest.mark.parametrize("layout", ["first", "last"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", UNEVEN)
+def test_uneven_padding(handle: dnn.Handle, kind: str, name: str, dtype: str, layout: str) -> None:
+    """As an engine, with scalars, from operands without alignment too; the call has no such form."""
+    case = Case(handle, kind, UNEVEN[name], dtype, layout)
+    like = {case.like: case.spec}
+    case.check(case.call(**like))
+    case.check(case.call(out=case.fresh(1), alpha=-0.5, beta=2.0), -0.5, 2.0)
+    with case.function.plan(handle, *case.arrays, case.conv, **like) as plan:
+        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        case.check(plan(*case.arrays, out=case.fresh()))
+    for option in ({"interface": "descriptor"}, {"algorithm": "ALGO_1"}):
+        refuses(ARGUMENT, "only graphs pad", lambda o=option: case.call(**like, **o))
+
+
+@every_kind
+def test_uneven_padding_says_the_shape_of_a_result(handle: dnn.Handle, kind: str) -> None:
+    """Which has one size only where the stride is 1."""
+    case = Case(handle, kind, UNEVEN["plain"])
+    result = case.call()
+    assert result.shape == case.spec.shape
+    case.check(result)
+    assert case.function.problem(*case.arrays, case.conv) == case.problem()
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+def test_transposed_convolution_cuts_off_uneven_padding(handle: dnn.Handle) -> None:
+    """What PyTorch computes without padding, less so many pixels at each end."""
+    import torch
+
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 4, 5, 6)), rng.standard_normal((4, 3, 3, 4))
+    whole = torch.nn.functional.conv_transpose2d(torch.tensor(x), torch.tensor(w), stride=2)
+    expected = whole.numpy()[:, :, 1:, 2:-1]
+    conv = dnn.ConvolutionSpec(((1, 0), (2, 1)), stride=2, math_type="fma")
+    arrays = [handle.array(array.astype(np.float32)) for array in (x, w)]
+    y = dnn.convolution_transpose(handle, *arrays, conv)
+    assert_close(y.numpy(), expected, BOUNDS["float32"])

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from tolerances import assert_close
 
 import cudnnlite as dnn
 
@@ -420,3 +423,73 @@ def test_example_of_the_textbook(handle: dnn.Handle, name: str) -> None:
     np.testing.assert_allclose(y, case["y"], atol=1e-4)
     if not isinstance(case["published"], str):
         np.testing.assert_allclose(y.squeeze(), np.squeeze(case["published"]), atol=1e-4)
+
+
+# name: (x shape, w shape, ConvolutionSpec options)
+SAME = {
+    "odd filter": ((2, 8, 9, 12), (8, 8, 3, 3), {}),
+    "even filter": ((2, 8, 9, 12), (8, 8, 4, 2), {}),
+    "stride": ((2, 8, 9, 12), (8, 8, 3, 2), {"stride": (2, 3)}),
+    "stride beyond the filter": ((2, 8, 9, 12), (8, 8, 1, 1), {"stride": 2}),
+    "dilated groups": ((2, 8, 9, 12), (8, 4, 2, 3), {"dilation": (3, 2), "groups": 2}),
+    "1-D": ((2, 8, 17), (8, 8, 4), {"stride": 3}),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_same_padding_is_onnx_s(handle: dnn.Handle, name: str) -> None:
+    """SAME_UPPER, forward and in both gradients, whose shapes it says."""
+    x_shape, w_shape, options = SAME[name]
+    rng = np.random.default_rng(0)
+    x_host, w_host = (rng.standard_normal(shape, np.float32) for shape in (x_shape, w_shape))
+    conv = dnn.ConvolutionSpec("same", math_type="fma", **options)
+    spatial = len(x_shape) - 2
+    plain = conv.replace(padding=0).steps(spatial)
+    attributes = {"strides": plain[1], "dilations": plain[2], "group": conv.groups}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], auto_pad="SAME_UPPER", **attributes)
+    value = {
+        name: helper.make_tensor_value_info(name, TensorProto.DOUBLE, None)
+        for name in ("x", "w", "y")
+    }
+    graph = helper.make_graph([node], "conv", [value["x"], value["w"]], [value["y"]])
+    hosts = {"x": x_host.astype(np.float64), "w": w_host.astype(np.float64)}
+    (expected,) = ReferenceEvaluator(helper.make_model(graph)).run(None, hosts)
+    x, w = handle.array(x_host), handle.array(w_host)
+    y = dnn.convolution_forward(handle, x, w, conv)
+    assert_close(y.numpy(), expected, 2e-6)
+    numbers = conv.for_shapes(x_shape, w_shape)
+    assert numbers.padding != "same"
+    problem = dnn.convolution_forward.problem(x, w, conv)
+    assert problem == dnn.convolution_forward.problem(x, w, numbers)
+    dx = dnn.convolution_backward_data(handle, w, y, conv, x=x)
+    same_dx = dnn.convolution_backward_data(handle, w, y, numbers, x=x)
+    np.testing.assert_array_equal(dx.numpy(), same_dx.numpy())
+    dw = dnn.convolution_backward_filter(handle, x, y, conv, w=w)
+    same_dw = dnn.convolution_backward_filter(handle, x, y, numbers, w=w)
+    np.testing.assert_array_equal(dw.numpy(), same_dw.numpy())
+    if max(plain[1]) == 1:
+        assert dnn.convolution_backward_data.problem(w, y, conv).dx == x.spec
+    result = dnn.convolution_transpose(handle, y, w, conv)
+    assert result.shape == (
+        *x_shape[:2],
+        *(size * step for size, step in zip(y.shape[2:], plain[1], strict=True)),
+    )
+
+
+def test_what_same_padding_cannot_do(handle: dnn.Handle) -> None:
+    x, w = handle.empty((1, 3, 8, 8)), handle.empty((4, 3, 3, 3))
+    conv = dnn.ConvolutionSpec("same")
+    refusals = {
+        "filters of all sizes": lambda: dnn.convolution_backward_filter(
+            handle, x, handle.empty((1, 4, 8, 8)), conv
+        ),
+        "a descriptor has numbers": lambda: dnn.ConvolutionDescriptor(conv),
+        "for_shapes": lambda: conv.pads(2),
+        "output_padding=1": lambda: dnn.convolution_transpose(
+            handle, handle.empty((1, 4, 8, 8)), w, conv, output_padding=1
+        ),
+        "same rank": lambda: conv.output_shape((1, 3, 8), (4, 3, 3, 3)),
+    }
+    for match, call in refusals.items():
+        with pytest.raises(dnn.ArgumentError, match=match):
+            call()

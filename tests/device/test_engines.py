@@ -17,9 +17,12 @@ from cudnnlite import convolution_forward
 from cudnnlite._raw.enums import BackendHeurMode, BackendKnobType, PointwiseMode
 from cudnnlite._raw.leaks import release_leaks
 from cudnnlite.autotune.entries import row_from_plain, row_to_plain
+from cudnnlite.graph.convolution_data import ConvolutionData
 from cudnnlite.graph.engines import HEURISTICS, named_by
 from cudnnlite.graph.execution_plan import MOST_PACKS, ExecutionPlan
-from cudnnlite.graph.operation_graph import Graph, convolution_graph
+from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.operations.convolution import graphs
 from cudnnlite.operations.convolution.engines import engine_rows
 from cudnnlite.problems.problem import Problem as Described
 
@@ -27,13 +30,10 @@ from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps
 from .test_tuner import hurry
 
 X, W = (2, 8, 9, 11), (6, 8, 3, 2)
-FORWARD = "OPERATION_CONVOLUTION_FORWARD"
 
 
 def graph_of(handle: dnn.Handle, problem: Problem, stack: ExitStack) -> Graph:
-    convolution = problem_of(problem)
-    specs = {"x": convolution.x, "w": convolution.w, "y": convolution.y}
-    return convolution_graph(handle, stack, FORWARD, specs, convolution.conv, 1.0, 0.0)
+    return graphs.graph_of(handle, problem_of(problem), stack)
 
 
 def problem_of(problem: Problem) -> Described:
@@ -514,18 +514,15 @@ def test_a_graph_by_hand(handle: dnn.Handle) -> None:
     fill(y, 0xFF)
     between = dnn.TensorSpec(y.shape, "float32", "NHWC")
     with ExitStack() as stack:
-        graph = Graph(handle, stack)
-        tensors = {name: graph.tensor(name, array.spec) for name, array in {"x": x, "w": w}.items()}
-        convolved = graph.tensor("convolved", between, virtual=True)
-        biased = graph.tensor("biased", between, virtual=True)
-        graph.convolution(
-            FORWARD, {**tensors, "y": convolved}, dnn.ConvolutionSpec(1), 2, dnn.DataType.FLOAT
-        )
-        graph.pointwise(
-            PointwiseMode.ADD, xdesc=convolved, bdesc=graph.tensor("b", b.spec), ydesc=biased
-        )
-        graph.pointwise(PointwiseMode.RELU_FWD, xdesc=biased, ydesc=graph.tensor("y", y.spec))
-        graph.finish()
+        data = ConvolutionData()
+        reads = {name: data.operand(name, array.spec) for name, array in {"x": x, "w": w}.items()}
+        conv = dnn.ConvolutionSpec(1)
+        result = data.convolution("CONVOLUTION_FORWARD", reads, between, conv, dnn.DataType.FLOAT)
+        bias = data.operand("b", b.spec)
+        result = data.function(PointwiseMode.ADD, between, result, bias)
+        result = data.function(PointwiseMode.RELU_FWD, between, result)
+        data.result("y", result, y.spec)
+        graph = lower(data, handle, stack)
         plan = None
         for mode in HEURISTICS:
             for configuration in named_by(graph, mode, stack):

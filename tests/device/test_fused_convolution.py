@@ -522,20 +522,6 @@ def test_the_descriptor_call_refuses_asymmetric_padding_by_name(handle: dnn.Hand
         dnn.convolution_forward.plan(handle, *ints, fused.conv.replace(math_type="default"))
 
 
-def test_gradients_refuse_asymmetric_padding_by_name(handle: dnn.Handle) -> None:
-    x, w, dy = (handle.empty(shape) for shape in (X, W, (2, 6, 9, 11)))
-    conv = dnn.ConvolutionSpec(((1, 1), (0, 1)))
-    for call in (
-        lambda: dnn.convolution_backward_data(handle, w, dy, conv, x=x.spec),
-        lambda: dnn.convolution_backward_filter(handle, x, dy, conv, w=W),
-        lambda: dnn.convolution_transpose(handle, dy, w, conv),
-    ):
-        with pytest.raises(
-            dnn.ArgumentError, match=r"padding=\(1, \(0, 1\)\).*the same at both ends of an axis"
-        ):
-            call()
-
-
 def test_asymmetric_problems_are_saved_recorded_and_tuned(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

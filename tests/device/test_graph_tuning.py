@@ -11,6 +11,7 @@ import pytest
 from tolerances import GRAPH_BOUNDS, assert_close
 
 import cudnnlite as dnn
+from cudnnlite.autotune.tuner import best_replayed
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.search.timing_policy import TimingPolicy
@@ -188,3 +189,41 @@ def test_the_choice_is_in_the_cache(tmp_path: Path) -> None:
             assert tuner.measured == 0
             (entry,) = tuner.cache.entries()
             assert entry.key.problem == GraphProblem(graph)
+
+
+def test_what_is_replayed_is_chosen_by_the_time_on_the_device() -> None:
+    """Called eagerly the first is faster, because the host takes longer for the second."""
+    eager, replayed = (
+        dnn.AlgorithmResult(
+            dnn.Engine(index), dnn.MathType.DEFAULT, time_ms=time_ms, call_us=call_us
+        )
+        for index, time_ms, call_us in ((1, 0.02, 21.0), (2, 0.005, 60.0))
+    )
+    refused = dnn.AlgorithmResult(
+        dnn.Engine(3), dnn.MathType.DEFAULT, time_ms=0.001, why_not="it is wrong"
+    )
+    table = dnn.AlgorithmTable((eager, replayed, refused), title="", timing="")
+    assert table.best() == eager
+    assert best_replayed(table) == replayed
+
+
+@pytest.mark.parametrize("replay", [False, True])
+def test_a_plan_says_whether_it_replays(handle: dnn.Handle, replay: bool) -> None:
+    asked = []
+
+    class Chooser:
+        revision = 0
+
+        def choose(self, *arguments: object, **options: object) -> None:
+            asked.append(options)
+
+    handle.chooser = Chooser()
+    x = handle.array(np.ones((2, 8, 9, 9)), dtype="float32")
+    w = handle.array(np.ones((8, 8, 3, 3)), dtype="float32")
+    spec = dnn.RNNSpec("gru", 8, 8)
+    sequence = handle.array(np.ones((5, 2, 8)), dtype="float32")
+    weights = dnn.RNNWeights(handle, spec)
+    dnn.convolution_forward.plan(handle, x, w, replay=replay).close()
+    dnn.rnn_forward.plan(handle, spec, weights, sequence, replay=replay).close()
+    product().plan(handle, replay=replay).close()
+    assert asked == [{"for_call": True, "replay": replay}] * 3

@@ -155,6 +155,29 @@ def test_attention_of_strided_operands(handle: dnn.Handle, layout: str) -> None:
     near(dnn.scaled_dot_product_attention_forward(handle, **operands.arrays), o, "attention")
 
 
+@pytest.mark.parametrize("way", ["one line", "plan"])
+def test_results_lie_as_their_arrays_do(handle: dnn.Handle, way: str) -> None:
+    """Heads within steps, as the next projection reads them."""
+    batch, heads, steps, size = 2, 3, 48, 32
+    strides = (steps * heads * size, size, heads * size, 1)
+    operands = Operands(handle, "float16")
+    for name in "qkv":
+        operands.add(name, (batch, heads, steps, size), strides=strides)
+    spec = dnn.TensorSpec((batch, heads, steps, size), "float16", strides=strides)
+    out = poisoned(handle, spec)
+    function = dnn.scaled_dot_product_attention_forward
+    if way == "one line":
+        assert function(handle, **operands.arrays, out=out) is out
+    else:
+        with function.plan(handle, **operands.arrays, out=spec) as plan:
+            assert plan(**operands.arrays, out=out)["o"] is out
+            assert plan(**operands.arrays)["o"].spec == spec
+        with pytest.raises(dnn.ArgumentError, match="o is an array that is given to a plan"):
+            function.plan(handle, **operands.arrays, out=out)
+    o, *_ = attention(**operands.host, scale=size**-0.5, mask=None)
+    near(out, o, "attention")
+
+
 @pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(
@@ -1087,7 +1110,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "k's type": (FORWARD, {"k": spec(2, 4, 64, 32, dtype="bfloat16")}, "k is .*data type of q"),
     "k's heads": (FORWARD, {"k": spec(2, 3, 64, 32)}, "k has shape .*heads that divide 4"),
     "k's size": (FORWARD, {"k": spec(2, 4, 64, 16)}, "k has shape .*the size 32"),
-    "v's steps": (FORWARD, {"v": spec(2, 4, 32, 32)}, "v has shape .*as k has"),
+    "v's steps": (FORWARD, {"v": spec(2, 4, 32, 32)}, "v has shape .*steps of k"),
     "bias": (FORWARD, {"bias": spec(2, 4, 1, 64)}, "bias has shape .*needed: .1 or 2, 1 or 4, 64"),
     "empty": (FORWARD, {"q": spec(0, 4, 64, 32)}, "q has shape .*sizes from 1 on"),
     "scale": (FORWARD, {"scale": "1"}, "scale='1' must be a real number"),

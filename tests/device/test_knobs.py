@@ -19,8 +19,8 @@ from cudnnlite.autotune.convolution import operands_of, rules_of
 from cudnnlite.autotune.knobs import FINALISTS, search_knobs
 from cudnnlite.enums import MathType
 from cudnnlite.graph.engines import Knob, knobs_of, neighbours
-from cudnnlite.graph.operation_graph import convolution_graph
 from cudnnlite.operations.convolution.engines import engine_rows, shared_graph
+from cudnnlite.operations.convolution.graphs import graph_of
 
 from .problems import Problem
 from .test_memory import used
@@ -57,10 +57,7 @@ def test_a_knob_of_few_values_is_tried_whole_and_one_of_many_nearby() -> None:
 
 def test_an_engine_tells_its_knobs(handle: dnn.Handle) -> None:
     with ExitStack() as stack:
-        specs = {name: PROBLEM.specs[name] for name in "xwy"}
-        graph = convolution_graph(
-            handle, stack, "OPERATION_CONVOLUTION_FORWARD", specs, PROBLEM.conv, 1.0, 0.0
-        )
+        graph = graph_of(handle, PROBLEM, stack)
         for row in engine_rows(graph, PROBLEM):
             ranges = {knob.kind: knob for knob in knobs_of(graph, row.algorithm.index)}
             for kind, value in row.algorithm.choices:

@@ -46,6 +46,8 @@ CONVOLUTIONS = [
         {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]},
     ),
     ("ConvTranspose", (2, 4, 5, 6), (4, 3, 4, 3), {"strides": [2, 3], "auto_pad": "SAME_UPPER"}),
+    ("ConvTranspose", (2, 4, 5, 6), (4, 3, 3, 4), {"pads": [0, 2, 1, 0]}),
+    ("ConvTranspose", (2, 4, 5, 6), (4, 3, 5, 5), {"strides": [2, 2], "pads": [3, 0, 0, 2]}),
     (
         "ConvTranspose",
         (1, 4, 5, 5),

@@ -334,3 +334,168 @@ def test_a_pooling_spec_is_a_value() -> None:
     assert dnn.PoolingSpec(np.int64(3), stride=np.array([2, 1])).stride == (2, 1)
     with pytest.raises(dnn.ArgumentError, match="padding"):
         full.replace(padding=3)
+
+
+# ------------------------------------------------------------------ padding that differs at the ends
+
+UNEVEN = {  # window, padding, stride
+    "less behind": ((3, 2), ((1, 0), (1, 0)), (2, 1)),
+    "more behind": ((3, 2), ((0, 1), (0, 1)), (2, 1)),
+    "each": ((4, 3), ((2, 0), (1, 2)), (3, 1)),
+    "same": ((2, 3), "same", (1, 2)),
+    "same, even": (4, "same", 3),
+}
+CEILED = {
+    "no padding": (2, 0, 2),
+    "wide": ((3, 4), 0, (5, 3)),
+    "padded": ((3, 2), 1, (2, 2)),
+    "no window begins in padding": ((2, 3), (1, 1), (3, 4)),
+    "uneven": ((3, 3), ((0, 1), (1, 0)), (2, 3)),
+}
+
+
+def clipped_pooling(x: Array, pooling: dnn.PoolingSpec) -> Array:
+    """Pool what each window has of the image, in float64, with as many windows as PyTorch has."""
+    windows, pads = pooling._per_axis("window", 2), pooling.pads(2)
+    strides = pooling._per_axis("stride", 2)
+    starts = []
+    for size, taps, (before, behind), stride in zip(
+        x.shape[2:], windows, pads, strides, strict=True
+    ):
+        count = -(-(size + before + behind - taps) // stride) + 1
+        starts.append([n * stride - before for n in range(count) if n * stride < size + before])
+    y = np.empty((*x.shape[:2], *map(len, starts)))
+    for place in np.ndindex(*y.shape[2:]):
+        parts, counted = [], 1
+        for axis, number in enumerate(place):
+            start = starts[axis][number]
+            end, size = start + windows[axis], x.shape[2 + axis]
+            parts.append(slice(max(start, 0), min(end, size)))
+            counted *= min(end, size + pads[axis][1]) - start
+        values = x[:, :, parts[0], parts[1]].astype(np.float64)
+        if pooling.mode.name in map(str.upper, MAXIMA):
+            result = values.max((2, 3))
+        elif "INCLUDE" in pooling.mode.name:
+            result = values.sum((2, 3)) / counted
+        else:
+            result = values.mean((2, 3))
+        y[:, :, place[0], place[1]] = result
+    return y
+
+
+def is_served(x: dnn.TensorSpec, pooling: dnn.PoolingSpec) -> bool:
+    """Whether an H100 pools right with padding that differs at the two ends."""
+    numbers = pooling.for_shapes(x.shape)
+    if numbers.is_symmetric:
+        return True
+    if x.is_channels_last:
+        return x.dtype in (dnn.DataType.FLOAT, dnn.DataType.HALF)
+    has_more_behind = any(behind > before for before, behind in numbers.pads(2))
+    return not (has_more_behind and "INCLUDE" in numbers.mode.name)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("layout", ["first", "last"])
+@pytest.mark.parametrize("case", UNEVEN)
+def test_uneven_padding_is_onnx_s(handle: dnn.Handle, case: str, layout: str, mode: str) -> None:
+    """As pads or as SAME_UPPER, and through a plan."""
+    pooling = dnn.PoolingSpec(*UNEVEN[case], mode=mode)
+    how: dict[str, Any] = {"auto_pad": "SAME_UPPER"}
+    if pooling.padding != "same":
+        before, behind = zip(*pooling.pads(2), strict=True)
+        how = {"pads": [*before, *behind]}
+    how["strides"] = pooling._per_axis("stride", 2)
+    how["kernel_shape"] = pooling._per_axis("window", 2)
+    operator = "MaxPool" if mode in MAXIMA else "AveragePool"
+    if operator == "AveragePool":
+        how["count_include_pad"] = int("include" in mode)
+    for dtype in FLOATS:
+        host = images(4, dtype)
+        x = upload(handle, spec_of(host.shape, dtype, layout), host)
+        if not is_served(x.spec, pooling):
+            with pytest.raises((dnn.ArgumentError, dnn.NotSupportedError)):
+                dnn.pooling_forward(handle, x, pooling)
+            continue
+        expected = onnx_run(operator, host, **how)
+        bound = 0 if mode in MAXIMA else OPERATION_BOUNDS[dtype]
+        out = poisoned(handle, spec_of(expected.shape, dtype, layout))
+        assert_near(dnn.pooling_forward(handle, x, pooling, out=out).numpy(), expected, bound)
+        with dnn.pooling_forward.plan(handle, x, pooling) as plan:
+            assert_near(plan(x).numpy(), expected, bound)
+            assert (plan.choice is None) == plan.pooling.is_symmetric
+
+
+def test_uneven_padding_of_images_that_are_not_aligned(handle: dnn.Handle) -> None:
+    host, pooling = images(4, "float32"), dnn.PoolingSpec(2, "same", 1)
+    x = handle.array(host)
+    memory = handle.empty((x.nbytes + 8,), "uint8")
+    moved = dnn.DeviceArray(x.spec, memory.device, memory.ptr + 8, memory, handle.stream)
+    handle.device.copy_within(moved.ptr, x.ptr, x.nbytes, handle.stream)
+    with pytest.warns(dnn.AlignmentWarning, match="cudnnBackendExecute"):
+        y = dnn.pooling_forward(handle, moved, pooling)
+    assert_near(y.numpy(), dnn.pooling_forward(handle, x, pooling).numpy(), 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("layout", ["first", "last"])
+@pytest.mark.parametrize("case", CEILED)
+def test_a_last_window_that_reaches_beyond_the_end(
+    handle: dnn.Handle, case: str, layout: str, mode: str
+) -> None:
+    pooling = dnn.PoolingSpec(*CEILED[case], mode=mode, ceil_mode=True)
+    for dtype in FLOATS:
+        host = images(4, dtype)
+        x = upload(handle, spec_of(host.shape, dtype, layout), host)
+        counts = "include" in mode and case in ("padded", "uneven")
+        if counts or not is_served(x.spec, pooling):
+            with pytest.raises((dnn.ArgumentError, dnn.NotSupportedError)):
+                dnn.pooling_forward(handle, x, pooling)
+            continue
+        expected = clipped_pooling(host, pooling)
+        out = poisoned(handle, spec_of(expected.shape, dtype, layout))
+        y = dnn.pooling_forward(handle, x, pooling, out=out)
+        assert_near(y.numpy(), expected, 0 if mode in MAXIMA else OPERATION_BOUNDS[dtype])
+
+
+def test_uneven_padding_of_rows(handle: dnn.Handle) -> None:
+    host = images(3, "float32")
+    y = dnn.pooling_forward(handle, handle.array(host), dnn.PoolingSpec(3, ((0, 2),), 2))
+    expected = onnx_run("MaxPool", host, kernel_shape=[3], pads=[0, 2], strides=[2])
+    assert_near(y.numpy(), expected, 0)
+
+
+def test_what_uneven_padding_cannot_do(handle: dnn.Handle) -> None:
+    x = handle.array(images(4, "float32"))
+    ceiled = dnn.PoolingSpec(2, ceil_mode=True)
+    assert ceiled.for_shapes((1, 1, 4, 6)) == dnn.PoolingSpec(2, (0, 0))
+    same = dnn.PoolingSpec(3, "same", 1)
+    assert same.for_shapes(x.shape) == dnn.PoolingSpec(3, (1, 1), 1)
+    y = dnn.pooling_forward(handle, x, same)
+    dx = dnn.pooling_backward(handle, y, y, x, same)
+    assert dx.shape == x.shape
+    uneven = dnn.PoolingSpec(2, "same", 1)
+    refusals = {
+        "alpha=2.0": lambda: dnn.pooling_forward(handle, x, uneven, alpha=2),
+        "beta=1.0": lambda: dnn.pooling_forward(handle, x, uneven, beta=1, out=x),
+        "allowed for gradients": lambda: dnn.pooling_backward(handle, x, x, x, uneven),
+        "no ceil_mode": lambda: dnn.PoolingDescriptor(ceiled),
+        "for_shapes": lambda: same.steps(2),
+        r"padding=\(\(0, 2\), 1\) must be smaller": lambda: dnn.PoolingSpec(2, ((0, 2), 1)),
+        "ceil_mode=1": lambda: dnn.PoolingSpec(2, ceil_mode=1),
+        "which cuDNN would count": lambda: dnn.pooling_forward(
+            handle, x, dnn.PoolingSpec(3, 1, 2, mode=MODES[2], ceil_mode=True)
+        ),
+    }
+    for match, call in refusals.items():
+        with pytest.raises(dnn.ArgumentError, match=match):
+            call()
+
+
+def test_uneven_specs_are_values() -> None:
+    for spec in (dnn.PoolingSpec(2, "same"), dnn.PoolingSpec(2, ((0, 1), 1), ceil_mode=True)):
+        for again in (
+            pickle.loads(pickle.dumps(spec)),
+            from_plain(json.loads(json.dumps(to_plain(spec)))),
+            eval(repr(spec), {"PoolingSpec": dnn.PoolingSpec}),
+        ):
+            assert again == spec

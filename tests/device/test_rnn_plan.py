@@ -521,7 +521,15 @@ class CountingChooser:
     def __init__(self, choice: Any) -> None:
         self.choice, self.revision, self.count = choice, 0, 0
 
-    def choose(self, problem: Any, alignments: Any, limit: Any, *, for_call: bool = False) -> Any:
+    def choose(
+        self,
+        problem: Any,
+        alignments: Any,
+        limit: Any,
+        *,
+        for_call: bool = False,
+        replay: bool = False,
+    ) -> Any:
         assert for_call
         self.count += 1
         return self.choice

@@ -486,7 +486,7 @@ def test_what_fails_is_a_row(
         table = tuner.tune(SMALL)
     else:
         with pytest.warns(
-            dnn.TuningWarning, match=r"GEMM failed for a reason that may pass \(for a reason\)"
+            dnn.TuningWarning, match=r"GEMM failed, perhaps temporarily \(for a reason\)"
         ):
             table = tuner.tune(SMALL)
     (row,) = (row for row in table if row.algorithm == A.GEMM)
@@ -514,7 +514,8 @@ def test_memory_that_is_not_there_is_a_row(
 
     monkeypatch.setattr(handle.device, "allocate", little)
     with pytest.warns(
-        dnn.TuningWarning, match=r"may pass \(no more\); the choice is kept for this tuner only"
+        dnn.TuningWarning,
+        match=r"perhaps temporarily \(no more\); the choice is kept for this tuner only",
     ):
         table = tuner_of(handle).tune(SMALL)
     assert {row.algorithm for row in table if row.transient} == {

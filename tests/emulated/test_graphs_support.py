@@ -136,14 +136,14 @@ def test_the_gpu_was_right():
             assert error <= bound, (key, number, status, engine, error)
 
 
-@pytest.mark.parametrize("other", ["", "0", "y"])
+@pytest.mark.parametrize("other", ["", "operand_0", "y"])
 def test_operands_of_several_types_have_no_engine(other):
     """As was recorded of the fused call: nobody asked an H200 about graphs with them."""
     key = ("graph", "3x3", "float16", "NHWC", "NHWC", ("bias", "relu"), "float32", "float32", 1.0)
     x, w, options = CASES["3x3"]
     conv = dnn.ConvolutionSpec(**options, compute_type="float32")
     y = conv.output_shape(x, w)
-    shapes = {"x": x, "w": w, "0": (1, y[1], 1, 1), "y": y}
+    shapes = {"x": x, "w": w, "operand_0": (1, y[1], 1, 1), "y": y}
     specs = {
         n: dnn.TensorSpec(s, "float32" if n == other else "float16", "NHWC")
         for n, s in shapes.items()

@@ -11,7 +11,7 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.emulated.support import rounds_to_tf32, why_no_engine, why_refused
 from cudnnlite.problems.catalogue import OPERATIONS
-from cudnnlite.specs.layout import as_four
+from cudnnlite.specs.layout import pad_to_rank_4
 from tools.record import support as record_support
 from tools.record.support import CASES, combinations, further
 
@@ -43,7 +43,7 @@ def specs_of(row):
         )
         x, y = (dnn.TensorSpec(s.native()[0], s.dtype, strides=s.native()[1]) for s in (x, y))
         w = dnn.FilterSpec(
-            as_four(w.shape, missing=1), w.dtype, "NHWC" if w.layout == "NWC" else "NCHW"
+            pad_to_rank_4(w.shape, filler=1), w.dtype, "NHWC" if w.layout == "NWC" else "NCHW"
         )
     return x, w, conv.replace(compute_type=conv.compute_type_for(x)), y
 

@@ -144,6 +144,8 @@ class Things:
             self._graph.input("statistics", (2, 2, 1, 1))
             self._graph.input("slopes", (2, 3, 5, 4))
             self._graph.input("square", (2, 2, 5, 5))
+            self._graph.input("lengths", (2, 1, 1, 1), "int32")
+            self._graph.input("random", (1, 1, 1, 1), "int64")
         return self._graph
 
     def product(self) -> dnn.Graph:
@@ -356,6 +358,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "stride": 1,
         "mode": "max",
         "nan": "propagate",
+        "ceil_mode": False,
     },
     "Problem": lambda t: {
         "operation": convolution.FORWARD,
@@ -701,6 +704,12 @@ _GRAPH_ARGUMENTS: dict[str, dict[str, Any]] = {
         _IMAGES,
     ),
     "as_tensor": {"value": 2.5},
+    "bernoulli": {
+        "shape": (2, 2, 5, 5),
+        "probability": 0.5,
+        "seed": "random",
+        "offset": "random",
+    },
     "causal": {"scores": "square"},
     "convolution_backward_data": {"w": "filters", "dy": "slopes", "shape": (2, 2, 7, 6)},
     "convolution_backward_filter": {"x": "images", "dy": "slopes", "shape": (3, 2, 1, 1)},
@@ -730,6 +739,12 @@ _GRAPH_ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     "reshape": {"x": "images", "shape": (4, 20)},
     "tensor": {"name": 0},
+    "window": {"scores": "square", "size": 2},
+    "within_lengths": {
+        "scores": "square",
+        "row_lengths": "lengths",
+        "column_lengths": "lengths",
+    },
     "view": {"tensor": "images", "shape": (2, 2, 4, 5), "strides": (40, 20, 1, 4)},
     "virtual": {"shape": (2, 3)},
 }
@@ -737,11 +752,15 @@ _TAKE_TENSORS = {
     "a",
     "b",
     "bias",
+    "column_lengths",
     "dy",
     "inv_variance",
     "mean",
+    "offset",
+    "row_lengths",
     "scale",
     "scores",
+    "seed",
     "tensor",
     "w",
     "x",

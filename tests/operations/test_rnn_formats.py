@@ -167,11 +167,9 @@ def test_skipped_inputs_of_onnx_and_keras():
     )
     b = np.concatenate(biases)[None]
     assert_same(from_onnx(spec, np.zeros((1, 3, 3)), recurrent[None], b), values)
-    with pytest.raises(
-        ArgumentError, match=r"^W has a layer0\.forward\.input\.h that is not zero.*skip"
-    ):
+    with pytest.raises(ArgumentError, match=r"^W: layer0\.forward\.input\.h is not zero.*skip"):
         from_onnx(spec, np.ones((1, 3, 3)), recurrent[None], b)
-    with pytest.raises(ArgumentError, match=r"layer0\.forward\.input\.h that is not zero.*skip"):
+    with pytest.raises(ArgumentError, match=r"layer0\.forward\.input\.h is not zero.*skip"):
         from_keras(spec, [np.ones((3, 3)), recurrent.T, biases[0]])
 
 

@@ -636,11 +636,8 @@ BAD_CONVOLUTIONS = {
         r"stride=\(1, 2.5\); allowed: an integer, or one for each spatial axis$",
     ),
     "text": (
-        {"padding": "same"},
-        (
-            r"padding='same'; allowed: .* as in \(\(0, 1\), \(0, 1\)\). 'same', at stride 1, is "
-            r"dilation \* .*; at others "
-        ),
+        {"padding": "full"},
+        r"padding='full'; allowed: .* as in \(\(0, 1\), \(0, 1\)\), or 'same'$",
     ),
     "text for none": ({"padding": "valid"}, r"padding='valid'; allowed: .* 'valid' is 0$"),
     "None": ({"dilation": None}, "dilation=None"),

@@ -75,6 +75,6 @@ def test_a_slow_measurement_inside_a_call_is_told_once(own_handle, caplog, monke
             dnn.convolution_forward(
                 own_handle, own_handle.array(np.ones((1, 3, size, size), np.float32)), w
             )
-    messages = [message for message in caplog.messages if "tune_model tunes ahead" in message]
+    messages = [message for message in caplog.messages if "call tune_model before" in message]
     assert len(messages) == (limit == 0.0)
     assert all(" took " in message and " s; other calls" in message for message in messages)

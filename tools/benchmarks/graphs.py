@@ -343,7 +343,10 @@ def normalizations(handle: dnn.Handle, stream: torch.cuda.Stream) -> Iterator[li
 def normalization_row(
     handle: dnn.Handle, stream: torch.cuda.Stream, kind: str, rows: int, size: int
 ) -> list[float]:
-    """Return device times forward and backward, then wall times, ours before PyTorch's."""
+    """Return device times forward and backward, then wall times, ours before PyTorch's.
+
+    The last is the wall time of a forward plan that replays its call.
+    """
     x, dy = (torch.randn(rows, size, device="cuda", dtype=torch.float16) for _ in range(2))
     weights = [torch.randn(size, device="cuda", dtype=torch.float16)]
     if kind == "layer":
@@ -373,7 +376,13 @@ def normalization_row(
     }
     device = [device_us(calls, stream) for calls in (forwards, backwards)]
     wall = [wall_us(calls, stream) for calls in (forwards, backwards)]
-    return [times[name] for times in (*device, *wall) for name in ("ours", "torch")]
+    specs = [array.spec for array in (view, *parameters)]
+    replaying = forward.graph(*specs, training=True).plan(handle, replay=True)
+    replayed = wall_us(
+        {"ours": lambda: replaying(view, *parameters, out=out), "torch": forwards["torch"]}, stream
+    )
+    times = (*device, *wall, replayed)
+    return [value[name] for value in times for name in ("ours", "torch")]
 
 
 def products(handle: dnn.Handle, stream: torch.cuda.Stream) -> Iterator[list[Any]]:
@@ -403,6 +412,146 @@ def products(handle: dnn.Handle, stream: torch.cuda.Stream) -> Iterator[list[Any
             yield [name, *(value[side] for value in times for side in ("ours", "torch"))]
 
 
+# ------------------------------------------------------------------------------ a Transformer block
+
+
+class TorchBlock(torch.nn.Module):
+    """A block of GPT-2: attention and a network of two layers, each behind a normalisation."""
+
+    def __init__(self, size: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.normalize_1 = torch.nn.LayerNorm(size)
+        self.normalize_2 = torch.nn.LayerNorm(size)
+        self.qkv = torch.nn.Linear(size, 3 * size)
+        self.project = torch.nn.Linear(size, size)
+        self.widen = torch.nn.Linear(size, 4 * size)
+        self.narrow = torch.nn.Linear(4 * size, size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, steps, size = x.shape
+        qkv = self.qkv(self.normalize_1(x)).view(batch, steps, 3, self.heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        o = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.project(o.transpose(1, 2).reshape(batch, steps, size))
+        wide = torch.nn.functional.gelu(self.widen(self.normalize_2(x)))
+        return x + self.narrow(wide)
+
+
+class Block:
+    """The same block by our plans, over the module's weights."""
+
+    def __init__(self, handle: dnn.Handle, module: TorchBlock, x: torch.Tensor) -> None:
+        self.handle = handle
+        batch, steps, size = x.shape
+        rows, heads = batch * steps, module.heads
+        self.calls: list[Call] = []
+        self.x = handle.view(x.view(1, rows, size))
+        normal = self.normalized(self.x, module.normalize_1)
+        qkv = self.product(normal, module.qkv)
+        width = 3 * size
+        strides = (steps * width, size // heads, width, 1)
+        shape = (batch, heads, steps, size // heads)
+        spec = dnn.TensorSpec(shape, "float16", strides=strides)
+        parts = torch.from_dlpack(qkv).view(batch, steps, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (handle.view(part) for part in parts)
+        assert q.spec == spec
+        o_strides = (steps * size, size // heads, size, 1)
+        o = handle.empty((1, rows, size), "float16")
+        o_heads = handle.view(torch.from_dlpack(o).view(batch, steps, heads, -1).transpose(1, 2))
+        attention = dnn.scaled_dot_product_attention_forward.plan(
+            handle, q, k, v, causal=True, out=dnn.TensorSpec(shape, "float16", strides=o_strides)
+        )
+        self.calls.append(lambda: attention(q, k, v, out=o_heads))
+        middle = self.product(o, module.project, residual=self.x)
+        wide = self.product(self.normalized(middle, module.normalize_2), module.widen, gelu=True)
+        self.y = self.product(wide, module.narrow, residual=middle)
+
+    def __call__(self) -> None:
+        for call in self.calls:
+            call()
+
+    def normalized(self, x: dnn.DeviceArray, module: torch.nn.LayerNorm) -> dnn.DeviceArray:
+        """Plan a normalisation, and return its result."""
+        _, rows, size = x.shape
+        operands = [
+            x.reshape((rows, size, 1, 1)),
+            *(
+                self.handle.view(part.detach().view(1, size, 1, 1))
+                for part in (module.weight, module.bias)
+            ),
+        ]
+        plan = dnn.layer_normalization_forward.plan(self.handle, *operands)
+        result = self.handle.empty((rows, size, 1, 1), "float16")
+        self.calls.append(lambda: plan(*operands, out=result))
+        plan(*operands, out=result)
+        return result.reshape((1, rows, size))
+
+    def product(
+        self,
+        a: dnn.DeviceArray,
+        module: torch.nn.Linear,
+        *,
+        gelu: bool = False,
+        residual: dnn.DeviceArray | None = None,
+    ) -> dnn.DeviceArray:
+        """Plan a product with bias, and what follows it, and return its result."""
+        w = self.handle.view(module.weight.detach().t()[None])
+        bias = self.handle.view(module.bias.detach()[None, None])
+        operands = {"a": a, "b": w, "bias": bias}
+        if residual is not None:
+            operands["residual"] = residual
+        graph = dnn.Graph()
+        tensors = {
+            name: graph.input(name, array.shape, "float16", array.spec.strides)
+            for name, array in operands.items()
+        }
+        y = tensors["a"] @ tensors["b"] + tensors["bias"]
+        if gelu:
+            y = graph.gelu(y)
+        if residual is not None:
+            y = y + tensors["residual"]
+        graph.output("y", y, "float16")
+        plan = graph.plan(self.handle)
+        result = plan(*operands.values())["y"]
+        self.calls.append(lambda: plan(*operands.values(), out=result))
+        return result
+
+
+def block(handle: dnn.Handle, stream: torch.cuda.Stream) -> Iterator[list[Any]]:
+    """Yield a block of GPT-2 small as one CUDA graph, beside PyTorch eager and compiled."""
+    x = torch.randn(8, 1024, 768, device="cuda", dtype=torch.float16)
+    module = TorchBlock(768, 12).cuda().half().requires_grad_(False)
+    with torch.inference_mode():
+        expected = module(x)
+        policy = dnn.TuningPolicy(objective="device")
+        with dnn.autotuned(handle, cache=":memory:", policy=policy):
+            tuned = Block(handle, module, x)
+        untuned = Block(handle, module, x)
+        compiled = torch.compile(module)
+        compiled(x)
+        for one in (tuned, untuned):
+            one()
+            near(one.y.reshape(x.shape), expected)
+        device = device_us({"tuned": tuned, "ours": untuned, "torch": lambda: module(x)}, stream)
+        graph, calls = captured(tuned, stream)
+        wall = wall_us(
+            {
+                "graph": lambda: graph.replay(),
+                "torch": lambda: module(x),
+                "compiled": lambda: compiled(x),
+            },
+            stream,
+        )
+    yield [
+        "GPT-2 small, 8x1024, float16",
+        *(device[name] for name in ("tuned", "ours", "torch")),
+        wall["graph"] / calls,
+        wall["torch"],
+        wall["compiled"],
+    ]
+
+
 # -------------------------------------------------------------------------------------- the tables
 
 TABLES: dict[str, tuple[Callable[..., Iterator[list[Any]]], tuple[str, ...]]] = {
@@ -418,22 +567,30 @@ TABLES: dict[str, tuple[Callable[..., Iterator[list[Any]]], tuple[str, ...]]] = 
         normalizations,
         (
             *("forward us", "torch", "backward us", "torch"),
-            *("wall: forward", "torch", "backward", "torch"),
+            *("wall: forward", "torch", "backward", "torch", "forward replayed", "torch"),
         ),
     ),
     "products": (products, ("device us", "torch", "wall us", "torch")),
+    "block": (
+        block,
+        (
+            *("device us: tuned", "untuned", "torch"),
+            *("wall us: one CUDA graph", "torch", "torch.compile"),
+        ),
+    ),
 }
+
+
+PEERS = ("torch", "NVIDIA's", "torch.compile")
 
 
 def summary(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> Iterator[str]:
     """Yield geometric means and the worst row of each column over its peer's."""
     for place, name in enumerate(columns):
-        is_peer = name in ("torch", "NVIDIA's")
+        is_peer = name in PEERS
         if is_peer:
             continue
-        peer = next(
-            other for other in range(place, len(columns)) if columns[other] in ("torch", "NVIDIA's")
-        )
+        peer = next(other for other in range(place, len(columns)) if columns[other] in PEERS)
         ratios = [row[place + 1] / row[peer + 1] for row in rows if not math.isnan(row[place + 1])]
         if ratios:
             mean = math.exp(statistics.mean(map(math.log, ratios)))

@@ -189,7 +189,7 @@ def attentions() -> Iterator[Key]:
     ):
         yield "attention", "usual", dtype, False, "none", "packed", chain
     for dtype, chain, causal in itertools.product(
-        FLOATS, ("lengths of keys", "window"), (False, True)
+        FLOATS, ("within lengths", "window of 8"), (False, True)
     ):
         yield "attention", "usual", dtype, causal, "none", "packed", chain
         yield "attention", "192 steps", dtype, causal, "none", "packed", chain
@@ -321,7 +321,9 @@ def attention_case(case: str, dtype: str, causal: bool, bias: str, layout: str, 
     q, k, v = tensors
     g, host = c.graph, c.host
     scale = 1.0 if chain == "without scale" else size**-0.5
-    scores = q @ k.transposed()
+    lengths = lengths_of(c, rows, columns) if chain == "within lengths" else ()
+    m, n = lengths or (None, None)
+    scores = g.matmul(q, k.transposed(), m_lengths=m, n_lengths=n)
     if chain != "without scale":
         scores = scores * g.scalar("scale", scale)
     if bias != "none":
@@ -334,7 +336,7 @@ def attention_case(case: str, dtype: str, causal: bool, bias: str, layout: str, 
         scores = scores + c.input("bias", shape, dtype)
     if chain == "tanh of scores":
         scores = g.tanh(scores)
-    scores, mask = masked(c, scores, causal, chain)
+    scores, mask = masked(c, scores, causal, chain, lengths)
     if chain == "tanh of scores":
         products = np.tanh(scale * host["q"] @ host["k"].swapaxes(-1, -2))
         eye = np.broadcast_to(np.eye(columns), (batch, heads, columns, columns))
@@ -348,28 +350,39 @@ def attention_case(case: str, dtype: str, causal: bool, bias: str, layout: str, 
         probabilities, logarithms = g.softmax_with_stats(scores, dtype)
         if chain != "virtual stats":
             c.output("stats", logarithms, "float32", stats)
-    c.output("o", probabilities @ v, dtype, o)
+    c.output("o", g.matmul(probabilities, v, m_lengths=m, k_lengths=n), dtype, o)
     return c
 
 
-def masked(c: Case, scores: Any, causal: bool, chain: str) -> tuple[Any, Array | None]:
+def lengths_of(c: Case, rows: int, columns: int) -> tuple[Any, ...]:
+    """Add the lengths of queries, which are all there, and of keys, and return them."""
+    batch = c.stored["q"].shape[0]
+    key_lengths = np.arange(columns, columns - batch, -1) // 2
+    lengths = {"q_lengths": np.full(batch, rows), "kv_lengths": key_lengths}
+    shape = (batch, 1, 1, 1)
+    return tuple(
+        c.input(name, shape, "int32", values=values.reshape(shape))
+        for name, values in lengths.items()
+    )
+
+
+def masked(
+    c: Case, scores: Any, causal: bool, chain: str, lengths: tuple[Any, ...]
+) -> tuple[Any, Array | None]:
     """Return scores with those masked that a step of queries does not attend to, and the mask."""
     g = c.graph
-    batch, _, rows, columns = scores.shape
+    rows, columns = scores.shape[-2:]
     mask = causal_mask(rows, columns) if causal else None
     if causal:
         scores = g.causal(scores)
-    if chain == "lengths of keys":
-        lengths = np.arange(columns, columns - batch, -1).reshape(batch, 1, 1, 1) // 2
-        length = c.input("lengths", (batch, 1, 1, 1), "int32", values=lengths)
-        scores = g.where(g.index(scores, -1) < length, scores, -np.inf)
-        within = np.arange(columns) < lengths
-        mask = within if mask is None else mask & within
-    elif chain == "window":
-        width = g.scalar("window", 8, "int32")
-        end = g.pointwise("ADD", g.index(scores, -1), width, dtype="int32", precision="int32")
-        scores = g.where(g.index(scores, -2) < end, scores, -np.inf)
+    within = None
+    if lengths:
+        scores = g.within_lengths(scores, *lengths)
+        within = np.arange(columns) < c.host["kv_lengths"]
+    elif chain == "window of 8":
+        scores = g.window(scores, 8)
         within = np.arange(rows)[:, None] < np.arange(columns) + 8
+    if within is not None:
         mask = within if mask is None else mask & within
     return scores, mask
 

@@ -6,7 +6,8 @@ For each graph of `graph_cases`: the status of the first engine that the heurist
 that becomes a plan, that engine, and the largest error of an output relative to its largest value,
 against formulas in float64.  Graphs that cuDNN is known to compute wrongly are recorded as well.
 One part of several is recorded where that is asked; the rows of all of them are put together by
-`merge`.  No GPU was asked yet: the table of the tests is that of `graph_formulas`, 390 graphs.
+`merge`.  The table of the tests was recorded on an H100 (2026-11-26).  Three of its graphs ended
+the process and were entered by hand, "PROCESS_ENDED".
 """
 
 from __future__ import annotations

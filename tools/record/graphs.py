@@ -30,9 +30,10 @@ import cudnnlite as dnn
 from cudnnlite._raw.enums import BackendHeurMode, PointwiseMode
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
 from cudnnlite.errors import CudnnError
+from cudnnlite.graph.convolution_data import ConvolutionData
 from cudnnlite.graph.engines import named_by
 from cudnnlite.graph.execution_plan import ExecutionPlan
-from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.graph.lowering import lower
 
 # name: (x shape, w shape, ConvolutionSpec options)
 CASES = {
@@ -341,7 +342,7 @@ class GraphCase:
             else:
                 is_image = OPERANDS[name][1] == "image"
                 operand_layout = image_layout if is_image else small_layout
-                self._add_operand(handle, str(number), name, operand_layout)
+                self._add_operand(handle, operand_name(number), name, operand_layout)
 
     def _add_operand(self, handle, key, name, layout):
         """Add or multiply an operand of the chain."""
@@ -411,30 +412,29 @@ def error_of_engine(handle, graph, case, configuration):
 
 def graph_of(handle, stack, key, specs, y_spec, conv):
     """Return the graph of a key."""
-    _, case, _, _, _, chain, compute, between, alpha = key
-    kind, graph, rank = parse_dtype(compute), Graph(handle, stack), len(CASES[case][0])
-    tensors = {name: graph.tensor(name, spec) for name, spec in specs.items()}
+    _, _, _, _, _, chain, compute, between, alpha = key
+    kind = parse_dtype(compute)
+    data = ConvolutionData(kind)
+    tensors = {name: data.operand(name, spec) for name, spec in specs.items()}
     virtual = y_spec.packed(y_spec.shape, between)
-    results = [graph.tensor(f"between {n}", virtual, virtual=True) for n in range(len(chain))]
-    results.append(graph.tensor("y", y_spec))
-    graph.convolution(
-        "OPERATION_CONVOLUTION_FORWARD",
-        {"x": tensors["x"], "w": tensors["w"], "y": results[0]},
-        conv,
-        rank - 2,
-        kind,
-        alpha,
-    )
+    reads = {name: tensors[name] for name in ("x", "w")}
+    y = data.convolution("CONVOLUTION_FORWARD", reads, virtual, conv, kind, alpha)
     wide = dnn.DataType.DOUBLE if kind == dnn.DataType.DOUBLE else dnn.DataType.FLOAT
     for number, name in enumerate(chain):
-        ends = {"xdesc": results[number], "ydesc": results[number + 1]}
         if name in OPERANDS:
             mode, _, alphas = OPERANDS[name]
-            graph.pointwise(mode, compute=wide, alphas=alphas, bdesc=tensors[f"{number}"], **ends)
+            operand = tensors[operand_name(number)]
+            y = data.function(mode, virtual, y, operand, compute=wide, alphas=alphas)
         else:
             mode, coefficients, _ = MODES[name]
-            graph.pointwise(mode, compute=wide, coefficients=coefficients, **ends)
-    return graph.finish()
+            y = data.function(mode, virtual, y, compute=wide, coefficients=coefficients)
+    data.result("y", y, y_spec)
+    return lower(data, handle, stack)
+
+
+def operand_name(number):
+    """Return the name of the operand of an operation in a chain."""
+    return f"operand_{number}"
 
 
 class FusedCall(NamedTuple):
@@ -627,23 +627,21 @@ def record_nan(handle, key):
 def run_nan_graph(handle, arrays, conv, activation, nan):
     """Run a convolution with a bias and an activation by the first engine that is named."""
     with ExitStack() as stack:
-        graph = Graph(handle, stack)
         kind = conv.compute_type_for(arrays["x"].spec)
-        tensors = {name: graph.tensor(name, array.spec) for name, array in arrays.items()}
+        data = ConvolutionData(kind)
+        tensors = {
+            name: data.operand(name, array.spec) for name, array in arrays.items() if name != "y"
+        }
         wide = dnn.TensorSpec(arrays["y"].shape, kind)
-        first, second = (graph.tensor(f"between {n}", wide, virtual=True) for n in range(2))
-        operands = {"x": tensors["x"], "w": tensors["w"], "y": first}
-        graph.convolution("OPERATION_CONVOLUTION_FORWARD", operands, conv, 2, kind)
-        graph.pointwise(
-            PointwiseMode.ADD, compute=kind, xdesc=first, bdesc=tensors["bias"], ydesc=second
-        )
+        reads = {name: tensors[name] for name in ("x", "w")}
+        y = data.convolution("CONVOLUTION_FORWARD", reads, wide, conv, kind)
+        y = data.function(PointwiseMode.ADD, wide, y, tensors["bias"], compute=kind)
         mode, coefficients, _ = MODES[activation]
         if nan is not None:
             coefficients = {**coefficients, "nan_propagation": nan}
-        graph.pointwise(
-            mode, compute=kind, coefficients=coefficients, xdesc=second, ydesc=tensors["y"]
-        )
-        graph.finish()
+        y = data.function(mode, wide, y, compute=kind, coefficients=coefficients)
+        data.result("y", y, arrays["y"].spec)
+        graph = lower(data, handle, stack)
         configurations = (
             configuration
             for heuristic in (BackendHeurMode.A, BackendHeurMode.FALLBACK)

@@ -203,15 +203,18 @@ def transposed_convolution_problem(node: OnnxNode) -> Problem:
     convolution = _read_convolution(node)
     dy, w = convolution.image, convolution.w
     image, before = _transposed_image(convolution)
-    conv = convolution.conv.replace(padding=list(before))
-    shape = (dy.shape[0], w.shape[1] * conv.groups, *image)
-    is_inverse = min(shape) > 0 and conv.output_shape(shape, w.shape) == dy.shape
-    require(
-        is_inverse,
-        f"its result is {image}, with {list(before)} cut off in front; "
-        "cuDNN cuts off both sides of an axis alike",
+    shape = (dy.shape[0], w.shape[1] * convolution.conv.groups, *image)
+    # What is cut off behind, if a convolution is to lead back from the image to dy.
+    uncut = (convolution.sizes - 1) * convolution.strides + convolution.extents
+    behind = uncut - image - before
+    for padding in (list(before), list(zip(before, behind, strict=True))):
+        conv = convolution.conv.replace(padding=padding) if np.min(padding) >= 0 else None
+        if conv and min(shape) > 0 and conv.output_shape(shape, w.shape) == dy.shape:
+            return convolution_backward_data.problem(w, dy, conv, x=dy.packed(shape))
+    raise ArgumentError(
+        f"its result is {image}, with {list(before)} cut off in front; no convolution of such "
+        f"images has results of {tuple(dy.shape[2:])}"
     )
-    return convolution_backward_data.problem(w, dy, conv, x=dy.packed(shape))
 
 
 def _transposed_image(convolution: _Convolution) -> tuple[tuple[int, ...], Axes]:

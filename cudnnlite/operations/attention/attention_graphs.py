@@ -1,4 +1,4 @@
-"""Scaled dot-product attention and its gradients as formulas: specs in, a graph out."""
+"""The graphs of scaled dot-product attention and of its gradients, made from operands' specs."""
 
 from __future__ import annotations
 
@@ -24,21 +24,27 @@ def forward_graph(
     seed: int = 0,
     offset: int = 0,
 ) -> Graph:
-    """Return attention as its formula.
+    """Return the graph of attention, with the outputs `o` and, if `return_stats`, `stats`.
 
-    The chain of the statistics has to be there, in memory or not: without it cuDNN has no engine.
+    The operations that compute `stats` are always added: cuDNN has no engine for a graph without
+    them.
     """
     attention = _Attention(specs, scale, causal, window, dropout)
     graph, inputs = attention.graph, attention.inputs
     q, k, v = (inputs[name] for name in "qkv")
-    scores = attention.masked(attention.scores(q, k))
-    probabilities, stats = graph.softmax_with_stats(scores, None if dropout else q.dtype)
+    scores = attention.mask_scores(attention.multiply_by_transposed(q, k))
     if dropout:
-        kept = probabilities * attention.kept(scores.shape, seed, offset)
-        probabilities = graph.pointwise("MUL", kept, attention.factor_of_kept, dtype=q.dtype)
+        # The probabilities stay in float32 until they are masked and scaled.
+        float_probabilities, stats = graph.softmax_with_stats(scores)
+        mask = attention.dropout_mask(scores.shape, seed, offset)
+        probabilities = graph.pointwise(
+            "MUL", float_probabilities * mask, attention.dropout_scale, dtype=q.dtype
+        )
+    else:
+        probabilities, stats = graph.softmax_with_stats(scores, q.dtype)
     if return_stats:
         graph.output("stats", stats)
-    o = attention.product(probabilities, v, m="q_lengths", k="kv_lengths")
+    o = attention.multiply(probabilities, v, m="q_lengths", k="kv_lengths")
     graph.output("o", o, q.dtype)
     return graph
 
@@ -52,51 +58,59 @@ def backward_graph(
     seed: int = 0,
     offset: int = 0,
 ) -> Graph:
-    """Return the gradients of attention as their formula.
+    """Return the graph of attention's gradients, with the outputs `dq`, `dk` and `dv`.
 
-    `row_sums` and `dq_sums` are memory between kernels, in an order of cuDNN's own.
+    The outputs `row_sums` and `dq_sums` are scratch memory of cuDNN's kernels.  The order of the
+    values in `dq_sums` is cuDNN's own.
     """
     attention = _Attention(specs, scale, causal, window, dropout)
     graph, inputs = attention.graph, attention.inputs
     q, k, v, o, do, stats = (inputs[name] for name in ("q", "k", "v", "o", "do", "stats"))
-    kept_share = graph.scalar("kept_share", 1 - dropout)
-    row_sums = graph.output("row_sums", graph.reduce("ADD", do * o) * kept_share)
-    scores = attention.masked(attention.scores(q, k))
+    # The gradient of the scores divides the sums by 1 - dropout again.
+    keep_probability = graph.scalar("keep_probability", 1 - dropout)
+    row_sums = graph.output("row_sums", graph.reduce("ADD", do * o) * keep_probability)
+    scores = attention.mask_scores(attention.multiply_by_transposed(q, k))
     probabilities = graph.exp(scores - stats)
-    kept_probabilities, kept = probabilities, None
     if dropout:
-        kept = attention.kept(scores.shape, seed, offset)
-        kept_probabilities = probabilities * kept * attention.factor_of_kept
-    attention.add_gradient("dv", kept_probabilities.transposed(q.dtype), do, heads=v.shape[1])
-    slopes = attention.scores(do, v)
-    if kept is not None:
-        slopes = slopes * kept
-    slopes = (slopes - row_sums) * probabilities
-    if kept is not None:
-        slopes = slopes * attention.factor_of_kept
-    dscores = graph.pointwise("MUL", slopes, attention.scale, dtype=q.dtype)
-    attention.add_gradient("dk", dscores.transposed(q.dtype), q, heads=k.shape[1])
+        mask = attention.dropout_mask(scores.shape, seed, offset)
+        weights = probabilities * mask * attention.dropout_scale
+    else:
+        weights = probabilities
+    attention.add_gradient("dv", weights.transposed(dtype=q.dtype), do, heads=v.shape[1])
+
+    # The gradient of the scores is probabilities * (dweights * mask - row_sums) / (1 - dropout).
+    dweights = attention.multiply_by_transposed(do, v)
+    if dropout:
+        unscaled_dscores = (dweights * mask - row_sums) * probabilities
+        dscores = unscaled_dscores * attention.dropout_scale
+    else:
+        dscores = (dweights - row_sums) * probabilities
+    dproducts = graph.pointwise("MUL", dscores, attention.scale, dtype=q.dtype)
+    attention.add_gradient("dk", dproducts.transposed(dtype=q.dtype), q, heads=k.shape[1])
+
+    # cuDNN's engine has k in this product as a RESHAPE of the transposed k above.
     keys = graph.virtual(k.shape, q.dtype)
     graph.node("RESHAPE", reads={"xdesc": k.transposed()}, writes={"ydesc": keys})
-    dq_sums = attention.product(dscores, keys, m="q_lengths", k="kv_lengths")
+    dq_sums = attention.multiply(dproducts, keys, m="q_lengths", k="kv_lengths")
     graph.output("dq_sums", dq_sums)
     graph.output("dq", graph.identity(dq_sums), q.dtype)
     return graph
 
 
 class _Attention:
-    """What attention and its gradients have in common: operands, scale, masks and dropout.
+    """A graph, and the formulas that attention and its gradients have in common.
 
     Attributes
     ----------
     graph : Graph
-        To which operations are added.
+        The graph that the methods add operations to.
     inputs : dict of str to GraphTensor
         The operands, by name.
     scale : GraphTensor
         The factor of the scores.
-    factor_of_kept : GraphTensor
-        That of the probabilities that dropout leaves; only with dropout.
+    dropout_scale : GraphTensor
+        The factor ``1 / (1 - dropout)`` of the probabilities that dropout leaves.  Without dropout
+        the attribute does not exist.
     """
 
     def __init__(
@@ -113,15 +127,16 @@ class _Attention:
             name: self.graph.input(name, spec.shape, spec.dtype, spec.strides)
             for name, spec in specs.items()
         }
-        size = specs["q"].shape[-1]
-        self.scale = self.graph.scalar("scale", size**-0.5 if scale is None else scale)
+        if scale is None:
+            scale = specs["q"].shape[-1] ** -0.5
+        self.scale = self.graph.scalar("scale", scale)
         self._causal = causal
         self._window = window
         self._dropout = dropout
         if dropout:
-            self.factor_of_kept = self.graph.scalar("factor_of_kept", 1 / (1 - dropout))
+            self.dropout_scale = self.graph.scalar("dropout_scale", 1 / (1 - dropout))
 
-    def product(
+    def multiply(
         self,
         a: GraphTensor,
         b: GraphTensor,
@@ -131,7 +146,11 @@ class _Attention:
         k: str = "",
         dtype: DataType | None = None,
     ) -> GraphTensor:
-        """Return a matrix product within lengths, by their names, where the inputs have them."""
+        """Return the matrix product a b.
+
+        `m`, `n` and `k` name the inputs with the valid lengths of that axis.  A name that no input
+        has is ignored.
+        """
         return self.graph.matmul(
             a,
             b,
@@ -141,12 +160,16 @@ class _Attention:
             k_lengths=self.inputs.get(k),
         )
 
-    def scores(self, rows: GraphTensor, columns: GraphTensor) -> GraphTensor:
-        """Return the products of queries, or what stands for them, with keys or values."""
-        return self.product(rows, columns.transposed(), m="q_lengths", n="kv_lengths")
+    def multiply_by_transposed(self, rows: GraphTensor, columns: GraphTensor) -> GraphTensor:
+        """Return the product of queries, or of `do`, and the transpose of keys, or of values."""
+        return self.multiply(rows, columns.transposed(), m="q_lengths", n="kv_lengths")
 
-    def masked(self, products: GraphTensor) -> GraphTensor:
-        """Return scaled scores with the bias added, and those masked that are not attended to."""
+    def mask_scores(self, products: GraphTensor) -> GraphTensor:
+        """Return the products of queries and keys, scaled, with the bias added, and masked.
+
+        Scores beyond the lengths, behind the diagonal (if causal) and before the window become
+        -inf.
+        """
         graph, inputs = self.graph, self.inputs
         scores = products * self.scale
         if "bias" in inputs:
@@ -159,7 +182,7 @@ class _Attention:
             scores = graph.window(scores, self._window)
         return scores
 
-    def kept(self, shape: tuple[int, ...], seed: int, offset: int) -> GraphTensor:
+    def dropout_mask(self, shape: tuple[int, ...], seed: int, offset: int) -> GraphTensor:
         """Return 1 for each probability that dropout leaves, and 0 for the others."""
         graph = self.graph
         return graph.bernoulli(
@@ -170,16 +193,19 @@ class _Attention:
         )
 
     def add_gradient(self, name: str, a: GraphTensor, b: GraphTensor, heads: int) -> None:
-        """Let the product a b be written: a sum over the heads of queries that share one of keys."""
+        """Add the output `name`, which is the product a b with `heads` heads.
+
+        If `a` has more heads than that, the products of all heads of queries that share a head of
+        keys and values are summed.
+        """
         graph = self.graph
         dtype = self.inputs["q"].dtype
-        is_shared = heads != a.shape[1]
-        products = self.product(
-            a, b, m="kv_lengths", k="q_lengths", dtype=dtype if is_shared else None
-        )
-        if not is_shared:
+        if heads == a.shape[1]:
+            products = self.multiply(a, b, m="kv_lengths", k="q_lengths")
             graph.output(name, products, dtype)
             return
+        products = self.multiply(a, b, m="kv_lengths", k="q_lengths", dtype=dtype)
+        # A reduction sums groups of neighbours along an axis that is shorter in its result.
         total = graph.virtual((products.shape[0], heads, *products.shape[2:]))
         graph.node(
             "REDUCTION",
@@ -191,7 +217,7 @@ class _Attention:
 
 
 def _check_operands(specs: Mapping[str, TensorSpec]) -> None:
-    """Raise ArgumentError where operands do not fit together."""
+    """Raise ArgumentError if the operands do not fit together."""
     for name, spec in specs.items():
         if spec.rank != 4:
             needed = "(batch, 1, 1, 1)" if name in _LENGTHS else "(batch, heads, steps, size)"
@@ -205,7 +231,9 @@ def _check_operands(specs: Mapping[str, TensorSpec]) -> None:
             f"size {size}, and heads that divide {heads}"
         )
     if v.shape[:3] != k.shape[:3]:
-        raise ArgumentError(f"v has shape {v.shape}; needed: {k.shape[:3]} first, as k has")
+        raise ArgumentError(
+            f"v has shape {v.shape}; needed: the batch, heads and steps of k, {k.shape[:3]}"
+        )
     result = (batch, heads, steps, v.shape[3])
     for name, shape in {"o": result, "do": result, "stats": (batch, heads, steps, 1)}.items():
         if name in specs and specs[name].shape != shape:
@@ -216,7 +244,10 @@ def _check_operands(specs: Mapping[str, TensorSpec]) -> None:
 
 
 def _check_types(specs: Mapping[str, TensorSpec]) -> None:
-    """Refuse mixed data types, and a last axis with gaps, on which cuDNN ends the process."""
+    """Raise ArgumentError for mixed data types, and for a last axis with gaps.
+
+    With such gaps cuDNN ends the process.
+    """
     q = specs["q"]
     if q.dtype not in _DTYPES:
         raise ArgumentError(f"q is {q}; allowed: float16, bfloat16, float32")
@@ -244,10 +275,10 @@ def _check_lengths(specs: Mapping[str, TensorSpec], batch: int) -> None:
             raise ArgumentError(f"{name} is {spec}; needed: int32, of shape {(batch, 1, 1, 1)}")
 
 
-def _check_bias(shape: tuple[int, ...], scores: tuple[int, ...]) -> None:
-    fits = all(size in (1, whole) for size, whole in zip(shape[:2], scores[:2], strict=True))
-    if not fits or shape[2:] != scores[2:]:
+def _check_bias(shape: tuple[int, ...], scores_shape: tuple[int, ...]) -> None:
+    batch, heads, q_steps, k_steps = scores_shape
+    is_broadcast = shape[0] in (1, batch) and shape[1] in (1, heads)
+    if not is_broadcast or shape[2:] != (q_steps, k_steps):
         raise ArgumentError(
-            f"bias has shape {shape}; needed: (1 or {scores[0]}, 1 or {scores[1]}, {scores[2]}, "
-            f"{scores[3]})"
+            f"bias has shape {shape}; needed: (1 or {batch}, 1 or {heads}, {q_steps}, {k_steps})"
         )

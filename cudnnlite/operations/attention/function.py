@@ -1,4 +1,4 @@
-"""`AttentionForwardFunction`: the types of `multi_head_attention_forward` and its `plan`."""
+"""`AttentionForwardFunction`: `multi_head_attention_forward` with its overloads, and its `plan`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ handle : Handle
 spec, q_lengths, kv_lengths, window, training, dropout_state, interface
     As in `{name}`.
 weights : AttentionWeights or None
-    Checked if they are given.  Each call of the plan has its own.
+    Checked if they are given, and not kept: each call of the plan takes weights.
 q, k, v : TensorSpec or device array
     As in `{name}`.
 residual, step, out, reserve
@@ -56,8 +56,12 @@ Examples
 """
 
 
-class PlanVerb(Protocol):
-    """The type of `multi_head_attention_forward.plan`."""
+class PlanMethod(Protocol):
+    """The type of `multi_head_attention_forward.plan`.
+
+    `residual`, `step`, `out` and `reserve` are in its signature, so that the ArgumentError at run
+    time can say where they belong: to the calls of the plan.
+    """
 
     @overload
     def __call__(
@@ -127,11 +131,12 @@ class PlanVerb(Protocol):
 class AttentionForwardFunction(StatefulFunction[..., Any]):
     """The public operation `multi_head_attention_forward`."""
 
-    plan: PlanVerb  # type: ignore[assignment]
+    plan: PlanMethod  # type: ignore[assignment]
 
     def __init__(self, bind: Callable[..., BoundCall[Any]]) -> None:
         super().__init__(bind)
-        self.plan = self._verb("plan", _PLAN_DOC, "AttentionPlan")
+        # Replaces the method of `OperationFunction`, whose docstring does not fit.
+        self.plan = self._make_method("plan", _PLAN_DOC, "AttentionPlan")
 
     @overload
     def __call__(
@@ -197,5 +202,5 @@ class AttentionForwardFunction(StatefulFunction[..., Any]):
         interface: str | None = ...,
     ) -> Any: ...
     def __call__(self, handle: Handle, *args: Any, **kwargs: Any) -> Any:
-        """Bind the arguments and run the request."""
+        """Check the arguments and run multi-head attention."""
         return super().__call__(handle, *args, **kwargs)

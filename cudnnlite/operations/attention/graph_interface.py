@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
@@ -41,7 +40,7 @@ from cudnnlite.operations.attention.scaled_dot_product import (
     scaled_dot_product_attention_forward,
 )
 from cudnnlite.operations.attention.weights import AttentionWeights, weight_places
-from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.operations.graph.graph import Graph, set_output_strides, tuned_choice
 from cudnnlite.plans.graph_plan import GraphPlan, Requirements, enqueue
 from cudnnlite.plans.native_problem import NativeProblem
 from cudnnlite.problems.pointwise import ADD
@@ -172,7 +171,7 @@ class GraphAttention:
             **self._attention_options(),
             return_stats=self._key.training,
         )
-        _set_strides(graph, "o", self._heads_spec("o").strides)
+        set_output_strides(graph, "o", self._heads_spec("o").strides)
         operands = {name: f"{name}_heads" for name in "qkvo"}
         operands |= {name: name for name in self._lengths}
         return self._step("attention", graph, operands | {"stats": "stats"})
@@ -202,7 +201,7 @@ class GraphAttention:
         operands = {name: f"{name}_heads" for name in "qkvo"} | {"do": do, "stats": "stats"}
         operands |= {name: name for name in self._lengths}
         for name in "qkv":
-            _set_strides(graph, f"d{name}", specs[name].strides)
+            set_output_strides(graph, f"d{name}", specs[name].strides)
             operands[f"d{name}"] = f"d{name}_heads"
         for name in ("row_sums", "dq_sums"):
             operands[name] = name
@@ -264,7 +263,10 @@ class GraphAttention:
             raise _refusal(f"{label}: {reason}")
         handle = self._handle
         requirements = Requirements(self._spec.math_type)
-        plan = GraphPlan(handle, graph, None, handle.workspace.limit, requirements)
+        limit = handle.workspace.limit
+        choice = tuned_choice(handle, graph, requirements, limit)
+        engine = None if choice is None else choice.algorithm
+        plan = GraphPlan(handle, graph, engine, limit, requirements)
         # A CUDA graph that has recorded a call of this attention may outlive the handle.
         plan.hold()
         self._stack.callback(plan.release)
@@ -376,9 +378,6 @@ class GraphAttention:
         addresses["dy"] = dy.ptr
         for name in ("dq", "dk", "dv"):
             addresses[name] = getattr(gradients, name).ptr
-        # Kernels may add to these sums, and the workspace has whatever was there before.
-        device, stream = self._handle.device, self._handle.stream
-        device.fill(addresses["dq_sums"], self._sums["dq_sums"], 0, stream)
         _run(self._backward_data_steps, addresses)
 
     def backward_weights(
@@ -426,13 +425,6 @@ def _run(steps: Iterable[_Step], addresses: Mapping[str, int]) -> None:
 def _call_with(call: Any, **addresses: int) -> None:
     call.replace(**addresses)
     call()
-
-
-def _set_strides(graph: Graph, name: str, strides: tuple[int, ...]) -> None:
-    """Let an output have other strides than those of C order."""
-    for number, record in enumerate(graph.tensors):
-        if record.name == name:
-            graph.tensors[number] = replace(record, strides=strides)
 
 
 def _layout(sizes: Mapping[str, int]) -> _Layout:

@@ -235,7 +235,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
                 f"step={step} is given with interface='graph', which computes all steps"
             )
         key = self.key._replace(interface="descriptor")
-        plan: AttentionPlan[OutputT] = self._handle.plans.get(key, AttentionPlan, self._handle, key)
+        plan: AttentionPlan[OutputT] = kept_plan(self._handle, key)
         return plan(weights, q, k, v, residual=residual, step=step, out=out, reserve=reserve)
 
     def _aligned(self, argument: str, array: DeviceArray, *, is_read: bool = True) -> DeviceArray:
@@ -392,3 +392,11 @@ def _inputs(
         "weights": call.weights.array,
         "reserve": reserve.array,
     }
+
+
+def kept_plan(handle: Handle, key: AttentionPlanKey) -> AttentionPlan[Any]:
+    """Return the plan that the handle keeps for a key, and for the tuner that chooses now."""
+    chooser = handle.chooser
+    kind = key if chooser is None else (key, chooser, chooser.revision)
+    plan: AttentionPlan[Any] = handle.plans.get(kind, AttentionPlan, handle, key)
+    return plan

@@ -14,7 +14,7 @@ from cudnnlite.operations.attention.calls import (
     AttentionReserve,
     AttentionTrainingOutput,
 )
-from cudnnlite.operations.attention.plan import AttentionPlan
+from cudnnlite.operations.attention.plan import AttentionPlan, kept_plan
 from cudnnlite.operations.attention.plan_key import AttentionPlanKey, attention_plan_key
 from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.operations.layers.dropout import DropoutState, check_states
@@ -74,8 +74,8 @@ class AttentionForwardRequest:
         kind = self._kind()
         plan: AttentionPlan[Any] | None = None if kind is None else plans.find(kind)
         if plan is None:
-            key = self._plan_key()
-            plan = plans.get(key, AttentionPlan, self.handle, key)
+            plan = kept_plan(self.handle, self._plan_key())
+            kind = self._kind()  # a search has changed the tuner's revision
             if kind is not None:
                 plans.keep(kind, plan)
         return plan
@@ -91,7 +91,9 @@ class AttentionForwardRequest:
         if not is_plain or not has_types:
             return None
         specs = (self.q.spec, self.k.spec, self.v.spec)
-        return (_FORWARD, self.spec, *specs, self.training, self.interface)
+        kind = (_FORWARD, self.spec, *specs, self.training, self.interface)
+        chooser = self.handle.chooser
+        return kind if chooser is None else (*kind, chooser, chooser.revision)
 
     def plan(self) -> AttentionPlan[Any]:
         """Return a new plan, for many calls of this kind."""
@@ -196,9 +198,9 @@ def _plan_of(handle: Handle, reserve: Any) -> AttentionPlan[AttentionTrainingOut
     use(handle)
     call = AttentionReserve.checked(handle, reserve).call
     key: AttentionPlanKey = call.key
-    plan: AttentionPlan[AttentionTrainingOutput] = handle.plans.get(key, AttentionPlan, handle, key)
+    plan: AttentionPlan[AttentionTrainingOutput] = kept_plan(handle, key)
     if plan.choice.interface != call.interface:
         # Another handle, which made the forward call, has another limit of workspace.
         key = key._replace(interface=call.interface)
-        plan = handle.plans.get(key, AttentionPlan, handle, key)
+        plan = kept_plan(handle, key)
     return plan

@@ -72,7 +72,8 @@ def scaled_dot_product_attention_forward(
         Whether the logarithms of the sums of exponentials are returned too, which
         `scaled_dot_product_attention_backward` reads.
     out : device array, or a pair of them, optional
-        Written in place: o, or o and stats; new arrays if not given.
+        Written in place: o, or o and stats; new arrays if not given.  o may have any strides whose
+        last axis is packed; a plan is told them by a spec.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
 

@@ -26,7 +26,7 @@ from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import parse_shape
-from cudnnlite.specs.steps import parse_steps
+from cudnnlite.specs.steps import SAME, parse_steps
 
 
 @convolution_operation(convolution_backward.DATA)
@@ -304,7 +304,8 @@ def convolution_transpose(
 
     It is `convolution_backward_data` with `x` as dy, and is recorded and tuned as that.  The result
     is ``(N, C, *spatial)``.  Its size along an axis is (size - 1) * stride - 2 * padding +
-    dilation * (taps - 1) + output_padding + 1.
+    dilation * (taps - 1) + output_padding + 1, where padding that differs at the two ends of an
+    axis counts at each of them; with padding="same" it is size * stride.
 
     Parameters
     ----------
@@ -419,11 +420,14 @@ def _transposed_shape(
             f"x={x}, w={w}; needed: (N, K, *spatial) and (K, C / groups, *taps) "
             "of one dtype and the same rank 3, 4 or 5"
         )
-    paddings, strides, dilations = conv.steps(x.rank - 2)
+    if conv.padding == SAME:
+        return _same_transposed_shape(x, w, conv, output_padding)
+    _, strides, dilations = conv.steps(x.rank - 2)
+    paddings = conv.pads(x.rank - 2)
     extras = _output_paddings(output_padding, strides, conv)
     axes = zip(x.shape[2:], w.shape[2:], paddings, strides, dilations, extras, strict=True)
     sizes = [
-        (size - 1) * stride - 2 * padding + dilation * (taps - 1) + extra + 1
+        (size - 1) * stride - sum(padding) + dilation * (taps - 1) + extra + 1
         for size, taps, padding, stride, dilation, extra in axes
     ]
     if min(sizes) < 1:
@@ -431,6 +435,20 @@ def _transposed_shape(
             f"padding={conv.padding} cuts off all of the result "
             f"of x {x.shape} and w {w.shape}: {sizes}"
         )
+    return (x.shape[0], w.shape[1] * conv.groups, *sizes)
+
+
+def _same_transposed_shape(
+    x: TensorSpec, w: TensorSpec, conv: ConvolutionSpec, output_padding: Any
+) -> tuple[int, ...]:
+    """Return the largest images whose convolution with "same" padding has the size of x."""
+    if output_padding != 0:
+        raise ArgumentError(
+            f"output_padding={shown(output_padding)}; allowed with padding={SAME!r}: 0, "
+            "for the result has the size of x times the stride"
+        )
+    _, strides, _ = conv.replace(padding=0).steps(x.rank - 2)
+    sizes = [size * stride for size, stride in zip(x.shape[2:], strides, strict=True)]
     return (x.shape[0], w.shape[1] * conv.groups, *sizes)
 
 

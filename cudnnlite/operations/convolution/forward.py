@@ -8,6 +8,7 @@ from cudnnlite.enums import (
     ConvolutionFwdAlgo,
 )
 from cudnnlite.graph.engines import Engine
+from cudnnlite.operations.convolution.epilogue import Epilogue, EpilogueRequest
 from cudnnlite.operations.convolution.function import convolution_operation
 from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.problems import convolution, fused_convolution
@@ -25,6 +26,7 @@ def convolution_forward(
     conv: ConvolutionSpec = DEFAULT_CONV,
     *,
     bias: Operand | None = None,
+    epilogue: Epilogue | str | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
@@ -58,6 +60,13 @@ def convolution_forward(
         It is added in the same kernel where cuDNN has one: an engine, or
         `cudnnConvolutionBiasActivationForward` with IMPLICIT_PRECOMP_GEMM.  Otherwise
         `cudnnAddTensor` adds it.  ``plan.choice`` says which.
+    epilogue : callable or str, optional
+        What follows in the same kernel: a function of the graph and of y, a tensor of it, that
+        returns another one, such as ``lambda graph, y: graph.gelu(y)``; or the name of an
+        activation: "relu", "leaky_relu" (with the slope 0.01), "gelu", "gelu_tanh", "swish",
+        "softplus", "sigmoid", "tanh" or "elu".  It has engines for floats of at most 32 bits whose
+        channels come last; after a bias relu, sigmoid, tanh and elu have some in any layout.  Each
+        call asks a function again; a plan, or a name, takes less time.
     alpha, beta : float
         y = alpha * conv(x, w) + beta * y, passed to cuDNN as double for double tensors, as float
         otherwise.  With beta = 0 `out` is not read.
@@ -133,6 +142,15 @@ def convolution_forward(
     ...         same = (engine(x, w).numpy() == y.numpy()).all()
     ...     print(best.time_ms > 0, ranked[0].time_ms, engine.choice.algorithm, same)
     True None engine 2 (TILE_SIZE=0) True
+
+    A function of the result, in the same kernel:
+
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.ones((1, 3, 8, 8)), dtype="float16", layout="NHWC")
+    ...     w = handle.array(np.ones((4, 3, 3, 3)), dtype="float16", layout="NHWC")
+    ...     y = dnn.convolution_forward(handle, x, w, epilogue=lambda graph, y: graph.gelu(y * 0.5))
+    ...     print(y.numpy()[0, 0, 0, 0])
+    13.5
     """
     declaration: Operation = convolution.FORWARD
     operands: tuple[Operand, ...] = (x, w)
@@ -141,7 +159,7 @@ def convolution_forward(
         declaration = fused_convolution.BIAS
         operands = (x, w, bias)
         options = (conv, fused_convolution.IDENTITY)
-    return ConvolutionRequest(
+    arguments = (
         handle,
         declaration,
         operands,
@@ -156,3 +174,6 @@ def convolution_forward(
         interface,
         replay,
     )
+    if epilogue is not None:
+        return EpilogueRequest(epilogue, *arguments)
+    return ConvolutionRequest(*arguments)

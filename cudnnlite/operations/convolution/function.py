@@ -119,8 +119,8 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
         (handle, arguments) -> the table of cuDNN's search.
     """
 
-    _plan_type = "ConvolutionPlan"
-    _result_type = "DeviceArray"
+    _plan_annotation = "ConvolutionPlan"
+    _result_annotation = "DeviceArray"
     _choices = frozenset({"algorithm", "interface", "replay"})
     plan: Callable[Concatenate[Handle, P], ConvolutionPlan]
     heuristic: Callable[Concatenate[Handle, P], AlgorithmTable]
@@ -139,8 +139,8 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
         find_doc = _NO_FIND_DOC.format(name=self.__name__)
         if algorithms.find:
             find_doc = _FIND_DOC.format(name=self.__name__, algorithms=algorithms)
-        self.heuristic = self._verb("heuristic", heuristic_doc, "AlgorithmTable")
-        self.find = self._verb("find", find_doc, "AlgorithmTable")
+        self.heuristic = self._make_method("heuristic", heuristic_doc, "AlgorithmTable")
+        self.find = self._make_method("find", find_doc, "AlgorithmTable")
 
 
 def convolution_operation(

@@ -5,25 +5,29 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from cudnnlite.devices.handle import Handle
-from cudnnlite.graph.operation_graph import Graph, convolution_graph, fused_graph
+from cudnnlite.graph.convolution_data import ConvolutionData, convolution_data, fused_data
+from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.operation_graph import Graph
 from cudnnlite.problems.fused_convolution import BIAS, FUSED, FUSED_WITH_Z, adds_bias_apart
 from cudnnlite.problems.problem import Problem
 
 
 def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> Graph:
-    """Return a problem's operation graph; NotSupportedError if cuDNN has none.
+    """Return a problem's operation graph as descriptors; NotSupportedError if cuDNN has none."""
+    return lower(data_of(problem), handle, stack)
+
+
+def data_of(problem: Problem) -> ConvolutionData:
+    """Return a problem's operation graph as data.
 
     If `adds_bias_apart` is true, the graph has the convolution without the bias.
     """
     is_fused = problem.operation in (FUSED, FUSED_WITH_Z, BIAS)
     if is_fused and not adds_bias_apart(problem):
         alpha2 = problem.values.get("alpha2", 0.0)
-        return fused_graph(
-            handle, stack, problem.specs, problem.conv, problem.activation, problem.alpha, alpha2
-        )
+        return fused_data(problem.specs, problem.conv, problem.activation, problem.alpha, alpha2)
     algorithms = problem.operation.algorithms
     assert algorithms is not None
     specs = {name: spec for name, spec in problem.specs.items() if name != "bias"}
-    return convolution_graph(
-        handle, stack, algorithms.graph, specs, problem.conv, problem.alpha, problem.beta
-    )
+    kind = algorithms.graph.removeprefix("OPERATION_")
+    return convolution_data(kind, specs, problem.conv, problem.alpha, problem.beta)

@@ -143,7 +143,8 @@ class ConvolutionRequest(Request[DeviceArray]):
         if chooser is None or not all(spec.size for spec in problem.specs.values()):
             return None
         alignments = {name: alignment_of(array) for name, array in self._arrays().items()}
-        return chooser.choose(problem, alignments, limit, for_call=True)
+        replay = parse_replay(self.replay)
+        return chooser.choose(problem, alignments, limit, for_call=True, replay=replay)
 
     def make_plan(self) -> ConvolutionPlan:
         """Return a new plan, with the tuner's choice if there is one."""

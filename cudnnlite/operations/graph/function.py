@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 from cudnnlite.devices.exchange import exchanged
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.operations.graph.graph import Graph, set_output_strides
 from cudnnlite.plans.function import OperationFunction
 from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.plans.operands import on_device, operand_spec, use
@@ -68,7 +68,7 @@ class GraphRequest(Generic[ResultT]):
     results : sequence of str
         Which outputs a call returns.
     out : array, sequence of arrays, or None
-        What is written, in the order of `results`.
+        What is written, in the order of `results`; specs for a plan or a graph.
     workspace_limit : int, str or None
         The most workspace that a call may use.
     numbers : dict, optional
@@ -113,7 +113,15 @@ class GraphRequest(Generic[ResultT]):
             for name, operand in self._operands.items()
             if operand is not None
         }
-        return self._graph_of(specs)
+        graph = self._graph_of(specs)
+        for name, result in self._outputs().items():
+            record = graph.outputs.get(name)
+            if record is None or result is None:
+                continue
+            spec = operand_spec(self._handle, result, f"out[{name!r}]")
+            if spec.shape == record.shape:  # the plan names another shape
+                set_output_strides(graph, name, spec.strides)
+        return graph
 
     def _graph_of(self, specs: Mapping[str, TensorSpec]) -> Graph:
         for name, spec in specs.items():
@@ -127,8 +135,12 @@ class GraphRequest(Generic[ResultT]):
 
     def plan(self) -> GraphPlan:
         """Decide and marshal the call once, for many of its kind."""
-        if self._out is not None:
-            raise ArgumentError("out is given to a plan; give it to the plan's calls")
+        for name, result in self._outputs().items():
+            if result is not None and not isinstance(result, TensorSpec):
+                raise ArgumentError(
+                    f"{name} is an array that is given to a plan; give it to the plan's calls, and "
+                    "its spec to the plan"
+                )
         return self._make_plan()
 
     def run(self) -> ResultT:
@@ -148,7 +160,8 @@ class GraphRequest(Generic[ResultT]):
             handle.plans.keep(key, plan)
         if len(self._results) == plan.output_count == 1 and not self._numbers:
             return plan.run(operands, self._out)  # type: ignore[no-any-return]
-        results = plan(*operands, out=self._named_outputs(), **self._numbers)
+        out = None if self._out is None else self._outputs()
+        results = plan(*operands, out=out, **self._numbers)
         returned = tuple(results[name] for name in self._results)
         return returned[0] if len(returned) == 1 else returned  # type: ignore[return-value]
 
@@ -165,6 +178,9 @@ class GraphRequest(Generic[ResultT]):
         is_left_out = [operand is None for operand in self._operands.values()]
         hashes = map(_spec_hash, operands)
         key = (self._name, limit, *is_left_out, *self._options.values(), *hashes)
+        if self._out is not None:
+            results = self._outputs().values()
+            key += tuple(None if result is None else _spec_hash(result) for result in results)
         chooser = self._handle.chooser
         return key if chooser is None else (*key, chooser, chooser.revision)
 
@@ -179,15 +195,23 @@ class GraphRequest(Generic[ResultT]):
         if views is None:
             views = [on_device(handle, operand, name) for name, operand in operands.items()]
         self._operands.update(zip(operands, views, strict=True))
+        outputs = {
+            name: None if result is None else on_device(handle, result, f"out[{name!r}]")
+            for name, result in self._outputs().items()
+        }
+        if outputs:
+            results = tuple(outputs.values())
+            self._out = results if len(self._results) > 1 else results[0]
         return views
 
     def _make_plan(self) -> GraphPlan:
         use(self._handle)
         return self._make_graph().plan(self._handle, workspace_limit=self._workspace_limit)
 
-    def _named_outputs(self) -> dict[str, Any] | None:
+    def _outputs(self) -> dict[str, Any]:
+        """Return what the caller gives for results, by name: arrays, specs or None."""
         if self._out is None:
-            return None
+            return {}
         arrays = (self._out,) if len(self._results) == 1 else self._out
         if not isinstance(arrays, (tuple, list)) or len(arrays) != len(self._results):
             raise ArgumentError(f"out has to be a tuple of {', '.join(self._results)}")
@@ -205,15 +229,15 @@ class GraphFunction(OperationFunction[P, ResultT]):
         (arguments) -> the graph, as data.
     """
 
-    _plan_type = "GraphPlan"
+    _plan_annotation = "GraphPlan"
     plan: Callable[Concatenate[Handle, P], GraphPlan]  # type: ignore[assignment]
     problem: Callable[P, NoReturn]
     graph: Callable[P, Graph]
 
     def __init__(self, bind: Callable[Concatenate[Handle, P], GraphRequest[ResultT]]) -> None:
         super().__init__(bind)
-        self.graph = self._verb("graph", _GRAPH_DOC, "Graph")
-        self.problem = self._verb("problem", _NO_PROBLEM_DOC, "NoReturn")
+        self.graph = self._make_method("graph", _GRAPH_DOC, "Graph")
+        self.problem = self._make_method("problem", _NO_PROBLEM_DOC, "NoReturn")
 
 
 def graph_operation(

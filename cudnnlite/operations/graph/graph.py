@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType, parse_math_type
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.layer_formulas import LayerFormulas
 from cudnnlite.graph.problem import GraphProblem
-from cudnnlite.plans.graph_plan import NO_REQUIREMENTS, GraphPlan, Requirements
+from cudnnlite.plans.graph_plan import GraphPlan, Requirements
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.problems.results import AlgorithmResult
@@ -98,11 +100,36 @@ class Graph(LayerFormulas):
         )
         replays = parse_replay(replay)
         limit = handle.workspace.limit_for(workspace_limit)
-        if engine is None and requirements == NO_REQUIREMENTS and handle.chooser is not None:
-            engine = handle.chooser.choose(GraphProblem(self), {}, limit, for_call=True)
+        if engine is None:
+            engine = tuned_choice(handle, self, requirements, limit, replay=replays)
         if isinstance(engine, AlgorithmResult):
             replays = replays or engine.replay
             engine = instance_of(engine.algorithm, Engine, "engine.algorithm")
         elif engine is not None:
             instance_of(engine, Engine, "engine")
         return GraphPlan(handle, self, engine, limit, requirements, replay=replays).prepare()
+
+
+def tuned_choice(
+    handle: Handle,
+    graph: Graph,
+    requirements: Requirements,
+    limit: int | None,
+    *,
+    replay: bool = False,
+) -> AlgorithmResult | None:
+    """Return the choice of the handle's tuner; None without one, or where more is asked for."""
+    may_be_narrow = requirements.math_type != MathType.FMA
+    if handle.chooser is None or requirements.is_deterministic or not may_be_narrow:
+        return None
+    choice: AlgorithmResult | None = handle.chooser.choose(
+        GraphProblem(graph), {}, limit, for_call=True, replay=replay
+    )
+    return choice
+
+
+def set_output_strides(graph: Graph, name: str, strides: tuple[int, ...]) -> None:
+    """Let an output of a graph that is not planned yet lie in memory with other strides."""
+    for number, record in enumerate(graph.tensors):
+        if record.name == name:
+            graph.tensors[number] = replace(record, strides=strides)

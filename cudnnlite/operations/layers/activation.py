@@ -6,6 +6,8 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ActivationMode
+from cudnnlite.operations.layers import graph_activation
+from cudnnlite.operations.layers.graph_activation import GraphActivationRequest, graph_name
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.activation import BACKWARD, FORWARD
@@ -22,7 +24,7 @@ def activation_forward(
     beta: float = 0.0,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Apply a function to each value: sigmoid, relu, tanh, clipped relu, elu or swish.
+    """Apply a function to each value: sigmoid, relu, tanh, clipped relu, elu, swish, GELU, ...
 
     Parameters
     ----------
@@ -32,7 +34,9 @@ def activation_forward(
     x : device array
         ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     activation : ActivationSpec, ActivationMode or str
-        The function; a name stands for the spec with the usual coefficient.
+        The function; a name stands for the spec with the usual coefficient.  "leaky_relu" (with
+        the slope 0.01), "gelu", "gelu_tanh" and "softplus" are graphs: of float32, float16 or
+        bfloat16, any shape without gaps, no `alpha` and `beta`, and `out` is not `x`.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -52,7 +56,8 @@ def activation_forward(
 
     Notes
     -----
-    C functions: `cudnnActivationForward`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnActivationForward`, deprecated since cuDNN 9.0.0, still shipped and working;
+    or `cudnnBackendExecute`.
 
     Examples
     --------
@@ -61,9 +66,15 @@ def activation_forward(
     ...     print(dnn.activation_forward(handle, x, "relu").numpy())
     ...     relu6 = dnn.ActivationSpec("clipped_relu", 6)
     ...     print(dnn.activation_forward(handle, x, relu6, out=x).numpy())
+    ...     print(dnn.activation_forward(handle, x, "gelu_tanh").numpy().round(3))
     [[0. 0. 2. 9.]]
     [[0. 0. 2. 6.]]
+    [[0.    0.    1.955 6.   ]]
     """
+    name = graph_name(activation)
+    if name is not None:
+        declaration = graph_activation.FORWARD[name]
+        return GraphActivationRequest(handle, declaration, (x,), alpha, beta, out)
     return Request(handle, FORWARD, (x,), (activation,), alpha, beta, out)
 
 
@@ -109,7 +120,8 @@ def activation_backward(
 
     Notes
     -----
-    C functions: `cudnnActivationBackward`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnActivationBackward`, deprecated since cuDNN 9.0.0, still shipped and working;
+    or `cudnnBackendExecute`.
 
     Examples
     --------
@@ -120,4 +132,8 @@ def activation_backward(
     ...     print(dnn.activation_backward(handle, y, dy, x, "relu").numpy())
     [[0.  4.5]]
     """
+    name = graph_name(activation)
+    if name is not None:
+        declaration = graph_activation.BACKWARD[name]
+        return GraphActivationRequest(handle, declaration, (y, dy, x), alpha, beta, out)
     return Request(handle, BACKWARD, (y, dy, x), (activation,), alpha, beta, out)

@@ -92,7 +92,7 @@ class CTCLossFunction(StatefulFunction[P, tuple[DeviceArray, DeviceArray | None]
         bind: Callable[Concatenate[Handle, P], BoundCall[tuple[DeviceArray, DeviceArray | None]]],
     ) -> None:
         super().__init__(bind)
-        self.plan = self._verb("plan", _PLAN_DOC, "CTCLossPlan")
+        self.plan = self._make_method("plan", _PLAN_DOC, "CTCLossPlan")
 
 
 @CTCLossFunction

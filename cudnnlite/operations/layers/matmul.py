@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from cudnnlite.arguments import one_of
 from cudnnlite.devices.arrays import DeviceArray
@@ -11,21 +11,10 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import AnyDtype, parse_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.tensor import GraphTensor
+from cudnnlite.operations.graph.activations import ACTIVATIONS
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.specs import TensorSpec
-
-ACTIVATIONS: Mapping[str, Callable[[Graph, GraphTensor], GraphTensor]] = {
-    "relu": lambda graph, x: graph.relu(x),
-    "gelu": lambda graph, x: graph.gelu(x),
-    "gelu_tanh": lambda graph, x: graph.gelu(x, approximate=True),
-    "swish": lambda graph, x: graph.swish(x),
-    "softplus": lambda graph, x: graph.softplus(x),
-    "sigmoid": lambda graph, x: graph.sigmoid(x),
-    "tanh": lambda graph, x: graph.tanh(x),
-    "elu": lambda graph, x: graph.elu(x),
-}
 
 
 @graph_operation
@@ -55,7 +44,8 @@ def matmul(
     bias : device array, optional
         ``(1, 1, N)``, or any shape that is broadcast to ``(batch, M, N)``.
     activation : str, optional
-        "relu", "gelu", "gelu_tanh", "swish", "softplus", "sigmoid", "tanh" or "elu".
+        "relu", "leaky_relu" (with the slope 0.01), "gelu", "gelu_tanh", "swish", "softplus",
+        "sigmoid", "tanh" or "elu".
     dtype : dtype, optional
         Of y; that of `a` if not given.
     out : device array, optional

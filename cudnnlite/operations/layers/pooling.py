@@ -5,6 +5,7 @@ from __future__ import annotations
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
+from cudnnlite.operations.layers.pooling_plan import PoolingRequest
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.pooling import BACKWARD, FORWARD
@@ -32,7 +33,9 @@ def pooling_forward(
         The images, ``(N, C, *spatial)`` with 1 to 3 spatial axes; float32, float64, float16 or
         bfloat16.
     pooling : PoolingSpec
-        Window, padding, stride, mode.
+        Window, padding, stride, mode.  Where the padding of an axis differs at its two ends, for
+        instance by `ceil_mode`, a graph pools: x has 1 or 2 spatial axes, and `alpha` and `beta`
+        are not taken.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -53,7 +56,8 @@ def pooling_forward(
 
     Notes
     -----
-    C functions: `cudnnPoolingForward`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnPoolingForward`, deprecated since cuDNN 9.0.0, still shipped and working; or
+    `cudnnBackendExecute`.
 
     Examples
     --------
@@ -61,8 +65,12 @@ def pooling_forward(
     ...     x = handle.array(np.arange(16.0, dtype=np.float32).reshape(1, 1, 4, 4))
     ...     print(dnn.pooling_forward(handle, x, dnn.PoolingSpec(2)).numpy().ravel())
     [ 5.  7. 13. 15.]
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.arange(9.0, dtype=np.float32).reshape(1, 1, 3, 3))
+    ...     print(dnn.pooling_forward(handle, x, dnn.PoolingSpec(2, ceil_mode=True)).numpy().ravel())
+    [4. 5. 7. 8.]
     """
-    return Request(handle, FORWARD, (x,), (pooling,), alpha, beta, out)
+    return PoolingRequest(handle, FORWARD, (x,), (pooling,), alpha, beta, out)
 
 
 @operation
@@ -89,7 +97,7 @@ def pooling_backward(
     y, dy, x : device arrays
         The forward call's result, the gradient of that result, and the forward call's input.
     pooling : PoolingSpec
-        As in `pooling_forward`.
+        As in `pooling_forward`, with padding that is the same at both ends of an axis.
     alpha, beta : float
         Host scalars: dx = alpha * result + beta * dx.  With beta = 0 `out` is not read.
     out : device array, optional

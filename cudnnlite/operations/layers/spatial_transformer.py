@@ -22,7 +22,8 @@ def _spec(
 ) -> Any:
     """Return the spec of a `transformer` argument.
 
-    A shape takes the dtype of `array`.  () stands for the shape of the images at the grid's points.
+    If `transformer` is a shape, the data type is that of `array`.  For () the shape is N and C of
+    `array`, and H' and W' of `grid`.  `argument` is the name of `array` in messages.
     """
     if isinstance(transformer, SpatialTransformerSpec):
         return transformer
@@ -175,8 +176,8 @@ def spatial_transformer_sample(
     grid : device array
         The points, ``(N, H', W', 2)`` without gaps, as `spatial_transformer_grid` returns them.
     transformer : SpatialTransformerSpec or tuple of int, optional
-        The shape of the sampled images, ``(N, C, H', W')``; by the shapes of `x` and `grid` if not
-        given.
+        The shape of the sampled images, ``(N, C, H', W')``.  The default is taken from the shapes
+        of `x` and `grid`.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -225,7 +226,7 @@ def spatial_transformer_sample_backward(
     beta: float = 0.0,
     out: Sequence[AnyArray] | None = None,
 ) -> Request[tuple[DeviceArray, ...]]:
-    """Compute the gradients of sampled images and of the grid.
+    """Compute the gradients of `spatial_transformer_sample` with respect to its images and grid.
 
     Parameters
     ----------
@@ -237,8 +238,8 @@ def spatial_transformer_sample_backward(
     transformer : SpatialTransformerSpec or tuple of int, optional
         As in `spatial_transformer_sample`.
     alpha, beta : float
-        Host scalars, for each of the gradients: dx = alpha * result + beta * dx.  With beta = 0
-        `out[0]` is not read.
+        Host scalars: dx = alpha * result + beta * dx, and the same for dgrid.  With beta = 0 neither
+        array of `out` is read.
     out : tuple of device arrays, optional
         dx and dgrid, written in place.  New arrays are made if it is not given, and for an entry
         that is None.

@@ -1,4 +1,4 @@
-"""The RNN weights of PyTorch, ONNX and Keras: to and from the names of `specs.rnn_weights`."""
+"""RNN weights of PyTorch, ONNX and Keras, converted to and from the parts of `specs.rnn_weights`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cudnnlite.specs.rnn_weights import DIRECTIONS, WeightPart, weight_parts
 
 Array = np.ndarray[Any, Any]
 
-# PyTorch's tensors for one layer and direction, in its order; each is a stack of gates.
+# PyTorch's tensors for one layer and direction, by `WeightPart.field`; each is a stack of gates.
 _TORCH_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 # The gates in the order in which ONNX and Keras stack them, by cuDNN's names.
 _ONNX_GATES = {RNNMode.LSTM: "iofg", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
@@ -35,27 +35,29 @@ def torch_name(part: WeightPart) -> str:
 
 
 def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -> dict[str, Array]:
-    """Split the tensors of a PyTorch state_dict; PyTorch stacks the gates as cuDNN orders them."""
+    """Split the tensors of a PyTorch state_dict, whose gates have cuDNN's order."""
     parts = _torch_parts(spec)
     check_mapping(state_dict, "state_dict")
     instance_of(prefix, str, "prefix")
-    rows: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for part in parts:
-        stacked = len(spec.gates) if part.gate else 1
-        rows[prefix + torch_name(part)] = (stacked * part.shape[0], *part.shape[1:])
-    stacks = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
-    check_names("state_dict", stacks, rows)
-    tensors = {
-        name: host_array_of_shape(f"state_dict[{name!r}]", stacks[name], shape)
-        for name, shape in rows.items()
+        num_gates = 1  # The projection has no gates.
+        if part.gate:
+            num_gates = len(spec.gates)
+        shapes[prefix + torch_name(part)] = (num_gates * part.shape[0], *part.shape[1:])
+    tensors = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
+    check_names("state_dict", tensors, shapes)
+    stacks = {
+        name: host_array_of_shape(f"state_dict[{name!r}]", tensors[name], shape)
+        for name, shape in shapes.items()
     }
     return _split(
         spec,
         parts,
         spec.gates,
-        lambda part: tensors[prefix + torch_name(part)],
-        "state_dict",
-        "state_dict",
+        lambda part: stacks[prefix + torch_name(part)],
+        matrices_argument="state_dict",
+        biases_argument="state_dict",
     )
 
 
@@ -66,6 +68,7 @@ def to_torch(spec: RNNSpec, values: Mapping[str, Array]) -> dict[str, Array]:
     """
     stacks: dict[str, list[Array]] = {}
     dtype = next(iter(values.values())).dtype
+    # The sort is stable: the gates of a stack keep cuDNN's order, which is PyTorch's.
     for part in sorted(_torch_parts(spec), key=lambda part: (part.pseudo_layer, part.field)):
         value = values.get(part.name, np.zeros(part.shape, dtype))
         stacks.setdefault(torch_name(part), []).append(value)
@@ -73,7 +76,7 @@ def to_torch(spec: RNNSpec, values: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _torch_parts(spec: RNNSpec) -> list[WeightPart]:
-    """Return the parts that PyTorch has: both biases, or none."""
+    """Return the parts that PyTorch has: with both biases, or with none."""
     instance_of(spec, RNNSpec, "spec")
     if spec.bias != RNNBiasMode.NO:
         spec = spec.replace(bias=RNNBiasMode.DOUBLE)
@@ -89,37 +92,37 @@ def _split(
     spec: RNNSpec,
     parts: Iterable[WeightPart],
     gates: Sequence[str],
-    stack: Callable[[WeightPart], Array],
-    matrices: str,
-    biases: str,
+    stack_of: Callable[[WeightPart], Array],
+    *,
+    matrices_argument: str,
+    biases_argument: str,
 ) -> dict[str, Array]:
-    """Cut parts out of their stacks, whose gates have the order of `gates`.
+    """Cut parts out of their stacks, in which the gates have the order of `gates`.
 
-    A part that the spec does not have must be zero, and is dropped.  `matrices` and `biases` are
-    the names of the arguments in messages.
+    A part that the spec does not have is dropped; ArgumentError if it is not zero.
+    `matrices_argument` and `biases_argument` are the names of the arguments in messages.
     """
     values = {}
     names = {part.name for part in weight_parts(spec)}
     for part in parts:
-        value = stack(part)[part.rows(gates)]
+        value = stack_of(part)[part.rows(gates)]
         if part.name in names:
             values[part.name] = value
         elif np.any(value):
-            holder, reason = matrices, "input matrix (input_mode='skip')"
+            argument, why = matrices_argument, "skips the input matrix"
             if part.bias:
-                holder, reason = biases, f"bias {spec.bias.name}"
-            raise ArgumentError(
-                f"{holder} has a {part.name} that is not zero; the spec says: {reason}"
-            )
+                argument, why = biases_argument, "has no such bias"
+            raise ArgumentError(f"{argument}: {part.name} is not zero, but {spec} {why}")
     return values
 
 
 def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
     """Split the inputs W, R and B of ONNX nodes LSTM, GRU or RNN.
 
-    They are arrays, or lists with one for each layer.
+    The inputs are arrays, or lists with one array for each layer.
     """
-    if instance_of(spec, RNNSpec, "spec").projects:
+    instance_of(spec, RNNSpec, "spec")
+    if spec.projects:
         raise ArgumentError(f"{spec} has a projection, which ONNX has no input for")
     layers = spec.num_layers
     inputs = {"W": _per_layer(W, "W", layers), "R": _per_layer(R, "R", layers)}
@@ -127,83 +130,106 @@ def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
     if B is not None:
         inputs["B"] = _per_layer(B, "B", layers)
         if not has_bias and any(np.any(bias) for bias in inputs["B"]):
-            raise ArgumentError(f"B is given, and not zero; {spec} has no bias")
-    gates, hidden = _ONNX_GATES[spec.cell], spec.hidden_size
-    stacked = len(gates) * hidden
-    stacks: list[tuple[Array, ...]] = []
+            raise ArgumentError(f"B is not zero, but {spec} has no bias")
+    gates = _ONNX_GATES[spec.cell]
+    stack_size = len(gates) * spec.hidden_size
+    stacks: list[tuple[Array, ...]] = []  # by pseudo-layer, and then by `WeightPart.field`
     for layer in range(layers):
         shapes: dict[str, tuple[int, ...]] = {
-            "W": (spec.directions, stacked, spec.layer_input_size(layer)),
-            "R": (spec.directions, stacked, hidden),
-            "B": (spec.directions, 2 * stacked),
+            "W": (spec.directions, stack_size, spec.layer_input_size(layer)),
+            "R": (spec.directions, stack_size, spec.hidden_size),
+            "B": (spec.directions, 2 * stack_size),
         }
         tensors = {
             name: host_array_of_shape(f"{name} of layer {layer}", per_layer[layer], shapes[name])
             for name, per_layer in inputs.items()
         }
-        bias = tensors.get("B", np.zeros(shapes["B"], tensors["W"].dtype))
-        stacks += zip(tensors["W"], tensors["R"], *np.split(bias, 2, axis=1), strict=True)
+        biases = tensors.get("B", np.zeros(shapes["B"], tensors["W"].dtype))
+        input_biases, recurrent_biases = np.split(biases, 2, axis=1)
+        for direction in range(spec.directions):
+            stacks.append(
+                (
+                    tensors["W"][direction],
+                    tensors["R"][direction],
+                    input_biases[direction],
+                    recurrent_biases[direction],
+                )
+            )
     return _split(
-        spec, _all_parts(spec), gates, lambda part: stacks[part.pseudo_layer][part.field], "W", "B"
+        spec,
+        _all_parts(spec),
+        gates,
+        lambda part: stacks[part.pseudo_layer][part.field],
+        matrices_argument="W",
+        biases_argument="B",
     )
 
 
 def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
     """Split the arrays that `get_weights()` of Keras layers returns.
 
-    They are kernel, recurrent kernel and bias.  Keras stores the kernels transposed.
+    The arrays are kernel, recurrent kernel and bias.  Keras stores the kernels transposed.
     """
-    if instance_of(spec, RNNSpec, "spec").projects:
+    instance_of(spec, RNNSpec, "spec")
+    if spec.projects:
         raise ArgumentError(f"{spec} has a projection, which Keras's layers do not have")
-    flat = [
-        host_array(value, f"weights[{number}]") for number, value in enumerate(_flatten(weights))
+    arrays = [
+        host_array(value, f"weights[{index}]") for index, value in enumerate(_flatten(weights))
     ]
     has_bias = spec.bias != RNNBiasMode.NO
-    parts = ["kernel", "recurrent kernel"]
+    names = ["kernel", "recurrent kernel"]
     if has_bias:
-        parts.append("bias")
-    count = len(parts)
-    if len(flat) != count * spec.num_layers * spec.directions:
+        names.append("bias")
+    count = len(names)
+    if len(arrays) != count * spec.num_layers * spec.directions:
         raise ArgumentError(
-            f"weights has {len(flat)} arrays; {spec} needs {count} ({', '.join(parts)}) "
+            f"weights has {len(arrays)} arrays; {spec} needs {count} ({', '.join(names)}) "
             f"for each of {spec.num_layers} layers and {spec.directions} directions"
         )
     gates, hidden = _KERAS_GATES[spec.cell], spec.hidden_size
-    stacked = len(gates) * hidden
-    gru = spec.cell == RNNMode.GRU
-    stacks: list[tuple[Array, ...]] = []
+    stack_size = len(gates) * hidden
+    stacks: list[tuple[Array, ...]] = []  # by pseudo-layer, and then by `WeightPart.field`
     for pseudo_layer in range(spec.num_layers * spec.directions):
         layer, direction = divmod(pseudo_layer, spec.directions)
         where = f"layer{layer}.{DIRECTIONS[direction]}"
-        kernel, recurrent, *bias = flat[pseudo_layer * count : (pseudo_layer + 1) * count]
-        host_array_of_shape(f"kernel of {where}", kernel, (spec.layer_input_size(layer), stacked))
-        host_array_of_shape(f"recurrent kernel of {where}", recurrent, (hidden, stacked))
-        if bias and gru and bias[0].ndim == 1:
-            raise ArgumentError(
-                f"the bias of {where} is of a GRU with reset_after=False, which cuDNN does not have"
-            )
-        if bias:
-            if gru:
-                host_array_of_shape(f"bias of {where}", bias[0], (2, stacked))
-                bias = [*bias[0]]
-            else:
-                host_array_of_shape(f"bias of {where}", bias[0], (stacked,))
-                bias = [bias[0], np.zeros_like(bias[0])]
-                if spec.bias == RNNBiasMode.SINGLE_REC:
-                    # Keras has one bias here; in either place it gives the same sums.
-                    bias.reverse()
-        stacks.append((kernel.T, recurrent.T, *bias))
+        start = pseudo_layer * count
+        kernel, recurrent = arrays[start : start + 2]
+        shape = (spec.layer_input_size(layer), stack_size)
+        host_array_of_shape(f"kernel of {where}", kernel, shape)
+        host_array_of_shape(f"recurrent kernel of {where}", recurrent, (hidden, stack_size))
+        biases: tuple[Array, ...] = ()
+        if has_bias:
+            biases = _keras_biases(spec, arrays[start + 2], stack_size, where)
+        stacks.append((kernel.T, recurrent.T, *biases))
     return _split(
         spec,
         _all_parts(spec),
         gates,
         lambda part: stacks[part.pseudo_layer][part.field],
-        "weights",
-        "weights",
+        matrices_argument="weights",
+        biases_argument="weights",
     )
 
 
+def _keras_biases(spec: RNNSpec, bias: Array, stack_size: int, where: str) -> tuple[Array, Array]:
+    """Return the input bias and the recurrent bias of one layer and direction of Keras."""
+    if spec.cell == RNNMode.GRU:
+        if bias.ndim == 1:
+            raise ArgumentError(
+                f"the bias of {where} is of a GRU with reset_after=False, which cuDNN does not have"
+            )
+        host_array_of_shape(f"bias of {where}", bias, (2, stack_size))
+        return bias[0], bias[1]
+    # The one bias of Keras may become either bias, because cuDNN adds the two.
+    host_array_of_shape(f"bias of {where}", bias, (stack_size,))
+    zeros = np.zeros_like(bias)
+    if spec.bias == RNNBiasMode.SINGLE_REC:
+        return zeros, bias
+    return bias, zeros
+
+
 def _per_layer(value: Any, argument: str, layers: int) -> list[Array]:
+    """Return one array for each layer, from an array or a list."""
     items = [value]
     if isinstance(value, (list, tuple)):
         items = list(value)
@@ -216,8 +242,10 @@ def _per_layer(value: Any, argument: str, layers: int) -> list[Array]:
 
 
 def _flatten(weights: Any) -> Iterable[Any]:
+    """Yield the arrays of a list of arrays, or of lists with the arrays of each layer."""
     for item in sequence(weights, "weights", "what a Keras layer's get_weights() returns"):
-        if isinstance(item, Sequence) and len(item) and hasattr(item[0], "shape"):
+        is_list_of_arrays = isinstance(item, Sequence) and item and hasattr(item[0], "shape")
+        if is_list_of_arrays:
             yield from item
         else:
             yield item

@@ -149,7 +149,7 @@ PERSIST_STATIC_SMALL_H
 """
 
 
-class PlanVerb(Protocol):
+class PlanMethod(Protocol):
     """The type of `rnn_forward.plan`."""
 
     @overload
@@ -220,7 +220,7 @@ class PlanVerb(Protocol):
     ) -> RNNPlan[Any]: ...
 
 
-class ProblemVerb(Protocol):
+class ProblemMethod(Protocol):
     """The type of `rnn_forward.problem`."""
 
     def __call__(
@@ -246,7 +246,7 @@ class ProblemVerb(Protocol):
         """Return the problem of a call, as data."""
 
 
-class HeuristicVerb(Protocol):
+class HeuristicMethod(Protocol):
     """The type of `rnn_forward.heuristic`."""
 
     def __call__(
@@ -287,16 +287,16 @@ class RNNForwardFunction(OperationFunction[..., Any]):
     """
 
     _choices = frozenset({"algorithm", "replay", "out", "reserve"})
-    plan: PlanVerb  # type: ignore[assignment]
-    problem: ProblemVerb
-    heuristic: HeuristicVerb
+    plan: PlanMethod  # type: ignore[assignment]
+    problem: ProblemMethod
+    heuristic: HeuristicMethod
     find = staticmethod(find)
 
     def __init__(self, bind: Callable[..., BoundCall[Any]]) -> None:
         super().__init__(bind)
-        self.plan = self._verb("plan", _PLAN_DOC, "RNNPlan")
-        self.problem = self._verb("problem", _PROBLEM_DOC, "Problem")
-        self.heuristic = self._verb("heuristic", _HEURISTIC_DOC, "AlgorithmTable")
+        self.plan = self._make_method("plan", _PLAN_DOC, "RNNPlan")
+        self.problem = self._make_method("problem", _PROBLEM_DOC, "Problem")
+        self.heuristic = self._make_method("heuristic", _HEURISTIC_DOC, "AlgorithmTable")
 
     @overload
     def __call__(

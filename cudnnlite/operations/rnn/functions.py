@@ -1,4 +1,8 @@
-"""Recurrent networks: RNN, GRU and LSTM, forward and backward."""
+"""Recurrent networks: RNN, GRU and LSTM, forward and backward.
+
+Each function here only binds its arguments.  Its decorator makes the public operation, which has
+the function's signature and docstring, runs the bound call, and returns its result.
+"""
 
 from __future__ import annotations
 
@@ -62,18 +66,19 @@ def rnn_forward(
     x : device array
         The input, of the spec's dtype, packed in C order: (T, N, input_size); (N, T, input_size)
         with ``layout="batch_major"``; (sum of lengths, input_size) with ``layout="packed"``, which
-        has all first steps, then all second steps of the sequences that have one, and so on.  If N
-        is 0, which packed data and training do not allow, the results are empty, and no C function
-        is called.
+        has all first steps, then all second steps of the sequences that have one, and so on.  T is
+        the number of steps, N the batch.  N may be 0 in inference with data that is not packed: the
+        results are then empty, and no C function is called.
     hx, cx : device array, optional
         The first hidden states, (num_layers * directions, N, state_size), in the order
         layer0.forward, layer0.backward, layer1.forward, ...  For an LSTM, `cx` has the first cell
-        states, (num_layers * directions, N, hidden_size).  Zeros if not given.
+        states, (num_layers * directions, N, hidden_size).  ``spec.state_size`` is the projection
+        size if the spec has one, and the hidden size otherwise.  Zeros if not given.
     lengths : sequence of int, optional
         The length of each sequence, 1 to T, on the host; T for all if not given.  Steps beyond a
         sequence's end are not read.  Packed data needs lengths, which must not increase.
     training : bool
-        Whether the backward passes will follow.  Then the reserve space is returned too, and
+        Whether the backward passes will follow.  If so, the reserve space is returned too, and
         dropout is applied.
     algorithm : AlgorithmResult, RNNAlgo or str, optional
         A result of a search, which is applied with its math type, or an algorithm.  If not given,
@@ -108,7 +113,8 @@ def rnn_forward(
     Raises
     ------
     ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written; the message names the argument, its value, and what is allowed.
+        An argument is not allowed, and nothing was written.  The message names the argument, its
+        value, and what is allowed.
     NotSupportedError
         The algorithm does not support this network; the message says why.
     WorkspaceLimitError
@@ -124,21 +130,31 @@ def rnn_forward(
     `MathType.FMA`.
 
     Without `algorithm`, a rule chooses the algorithm that was fastest on an H200;
-    `rnn_forward.find` measures them on your device.  The first of these lines that applies decides:
+    `rnn_forward.find` measures them on your device.  "Half precision" here is float16 or bfloat16
+    with a math type other than FMA.  The first of these lines that applies decides:
 
-    - Sequences of unequal lengths, and single steps: STANDARD.
-    - A batch of 1, and a hidden size from 65 (for cells without gates 129) to 512: PERSIST_STATIC.
-    - A network that PERSIST_STATIC_SMALL_H supports: that, for float32 and for FMA only up to a
-      batch of 256.
-    - Half precision (float16 or bfloat16, and a math type other than FMA): PERSIST_STATIC, for an
-      LSTM up to a batch of 64; for a GRU of hidden size up to 1024, up to a batch of 32; for other
-      cells up to a batch of 64 with a hidden size up to 2048, and of 32 beyond.
+    - Sequences of unequal lengths, or of one step: STANDARD.
+    - An LSTM or GRU with a batch of 1 and a hidden size of 65 to 512: PERSIST_STATIC.
+    - Another cell with a batch of 1 and a hidden size of 129 to 512: PERSIST_STATIC.
+    - Half precision, or a batch of at most 256: PERSIST_STATIC_SMALL_H.
+    - Half precision, and a batch of at most the number in this table: PERSIST_STATIC.
     - All else: STANDARD.
 
-    A line does not apply if its algorithm does not support the network.  If cuDNN refuses the
-    choice all the same, STANDARD runs.  In half precision DEFAULT math means TENSOR_OP, except for
-    PERSIST_STATIC_SMALL_H with a hidden size below 128 and a batch below 256.  A result of a search
-    keeps its math type.
+    ===========  ===========  =============
+    Cell         Hidden size  Largest batch
+    ===========  ===========  =============
+    LSTM         any          64
+    GRU          to 1024      32
+    GRU          from 1025    never
+    other cells  to 2048      64
+    other cells  from 2049    32
+    ===========  ===========  =============
+
+    A line does not apply if its algorithm does not support the network.  If the algorithm seems to
+    support the network, but cuDNN refuses it, STANDARD runs.
+
+    In half precision DEFAULT math means TENSOR_OP, except for PERSIST_STATIC_SMALL_H with a hidden
+    size below 128 and a batch below 256.  A result of a search keeps its math type.
 
     Examples
     --------
@@ -147,7 +163,8 @@ def rnn_forward(
     ...     weights = dnn.RNNWeights(handle, lstm)  # zeros
     ...     x = handle.array(np.ones((5, 2, 4), np.float32))  # 5 steps, 2 sequences
     ...     y, hy, cy = dnn.rnn_forward(handle, lstm, weights, x, lengths=[5, 3], padding_fill=-1.0)
-    ...     print(y.shape, hy.shape, cy.shape, y.numpy()[3:, 1].max())
+    ...     padding = y.numpy()[3:, 1]  # The second sequence has 3 steps.
+    ...     print(y.shape, hy.shape, cy.shape, padding.max())
     (5, 2, 8) (1, 2, 8) (1, 2, 8) -1.0
     """
     return RNNForwardRequest(
@@ -191,14 +208,14 @@ def rnn_backward_data(
         The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
         next call of the same kind.
     reserve : RNNReserve
-        The reserve space that the training call returned.  It holds that call's operands, which
-        must be unchanged.  It is overwritten, so that this function can be called once for each
-        training call.
+        The reserve space that the training call returned, with that call's operands, which must be
+        unchanged.  This function overwrites the reserve space, so it can be called only once for
+        each training call.
     dy : device array, optional
         Shaped as y.  Steps beyond a sequence's end are not read.
     dhy, dcy : device array, optional
-        Shaped as hy and cy.  At least one of `dy`, `dhy` and `dcy` is needed; the others are zeros
-        if not given.
+        Shaped as hy and cy.  At least one of `dy`, `dhy` and `dcy` is needed; those that are not
+        given count as zeros.
     out : tuple of device arrays, optional
         (dx, dhx, dcx) for an LSTM, (dx, dhx) for other cells, written in place; new arrays if not
         given.
@@ -212,7 +229,7 @@ def rnn_backward_data(
     Raises
     ------
     ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written; the message names the argument.
+        An argument is not allowed, and nothing was written.  The message names the argument.
     NotSupportedError, BadParamError
         cuDNN does not support the combination.
 
@@ -268,7 +285,7 @@ def rnn_backward_weights(
     Raises
     ------
     ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written; the message names the argument.
+        An argument is not allowed, and nothing was written.  The message names the argument.
     NotSupportedError, BadParamError
         cuDNN does not support the combination.
 
@@ -283,7 +300,7 @@ def rnn_backward_weights(
     ...     weights = dnn.RNNWeights(handle, lstm)
     ...     x = handle.array(np.ones((5, 2, 4), np.float32))
     ...     y, hy, cy, reserve = dnn.rnn_forward(handle, lstm, weights, x, training=True)
-    ...     # The gradients of the data come first; the loss is half the sum of y * y.
+    ...     # The loss is half the sum of y * y, so that dy = y.  Call rnn_backward_data first.
     ...     dx, dhx, dcx = dnn.rnn_backward_data(handle, reserve, y)
     ...     gradients = dnn.rnn_backward_weights(handle, reserve)
     ...     print(gradients["layer0.forward.input.i"].shape)

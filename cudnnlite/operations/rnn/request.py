@@ -260,7 +260,7 @@ class RNNForwardRequest:
         is_guess = result is None
         if result is None and self.handle.chooser is not None:
             tuned_data = _with_unequal_lengths(data) if lengths_vary else data
-            result = self._tuned_choice(tuned_data, limit)
+            result = self._tuned_choice(tuned_data, limit, replay=replay)
         if result is None:
             is_full = data.is_full and not lengths_vary
             result = heuristic(self.spec, data, full=is_full)
@@ -279,20 +279,23 @@ class RNNForwardRequest:
             replay or result.replay,
         )
 
-    def _tuned_choice(self, data: RNNDataSpec, limit: int | None) -> AlgorithmResult | None:
+    def _tuned_choice(
+        self, data: RNNDataSpec, limit: int | None, *, replay: bool
+    ) -> AlgorithmResult | None:
         """Return the choice of the handle's tuner; None if it has no choice now.
 
         A choice is kept until the tuner's revision changes.  If there is none, the tuner is asked
         again at the next call.
         """
         chooser, plans = self.handle.chooser, self.handle.plans
-        key = ("rnn_forward", self.spec, data, self.training, limit, chooser, chooser.revision)
+        tuning = (chooser, chooser.revision)
+        key = ("rnn_forward", self.spec, data, self.training, limit, replay, *tuning)
         kept_choice = plans.find(key)
         if kept_choice is not None:
             return kept_choice.result  # type: ignore[no-any-return]
         problem = forward_problem(self.spec, data, self.training)
         no_alignments: dict[str, int] = {}
-        choice = chooser.choose(problem, no_alignments, limit, for_call=True)
+        choice = chooser.choose(problem, no_alignments, limit, for_call=True, replay=replay)
         result = parse_algorithm(choice, self.spec, data.batch)
         if result is not None:
             plans.keep(key, TunedChoice(result))

@@ -1,0 +1,240 @@
+"""Convolutions followed by any pointwise operations, which a function writes into their graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from cudnnlite.arguments import one_of, shown
+from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import ArgumentError, NotSupportedError
+from cudnnlite.graph.engines import Engine
+from cudnnlite.graph.operation_graph import ALIGNMENT
+from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.graph.tensor import GraphTensor
+from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.operations.convolution.request import ConvolutionRequest
+from cudnnlite.operations.graph.activations import ACTIVATIONS
+from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.plans.operation_plan import Prepared
+from cudnnlite.plans.replay import Replay, parse_replay
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.filter import as_tensor
+from cudnnlite.specs.layout import CHANNELS_LAST
+
+_SERVED = (
+    "an epilogue has engines in float16, bfloat16 and float32 with channels last (layout='NHWC') in "
+    "x, w and y; after a bias relu, sigmoid, tanh and elu have some in any layout; "
+    "dnn.activation_forward is a call of its own"
+)
+Epilogue = Callable[[Graph, GraphTensor], GraphTensor]
+
+
+class EpiloguePlan(ConvolutionPlan):
+    """A convolution with an epilogue, made once and called many times.
+
+    Attributes
+    ----------
+    graph : Graph
+        What is computed.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        problem: Problem,
+        graph: Graph,
+        engine: Engine | AlgorithmResult | None,
+        limit: int | None,
+        *,
+        replay: bool,
+    ) -> None:
+        # Operands that are not aligned are copied: there is no descriptor call beside the graph.
+        super().__init__(handle, problem, engine, limit, is_aligned=False)
+        self._description = f"plan of {graph!r}"
+        self.graph = graph
+        self._wants_replay = replay
+        self._graph_plan: GraphPlan | None = None
+
+    @property
+    def replay(self) -> Replay | None:
+        """What a plan made with ``replay=True`` did so far; None for any other plan."""
+        return None if self._graph_plan is None else self._graph_plan.replay
+
+    def _prepare_call(self) -> Prepared:
+        engine: Any = self._algorithm
+        try:
+            plan = self.graph.plan(
+                self._handle,
+                engine=engine,
+                math_type=self.problem.conv.math_type,
+                workspace_limit=self._limit,
+                replay=self._wants_replay,
+            )
+        except NotSupportedError as error:
+            error.notes += (_SERVED,)
+            raise
+        self._resources.callback(plan.close)
+        self._graph_plan = plan
+        self.choice = plan.choice
+        self.workspace = plan.workspace
+        self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
+        assert plan._prepared is not None
+        return plan._prepared
+
+    def _record(self) -> None:
+        """List nothing: the problem is the convolution without its epilogue."""
+
+
+class EpilogueRequest(ConvolutionRequest):
+    """The arguments of one call of a convolution with an epilogue.
+
+    Parameters
+    ----------
+    epilogue : callable or str
+        (graph, y) -> what is written, or the name of an activation.
+    others
+        As in `ConvolutionRequest`.
+    """
+
+    __slots__ = ("epilogue",)
+
+    def __init__(self, epilogue: Epilogue | str, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if not callable(epilogue):
+            one_of(epilogue, "epilogue", *ACTIVATIONS, "a function (graph, y) -> tensor")
+        self.epilogue = epilogue
+        self._check_arguments()
+
+    def _check_arguments(self) -> None:
+        """Refuse arguments of descriptor calls, and scalars, which no engine has here."""
+        for name, plain in {"alpha": 1.0, "beta": 0.0}.items():
+            if getattr(self, name) != plain:
+                raise ArgumentError(
+                    f"{name}={shown(getattr(self, name))}; allowed with an epilogue: {plain}, for "
+                    "the epilogue can scale"
+                )
+        if self.interface not in (None, "graph"):
+            raise ArgumentError(
+                f"interface={shown(self.interface)}; allowed with an epilogue: 'graph'"
+            )
+        engine = getattr(self.algorithm, "algorithm", self.algorithm)
+        if engine is not None and not isinstance(engine, Engine):
+            raise ArgumentError(
+                f"algorithm={shown(self.algorithm)}; allowed with an epilogue: an Engine, or a "
+                "result of Tuner.tune"
+            )
+
+    def key(self) -> tuple[Any, ...]:
+        """Return the key of the plan for calls of this kind.
+
+        A function may write another graph each time: the graph itself is part of the key.
+        """
+        key = super().key()
+        if isinstance(self.epilogue, str):
+            return (*key, self.epilogue)
+        return (*key, self.epilogue_graph(self.make_problem()))
+
+    def make_and_keep_plan(self, key: tuple[Any, ...]) -> ConvolutionPlan:
+        """Return a new plan, which the handle keeps for calls of this kind."""
+        plan = self.make_plan()
+        self.handle.plans.keep(key, plan)
+        return plan
+
+    def make_plan(self) -> ConvolutionPlan:
+        """Return a new plan."""
+        problem = self.make_problem()
+        return EpiloguePlan(
+            self.handle,
+            problem,
+            self.epilogue_graph(problem),
+            self.algorithm,
+            self.limit(),
+            replay=parse_replay(self.replay),
+        ).prepare()
+
+    def problem(self) -> Problem:
+        """Return what is asked, as data: the graph as a problem, which the tuner takes."""
+        super().problem()  # refuses arguments that say how to compute
+        return GraphProblem(self.epilogue_graph(self.make_problem()))
+
+    def heuristic(self) -> NoReturn:
+        """Raise ArgumentError: no algorithm of the descriptor call has an epilogue."""
+        self._refuse_ranking("heuristic")
+
+    def find(self) -> NoReturn:
+        """Raise ArgumentError: no algorithm of the descriptor call has an epilogue."""
+        self._refuse_ranking("find")
+
+    def _refuse_ranking(self, verb: str) -> NoReturn:
+        raise ArgumentError(
+            f"epilogue is given to {verb}, which ranks the algorithms of the descriptor call; "
+            "Tuner.tune ranks the engines of the graph, which problem(...).graph is"
+        )
+
+    def epilogue_graph(self, problem: Problem) -> Graph:
+        """Return the convolution, the addition of the bias and the epilogue as a graph."""
+        graph = Graph(problem.conv.compute_type)
+        operands = {
+            name: graph.input(name, *_native(problem.specs[name]))
+            for name in problem.operation.reads
+        }
+        y = graph.convolution_forward(operands["x"], operands["w"], _native_conv(problem))
+        if "bias" in operands:
+            y = y + operands["bias"]
+        result = self._apply(graph, y)
+        _, dtype, strides = _native(problem.y)
+        if result.shape != y.shape:
+            raise ArgumentError(
+                f"epilogue returns a tensor of shape {result.shape}; needed: {y.shape}"
+            )
+        graph.output("y", result, dtype, strides)
+        _lay_out(graph, problem.y)
+        return graph
+
+    def _apply(self, graph: Graph, y: GraphTensor) -> GraphTensor:
+        """Return what the epilogue makes of y; ArgumentError where that is no tensor of its."""
+        if isinstance(self.epilogue, str):
+            return ACTIVATIONS[self.epilogue](graph, y)
+        inputs = [*graph.inputs]
+        result = self.epilogue(graph, y)
+        if not isinstance(result, GraphTensor) or result.graph is not graph:
+            raise ArgumentError(
+                f"epilogue returns {shown(result)}; needed: a tensor of the graph that it is given"
+            )
+        added = [name for name in (*graph.inputs, *graph.outputs) if name not in inputs]
+        if added:
+            raise ArgumentError(
+                f"epilogue makes {', '.join(added)}; allowed: what it computes of y and of "
+                "numbers, for a call has no further arrays"
+            )
+        return result
+
+
+def _lay_out(graph: Graph, y: TensorSpec) -> None:
+    """Let tensors between operations have the layout of y, as those had that an H200 served."""
+    for number, record in enumerate(graph.tensors):
+        is_image = len(record.shape) == max(y.rank, 4)
+        if not record.name and is_image and y.is_channels_last:
+            layout = CHANNELS_LAST[len(record.shape)]
+            strides = TensorSpec(record.shape, record.dtype, layout).strides
+            graph.tensors[number] = replace(record, strides=strides)
+
+
+def _native(spec: TensorSpec | FilterSpec) -> tuple[Any, Any, Any]:
+    """Return the shape, type and strides that a graph takes; a row is an image one pixel high."""
+    shape, strides = as_tensor(spec).native()
+    return shape, spec.dtype, strides
+
+
+def _native_conv(problem: Problem) -> Any:
+    """Return the options of a convolution of images that are two-dimensional at least."""
+    conv, spatial = problem.conv, problem.x.rank - 2
+    if spatial > 1:
+        return conv
+    (_, stride, dilation), pads = conv.steps(spatial), conv.pads(spatial)
+    return conv.replace(padding=((0, 0), *pads), stride=(1, *stride), dilation=(1, *dilation))

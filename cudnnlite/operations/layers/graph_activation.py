@@ -1,0 +1,178 @@
+"""Activations that cuDNN has in graphs alone: leaky relu, GELU and softplus, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from cudnnlite.arguments import shown
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import itemsize
+from cudnnlite.enums import DataType
+from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.operation_graph import ALIGNMENT
+from cudnnlite.graph.problem import EXECUTE, GraphProblem
+from cudnnlite.operations.graph.activations import LEAKY_SLOPE
+from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.plans.operation_plan import OperationPlan, Prepared
+from cudnnlite.plans.request import Request
+from cudnnlite.problems.operation import Operation, check_alike
+from cudnnlite.problems.problem import Problem
+from cudnnlite.specs import TensorSpec
+
+# By name: the mode of pointwise operations, without its direction, and its attributes.
+_MODES: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "leaky_relu": ("RELU", {"relu_lower_clip_slope": LEAKY_SLOPE}),
+    "gelu": ("GELU", {}),
+    "gelu_tanh": ("GELU_APPROX_TANH", {}),
+    "softplus": ("SOFTPLUS", {}),
+}
+# An H100 compiles none in float64.
+_DTYPES = (DataType.FLOAT, DataType.HALF, DataType.BFLOAT16)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphActivation(Operation):
+    """An activation, or its gradient, that is a graph: no C function takes its operands."""
+
+    @property
+    def mode(self) -> str:
+        """The mode of the pointwise operation."""
+        name, _, direction = self.name.rpartition("_")
+        return f"{_MODES[name][0]}_{'FWD' if direction == 'forward' else 'BWD'}"
+
+    @property
+    def attributes(self) -> Mapping[str, float]:
+        """The attributes of the pointwise operation."""
+        return _MODES[self.name.rpartition("_")[0]][1]
+
+    def header(self, name: str) -> tuple[str, ...]:
+        """Return the name itself: operands of a graph have no arguments in a header."""
+        is_operand = name in self.reads or name in self.writes
+        return (name,) if is_operand or name == "workSpace" else ()
+
+
+def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Refuse operands in several layouts, and gaps, with which they are no three axes."""
+    check_alike(specs)
+    for name, spec in specs.items():
+        if spec.nbytes != spec.size * itemsize(spec.dtype):
+            raise ArgumentError(
+                f"{name} is {spec}; needed: values without gaps, as {name}.copy() has"
+            )
+
+
+def _forward(name: str) -> GraphActivation:
+    return GraphActivation(
+        f"{name}_forward", EXECUTE, ("x",), ("y",), lambda x: x, dtypes=_DTYPES, check=_check
+    )
+
+
+def _backward(name: str) -> GraphActivation:
+    return GraphActivation(
+        f"{name}_backward",
+        EXECUTE,
+        ("y", "dy", "x"),
+        ("dx",),
+        _same_shapes,
+        dtypes=_DTYPES,
+        check=_check,
+    )
+
+
+def _same_shapes(y: TensorSpec, dy: TensorSpec, x: TensorSpec) -> TensorSpec:
+    for name, spec in {"y": y, "dy": dy}.items():
+        if spec.shape != x.shape:
+            raise ArgumentError(f"{name} has shape {spec.shape}; needed: {x.shape}")
+    return x
+
+
+FORWARD = {name: _forward(name) for name in _MODES}
+BACKWARD = {name: _backward(name) for name in _MODES}
+
+
+def graph_name(activation: object) -> str | None:
+    """Return the name of an activation that is a graph; None for those of the C function."""
+    if not isinstance(activation, str):
+        return None
+    name = activation.lower().replace("-", "_")
+    return name if name in _MODES else None
+
+
+class GraphActivationPlan(OperationPlan[DeviceArray]):
+    """An activation by a graph, made once and called many times.
+
+    Attributes
+    ----------
+    choice : AlgorithmResult
+        The engine that runs.
+    """
+
+    def _prepare_call(self) -> Prepared:
+        plan = activation_graph(self.problem).plan(self._handle, workspace_limit=self._limit)
+        self._resources.callback(plan.close)
+        self.choice = plan.choice
+        self.workspace = plan.workspace
+        self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
+        assert plan._prepared is not None
+        return plan._prepared
+
+    def _record(self) -> None:
+        """List nothing: a list of problems has those of C functions."""
+
+    def _function_name(self) -> str:
+        return EXECUTE
+
+
+class GraphActivationRequest(Request[DeviceArray]):
+    """The arguments of one call of such an activation."""
+
+    def __init__(
+        self,
+        handle: Handle | None,
+        operation: GraphActivation,
+        operands: Sequence[Any],
+        alpha: float,
+        beta: float,
+        out: Any,
+    ) -> None:
+        super().__init__(handle, operation, operands, (), alpha, beta, out)
+        for name, value, plain in (("alpha", alpha, 1.0), ("beta", beta, 0.0)):
+            if value != plain:
+                raise ArgumentError(
+                    f"{name}={shown(value)}; allowed with an activation that is a graph: {plain}"
+                )
+
+    def make_plan(self) -> GraphActivationPlan:
+        """Return a new plan, on a handle that may be used."""
+        return GraphActivationPlan(self.handle, self.make_problem(), self.limit()).prepare()
+
+    def problem(self) -> Problem:
+        """Return what is asked, as data: the graph as a problem, which the tuner takes."""
+        super().problem()  # refuses arguments that only a call uses
+        return GraphProblem(activation_graph(self.make_problem()))
+
+
+def activation_graph(problem: Problem) -> Graph:
+    """Return an activation as a graph.
+
+    A pointwise operation alone has engines for tensors of three axes, as which every tensor without
+    gaps can be seen: its axes in the order of memory, with those in the middle as one.
+    """
+    operation: Any = problem.operation
+    x = problem.x
+    if x.size == 0:
+        raise ArgumentError(f"x={x} is empty; a graph has sizes from 1 on")
+    axes = sorted(range(x.rank), key=lambda axis: -x.strides[axis])
+    sizes = [x.shape[axis] for axis in axes if x.shape[axis] > 1]
+    first, last = (sizes[:-1] or [1])[0], (sizes or [1])[-1]
+    shape = (first, prod(sizes) // (first * last), last)
+    graph = Graph()
+    is_gradient = "dy" in operation.reads
+    tensors = [graph.input(name, shape, x.dtype) for name in (("x", "dy") if is_gradient else "x")]
+    result = graph.pointwise(operation.mode, *tensors, **operation.attributes)
+    graph.output(operation.writes[0], result, x.dtype)
+    return graph

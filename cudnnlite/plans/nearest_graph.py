@@ -1,0 +1,64 @@
+"""What is served near a graph without an engine: cuDNN is asked about graphs with one change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import islice
+
+from cudnnlite._raw.enums import BackendHeurMode
+from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import CudnnliteError
+from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.engines import Configuration, configurations
+from cudnnlite.graph.known_faults import why_wrong
+from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.nearest import changes, descriptor_call
+
+_MOST_QUESTIONS = 24  # a question takes up to 10 ms on a GPU
+
+IsAllowed = Callable[[Configuration, GraphData], bool]
+
+
+def hints(
+    handle: Handle, graph: GraphData, modes: tuple[BackendHeurMode, ...], is_allowed: IsAllowed
+) -> list[str]:
+    """Return what may be done instead of a graph: the nearest one that is served, another call.
+
+    Parameters
+    ----------
+    handle : Handle
+        The device that is asked.
+    graph : GraphData
+        For which no engine is named.
+    modes : tuple of BackendHeurMode
+        The heuristics that are asked.
+    is_allowed : callable
+        Whether an engine keeps what was asked for.
+    """
+    lines = []
+    for change in islice(changes(graph), _MOST_QUESTIONS):
+        if _is_served(handle, change.graph, modes, is_allowed):
+            lines.append(f"served {change.description}")
+            break
+    call = descriptor_call(graph)
+    if call is not None:
+        lines.append(f"dnn.{call} is the descriptor call")
+    return lines
+
+
+def _is_served(
+    handle: Handle, graph: GraphData, modes: tuple[BackendHeurMode, ...], is_allowed: IsAllowed
+) -> bool:
+    """Return whether the heuristics name an engine that is allowed; a graph may be malformed."""
+    if why_wrong(graph) is not None:
+        return False
+    with ExitStack() as stack:
+        try:
+            native = lower(graph, handle, stack)
+            return any(
+                is_allowed(configuration, graph)
+                for configuration in configurations(native, modes, stack)
+            )
+        except CudnnliteError:
+            return False

@@ -1,0 +1,219 @@
+"""`convolution_forward(..., epilogue=)`: pointwise operations in the kernel of a convolution, against ONNX and NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from graph_oracles import ACTIVATIONS
+from oracles import onnx_convolution
+from tolerances import assert_close
+
+import cudnnlite as dnn
+from cudnnlite.operations.graph.activations import ACTIVATIONS as NAMES
+
+from .problems import LAST, Array, poisoned, random_values, upload
+
+BOUNDS = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+# name: (x shape, w shape, ConvolutionSpec options)
+CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "2-D": ((2, 8, 7, 9), (16, 8, 3, 2), {"padding": ((0, 1), 1), "stride": (1, 2)}),
+    "groups": ((2, 16, 7, 6), (16, 8, 3, 3), {"padding": "same", "groups": 2}),
+    "1-D": ((2, 8, 19), (16, 8, 3), {"padding": 2, "dilation": 2}),
+}
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+EPILOGUES: dict[str, tuple[Any, Any]] = {
+    "a number": (lambda graph, y: y * 2.0 + 0.5, lambda y: 2 * y + 0.5),
+    "a gate": (lambda graph, y: y * graph.sigmoid(y * 1.5), lambda y: y * sigmoid(1.5 * y)),
+    "mish": (
+        lambda graph, y: y * graph.tanh(graph.softplus(y)),
+        lambda y: y * np.tanh(np.logaddexp(0, y)),
+    ),
+    "leaky": (
+        lambda graph, y: graph.relu(y, negative_slope=0.3),
+        lambda y: np.where(y > 0, y, 0.3 * y),
+    ),
+    "nothing": (lambda graph, y: y, lambda y: y),
+}
+
+
+class Case:
+    """Operands with channels last, and the convolution with its bias in float64."""
+
+    def __init__(
+        self,
+        handle: dnn.Handle,
+        name: str = "2-D",
+        dtype: str = "float16",
+        *,
+        bias: bool = True,
+        layout: str = "last",
+        math_type: str = "default",
+    ) -> None:
+        x_shape, w_shape, options = CASES[name]
+        rng = np.random.default_rng(0)
+        spatial = len(x_shape) - 2
+        shapes = {"x": x_shape, "w": w_shape, "bias": (1, w_shape[0], *(1,) * spatial)}
+        hosts = {role: random_values(rng, shape, dtype) for role, shape in shapes.items()}
+        self.handle, self.dtype = handle, dtype
+        self.layout = LAST[len(x_shape)] if layout == "last" else None
+        arrays = {
+            role: upload(handle, dnn.TensorSpec(shape, dtype, self.layout), hosts[role])
+            for role, shape in shapes.items()
+        }
+        self.conv = dnn.ConvolutionSpec(**options, math_type=math_type)
+        conv = self.conv.for_shapes(x_shape, w_shape)
+        wide = {role: host.astype(np.float64) for role, host in hosts.items()}
+        steps = conv.steps(spatial)[1:]
+        self.y = onnx_convolution(wide["x"], wide["w"], conv.pads(spatial), *steps, conv.groups)
+        self.operands: tuple[Any, ...] = (arrays["x"], arrays["w"])
+        self.options: dict[str, Any] = {}
+        if bias:
+            self.y = self.y + wide["bias"]
+            self.options = {"bias": arrays["bias"]}
+
+    def call(self, epilogue: Any, **options: Any) -> dnn.DeviceArray:
+        spec = dnn.TensorSpec(self.y.shape, self.dtype, self.layout)
+        return dnn.convolution_forward(
+            self.handle,
+            *self.operands,
+            self.conv,
+            **self.options,
+            **{"out": poisoned(self.handle, spec), "epilogue": epilogue} | options,
+        )
+
+    def check(self, result: dnn.DeviceArray, expected: Array) -> None:
+        bound = BOUNDS[self.dtype]
+        if self.dtype == "float32" and self.conv.math_type == dnn.MathType.DEFAULT:
+            bound = 1.2e-3
+        assert_close(result.numpy(), expected, bound, self.y)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "bare"])
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("name", CASES)
+def test_activations_by_name(handle: dnn.Handle, name: str, dtype: str, bias: bool) -> None:
+    case = Case(handle, name, dtype, bias=bias)
+    for activation in NAMES:
+        expected = case.y
+        if activation == "leaky_relu":
+            expected = np.where(case.y > 0, case.y, 0.01 * case.y)
+        else:
+            expected = ACTIVATIONS[activation](case.y)
+        case.check(case.call(activation), expected)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_functions_of_the_result(handle: dnn.Handle, name: str, dtype: str) -> None:
+    """As one call, whose plan is kept, and as a plan."""
+    case = Case(handle, dtype=dtype)
+    epilogue, formula = EPILOGUES[name]
+    for _ in range(2):
+        case.check(case.call(epilogue), formula(case.y))
+    plan = dnn.convolution_forward.plan(
+        handle, *case.operands, case.conv, **case.options, epilogue=epilogue
+    )
+    with plan:
+        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        result = plan(*case.operands, *case.options.values())
+        case.check(result, formula(case.y))
+        assert result.spec.layout == "NHWC"
+
+
+def test_a_function_may_write_another_graph_each_time(handle: dnn.Handle) -> None:
+    case = Case(handle)
+    for slope in (0.1, 0.5, 0.1):
+        result = case.call(lambda graph, y, s=slope: graph.relu(y, negative_slope=s))
+        case.check(result, np.where(case.y > 0, case.y, slope * case.y))
+
+
+@pytest.mark.parametrize("activation", ["relu", "sigmoid", "tanh", "elu"])
+def test_built_in_activations_in_any_layout(handle: dnn.Handle, activation: str) -> None:
+    for dtype in BOUNDS:
+        case = Case(handle, dtype=dtype, layout="first")
+        case.check(case.call(activation), ACTIVATIONS[activation](case.y))
+
+
+def test_true_float32(handle: dnn.Handle) -> None:
+    case = Case(handle, dtype="float32", math_type="fma")
+    case.check(case.call("gelu"), ACTIVATIONS["gelu"](case.y))
+
+
+def test_what_has_no_engine_says_what_has(handle: dnn.Handle) -> None:
+    case = Case(handle, layout="first")
+    with pytest.raises(dnn.NotSupportedError, match="with channels last"):
+        case.call("gelu")
+
+
+def test_plans_replay_and_take_engines(handle: dnn.Handle) -> None:
+    case = Case(handle)
+    operands = (*case.operands, *case.options.values())
+    expected = ACTIVATIONS["gelu"](case.y)
+    plan = dnn.convolution_forward.plan(
+        handle, *case.operands, case.conv, **case.options, epilogue="gelu", replay=True
+    )
+    with plan:
+        for _ in range(3):
+            case.check(plan(*operands), expected)
+        assert plan.replay is not None
+        assert plan.graph.outputs.keys() == {"y"}
+        choice = plan.choice
+    case.check(case.call("gelu", algorithm=choice), expected)
+    case.check(case.call("gelu", algorithm=choice.algorithm, interface="graph"), expected)
+
+
+def test_operands_that_are_not_aligned_are_copied(handle: dnn.Handle) -> None:
+    case = Case(handle)
+    x, w = case.operands
+    memory = handle.empty((x.nbytes + 8,), "uint8")
+    moved = dnn.DeviceArray(x.spec, memory.device, memory.ptr + 8, memory, handle.stream)
+    handle.device.copy_within(moved.ptr, x.ptr, x.nbytes, handle.stream)
+    case.operands = (moved, w)
+    with pytest.warns(dnn.AlignmentWarning):
+        case.check(case.call("swish"), ACTIVATIONS["swish"](case.y))
+
+
+def test_the_problem_is_a_graph(handle: dnn.Handle) -> None:
+    """Which can be planned, saved and tuned."""
+    case = Case(handle)
+    problem = dnn.convolution_forward.problem(
+        *case.operands, case.conv, **case.options, epilogue="gelu"
+    )
+    assert [row[1] for row in problem.graph.rows()] == ["CONVOLUTION_FORWARD", "ADD", "GELU_FWD"]
+    with problem.graph.plan(handle) as plan:
+        case.check(plan(*case.operands, *case.options.values())["y"], ACTIVATIONS["gelu"](case.y))
+    assert dnn.Tuner(handle, cache=None).tune(problem.graph).best().ok
+
+
+def test_what_an_epilogue_refuses(handle: dnn.Handle) -> None:
+    case = Case(handle)
+    refusals: dict[str, dict[str, Any]] = {
+        r"^alpha=2; allowed with an epilogue: 1\.0": {"alpha": 2},
+        r"^beta=1; allowed with an epilogue: 0\.0": {"beta": 1},
+        "^interface='descriptor'; allowed with an epilogue": {"interface": "descriptor"},
+        "^algorithm='GEMM'; allowed with an epilogue": {"algorithm": "GEMM"},
+        "^epilogue='mish'; allowed: 'relu'": {"epilogue": "mish"},
+        "^epilogue=3; allowed": {"epilogue": 3},
+        "^epilogue returns 3": {"epilogue": lambda graph, y: 3},
+        "^epilogue makes q": {"epilogue": lambda graph, y: y + graph.input("q", (1, 16, 1, 1))},
+        "^epilogue makes z": {"epilogue": lambda graph, y: graph.output("z", y)},
+        r"^epilogue returns a tensor of shape \(2, 16": {
+            "epilogue": lambda graph, y: graph.reduce("ADD", y)
+        },
+        "^epilogue returns .*tensor": {"epilogue": lambda graph, y: dnn.Graph().input("a", (1,))},
+    }
+    for match, options in refusals.items():
+        with pytest.raises(dnn.ArgumentError, match=match):
+            case.call(**{"epilogue": "relu"} | options)
+    for verb in ("find", "heuristic"):
+        with pytest.raises(dnn.ArgumentError, match=f"epilogue is given to {verb}"):
+            getattr(dnn.convolution_forward, verb)(handle, *case.operands, epilogue="relu")
+    with pytest.raises(dnn.ArgumentError, match="replay is given to problem"):
+        dnn.convolution_forward.problem(*case.operands, epilogue="relu", replay=True)

@@ -1,0 +1,272 @@
+"""Ask a GPU what it does of gradients and poolings with uneven padding, epilogues, and activations that are graphs.
+
+    python -m tools.record.layer_graphs [gradients] [epilogues] [poolings] [indices] [activations]
+
+One line for each case: what became of it, its engine, and the largest error relative to the largest
+value, against NumPy or ONNX in float64.  It is followed by what the emulated device does, where
+that differs: there its rules are laxer, or stricter, than the GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from graph_oracles import ACTIVATIONS
+from oracles import onnx_convolution, onnx_gradient_of_w, onnx_gradient_of_x
+
+import cudnnlite as dnn
+from cudnnlite.dtypes import numpy_dtype, parse_dtype
+
+Array = np.ndarray[Any, Any]
+Steps = dict[str, Any]
+LAYOUTS = {"first": {}, "last": {3: "NWC", 4: "NHWC", 5: "NDHWC"}}
+GEOMETRIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Steps]] = {
+    "plain": ((2, 16, 8, 9), (24, 16, 3, 3), {"padding": ((1, 0), (0, 1))}),
+    "strided": ((2, 8, 11, 9), (8, 8, 3, 2), {"padding": ((0, 1), (2, 0)), "stride": (2, 3)}),
+    "dilated": ((2, 8, 9, 8), (8, 8, 3, 2), {"padding": ((2, 1), (0, 3)), "dilation": (2, 3)}),
+    "groups": ((2, 16, 9, 8), (16, 8, 3, 2), {"padding": ((0, 1), 0), "groups": 2}),
+    "depthwise": ((2, 8, 9, 8), (8, 1, 3, 3), {"padding": ((0, 1), 1), "groups": 8}),
+    "rotated": ((1, 8, 7, 6), (8, 8, 3, 2), {"padding": ((0, 2), 1), "mode": "convolution"}),
+    "odd channels": ((2, 3, 9, 7), (5, 3, 3, 2), {"padding": ((0, 1), 1)}),
+    "1-D": ((2, 8, 17), (8, 8, 4), {"padding": ((1, 2),), "stride": 2}),
+    "3-D": ((2, 8, 5, 7, 6), (8, 8, 3, 2, 2), {"padding": ((0, 1), 1, (1, 0))}),
+}
+EPILOGUES: dict[str, tuple[Any, Callable[[Array], Array]]] = {
+    **{name: (name, function) for name, function in ACTIVATIONS.items()},
+    "leaky_relu": ("leaky_relu", lambda y: np.where(y > 0, y, 0.01 * y)),
+    "a number": (lambda graph, y: y * 2.0 + 0.5, lambda y: 2 * y + 0.5),
+    "a gate": (lambda graph, y: y * graph.sigmoid(y), lambda y: y / (1 + np.exp(-y))),
+    "a difference": (lambda graph, y: y - 1.5, lambda y: y - 1.5),
+    "abs": (lambda graph, y: graph.abs(y), np.abs),
+    "exp": (lambda graph, y: graph.exp(y * 0.1), lambda y: np.exp(0.1 * y)),
+    "mish": (
+        lambda graph, y: y * graph.tanh(graph.softplus(y)),
+        lambda y: y * np.tanh(np.logaddexp(0, y)),
+    ),
+    "clamp": (
+        lambda graph, y: graph.pointwise("MIN", graph.pointwise("MAX", y, -1.0), 1.0),
+        lambda y: np.clip(y, -1, 1),
+    ),
+}
+
+
+class Case(NamedTuple):
+    """What is asked: a plan and its operands of a handle, and what has to come out."""
+
+    name: str
+    make: Callable[[dnn.Handle], tuple[Any, list[Any]]]
+    expected: Array | None
+
+
+def values(shape: tuple[int, ...], seed: int, dtype: str) -> Array:
+    """Return random values as a data type has them, in float64."""
+    kind = numpy_dtype(parse_dtype(dtype))
+    return np.random.default_rng(seed).standard_normal(shape).astype(kind).astype(np.float64)
+
+
+def uploaded(handle: dnn.Handle, host: Array, dtype: str, layout: str) -> dnn.DeviceArray:
+    return handle.array(host, dtype=dtype, layout=LAYOUTS[layout].get(host.ndim))
+
+
+def gradients() -> Iterator[Case]:
+    """Yield gradients of convolutions."""
+    dtypes = ("float16", "bfloat16", "float32", "float64")
+    for geometry, dtype, layout, math in product(GEOMETRIES, dtypes, LAYOUTS, ("default", "fma")):
+        if math == "fma" and dtype != "float32":
+            continue
+        x_shape, w_shape, options = GEOMETRIES[geometry]
+        conv = dnn.ConvolutionSpec(**options, math_type=math)
+        spatial = len(x_shape) - 2
+        steps = (*conv.steps(spatial)[1:], conv.groups, "mode" in options)
+        x, w = values(x_shape, 0, dtype), values(w_shape, 1, dtype)
+        dy = values(conv.output_shape(x_shape, w_shape), 2, dtype)
+
+        def of_x(handle: Any, w=w, dy=dy, conv=conv, dtype=dtype, layout=layout, shape=x_shape):
+            operands = [uploaded(handle, host, dtype, layout) for host in (w, dy)]
+            return dnn.convolution_backward_data.plan(handle, *operands, conv, x=shape), operands
+
+        def of_w(handle: Any, x=x, dy=dy, conv=conv, dtype=dtype, layout=layout, shape=w_shape):
+            operands = [uploaded(handle, host, dtype, layout) for host in (x, dy)]
+            return dnn.convolution_backward_filter.plan(handle, *operands, conv, w=shape), operands
+
+        name = f"{geometry} {dtype} {layout} {math}"
+        pads = conv.pads(spatial)
+        yield Case(f"gradient of x, {name}", of_x, onnx_gradient_of_x(x_shape, w, dy, pads, *steps))
+        yield Case(f"gradient of w, {name}", of_w, onnx_gradient_of_w(x, w_shape, dy, pads, *steps))
+
+
+def epilogues() -> Iterator[Case]:
+    """Yield convolutions with epilogues."""
+    geometries = ("plain", "depthwise", "rotated", "odd channels", "1-D", "3-D")
+    dtypes = ("float16", "bfloat16", "float32")
+    for geometry, dtype, layout in product(geometries, dtypes, LAYOUTS):
+        x_shape, w_shape, options = GEOMETRIES[geometry]
+        conv = dnn.ConvolutionSpec(**options)
+        spatial = len(x_shape) - 2
+        hosts = [values(x_shape, 0, dtype), values(w_shape, 1, dtype)]
+        hosts.append(values((1, w_shape[0], *(1,) * spatial), 2, dtype))
+        y = onnx_convolution(
+            *hosts[:2], conv.pads(spatial), *conv.steps(spatial)[1:], conv.groups, "mode" in options
+        )
+        names = EPILOGUES if geometry == "plain" else ("gelu", "a number")
+        for name, has_bias in product(names, (True, False)):
+            epilogue, formula = EPILOGUES[name]
+
+            def plan(
+                handle: Any,
+                hosts=hosts,
+                conv=conv,
+                dtype=dtype,
+                layout=layout,
+                has_bias=has_bias,
+                epilogue=epilogue,
+            ):
+                operands = [uploaded(handle, host, dtype, layout) for host in hosts]
+                bias = operands[2] if has_bias else None
+                verb = dnn.convolution_forward.plan
+                made = verb(handle, *operands[:2], conv, bias=bias, epilogue=epilogue)
+                return made, operands if has_bias else operands[:2]
+
+            yield Case(
+                f"epilogue {name}, {'bias' if has_bias else 'bare'}, {geometry} {dtype} {layout}",
+                plan,
+                formula(y + hosts[2] if has_bias else y),
+            )
+
+
+def poolings() -> Iterator[Case]:
+    """Yield poolings, by the graph as cuDNN has it; only whether there is an engine is asked."""
+    shapes = {4: (2, 8, 7, 9), 5: (2, 8, 5, 7, 6)}
+    modes = ("MAXPOOL", "AVGPOOL_INCLUDE_PADDING", "AVGPOOL_EXCLUDE_PADDING")
+    dtypes = ("float16", "bfloat16", "float32", "float64")
+    for rank, mode, dtype, layout, nan in product(
+        shapes, modes, dtypes, LAYOUTS, ("PROPAGATE", "NOT_PROPAGATE")
+    ):
+        shape = shapes[rank]
+
+        def plan(handle: Any, shape=shape, mode=mode, dtype=dtype, layout=layout, nan=nan):
+            spec = dnn.TensorSpec(shape, dtype, LAYOUTS[layout].get(len(shape)))
+            graph, spatial = dnn.Graph(), len(shape) - 2
+            x = graph.input("x", shape, dtype, spec.strides)
+            y = graph.resample_forward(
+                mode,
+                x,
+                (3, 2, 2)[:spatial],
+                stride=(2, 1, 2)[:spatial],
+                padding=((1, 0), (1, 1), (1, 0))[:spatial],
+                padding_mode="NEG_INF" if mode == "MAXPOOL" else "ZERO",
+                nan_propagation=nan,
+            )
+            graph.output("y", y, strides=spec.packed(y.shape).strides)
+            return graph.plan(handle), [uploaded(handle, values(shape, 0, dtype), dtype, layout)]
+
+        yield Case(f"pooling {mode} rank {rank} {dtype} {layout} {nan}", plan, None)
+
+
+def indices() -> Iterator[Case]:
+    """Yield maxima with their places, as int8 in memory."""
+    for dtype, layout, index_dtype in product(
+        ("float16", "float32"), LAYOUTS, ("int8", "int32", "int64")
+    ):
+
+        def plan(handle: Any, dtype=dtype, layout=layout, index_dtype=index_dtype):
+            shape, graph = (2, 8, 8, 10), dnn.Graph()
+            spec = dnn.TensorSpec(shape, dtype, LAYOUTS[layout].get(4))
+            strides = spec.packed((2, 8, 4, 5)).strides
+            x = graph.input("x", shape, dtype, spec.strides)
+            attributes: dict[str, Any] = {
+                "mode": "MAXPOOL",
+                "comp_type": "float32",
+                "spatial_dims": 2,
+                "window_dims": (2, 2),
+                "strides": (2, 2),
+                "pre_paddings": (0, 0),
+                "post_paddings": (0, 0),
+                "padding_mode": "NEG_INF",
+                "nan_propagation": "PROPAGATE",
+            }
+            y = graph.virtual((2, 8, 4, 5), dtype, strides)
+            places = graph.virtual((2, 8, 4, 5), index_dtype, strides)
+            graph.node(
+                "RESAMPLE_FWD",
+                attributes,
+                reads={"xdesc": x},
+                writes={"ydesc": y, "idxdesc": places},
+            )
+            graph.output("places", places, index_dtype, strides)
+            graph.output("y", y, dtype, strides)
+            return graph.plan(handle), [uploaded(handle, values(shape, 0, dtype), dtype, layout)]
+
+        yield Case(f"maxima with places {dtype} {layout} {index_dtype}", plan, None)
+
+
+def activations() -> Iterator[Case]:
+    """Yield activations that are graphs."""
+    shapes = ((48,), (7,), (6, 33), (2, 8, 5, 7), (2, 3, 5, 7), (1, 1, 1, 1), (4, 4096))
+    for name, shape, dtype, layout in product(
+        ("leaky_relu", "gelu", "gelu_tanh", "softplus"),
+        shapes,
+        ("float16", "bfloat16", "float32"),
+        LAYOUTS,
+    ):
+        if layout == "last" and len(shape) != 4:
+            continue
+        x = values(shape, 0, dtype)
+
+        def plan(handle: Any, x=x, name=name, dtype=dtype, layout=layout):
+            operands = [uploaded(handle, x, dtype, layout)]
+            return dnn.activation_forward.plan(handle, *operands, name), operands
+
+        def back(handle: Any, x=x, name=name, dtype=dtype, layout=layout):
+            operands = [uploaded(handle, x, dtype, layout)] * 3
+            return dnn.activation_backward.plan(handle, *operands, name), operands
+
+        yield Case(f"{name} {shape} {dtype} {layout}", plan, EPILOGUES[name][1](x))
+        yield Case(f"gradient of {name} {shape} {dtype} {layout}", back, None)
+
+
+def outcome(handle: dnn.Handle, case: Case) -> tuple[bool, str]:
+    """Return whether a case is served, and what became of it."""
+    try:
+        plan, operands = case.make(handle)
+    except dnn.CudnnliteError as error:
+        return False, f"{type(error).__name__}: {str(error)[:100]}"
+    with plan:
+        result = plan(*operands)
+        engine = str(plan.choice.algorithm)
+    if isinstance(result, dict):
+        places = result.get("places")
+        shown = "" if places is None else f"; places {places.numpy()[0, 0].ravel()[:8].tolist()}"
+        return True, f"{engine}{shown}"
+    if case.expected is None:
+        return True, engine
+    error = np.abs(result.numpy().astype(np.float64) - case.expected).max()
+    return True, f"{engine}; error {error / np.abs(case.expected).max():.2g}"
+
+
+def main() -> None:
+    """Print what the GPU does of each case of the families that are named, or of all."""
+    families = [
+        family
+        for family in (gradients, epilogues, poolings, indices, activations)
+        if family.__name__ in sys.argv[1:] or not sys.argv[1:]
+    ]
+    with dnn.Handle() as handle, dnn.Handle("emulated") as emulated:
+        for case in (case for family in families for case in family()):
+            is_served, text = outcome(handle, case)
+            print(f"{case.name}: {text}")
+            emulated_is_served, emulated_text = outcome(emulated, case)
+            if emulated_is_served != is_served:
+                kind = "LAXER" if emulated_is_served else "stricter"
+                print(f"  the emulated device is {kind}: {emulated_text}")
+
+
+if __name__ == "__main__":
+    main()
