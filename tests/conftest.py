@@ -1,8 +1,9 @@
-"""What all tests share: the two devices, a handle that must leave nothing behind, skips and processes that cannot hide.
+"""What all tests share: the two devices, checked handles, and rules for skips and processes.
 
-A test that takes `device` or `handle` runs on the emulated device and on CUDA.  Where there is no CUDA device the second run
-is skipped, with the reason.  Under CUDNNLITE_REQUIRE_GPU=1 there has to be one, and anything skipped, for whatever reason,
-is a failure.  A test that starts a process and is not marked `processes` fails.
+A test that takes `device` or `handle` runs on the emulated device and on CUDA.  Where there is no
+CUDA device the second run is skipped, with the reason.  Under CUDNNLITE_REQUIRE_GPU=1 a missing
+device and every other skip are failures.  A test that starts a process and is not marked
+`processes` fails.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from functools import lru_cache
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-# Two hundred processes that the tests start would each compile the package again, and each of pytest's the tests.
+# Each of two hundred processes would compile the package again, and each pytest process the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# Threads of NumPy's BLAS spin when they have nothing to do: those of several test processes made each other ten times as slow.
+# BLAS threads of NumPy spin while they wait. Those of several test processes made each other ten
+# times as slow.
 for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
@@ -76,7 +78,8 @@ def why_no_cuda() -> str:
 def pytest_sessionstart() -> None:
     """Refuse to start where a GPU is required and is not there.
 
-    What starts a process when it is imported is imported here, so that no test is blamed for it: cuda.pathfinder asks ldconfig.
+    Modules that start a process on import are imported here, so that no test is blamed for it:
+    cuda.pathfinder runs ldconfig.
     """
     importlib.import_module("cuda.pathfinder")
     if REQUIRE_GPU and why_no_cuda():
@@ -84,12 +87,15 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Run the tests in one process where they need a GPU: several would share it, and its times and its memory count."""
+    """Run the tests in one process if they need a GPU, whose memory and times they would share."""
     return 0 if REQUIRE_GPU else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, for the sake of the last worker, and skip what needs a GPU where there is none."""
+    """Begin with the slow tests, and skip GPU tests without a GPU.
+
+    The last worker then ends early.
+    """
     items.sort(
         key=lambda item: (
             item.get_closest_marker("processes") is None and "docs" not in item.path.parts
@@ -102,10 +108,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take everything imported so far out of garbage collection: the tests collect often, and it should cost them little.
+    """Take everything imported so far out of garbage collection, to keep collections cheap.
 
-    The optional libraries are imported before that, where they are installed: with PyTorch and JAX loaded later, the
-    collections made the run on a GPU ten times as long.
+    The tests collect often.  Optional libraries are imported first: with PyTorch and JAX loaded
+    later, the collections made the run on a GPU ten times as long.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they warn of while they are imported is not ours
@@ -113,7 +119,8 @@ def pytest_collection_finish() -> None:
             if importlib.util.find_spec(name.partition(".")[0]):
                 importlib.import_module(name)
     for name, logger in logging.root.manager.loggerDict.items():
-        # of each logger that keeps its messages to itself pytest takes hold three times a test; PyTorch has forty
+        # pytest attaches a handler to each logger that does not propagate, three times a test;
+        # PyTorch has forty of them.
         if name.startswith("torch") and isinstance(logger, logging.Logger):
             logger.propagate = True
     gc.collect()
@@ -124,7 +131,10 @@ _finished = itertools.count(1)
 
 
 def pytest_runtest_logfinish() -> None:
-    """Do the same with what pytest keeps of the tests that are over: a collection then costs a tenth."""
+    """Do the same with pytest's records of past tests.
+
+    A collection is then ten times as fast.
+    """
     if next(_finished) % 20 == 0:
         gc.collect()
         gc.freeze()
@@ -151,13 +161,13 @@ BaseProcess.start = _noted_start  # type: ignore[method-assign]
 
 
 def pytest_runtest_logstart() -> None:
-    """Forget what was started before this test: collecting it imports libraries that ask the system for their parts."""
+    """Forget processes that the collection of this test started by its imports."""
     _started.clear()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
-    """Note which device a test ran on and whether it failed; turn into failures what must not be hidden."""
+    """Note a test's device and outcome; turn what must not be hidden into failures."""
     report = yield
     started = ", ".join(_started)
     _started.clear()
@@ -185,7 +195,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
 
 
 def needed_version(message: str) -> str:
-    """Return what an old libcudnn lacks, and from which version it is there, if that is what a test failed of."""
+    """Return pytest's message if a test failed because this libcudnn is too old, or ""."""
     match = re.search(
         r"^.* needs? cuDNN (\d+)\.(\d+) or newer; this is (\d+)\.(\d+).*$", message, re.MULTILINE
     )
@@ -234,7 +244,10 @@ def why_skipped(report: Any) -> str:
 
 @pytest.fixture
 def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """pytest's own, which undoes the patch of a method by leaving that on the object: the process's devices get rid of it."""
+    """Undo patches as pytest does, and delete the methods that this leaves on a device.
+
+    pytest restores a patched method by setting it on the object itself.
+    """
     yield monkeypatch
     monkeypatch.undo()
     for thing in [
@@ -249,7 +262,7 @@ def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_default_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the caller's CUDNNLITE_DEVICE out; a test that is run on each device has to name it, or fails."""
+    """Keep the caller's CUDNNLITE_DEVICE out; a test that runs on each device has to name it."""
     monkeypatch.delenv(DEVICE_VARIABLE, raising=False)
     if "device" in request.fixturenames:
         monkeypatch.setenv(DEVICE_VARIABLE, "a test names its device")
@@ -311,7 +324,7 @@ class Census:
 
 
 def give_back_pool(device: Any) -> None:
-    """Let a GPU's memory pool keep nothing that nobody uses: eight processes share one GPU's memory."""
+    """Let the GPU's memory pool keep no free memory, because eight processes share one GPU."""
     if device.kind == "cuda":
         device.synchronize()
         result, pool = device._driver.cuDeviceGetDefaultMemPool(device.index)

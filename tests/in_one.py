@@ -1,4 +1,4 @@
-"""One test for many values, where what pytest does around each would take longer than the check itself."""
+"""One test for many values, where pytest's work for each would take longer than the check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 
 
 def in_one_test(values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[[], None]]:
-    """Return a decorator: one test that checks each value, tuples as several arguments, and names all that fail."""
+    """Return a decorator that makes one test of a check of each value.
+
+    Tuples are several arguments.  The test names all values that fail.
+    """
     cases = list(values)
     assert cases
 

@@ -1,4 +1,4 @@
-"""The programs of examples/c: how to run the Python ones, and how to compare what two of them printed."""
+"""The programs of examples/c: run the Python ones, and compare what two of them print."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from cudnnlite._raw.library import load_library
 FOLDER = Path(__file__).parents[1] / "examples" / "c"
 NAMES = ("convolution_with_search", "lstm_forward", "small_network")
 DIFFERING = ("cuDNN ", "algorithm ")  # how lines begin that tell of the machine
-# Sums of thousands of values, each right to single precision but for what Winograd's transforms lose, some 1e-5: an error
-# in the program moves them by whole numbers.  Of single values that is far less than the tolerance.
+# These are sums of thousands of values. Each value is right to single precision, except that
+# Winograd's transforms lose some 1e-5.
+# An error in the program changes the sums by whole numbers, and of single values that is far less
+# than the tolerance.
 CHECKSUM_TOLERANCE = 0.02
 VALUE_TOLERANCE = 1e-4
 
 
 def run_python(name: str, device: str) -> str:
-    """Run a Python program as a user would, with the libcudnn of this process; return what it printed."""
+    """Run a Python program with the libcudnn of this process, and return its output."""
     environment = os.environ | {
         "CUDNNLITE_DEVICE": device,
         "CUDNNLITE_LIBCUDNN": load_library().path,

@@ -48,7 +48,7 @@ def model(
     domains: Sequence[str] = (),
     dtype: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
-    """Return a model; its outputs are those of the last node, of types that inference has to find."""
+    """Return a model whose outputs are those of the last node; inference finds their types."""
     if isinstance(inputs, Mapping):
         inputs = [value(name, shape, dtype) for name, shape in inputs.items()]
     if isinstance(constants, Mapping):
@@ -114,7 +114,10 @@ def one_rnn(
 
 
 def resnet50() -> onnx.ModelProto:
-    """Return ResNet-50 v1.5, after its description: its convolutions have no data, and its batch is symbolic."""
+    """Return ResNet-50 v1.5 by its description.
+
+    The batch is symbolic, and the filters have no data.
+    """
     nodes: list[onnx.NodeProto] = []
     weights: list[onnx.TensorProto] = []
 

@@ -1,4 +1,4 @@
-"""Convolutions in float64 that we did not write: ONNX's reference implementation, SciPy, and PyTorch where it is there."""
+"""Convolutions in float64 by others: ONNX's reference implementation, SciPy and PyTorch."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def scipy_convolution(
     dilation: tuple[int, ...],
     flip: bool = False,
 ) -> Array:
-    """Do the same, without groups, by correlating all channels of an image with each filter at once."""
+    """Do the same without groups, by correlating all channels of an image with each filter."""
     x, w = _wide(x, w, flip)
     padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
     dilated = np.zeros(
@@ -100,7 +100,10 @@ def onnx_gradient_of_x(
     groups: int = 1,
     flip: bool = False,
 ) -> Array:
-    """Return the gradient of the sum of dy * Conv(x, w), by its definition: Conv of each unit image, which it is linear in."""
+    """Return the gradient of the sum of dy * Conv(x, w), by its definition.
+
+    Conv is linear in x, so it is computed of each unit image.
+    """
     size = int(np.prod(shape[1:]))
     units = onnx_convolution(
         np.eye(size).reshape(size, *shape[1:]), w, padding, stride, dilation, groups, flip
@@ -120,7 +123,10 @@ def onnx_gradient_of_w(
     groups: int = 1,
     flip: bool = False,
 ) -> Array:
-    """Return the gradient of the sum of dy * Conv(x, w), by its definition: Conv with each unit filter of a group."""
+    """Return the gradient of the sum of dy * Conv(x, w), by its definition.
+
+    Conv is computed with each unit filter of a group.
+    """
     size, gradients = int(np.prod(shape[1:])), []
     units = np.eye(size).reshape(size, *shape[1:])
     for images, outer in zip(

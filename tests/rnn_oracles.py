@@ -1,14 +1,15 @@
-"""RNNs in float64 that we did not write: ONNX's reference implementation, and PyTorch where it is there.
+"""RNNs in float64 by others: ONNX's reference implementation, and PyTorch if it is installed.
 
-Weights come as a dict under cudnnlite's names, and everything else is read off it: a name that is absent is not there.
+Weights come as a dict under cudnnlite's names, and everything else is read off it: a name that is
+absent is not there.
 
-========================================  =======================================================================
-"layer0.forward.input.i"                  (H, I); (H, D * R) in the layers above; absent in layer 0 if it is skipped
+========================================  ========================================================
+"layer0.forward.input.i"                  (H, I), or (H, D * R) above layer 0; absent if skipped
 "layer0.forward.recurrent.i"              (H, R), where R is P if there is a projection and H if not
 "layer0.forward.input.i.bias"             (H,)
 "layer0.forward.recurrent.i.bias"         (H,)
 "layer0.forward.projection"               (P, H), of an LSTM
-========================================  =======================================================================
+========================================  ========================================================
 
 Directions are "forward" and "backward"; gates are i f g o (lstm), r z n (gru) and h (relu, tanh).
 """
@@ -52,7 +53,8 @@ class RNNResult(NamedTuple):
     y : ndarray
         (T, N, D * R), zeros beyond each sequence's end.
     hy : ndarray
-        (L * D, N, R), at layer * D + direction.  A sequence of no steps ends with the state it began with.
+        (L * D, N, R), at layer * D + direction.  A sequence of no steps ends with the state it
+        began with.
     cy : ndarray or None
         (L * D, N, H), of an LSTM.
     """
@@ -63,7 +65,7 @@ class RNNResult(NamedTuple):
 
 
 class RNNGradients(NamedTuple):
-    """The derivatives of sum(y * dy) + sum(hy * dhy) + sum(cy * dcy); of the weights under their names."""
+    """The derivatives of sum(y * dy) + sum(hy * dhy) + sum(cy * dcy), by name for the weights."""
 
     dx: Array
     dhx: Array
@@ -123,7 +125,8 @@ def _layout(cell: str, weights: Weights) -> _Layout:
         next(mode for mode, kinds in BIASES.items() if kinds == biases),
         skip_input,
     )
-    # A misspelled name would otherwise pass for one that is absent, and the oracle would agree to a missing bias.
+    # A misspelled name would otherwise count as an absent one, and the oracle would accept a
+    # missing bias.
     shapes, expected = {name: np.shape(w) for name, w in weights.items()}, layout.shapes()
     assert shapes == expected, (
         f"weights do not fit together: {sorted(set(shapes.items()) ^ set(expected.items()))}"
@@ -134,7 +137,10 @@ def _layout(cell: str, weights: Weights) -> _Layout:
 def _stacked(
     layout: _Layout, weights: Weights, layer: int, direction: str, gates: str
 ) -> tuple[Array, ...]:
-    """Return W, R, Wb and Rb, gates stacked: identities are the W of a skipped input, zeros a missing bias."""
+    """Return W, R, Wb and Rb with stacked gates.
+
+    A skipped input has identities as W, and a missing bias is zeros.
+    """
 
     def stack(kind: str, suffix: str, absent: Array) -> Array:
         names = (f"layer{layer}.{direction}.{kind}.{gate}{suffix}" for gate in gates)
@@ -196,7 +202,8 @@ def random_weights(
     skip_input : bool
         Layer 0 has no input matrices.
     scale : float, optional
-        The matrices' standard deviation, 1 / sqrt(hidden_size) by default: gates neither saturate nor stay at 1/2.
+        The matrices' standard deviation, 1 / sqrt(hidden_size) by default: gates neither saturate
+        nor stay at 1/2.
     """
     assert projection_size is None or (cell == "lstm" and projection_size <= hidden_size)
     assert not skip_input or input_size == hidden_size
@@ -233,8 +240,8 @@ def _evaluator(cell: str) -> ReferenceEvaluator:
     elif cell == "tanh":
         nodes = [helper.make_node("RNN", inputs, outputs, activations=["Tanh"])]
     else:
-        # The reference knows RNN with Tanh and Affine, not with Relu.  So it is the identity here, and ONNX's Relu
-        # comes behind the node, which is right for a single step.
+        # The reference knows RNN with Tanh and Affine, but not with Relu. So the node has the
+        # identity, and ONNX's Relu comes behind it, which is right for a single step.
         identity = {"activations": ["Affine"], "activation_alpha": [1.0], "activation_beta": [0.0]}
         nodes = [helper.make_node("RNN", inputs, ["sums", "last"], **identity)]
         nodes += [
@@ -274,8 +281,9 @@ def onnx_rnn(
 ) -> RNNResult:
     """Run ONNX's RNN, LSTM or GRU.
 
-    Its reference implementation ignores the lengths of the sequences and, before onnx 1.23, the direction.  So each
-    node is one layer in one direction over all sequences of one length, and what runs backward is flipped here.
+    Its reference implementation ignores the lengths of the sequences and, before onnx 1.23, the
+    direction.  So each node is one layer in one direction over all sequences of one length, and
+    what runs backward is flipped here.
 
     Parameters
     ----------
@@ -302,8 +310,8 @@ def onnx_rnn(
             w, r, wb, rb = _stacked(layout, weights, layer, direction, ONNX_GATES[cell])
             h, project = hx[state], np.eye(layout.hidden_size)
             if layout.projection_size:
-                # ONNX has no projection.  Its LSTM can carry on the unprojected output s, since R h = (R P) s where
-                # h = P s; the first s is one of those that are projected to hx, and it does not matter which.
+                # ONNX has no projection. Its LSTM can carry on the unprojected output s, since R h
+                # = (R P) s where h = P s. The first s is any that is projected to hx.
                 project = np.asarray(weights[f"layer{layer}.{direction}.projection"], np.float64)
                 h, r = h @ np.linalg.pinv(project).T, r @ project
             for length in np.unique(lengths[lengths > 0]):
@@ -341,16 +349,20 @@ def onnx_directional_derivative(
     dcy: Array | None,
     direction: Mapping[str, Array],
 ) -> float:
-    """Differentiate sum(y * dy) + sum(hy * dhy) + sum(cy * dcy) along a direction: central differences of `onnx_rnn`.
+    """Differentiate sum(y * dy) + sum(hy * dhy) + sum(cy * dcy) along a direction.
+
+    The result is central differences of `onnx_rnn`.
 
     Parameters
     ----------
     cell, weights, x, hx, cx, lengths
         As for `onnx_rnn`.
     dy, dhy, dcy : ndarray or None
-        As `RNNResult`'s arrays; None for zeros.  What dy has beyond a sequence's end does not count.
+        As `RNNResult`'s arrays; None for zeros.  What dy has beyond a sequence's end does not
+        count.
     direction : mapping of str to ndarray
-        What each of "x", "hx", "cx" and the weights is moved by, for a step of 1; what is missing stays where it is.
+        What each of "x", "hx", "cx" and the weights is moved by, for a step of 1; what is missing
+        stays where it is.
 
     Returns
     -------
@@ -379,8 +391,8 @@ def onnx_directional_derivative(
             float(np.sum(a * b)) for a, b in zip(result, factors, strict=True) if b is not None
         )
 
-    # Cutting off the series costs about step**2, rounding 1e-16 / step; and the smaller the step, the less likely is it
-    # that a Relu changes sides on the way.
+    # Cutting off the series costs about step**2, and rounding 1e-16 / step. The smaller the step,
+    # the less likely a Relu changes sides.
     step = 1e-6
     return (moved_sum(step) - moved_sum(-step)) / (2 * step)
 
@@ -393,7 +405,10 @@ def _torch_run(
     cx: Array | None,
     lengths: Lengths | None,
 ) -> tuple[Any, list[Any], list[Any]]:
-    """Return PyTorch's module, its tensors x, hx and cx, and y, hy and cy; cx and cy only of an LSTM."""
+    """Return PyTorch's module, its tensors x, hx and cx, and y, hy and cy.
+
+    An LSTM alone has cx and cy.
+    """
     import torch
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -438,7 +453,8 @@ def _torch_run(
     if lengths is None:
         y, state = module(leaves[0], tuple(leaves[1:]) if cell == "lstm" else leaves[1])
         return module, leaves, [y, *(state if cell == "lstm" else [state])]
-    # PyTorch does not pack sequences of no steps.  They stay out, and what they end with is what they began with.
+    # PyTorch packs no sequences of no steps. They are left out, and end with the state that they
+    # began with.
     rows = torch.from_numpy(np.flatnonzero(known_lengths))
     packed = pack_padded_sequence(
         leaves[0][:, rows], torch.from_numpy(known_lengths)[rows], enforce_sorted=False
@@ -464,7 +480,10 @@ def torch_rnn(
     cx: Array | None = None,
     lengths: Lengths | None = None,
 ) -> RNNResult:
-    """Do the same with PyTorch on the CPU; a missing bias is 0, and a skipped input goes through identities."""
+    """Do the same with PyTorch on the CPU.
+
+    A missing bias is 0, and a skipped input goes through identities.
+    """
     return _torch_result(_torch_run(cell, weights, x, hx, cx, lengths)[2])
 
 
@@ -479,7 +498,10 @@ def torch_rnn_gradients(
     cx: Array | None,
     lengths: Lengths | None = None,
 ) -> tuple[RNNResult, RNNGradients]:
-    """Do the same, and differentiate sum(y * dy) + sum(hy * dhy) + sum(cy * dcy); None is for zeros."""
+    """Do the same, and differentiate sum(y * dy) + sum(hy * dhy) + sum(cy * dcy).
+
+    None is for zeros.
+    """
     import torch
 
     module, leaves, results = _torch_run(cell, weights, x, hx, cx, lengths)

@@ -1,4 +1,4 @@
-"""Imports go one way, and ctypes functions stay where they belong: read from the source, not from what runs."""
+"""Imports go one way, and ctypes functions stay in the raw layer, as the source shows."""
 
 import ast
 import sys
@@ -12,8 +12,8 @@ import cudnnlite
 
 ROOT = Path(cudnnlite.__file__).parent
 
-# From the bottom to the top.  A name stands for the module or for the whole folder.  Within one layer modules may import each
-# other as long as there is no cycle.
+# From the bottom to the top.  A name stands for the module or for the whole folder.  Within one
+# layer modules may import each other as long as there is no cycle.
 LAYERS = (
     # The words, and of what libcudnn exports what loads no library.
     (
@@ -346,7 +346,7 @@ print(count)
 
 @pytest.mark.processes
 def test_each_module_imports_by_itself():
-    """No module needs what the __init__ of a package, or another module, happened to import before it."""
+    """No module relies on an import that a package or another module happened to make before."""
     *failures, count = run_python(ONE_BY_ONE, ROOT).stdout.splitlines()
     assert failures == []
     assert int(count) == len([name for name in MODULES if MODULES[name].stem[:2] != "__"])

@@ -1,7 +1,8 @@
-"""How far a convolution may be from float64 sums: the one table that every test of numbers looks into.
+"""How far results may be from float64 sums: the one table that every test of numbers uses.
 
-The error is the relative L2 norm of the difference to sums in float64 over inputs that were first rounded to the storage
-type, so it holds the arithmetic and the rounding of the output, and nothing else.
+The error is the relative L2 norm of the difference to sums in float64 over inputs that were first
+rounded to the storage type, so it holds the arithmetic and the rounding of the output, and nothing
+else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ ALL_MATH = ("DEFAULT", "FMA", "TENSOR_OP", "TENSOR_OP_ALLOW_CONVERSION")
 TF32_MATH = ("DEFAULT", "TENSOR_OP", "TENSOR_OP_ALLOW_CONVERSION")
 ALL_FAMILIES = ("direct", "fft", "winograd")
 ANY = 1 << 20
-_STRAY = 50  # a single value may be off by so many times the bound, measured in units of the output's RMS
+# A single value may be off by so many times the bound, in units of the output's RMS.
+_STRAY = 50
 
 
 class Row(NamedTuple):
@@ -45,7 +47,8 @@ class Row(NamedTuple):
     bound: float
 
 
-# The first row that fits counts.  In brackets: the worst of 676 combinations on an H200 with cuDNN 9.19.
+# The first row that fits counts. In brackets: the worst of 676 combinations on an H200 with cuDNN
+# 9.19.
 TABLE = (
     Row(("int8", "uint8"), ALL_MATH, ("direct",), ANY, 1 << 16, 0.0),  # int32 sums are exact
     Row(("float64",), ALL_MATH, ALL_FAMILIES, ANY, 256, 1e-14),
@@ -54,7 +57,8 @@ TABLE = (
     Row(("float32",), ("FMA",), ("direct",), ANY, ANY, 1e-5),  # [6.9e-7]
     Row(("float32",), ("FMA",), ("fft",), ANY, ANY, 1e-4),  # [4.2e-7]
     Row(("float32",), ("FMA",), ("winograd",), 3, ANY, 1e-4),  # [2e-6]
-    # 'True float32' too: what Winograd loses, it loses in its transforms. [8.3e-4 here, 1.3e-3 in another measurement]
+    # For 'true float32' too, because Winograd loses in its transforms. [8.3e-4 here, 1.3e-3 in
+    # another measurement]
     Row(("float32",), ("FMA",), ("winograd",), 5, ANY, 3e-3),
     Row(("float32",), TF32_MATH, ("direct", "fft"), ANY, ANY, 1e-3),  # [5.7e-4]
     Row(("float32",), TF32_MATH, ("winograd",), 3, ANY, 1e-3),
@@ -66,7 +70,8 @@ TABLE = (
     Row(("float16",), ALL_MATH, ("winograd",), 5, ANY, 3e-3),  # [8.5e-4]
     Row(("bfloat16",), ALL_MATH, ALL_FAMILIES, ANY, ANY, 5e-3),  # [1.9e-3: the output's rounding]
 )
-# with beta engines 22 and 23 of an H200 round before they add, too: 2^-8 twice, where one value is most of the output [5.8e-3]
+# With beta, engines 22 and 23 of an H200 also round before they add: 2^-8 twice, where one value is
+# most of the output [5.8e-3].
 TWICE_ROUNDED = {"bfloat16": 8e-3}
 SCALED_INTEGER = 1e-6  # int8 to float32 with an alpha or beta that float32 has to round
 
@@ -100,14 +105,15 @@ def assert_close(result: Any, expected: Any, bound: float, magnitude: Any = None
 
     Parameters
     ----------
-    got : ndarray
+    result : ndarray
         Any dtype.
     expected : ndarray of float64
     bound : float
         The largest relative L2 error; 0 for equality.
     magnitude : ndarray, optional
-        What `expected` would be about if its terms did not cancel (the root of the sum of their squares).  Where a handful of
-        outputs is all there is, they may cancel by chance, and an error relative to them would mean nothing.
+        What `expected` would be about if its terms did not cancel (the root of the sum of their
+        squares).  Where a handful of outputs is all there is, they may cancel by chance, and an
+        error relative to them would mean nothing.
     """
     assert result.shape == expected.shape
     wide = result.astype(np.float64)
@@ -128,7 +134,8 @@ def assert_close(result: Any, expected: Any, bound: float, magnitude: Any = None
     )
 
 
-# Recurrent networks.  The error is the relative L2 norm, as above, of y, hy or cy each, and of each gradient by itself.
+# Recurrent networks. The error is the relative L2 norm, as above, of y, hy or cy each, and of each
+# gradient.
 
 
 class RNNRow(NamedTuple):
@@ -161,10 +168,12 @@ ANY_RNN = ("STANDARD", "PERSIST_STATIC", "PERSIST_STATIC_SMALL_H", "PERSIST_DYNA
 SMOOTH = ("tanh", "lstm", "gru")
 ANY_CELL = (*SMOOTH, "relu")
 
-# The first row that fits counts.  In brackets: the worst forward error, of an H200 with cuDNN 9.19 unless it says otherwise,
-# and behind the semicolon the worst error of a gradient on the emulated device: on the H200 gradients were only compared with
-# each other.  A bound is 3 to 5 times a forward error.  Of gradients it is 10 times what was seen, because the emulated device
-# rounds less often than kernels do.  A relu that is 0 on one side and not on the other changes whole terms, hence its rows.
+# The first row that fits counts.  In brackets: the worst forward error, of an H200 with cuDNN 9.19
+# unless it says otherwise, and behind the semicolon the worst error of a gradient on the emulated
+# device: on the H200 gradients were only compared with each other.  A bound is 3 to 5 times a
+# forward error.  Of gradients it is 10 times what was seen, because the emulated device rounds less
+# often than kernels do.  A relu that is 0 on one side and not on the other changes whole terms,
+# hence its rows.
 RNN_TABLE = (
     RNNRow(("float64",), ALL_MATH, ANY_RNN, ANY_CELL, 20, 1e-12, 1e-11),  # [emulated: 4e-15; 3e-15]
     RNNRow(("float64",), ALL_MATH, ANY_RNN, ANY_CELL, ANY, 1e-10, 1e-9),
@@ -188,13 +197,14 @@ RNN_TABLE = (
     RNNRow(("bfloat16",), ALL_MATH, ANY_RNN, SMOOTH, ANY, 1.5e-2, 8e-2),  # [a few 1e-3; 7e-3]
     RNNRow(("bfloat16",), ALL_MATH, ANY_RNN, ("relu",), ANY, 1.5e-2, 5e-1),  # [a few 1e-3; 5.4e-2]
 )
-RNN_SUM = 1e-7  # central differences of ONNX's float64 over a step of 1e-6, relative to the gradient's norm
+# Central differences of ONNX's float64 over a step of 1e-6, relative to the gradient's norm.
+RNN_SUM = 1e-7
 
 
 def rnn_bound(
     dtype: str, math_type: Any, algorithm: str, cell: str, chain: int, *, gradient: bool = False
 ) -> float:
-    """Look up the bound for a chain of steps times layers; a KeyError says that the table has no row for it."""
+    """Look up the bound for a chain of steps times layers; a KeyError says that there is no row."""
     math = MathType(math_type).name
     for row in RNN_TABLE:
         if (
@@ -208,15 +218,19 @@ def rnn_bound(
     raise KeyError((dtype, math, algorithm, cell, chain))
 
 
-# Operations of few steps: the largest error, relative to the largest value of the operands and of the result.
-# [an H200 with cuDNN 9.19, pooling and softmax: 6.1e-16, 2.6e-7, 7.4e-4, 5e-3]
+# Operations of few steps: the largest error, relative to the largest value of the operands and of
+# the result. [an H200 with cuDNN 9.19, pooling and softmax: 6.1e-16, 2.6e-7, 7.4e-4, 5e-3]
 OPERATION_BOUNDS = {"float64": 1e-13, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
-# A convolution with FMA and small filters, by the same measure: that of the table above, for the worst algorithm.
+# A convolution with FMA and small filters, by the same measure. The bound is that of the table
+# above for the worst algorithm.
 CONVOLUTION_BOUNDS = {"float64": 1e-12, "float32": 1e-4}
 
 
 def assert_near(result: Any, expected: Any, bound: float, largest: float = 0.0) -> None:
-    """Compare every element by the largest error, relative to `largest` or the largest expected value; 0 for equality."""
+    """Compare every element by the largest error.
+
+    The error is relative to `largest` or the largest expected value; a bound of 0 is for equality.
+    """
     assert result.shape == expected.shape
     error, size = np.abs(result.astype(np.float64) - expected), max(np.abs(expected).max(), largest)
     worst = np.unravel_index(error.argmax(), error.shape)
@@ -225,9 +239,11 @@ def assert_near(result: Any, expected: Any, bound: float, largest: float = 0.0) 
     )
 
 
-# CTC losses and their gradients, by the largest error relative to the largest value. [an H200 with cuDNN 9.19: 2e-6]
+# CTC losses and their gradients, by the largest error relative to the largest value. [an H200 with
+# cuDNN 9.19: 2e-6]
 CTC_BOUND = 1e-5
-# Multi-head attention, by the relative L2 norm: the output, and each gradient. [an H200: 4e-16, 3e-7, 5e-4, 4e-3; TF32 4e-4]
+# Multi-head attention, by the relative L2 norm: the output, and each gradient. [an H200: 4e-16,
+# 3e-7, 5e-4, 4e-3; TF32 4e-4]
 ATTENTION_BOUNDS = {
     "float64": (1e-13, 1e-12),
     "float32": (2e-6, 2e-5),
@@ -235,8 +251,9 @@ ATTENTION_BOUNDS = {
     "float16": (2e-3, 1e-2),
     "bfloat16": (1.5e-2, 8e-2),
 }
-# Operations that are graphs, by the relative L2 norm, by the data type of their operands: float32 is multiplied in TF32, and
-# attention rounds its probabilities to the operands' type. [an H100, float32: TANH_FWD 4.2e-6, which it approximates]
+# Operations that are graphs, by the relative L2 norm, by the data type of their operands: float32
+# is multiplied in TF32, and attention rounds its probabilities to the operands' type. [an H100,
+# float32: TANH_FWD 4.2e-6, which it approximates]
 GRAPH_BOUNDS = {
     "attention": {"float16": 2e-3, "bfloat16": 1.5e-2, "float32": 2e-3},
     "stats": {"float16": 1e-3, "bfloat16": 4e-3, "float32": 1e-3},
@@ -247,7 +264,7 @@ GRAPH_BOUNDS = {
     "normalisation gradients": {"float16": 3e-3, "bfloat16": 2e-2, "float32": 2e-5},
 }
 
-# Of graphs on the emulated device beside a GPU: the largest difference relative to the largest value.
+# Graphs on the emulated device beside a GPU: the largest difference relative to the largest value.
 RECORDED_GRAPH_BOUNDS = {"float32": 2e-3, "float16": 3e-3, "bfloat16": 2e-2}
 # Of graphs on a GPU: an error relative to the largest value that no rounding makes.
 WRONG_GRAPH = 0.1

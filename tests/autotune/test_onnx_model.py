@@ -53,8 +53,9 @@ def test_resnet50():
         ): layer["count"]
         for layer in described
     }
-    # As published: 4.089 billion multiplications for an image, of which the last layer has 2048 * 1000; and 25 557 032
-    # parameters, of which it has 2049 * 1000 and the normalizations 53 120.
+    # As published, an image takes 4.089 billion multiplications, of which the last layer has 2048 *
+    # 1000. There are 25 557 032 parameters, of which the last layer has 2049 * 1000 and the
+    # normalizations 53 120.
     assert sum(p.flops * count for p, count in counts.items()) == pytest.approx(
         2 * 32 * (4.089e9 - 2.048e6), rel=2e-4
     )
@@ -65,7 +66,10 @@ def test_resnet50():
 
 
 def test_resnet50_as_onnx_ships_it():
-    """The models beside ONNX's own tests: written by others, their weights computed by ConstantOfShape."""
+    """Read the models that ONNX ships beside its own tests.
+
+    Their weights are computed by ConstantOfShape.
+    """
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     theirs, ours = (
         problems_from_onnx(folder / "light_resnet50.onnx"),
@@ -319,7 +323,7 @@ def test_a_model_is_left_as_it_is():
     assert given_model.SerializeToString(deterministic=True) == before
 
 
-# ---------------------------------------------------------------- graphs inside nodes, and functions
+# --------------------------------------------------------------- graphs inside nodes, and functions
 
 
 def branch(name: str, *nodes: onnx.NodeProto, constants: Any = ()) -> onnx.GraphProto:
@@ -580,7 +584,7 @@ def test_of_external_data_no_more_is_read_than_the_tensor_holds(tmp_path, length
 
 
 def test_external_data_counts_where_a_shape_is_missing():
-    """Here "rest" is a shape; a node whose own axes are symbolic is skipped where nothing is unread."""
+    """ "rest" is a shape here; a node with symbolic axes is skipped only where data is unread."""
     reshape = helper.make_node("Reshape", ["x", "rest"], ["image"])
     weights = [absent("w", FILTER), absent("rest", (4,), TensorProto.INT64)]
     with pytest.raises(

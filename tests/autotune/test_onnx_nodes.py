@@ -1,4 +1,7 @@
-"""Problems from ONNX nodes: shapes as ONNX's reference implementation computes them, and a reason for all that is skipped."""
+"""Problems from ONNX nodes.
+
+Shapes are those of ONNX's reference implementation, and every skipped node has a reason.
+"""
 
 from __future__ import annotations
 
@@ -353,7 +356,10 @@ def test_a_recurrent_layer(kind, options, cell):
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("layout", [0, 1])
 def test_a_recurrent_layer_has_the_shapes_that_onnx_computes(kind, directions, layout):
-    """ONNX puts the directions on an axis of their own: (T, D, N, H), or (N, T, D, H) with layout=1."""
+    """ONNX puts the directions on an axis of their own.
+
+    That is (T, D, N, H), or (N, T, D, H) with layout=1.
+    """
     attributes = {
         "direction": "bidirectional" if directions == 2 else "forward",
         "layout": layout,
@@ -483,7 +489,7 @@ def test_a_recurrent_layer_that_is_no_problem_is_named_with_the_reason(kind, opt
 
 
 def test_stacked_layers_are_problems_of_one_layer_each():
-    """As PyTorch writes them: the axis of the directions is squeezed, or merged, between the layers."""
+    """PyTorch squeezes, or merges, the axis of the directions between the layers."""
     nodes, weights, x = [], [], "x"
     for layer, columns in enumerate((6, 8, 8)):
         weights += [

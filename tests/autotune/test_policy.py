@@ -26,7 +26,10 @@ VALUES = {
     "search": ("knobs", "knobs"),
     "search_seconds": (2.5, 2.5),
 }
-ALLOWED_MATH = "allowed: tf32, true_float32, float32, DEFAULT, TENSOR_OP, TENSOR_OP_ALLOW_CONVERSION, FMA, in any case"
+ALLOWED_MATH = (
+    "allowed: tf32, true_float32, float32, DEFAULT, TENSOR_OP, TENSOR_OP_ALLOW_CONVERSION, FMA, in "
+    "any case"
+)
 FIELDS = [item.name for item in dataclasses.fields(TuningPolicy)]
 
 

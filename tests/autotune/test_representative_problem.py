@@ -1,4 +1,4 @@
-"""`representative_problem`: few problems stand for many, and each for those that the same algorithms can do."""
+"""`representative_problem`: few problems stand for many that the same algorithms can do."""
 
 import itertools
 
@@ -79,7 +79,11 @@ def all_lengths(most, batch):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_what_the_algorithms_ask_for_is_kept(layout, batch):
-    """An algorithm that wants full sequences must do the one where it does the other; the rest of the problem is the same."""
+    """The representative problem has full sequences exactly where the problem has them.
+
+    An algorithm that needs full sequences then does both problems, or none.  The rest of the
+    problem is unchanged.
+    """
     for lengths in all_lengths(6, batch):
         if layout == "packed":
             lengths = tuple(sorted(lengths, reverse=True))

@@ -1,4 +1,7 @@
-"""`tune_model` on pretended GPUs: what is measured where, what is remembered, and what is left when something goes wrong."""
+"""`tune_model` on pretended GPUs.
+
+The tests say what is measured on which GPU, what is remembered, and what is left after a failure.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def path(tmp_path):
 
 
 class Queued(Executor):
-    """An executor whose futures are none of `concurrent.futures`, and that works when it is asked to."""
+    """An executor with futures of its own class, which runs them when a result is asked for."""
 
     class Future:
         def __init__(self, call):
@@ -679,7 +682,8 @@ def test_ctrl_c_is_heard_while_everybody_measures(two_gpus, path, way):
     while set(entries(path)) != set(two_gpus.searched) and time.monotonic() < until:
         time.sleep(0.01)  # what was being measured is saved by its own thread
     assert set(entries(path)) == set(two_gpus.searched)
-    # those that had begun, where nobody can end them; a process of an executor has taken a further one
+    # Searches that had begun are in the cache where nobody can end them. A process of an executor
+    # has taken one more.
     assert len(two_gpus.searched) <= {"threads": 2, "processes": 3}.get(way, 0)
     assert tune_model(PROBLEMS, cache=path, workers=1).failed == ()
     assert max(two_gpus.searched.values()) == 1

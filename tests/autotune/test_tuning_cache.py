@@ -1,4 +1,4 @@
-"""The tuning cache in one process: what is put is found, exported, merged and cleared, and where it lies."""
+"""The tuning cache in one process: put, find, export, merge, clear, and the default folder."""
 
 import json
 import os

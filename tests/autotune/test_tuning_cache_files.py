@@ -1,4 +1,7 @@
-"""Whatever is wrong with a tuning cache's files or its folder: the work goes on, and nobody else's file is harmed."""
+"""Damaged files and folders of a tuning cache.
+
+Tuning goes on, and no file of somebody else is changed.
+"""
 
 import errno
 import itertools
@@ -56,7 +59,10 @@ OF_FORMAT_1 = Path(__file__).parents[1] / "data" / "tuning_cache_of_format_1"
 
 @pytest.fixture
 def of_format_1(path):
-    """The path of a cache with the entry of a version that named it after every field of the policy."""
+    """The path of a cache whose entry's name was made with format 1.
+
+    In format 1 every field of the policy was part of the name.
+    """
     shutil.copytree(OF_FORMAT_1, path)
     return path
 
@@ -408,7 +414,10 @@ print(json.dumps({name: use(f"{folder}/{name}/tuning", name == "read-only") for 
 
 @pytest.mark.processes
 def test_what_another_user_cannot_write_or_read(shared_folder):
-    """It is read all the same, and what is put is kept in memory; that is what a read-only cache is, too."""
+    """The cache is read all the same, and new entries stay in memory.
+
+    A read-only cache does the same.
+    """
     counts = {
         "unwritable": MANY,
         "read-only": MANY,
@@ -511,7 +520,10 @@ print(json.dumps([fill(path + "-1", True), fill(path + "-2", False)]))
 
 @pytest.mark.processes
 def test_files_that_cannot_grow(path):
-    """The kernel refuses; later it does not, and what was kept is written too: by the next put, or when the cache is closed."""
+    """The kernel refuses to grow files, and later allows it again.
+
+    What stayed in memory is then written too, by the next `put` or when the cache is closed.
+    """
     for number, (full, length, unsaved, failed, left, messages) in enumerate(
         run_child(DISK_FULL, path), 1
     ):

@@ -1,4 +1,7 @@
-"""The tuning cache between processes: nothing is lost and nothing is half there, however they write, die or fork."""
+"""The tuning cache between processes.
+
+No entry is lost or half written, however the processes write, die or fork.
+"""
 
 import errno
 import os
@@ -190,7 +193,10 @@ with TuningCache(path) as cache, TuningCache(":memory:") as memory:
     ("function", "threads"), [("os.fork", "(1, 2)"), ("ctypes.PyDLL(None).fork", "()")]
 )
 def test_a_forked_child_uses_the_cache_of_its_parent(path, function, threads):
-    """While threads write; and, where there are none, also if it was forked without Python's knowledge."""
+    """A child is forked while threads write.
+
+    Without threads, it may also be forked without Python's knowledge.
+    """
     codes, last, in_memory, messages = run_child(
         FORK.replace("FUNCTION", function).replace("THREADS", threads), path
     )
@@ -251,12 +257,19 @@ with TuningCache(path) as cache, measuring_alone(gpu, cache):
     input()
 print("null")
 """
-ENTER = "\nprint('ready', flush=True)\nwith measuring_alone(gpu, TuningCache(path)): print('got', flush=True)\nprint('null')"
+ENTER = (
+    "\nprint('ready', flush=True)\n"
+    "with measuring_alone(gpu, TuningCache(path)): print('got', flush=True)\n"
+    "print('null')"
+)
 
 
 @pytest.mark.parametrize("end", ["release", "kill", "a child leaves", "a child stays"])
 def test_a_lock_is_free_when_its_holder_is_gone(start, path, end, monkeypatch):
-    """And not before: a forked child neither releases it by leaving the block nor keeps it by living on."""
+    """The lock is released then and no earlier.
+
+    A forked child neither releases it by leaving the block nor keeps it by living on.
+    """
     monkeypatch.setenv("TMPDIR", str(path.parent))
     does = {
         "a child leaves": "raise SystemExit",

@@ -1,4 +1,7 @@
-"""Keys of tunings: every field of all that a choice depends on is in them.  Rows and entries: what is written is read."""
+"""Keys of tunings, and entries of the cache.
+
+A key has every field that a choice depends on.  Rows and entries are read as they were written.
+"""
 
 import json
 import pickle
@@ -76,7 +79,8 @@ VECTORS = convolution_forward.problem(
     ConvolutionSpec(padding=1),
 )
 
-# A problem of each kind, and for each field of it, and of each of its specs, a problem in which that field is another.
+# A problem of each kind; and for each field of the problem and of its specs, a problem that differs
+# in that field alone.
 BASE = {"convolution_forward": convolution(), "rnn_forward": rnn()}
 CHANGED = {
     "convolution_forward": {
@@ -269,7 +273,7 @@ def leaf(problem, path):
 
 
 def forged(problem, path, value):
-    """A problem with that one field exchanged and nothing else, whether or not there could be such a problem."""
+    """A problem with one field exchanged, even if such a problem is not valid."""
     outer, _, inner = path.partition(".")
     if inner:
         before = getattr(problem, outer)
@@ -329,7 +333,7 @@ def test_every_field_of_the_policy_changes_the_key(name):
 
 
 def test_what_says_nothing_does_not_change_the_key():
-    """The seconds of a search that lasts as long as it lasts; an alignment that every allocation has."""
+    """A key has no seconds of a search without a time limit, and no default alignment."""
     assert key(policy=TuningPolicy(search_seconds=2.5)) == key()
     engines = TuningPolicy(search="engines")
     assert key(policy=engines.replace(search_seconds=2.5)) == key(policy=engines) != key()
@@ -378,7 +382,7 @@ DEFAULTS = {
 
 
 def test_the_defaults_of_the_policy_are_part_of_every_key():
-    """They stand nowhere in it, so that with another default an old entry would mean something else."""
+    """Defaults are not in the key, so another default would change what an old entry means."""
     plain = TuningPolicy().to_plain()
     assert plain.keys() == DEFAULTS.keys(), (
         f"add to DEFAULTS: {', '.join(plain.keys() - DEFAULTS.keys())}"
@@ -598,7 +602,7 @@ def test_a_row_from_before_a_field_was_there():
 
 
 def test_rows_come_back_as_what_they_are_for():
-    """An engine's row has nothing of a descriptor call; what every row had once, empty, says nothing."""
+    """An engine's row has no field of a descriptor call; empty ones in its JSON mean nothing."""
     plain = row_to_plain(AlgorithmResult(Engine(3), MathType.FMA))
     assert {"layout": "", "find_ms": None, "reserve": None}.items() <= plain.items()
     assert row_from_plain(plain) == AlgorithmResult(Engine(3), MathType.FMA)

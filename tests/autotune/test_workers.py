@@ -1,4 +1,4 @@
-"""Workers: which GPU each takes, what it is asked and returns, and processes that end when they should."""
+"""Workers: which GPU each takes, what it is asked, what it returns, and when its process ends."""
 
 from __future__ import annotations
 
@@ -167,7 +167,8 @@ def test_a_gpu_like_the_one_that_is_wanted_is_taken_if_there_is_one(pretend):
     first, second, third, fourth, fifth = (
         leave_at_once("cuda", identity) for identity in (a, b, None, a, c)
     )
-    # the third asks for nothing and keeps what it has; there is no C, so the last one is content with what it has
+    # The third asks for no GPU and keeps its own. There is no GPU of kind C, so the last one keeps
+    # its own too.
     assert (second, third) == (1, 1)
     assert first in (0, 2)
     assert fourth == fifth in (0, 2)

@@ -158,9 +158,9 @@ def test_what_has_no_algorithm_is_named_on_stderr():
     assert "2 measured, 0 remembered, 1 failed; " in result.stdout
     assert "failed: GRU 3 to 4, T=2 N=2, float32: no algorithm for " in result.stdout
     message = result.stderr.splitlines()[-1]
-    assert (
-        message
-        == "cudnnlite: no algorithm for GRU 3 to 4, T=2 N=2, float32: cuDNN does not say if it is deterministic"
+    assert message == (
+        "cudnnlite: no algorithm for GRU 3 to 4, T=2 N=2, float32: cuDNN does not say if it is "
+        "deterministic"
     )
 
 
@@ -311,7 +311,10 @@ def test_a_gradient_of_a_convolution(tuner, operation):
 
 
 def test_recurrent_networks(tuner):
-    form = "lstm:steps=7, batch=3,input=4,hidden=6,layers=2,projection=5,bias=none,dropout=0.5,bidirectional,training"
+    form = (
+        "lstm:steps=7, batch=3,input=4,hidden=6,layers=2,projection=5,"
+        "bias=none,dropout=0.5,bidirectional,training"
+    )
     autotune(
         "--rnn",
         form,
@@ -338,7 +341,7 @@ def test_the_help_has_every_word_that_rnn_takes():
 
 @pytest.fixture
 def save_model(monkeypatch):
-    """Write model.onnx: a convolution of which a batch and another size are open, and one that is no problem."""
+    """Write model.onnx: a convolution with two open sizes, and a node that is no problem."""
     onnx = pytest.importorskip("onnx")
     monkeypatch.syspath_prepend(str(__file__).rpartition("/unit/")[0])
     import onnx_models

@@ -1,4 +1,7 @@
-"""`cudnnlite cache`: what is shown, shipped, taken over and removed, and that nothing else is touched."""
+"""`cudnnlite cache`: what it shows, exports, merges and removes.
+
+Nothing else is touched.
+"""
 
 import csv
 import io
@@ -153,7 +156,8 @@ def test_a_filter_that_finds_nothing_says_what_there_is(path):
     result = run("show", "--gpu", "H200")
     assert result.stdout.rstrip().endswith("0 entries")
     assert result.stderr == (
-        "cudnnlite: no such entry; there are those of 'NVIDIA H100 80GB HBM3', 'NVIDIA H200' with cuDNN 9.1.0, 9.28.0\n"
+        "cudnnlite: no such entry; there are those of 'NVIDIA H100 80GB HBM3', 'NVIDIA H200' "
+        "with cuDNN 9.1.0, 9.28.0\n"
     )
 
 
@@ -179,7 +183,11 @@ def timed(entry, **changes):
 
 @pytest.fixture
 def two(path):
-    """Two caches: two problems in both, one of them with another choice; one without a time; one, twice, in the second only."""
+    """Two caches with two problems in common.
+
+    One of these has another choice in the second cache, and one problem has no time.  The second
+    cache alone has a further problem, twice.
+    """
     device = replace(H200, cudnn=92900)
     with TuningCache("mine") as mine, TuningCache("theirs") as theirs:
         for number, ms, theirs_ms in ((0, 2.0, 1.0), (1, 0.25, 1.0), (2, None, 1.0)):
@@ -196,7 +204,8 @@ def test_compare(two, tmp_path):
     a, b, heading, *rows, mean, left_out = result.stdout.splitlines()
     assert a == f"A: {tmp_path / 'mine'}: 3 entries: NVIDIA H200 with cuDNN 9.28.0"
     assert b == (
-        f"B: {tmp_path / 'theirs'}: 5 entries: NVIDIA H100 80GB HBM3 with cuDNN 9.28.0, NVIDIA H200 with cuDNN 9.29.0"
+        f"B: {tmp_path / 'theirs'}: 5 entries: NVIDIA H100 80GB HBM3 with cuDNN 9.28.0, "
+        "NVIDIA H200 with cuDNN 9.29.0"
     )
     assert heading.split()[:6] == ["A", "ms", "B", "ms", "B/A", "choice"]
     cells = {row[row.index("8x16x16") - 2 :][:1]: row.split() for row in rows}
@@ -358,7 +367,7 @@ def test_what_does_not_go_leaves_everything_as_it_is(path, tmp_path, command):
 
 
 def path_parameters(group, *line):
-    """Yield the command line that gives each path of each command as "", and what the parameter is called."""
+    """Yield each command line in which one path is "", and the name of that parameter."""
     for subgroup in group.registered_groups:
         yield from path_parameters(subgroup.typer_instance, *line, subgroup.name)
     for command in group.registered_commands:

@@ -1,4 +1,7 @@
-"""`cudnnlite trace`: the trace is there however the script ends, of the process that began it alone."""
+"""`cudnnlite trace`: the trace is written however the script ends.
+
+It is the trace of the process that began it.
+"""
 
 import os
 import signal
@@ -28,7 +31,7 @@ ENDS = {
 
 @pytest.fixture
 def traced(tmp_path, monkeypatch):
-    """Return what starts the trace of a script that ends with some lines; the program in C goes into "c"."""
+    """Return a function that traces a script with these last lines; the C program goes into "c"."""
     monkeypatch.setenv("CUDNNLITE_DEVICE", "emulated")
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
 
@@ -85,7 +88,10 @@ def test_ctrl_c_ends_the_script_and_not_its_trace(traced, tmp_path, waiting):
     [("sys.exit(3)", 3), ("1 / 0", 1), ("raise KeyboardInterrupt", 130), ("pass", 0)],
 )
 def test_a_forked_child_ends_with_its_own_code_and_no_trace(traced, tmp_path, last, code):
-    lines = f"child = os.fork()\nif not child:\n    {last}\nelse:\n    print('child', os.waitpid(child, 0)[1] >> 8)\n"
+    lines = (
+        f"child = os.fork()\nif not child:\n    {last}\nelse:\n"
+        "    print('child', os.waitpid(child, 0)[1] >> 8)\n"
+    )
     ended = outcome(traced(lines), tmp_path)
     assert ended.code == 0
     assert f"child {code}\n" in ended.stdout

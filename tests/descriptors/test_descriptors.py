@@ -1,4 +1,4 @@
-"""Descriptors: what cuDNN holds is what was asked for, and each native object is destroyed exactly once."""
+"""Descriptors: cuDNN holds the requested values, and each native object is destroyed once."""
 
 import copy
 import ctypes
@@ -360,7 +360,10 @@ def test_a_leak_warns_and_is_destroyed(world, kind):
 
 @by_maker
 def test_a_leak_is_destroyed_even_where_the_warning_is_an_error(world, monkeypatch, kind):
-    """`python -W error` turns the warning into an exception, which must not cost the destruction."""
+    """`python -W error` makes the warning an exception.
+
+    The object is destroyed all the same.
+    """
     errors = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: errors.append(args.exc_value))
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: errors.append(error))

@@ -1,4 +1,7 @@
-"""Every checked C call fails once: the error names it, nothing is leaked, and nothing was written too early."""
+"""Every checked C call fails once.
+
+The error names the call, nothing is leaked, and nothing was written too early.
+"""
 
 import gc
 import warnings
@@ -211,7 +214,8 @@ def rnn_training_and_backward(run):
         dnn.rnn_backward_weights(h, trained.reserve, out=gradients, accumulate=True)
 
 
-# How many objects each makes, and functions that it must have called: without them the loop would prove nothing.
+# For each scenario: how many native objects it makes, and C functions that it has to call. Without
+# these the loop below would prove nothing.
 SCENARIOS = {
     handle: (1, {"cudnnCreate", "cudnnSetStream", "cudnnDestroy"}),
     tensor_descriptor: (
@@ -293,7 +297,7 @@ def memory_left(world):
 
 
 def attempt(world, scenario):
-    """Run it; return the error's function and class, what `out` held afterwards, and the warnings about leaks."""
+    """Run a scenario; return the error's function, status and text, `out`, and leak warnings."""
     run = Run(world)
     failure = None
     with warnings.catch_warnings(record=True) as caught:
@@ -325,7 +329,8 @@ def test_without_a_failure_all_is_given_back(world, scenario):
     assert world.memory_used == 0
 
 
-# A failed allocation and another failure take the same way through cudnnlite: for RNNs, which make many calls, one is enough.
+# An allocation failure takes the same way through cudnnlite as another failure. RNNs make many
+# calls, so one of the two is enough for them.
 STATUSES = (Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, Status.EXECUTION_FAILED)
 FAILURES = [
     pytest.param(scenario, status, id=f"{scenario.__name__}-{status}")
@@ -491,7 +496,7 @@ def test_a_plan_is_made_once_for_calls_of_one_kind(world, interface, function):
         assert world.ledger.started[before:] == [function] * 5
 
 
-# ---------------------------------------------------------------- RNNs: one handle goes on after each failure
+# ------------------------------------------------------ RNNs: one handle goes on after each failure
 
 
 class Network:
@@ -537,7 +542,7 @@ class Network:
 
 @pytest.mark.parametrize("way", ["forward", "dropped", "backward", "planned", "made", "drawn"])
 def test_one_handle_works_on_after_each_failure(monkeypatch, way):
-    """Each call of the operation fails once, each time on a handle of its own; then the operation succeeds there."""
+    """Fail each call of the operation once, on a new handle; the operation then succeeds on it."""
     status, nth = Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, 0
     while True:
         world, error_function = World(monkeypatch), None

@@ -1,4 +1,7 @@
-"""RNN, RNN data and dropout descriptors: what cuDNN holds is what was asked for, and each is destroyed exactly once."""
+"""RNN, RNN data and dropout descriptors.
+
+cuDNN holds the requested values, and each native object is destroyed exactly once.
+"""
 
 import ctypes
 import pickle
@@ -38,7 +41,10 @@ CLIPPED = RNNSpec("lstm", 6, 8, clip=(-1.5, 2.25))
 
 @pytest.mark.parametrize("spec", SPECS, ids=repr)
 def test_a_network_reads_back_as_it_was_set(spec):
-    """But for dropout, which is another descriptor's; and a projection to the hidden size is none to cuDNN."""
+    """The spec as cuDNN has it: without dropout, and without a projection to the hidden size.
+
+    Dropout has a descriptor of its own.
+    """
     expected = spec.replace(dropout=0.0)
     if not spec.projects:
         expected = expected.replace(projection_size=None)

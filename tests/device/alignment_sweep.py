@@ -1,15 +1,18 @@
 """Call every operation with one operand at a misaligned address, in processes that may die.
 
-    PYTHONPATH=tests python tests/device/alignment_sweep.py OUT.json [--processes 12] [--part 1/2] [--seconds 500]
+    PYTHONPATH=tests python tests/device/alignment_sweep.py OUT.json [--processes 12]
 
-More options: `--device emulated`, `--only` the trials whose name begins so, `--raw`.
+More options: `--part 1/2`, `--seconds 500`, `--device emulated`, `--only` the trials whose name
+begins so, `--raw`.
 
-A kernel that loads several values at once wants more than the alignment of one value, and the CUDA context of the whole
-process is gone where it does not get it.  Each call runs first with aligned operands, then with each operand one, two, four
-and eight elements behind an aligned address.  Outputs are poisoned.  A process that dies is replaced by a new one, so that
-each death is that of one call.
+A kernel that loads several values at once wants more than the alignment of one value, and the CUDA
+context of the whole process is gone where it does not get it.  Each call runs first with aligned
+operands, then with each operand one, two, four and eight elements behind an aligned address.
+Outputs are poisoned.  A process that dies is replaced by a new one, so that each death is that of
+one call.
 
-`--raw` leaves out what the package does about alignment, and shows what cuDNN alone does.  The summary counts outcomes:
+`--raw` leaves out what the package does about alignment, and shows what cuDNN alone does.  The
+summary counts outcomes:
 
 - right: the numbers of the aligned call;
 - copied: right, with a warning that an operand was copied;
@@ -178,7 +181,7 @@ def _sample_trial(
 
 
 def _option_sets(name: str) -> list[Any]:
-    """Return the sets of options that are recorded of an operation on images; None stands for its sample's."""
+    """Return the sets of options that are recorded for an operation; None means its sample's."""
     sample = SAMPLES[name]
     if not sample.sets:
         return [None]
@@ -290,7 +293,10 @@ def _convolved() -> Iterator[Trial]:
                             ),
                         ]
                         for algorithm in [None, choices[1], choices[2]] if fused else choices:
-                            title = f"{name} {shapes} {layout} {math_type} {algorithm.name if algorithm else ''}"
+                            title = (
+                                f"{name} {shapes} {layout} {math_type} "
+                                f"{algorithm.name if algorithm else ''}"
+                            )
                             run = _lazy(
                                 _convolution, name, shapes, dtype, layout, math_type, algorithm
                             )
@@ -397,7 +403,9 @@ def _layer_workspace(name: str, dtype: str) -> Callable[[Placer], Mapping[str, d
         placed: dict[str, dnn.DeviceArray] = {}
         put, poisoned = place.put, place.poisoned
         place.put = lambda n, *a: placed.setdefault(n, put(n, *a))  # type: ignore[method-assign]
-        place.poisoned = lambda n, *a: placed.setdefault(n, poisoned(n, *a))  # type: ignore[method-assign]
+        place.poisoned = (  # type: ignore[method-assign]
+            lambda n, *a: placed.setdefault(n, poisoned(n, *a))
+        )
         sampled(place)
         operands = [placed[n] for n in operation.reads]
         outs = [placed[n] for n in operation.writes]
@@ -689,7 +697,10 @@ def trials(only: str = "") -> list[Trial]:
 
 
 def worker(device: str, only: str, raw: bool) -> None:
-    """Answer requests from stdin, one line each: [trial, operand, offset]; an empty operand asks for the operands."""
+    """Answer requests from stdin: [trial, operand, offset] on each line.
+
+    An empty operand asks for the names of the operands.
+    """
     if raw:
         operation_plan.RESERVE_ALIGNMENT = 1
         operands.WORKSPACE_ALIGNMENT = 1
@@ -734,7 +745,7 @@ def results_of(trial: Trial, place: Placer) -> tuple[dict[str, Array], bool]:
 def verdict(
     trial: Trial, expected: Mapping[str, Array], results: Mapping[str, Array], copied: bool
 ) -> Any:
-    """Return the outcome of a call beside that of the call with aligned operands, and what is to be said of it."""
+    """Compare a call with the call on aligned operands; return the outcome and a remark."""
     for name, values in results.items():
         scale = np.nanmax(np.abs(expected[name]), initial=0) or 1
         nan = np.isnan(values) != np.isnan(expected[name])
@@ -755,7 +766,8 @@ class _Process:
     def __init__(self, command: list[str]) -> None:
         self._command = command
         self._process: subprocess.Popen[str] | None = None
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (a pipe that nobody reads would block the worker)
+        # A pipe that nobody reads would block the worker.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
 
     def ask(self, request: Any) -> Any:
         """Return the answer, or ["died", the last line of its errors]."""

@@ -1,9 +1,10 @@
 """Every operation once, by name: what `compute-sanitizer` is run over.
 
-    PYTHONPATH=. compute-sanitizer --tool initcheck python tests/device/each_once.py cuda > findings.txt
+    export PYTHONPATH=.
+    compute-sanitizer --tool initcheck python tests/device/each_once.py cuda > findings.txt
     python tests/device/each_once.py --count findings.txt
 
-The second line counts the findings by operation and kernel.
+The last line counts the findings by operation and kernel.
 """
 
 from __future__ import annotations

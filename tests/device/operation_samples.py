@@ -1,4 +1,7 @@
-"""`Case`: a sample of an operation on one handle; operands, specs, layouts, what has to come out, the call and the plan."""
+"""`Case`: a sample of an operation on one handle.
+
+It has operands, specs, layouts, expected results, the call and the plan.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def computed(name: str, dtype: str) -> tuple[dict[str, Any], ...]:
 
 
 class Case:
-    """A call of an operation on one handle: operands, outputs in poisoned memory, and what has to come out.
+    """A call of an operation on one handle: operands, poisoned outputs and expected results.
 
     Parameters
     ----------
@@ -74,7 +77,8 @@ class Case:
     Attributes
     ----------
     target : str
-        How the Python function calls what is written first; `out`, `out_spec`, `old` and `result` are of that.
+        How the Python function calls what is written first; `out`, `out_spec`, `old` and `result`
+        are of that.
     """
 
     def __init__(
@@ -117,7 +121,7 @@ class Case:
         self.outs = {operand: self.fresh(operand) for operand in operation.writes}
 
     def fresh(self, operand: str | None = None, beta: float = 0.0) -> dnn.DeviceArray:
-        """Return an output, the first if none is named: with its old values where they are read, otherwise poisoned."""
+        """Return an output: with old values if the call reads them, otherwise poisoned."""
         operand = operand or self.first
         if beta or operand in self.operation.caller_provided:
             return upload(self.handle, self.out_specs[operand], self.olds[operand])

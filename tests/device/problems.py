@@ -25,7 +25,10 @@ PATTERN = 0x5A
 
 
 def random_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return random values of the storage dtype: normal, or small integers; of a vector dtype its plain one."""
+    """Return random values of the storage dtype: normal, or small integers.
+
+    A vector dtype has values of its plain dtype.
+    """
     plain = numpy_dtype(parse_dtype(dtype))
     if plain.kind in "iu":
         return rng.integers(-4 if plain.kind == "i" else 0, 5, shape).astype(plain)
@@ -33,7 +36,10 @@ def random_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) 
 
 
 def moderate_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return random floats of either sign between 0.25 and 2: no product of two falls where float16 thins out."""
+    """Return random floats between 0.25 and 2, of either sign.
+
+    No product of two of them falls where float16 has few values.
+    """
     return (rng.uniform(0.25, 2, shape) * rng.choice((-1, 1), shape)).astype(
         numpy_dtype(parse_dtype(dtype))
     )
@@ -174,7 +180,7 @@ class Problem:
     def expected(
         self, alpha: float = 1.0, beta: float = 0.0, old: Any = None, dtype: Any = None
     ) -> Array:
-        """Return alpha * conv(x, w) + beta * old, in float64; rounded and saturated where the output is an integer."""
+        """Return alpha * conv(x, w) + beta * old in float64, rounded and saturated for integers."""
         result = alpha * self.sums
         if beta:
             result = result + beta * np.asarray(self.old_host if old is None else old).astype(
@@ -197,7 +203,7 @@ class Problem:
         math_type: Any = None,
         cancelling: bool = False,
     ) -> None:
-        """Compare every value of `y`, a device or host array, with the bound that the table has for the algorithm."""
+        """Compare every value of `y`, a device or host array, with the algorithm's bound."""
         result = y.numpy() if isinstance(y, dnn.DeviceArray) else y
         allowed = bound(
             self.dtype,
@@ -215,7 +221,7 @@ class Problem:
         assert_close(result, self.expected(alpha, beta, old, result.dtype), allowed, magnitude)
 
     def choice(self, **options: Any) -> dnn.ConvolutionFwdAlgo | dnn.Engine:
-        """Return the algorithm that the descriptor call's heuristic prefers; an engine where only the graph API has one."""
+        """Return the heuristic's first algorithm, or an engine where only the graph API serves."""
         table = dnn.convolution_forward.heuristic(self.handle, self.x, self.w, self.conv, **options)
         return table.best().algorithm if any(row.ok for row in table) else dnn.Engine(0)
 

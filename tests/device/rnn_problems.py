@@ -47,7 +47,10 @@ each_direction = pytest.mark.parametrize("bidirectional", [False, True], ids=["u
 
 
 class Values(NamedTuple):
-    """The arrays of a case, rounded to its dtype and then widened to float64; of sequences (T, N, vector)."""
+    """The arrays of a case, rounded to its dtype and widened to float64.
+
+    Sequences are (T, N, vector).
+    """
 
     weights: dict[str, Array]
     x: Array
@@ -60,9 +63,10 @@ class Values(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One network and its sequences, without a device.  No two axes of the default sizes are alike, so that a swap shows.
+    """One network and its sequences, without a device.
 
-    `cell` may be "lstm_projection".  `states` tells whether hx, cx, dhy and dcy are given.
+    No two axes of the default sizes are alike, so that a swap shows.  `cell` may be
+    "lstm_projection".  `states` tells whether hx, cx, dhy and dcy are given.
     """
 
     cell: str
@@ -201,8 +205,9 @@ def clipped_lstm(
 ) -> RNNResult:
     """Run ONNX's LSTM in single steps, with the cell state clipped between them, where it is read.
 
-    That is what an H200 does: c_t = f * clip(c_{t-1}) + i * g and h = o * tanh(clip(c_t)), with cx clipped too when it is
-    read, and cy not clipped.  A projection is part of the recurrent matrices here, as in `onnx_rnn`.
+    That is what an H200 does: c_t = f * clip(c_{t-1}) + i * g and h = o * tanh(clip(c_t)), with cx
+    clipped too when it is read, and cy not clipped.  A projection is part of the recurrent matrices
+    here, as in `onnx_rnn`.
     """
     gates = "ifgo"
     directions = ("forward", "backward")[: 1 + any(".backward." in name for name in weights)]
@@ -260,8 +265,8 @@ def overwrite(array: dnn.DeviceArray, values: Any) -> None:
 class Problem:
     """A case on a handle.
 
-    Sequences lie in memory as `layout` says; beyond their ends is NaN.  Packed sequences are sorted by length, which the
-    results undo.
+    Sequences lie in memory as `layout` says; beyond their ends is NaN.  Packed sequences are sorted
+    by length, which the results undo.
 
     Parameters
     ----------
@@ -313,7 +318,7 @@ class Problem:
         )
 
     def brought_back(self, values: Array, beyond: float = 0.0) -> Array:
-        """Bring the layout back to (T, N, vector), float64; what is beyond the ends has to be that, and becomes 0."""
+        """Bring an array to (T, N, vector) in float64; check the padding, and replace it by 0."""
         wide = np.zeros((*self.active.shape, values.shape[-1]))
         if self.layout == "packed":
             wide[self.active] = values
@@ -338,7 +343,7 @@ class Problem:
         )
 
     def poisoned(self, *vectors: int) -> tuple[dnn.DeviceArray, ...]:
-        """Return arrays for `out`, all NaN: sequences of these vectors, a hidden state, and an LSTM's cell state."""
+        """Return arrays for `out`, all NaN: y, hy and, for an LSTM, cy."""
         shapes = [
             *((*self.x.shape[:-1], vector) for vector in vectors),
             self.spec.hidden_shape(self.case.batch),
@@ -407,7 +412,10 @@ class Problem:
     def told(self, algorithm: Any) -> str:
         """Say what this is: a test may try several of them."""
         states = "" if self.case.states else ", no states"
-        return f"{self.spec}, {self.layout}, lengths {self.case.lengths}{states}, {self.spec.math_type.name}, {algorithm}"
+        return (
+            f"{self.spec}, {self.layout}, lengths {self.case.lengths}{states}, "
+            f"{self.spec.math_type.name}, {algorithm}"
+        )
 
     def assert_backward(
         self,
@@ -415,7 +423,7 @@ class Problem:
         weights: dnn.RNNWeights | dict[str, Array],
         algorithm: Any = "STANDARD",
     ) -> None:
-        """Compare the gradients: with PyTorch's value by value; with ONNX's differences along random directions."""
+        """Compare gradients with PyTorch's values and with ONNX's directional differences."""
         gradients = {"x": self.brought_back(data.dx.numpy()), "hx": self.unsorted(data.dhx.numpy())}
         assert (data.dcx is None) == (self.case.kind != "lstm")
         if data.dcx is not None:
@@ -431,7 +439,8 @@ class Problem:
             sums = sum(
                 float((parts[kind][name] * values).sum()) for name, values in direction.items()
             )
-            # a random direction of length 1 per value: the sum is about as large as the gradient's norm
+            # The direction has length 1 per value, so the sum is about as large as the gradient's
+            # norm.
             norm = np.sqrt(sum(float((values**2).sum()) for values in parts[kind].values()))
             allowed = max(RNN_SUM, 5 * bound) * norm
             assert abs(sums - expected) <= allowed, (
@@ -445,7 +454,7 @@ class Problem:
             )
 
     def run_or_refused(self, call: Any, algorithm: str | None, *, backward: bool = False) -> Any:
-        """Call; None where the algorithm is refused for a reason that the rules recorded on an H200 know."""
+        """Make the call; return None if it is refused as the rules recorded on an H200 predict."""
         try:
             return call()
         except dnn.NotSupportedError:

@@ -1,4 +1,7 @@
-"""Operands at addresses that kernels cannot load from: copied, told, or refused, and never the end of a CUDA context."""
+"""Operands at addresses that kernels cannot load from.
+
+They are copied with a warning, or refused; none ends a CUDA context.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +160,10 @@ def test_memory_that_two_operands_share_is_copied_once(handle: dnn.Handle) -> No
 
 
 def test_where_no_descriptor_call_serves_an_engine_has_copies(handle: dnn.Handle) -> None:
-    """Of padding that differs at the two ends of an axis, which engines alone do, of operands that they want aligned."""
+    """Padding that differs at the two ends of an axis is served by engines alone.
+
+    These need aligned operands.
+    """
     rng = np.random.default_rng(0)
     x_host, w_host = (
         random_values(rng, (2, 4, 7, 6), "float32"),
@@ -178,7 +184,10 @@ def test_where_no_descriptor_call_serves_an_engine_has_copies(handle: dnn.Handle
 def test_of_a_workspace_the_aligned_part_is_used(
     handle: dnn.Handle, dy_host: Any, offset: int
 ) -> None:
-    """Kernels of FFTs and reductions end an H200's context where their workspace is not aligned to 8 bytes."""
+    """An H200's FFT and reduction kernels need a workspace that is aligned to 8 bytes.
+
+    Otherwise they end the CUDA context.
+    """
     a, c = handle.array(dy_host), handle.empty((1, 16, 1, 1))
     buffer = handle.empty((1 << 20,), "uint8")
     with dnn.reduce_tensor.plan(handle, a, "add", out=c) as plan:
@@ -236,7 +245,10 @@ def test_the_emulated_device_refuses_what_ends_a_gpus_context() -> None:
     "name", [name for name, o in OPERATIONS.items() if o.alignments is not natural_alignments]
 )
 def test_no_operation_needs_more_than_the_calls_look_for(name: str) -> None:
-    """The call of a plan looks whether any address is no multiple of 16, and only then for which."""
+    """A plan's call checks whether any address is no multiple of 16.
+
+    Only then does it look for the operand.
+    """
     x = dnn.TensorSpec((2, 8, 4, 4), "float16", "NHWC")
     operation = OPERATIONS[name]
     specs = dict.fromkeys((*operation.reads, *operation.writes), x)

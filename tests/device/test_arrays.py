@@ -1,4 +1,4 @@
-"""What arrays do besides being operands: parts, shapes, copies, filling; NumPy says what has to come out."""
+"""Methods of arrays: parts, shapes, copies and filling, compared with NumPy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Multi-head attention against PyTorch in float64, forward and backward; dropout by what it leaves; what is refused."""
+"""Multi-head attention, forward and backward, against PyTorch in float64.
+
+Dropout is checked by the share of zeros; invalid input is refused.
+"""
 
 from __future__ import annotations
 
@@ -249,7 +252,10 @@ def test_queries_of_no_steps(handle):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_more_room_than_is_used(handle, seed):
-    """cuDNN is not told of it: an H200's gradients of queries and keys were wrong then, of some operands."""
+    """cuDNN is not told of the room.
+
+    With it, an H200's gradients of some queries and keys were wrong.
+    """
     spec = spec_of(max_q_length=9, max_kv_length=8, max_batch=5, max_beam=4)
     case = Case(handle, spec, seed=seed)
     case.check(ATTENTION_BOUNDS["float64"], q_lengths=Q_LENGTHS, kv_lengths=KV_LENGTHS)
@@ -326,7 +332,7 @@ def test_one_step_leaves_the_others(handle):
     "chances", [{"dropout": 0.4}, {"post_dropout": 0.3}, {"dropout": 0.4, "post_dropout": 0.3}]
 )
 def test_dropout(handle, chances):
-    # without projections, and with values that are the unit vectors, the output shows each weight of the softmax
+    # Without projections, and with unit vectors as values, the output shows each softmax weight.
     spec = dnn.AttentionSpec(2, REACH, dtype="float64", math_type="fma", **chances)
     case = Case(handle, spec)
     case.operands[2] = handle.array(np.broadcast_to(np.eye(REACH), (BATCH, 1, REACH, REACH)))

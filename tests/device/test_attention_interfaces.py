@@ -1,4 +1,7 @@
-"""Multi-head attention by graphs and by the descriptor call: the same numbers, and which spec goes by which."""
+"""Multi-head attention by graphs and by the descriptor call.
+
+Both give the same numbers; the tests say which spec goes by which interface.
+"""
 
 from __future__ import annotations
 

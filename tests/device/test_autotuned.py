@@ -1,4 +1,4 @@
-"""Who chooses the algorithm of a call that names none: a chooser, `autotuned`'s tuner, or the heuristic."""
+"""Who chooses the algorithm of a call that names none: a chooser, a tuner, or the heuristic."""
 
 from __future__ import annotations
 
@@ -837,7 +837,10 @@ def test_a_row_that_failed_is_refused(handle: dnn.Handle, case: Case) -> None:
 
 
 def test_a_real_graph_can_be_recorded(handle: dnn.Handle) -> None:
-    """On CUDA; the emulated device has no graphs.  What belongs to another stream cannot be waited for in one."""
+    """On CUDA alone: the emulated device has no graphs.
+
+    A graph cannot wait for what belongs to another stream.
+    """
     handle.synchronize()
     handle.stream = handle.device.create_stream()
     case = Case(handle, X, W, padding=1, math_type="fma")

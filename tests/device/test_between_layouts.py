@@ -1,4 +1,7 @@
-"""Operations between operands of different strides, in place, and on int8: what an H200 computes rightly, or a refusal."""
+"""Operations between operands of different strides, in place, and on int8.
+
+An H200 computes them correctly, or they are refused.
+"""
 
 from __future__ import annotations
 

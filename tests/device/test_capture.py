@@ -1,4 +1,4 @@
-"""`capture`: operations recorded as a CUDA graph, what it refuses, what it keeps alive; on both devices."""
+"""`capture` on both devices: what it records, what it refuses, and what it keeps alive."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def capturing(handle: dnn.Handle) -> bool:
     return handle.device.is_capturing(handle.stream)  # type: ignore[no-any-return]
 
 
-# ---------------------------------------------------------------- what is recorded is what is launched
+# ------------------------------------------------------------- what is recorded is what is launched
 
 
 @each_stream
@@ -227,7 +227,7 @@ def test_two_graphs_side_by_side(handle: dnn.Handle, capture: Capture) -> None:
 
 
 class Scene:
-    """A convolution and a network on a handle, each called once, and a stream that is not the handle's."""
+    """A convolution and a network on a handle, each called once, and a further stream."""
 
     def __init__(self, handle: dnn.Handle, capture: Capture) -> None:
         self.handle = handle
@@ -609,7 +609,10 @@ def test_threads_capture_at_once(device: Any, own_stream: bool) -> None:
 
 
 def test_another_thread_cannot_wait_for_the_device(handle: dnn.Handle, capture: Capture) -> None:
-    """CUDA would give up the recording.  The tuner leaves the choice to the heuristic meanwhile, and says so."""
+    """CUDA would end the recording.
+
+    The tuner leaves the choice to the heuristic meanwhile, and warns.
+    """
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     y = problem.run()
     messages: list[Any] = []

@@ -1,4 +1,7 @@
-"""The gradients of convolutions and the transposed convolution: every way to call them, against ONNX's Conv and PyTorch."""
+"""Gradients of convolutions and the transposed convolution.
+
+Every way to call them is compared with ONNX's Conv and PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ from .problems import FLOATS, LAST, UNSUPPORTED, poisoned, random_values, upload
 
 KINDS = ("data", "filter")
 every_kind = pytest.mark.parametrize("kind", KINDS)
-# relative L2 errors [an H200's worst: 1e-14, 5.3e-7 and 7.8e-4 in TF32, 5e-3 by Winograd and ALGO_0, 3.2e-2 by ALGO_0]
+# Relative L2 errors. [an H200's worst: 1e-14, 5.3e-7 and 7.8e-4 in TF32, 5e-3 by Winograd and
+# ALGO_0, 3.2e-2 by ALGO_0]
 BOUNDS = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-2, "bfloat16": 5e-2}
 TF32_BOUND, WINOGRAD_BOUND = 1.2e-3, 3e-3
 # name: (x shape, w shape, ConvolutionSpec options)
@@ -108,7 +112,10 @@ class Case:
         return getattr(dnn, f"convolution_backward_{self.kind}")
 
     def problem(self, out: Any = None, **scalars: float) -> Problem:
-        """Return what is asked for; `out` is a spec or an array, of the case's own strides if not given."""
+        """Return the call's problem.
+
+        `out` is a spec or an array, with the case's strides by default.
+        """
         problem: Problem = self.function.problem(
             *self.arrays, self.conv, out=self.spec if out is None else out, **scalars
         )
@@ -144,7 +151,10 @@ class Case:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", CASES)
 def test_numbers(handle: dnn.Handle, kind: str, name: str, dtype: str, layout: str) -> None:
-    """Through engines, and through the descriptor call where it has such a form; with scalars, into what was there."""
+    """Call through engines, and through the descriptor call where it has such a form.
+
+    With scalars, the result is added to the old output.
+    """
     case = Case(handle, kind, CASES[name], dtype, layout)
     case.check(case.call(out=case.fresh()))
     case.check(case.call(**{case.like: case.spec}))
@@ -161,7 +171,10 @@ def test_numbers(handle: dnn.Handle, kind: str, name: str, dtype: str, layout: s
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("math_type", ["fma", "default"])
 def test_every_algorithm(handle: dnn.Handle, kind: str, dtype: str, math_type: str) -> None:
-    """Each by its name, as a row of cuDNN's rankings, and as a row of its search; none is right by leaving out alone."""
+    """Apply each row of cuDNN's ranking and of its search.
+
+    The test does not pass by skipping all of them.
+    """
     counts: Counter[str] = Counter()
     for name in ("padded", "strided", "1d", "one_position", "3d"):
         x_shape, w_shape, options = CASES[name]
@@ -272,7 +285,7 @@ def test_operands_are_converted_to_another_layout(
         assert plan.workspace >= sum(array.nbytes for array in case.arrays)
 
 
-# ---------------------------------------------------------------- shapes that are told, and that follow
+# ------------------------------------------------------------ shapes that are told, and that follow
 
 
 @every_kind

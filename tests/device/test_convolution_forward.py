@@ -1,4 +1,7 @@
-"""`convolution_forward`: the right numbers, whatever the type, the layout, the geometry, the arithmetic and the algorithm."""
+"""`convolution_forward` gives the right numbers.
+
+The tests vary the type, the layout, the geometry, the arithmetic and the algorithm.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +112,10 @@ def test_geometry(handle: dnn.Handle, geometry: str, dtype: str, channels: str) 
 @pytest.mark.parametrize("channels", ["first", "last"])
 @pytest.mark.parametrize("rank", [3, 4, 5])
 def test_a_single_channel_keeps_one_layout(handle: dnn.Handle, rank: int, channels: str) -> None:
-    """With one channel both layouts fit; x, w and y must not be read in different ones, which cuDNN refuses."""
+    """With one channel both layouts fit.
+
+    x, w and y must be read in the same one, because cuDNN refuses different ones.
+    """
     x_shape, w_shape = (2, 1, 7, 8, 9)[:rank], (6, 1, 3, 2, 3)[:rank]
     problem = Problem(handle, x_shape, w_shape, "float32", layout_of(x_shape, channels))
     with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
@@ -312,7 +318,8 @@ def test_part_of_a_batch(handle: dnn.Handle) -> None:
     assert (memory_of(out)[gap_mask(y_spec)] == PATTERN).all()
 
 
-# int8: bit for bit, or refused; what an H200 supports is IMPLICIT_GEMM and IMPLICIT_PRECOMP_GEMM on these.
+# int8 is computed bit for bit, or refused. An H200 supports IMPLICIT_GEMM and IMPLICIT_PRECOMP_GEMM
+# on these.
 INTEGER = {
     "int8_to_int8": ("int8", "NHWC", "int8", "NHWC"),
     "int8_to_float32": ("int8", "NHWC", "float32", "NHWC"),

@@ -291,7 +291,8 @@ def test_pickling(bench: Bench) -> None:
 
 def test_more_memory_than_there_is(bench: Bench) -> None:
     total = bench.handle.device.memory_info()[1]
-    # far more: a driver that tries to find a little more takes all there is for a moment, and other tests then have none
+    # This is far more than there is: a driver that searches for a little more takes all memory for
+    # a moment, and other tests then have none.
     refuses(
         dnn.DeviceMemoryError,
         r"free",

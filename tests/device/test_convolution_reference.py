@@ -1,4 +1,4 @@
-"""`ConvolutionReference`: its sums are those of ONNX, and whatever an algorithm computes wrongly is seen."""
+"""`ConvolutionReference`: its sums are ONNX's, and it sees what an algorithm computes wrongly."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Case:
         return self.reference().errors_of(self.output(values))
 
     def assert_right(self) -> None:
-        """The expected values, rounded once, have the error of that rounding, and no less: it is no other's."""
+        """Expected values that are rounded once have exactly the error of that rounding."""
         rounded = self.expected.astype(self.dtype).astype(np.float64)
         bound = ROUNDED[self.dtype.name]
         errors = self.errors()
@@ -174,7 +174,7 @@ def test_the_oracles_agree(handle: dnn.Handle, name: str) -> None:
 
 
 def test_the_half_types_are_read_as_they_are(handle: dnn.Handle) -> None:
-    """The reference starts from the rounded operands: what cuDNN is given, not what they were made from."""
+    """The reference starts from the rounded operands, which are what cuDNN reads."""
     case = Case(handle, dtype="bfloat16", values=moderate_values)
     exact = case.expected
     errors = case.reference().errors_of(
@@ -249,7 +249,10 @@ WRONG: dict[str, Any] = {
     ids=["all_of_it", "a_sample"],
 )
 def test_what_an_algorithm_may_get_wrong(handle: dnn.Handle, shapes: Any, damage: str) -> None:
-    """Also where only some of 40 filters, 961 places and 3 images are looked at: corners are always among them."""
+    """Wrong corners are seen even if only some places are checked.
+
+    There are 40 filters, 961 places and 3 images; the corners are always checked.
+    """
     case = Case(handle, *shapes, "float32")
     assert case.errors().l2 < 1e-6
     errors = case.errors(WRONG[damage](case.expected))

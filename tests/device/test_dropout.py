@@ -1,4 +1,4 @@
-"""Dropout as a layer: which values it drops, what it makes of the others, and that the backward call drops the same."""
+"""Dropout as a layer: what it drops, how it scales the rest, and its gradient."""
 
 from __future__ import annotations
 

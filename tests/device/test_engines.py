@@ -1,4 +1,4 @@
-"""Engines of cuDNN's backend: what a call without an algorithm runs, its promises, and the tuner over both interfaces."""
+"""Engines of cuDNN's backend: the default choice, its promises, and tuning over both interfaces."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def problem_of(problem: Problem) -> Described:
 def test_every_engine_that_is_named_is_right(
     handle: dnn.Handle, dtype: str, layout: str, math_type: str, beta: float
 ) -> None:
-    """Not only the first: whatever the heuristics name and the promises allow computes what it should."""
+    """Every engine that the heuristics name and the promises allow is right, not only the first."""
     problem = Problem(handle, X, W, dtype, layout, padding=1, math_type=math_type)
     options = {"alpha": -1.5, "beta": beta}
     engine_count = 0
@@ -243,7 +243,10 @@ def test_a_limit_that_excludes_the_preferred_warns(handle: dnn.Handle) -> None:
 
 @pytest.mark.parametrize("operand", ["x", "w", "out"])
 def test_operands_that_are_not_aligned(handle: dnn.Handle, operand: str) -> None:
-    """The descriptor call takes them, for a plan of aligned ones too; a plan of engines alone refuses them."""
+    """The descriptor call takes them, and so does a plan made for aligned operands.
+
+    A plan of engines alone refuses them.
+    """
     problem = Problem(handle, X, W, "float32", padding=1, math_type="fma")
     y = poisoned(handle, problem.output_spec)
     arrays = {"x": problem.x, "w": problem.w, "out": y}
@@ -283,7 +286,10 @@ def test_operands_that_are_not_aligned(handle: dnn.Handle, operand: str) -> None
 
 
 def test_addresses_come_and_go(handle: dnn.Handle) -> None:
-    """A plan remembers some sets of addresses, and makes the oldest anew: each output gets its own values."""
+    """A plan remembers some sets of addresses and replaces the oldest.
+
+    Each output gets its values.
+    """
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
         outs = [poisoned(handle, plan.y) for _ in range(3 * MOST_PACKS)]
@@ -355,7 +361,10 @@ def test_what_is_no_engine(arguments: Any, message: str) -> None:
         (dnn.Engine(-1), "algorithm=engine -1: there is no such engine; those .* from 0 to "),
         (
             dnn.Engine(0, {"TILE_SIZE": 9999}),
-            r"algorithm=engine 0 \(TILE_SIZE=9999\): for this problem there is no such engine, or it",
+            (
+                r"algorithm=engine 0 \(TILE_SIZE=9999\): for this problem there is no such engine, "
+                r"or it"
+            ),
         ),
     ],
     ids=str,
@@ -446,7 +455,10 @@ def test_the_tuner_ranks_both_interfaces(
 def test_engines_that_no_heuristic_names_are_ranked_too(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Winograd's transforms in true float32, for one; those that cuDNN compiles first where the policy asks for them."""
+    """For example Winograd's transforms in true float32.
+
+    Engines that cuDNN compiles first are ranked where the policy asks for them.
+    """
     hurry(monkeypatch)
     problem = Problem(handle, (2, 32, 14, 13), (32, 32, 3, 3), padding=1, math_type="fma")
     with ExitStack() as stack:

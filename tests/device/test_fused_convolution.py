@@ -1,4 +1,4 @@
-"""Convolution with bias, addition and activation; asymmetric padding; what many calls leave behind."""
+"""Convolution with bias, addition and activation; asymmetric padding; many calls."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ def spec_of(activation: str) -> dnn.ActivationSpec:
 @pytest.mark.parametrize("activation", FUNCTIONS)
 @pytest.mark.parametrize(("dtype", "layout"), KINDS)
 def test_every_activation(handle: dnn.Handle, dtype: str, layout: str, activation: str) -> None:
-    """By one line and by a plan, with and without an addition; engines do it, or nothing does and that is told."""
+    """Call in one line and by a plan, with and without an addition.
+
+    Engines serve the call; if none does, the error says so.
+    """
     fused, spec = Fused(handle, dtype, layout), spec_of(activation)
     served = activation != "swish" or layout == "NHWC"
     for addition, scalars in (
@@ -343,7 +346,7 @@ def test_a_bias_scalars_and_uneven_padding(
 @pytest.mark.filterwarnings("ignore::cudnnlite.WorkspaceLimitWarning")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_a_bias_without_workspace(handle: dnn.Handle, dtype: str) -> None:
-    """Of the algorithms that add a bias themselves none may do without; then cudnnAddTensor adds it."""
+    """cudnnAddTensor adds the bias if every algorithm that adds it itself needs a workspace."""
     fused = Fused(handle, dtype, "NCHW")
     x, w, bias = fused.operands
     expected = 0.5 * fused.problem.sums + fused.bias_host.astype(np.float64)
@@ -544,7 +547,7 @@ def test_asymmetric_problems_are_saved_recorded_and_tuned(
         problem.assert_right(problem.run(algorithm=row), row.algorithm)
 
 
-# ---------------------------------------------------------------- many calls, and operands that are not the plan's
+# ------------------------------------------------- many calls, and operands that are not the plan's
 
 
 @pytest.mark.parametrize("options", [{}, {"interface": "descriptor"}, {"z": True}])
@@ -581,7 +584,7 @@ def test_a_plan_that_replays_itself(handle: dnn.Handle, options: dict[str, Any])
 def test_it_is_tuned(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, activation: str, added: bool
 ) -> None:
-    """What the search measures as an error is none, its choice is right, and one-line calls take it."""
+    """The measured error is within the bound, the choice is right, and one-line calls use it."""
     hurry(monkeypatch)
     fused, spec, scalars = (
         Fused(handle, layout="NHWC"),

@@ -1,4 +1,7 @@
-"""Batch normalisation with an addition and a relu in one call: PyTorch in float64, and what cuDNN does not do."""
+"""Batch normalisation with an addition and a relu in one call.
+
+It is compared with PyTorch in float64; what cuDNN does not do is refused.
+"""
 
 from __future__ import annotations
 

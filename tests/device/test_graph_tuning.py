@@ -209,13 +209,13 @@ def test_what_is_replayed_is_chosen_by_the_time_on_the_device() -> None:
 
 @pytest.mark.parametrize("replay", [False, True])
 def test_a_plan_says_whether_it_replays(handle: dnn.Handle, replay: bool) -> None:
-    asked = []
+    option_sets = []
 
     class Chooser:
         revision = 0
 
         def choose(self, *arguments: object, **options: object) -> None:
-            asked.append(options)
+            option_sets.append(options)
 
     handle.chooser = Chooser()
     x = handle.array(np.ones((2, 8, 9, 9)), dtype="float32")
@@ -226,4 +226,4 @@ def test_a_plan_says_whether_it_replays(handle: dnn.Handle, replay: bool) -> Non
     dnn.convolution_forward.plan(handle, x, w, replay=replay).close()
     dnn.rnn_forward.plan(handle, spec, weights, sequence, replay=replay).close()
     product().plan(handle, replay=replay).close()
-    assert asked == [{"for_call": True, "replay": replay}] * 3
+    assert option_sets == [{"for_call": True, "replay": replay}] * 3

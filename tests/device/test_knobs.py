@@ -1,4 +1,7 @@
-"""The search over engines' knobs: within its seconds, within the policy, and what it finds is a choice like any other."""
+"""The search over engines' knobs.
+
+It ends within its seconds and follows the policy, and its result is a choice like any other.
+"""
 
 from __future__ import annotations
 

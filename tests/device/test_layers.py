@@ -1,4 +1,7 @@
-"""The newer layers against PyTorch in float64, and what is special to each; the rest is tests/device/test_operations.py's."""
+"""The newer layers against PyTorch in float64, and what is special to each.
+
+Their other tests are in tests/device/test_operations.py.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,8 @@ def test_the_identity_is_refused_by_name(handle: dnn.Handle) -> None:
 
 
 def test_a_normalisation_is_what_onnx_says(handle: dnn.Handle) -> None:
-    # as many images as channels: its reference implementation goes over the channels by the number of images
+    # As many images as channels: ONNX's reference implementation loops over channels by the number
+    # of images.
     host = random_values(np.random.default_rng(2), (9, 9, 3, 4), "float64")
     for n in (1, 3, 4, 5):
         expected = onnx_run("LRN", host, size=n, alpha=1.5, beta=0.75, bias=2.0)
@@ -405,7 +409,10 @@ def test_columns_make_a_convolution_a_product(handle: dnn.Handle) -> None:
 
 
 def padded_and_folded(host: Any, padding: Any, fold: Any) -> Any:
-    """Pad, and let PyTorch gather the blocks: channels of pixel_unshuffle have the blocks behind, cuDNN has them in front."""
+    """Pad, and let PyTorch gather the blocks.
+
+    Channels of pixel_unshuffle have the block index last; cuDNN's have it first.
+    """
     torch: Any = pytest.importorskip("torch")
     padded = np.pad(host.astype(np.float64), padding)
     if fold is None:
@@ -551,7 +558,10 @@ def test_statistics_lie_as_the_scale_does_whatever_the_layout_of_the_images(
 
 
 def test_what_belongs_to_an_activation_is_refused_without_one(handle: dnn.Handle) -> None:
-    """A gradient without the mask would be another one; and numbers that make nothing but NaN are named."""
+    """Without the mask the gradient would be wrong.
+
+    Numbers that give only NaN are refused by name.
+    """
     x = handle.array(np.random.default_rng(0).standard_normal((2, 4, 3, 3), np.float32))
     one, bias, mean, variance = (
         handle.array(np.full((1, 4, 1, 1), value, np.float32)) for value in (1, 0, 0, 1)

@@ -1,4 +1,7 @@
-"""A search's result with a layout: operands are converted, convolved and converted back, in the workspace."""
+"""A search result with a layout.
+
+Operands are converted, convolved and converted back, all in the workspace.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,10 @@ def test_geometry(handle: dnn.Handle, geometry: str, dtype: str, channels: str) 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
 def test_algorithms_that_have_no_NHWC_form(handle: dnn.Handle, algorithm: Any, dtype: str) -> None:
-    """Through NCHW they run on operands in NHWC, with workspaces of their own behind the converted operands."""
+    """Through NCHW the algorithms run on NHWC operands.
+
+    Their workspace lies behind the converted ones.
+    """
     problem = Problem(
         handle, (2, 8, 12, 14), (6, 8, 3, 3), dtype, "NHWC", padding=1, math_type="fma"
     )
@@ -169,7 +175,7 @@ def test_a_filter_in_the_other_layout(handle: dnn.Handle) -> None:
             problem.assert_right(problem.run(algorithm=result(inner_layout)), PRECOMP)
 
 
-# What has to be converted: (x shape, w shape, x layout, out's layout, wanted), the number of conversions.
+# Case: (x shape, w shape, x layout, out's layout, inner layout), the number of conversions.
 CONVERTED = {
     "all": (X, W, "NCHW", "NCHW", "NHWC", 3),
     "all_from_last": (X, W, "NHWC", "NHWC", "NCHW", 3),
@@ -251,7 +257,10 @@ def test_the_workspace_limit_is_for_all_of_it(handle: dnn.Handle) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_workspace_of_ones_own(handle: dnn.Handle, dtype: str) -> None:
-    """The call stays inside it; what it holds before does not matter; too small, in use or not aligned is an error."""
+    """The call stays inside the workspace, whatever it held.
+
+    A workspace that is too small, in use or misaligned is an error.
+    """
     problem = Problem(handle, X, W, dtype, padding=1, math_type="fma")
     row = result("NHWC")
     with dnn.convolution_forward.plan(
@@ -328,7 +337,10 @@ def test_a_workspace_that_moves(handle: dnn.Handle) -> None:
 
 
 def test_recorded_into_a_graph(device: Any) -> None:
-    """And replayed with other values in the same arrays; the emulated device has no graphs and runs it again."""
+    """The graph is replayed with other values in the same arrays.
+
+    The emulated device has no graphs and runs the calls again.
+    """
     with dnn.Handle(device, stream=device.create_stream()) as handle:
         problem, other = (
             Problem(handle, X, W, "float16", seed=seed, padding=1, math_type="fma")
@@ -405,7 +417,7 @@ def test_vectors_stay_as_they_are(handle: dnn.Handle) -> None:
 
 
 def test_int8(handle: dnn.Handle) -> None:
-    """Which cuDNN convolves in NHWC only; a beta would be added to what was rounded and saturated before."""
+    """cuDNN convolves int8 in NHWC only; beta would be added to a rounded and saturated result."""
     problem = Problem(handle, (2, 64, 7, 9), (32, 64, 3, 3), "int8", padding=1)
     assert (np.abs(problem.sums) > 127).any()  # saturation is seen
     row = result("NHWC", math_type="DEFAULT")

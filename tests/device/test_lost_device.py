@@ -1,4 +1,7 @@
-"""A kernel that goes wrong takes the CUDA context with it: one error of ours from then on, and a quiet end."""
+"""A kernel that faults ends the CUDA context.
+
+From then on every call raises one error of ours, and the process ends quietly.
+"""
 
 import subprocess
 import sys

@@ -1,7 +1,7 @@
 """10,000 calls of what no sample describes: memory and native objects are where they began.
 
-A hundred on the emulated device, which is slow; CUDNNLITE_CALLS is another number for both.  Operations with samples have the
-same test in test_operations.py.
+A hundred on the emulated device, which is slow; CUDNNLITE_CALLS is another number for both.
+Operations with samples have the same test in test_operations.py.
 """
 
 from __future__ import annotations

@@ -59,7 +59,10 @@ def used(device: Any) -> int:
 
 
 def test_the_plans_that_a_handle_keeps_are_bounded(device: Any, ledger: Ledger) -> None:
-    """Ever new shapes in one-line calls: the oldest plans are closed, and made again when they are wanted again."""
+    """One-line calls with ever new shapes close the oldest plans.
+
+    These are made again on demand.
+    """
     with dnn.Handle(device) as handle:
         w = handle.array(np.ones((1, 1, 1, 1), np.float32))
         for turn in range(2):
@@ -84,7 +87,7 @@ def test_handles_made_and_closed(device: Any, ledger: Ledger) -> None:
 
 
 def test_the_workspace_is_kept(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first call nothing is allocated but the output, and not even that where there is an `out`."""
+    """After the first call only the output is allocated, and nothing with `out`."""
     problem = Problem(handle, (2, 16, 12, 14), (24, 16, 3, 3), "float16", padding=1)
     rows = dnn.convolution_forward.heuristic(handle, problem.x, problem.w, problem.conv)
     algorithm = max((row for row in rows if row.ok), key=lambda row: row.workspace)

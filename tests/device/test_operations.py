@@ -1,7 +1,8 @@
-"""Invalid input and property tests of operations, written once: a new one has them by being declared and having a sample.
+"""Invalid input and property tests of all operations, written once.
 
-Each refusal names the argument and leaves `out` alone, whether the call is one line or a plan's; nothing leaks, and the call
-works afterwards.
+A new operation has them by its declaration and a sample.  Each refusal names the argument and
+leaves `out` alone, whether the call is one line or a plan's; nothing leaks, and the call works
+afterwards.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def test_arrays_of_another_device(case: Case) -> None:
 
 
 def test_operands_of_another_rank_shape_or_dtype(case: Case) -> None:
-    """By one line it may be another argument that does not fit this one; a plan knows which it is."""
+    """A one-line call may name the other argument of the misfit; a plan names this one."""
     anything = "|".join(map(named, (*case.arguments, *case.operation.writes, "the arrays")))
     for operand in case.operation.reads:
         shape = case.specs[operand].shape
@@ -279,7 +280,10 @@ def test_overlaps(case: Case) -> None:
 @every_operation
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_in_place(handle: dnn.Handle, name: str, layout: str) -> None:
-    """What cuDNN computes in place gives the same numbers there, by one line and by a plan; nothing else is allowed to."""
+    """In place, cuDNN gives the same numbers, in one line and by a plan.
+
+    In-place calls that cuDNN does not support are refused.
+    """
     for operand in OPERATIONS[name].in_place:
         case = Case(handle, name, layout=layout)
         with case.plan() as plan:
@@ -493,7 +497,10 @@ def test_arrays_of_another_stream(handle: dnn.Handle, name: str) -> None:
 
 @every_operation
 def test_many_calls_leave_nothing_behind(handle: dnn.Handle, name: str) -> None:
-    """10,000 of them, and plans made and closed between; on the emulated device, which is slow, a hundred."""
+    """Make 10,000 calls, and make and close plans between them.
+
+    On the emulated device, which is slow, a hundred.
+    """
     case = Case(handle, name)
     ways: tuple[Any, ...] = ({}, {"out": None}) if case.makes_new else ({},)
     plan, results = case.plan(), []
@@ -584,7 +591,10 @@ def test_random_calls_agree(device: Any, name: str) -> None:
     "name", [n for n in GRADIENTS if SAMPLES[forward_of(OPERATIONS[n]).name].reference]
 )
 def test_a_gradient_is_the_slope_of_the_forward_oracle(handle: dnn.Handle, name: str) -> None:
-    """By central differences in float64, one value after the other; the others are compared by tests of their own."""
+    """Compare with central differences in float64, one value after the other.
+
+    Other gradients have tests of their own.
+    """
     case, step = Case(handle, name, dtype="float64"), 1e-6
     forward = forward_of(case.operation)
     shapes = {
@@ -628,7 +638,10 @@ class CallThatFails:
         self.facts: dict[str, Any] = {}
 
     def run(self) -> dnn.CudnnError | None:
-        """Make the call; return the error if it fails. Before a kernel has run nothing may be written."""
+        """Make the call; return the error if it fails.
+
+        Nothing may be written before a kernel has run.
+        """
         error = None
         try:
             with dnn.Handle(self.world.device) as handle:
@@ -682,7 +695,7 @@ def test_each_c_call_fails_once(monkeypatch: pytest.MonkeyPatch, name: str, plan
 
 
 def assert_fails_cleanly(call: CallThatFails, number: int, started: list[str]) -> None:
-    """Let one of the C calls fail, which a good call starts in that order, and check what is left."""
+    """Let one C call of a good call fail, by its number, and check the state after it."""
     function = started[number - 1]
     at = f"call {number}, {function}"
     ledger = call.world.ledger

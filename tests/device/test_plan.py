@@ -95,7 +95,10 @@ def test_planned_for_an_output_with_gaps(handle: dnn.Handle) -> None:
     "algorithm", ["GEMM", "FFT", "FFT_TILING", "WINOGRAD_NONFUSED", "IMPLICIT_PRECOMP_GEMM"]
 )
 def test_a_workspace_of_ones_own(handle: dnn.Handle, algorithm: str) -> None:
-    """The call stays inside it, the handle allocates none; one byte too few, or memory in use, is an error."""
+    """The call stays inside the workspace, and the handle allocates none.
+
+    One byte too few, or memory in use, is an error.
+    """
     problem = Problem(handle, (2, 8, 12, 14), (6, 8, 5, 5), "float16", padding=2)
     try:
         plan = dnn.convolution_forward.plan(

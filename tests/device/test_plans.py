@@ -1,4 +1,7 @@
-"""The verbs of public operations: `.plan` of every one beside the call itself and in a CUDA graph, `.problem`, the tables."""
+"""The verbs of public operations: `.plan`, `.problem` and the tables.
+
+Each plan is compared with the call itself, and runs in a CUDA graph.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def test_a_plan_does_what_the_call_does(handle: dnn.Handle, name: str) -> None:
 
 
 def test_dropout(handle: dnn.Handle) -> None:
-    """The states are advanced by each call and each launch, and are kept for as long as a graph needs them."""
+    """Each call and each launch advances the dropout states; a graph keeps them alive."""
     state, x = dnn.DropoutState(handle, 3), handle.array(np.ones((1, 1, 40, 50), np.float32))
     saved = state.save()
     expected = [
@@ -356,7 +359,10 @@ def test_what_a_plan_of_sequences_refuses(handle: dnn.Handle) -> None:
 def equal_shapes(
     handle: dnn.Handle,
 ) -> dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]]:
-    """Return calls whose operands could be swapped unnoticed: function, operands by argument, and other arguments."""
+    """Return calls with operands of equal shape.
+
+    Each is (function, operands by argument, other arguments).
+    """
     rng = np.random.default_rng(0)
 
     def image() -> dnn.DeviceArray:
@@ -513,7 +519,10 @@ def test_the_order_of_every_operation_with_several_operands_is_shown(handle: dnn
 
 
 def test_every_operation_reads_in_the_order_of_its_function() -> None:
-    """A declaration's order is what a plan takes; `convolution_transpose` alone runs another function's operation."""
+    """A plan takes operands in the declaration's order.
+
+    `convolution_transpose` alone runs another function's operation.
+    """
     functions = {
         name: function
         for name in dnn.__all__

@@ -1,4 +1,4 @@
-"""Pooling against ONNX's reference implementation, PyTorch and finite differences; and `PoolingSpec` as a value."""
+"""Pooling against ONNX's reference implementation, PyTorch and finite differences."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ def onnx_run(operator: str, x: Array, **attributes: Any) -> Array:
 def torch_pooling(
     x: Array, dy: Array | None, pooling: dnn.PoolingSpec
 ) -> tuple[Array, Array | None]:
-    """Return PyTorch's (y, dx) in float64; it pads by less than cuDNN, so the padding is made by hand."""
+    """Return PyTorch's (y, dx) in float64.
+
+    PyTorch pads by less than cuDNN, so the padding is made here.
+    """
     torch: Any = pytest.importorskip("torch")
     functions, axes = torch.nn.functional, x.ndim - 2
     taps, padding, stride = pooling.steps(axes)
@@ -203,7 +206,7 @@ def test_of_equal_maxima_the_first_has_the_gradient(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_one_channel_pooled_to_one_pixel(handle: dnn.Handle, mode: str, layout: str) -> None:
-    """One pixel of one channel has every layout; the gradient must not be refused for the one that it is called."""
+    """One pixel of one channel has every layout, so its gradient is refused in none."""
     host = np.array([[[[1.0], [3.0]]]], np.float32)
     x, pooling = (
         upload(handle, spec_of(host.shape, "float32", layout), host),

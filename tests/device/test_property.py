@@ -1,4 +1,4 @@
-"""Random convolutions: shapes, strides, groups, dilation, padding, layouts, types, scalars, arithmetic."""
+"""Random convolutions: shapes, geometry, padding, layouts, types, scalars, arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans with ``replay=True``: the same results as without, whichever way a call is made; on both devices."""
+"""Plans with ``replay=True`` give the results of plans without, on both devices."""
 
 from __future__ import annotations
 
@@ -405,7 +405,10 @@ def test_it_is_ranked_by_what_a_call_takes(staged: Any, first: Any) -> None:
 
 
 def test_the_search_counts_copies(handle: dnn.Handle) -> None:
-    """What calls cost where they are launched is in the table where it may win; on the emulated device times say nothing."""
+    """The table has what replayed calls cost, where replay may win.
+
+    On the emulated device times mean nothing.
+    """
     network = Network(
         handle,
         Case(

@@ -1,7 +1,7 @@
-"""`rnn_backward_data` and `rnn_backward_weights`: the right gradients, of every input and every weight.
+"""`rnn_backward_data` and `rnn_backward_weights` give the right gradients.
 
-The gradients are compared with PyTorch's, value by value, where it is installed, and always with central differences of
-ONNX's forward pass along random directions.
+The gradients are compared with PyTorch's, value by value, where it is installed, and always with
+central differences of ONNX's forward pass along random directions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def check(problem: Problem, algorithm: str | None = "STANDARD", **options: Any) 
     problem.assert_backward(*problem.backward(result.reserve), algorithm)
 
 
-# Everything with everything, in float64, but for the layouts: each of them with two biases, and each bias with one of them.
+# All combinations in float64, except for layouts: each layout with two biases, and each bias with
+# one layout.
 
 
 @each_direction
@@ -179,7 +180,10 @@ def test_arithmetic_of_a_compiled_kernel(
 
 @pytest.mark.parametrize("cell", ["tanh", "lstm"])
 def test_an_algorithm_may_do_the_forward_pass_alone(handle: dnn.Handle, cell: str) -> None:
-    """PERSIST_STATIC_SMALL_H goes further forward than backward, where it is refused with the reason."""
+    """PERSIST_STATIC_SMALL_H takes larger sizes forward than backward.
+
+    Beyond its backward limit the refusal gives the reason.
+    """
     size = {"tanh": 320, "lstm": 160}[cell]
     case = Case(cell, dtype="float32", steps=2, batch=2, input_size=16, hidden_size=size)
     problem = Problem(handle, case)
@@ -194,7 +198,7 @@ def test_an_algorithm_may_do_the_forward_pass_alone(handle: dnn.Handle, cell: st
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("cell", ["tanh", "lstm", "gru", "lstm_projection"])
 def test_narrow_types_in_every_layout(handle: dnn.Handle, cell: str, dtype: str) -> None:
-    """Without relu: what another rounding makes 0 or not is no matter of a bound; float64 has it."""
+    """Relu is left out: which values rounding makes 0 has no bound; the float64 test has relu."""
     for case, layout in sequences_of(Case(cell, 2, True, dtype=dtype)):
         check(Problem(handle, case, layout))
 
@@ -290,7 +294,7 @@ def test_a_reserve_space_is_used_again(handle: dnn.Handle, cell: str, algorithm:
 
 @each_cell
 def test_backward_data_goes_once_for_each_forward_pass(handle: dnn.Handle, cell: str) -> None:
-    """cuDNN overwrites the reserve space: a second pass over it is refused before it writes, and harms nothing."""
+    """cuDNN overwrites the reserve space, so a second pass is refused before it writes."""
     problem = Problem(handle, Case(cell, 2, True, lengths=VARIABLE))
     reserve = problem.forward(training=True).reserve
     data = dnn.rnn_backward_data(handle, reserve, problem.dy, problem.dhy, problem.dcy)
@@ -374,9 +378,10 @@ def test_order_of_the_passes(handle: dnn.Handle) -> None:
 def test_gradients_of_clipping_are_those_of_our_own_forward_pass(
     handle: dnn.Handle, clip: tuple[float, float], algorithm: str
 ) -> None:
-    """Central differences, in float64, of the forward pass, which other tests check: nothing goes back through a clip.
+    """Compare with central differences of the forward pass in float64, which other tests check.
 
-    A cell state within a step of the clip's ends would make it wrong by chance; there are 180, and the step is 1e-6.
+    No gradient passes through a clip.  A cell state within a step of the clip's ends would make the
+    difference wrong by chance; there are 180, and the step is 1e-6.
     """
     lengths = FULL if algorithm == "PERSIST_DYNAMIC" else VARIABLE
     problem = Problem(handle, Case("lstm", 2, lengths=lengths, clip=clip))

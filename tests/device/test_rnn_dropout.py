@@ -1,6 +1,7 @@
-"""Dropout between layers: which values it drops, what it makes of the others, and that its random numbers can be had again.
+"""Dropout between layers: which values it drops, how it scales the rest, and its random states.
 
-In the transparent network the mask can be read off the output: layer 0 puts out ones, layer 1 what it is fed with, plus one.
+In the transparent network the output shows the mask: layer 0 returns ones, and layer 1 returns its
+input plus one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ each_way = pytest.mark.parametrize(("algorithm", "dtype"), WAYS.values(), ids=WA
 
 
 class Transparent:
-    """Two layers of relu; y is 1 + what layer 1 was fed with, so that y - 1 is the mask on layer 0's ones."""
+    """Two layers of relu: y is 1 + the input of layer 1, so y - 1 is the mask on layer 0's ones."""
 
     def __init__(
         self,
@@ -104,14 +105,15 @@ def test_masks_are_zeros_and_the_scale(
         )
         # 12288 draws: six standard deviations are 0.027 at most
         assert abs(survivors.mean() - (1 - rate)) < 6 * np.sqrt(rate * (1 - rate) / mask.size)
-        # each value, each step and each sequence has its own draw: their means are not all 0 or 1, nor alike
+        # Each value, step and sequence has its own draw: the means are not all 0 or 1, nor all
+        # equal.
         for axes in ((0, 1), (0, 2), (1, 2)):
             means = survivors.mean(axis=axes)
             assert 0 < means.min() < means.max() < 1
 
 
 def test_every_layer_but_the_last_is_dropped(handle: dnn.Handle) -> None:
-    """Of three layers two: what gets through is there with the square of the probability, scaled twice."""
+    """Dropout acts behind two of three layers: the square of the share passes, scaled twice."""
     net, state = Transparent(handle, 0.5, layers=3), dnn.DropoutState(handle, 7)
     mask = net.mask(state)
     assert set(np.unique(mask)) == {0, 4}
@@ -271,7 +273,7 @@ def test_training_needs_a_state(handle: dnn.Handle) -> None:
 def test_backward_has_the_mask_of_forward(
     handle: dnn.Handle, algorithm: str, dtype: str, bidirectional: bool
 ) -> None:
-    """Read off the output, the mask tells every gradient of the transparent network: sums of mask * dy."""
+    """The output shows the mask, and from it follow all gradients: sums of mask * dy."""
     net, state = Transparent(handle, 0.5, dtype, bidirectional), dnn.DropoutState(handle, 7)
     rng = np.random.default_rng(0)
     dy = rng.integers(-2, 3, (T, N, H * net.spec.directions)).astype(np.float64)
@@ -285,8 +287,9 @@ def test_backward_has_the_mask_of_forward(
         for d, direction in enumerate(("forward", "backward")[: net.spec.directions]):
             half = slice(d * H, (d + 1) * H)
             close = {"rtol": 2e-3 if dtype == "float16" else 1e-6, "atol": 0}
-            # Sums of small integers: exact, but for float16, which holds 11 bits of them.  Only the direction's own half of
-            # its input shows in y, and an H200 has a mask for each direction, so nothing is known of the other half.
+            # Sums of small integers: exact, but for float16, which holds 11 bits of them.  Only the
+            # direction's own half of its input shows in y, and an H200 has a mask for each
+            # direction, so nothing is known of the other half.
             into_layer_1 = np.einsum("tnh,tnk->hk", dy[..., half], mask[..., half])
             input_gradient = dweights[f"layer1.{direction}.input.h"][:, half].astype(float)
             np.testing.assert_allclose(input_gradient, into_layer_1, **close)

@@ -1,4 +1,7 @@
-"""`rnn_forward`: the right numbers, whatever the network, its sequences, the arithmetic and the algorithm."""
+"""`rnn_forward` gives the right numbers.
+
+The tests vary the network, its sequences, the arithmetic and the algorithm.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ from .rnn_problems import (
 SMALL_H = "PERSIST_STATIC_SMALL_H"
 
 
-# Everything with everything, in float64, where taking one gate for another cannot pass.  Each test takes all lengths and
-# layouts, with and without first states; what an error is about, its message tells.
+# All combinations in float64, where swapped gates cannot pass. Each test takes all lengths and
+# layouts, with and without first states; the message of an error says which it was.
 
 
 @each_bias
@@ -59,7 +62,7 @@ def test_network(
 def test_two_gates_taken_for_one_another_are_seen(
     handle: dnn.Handle, cell: str, one: str, other: str
 ) -> None:
-    """The comparison of all these tests fails if two matrices or biases are swapped in one layer and direction alone."""
+    """The comparison of these tests fails if two matrices or biases of one layer are swapped."""
     problem = Problem(handle, Case(cell, 2, True, lengths=LENGTHS["variable"]))
     problem.assert_forward(problem.forward())
     for kind, bias in product(("input", "recurrent"), ("", ".bias")):
@@ -186,7 +189,7 @@ def test_arithmetic_of_a_compiled_kernel(
 
 
 def test_a_compiled_kernel_in_float64(handle: dnn.Handle) -> None:
-    """The only PERSIST algorithm that does float64; and it alone has to be built again for another batch."""
+    """PERSIST_DYNAMIC alone does float64, and it alone is built again for another batch size."""
     for batch in (3, 5):
         problem = Problem(handle, Case("lstm", 1, True, batch=batch))
         result = problem.run_or_refused(
@@ -203,7 +206,10 @@ def test_persistent_kernels_in_other_layouts(
 ) -> None:
     for layout in ("batch_major", "packed"):
         problem = Problem(handle, replace(SIZES["64_layers"], cell=cell, dtype="float32"), layout)
-        result = problem.run_or_refused(lambda: problem.forward(algorithm=algorithm), algorithm)  # noqa: B023
+        result = problem.run_or_refused(
+            lambda: problem.forward(algorithm=algorithm),  # noqa: B023
+            algorithm,
+        )
         if result is not None:
             problem.assert_forward(result, algorithm)
 
@@ -225,7 +231,10 @@ def test_persistent_kernels_with_skipped_input(
             batch=8,
         )
         problem = Problem(handle, case)
-        result = problem.run_or_refused(lambda: problem.forward(algorithm=algorithm), algorithm)  # noqa: B023
+        result = problem.run_or_refused(
+            lambda: problem.forward(algorithm=algorithm),  # noqa: B023
+            algorithm,
+        )
         if result is not None:
             problem.assert_forward(result, algorithm)
 
@@ -245,7 +254,10 @@ def test_narrow_types_in_every_layout(handle: dnn.Handle, cell: str, dtype: str)
 @pytest.mark.parametrize("layout", ["sequence_major", "batch_major"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_padding_is_filled(handle: dnn.Handle, dtype: str, layout: str, fill: float) -> None:
-    """Beyond each end, and where all sequences end before the room does; x holds NaN there, which nothing sees."""
+    """Padding is filled beyond each sequence's end, and beyond the longest sequence.
+
+    x holds NaN there, on which no result depends.
+    """
     for bidirectional, lengths in product(
         (False, True), ((3, 5, 1), (4, 1, 2), (1, 1, 1), (4, 4, 4))
     ):
@@ -290,7 +302,10 @@ def test_smallest_network(handle: dnn.Handle) -> None:
 
 
 def test_the_state_carries_over(handle: dnn.Handle) -> None:
-    """A sequence in two pieces is the sequence in one; on the device, hy and cy go into the next call as they are."""
+    """A sequence in two pieces gives what it gives in one.
+
+    On the device, hy and cy go into the next call unchanged.
+    """
     problem = Problem(handle, Case("lstm", 2))
     x = problem.case.values.x
     run = [handle, problem.spec, problem.weights]

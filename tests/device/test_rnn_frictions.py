@@ -1,4 +1,7 @@
-"""What users of recurrent networks stumbled over: names of layouts, gradients of states alone, packing, specs of others."""
+"""What users of recurrent networks stumbled over.
+
+Names of layouts, gradients of states alone, packing, and specs for other libraries' networks.
+"""
 
 from types import SimpleNamespace
 
@@ -255,7 +258,10 @@ def test_a_window_that_fits_no_way_round_is_no_matter_of_the_layout(handle):
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("layout", ["sequence_major", "batch_major"])
 def test_an_empty_batch(handle: dnn.Handle, layout: str, cell: str) -> None:
-    """Nothing is called, and the results are empty; in training, whose gradients of weights are not, it is refused."""
+    """Nothing is called, and the results are empty.
+
+    In training the call is refused, because the gradients of the weights are not empty.
+    """
     spec = dnn.RNNSpec(cell, 3, 4, 2, True)
     weights = dnn.RNNWeights(handle, spec)
     shape = (5, 0, 3) if layout == "sequence_major" else (0, 5, 3)
@@ -297,7 +303,10 @@ def test_an_empty_batch(handle: dnn.Handle, layout: str, cell: str) -> None:
 
 def test_what_takes_no_batch_of_0_says_what_does(handle):
     weights, x = weights_of(handle, LSTM), handle.zeros((5, 0, 3))
-    message = r"none of them 0 \(rnn_forward alone takes N = 0, in inference, not packed; else leave the call out\)$"
+    message = (
+        r"none of them 0 \(rnn_forward alone takes N = 0, in inference, not packed; else leave the "
+        r"call out\)$"
+    )
     for call in (
         lambda: dnn.rnn_forward(handle, LSTM, weights, x, training=True),
         lambda: dnn.rnn_forward.plan(handle, LSTM, None, x),

@@ -25,7 +25,7 @@ Case = tuple[Any, str, Callable[["Bench"], Any]]
 
 
 class Bench:
-    """A good call, outputs with a known pattern in them, and a training call whose reserve space must stay as it is."""
+    """A good call, patterned outputs, and a training call whose reserve space must not change."""
 
     def __init__(self, handle: dnn.Handle) -> None:
         self.handle = handle
@@ -136,7 +136,7 @@ def assert_untouched(bench: Bench) -> None:
 
 
 def used_without_workspace(handle: dnn.Handle) -> int:
-    """Return the memory in use; the handle may keep what it found that a refused call needs for scratch."""
+    """Return the memory in use, without scratch memory that the handle may keep after a refusal."""
     handle.synchronize()
     handle.workspace.release()
     handle.synchronize()
@@ -549,7 +549,7 @@ ALGORITHM_CASES: dict[str, Case] = {
     "of_a_search_none": (ARGUMENT, r"algorithms", lambda b: b.find(algorithms=[])),
 }
 
-# What an algorithm does not do, with the reason: (what the message must say, the network and the call)
+# What an algorithm does not do, with the reason: (pattern of the message, network, call).
 PERSIST = ("PERSIST_STATIC", "PERSIST_DYNAMIC", "PERSIST_STATIC_SMALL_H")
 FORBIDDEN: dict[str, Case] = {
     **{
@@ -983,7 +983,7 @@ def dropped(bench: Bench, **options: Any) -> Any:
 
 
 def restored(bench: Bench, saved: Any) -> Any:
-    """Restore dropout states from something else than what `save` returned; they stay as they are."""
+    """Restore dropout states from something that `save` did not return; they do not change."""
     state = dnn.DropoutState(bench.handle, 1)
     before = state.save()
     try:
@@ -1052,7 +1052,10 @@ def test_an_algorithm_that_cannot_go_back(handle: dnn.Handle, name: str, hidden:
     network.assert_right(out[:3])
     refuses(
         NO,
-        rf"cudnnRNNBackwardData_v8(?s:.)*{name} goes up to hidden_size=128 backward for LSTM, not {hidden}",
+        (
+            rf"cudnnRNNBackwardData_v8(?s:.)*{name} goes up to hidden_size=128 backward for LSTM, "
+            rf"not {hidden}"
+        ),
         lambda: dnn.rnn_backward_data(handle, out.reserve, out.y),
     )
     refuses(
@@ -1075,7 +1078,7 @@ def test_unequal_lengths_are_told_in_every_layout(handle: dnn.Handle) -> None:
         network.assert_right(network.run())
 
 
-# ---------------------------------------------------------------- other devices, threads, what was closed
+# ---------------------------------------------------------- other devices, threads, what was closed
 
 
 def operands(handle: dnn.Handle, network: Network) -> dict[str, Any]:
@@ -1301,7 +1304,10 @@ def test_a_refused_call_leaves_the_earlier_ones_reserve(bench: Bench) -> None:
 
 
 def test_a_failed_call_takes_the_reserve(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cuDNN may have written to cannot serve the backward passes any more; it can serve another call."""
+    """A reserve space that a failed call may have written serves no backward pass.
+
+    It can serve another call.
+    """
     from .test_rnn_plan import refuse
 
     with dnn.Handle(bench.handle.device) as other:

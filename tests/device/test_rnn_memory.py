@@ -1,4 +1,7 @@
-"""Memory and native objects of recurrent networks: what is allocated at each call, and what a loop leaves behind."""
+"""Memory and native objects of recurrent networks.
+
+What each call allocates, and what a loop leaves behind.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +194,7 @@ def test_a_workspace_of_ones_own(handle: dnn.Handle) -> None:
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_a_call_stays_inside_its_operands(handle: dnn.Handle, name: str) -> None:
-    """Outputs, gradients, reserve space and the gradients of the weights, each between two guards."""
+    """Outputs, gradients, reserve space and weight gradients each lie between two guards."""
     network = Network(handle, name, num_layers=2, bidirectional=True, lengths=LENGTHS)
     reserve = network.run(training=True).reserve
     guards: list[tuple[Any, int]] = []
@@ -365,7 +368,7 @@ def test_weights_and_states_made_and_dropped(device: Any, ledger: Ledger) -> Non
 
 
 def test_a_part_of_closed_weights_is_not_read(handle: dnn.Handle) -> None:
-    """`close` frees the memory when nobody else holds it; a part that was taken before is somebody."""
+    """`close` frees the memory unless somebody else holds it, and a part taken before holds it."""
     network = Network(handle)
     name = "layer0.forward.input.i"
     part, expected = network.weights[name], network.values[name]

@@ -1,4 +1,4 @@
-"""The RNN oracles agree with each other, and would not if two weights were taken for one another."""
+"""The RNN oracles agree with each other, and differ if two weights are swapped."""
 
 from __future__ import annotations
 

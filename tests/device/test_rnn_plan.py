@@ -1,6 +1,6 @@
-"""RNN plans: made once, called with other lengths, weights and streams; what is asked of cuDNN again, and what never is.
+"""RNN plans: made once, called with other lengths, weights and streams.
 
-`Network` is what the other tests of RNN calls are made of, too.
+The tests count what cuDNN is asked again.  `Network` serves the other tests of RNN calls too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ CELLS = {
     "lstm_projection": ("lstm", 5),
 }
 STANDARD, FMA = dnn.RNNAlgo.STANDARD, dnn.MathType.FMA
-# What another handle, another stream or another algorithm may not change; how near the numbers are is tested elsewhere.
+# What another handle, stream or algorithm may not change. Other tests check how near the numbers
+# are.
 BOUNDS = {"float64": 1e-12, "float32": 2e-5, "float16": 1e-2, "bfloat16": 5e-2}
 TF32_BOUND = 5e-3
 DEVICE_CALLS = (
@@ -132,7 +133,7 @@ class Network:
         )
 
     def unpack(self, values: Array, lengths: Any, steps: int) -> Array:
-        """Bring an output of the network's layout to (T, N, vector), zeros beyond the ends of packed sequences."""
+        """Bring an output to (T, N, vector), with zeros beyond the ends of packed sequences."""
         if self.layout != "packed":
             return values.swapaxes(0, 1) if self.layout == "batch_major" else values
         wide = np.zeros((steps, len(lengths), values.shape[1]), values.dtype)
@@ -257,7 +258,7 @@ def refuse(
     status: dnn.Status = dnn.Status.NOT_SUPPORTED,
     algorithm: dnn.RNNAlgo | None = None,
 ) -> list[dnn.RNNAlgo]:
-    """Let a C function refuse what is not STANDARD (or that one algorithm); returns a list of what it refused."""
+    """Let a C function refuse an algorithm, or all but STANDARD; return the list of refusals."""
     refused: list[dnn.RNNAlgo] = []
     function = getattr(handle.api, name)
 
@@ -488,7 +489,10 @@ def test_the_backward_passes_have_no_plan_of_their_own(handle: dnn.Handle) -> No
 def test_the_reserve_of_a_call_outlives_a_guess_that_failed(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Longer sequences made STANDARD of the heuristic's choice; the backward pass is still of that."""
+    """For longer sequences the plan falls back to STANDARD.
+
+    The backward pass of the first call still uses the heuristic's choice.
+    """
     network = Network(handle)
     limit = 1 << 30
     first = network.run(training=True, workspace_limit=limit)
@@ -607,7 +611,10 @@ def test_sizes_are_asked_again_only_for_other_sequences(
 def test_backward_after_other_sequences(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The backward passes of one call come after another call of the plan: its sequences are described again."""
+    """The backward passes of one call come after another call of the plan.
+
+    The plan describes their sequences to cuDNN again.
+    """
     network = Network(handle, lengths=LENGTHS)
     other = network.with_sequences((2, 2, 1, 1), 3)
     alone = network.run(training=True)
@@ -709,7 +716,10 @@ DESCRIBING = (
 def test_sequences_that_could_not_be_described(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, where: str, way: str, first: bool
 ) -> None:
-    """The next call does not take what cuDNN was told of the failed one's for its own: that would be out of bounds."""
+    """After a failed call the next one describes its sequences again.
+
+    With the failed call's it would read out of bounds.
+    """
     name, nth = where.split()
     network = Network(handle, "gru", lengths=LENGTHS)
     longer = network.with_sequences((50, 50, 30, 10), 50)
@@ -741,7 +751,10 @@ def test_sequences_that_could_not_be_described(
 def test_an_interrupt_once_sequences_are_described(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    """The next call makes what the interrupted one did not come to: an older one's would be of other sequences."""
+    """The next call completes what the interrupted one did not do.
+
+    Otherwise cuDNN would have the sequences of an older call.
+    """
     if handle.device.kind == "cuda":
         handle.stream = handle.device.create_stream()  # the default one is not recorded
     network = Network(handle, "gru")
@@ -779,7 +792,7 @@ def test_the_same_sequences_in_other_memory_are_not_described_again(
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, name: str, nth: int) -> None:
-    """Let the `nth` call of a C function from now on fail; descriptors use the process's function table."""
+    """Let the `nth` further call of a C function fail, also for descriptors."""
     calls: list[int] = []
 
     def failing(function: Any) -> Any:
@@ -928,7 +941,10 @@ def test_a_named_algorithm_is_tried_though_the_heuristics_was_refused(
 def test_a_limit_that_only_standard_keeps(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The heuristic's choice needs more workspace than there may be: STANDARD it is, unless the other was named."""
+    """If the heuristic's choice needs too much workspace, STANDARD is used.
+
+    A choice that was named is not replaced.
+    """
     network = Network(handle, hidden_size=16)
     ask, limit = handle.api.cudnnGetRNNTempSpaceSizes, 1 << 30
 
@@ -1204,7 +1220,7 @@ def raw_dynamic(network: Network, *, build: bool) -> Array:
 
 
 def test_what_happens_without_the_build(handle: dnn.Handle) -> None:
-    """The emulated device refuses; a GPU returns SUCCESS and something else than the network's output (zeros, H200)."""
+    """The emulated device refuses; a GPU returns SUCCESS and a wrong output (zeros on an H200)."""
     network = Network(handle)
     expected = network.expected().y
     assert_close(raw_dynamic(network, build=True), expected, network.bound)

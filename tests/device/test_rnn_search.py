@@ -1,4 +1,4 @@
-"""The search that cuDNN lacks for RNNs: its rows, their numbers, what it must not choose, and what it must not touch."""
+"""The search that cuDNN lacks for RNNs: its rows, their numbers, and what it must not change."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def assert_best_is_right(network: Network, table: dnn.AlgorithmTable, **options:
 def forward_calls(
     monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, around: Any = None
 ) -> Counter[str]:
-    """Count the forward calls by algorithm; `around(algorithm, arguments, call)` may do something else."""
+    """Count the forward calls by algorithm.
+
+    `around(algorithm, arguments, call)` may replace a call.
+    """
     calls: Counter[str] = Counter()
     api, forward = handle.api, handle.api.cudnnRNNForward
 
@@ -101,7 +104,8 @@ def assert_ordered(table: dnn.AlgorithmTable) -> None:
     assert ok == sorted(ok, reverse=True)
     assert all(row.time_ms is not None and row.time_ms > 0 for row in table if row.ok)
     times = [row.call_us for row in table if row.ok and row.call_us is not None]
-    # the first may be one that the noise makes equal, with less host time; before it may come the heuristic's choice
+    # The first row may tie within the noise, with less host time. The heuristic's choice may stand
+    # before it.
     moved = 2 if len(table) > 1 and "hardly faster" in table[1].remark else 1
     assert times[moved:] == sorted(times[moved:])
     for row in table:
@@ -191,7 +195,10 @@ def test_what_is_told_beside_the_time(handle: dnn.Handle, training: bool) -> Non
 def test_the_largest_error_is_relative_to_the_largest_value(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of y, hy and cy together: a first value of 100 in hy is as far off as it is larger than what is expected."""
+    """The error is that of y, hy and cy together.
+
+    The first value of hy is overwritten with 100, so its error is known.
+    """
     network = Network(handle)
     expected = network.expected()
 
@@ -212,7 +219,8 @@ def test_the_largest_error_is_relative_to_the_largest_value(
 
 # ---------------------------------------------------------------- what is not compiled
 
-MATRICES = {  # bytes of the recurrent matrices of one direction of one layer: gates * state * hidden
+# Bytes of the recurrent matrices of one direction of one layer: gates * state * hidden.
+MATRICES = {
     "lstm": (("lstm", {}), 4 * 8 * 8 * 4),
     "gru": (("gru", {}), 3 * 8 * 8 * 4),
     "tanh": (("tanh", {}), 8 * 8 * 4),
@@ -270,7 +278,10 @@ def test_it_is_compiled_where_it_is_asked_for(
 
 
 def test_what_fits_on_the_chip_of_an_h200() -> None:
-    """132 multiprocessors have 484 KiB each; 15 problems with 64 MiB and more took 4.6 to 51 times the time of the best."""
+    """132 multiprocessors have 484 KiB each.
+
+    Fifteen problems with 64 MiB and more took 4.6 to 51 times the time of the best.
+    """
 
     def told(hidden_size: int, dtype: str = "float32", cell: str = "lstm") -> str:
         return why_too_large(
@@ -564,7 +575,10 @@ def test_read_only_operands(handle: dnn.Handle) -> None:
 def test_dropout_states_are_not_advanced(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search needs none, leaves dropout out, and what it finds is for the network with dropout all the same."""
+    """The search needs no dropout state and drops nothing.
+
+    Its result still serves the network with dropout.
+    """
     network = Network(handle, num_layers=2, dropout=0.5)
     state = dnn.DropoutState(handle, 3)
     before = state.save()

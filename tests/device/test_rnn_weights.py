@@ -1,4 +1,7 @@
-"""RNNWeights on a device: names and places, reading and writing, and what PyTorch, ONNX and Keras call the same network."""
+"""RNNWeights on a device.
+
+Names and places, reading and writing, and the formats of PyTorch, ONNX and Keras.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def spec_of(network: str, **options: Any) -> dnn.RNNSpec:
 
 
 def values_of(spec: dnn.RNNSpec, seed: int = 0) -> dict[str, Array]:
-    """Return random weights under cudnnlite's names, from the oracle, which knows the names by itself."""
+    """Return random weights under cudnnlite's names, which the oracle knows by itself."""
     bias = dict(
         zip(dnn.RNNBiasMode, ("none", "single_input", "double", "single_recurrent"), strict=False)
     )
@@ -533,7 +536,7 @@ def torch_module(spec: dnn.RNNSpec, dtype: str = "float64") -> Any:
 
 
 def torch_state(spec: dnn.RNNSpec, seed: int = 0) -> dict[str, Array]:
-    """Return what PyTorch's state_dict looks like: names and shapes as its documentation has them."""
+    """Return a state_dict with the names and shapes of PyTorch's documentation."""
     rng = np.random.default_rng(seed)
     gates = len(GATES[spec.cell.name.lower()])
     state: dict[str, Array] = {}
@@ -655,7 +658,10 @@ def test_a_single_bias_of_torch(handle: dnn.Handle, network: str, side: str) -> 
     state = torch_state(spec.replace(bias="double"))
     refuses(
         ARGUMENT,
-        rf"state_dict: layer\d\.\w+\.{'recurrent' if side == 'ih' else 'input'}\.\w\.bias is not zero",
+        (
+            rf"state_dict: layer\d\.\w+\.{'recurrent' if side == 'ih' else 'input'}\.\w\.bias "
+            r"is not zero"
+        ),
         lambda: dnn.RNNWeights.from_torch(handle, spec, state),
     )
     for name in state:
@@ -773,7 +779,10 @@ def test_a_bias_that_the_spec_has_not(handle: dnn.Handle) -> None:
 def onnx_tensors(
     spec: dnn.RNNSpec, values: dict[str, Array]
 ) -> tuple[list[Array], list[Array], list[Array]]:
-    """Return W, R and B of each layer, by ONNX's documentation: gates i o f c (LSTM), z r h (GRU); Wb before Rb."""
+    """Return W, R and B of each layer, by ONNX's documentation.
+
+    The gates are i o f c (LSTM) and z r h (GRU), and Wb comes before Rb.
+    """
     order = {"lstm": "iofg", "gru": "zrn"}.get(spec.cell.name.lower(), "h")
     tensors: tuple[list[Array], list[Array], list[Array]] = ([], [], [])
     for layer in range(spec.num_layers):
@@ -796,7 +805,7 @@ def onnx_tensors(
 
 
 def onnx_node(cell: str, x: Array, W: Array, R: Array, B: Array) -> list[Array]:
-    """Run one forward ONNX node by the reference implementation; return Y (T, N, H) and the last states (N, H)."""
+    """Run a forward ONNX node; return Y (T, N, H) and the last states (N, H)."""
     kind, options = {
         "lstm": ("LSTM", {}),
         "gru": ("GRU", {"linear_before_reset": 1}),
@@ -947,9 +956,10 @@ def sigmoid(values: Array) -> Array:
 def keras_layer(
     cell: str, x: Array, kernel: Array, recurrent: Array, bias: Array | None
 ) -> list[Array]:
-    """Return y and the last states of a Keras layer, as its `call` computes them: x @ kernel, gates side by side.
+    """Return y and the last states of a Keras layer, as its `call` computes them.
 
-    keras.layers.LSTMCell: i, f, c, o; GRUCell with reset_after: z, r, h, with two biases; SimpleRNNCell: one.
+    It is x @ kernel, with the gates side by side.  keras.layers.LSTMCell: i, f, c, o; GRUCell with
+    reset_after: z, r, h, with two biases; SimpleRNNCell: one.
     """
     units = len(recurrent)
     h = c = np.zeros((x.shape[1], units))
@@ -1020,7 +1030,7 @@ def test_from_keras(handle: dnn.Handle, network: str, bias: bool) -> None:
 
 
 def test_from_keras_with_one_bidirectional_layers_weights_together(handle: dnn.Handle) -> None:
-    """`Bidirectional.get_weights()` returns the forward layer's arrays, then the backward layer's, in one list."""
+    """`Bidirectional.get_weights()` returns the arrays of both layers, forward first."""
     spec = spec_of("lstm_3_bi")
     weights, x = keras_weights(spec), inputs(spec)
     together = [[*weights[2 * layer], *weights[2 * layer + 1]] for layer in range(3)]
@@ -1131,7 +1141,7 @@ def test_weights_are_not_pickled_and_say_what_is(handle: dnn.Handle) -> None:
 
 
 def test_weights_do_not_depend_on_how_it_is_computed(handle: dnn.Handle) -> None:
-    """Math type, compute type, clipping and dropout of the network may differ from those the weights were made with."""
+    """The weights' spec may differ in math type, compute type, clipping and dropout."""
     spec = dnn.RNNSpec("lstm", I, H, 2, math_type="fma")
     values = values_of(spec)
     weights = dnn.RNNWeights.from_arrays(

@@ -1,4 +1,7 @@
-"""The LSTM of the lecture: two steps, two inputs, one hidden value; outputs, gradients and the step of training, as printed."""
+"""The LSTM of a lecture: two steps, two inputs, one hidden value.
+
+Outputs, gradients and the training step are those of the lecture.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ class Lecture(Problem):
         self.dy = handle.array(np.array(GRADIENTS["dy"], self.dtype)[:, None, None])
 
     def run(self, algorithm: str | None, **options: Any) -> Any:
-        """Run it forward; None where the algorithm is refused, and the rules recorded on an H200 know why."""
+        """Run it forward; return None if it is refused as the rules recorded on an H200 predict."""
         return self.run_or_refused(lambda: self.forward(algorithm=algorithm, **options), algorithm)
 
 

@@ -31,7 +31,7 @@ def problem_of(handle: dnn.Handle, kind: str = "float32") -> Problem:
 
 
 def demanding(handle: dnn.Handle) -> tuple[Problem, dnn.AlgorithmTable]:
-    """Return a problem whose preferred algorithm needs workspace, while another one needs less; and its ranking."""
+    """Return a problem and its ranking; the first algorithm does not need the least workspace."""
     candidates = (
         ((2, 16, 12, 14), (24, 16, 3, 3), "NCHW"),
         ((16, 64, 28, 30), (64, 64, 3, 3), "NCHW"),

@@ -129,7 +129,7 @@ def test_recurrent(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_descriptors_are_not_swapped_unnoticed(handle: dnn.Handle) -> None:
-    """What 'checked' means: ctypes refuses another kind of descriptor, and a status becomes an exception."""
+    """'Checked' means: ctypes refuses another kind of descriptor, and a status is an exception."""
     import ctypes
 
     with dnn.TensorDescriptor((1, 3, 8, 8)) as tensor, dnn.ConvolutionDescriptor() as conv:

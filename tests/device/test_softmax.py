@@ -1,4 +1,4 @@
-"""Softmax against ONNX's reference implementation, PyTorch and finite differences; and what is refused."""
+"""Softmax against ONNX's reference implementation, PyTorch and finite differences."""
 
 from __future__ import annotations
 
@@ -164,7 +164,8 @@ def test_large_values_do_not_overflow(
     assert_near(y, onnx_softmax(host, algorithm, mode), OPERATION_BOUNDS[dtype])
 
 
-# what an H200 computes rightly between two layouts in four dimensions; the rest it calls a success, and is something else
+# What an H200 computes correctly between two layouts in four dimensions. For the rest it returns
+# success with a wrong result.
 BETWEEN = {
     "channel": {*itertools.permutations(LAYOUTS, 2)} - {("first", "strided")},
     "instance": {("last", "first"), ("strided", "first")},
@@ -218,7 +219,10 @@ def test_layouts_of_gradients_that_differ_are_refused(
 def test_some_channels_of_images_are_never_computed_wrongly(
     handle: dnn.Handle, mode: str, algorithm: str
 ) -> None:
-    """Between the images are gaps then, of which cuDNN 9.19 reads, and writes over, in mode INSTANCE."""
+    """There are gaps between the images.
+
+    cuDNN 9.19 reads and overwrites them in mode INSTANCE.
+    """
     whole = np.random.default_rng(0).standard_normal((3, 9, 4, 5)).astype(np.float32)
     x = handle.array(whole)[:, :6]
     call = partial(dnn.softmax_forward, handle, x, mode=mode, algorithm=algorithm)

@@ -1,4 +1,4 @@
-"""Spatial transformers against PyTorch's affine_grid and grid_sample in float64, and what is special to them."""
+"""Spatial transformers against PyTorch's affine_grid and grid_sample in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams and threads: results stay right when a handle changes its stream, and when each thread has a handle."""
+"""Results stay right when a handle changes its stream, and when each thread has a handle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THREADS = 2
 
 
 def busy(handle: dnn.Handle) -> Any:
-    """Keep the handle's stream at work for some milliseconds; returns what must not be freed before."""
+    """Keep the handle's stream at work for some milliseconds; return memory to hold meanwhile."""
     if handle.device.kind == "emulated":
         return None  # its streams are always idle
     x, w = handle.empty((32, 256, 56, 56)), handle.empty((256, 256, 3, 3))
@@ -60,7 +60,7 @@ def test_cudnn_is_told_the_stream(handle: dnn.Handle) -> None:
 
 
 def test_the_stream_changes_between_calls(handle: dnn.Handle) -> None:
-    """What is made on one stream is used on another after a wait; each stream has a workspace of its own."""
+    """An array of one stream is used on another after a wait; each stream has its own workspace."""
     problem = Problem(handle, X, W, "float16", padding=1)
     rows = dnn.convolution_forward.heuristic(handle, problem.x, problem.w, problem.conv)
     algorithm = max((row for row in rows if row.ok), key=lambda row: row.workspace)

@@ -1,4 +1,7 @@
-"""`tune_model` with what really searches: its choices are right, whoever measures; what is remembered is only read."""
+"""`tune_model` with real searches.
+
+Its choices are right, whoever measures, and remembered problems are only read.
+"""
 
 from __future__ import annotations
 

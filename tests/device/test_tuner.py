@@ -1,4 +1,7 @@
-"""Tuner: every candidate a row with its reason, constraints that exclude, and the user's data and handle left alone."""
+"""Tuner: every candidate is a row with its reason, and constraints exclude.
+
+The user's data and handle do not change.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tuner_of(handle: dnn.Handle, cache: Any = ":memory:", **policy: Any) -> dnn.Tuner:
-    """Return a tuner that forgets, with these fields of the policy; of the descriptor call, `test_engines` has the other."""
+    """Return a tuner with a cache in memory and these fields of the policy.
+
+    It uses the descriptor call; `test_engines` covers the graph API.
+    """
     return dnn.Tuner(
         handle,
         cache,
@@ -97,7 +103,7 @@ class Call(NamedTuple):
 def forward_calls(
     monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, after: Any = None
 ) -> list[Call]:
-    """Return a list to which each `cudnnConvolutionForward` is added; `after(call)` is called behind it."""
+    """Return a list of all `cudnnConvolutionForward` calls; `after(call)` runs behind each."""
     calls: list[Call] = []
     api, forward = handle.api, handle.api.cudnnConvolutionForward
     position = {name: number for number, name in enumerate(FUNCTIONS[FORWARD].argnames)}
@@ -130,7 +136,8 @@ def assert_ordered(table: dnn.AlgorithmTable, by: str = "time_ms") -> None:
     ok = [row.ok for row in table]
     assert ok == sorted(ok, reverse=True)
     ranking_times = [ranking_ms(row, latency=by == "call_us") for row in table if row.ok]
-    # the first may be one that the noise makes equal, with less host time; before it a heuristic's choice that is as good
+    # The first row may tie within the noise, with less host time. A heuristic's choice that is as
+    # good may stand before it.
     moved = 1 + any("hardly faster" in row.remark for row in table)
     assert ranking_times[moved:] == sorted(ranking_times[moved:])
     is_tied = moved > 1 or any(row.within_noise for row in table)
@@ -187,7 +194,7 @@ def test_other_dtypes(handle: dnn.Handle, dtype: str) -> None:
 @pytest.mark.parametrize("rank", [3, 4, 5])
 @pytest.mark.parametrize("layouts", [FIRST, LAST], ids=["first", "last"])
 def test_layouts_on_request(handle: dnn.Handle, layouts: dict[int, str], rank: int) -> None:
-    """The other one, under the name that it has at this rank; never the operands' own a second time."""
+    """The other layout is tried, under its name at this rank, and the operands' own only once."""
     image, taps = (2, 4, 5, 6, 7)[:rank], (6, 4, 3, 3, 3)[:rank]
     case = Case(handle, image, taps, "float16", layouts[rank], padding=1, math_type="fma")
     other = (LAST if layouts is FIRST else FIRST)[rank]
@@ -233,7 +240,10 @@ def test_strided_operands_in_both_layouts(handle: dnn.Handle) -> None:
 
 @pytest.mark.parametrize("beta", [0.0, -0.5])
 def test_integers(handle: dnn.Handle, beta: float) -> None:
-    """They are exact, so there is no error to tell; a layout that beta does not allow is a row like any other."""
+    """Integers are exact, so there is no error.
+
+    A layout that beta excludes is a row like any other.
+    """
     case = Case(handle, X, (8, 4, 3, 3), "int8", padding=1)
     table = tuner_of(handle, layouts=["NHWC"]).tune(problem_of(case, beta=beta))
     assert len(table) == 2 * 3 * len(ALGORITHMS)
@@ -251,7 +261,7 @@ def test_integers(handle: dnn.Handle, beta: float) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_each_row_that_can_be_used_is_right(handle: dnn.Handle, dtype: str) -> None:
-    """Applied as it is, with its math type; and the error that it tells is within what such an algorithm may have."""
+    """Each row is applied with its math type, and its error is within the algorithm's bound."""
     case = Case(handle, X, W, dtype, padding=1)
     table = tuner_of(handle).tune(problem_of(case))
     usable = [row for row in table if row.ok]
@@ -265,7 +275,10 @@ def test_each_row_that_can_be_used_is_right(handle: dnn.Handle, dtype: str) -> N
 
 
 def test_math_types_that_run_one_kernel_share_its_times(handle: dnn.Handle) -> None:
-    """As results show that are equal to the last bit; noise would rank them, and to time each took half of a search."""
+    """Math types run one kernel if their results are equal to the last bit.
+
+    Noise would rank them otherwise, and to time each took half of a search.
+    """
     case = Case(handle, (2, 32, 14, 13), (24, 32, 3, 3), padding=1)
     kernels: dict[Any, list[dnn.AlgorithmResult]] = {}
     for row in tuner_of(handle).tune(problem_of(case)):
@@ -278,7 +291,10 @@ def test_math_types_that_run_one_kernel_share_its_times(handle: dnn.Handle) -> N
 
 
 class Steady(EmulatedDevice):
-    """An emulated device that does not say which kernel it ran, as a GPU does not; every run takes about as long."""
+    """An emulated device that does not say which kernel it ran, as a GPU does not.
+
+    Every run takes about as long.
+    """
 
     kind = "cuda"
     ran = frozenset[str]()
@@ -291,7 +307,10 @@ class Steady(EmulatedDevice):
 
 @pytest.mark.parametrize("device", ["emulated"], indirect=True)
 def test_the_last_bits_tell_kernels_apart(device: Any) -> None:
-    """Of sums that are rounded, and not of those that are exact, in which the kernels of all math types agree."""
+    """The rule is for rounded sums.
+
+    In exact sums the kernels of all math types agree.
+    """
     one = convolution_forward.problem(dnn.TensorSpec(X), dnn.FilterSpec(W), dnn.ConvolutionSpec(1))
     half = convolution_forward.problem(
         dnn.TensorSpec(X, "float16"), dnn.FilterSpec(W, "float16"), one.conv
@@ -329,7 +348,10 @@ def test_what_cudnn_says_of_each(handle: dnn.Handle) -> None:
 
 
 def test_cudnn_is_asked_for_tensor_cores_in_half_precision(handle: dnn.Handle) -> None:
-    """As a call does that names nothing: without them its search is ten times slower, and beating it says nothing."""
+    """cuDNN's search has the math type of a call that names none.
+
+    Without tensor cores it is ten times slower, and beating it means nothing.
+    """
     x, w = dnn.TensorSpec((2, 8, 9, 8), "float16"), dnn.FilterSpec((8, 8, 3, 3), "float16")
     table = tuner_of(handle).tune(dnn.convolution_forward.problem(x, w, dnn.ConvolutionSpec()))
     assert "TENSOR_OP" in {row.math_type.name for row in table if row.find_ms is not None}
@@ -424,7 +446,7 @@ def test_an_algorithm_that_computes_garbage(
 def test_an_algorithm_that_writes_nothing(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The output is poisoned before each candidate: what the one before it left there is no result."""
+    """The output is poisoned before each candidate, so an older result does not count."""
     forward = handle.api.cudnnConvolutionForward
     position = FUNCTIONS[FORWARD].argnames.index("algo")
 
@@ -683,7 +705,8 @@ def test_the_handles_limit_counts_too(device: Any, policy_limit: int | None) -> 
             handle.workspace.limit = 10**9
             other = tuner.tune(SMALL)
             assert (tuner.measured, other == table) == (2, False)
-            # a limit of the call's own counts instead of the handle's: what nothing fitted was tried
+            # A limit of the call replaces the handle's, so a candidate beyond the handle's limit is
+            # tried.
             with dnn.Handle(device) as unlimited:
                 expected = tuner_of(unlimited, workspace_limit=10**9).tune(SMALL)
             expected_limits = {
@@ -1006,7 +1029,10 @@ def test_everything_is_put_back(
 def test_after_each_failure_the_handle_is_as_before(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Each C call of a search fails once: it is a row, or an error; then the handle works on, and nothing is left."""
+    """Each C call of a search fails once and becomes a row or an error.
+
+    The handle then works on, and nothing is left behind.
+    """
     network = rnn_forward.problem(
         dnn.RNNSpec("tanh", 3, 4, math_type="fma"), None, dnn.RNNDataSpec((2, 2, 3))
     )
@@ -1110,7 +1136,7 @@ def test_whether_a_graph_is_being_recorded(handle: dnn.Handle) -> None:
 
 
 def test_random_operands_repeat_no_axis(handle: dnn.Handle) -> None:
-    """Values are drawn once and copied over and over: no two channels, images or filters may be alike."""
+    """Values are drawn once and copied: no two channels, images or filters may be alike."""
     from cudnnlite.autotune.convolution import operands_of
 
     handle.timing = TimingPolicy(random_values=1009)

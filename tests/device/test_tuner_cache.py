@@ -1,4 +1,4 @@
-"""What a tuner remembers: found by everybody for whom it holds, by nobody else; and several that tune at once."""
+"""What a tuner remembers: found wherever it is valid, and only there; several tuners at once."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_another_gpu_of_the_same_kind_finds_it(
 def test_under_another_policy_it_is_measured_again(
     remembering: dnn.Handle, cache: TuningCache
 ) -> None:
-    """That every field of a policy, and of a problem, is part of the key is the business of test_tuning_keys."""
+    """test_tuning_keys checks that a key has every field of a policy and of a problem."""
     tuner_of(remembering, cache).tune(SMALL)
     other = tuner_of(remembering, cache, max_error=1e-3)
     assert not other.is_remembered(SMALL)
@@ -264,7 +264,10 @@ def test_a_path_makes_a_cache_of_ones_own(remembering: dnn.Handle, tmp_path: Pat
 def test_two_that_ask_at_once_measure_once(
     remembering: dnn.Handle, tmp_path: Path, kind: str, shared: bool
 ) -> None:
-    """Each on a thread with a handle of its own; whoever is second waits, and finds what the first measured."""
+    """Threads ask at once, each with its own handle.
+
+    One of them measures; the others wait, and find its result.
+    """
     path, problem = tmp_path / "tuning", PROBLEMS[kind]
     barrier, outcomes = threading.Barrier(3), []
     common = TuningCache(path)

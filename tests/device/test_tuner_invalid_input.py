@@ -436,7 +436,10 @@ def test_weights_on_another_device(bench: Bench) -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("operand", ["x", "weights", "hx", "cx"])
 def test_values_of_an_rnn_that_are_not_finite(bench: Bench, operand: str, value: float) -> None:
-    """Nothing can be checked with them, and that is no algorithm's fault.  (Of a convolution: in test_tuner.)"""
+    """Such operands allow no check, and no algorithm is at fault.
+
+    test_tuner has the same test of a convolution.
+    """
     network = bench.network
     hosts = {"x": network.x_host, "hx": network.hx_host, "cx": network.cx_host}
     if operand == "weights":

@@ -1,6 +1,7 @@
 """Two devices of one kind side by side: each handle stays on its own, whichever was used last.
 
-Always on two emulated devices; on two GPUs where there are two (there is no skip to see where there is one).
+Always on two emulated devices; on two GPUs where there are two (there is no skip to see where there
+is one).
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def test_each_computes_on_its_own(pair: Any) -> None:
 
 
 def test_a_copy_to_the_host_waits_for_its_own_device(pair: Any) -> None:
-    """The default streams of two GPUs have one name; which one it means depends on the current device."""
+    """The default streams of two GPUs have one name.
+
+    Which stream it means depends on the current device.
+    """
     first, second = pair
     big = np.random.default_rng(0).standard_normal((64, 64, 56, 56), dtype=np.float32)
     weights = np.random.default_rng(1).standard_normal((64, 64, 3, 3), dtype=np.float32)
@@ -101,7 +105,7 @@ def test_closing_one_leaves_the_other(pair: Any) -> None:
 
 
 def test_an_array_of_others_is_where_its_owner_has_it(pair: Any) -> None:
-    """On two GPUs without DLPack too, where CUDA says device 0 of all memory that comes from a pool."""
+    """On two GPUs also without DLPack: there CUDA reports device 0 for all memory of a pool."""
     first, second = pair
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     x, other = second.array(values), first.array(values)
@@ -118,7 +122,7 @@ def test_an_array_of_others_is_where_its_owner_has_it(pair: Any) -> None:
 
 
 def test_a_trace_that_asks_all_devices_leaves_the_current_one(pair: Any) -> None:
-    """Of an address that a trace does not know it asks every device, and then lets cuDNN run on the handle's."""
+    """For an unknown address a trace asks every device; cuDNN then runs on the handle's device."""
     first, second = pair
     second.array(np.zeros((1, 1, 2, 2), np.float32))
     problem = Problem(first, X, W, padding=1, math_type="fma")

@@ -1,7 +1,8 @@
-"""What memory holds that cuDNN reads and never wrote, in its workspace and reserve space, has no influence.
+"""Workspace and reserve space that cuDNN reads before it writes have no influence.
 
-compute-sanitizer's initcheck finds such reads on an H200 (cuDNN 9.19): of the workspace in `cudnnRNNForward` where sequences
-end early, of the reserve space in `cudnnMultiHeadAttnBackwardData`.
+compute-sanitizer's initcheck finds such reads on an H200 (cuDNN 9.19): of the workspace in
+`cudnnRNNForward` where sequences end early, of the reserve space in
+`cudnnMultiHeadAttnBackwardData`.
 """
 
 import numpy as np

@@ -500,7 +500,10 @@ def test_no_second_owner(own_handle, duplicate):
     array = own_handle.empty((1, 2, 3, 4))
     with pytest.raises(
         TypeError,
-        match=r"a DeviceArray cannot be copied or pickled; pickle its numpy\(\), and copy it by its copy\(\)",
+        match=(
+            r"a DeviceArray cannot be copied or pickled; pickle its numpy\(\), and copy it by its "
+            r"copy\(\)"
+        ),
     ):
         duplicate(array)
 

@@ -69,7 +69,10 @@ def pages() -> Iterator[list[str]]:
 
 
 def take(pages: list[str]) -> list[str]:
-    """Return what was written down but for queries, which the emulated device makes, and begin anew."""
+    """Return the noted functions and forget them.
+
+    Queries are left out, because the emulated device makes them.
+    """
     names = [name for name in pages if not name.startswith("cudnnGet")]
     pages.clear()
     return names

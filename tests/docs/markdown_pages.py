@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING, CHANGELOG and the pages of docs, taken apart: code blocks, headings, links."""
+"""README, CONTRIBUTING, CHANGELOG and the pages of docs as code blocks, headings and links."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Page:
 
     @cached_property
     def anchors(self) -> set[str]:
-        """What links to this page may have behind '#': as GitHub makes it of headings, and explicit targets."""
+        """The anchors of this page: those that GitHub makes of headings, and explicit targets."""
         anchors = set(re.findall(r"^\(([\w-]+)\)=$", self.prose, re.MULTILINE))
         for line in self.prose.split("\n"):
             heading = _HEADING.fullmatch(line)

@@ -1,4 +1,4 @@
-"""What the code of a page takes for granted: the files that it names, made in a temporary folder."""
+"""The files that the code of a page names, made in a temporary folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def provide_cudnn(folder: Path) -> Path:
 
 
 def write_cache(path: Path) -> None:
-    """Write a tuning cache with one problem, as if a GPU had been there with two versions of cuDNN."""
+    """Write a tuning cache with one problem, tuned by two versions of cuDNN on a GPU."""
     row = AlgorithmResult(
         ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, MathType.TENSOR_OP, time_ms=0.5, workspace=4096
     )

@@ -1,4 +1,7 @@
-"""The commands of a page, and the table of those that README and docs may use, with what can be checked of each."""
+"""The commands of a page, and the table of those that README and docs may use.
+
+The table has a check of each command.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ class Command(NamedTuple):
 
 
 def commands_of(block: Block) -> list[Command]:
-    """Return the commands of a console or sh block, or of the `run:` steps of a workflow in YAML."""
+    """Return the commands of a console or sh block, or of the `run:` steps of a YAML workflow."""
     if block.language == "yaml":
         import yaml
 
@@ -108,7 +111,8 @@ def _without_prompts(block: Block) -> Iterator[str]:
     goes_on = False
     for number, line in enumerate(block.text.splitlines(), start=block.line):
         assert goes_on or line.startswith("$ ") or not line, (
-            f"line {number}: {line!r} is no command after '$ '; what a command prints belongs in a text block"
+            f"line {number}: {line!r} is no command after '$ '; what a command prints belongs "
+            "in a text block"
         )
         yield line if goes_on else line[2:]
         goes_on = line.endswith("\\")
@@ -145,7 +149,10 @@ def _command(words: list[str], line: int) -> Command:
 
 
 def check(command: Command) -> None:
-    """Raise AssertionError where a command names a variable, a package, an extra, a module or a file that does not exist."""
+    """Raise AssertionError if a command names something that does not exist.
+
+    That may be a variable, a package, an extra, a module or a file.
+    """
     for name in command.variables:
         assert name in _VARIABLES, f"{name}: nothing reads this variable"
     words = command.words[1:]
@@ -166,7 +173,10 @@ def _pip(arguments: Sequence[str]) -> bool:
         [word for word in rest if not word.startswith("-")] if verb == "install" else ()
     ):
         match = re.fullmatch(
-            r"(\.|[A-Za-z0-9._-]+|.*dist/\*\.whl\)?)(?:\[([\w,-]+)\])?((?:[=<>!~]=?|===)[\w.*,<>=!~]+)?",
+            (
+                r"(\.|[A-Za-z0-9._-]+|.*dist/\*\.whl\)?)(?:\[([\w,-]+)\])?"
+                r"((?:[=<>!~]=?|===)[\w.*,<>=!~]+)?"
+            ),
             requirement,
         )
         assert match, f"{requirement}: not understood"

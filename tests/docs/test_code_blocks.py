@@ -1,7 +1,9 @@
-"""Every Python block of README and docs runs, in the order of its page and in one namespace, on both devices.
+"""Every Python block of README and docs runs on both devices.
 
-A block that begins with `# needs: torch` (or several, with commas) is skipped where that is not installed, and so are the
-blocks after it that read what it would have bound.  `# needs: a GPU` is for blocks that the emulated device cannot run.
+The blocks of a page run in order and in one namespace.  A block that begins with `# needs: torch`
+(or several, with commas) is skipped where that is not installed, and so are the blocks after it
+that read what it would have bound.  `# needs: a GPU` is for blocks that the emulated device cannot
+run.
 """
 
 from __future__ import annotations
@@ -156,7 +158,10 @@ class PageRun:
 
 
 class Runs:
-    """The page that is being run; one at a time, so that what a page leaves behind does not stay."""
+    """The page that is being run.
+
+    There is one at a time, so that what a page leaves behind does not stay.
+    """
 
     def __init__(self, factory: pytest.TempPathFactory) -> None:
         self._factory = factory
@@ -232,7 +237,10 @@ def test_every_block_has_a_language_and_is_well_formed(page):
 
 @pytest.mark.processes
 def test_the_tests_that_a_page_proposes_do_what_it_says(tmp_path):
-    """The Python of 'Test without a GPU', as a file of tests: each on both devices, or skipped with the reason."""
+    """The Python of 'Test without a GPU' works as a file of tests.
+
+    Each test runs on both devices, or is skipped with the reason.
+    """
     page = next(page for page in PAGES if page.name == "docs/howto/test_without_a_gpu.md")
     text = "\n".join(block.text for block in page.in_language("python"))
     (tmp_path / "test_edges.py").write_text(text)

@@ -1,4 +1,7 @@
-"""The commands in README and docs: those of cudnnlite run; of the others what can be checked is checked."""
+"""The commands in README and docs.
+
+Those of cudnnlite are run; of the others, what can be checked is checked.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,7 @@ def test_other_commands_are_known_and_name_what_exists(command):
 
 
 def test_the_readmes_commands_are_run_by_the_check():
-    """`.ci/run` takes the marked blocks out of the README and runs them; none may be without a mark."""
+    """`.ci/run` runs the marked blocks of the README; every block has to be marked."""
     page = next(page for page in PAGES if page.name == "README.md")
     blocks = page.in_language("sh")
     marks = [block.mark for block in blocks]

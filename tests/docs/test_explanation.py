@@ -110,7 +110,10 @@ def test_versions_and_parts():
 def test_the_numbers_of_deprecated_functions():
     marked = [record for record in FUNCTIONS.values() if record.deprecated]
     since_9_0 = [record for record in marked if record.deprecated == "9.0.0"]
-    sentence = f"declare {len(FUNCTIONS)} functions; {len(marked)} of them carry the mark, {len(since_9_0)} since 9.0."
+    sentence = (
+        f"declare {len(FUNCTIONS)} functions; {len(marked)} of them carry the mark, "
+        f"{len(since_9_0)} since 9.0."
+    )
     assert sentence in page("deprecated.md")
     all_of, marked_of = (
         Counter(record.header for record in records) for records in (FUNCTIONS.values(), marked)
@@ -218,7 +221,10 @@ def test_what_the_choice_for_an_lstm_costs_is_that_of_the_table():
         and row["algorithm"] != "PyTorch"
         and row["time_us"]
     ]
-    sentence = f"(25 steps, batch 16, hidden size 1024) took {min(times):.0f} us or {max(times):.0f} us on an H200"
+    sentence = (
+        f"(25 steps, batch 16, hidden size 1024) took {min(times):.0f} us or {max(times):.0f} us "
+        "on an H200"
+    )
     assert sentence in page("rnn.md", GUIDE)
 
 
@@ -276,9 +282,9 @@ def test_the_figures_of_other_pages_are_those_of_the_benchmarks():
     assert by_rule[1:] == [cells[3], cells[9]]
     text_of_page = page("tf32.md")
     assert (
-        "took 26.9 us in true float32 and 26.8 us where TF32 was allowed, both in NCHW, and 13.2 us in NHWC"
-        in text_of_page
-    )
+        "took 26.9 us in true float32 and 26.8 us where TF32 was allowed, both in NCHW, and "
+        "13.2 us in NHWC"
+    ) in text_of_page
     for kind, us in (("true float32, NCHW", 26.9), ("TF32, NCHW", 26.8), ("TF32, NHWC", 13.2)):
         assert f"| {kind} | 8x256x56x56 by 128x1x1 pad 0 stride 2 | {us} |" in text, kind
 
@@ -347,7 +353,8 @@ ROOMS = [
 ]
 HOMES = ("tests/device", "tests/emulated", "cudnnlite", *ROOMS, "")  # of a name alone
 PATHS = re.compile(
-    r"`((?:cudnnlite|tests|docs|examples|_raw|specs|descriptors|devices|operations|problems|plans|graph|tools|search|emulated|autotune|\.ci)/[\w./-]*|\w+\.(?:py|md|toml))`"
+    r"`((?:cudnnlite|tests|docs|examples|_raw|specs|descriptors|devices|operations|problems|"
+    r"plans|graph|tools|search|emulated|autotune|\.ci)/[\w./-]*|\w+\.(?:py|md|toml))`"
 )
 
 

@@ -1,4 +1,4 @@
-"""Links within README and docs lead somewhere: to a file that exists, a heading that it has, a name that is public."""
+"""Links within README and docs lead to an existing file, heading or public name."""
 
 from __future__ import annotations
 

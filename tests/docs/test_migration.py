@@ -1,4 +1,7 @@
-"""The pages about migrating: the programs print what others compute, lines and functions are what the pages say."""
+"""The pages about migrating.
+
+The programs print what others compute, and lines and functions are those that the pages name.
+"""
 
 from __future__ import annotations
 

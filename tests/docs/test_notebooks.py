@@ -1,4 +1,7 @@
-"""Every notebook of examples/: as short as promised, executed on both devices, stored with what a GPU printed and drew."""
+"""Every notebook of examples/.
+
+It is as short as promised, runs on both devices, and is stored with a GPU's output.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def text_of(output: Any) -> str:
 
 
 def gist(cell: Any) -> tuple[str, int]:
-    """What a cell prints, without device and decimal figures, and how much it draws; none of it where it varies."""
+    """Return a cell's output without device and decimal figures, and the number of its pictures.
+
+    Both are left out where they vary.
+    """
     if "varies" in cell.metadata.get("tags", ()):
         return "", 0
     words = " ".join(map(text_of, cell.outputs))
@@ -94,7 +100,10 @@ def test_is_a_valid_notebook_of_format_4_5(name: str) -> None:
 
 @each_notebook
 def test_stores_what_a_gpu_printed_and_drew(name: str) -> None:
-    """By docs/record_notebooks.py: the outputs of one run from top to bottom, nothing of the machine, small pictures."""
+    """The stored outputs are those of docs/record_notebooks.py.
+
+    They come from one run from top to bottom, with small pictures and nothing about the machine.
+    """
     notebook = read(name)
     if name in UNRECORDED:
         assert not any(cell.get("outputs") for cell in notebook.cells)

@@ -1,4 +1,4 @@
-"""The charts show the figures of benchmarks.md, and code in the pages' text leads to the reference."""
+"""The charts show the figures of benchmarks.md, and code in the text links to the reference."""
 
 from __future__ import annotations
 

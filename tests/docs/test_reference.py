@@ -1,4 +1,7 @@
-"""What the reference's pages state by themselves, held against the package: enums, the tree of errors, the command line."""
+"""What the pages of the reference state themselves is true of the package.
+
+That is enums, the tree of errors and the command line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`cudnnlite doctor` as a whole: the probe in its own process, the cache, two copies of libcudnn, output, exit codes."""
+"""`cudnnlite doctor` as a whole.
+
+The probe in its own process, the cache, two copies of libcudnn, output and exit codes.
+"""
 
 import json
 import os
@@ -58,7 +61,10 @@ def run(*arguments):
     return CliRunner().invoke(app, ["doctor", *arguments], prog_name="cudnnlite")
 
 
-COMMAND = "from cudnnlite.cli.app import app\napp(['doctor', *__import__('sys').argv[1:]], standalone_mode=False)"
+COMMAND = (
+    "from cudnnlite.cli.app import app\n"
+    "app(['doctor', *__import__('sys').argv[1:]], standalone_mode=False)"
+)
 
 
 def doctor_process(*arguments, code=None, **environment):
@@ -156,7 +162,10 @@ def test_the_probe_may_end_as_it_likes(packages, name, end):
 
 @pytest.mark.processes
 def test_the_probe(packages, tmp_path, monkeypatch):
-    """It imports first and goes on; what packages print, leave running, or have in this folder is in nobody's way."""
+    """The probe imports first, and goes on after a failure.
+
+    What packages print, leave running, or have in the current folder does not disturb it.
+    """
     folder = tmp_path / "here"
     folder.mkdir()
     (folder / "numpy.py").write_text("raise SystemExit('the wrong one')")
@@ -450,7 +459,10 @@ def test_two_copies_of_different_versions(tmp_path):
 
 @pytest.mark.processes
 def test_a_mixture_that_is_preloaded(tmp_path):
-    """Parts of another copy in the process, by a second name of the same file: the loader keeps them apart by folder."""
+    """Parts of another copy are in the process, under a second name of the same file.
+
+    The loader keeps them apart by folder.
+    """
     part = tmp_path / "libcudnn_graph.so.9"
     try:
         os.link(HERE.with_name(part.name), part)
@@ -478,7 +490,7 @@ def test_a_mixture_that_cudnn_refuses_is_broken(quick):
     assert "fix: set CUDNNLITE_LIBCUDNN to the folder of one copy" in result.stdout
 
 
-# ---------------------------------------------------------------- what is gathered reaches who judges it
+# ----------------------------------------------------------- what is gathered reaches who judges it
 
 WITH_A_GPU = {
     "supports": 13000,
@@ -632,9 +644,9 @@ def test_the_whole_command():
         "Tuning cache",
     ]
     assert (
-        f"  ok       cuDNN {load_library().version_text} is in use: {load_library().path}, found through"
-        in process.stdout
-    )
+        f"  ok       cuDNN {load_library().version_text} is in use: {load_library().path}, "
+        "found through"
+    ) in process.stdout
     assert "a small convolution on emulated:0 is right" in process.stdout
     assert lines[-1].startswith("nothing broken, ")
     assert "\x1b" not in process.stdout
@@ -715,7 +727,10 @@ def test_a_reader_that_goes_away():
 
 @pytest.mark.processes
 def test_the_command_line_is_quick_to_import():
-    code = "import sys, cudnnlite.cli.app\nassert not {'cudnnlite.doctor', 'rich.console'} & set(sys.modules) - set(before)"
+    code = (
+        "import sys, cudnnlite.cli.app\n"
+        "assert not {'cudnnlite.doctor', 'rich.console'} & set(sys.modules) - set(before)"
+    )
     subprocess.run(
         [sys.executable, "-c", f"import sys, typer\nbefore = list(sys.modules)\n{code}"], check=True
     )

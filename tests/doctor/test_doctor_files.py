@@ -1,4 +1,4 @@
-"""What the doctor reads from disk: versions in libraries, places, copies, what the loader would find."""
+"""What the doctor reads from disk: versions, places, copies, and what the loader would find."""
 
 import os
 import resource
@@ -191,7 +191,9 @@ def test_the_places(tmp_path, monkeypatch):
         (tmp_path / name).mkdir(parents=True)
     variables = {
         "CUDNNLITE_LIBCUDNN": "override/libcudnn.so.9",
-        "LD_PRELOAD": f"libplain.so {tmp_path}/preload/libcudnn.so.9:{tmp_path}/plain/libjemalloc.so.2",
+        "LD_PRELOAD": (
+            f"libplain.so {tmp_path}/preload/libcudnn.so.9:{tmp_path}/plain/libjemalloc.so.2"
+        ),
         "LD_LIBRARY_PATH": f"{tmp_path}/one::{tmp_path}/two:{tmp_path}/gone",
         "CUDNN_PATH": "cudnn",
         "CUDA_HOME": "toolkit",
@@ -222,7 +224,10 @@ def test_the_places(tmp_path, monkeypatch):
 
 
 def test_the_loaders_cache(monkeypatch):
-    output = "2 libs found in cache\n\tlibx.so.1 (libc6,x86-64) => /b/libx.so.1\n\tlibx.so.1 (libc6) => /c/d/x\n"
+    output = (
+        "2 libs found in cache\n\tlibx.so.1 (libc6,x86-64) => /b/libx.so.1\n"
+        "\tlibx.so.1 (libc6) => /c/d/x\n"
+    )
     monkeypatch.setattr(
         libraries.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, output)
     )

@@ -171,7 +171,10 @@ def test_a_second_copy(copy, verdict, text):
     assert text in finding.text
 
 
-MIXTURE = "libcudnn 9.10.2 at /a: it refuses its own parts. This process has mapped a mixture of copies:\n  /a\n  /b"
+MIXTURE = (
+    "libcudnn 9.10.2 at /a: it refuses its own parts. This process has mapped a mixture of "
+    "copies:\n  /a\n  /b"
+)
 MIXED = LibraryFacts(
     failed("MixedLibrariesError", MIXTURE),
     (FRONT, "/other/lib/libcudnn_graph.so.9"),
@@ -211,7 +214,10 @@ def test_a_mixture_in_the_process_is_broken(variables, imports, fix):
 
 
 def test_a_mixture_that_comes_with_the_first_kernel_is_a_warning():
-    """cuDNN opens its engine libraries late; the libraries of CUDA beside it do not mislead the fix."""
+    """cuDNN opens its engine libraries late.
+
+    CUDA libraries beside them do not mislead the fix.
+    """
     mapped = (
         *MAPPED,
         "/other/lib/libcudnn_engines_precompiled.so.9",
@@ -517,7 +523,10 @@ def test_cuda_that_could_not_be_asked():
             12080,
             13000,
             BROKEN,
-            "update the driver, or pip uninstall nvidia-cudnn-cu13 and pip install nvidia-cudnn-cu12",
+            (
+                "update the driver, or pip uninstall nvidia-cudnn-cu13 and pip install "
+                "nvidia-cudnn-cu12"
+            ),
         ),
         (11080, 12090, BROKEN, "update the driver to one for CUDA 12 or newer"),
         (12040, 12090, OK, ""),  # within CUDA 12 an older driver will do

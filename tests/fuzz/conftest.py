@@ -2,8 +2,9 @@
 
 CI draws few, and always the same. `--fuzz N` draws N new examples in each test.
 
-N is shared among the cases of a test.  Where these are few, each is drawn by many tests, so that all processes of `-n` have
-something to do.  The number at the end counts the examples that were run to their end.
+N is shared among the cases of a test.  Where these are few, each is drawn by many tests, so that
+all processes of `-n` have something to do.  The number at the end counts the examples that were run
+to their end.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cudnnlite.emulated.device import EmulatedDevice
 
 
 def shards(config: pytest.Config) -> int:
-    """Return in how many tests a long run draws the examples of one case: some for each process, so that all end together."""
+    """Return how many tests a long run makes of one case, so that all processes end together."""
     return (
         4 * int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) if config.getoption("--fuzz") else 1
     )
@@ -36,9 +37,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class Drawing:
-    """What makes a test of hypothesis draw as much as it should, and counts what it does: `refused` by the test itself.
+    """Lets a Hypothesis test draw its number of examples, and counts them.
 
-    Where there are not so many different examples of a case, the next one in its process draws the rest.
+    The test itself counts `refused`.  If a case has fewer different examples, the next case in its
+    process draws the rest.
     """
 
     missing = 0
@@ -103,7 +105,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 )
     for test, totals in counts.items():
         terminalreporter.write_line(
-            f"{test}: {totals['run']} examples in {totals['cases']} cases, {totals['refused']} not supported by the device"
+            f"{test}: {totals['run']} examples in {totals['cases']} cases, {totals['refused']} "
+            "not supported by the device"
         )
 
 

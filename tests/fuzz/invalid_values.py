@@ -229,6 +229,9 @@ RANDOM = (
 
 
 def invalid_values(*more: Any) -> st.SearchStrategy[Any]:
-    """Return the strategy that draws invalid values: `more` are objects of ours that fit elsewhere."""
+    """Return the strategy that draws invalid values.
+
+    `more` are objects of ours that fit elsewhere.
+    """
     fixed = (*FIXED, *more)
     return st.integers(0, len(fixed) - 1).map(fixed.__getitem__) | RANDOM

@@ -1,7 +1,8 @@
 """Legal calls of everything public, some of whose arguments the fuzzing replaces.
 
-Operations come from their table and from tests/samples.  `LEGAL` has the rest; a test tells what is missing there.  An
-operation is a subject by its name, and by that of each of its verbs: "pooling_forward", "pooling_forward.plan", ...
+Operations come from their table and from tests/samples.  `LEGAL` has the rest; a test tells what is
+missing there.  An operation is a subject by its name, and by that of each of its verbs:
+"pooling_forward", "pooling_forward.plan", ...
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ class Things:
 
         self._graph = dnn.Graph()
         self.product_plan = self.product().plan(self.handle)
-        # Rows and columns of graphs: queries, keys and values are one array; so are input and gradient.
+        # The inputs of a graph are rows and columns: queries, keys and values are one array, and so
+        # are input and gradient.
         self.rows = self.handle.array(rng.standard_normal((1, 2, 8, 8)), dtype="float16")
         self.row_sums = self.handle.array(np.zeros((1, 2, 8, 1), np.float32))
         self.matrix = self.handle.array(rng.standard_normal((1, 8, 8)), dtype="float16")
@@ -130,7 +132,10 @@ class Things:
 
     @property
     def graph(self) -> dnn.Graph:
-        """A graph with inputs that may be added to; a new one where the last one was planned, hashed or has grown."""
+        """A graph with inputs, to which operations may be added.
+
+        It is replaced once it was planned, was hashed, or has grown.
+        """
         if not self._graph.tensors or self._graph._is_frozen or len(self._graph.tensors) > 500:
             self._graph = dnn.Graph()
             self._graph.input("images", (2, 2, 5, 4))
@@ -812,8 +817,8 @@ KEYED = {
     for kind in ("Attention", "RNN")
     for method in ("__setitem__", "update")
 }
-# mappings, which have KeyError
-# what ends things that others need; what the layers above call on the way of every call, with streams, keys and addresses
+# mappings, which have KeyError what ends things that others need; what the layers above call on the
+# way of every call, with streams, keys and addresses
 NO_METHODS = {
     "close",
     "use",
@@ -847,7 +852,7 @@ VERBS = ("plan", "graph", "problem", "find", "heuristic")
 
 
 def public_names() -> Iterator[str]:
-    """Yield every public name that can be called, but errors and enums; and the verbs of operations."""
+    """Yield every public callable except errors and enums, and the verbs of operations."""
     for name in dnn.__all__:
         thing = getattr(dnn, name)
         is_other = isinstance(thing, type) and (

@@ -118,7 +118,10 @@ def command_line(draw: random.Random, folder: Path) -> list[str]:
 def run(
     line: list[str], folder: Path, streams: str, seconds: float | None = None
 ) -> tuple[int, str, bool]:
-    """Return the exit code, what was said, and whether nothing was for long; interrupted after so many seconds, if told."""
+    """Return the exit code, the output, and whether the process was silent for too long.
+
+    With `seconds` the process is interrupted after that time.
+    """
     shell = {
         "out full": ">/dev/full",
         "err full": "2>/dev/full",
@@ -200,7 +203,8 @@ def test_ctrl_c_at_any_moment_ends_quietly(folder: Path, request: pytest.Fixture
             # Python started, or imported the library, before the command line began.
             assert ", in main" not in output, (seconds, output[-2000:])
         else:
-            # killed by it: before Python takes the signal over, and after it let go of it at its end
+            # The signal ends the process before Python handles it, and after Python has given it
+            # back.
             assert code in (0, 130, -signal.SIGINT), (seconds, code, output)
 
 

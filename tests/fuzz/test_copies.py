@@ -57,7 +57,8 @@ def replayed(things: Things) -> Any:
     return things.replaying._prepared
 
 
-# what calls return, by the name of its class; `INSTANCES` and `SUBJECTS` have the other public classes
+# What calls return, by the name of its class. `INSTANCES` and `SUBJECTS` have the other public
+# classes.
 RETURNED: dict[str, Callable[[Things], Any]] = {
     "AlgorithmResult": lambda t: t.table[0],
     "AttentionChoice": lambda t: dnn.AttentionChoice("descriptor", {}, ""),

@@ -43,7 +43,10 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def no_gpu(kind: str, index: int) -> Any:
-    """Return an emulated device: on a GPU an address that is no stream's ends the process, as in C."""
+    """Return an emulated device.
+
+    On a GPU a wrong address of a stream ends the process, as in C.
+    """
     if kind != "emulated":
         raise dnn.NoDeviceError("there is no GPU for invalid addresses")
     return choice.make_device(kind, index)
@@ -86,7 +89,7 @@ def test_what_is_taken_for_a_legal_call_is_one(name: str, things: Things) -> Non
 
 
 def some_of(operands: tuple[Any, ...], invalid: Any) -> Any:
-    """Return lists as long as the operands, some of which are replaced; None where there are none."""
+    """Return lists as long as the operands, with some items replaced, or None without operands."""
     if not operands:
         return None
     return st.tuples(*(st.just(operand) | invalid for operand in operands)).map(list)

@@ -1,4 +1,4 @@
-"""Small shared libraries for tests: what the doctor reads in one, and nothing that could be loaded."""
+"""Small ELF files for tests: the doctor can read them, and nothing can load them."""
 
 import struct
 
@@ -6,7 +6,8 @@ import struct
 def elf(version=None, name="cudnn_graph_version", needed_name=None):
     """The bytes of a 64-bit ELF file that states a version of cuDNN.
 
-    `version` is (9, 10, 2); `needed_name` is a symbol that it wants from another library, listed first.
+    `version` is (9, 10, 2); `needed_name` is a symbol that it needs from another library, which is
+    listed first.
     """
     strings = b"\0"
 

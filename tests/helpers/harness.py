@@ -1,4 +1,4 @@
-"""What several unit tests need: function tables that count and fail, and Python in a process of its own."""
+"""Function tables that count and fail, and Python in a process of its own."""
 
 import gc
 import os
@@ -129,7 +129,7 @@ def drop(holder):
 
 
 def pretend_file(monkeypatch, path, text):
-    """Let a file of the system say `text`, here too, where it says something else or is not there."""
+    """Let a file of the system have this text, also where there is no such file."""
     read = Path.read_text
     monkeypatch.setattr(
         Path,
@@ -139,7 +139,7 @@ def pretend_file(monkeypatch, path, text):
 
 
 def run_python(code, *arguments, check=True, **environment):
-    """Run `code` in a fresh interpreter; a value of None removes a variable from its environment."""
+    """Run `code` in a fresh interpreter; a variable of None is removed from its environment."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("CUDNNLITE_")}
     for name, value in environment.items():
         env.pop(name, None)

@@ -1,8 +1,9 @@
-"""GPUs where there are none, and a search that takes no time: in this process, and in every Python that it starts.
+"""GPUs where there are none, and a search without waiting, in this process and its children.
 
-What a search does depends on the problem's number of filters, k, and on files in one folder: each search writes a line to
-'log'; 'wait-K' holds it up while it exists; 'die-K' kills the process that searches, 'die-once-K' the first one; 'fail-K' holds
-the name of the exception to raise; 'none-K' lets no candidate work; 'slow' makes all last 10 ms.
+Each search writes a line to 'log' in a folder.  What it does depends on the number of filters, k,
+and on files there: 'wait-K' holds it up while it exists; 'die-K' kills the searching process,
+'die-once-K' only the first one; 'fail-K' holds the name of the exception to raise; 'none-K' lets no
+candidate work; 'slow' makes every search take 10 ms.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ class Pretence:
         self.folder = folder
         tests = Path(__file__).parents[1]
         (folder / "sitecustomize.py").write_text(
-            f"import sys\nsys.path.insert(0, {str(tests)!r})\nfrom helpers.pretend import install\ninstall()\n"
+            f"import sys\nsys.path.insert(0, {str(tests)!r})\n"
+            "from helpers.pretend import install\ninstall()\n"
         )
         monkeypatch.setenv(FOLDER, str(folder))
         monkeypatch.setenv(GPUS, gpus)

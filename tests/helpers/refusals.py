@@ -16,7 +16,10 @@ ARGUMENT, ARRAY = dnn.ArgumentError, dnn.ArrayTypeError
 
 
 def refuses(error: Any, match: str, call: Callable[[], Any]) -> None:
-    """Check the exception and its message, and that no object is left half made, of which Python would warn."""
+    """Check the exception and its message, and that no half-made object is left.
+
+    Python would warn of such an object.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

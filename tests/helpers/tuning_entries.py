@@ -1,4 +1,7 @@
-"""Entries to put into tuning caches, and processes that do; these import this module too, so it is quick to import."""
+"""Entries for tuning caches, and processes that write them.
+
+The processes import this module too, so it is quick to import.
+"""
 
 import json
 import subprocess
@@ -67,8 +70,8 @@ def entry(number=0, *, problem=None, device=H200, tuned_at=EARLY, time_ms=0.5):
     )
 
 
-# What the code of every child finds: the names above, `path` and `folder`, the warnings so far, a cache's refusals as text,
-# and processes that are cheaper than children: they need not import anything again.
+# What the code of every child can use: the names above, `path` and `folder`, the warnings so far, a
+# cache's refusals as text, and forks, which are cheaper than children because they import nothing.
 _CHILD = """
 import json, os, sys, traceback, warnings
 sys.path.insert(0, sys.argv[1])

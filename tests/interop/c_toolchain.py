@@ -1,4 +1,7 @@
-"""Finds what builds a C program against the libcudnn that cudnnlite loaded: a compiler, headers, and CUDA's runtime."""
+"""Finds a compiler, headers and CUDA's runtime for C programs.
+
+These are built against the libcudnn that cudnnlite loaded.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +49,13 @@ class CToolchain:
         self.commands = [*self._with_gcc(headers), *self._with_nvcc(headers)]
         if not self.commands:
             raise ToolchainError(
-                f"no way to compile: gcc at {shutil.which('gcc')}, nvcc at {[str(path) for path in self._nvccs()]}; looked "
+                f"no way to compile: gcc at {shutil.which('gcc')}, nvcc at "
+                f"{[str(path) for path in self._nvccs()]}; looked "
                 f"for cuda_runtime_api.h and libcudart in {_listed(self._cuda)}"
             )
 
     def build(self, source: Path, program: Path) -> None:
-        """Compile and link; AssertionError with every command and its output if none of them works."""
+        """Compile and link; if no command works, raise AssertionError with all of them."""
         attempts = []
         for command in self.commands:
             filled = [
@@ -66,8 +70,9 @@ class CToolchain:
         raise AssertionError(f"{source.name} could not be built:\n" + "\n".join(attempts))
 
     def run(self, program: Path | list[str], folder: Path | None = None) -> str:
-        """Run a program, or a command, and return what it printed; AssertionError with all there is to know if it fails."""
-        # the parts of cuDNN lie beside it; they look for cuBLAS and NVRTC where wheels have them, or where the loader does
+        """Run a program or a command and return its output; if it fails, raise AssertionError."""
+        # The parts of cuDNN lie beside it. They look for cuBLAS and NVRTC in wheels, or where the
+        # loader does.
         folders = [
             self.cudnn.resolve().parent,
             *(path.parent for path in self._runtimes),
@@ -87,7 +92,10 @@ class CToolchain:
             check=False,
             timeout=240,
         )
-        report = f"{program} ended with {process.returncode}\n{process.stdout}{process.stderr}\nLD_LIBRARY_PATH={path}"
+        report = (
+            f"{program} ended with {process.returncode}\n{process.stdout}{process.stderr}\n"
+            f"LD_LIBRARY_PATH={path}"
+        )
         assert process.returncode == 0, report
         assert process.stderr == "", report
         return process.stdout
@@ -163,7 +171,10 @@ class CToolchain:
 
 
 def _cuda_folders(major: int) -> Iterator[Path]:
-    """Yield folders that may have CUDA's include and lib: the environment's, the toolkit's, those of wheels."""
+    """Yield folders that may have CUDA's include and lib.
+
+    They are the environment's, the toolkit's and those of wheels.
+    """
     roots = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     nvcc = shutil.which("nvcc")
     roots += [Path(nvcc).resolve().parent.parent] if nvcc else []

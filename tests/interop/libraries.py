@@ -1,4 +1,4 @@
-"""Other libraries, where they are: what is installed has to work, only what is absent is skipped."""
+"""Other libraries: those that are installed have to work, and only absent ones are skipped."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ os.environ.setdefault(
     "XLA_PYTHON_CLIENT_PREALLOCATE", "false"
 )  # JAX would take three quarters of the GPU's memory
 
-# For tests that have nothing to do on the emulated device: CuPy, JAX on a GPU and Numba know CUDA's memory only.
+# For tests that have nothing to do on the emulated device: CuPy, JAX on a GPU and Numba use CUDA's
+# memory only.
 cuda_only = pytest.mark.parametrize(
     "device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True
 )
 
 
 def library(name: str) -> Any:
-    """Import a library, or skip the test if it is not installed.  One that is installed and does not import is a failure."""
+    """Import a library, or skip the test if it is not installed.
+
+    A library that is installed and cannot be imported is a failure.
+    """
     try:
         is_installed = importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # the parent of a dotted name

@@ -1,4 +1,7 @@
-"""The C programs of examples/c: they compile without a warning, and on a GPU they print what the Python programs do."""
+"""The C programs of examples/c compile without a warning.
+
+On a GPU they print what the Python programs print.
+"""
 
 from __future__ import annotations
 

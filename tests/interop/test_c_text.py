@@ -1,4 +1,8 @@
-"""Texts of users in C: a compiler finds nothing of a comment's text in the program, and all of a string's in the string."""
+"""Texts of users in C code.
+
+A compiler finds nothing of a comment's text in the program, and all of a string's text in the
+string.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +92,7 @@ def test_of_comments_a_compiler_reads_nothing(gcc: str, tmp_path: Path) -> None:
 
 
 def after_splicing(text: str) -> str:
-    """Return a text as a compiler reads it after its first two phases: trigraphs, and lines that go on."""
+    """Return a text after a compiler's first two phases: trigraphs and continued lines."""
     return re.sub(r"\\\s*\n", "", text.replace("??/", "\\"))
 
 

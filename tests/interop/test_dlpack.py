@@ -1,4 +1,7 @@
-"""DLPack and the CUDA array interface, without any other library than NumPy: the emulated device's memory is the host's."""
+"""DLPack and the CUDA array interface, with NumPy alone.
+
+The emulated device's memory is the host's.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ class Plain:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("kind", [Foreign, Plain])
 def test_foreign_arrays_in_and_out(handle: dnn.Handle, kind: Any, dtype: str, layout: str) -> None:
-    """No copy: the view has the address, the dtype and the strides, and `out` is written in place."""
+    """The view has the address, dtype and strides, and `out` is written in place."""
     problem = Problem(handle, X, W, dtype, layout, padding=1)
     for array in (problem.x, problem.w):
         view = handle.view(kind(array))

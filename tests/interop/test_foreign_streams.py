@@ -1,4 +1,4 @@
-"""Streams that another library made, and pinned host memory, whose copies are truly asynchronous."""
+"""Streams of another library, and copies that are asynchronous because of pinned host memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = cuda_only
 
 
 class OnlyAddress:
-    """A stream object as old libraries have it: nothing but an address, and gone when nobody holds it."""
+    """A stream object of an old library: only an address, and gone when nobody holds it."""
 
     def __init__(self, stream: Any) -> None:
         self.ptr = int(stream.handle)

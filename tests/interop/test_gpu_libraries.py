@@ -1,4 +1,4 @@
-"""CuPy, JAX and Numba: their arrays in and ours out, without a copy, in the order of the streams."""
+"""CuPy, JAX and Numba: their arrays in and ours out, without a copy, in stream order."""
 
 from __future__ import annotations
 

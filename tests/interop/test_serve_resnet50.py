@@ -1,4 +1,4 @@
-"""`examples/serve_resnet50.py`: the model that it makes, what its servers answer, and the program itself."""
+"""`examples/serve_resnet50.py`: its model, the answers of its servers, and the program itself."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def torch() -> Any:
 
 
 def tensor(torch: Any, handle: dnn.Handle, host: Any, dtype: str, *, last: bool = False) -> Any:
-    """Return a tensor that PyTorch made on the GPU; on the emulated device, one over memory of it."""
+    """Return a tensor of PyTorch on the GPU; on the emulated device, one over its memory."""
     if handle.device.kind == "emulated":
         return torch.from_dlpack(handle.array(host, dtype=dtype, layout="NHWC" if last else None))
     result = torch.from_numpy(np.asarray(host, np.float64)).to("cuda", getattr(torch, dtype))
@@ -203,7 +203,8 @@ def test_torchs_data_types_are_data_types(handle: dnn.Handle, torch: Any, name: 
         handle.zeros((2, 3), dtype=torch.complex64)
 
 
-# Order between streams: each producer is kept busy first, so that whoever does not wait for it reads too early.
+# Order between streams: each producer is busy first, so that a consumer that does not wait reads
+# too early.
 
 
 @cuda_only

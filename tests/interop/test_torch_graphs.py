@@ -1,4 +1,4 @@
-"""Operations inside `torch.cuda.graph`: recorded as PyTorch's are, and refused as in a capture of ours."""
+"""Operations inside `torch.cuda.graph`: recorded with PyTorch's, and refused as in `capture`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The programs in C that traces are: they compile without a warning, and on a GPU they print Python's checksums."""
+"""Traces as programs in C compile without a warning.
+
+On a GPU they print Python's checksums.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,10 @@ def test_a_program_of_two_devices(second: str, toolchain: CToolchain, tmp_path: 
 def test_samples_in_any_order_on_a_device_whose_methods_were_set(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A monkeypatch that is undone leaves a device with methods of its own; freed addresses are handed out again at once."""
+    """A monkeypatch that is undone leaves methods on the device itself.
+
+    Freed addresses are handed out again at once.
+    """
     rng = np.random.default_rng(seed)
     monkeypatch.setattr("cudnnlite.emulated.memory.QUARANTINE", 0)
     with dnn.Handle(make_device("emulated", 0)) as handle:

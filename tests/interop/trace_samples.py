@@ -1,4 +1,7 @@
-"""What is traced and run again in C: each on a handle, which is made inside of the trace unless a name says otherwise."""
+"""Samples that are traced and run again in C.
+
+Each gets a handle, which is made inside the trace unless the sample's name says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -149,9 +152,9 @@ def parts(handle: dnn.Handle) -> None:
 
 
 def uses_of_what_is_gone(program: str) -> list[str]:
-    """Return the statements of a program that use a variable before it is made or after it was given back.
+    """Return statements of a program that use a variable before it is made or after its release.
 
-    So does a call that is given what holds one: a variant pack, a graph.
+    A call with an object that holds the variable uses it too: a variant pack, a graph.
     """
     body = re.sub(r"/\*.*?\*/", "", program.partition("int main(void)")[2], flags=re.DOTALL)
     declared = set(re.findall(r"\w+(?=[,;])", body.partition("{")[2].partition("\n\n")[0]))

@@ -39,7 +39,10 @@ CASES: dict[str, Case] = {
     ),
     "a bias of bfloat16": (
         lambda h: dnn.convolution_backward_bias(h, h.empty((1, 8, 9, 9), "bfloat16")),
-        r"(?m)^bfloat16 is not summed: transform_tensor\(handle, dy, dtype='float32'\) converts it if the channels",
+        (
+            r"(?m)^bfloat16 is not summed: transform_tensor\(handle, dy, dtype='float32'\) "
+            r"converts it if the channels"
+        ),
     ),
     "a replay of no images": (lambda h: make_plan(h, replay=3), "replay=3"),
     "both of no images": (

@@ -13,11 +13,17 @@ from .case import Case
 CASES: dict[str, Case] = {
     "an array as an address": (
         lambda h: h.api.cudnnSetTensor(h, dnn.TensorDescriptor((2, 3)), h.empty((2, 3)), None),
-        r"cudnnSetTensor, argument 3 \(y\): <DeviceArray .*> of type DeviceArray is no address; pass .ptr of a device array",
+        (
+            r"cudnnSetTensor, argument 3 \(y\): <DeviceArray .*> of type DeviceArray is no "
+            r"address; pass .ptr of a device array"
+        ),
     ),
     "a number as a host scalar": (
         lambda h: h.api.cudnnSetTensor(h, dnn.TensorDescriptor((2, 3)), 0, 1.0),
-        r"argument 4 \(valuePtr\): 1.0 is no address; a host scalar goes by ctypes.byref\(ctypes.c_float\(1.0\)\)",
+        (
+            r"argument 4 \(valuePtr\): 1.0 is no address; a host scalar goes by "
+            r"ctypes.byref\(ctypes.c_float\(1.0\)\)"
+        ),
     ),
     "enums in the order that filters have": (
         lambda h: h.api.cudnnSetTensor4dDescriptor(
@@ -59,7 +65,10 @@ CASES: dict[str, Case] = {
         lambda h: h.api.prepare(
             "cudnnSetConvolutionMathType", dnn.ConvolutionDescriptor(), 0
         ).replace(mathType="fma"),
-        r"argument 2 \(mathType\): 'fma' is not a MathType or an integer; pass one of dnn.MathType: DEFAULT, ",
+        (
+            r"argument 2 \(mathType\): 'fma' is not a MathType or an integer; pass one of "
+            r"dnn.MathType: DEFAULT, "
+        ),
     ),
     "a number as a scalar's address in a prepared call": (
         lambda h: h.api.prepare(
@@ -89,23 +98,35 @@ CASES: dict[str, Case] = {
         lambda h: h.api.cudnnSetActivationDescriptor(
             dnn.ActivationDescriptor(dnn.ActivationSpec("relu")), 1.0, 0, 0
         ),
-        r"argument 2 \(mode\): 1.0 is not an ActivationMode or an integer; pass one of dnn.ActivationMode: SIGMOID, RELU, ",
+        (
+            r"argument 2 \(mode\): 1.0 is not an ActivationMode or an integer; pass one of "
+            r"dnn.ActivationMode: SIGMOID, RELU, "
+        ),
     ),
     "nothing as an enum that only the raw layer has": (
         lambda h: h.api.cudnnBackendCreateDescriptor(None, None),
-        r"None is not a BackendDescriptorType or an integer; pass one of dnn.raw.enums.BackendDescriptorType: POINT.* \.\.\.$",
+        (
+            r"None is not a BackendDescriptorType or an integer; pass one of "
+            r"dnn.raw.enums.BackendDescriptorType: POINT.* \.\.\.$"
+        ),
     ),
     "an enum's name in a raw call": (
         lambda h: h.api.cudnnSetTensor4dDescriptor(
             dnn.TensorDescriptor((2, 3)), "NCHW", 0, 2, 3, 4, 5
         ),
-        r"argument 2 \(format\): 'NCHW' is not a TensorFormat or an integer; pass one of dnn.TensorFormat: NCHW, NHWC, ",
+        (
+            r"argument 2 \(format\): 'NCHW' is not a TensorFormat or an integer; pass one of "
+            r"dnn.TensorFormat: NCHW, NHWC, "
+        ),
     ),
     "a dtype's name in a raw call": (
         lambda h: h.api.cudnnSetTensor4dDescriptor(
             dnn.TensorDescriptor((2, 3)), 0, "float32", 2, 3, 4, 5
         ),
-        r"argument 3 \(dataType\): 'float32' is not a DataType or an integer; pass one of dnn.DataType: FLOAT, DOUBLE, ",
+        (
+            r"argument 3 \(dataType\): 'float32' is not a DataType or an integer; pass one of "
+            r"dnn.DataType: FLOAT, DOUBLE, "
+        ),
     ),
     "a float as an integer of C": (
         lambda h: h.api.cudnnSetTensor4dDescriptor(
@@ -122,7 +143,8 @@ CASES: dict[str, Case] = {
     "an array as a descriptor": (
         lambda h: h.api.cudnnSetTensor(h, h.empty((2, 3)), 0, None),
         (
-            r"argument 2 \(yDesc\): <DeviceArray .*> of type DeviceArray is no cudnnTensorDescriptor_t; "
+            r"argument 2 \(yDesc\): <DeviceArray .*> of type DeviceArray is no "
+            r"cudnnTensorDescriptor_t; "
             r".* dnn.TensorDescriptor\(x.spec\)"
         ),
     ),
@@ -130,28 +152,41 @@ CASES: dict[str, Case] = {
         lambda h: h.api.cudnnGetTensorSizeInBytes(
             dnn.TensorDescriptor((2, 3)), np.zeros(1, np.uint64)
         ),
-        r"array\(\[0\].*\) of type ndarray is no pointer to a c_ulong; pass one of ctypes, by ctypes.byref",
+        (
+            r"array\(\[0\].*\) of type ndarray is no pointer to a c_ulong; pass one of ctypes, by "
+            r"ctypes.byref"
+        ),
     ),
     "an array of several values as a result": (
         lambda h: h.api.cudnnCreateTensorDescriptor(np.ones(3)),
         (
-            r"cudnnCreateTensorDescriptor, argument 1 \(tensorDesc\): array\(\[1., 1., 1.\]\) of type ndarray "
+            r"cudnnCreateTensorDescriptor, argument 1 \(tensorDesc\): array\(\[1., 1., 1.\]\) of "
+            r"type ndarray "
             r"is no pointer to a cudnnTensorDescriptor_t; pass one of ctypes"
         ),
     ),
     "an array of several values as an address": (
         lambda h: h.api.cudnnSetTensor(h, dnn.TensorDescriptor((2, 3)), np.ones(3), None),
-        r"argument 3 \(y\): array\(\[1., 1., 1.\]\) of type ndarray is no address; pass .ptr of a device array",
+        (
+            r"argument 3 \(y\): array\(\[1., 1., 1.\]\) of type ndarray is no address; pass .ptr "
+            r"of a device array"
+        ),
     ),
     "an array of several values as a scalar's address": (
         lambda h: h.api.cudnnScaleTensor(
             h, dnn.TensorDescriptor((2, 3)), h.empty((2, 3)).ptr, np.ones(3)
         ),
-        r"argument 4 \(alpha\): array\(\[1., 1., 1.\]\) of type ndarray is no address; .* by ctypes.byref",
+        (
+            r"argument 4 \(alpha\): array\(\[1., 1., 1.\]\) of type ndarray is no address; .* by "
+            r"ctypes.byref"
+        ),
     ),
     "an array of several values as a descriptor": (
         lambda h: h.api.cudnnSetTensor(h, np.ones(3), 0, None),
-        r"argument 2 \(yDesc\): a cudnnTensorDescriptor_t is needed, not array\(\[1., 1., 1.\]\) of type ndarray;",
+        (
+            r"argument 2 \(yDesc\): a cudnnTensorDescriptor_t is needed, "
+            r"not array\(\[1., 1., 1.\]\) of type ndarray;"
+        ),
     ),
     "an array of several values as an integer": (
         lambda h: h.api.cudnnSetConvolutionGroupCount(dnn.ConvolutionDescriptor(), np.ones(3, int)),

@@ -52,6 +52,9 @@ CASES: dict[str, Case] = {
     ),
     "all that a training call returns as its reserve": (
         lambda h: dnn.rnn_backward_data(h, train(h), h.empty((4, 2, 3))),
-        r"reserve=RNNTrainingOutput.* is no RNNReserve; needed: the one among what rnn_forward\(..., training=True\) returns",
+        (
+            r"reserve=RNNTrainingOutput.* is no RNNReserve; needed: the one among what "
+            r"rnn_forward\(..., training=True\) returns"
+        ),
     ),
 }

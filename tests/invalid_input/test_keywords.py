@@ -35,7 +35,10 @@ def test_a_field_of_a_spec_as_an_argument_is_told_where_it_belongs(own_handle):
         (
             dnn.pooling_forward.plan,
             "poling",
-        ): r"^pooling_forward\.plan\(\) got an unexpected keyword argument 'poling'; did you mean pooling\?",
+        ): (
+            r"^pooling_forward\.plan\(\) got an unexpected keyword argument 'poling'; did you mean "
+            r"pooling\?"
+        ),
         (dnn.convolution_forward.find, "betta"): r"'betta'; did you mean beta\?",
         (
             dnn.convolution_forward.heuristic,

@@ -1,4 +1,7 @@
-"""Batch normalisation folded into filter and bias, in the arrays of NumPy and PyTorch, against the two steps in float64."""
+"""Batch normalisation folded into filter and bias, in arrays of NumPy and PyTorch.
+
+It is compared with the two steps in float64.
+"""
 
 from __future__ import annotations
 

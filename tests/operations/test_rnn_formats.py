@@ -1,4 +1,7 @@
-"""Formats of other libraries' weights, without a device: every element of what they stack, and nothing else."""
+"""Formats of other libraries' weights, without a device.
+
+Every element of the stacked arrays comes back, and nothing else.
+"""
 
 import numpy as np
 import pytest
@@ -70,7 +73,10 @@ def places(spec):
 @SETTINGS
 @given(specs())
 def test_pytorch(spec):
-    """weight_ih_l0_reverse and so on, gates from top to bottom; with one bias the other is zeros; with none there is none."""
+    """Names are weight_ih_l0_reverse and so on, and gates are stacked from top to bottom.
+
+    If the spec has one bias, PyTorch's other one is zeros; if it has none, PyTorch has none.
+    """
     values, state = numbered(spec), {}
     gates = GATES[spec.cell.name.lower()]
     for layer, number, where in places(spec):
@@ -133,7 +139,10 @@ def test_keras(spec):
 
 
 def test_skipped_inputs():
-    """PyTorch has a matrix where the spec has none: it may only be zeros, and comes back as zeros."""
+    """PyTorch has a matrix that the spec lacks.
+
+    It has to be zeros, and comes back as zeros.
+    """
     spec = RNNSpec("tanh", 3, 3, 2, input_mode="skip")
     values = numbered(spec)
     state = to_torch(spec, values)

@@ -1,4 +1,4 @@
-"""An operation as data: its problems, gradients, docstrings, plans; what it says of itself, and of what is wrong."""
+"""An operation as data: its problems, gradients, docstrings and plans, and its error messages."""
 
 import ctypes
 import inspect

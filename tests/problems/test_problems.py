@@ -1,4 +1,4 @@
-"""Problems: what fits together, what is the same problem, how much work it is, and its form in JSON and back."""
+"""Problems: what fits together, which are equal, how much work they are, and their JSON."""
 
 import copy
 import dataclasses
@@ -306,7 +306,7 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 @st.composite
 def convolutions(draw):
-    """Draw a convolution: ranks, strides, layouts, dtypes, scalars, and everything that a spec has."""
+    """Draw a convolution: rank, strides, layouts, dtypes, scalars, and all fields of its spec."""
     rank = draw(st.integers(1, 3))
 
     def steps(low, high):
@@ -467,7 +467,10 @@ REMOVED = object()
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_anything_damaged_is_refused_or_a_problem(problem):
-    """Every place is exchanged for every junk: nothing but an ArgumentError comes out, or a problem that is that."""
+    """Exchange every place for every kind of junk.
+
+    The result is an ArgumentError, or a problem with that value.
+    """
     plain = json.loads(json.dumps(problem.to_plain()))
     refused = 0
     for path in places(plain):

@@ -1,4 +1,7 @@
-"""Recording: every list that is open hears of every problem, from every thread, and nobody pays when none is."""
+"""Recording: every open list gets every problem, from every thread.
+
+Calls cost nothing more when no list is open.
+"""
 
 from __future__ import annotations
 

@@ -81,13 +81,21 @@ def test_reasons_and_the_time_lost(table):
     assert best == IMPLICIT
     assert {row.algorithm: why for row, why in best.passed_over} == {
         A.FFT: "needs 200 MiB, the limit is 15 MiB; math type DEFAULT, wanted FMA (1.75 ms faster)",
-        A.IMPLICIT_PRECOMP_GEMM: "not deterministic; math type TENSOR_OP, wanted FMA (1.5 ms faster)",
+        A.IMPLICIT_PRECOMP_GEMM: (
+            "not deterministic; math type TENSOR_OP, wanted FMA (1.5 ms faster)"
+        ),
         A.GEMM: "needs 20 MiB, the limit is 15 MiB (1 ms faster)",
     }
     assert str(best).splitlines() == [
         "IMPLICIT_GEMM (FMA, 2 ms, workspace 0 B)",
-        "  not FFT (DEFAULT): needs 200 MiB, the limit is 15 MiB; math type DEFAULT, wanted FMA (1.75 ms faster)",
-        "  not IMPLICIT_PRECOMP_GEMM (TENSOR_OP): not deterministic; math type TENSOR_OP, wanted FMA (1.5 ms faster)",
+        (
+            "  not FFT (DEFAULT): needs 200 MiB, the limit is 15 MiB; math type DEFAULT, wanted "
+            "FMA (1.75 ms faster)"
+        ),
+        (
+            "  not IMPLICIT_PRECOMP_GEMM (TENSOR_OP): not deterministic; math type TENSOR_OP, "
+            "wanted FMA (1.5 ms faster)"
+        ),
         "  not GEMM (FMA): needs 20 MiB, the limit is 15 MiB (1 ms faster)",
     ]
 
@@ -292,9 +300,15 @@ def test_columns_of_an_rnn(rnn_table):
         "an RNN; times: graphs",
         "algorithm               math           ms  workspace  reserve    error  status",
         "PERSIST_STATIC          TENSOR_OP  0.1250      3 MiB    7 MiB  2.5e-04  ok",
-        "STANDARD                FMA        2.0000        0 B    5 MiB  1.0e-07  ok; run once: more than 3 times the best",
+        (
+            "STANDARD                FMA        2.0000        0 B    5 MiB  1.0e-07  ok; run once: "
+            "more than 3 times the best"
+        ),
         f"PERSIST_DYNAMIC         DEFAULT         -      1 MiB    1 MiB      inf  {WRONG.why_not}",
-        f"PERSIST_STATIC_SMALL_H  DEFAULT         -          -        -        -  NOT_SUPPORTED: {REFUSED.why_not}",
+        (
+            "PERSIST_STATIC_SMALL_H  DEFAULT         -          -        -        -  "
+            f"NOT_SUPPORTED: {REFUSED.why_not}"
+        ),
     ]
 
 
@@ -331,7 +345,7 @@ def test_whether_it_is_deterministic_may_be_unknown(rnn_table):
     ids=["wrong", "wrong_first", "wrong_last"],
 )
 def test_when_none_is_left_each_reason_is_listed(rows):
-    """cuDNN refused only one of them, so the message may not say that it refuses the combination."""
+    """cuDNN refused only one of them, so the message may not blame the combination."""
     with pytest.raises(NoAlgorithmError) as caught:
         AlgorithmTable(rows, title="an RNN", timing="t").best()
     message = str(caught.value)
@@ -459,8 +473,14 @@ def test_explain_within_limits(tuned):
     )
     assert tuned.explain("5 MiB", max_error=1e-5).splitlines()[1:] == [
         f"  IMPLICIT_PRECOMP_GEMM (DEFAULT): not chosen: {reasons}",
-        "  WINOGRAD (FMA, in NHWC): not chosen: its error is 8.0e-04, the bound is 1.0e-05 (0.75 ms faster)",
-        "  IMPLICIT_PRECOMP_GEMM (FMA): not chosen: needs 8 MiB, the limit is 5 MiB (0.5 ms faster)",
+        (
+            "  WINOGRAD (FMA, in NHWC): not chosen: its error is 8.0e-04, the bound is 1.0e-05 "
+            "(0.75 ms faster)"
+        ),
+        (
+            "  IMPLICIT_PRECOMP_GEMM (FMA): not chosen: needs 8 MiB, the limit is 5 MiB (0.5 ms "
+            "faster)"
+        ),
         "  GEMM (FMA): chosen: 2 ms",
         "  IMPLICIT_GEMM (FMA): not chosen: 4 ms, 2.00 times the chosen",
         "  FFT_TILING (FMA): not chosen: needs 99 MiB, the limit is 64 MiB",
@@ -525,7 +545,10 @@ def test_explain_where_calls_decide():
     ]
     assert AlgorithmTable(called, title="t", timing="t").explain().splitlines()[1:] == [
         "  GEMM (FMA): chosen: 0.5 ms",
-        "  IMPLICIT_PRECOMP_GEMM (FMA): not chosen: 0.25 ms, 0.50 times the chosen, but 35.5 us a call, not 20.0 us",
+        (
+            "  IMPLICIT_PRECOMP_GEMM (FMA): not chosen: 0.25 ms, 0.50 times the chosen, but 35.5 "
+            "us a call, not 20.0 us"
+        ),
         "  FFT (FMA): not chosen: 1 ms, 2.00 times the chosen",
     ]
 

@@ -1,4 +1,7 @@
-"""The equations of recurrent layers against ONNX's reference and PyTorch; gradients against differences and autograd."""
+"""The equations of recurrent layers against ONNX's reference and PyTorch.
+
+Gradients are compared with differences and with autograd.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -33,7 +36,7 @@ ONNX_GATES = {
 
 
 class Case:
-    """A network with random weights, its inputs, and the gradients that come back from its outputs."""
+    """A network with random weights, its inputs, and the gradients of its outputs."""
 
     def __init__(
         self,
@@ -147,7 +150,10 @@ class Case:
 
 @cache
 def onnx_node(cell, size):
-    """Return a runner of one ONNX node. The reference has no ReLU in RNN: it runs with the identity instead."""
+    """Return a runner of one ONNX node.
+
+    The reference has no ReLU in RNN, so the node runs with the identity instead.
+    """
     attributes = {"hidden_size": size}
     if cell == GRU:
         attributes["linear_before_reset"] = 1
@@ -204,7 +210,7 @@ def onnx_sequence(cell, weights, clip, x, h, c):
 
 
 def onnx_network(case):
-    """All layers, sequence by sequence; a backward direction is the flipped sequence, flipped back."""
+    """Run all layers, sequence by sequence; a backward direction runs on flipped sequences."""
     spec = case.network.spec
     hy, cy = np.empty_like(case.hx), None if case.cx is None else np.empty_like(case.cx)
     values = case.x
@@ -294,7 +300,7 @@ def test_clip():
 
 @given(data=st.data())
 def test_gradients_of_any_network_are_those_of_differences(data):
-    """Everything that a network may have, together: clip, projection, biases, lengths, masks, and sizes of 1."""
+    """All options of a network together: clip, projection, biases, lengths, masks, sizes of 1."""
     cell = data.draw(st.sampled_from(list(RNNMode)), "cell")
     layers, directions = (
         data.draw(st.integers(1, 2), "layers"),

@@ -1,4 +1,7 @@
-"""cuDNN's headers read as plain text, and gcc's view of them: oracles that share nothing with the generator."""
+"""cuDNN's headers as plain text, and gcc's view of them.
+
+These oracles share nothing with the generator.
+"""
 
 import ctypes
 import re
@@ -15,7 +18,8 @@ from cudnnlite._raw.types import HEADER_VERSION
 FAKE_CUDA = {
     "cuda_runtime.h": "#include <cuda_runtime_api.h>",
     "cuda_runtime_api.h": (
-        "#include <stddef.h>\ntypedef struct CUstream_st *cudaStream_t;\ntypedef struct CUgraph_st *cudaGraph_t;"
+        "#include <stddef.h>\ntypedef struct CUstream_st *cudaStream_t;\n"
+        "typedef struct CUgraph_st *cudaGraph_t;"
     ),
     "library_types.h": "typedef enum libraryPropertyType_t { MAJOR_VERSION } libraryPropertyType;",
 }
@@ -93,7 +97,10 @@ def prototypes() -> dict[str, Prototype]:
 
 
 def split_parameter(parameter: str) -> tuple[str, int]:
-    """Type name without qualifiers, and how many pointers deep: ``const int dimA[]`` is ``("int", 1)``."""
+    """Type name without qualifiers, and its depth of pointers.
+
+    ``const int dimA[]`` is ``("int", 1)``.
+    """
     depth = parameter.count("*") + parameter.count("[")
     words = [
         word
@@ -133,7 +140,10 @@ def structs() -> dict[str, list[str]]:
 def handles() -> set[str]:
     joined = "\n".join(texts().values())
     handle_types = re.findall(
-        r"typedef\s+(?:struct\s+\w+|void)\s*(?:CUDNN_DEPRECATED\s*)?\*\s*(\w+)\s*(?:CUDNN_DEPRECATED\s*)?;",
+        (
+            r"typedef\s+(?:struct\s+\w+|void)\s*(?:CUDNN_DEPRECATED\s*)?\*\s*(\w+)"
+            r"\s*(?:CUDNN_DEPRECATED\s*)?;"
+        ),
         joined,
     )
     return {*handle_types, "cudaStream_t", "cudaGraph_t"}
@@ -150,7 +160,10 @@ def macros() -> list[str]:
 
 
 def c_class(kind: type) -> int:
-    """Class that gcc's __builtin_classify_type gives: 1 integer or enumeration, 5 pointer, 8 floating point."""
+    """Class of gcc's __builtin_classify_type.
+
+    1 is an integer or enumeration, 5 a pointer, 8 floating point.
+    """
     if issubclass(kind, (ctypes.c_float, ctypes.c_double)):
         return 8
     pointers = (ctypes.c_void_p, ctypes.c_char_p, ctypes._Pointer, ctypes._CFuncPtr, ctypes.Array)
@@ -158,7 +171,7 @@ def c_class(kind: type) -> int:
 
 
 def run_c(folder: Path, statements: list[str]) -> list[list[str]]:
-    """Compile a main with gcc against the real headers, run it, and return its output's words by line."""
+    """Compile a main with gcc against the real headers; return the words of its output by line."""
     gcc = shutil.which("gcc")
     if gcc is None:
         pytest.skip("gcc is not installed")

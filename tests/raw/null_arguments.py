@@ -1,9 +1,10 @@
-"""Calls every C function with a null in place of each pointer and descriptor, one at a time, in processes that may die of it.
+"""Calls every C function with one null pointer or descriptor, in processes that may die.
 
     python tests/raw/null_arguments.py cuda 14
 
-prints what died, by the C function and the argument, and how many calls ended otherwise.  The other arguments are those of a
-legal call where an operation makes one, and zeros of a kind for other functions.
+prints what died, by the C function and the argument, and how many calls ended otherwise.  The other
+arguments are those of a legal call where an operation makes one, and zeros of a kind for other
+functions.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ CASES.sort(key=lambda case: FUNCTIONS[case[0]].argtypes[case[1]] is ctypes.c_voi
 
 
 class Row(NamedTuple):
-    """What came of a null: 'refused', 'success', a status, or 'died'; `other_arguments` says if the rest is a legal call's."""
+    """What came of a null: 'refused', 'success', a status, or 'died'.
+
+    `other_arguments` says if the rest is a legal call's.
+    """
 
     function: str
     argument: str
@@ -49,7 +53,10 @@ class Row(NamedTuple):
 
 
 def legal_calls(device: Any) -> tuple[Any, dict[str, list[Any]]]:
-    """Make calls of all operations; return what they were made of, and the arguments of each C function, in order."""
+    """Make calls of all operations.
+
+    Return what they were made of, and the arguments of each C function in order.
+    """
     from fuzz.subjects import SAMPLES, Case, Things
 
     calls_by_name: dict[str, list[Any]] = {}
@@ -74,7 +81,7 @@ def legal_calls(device: Any) -> tuple[Any, dict[str, list[Any]]]:
     dnn.rnn_backward_weights(things.handle, things.reserve)
     dnn.multi_head_attention_backward_weights(things.handle, things.reserves[1])
     dnn.dropout_backward(
-        things.handle, things.x, 0.5, reserve=things.kept, dropout_state=things.dropout
+        things.handle, things.x, 0.5, reserve=things.dropout_reserve, dropout_state=things.dropout
     )
     things.costs = dnn.ctc_loss(things.handle, things.sequence, [1, 1], [1, 1], [4, 3])
     things.cases = [Case(things.handle, name) for name in SAMPLES]
@@ -89,7 +96,7 @@ def legal_calls(device: Any) -> tuple[Any, dict[str, list[Any]]]:
 
 
 def any_value(things: Any, kind: Any, name: str, values: dict[type, Any]) -> Any:
-    """Return a value of a type: a descriptor that is not set yet, zeros, the address of an array."""
+    """Return a value of a type: a descriptor that is not set, zeros, or the address of an array."""
     if kind is cudnnHandle_t:
         return things.handle.ptr
     if hasattr(kind, "contents"):

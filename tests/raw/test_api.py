@@ -1,4 +1,7 @@
-"""The function table: binding, suggestions, missing symbols, plain values; and what the emulated one refuses."""
+"""The function table: binding, suggestions, missing symbols and plain values.
+
+The emulated table refuses what it does not implement.
+"""
 
 import ctypes
 import inspect
@@ -23,7 +26,8 @@ from cudnnlite.emulated.memory import EmulatedMemory, IllegalAddressError
 from cudnnlite.errors import NotSupportedError, SymbolNotFoundError
 from cudnnlite.problems.catalogue import OPERATIONS
 
-# Of each operation its C function and what asks for its workspace, its reserve space and its algorithms; and what is by hand.
+# Each operation's C function, and the functions that ask for its workspace, its reserve space and
+# its algorithms; and those without an operation.
 OF_OPERATIONS = {
     name
     for operation in OPERATIONS.values()
@@ -197,7 +201,10 @@ def test_bound_functions_know_their_record_and_check_their_status(api):
         ("cudnnSetPooling2dDescriptor", "cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."),
         (
             "cudnnSetTensor",
-            "    cudnnHandle_t handle,\n        const cudnnTensorDescriptor_t yDesc,\n        void *y,\n",
+            (
+                "    cudnnHandle_t handle,\n        const cudnnTensorDescriptor_t yDesc,\n"
+                "        void *y,\n"
+            ),
         ),
         ("cudnnGetErrorString", "const char *cudnnGetErrorString(\n        cudnnStatus_t status\n"),
         ("cudnnGetVersion", "size_t cudnnGetVersion(\n        void\n"),

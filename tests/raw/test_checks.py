@@ -1,4 +1,4 @@
-"""The checks before a commit are those of the CI script; and the tests replace nothing that is private."""
+"""The checks before a commit are those of the CI script, and tests patch nothing private."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ COMMAND = re.compile(r"\.venv/bin/(?!pip\b)\S.*")
 
 
 def tools(text: str) -> set[tuple[str, str]]:
-    """Return (tool, what it is asked first) of each command: ("ruff", "check"), ("python", "-m tools.raw.generate")."""
+    """Return (tool, first words) of each command.
+
+    Such as ("ruff", "check") or ("python", "-m tools.raw.generate").
+    """
     commands = set()
     for command in COMMAND.findall(text):
         tool, *words = command.removeprefix(".venv/bin/").split()
@@ -53,7 +56,10 @@ def is_private(name: str) -> bool:
 
 
 def private_patches(source: str) -> Iterator[str]:
-    """Yield what replaces a private name: by `monkeypatch`, by an assignment, or in the code that another process runs."""
+    """Yield code that replaces a private name.
+
+    It does so by `monkeypatch`, by an assignment, or in the code of another process.
+    """
     for node in ast.walk(ast.parse(source)):
         targets: list[ast.expr] = []
         if (

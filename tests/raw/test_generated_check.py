@@ -1,4 +1,4 @@
-"""The generated files are what the generator writes, and reproduce nothing of the headers but facts."""
+"""The generated files are up to date, and reproduce nothing of the headers but facts."""
 
 import importlib.util
 import re
@@ -24,7 +24,8 @@ needs_libclang = pytest.mark.skipif(
 def require_generation_version():
     if not header_text.is_generation_version():
         pytest.skip(
-            f"installed headers are {header_text.version()}, the generated files are from {HEADER_VERSION}"
+            f"installed headers are {header_text.version()}, the generated files are from "
+            f"{HEADER_VERSION}"
         )
 
 

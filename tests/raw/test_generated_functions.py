@@ -27,7 +27,10 @@ SCALARS = {
 
 
 def in_both():
-    """Prototypes that the installed headers and functions.py share: all of them where the versions agree."""
+    """Prototypes that the installed headers and functions.py share.
+
+    Where the versions agree, these are all.
+    """
     return [
         (FUNCTIONS[name], prototype)
         for name, prototype in header_text.prototypes().items()
@@ -59,14 +62,16 @@ def expected_type(parameter):
 def test_headers_are_those_of_the_generated_files():
     if not header_text.is_generation_version():
         pytest.skip(
-            f"installed headers are {header_text.version()}, the generated files are from {HEADER_VERSION}: "
+            f"installed headers are {header_text.version()}, the generated files are from "
+            f"{HEADER_VERSION}: "
             "only what both have is compared"
         )
 
 
 def test_every_exported_prototype_is_present():
     in_headers = set(header_text.prototypes())
-    # counted without the prototype's pattern, so that a prototype it cannot read is missed by one of the two only
+    # The count does not use the prototype's pattern, so a prototype that the pattern cannot read
+    # makes a difference.
     count = sum(
         len(re.findall(r"\bCUDNNWINAPI\s+cudnn\w+\s*\(", text))
         for text in header_text.texts().values()
@@ -149,7 +154,10 @@ def test_gcc_agrees_on_every_arguments_size_and_class(tmp_path):
     statements = []
     for function, prototype in pairs:
         lines = [
-            f'{{ {header_text.declared_type(p)} v; printf(" %zu:%d", sizeof v, __builtin_classify_type(v)); }}'
+            (
+                f'{{ {header_text.declared_type(p)} v; printf(" %zu:%d", sizeof v, '
+                f"__builtin_classify_type(v)); }}"
+            )
             for p in prototype.parameters
         ]
         statements += [f'printf("{function.name}");', *lines, 'printf("\\n");']

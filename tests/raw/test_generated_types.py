@@ -42,7 +42,8 @@ def test_structures_lie_as_the_compiler_lays_them(tmp_path):
         for field in fields:
             value = f"(({name} *)0)->{field}"
             statements.append(
-                f'printf("{name} {field} %zu %zu %d\\n", offsetof({name}, {field}), sizeof({value}), '
+                f'printf("{name} {field} %zu %zu %d\\n", offsetof({name}, {field}), '
+                f"sizeof({value}), "
                 f"__builtin_classify_type({value}));"
             )
     for name, field, *numbers in header_text.run_c(tmp_path, statements):

@@ -1,4 +1,4 @@
-"""Finding and loading libcudnn: the override, what is not there, what was there before, and mixtures of copies."""
+"""Finding and loading libcudnn: the override, missing files, loaded libraries, mixed copies."""
 
 import ctypes
 import importlib.util
@@ -208,7 +208,10 @@ def test_a_library_that_was_already_loaded(libcudnn):
 
 
 def second_copy(libcudnn, folder, *parts):
-    """Another copy of some parts: files of their own, because the loader knows hard links to be the same file."""
+    """Return another copy of some parts.
+
+    The files are copied, because the loader knows hard links to be the same file.
+    """
     if shutil.disk_usage(folder).free < 2 << 30:
         pytest.skip(
             f"a second copy of libcudnn's parts takes 250 MB, and {folder} has not 2 GB free"
@@ -223,7 +226,10 @@ PARTS = ("libcudnn_graph.so.9", "libcudnn_ops.so.9")
 
 @pytest.mark.processes
 def test_hard_links_in_another_folder_are_told(libcudnn, tmp_path):
-    """The loader takes the linked file for the one in our folder, so the process runs on the other copy's path."""
+    """The loader takes the linked file for the one in our folder.
+
+    The process then has the path of the other copy.
+    """
     paths = [tmp_path / name for name in PARTS]
     try:
         for path in paths:
@@ -263,7 +269,8 @@ def test_an_incompatible_copy_is_refused_with_all_paths(libcudnn, tmp_path):
     content = path.read_bytes()
     if needed not in content:
         pytest.skip(
-            f"this libcudnn has no {needed.decode()}, with which the test makes an incompatible copy"
+            f"this libcudnn has no {needed.decode()}, with which the test makes an "
+            "incompatible copy"
         )
     path.write_bytes(content.replace(needed, needed.replace(b"traceback", b"backtrace")))
     findings = report(LOAD_FIRST, path, CUDNNLITE_LIBCUDNN=libcudnn)
@@ -399,7 +406,11 @@ print(seconds, lines, sorted(name for name in new if any(name == h or name.start
 
 @pytest.mark.processes
 def test_importing_loads_nothing(tmp_path, capsys):
-    """What makes it quick.  The time is told, not asserted: it is the machine's as much as ours (the aim is under 200 ms)."""
+    """Importing cudnnlite loads no heavy module.
+
+    The time is printed and not asserted, because it depends on the machine (the aim is under 200
+    ms).
+    """
     seconds = []
     for _ in range(4):
         process = run_python(PROBE, PYTHONDONTWRITEBYTECODE=None, PYTHONPYCACHEPREFIX=tmp_path)
@@ -410,7 +421,8 @@ def test_importing_loads_nothing(tmp_path, capsys):
     best = min(seconds[1:])
     with capsys.disabled():
         print(
-            f"\nimport cudnnlite: {best * 1e3:.0f} ms with a warm bytecode cache, best of 3 (aim: 200 ms)"
+            f"\nimport cudnnlite: {best * 1e3:.0f} ms with a warm bytecode cache, best of 3 "
+            "(aim: 200 ms)"
         )
 
 

@@ -1,4 +1,4 @@
-"""A null pointer or descriptor, where C would follow it, ends no process: it is refused, or C says so."""
+"""A null pointer or descriptor ends no process: we refuse it, or cuDNN returns an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The charts: what is drawn is what was measured, read from the objects of matplotlib and not from pixels."""
+"""The charts draw what was measured, read from matplotlib's objects and not from pixels."""
 
 import itertools
 import math
@@ -308,7 +308,10 @@ def test_a_model_without_times(plot, problems):
 
 
 def total_within(problems, size, of):
-    """The least total under a shared workspace, from the definition; None where a problem does not fit."""
+    """Return the least total under a shared workspace, by its definition.
+
+    It is None if a problem does not fit.
+    """
     total = 0.0
     for problem in problems:
         fits = [
@@ -522,7 +525,7 @@ def test_svg_has_the_pages_colours():
 
 
 def test_svg_shows_the_bars():
-    """The widths of the bars in the SVG have the ratios of the times: nothing is lost on the way."""
+    """The widths of the bars in the SVG have the ratios of the times."""
     with chart_style():
         ax = plot_times(table((PRECOMP, WINOGRAD, IMPLICIT)))
     root = ElementTree.fromstring(drawn(ax))

@@ -1,4 +1,7 @@
-"""The report: every figure is on the page and in the JSON, the page needs nothing but itself, and names do no harm."""
+"""The report: page and JSON have every figure, and the page needs no other file.
+
+Names do no harm.
+"""
 
 import json
 import math
@@ -54,7 +57,7 @@ ALL = [
 
 
 class Page(HTMLParser):
-    """A page taken apart: text by element, tables as lists of rows, every attribute, and whether all is closed."""
+    """A page as its parts: text by element, tables as lists of rows, attributes, open elements."""
 
     def __init__(self, text):
         super().__init__()
@@ -360,7 +363,10 @@ def test_what_was_skipped_is_told(tmp_path):
 
 
 def test_what_tuning_gained_comes_first_with_the_model(page_of):
-    """Over what the heuristic and cudnnFind rank first within the limits; no less where all was remembered."""
+    """The gain over what the heuristic and cudnnFind rank first within the limits.
+
+    It is the same if all problems were remembered.
+    """
     before = (
         replace(WINOGRAD, heuristic=3),
         replace(GEMM, heuristic=2),

@@ -1,8 +1,8 @@
-"""What the tests of an operation cannot derive from the table of operations: one module a family, found by being here.
+"""What tests cannot derive from the table of operations: one module a family, found in this folder.
 
-Each has `SAMPLES`: operation -> `Sample`.  From it come the tests of invalid input and the property
-tests (tests/device/test_operations.py), what is recorded on a GPU (tools/record/operations.py), and
-the comparison of the emulated device with that.
+Each module has `SAMPLES`: operation -> `Sample`.  From it come the tests of invalid input and the
+property tests (tests/device/test_operations.py), what is recorded on a GPU
+(tools/record/operations.py), and the comparison of the emulated device with that.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ class Sample(NamedTuple):
     images : tuple of int
         A shape that fits the options.
     at : callable, optional
-        (images, one of `sets`, or nothing) -> the shapes of operands, those that the caller gives as outputs too; what has the
-        shape of the forward operation's result (y, dy) may be left out.  x alone if not given.
+        (images, one of `sets`, or nothing) -> the shapes of operands, those that the caller gives
+        as outputs too; what has the shape of the forward operation's result (y, dy) may be left
+        out.  x alone if not given.
     reference : callable, optional
-        (operands in float64, options by name) -> the result, or all of them: an oracle that is not ours.  The emulation itself
-        if not given: then a test of the family's own compares it with one.
+        (operands in float64, options by name) -> the result, or all of them: an oracle that is not
+        ours.  The emulation itself if not given: then a test of the family's own compares it with
+        one.
     positive : set of str
         Operands that may not be negative.
     wide : set of str
@@ -55,13 +57,15 @@ class Sample(NamedTuple):
     derived : callable, optional
         (operands, options) -> operands that follow from these.
     blended : callable, optional
-        (alpha, operands in float64, options by name) -> the result, where alpha does not scale all of it.
+        (alpha, operands in float64, options by name) -> the result, where alpha does not scale all
+        of it.
     forward : str
         The operation whose gradient it is, where that has another name than with "forward".
     bounds : mapping, optional
         By dtype, relative to the largest value; `tolerances.OPERATION_BOUNDS` if not given.
     drawn : callable, optional
-        (hypothesis' draw, images) -> options, or (shapes, options).  Enums and numbers are drawn by themselves.
+        (hypothesis' draw, images) -> options, or (shapes, options).  Enums and numbers are drawn by
+        themselves.
     subtracts : bool
         Whether beta may be negative.
     loose : bool
@@ -69,7 +73,8 @@ class Sample(NamedTuple):
     converts : bool
         So do operands of other data types.
     refused : str
-        Part of the message where what was drawn is an argument that is refused, by us or as BAD_PARAM by cuDNN.
+        Part of the message where what was drawn is an argument that is refused, by us or as
+        BAD_PARAM by cuDNN.
     sets : tuple of mappings
         Options, plain as JSON has them: what is recorded on a GPU.
     make : callable
@@ -107,7 +112,11 @@ def steps(draw: Any, bounds: Any) -> tuple[int, ...]:
 
 
 def usual_combinations(name: str, sets: tuple[Mapping[str, Any], ...]) -> Iterator[Any]:
-    """Yield keys of rows: operation, options, rank, dtype, layouts of what is read and written, dtype written, beta."""
+    """Yield keys of rows.
+
+    A key is: operation, options, rank, dtype, layouts of what is read and written, dtype written,
+    beta.
+    """
     for options, rank, dtype, layout in itertools.product(sets, IMAGES, FLOATS, LAYOUTS):
         yield name, options, rank, dtype, layout, layout, dtype, 0.0
     for options, dtype in itertools.product(sets, FLOATS):
@@ -125,7 +134,7 @@ def usual_combinations(name: str, sets: tuple[Mapping[str, Any], ...]) -> Iterat
 def combinations_between_layouts(
     name: str, sets: tuple[Mapping[str, Any], ...], ranks: tuple[int, ...] = (3, 5)
 ) -> Iterator[Any]:
-    """Yield keys of rows in which what is written has another layout than what is read, at other ranks than 4."""
+    """Yield keys of rows, at ranks other than 4, whose output has another layout than the input."""
     for options, rank, dtype in itertools.product(sets, ranks, FLOATS):
         for one, other in itertools.permutations(LAYOUTS, 2):
             yield name, options, rank, dtype, one, other, dtype, 0.0
@@ -163,7 +172,10 @@ def shapes_of(
 
 
 def reference_of(name: str) -> Callable[..., tuple[Array, ...]]:
-    """Return (operands in float64, options) -> all results, by an oracle, or by the emulation where there is none."""
+    """Return (operands in float64, options) -> all results.
+
+    The function is an oracle, or the emulation where there is none.
+    """
     function = SAMPLES[name].reference or EMULATED_OPERATIONS[OPERATIONS[name]]
 
     def every(*operands: Array, **options: Any) -> tuple[Array, ...]:
@@ -176,7 +188,7 @@ def reference_of(name: str) -> Callable[..., tuple[Array, ...]]:
 def hosts_of(
     name: str, shapes: Any, options: Any, make: Callable[[tuple[int, ...]], Array]
 ) -> dict[str, Array]:
-    """Return the operands of a call, those that are given as outputs last, of `make`'s values and type.
+    """Return the operands of a call, with `make`'s values and type; outputs come last.
 
     A backward call's y is what its forward call returns.
     """

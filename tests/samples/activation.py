@@ -24,7 +24,10 @@ def _reference(x, activation):
 
 
 def _slope(y, dy, x, activation):
-    """Return the emulation's gradient, but at kinks the slope that PyTorch takes; an H200 takes that of the other side."""
+    """Return the emulation's gradient, with PyTorch's slope at kinks.
+
+    At kinks an H200 takes the slope of the other side.
+    """
     mode, coef = activation.mode.name, activation.coef
     dx = emulated_activation.backward(y, dy, x, activation)
     if mode == "ELU":

@@ -1,4 +1,7 @@
-"""Batch normalisation; the oracles are NumPy's own mean and variance, and in its own file of tests PyTorch's functions."""
+"""Batch normalisation; its oracles are NumPy's mean and variance.
+
+Its own tests compare it with PyTorch.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _SMALL = {
 
 
 def _repeated_along(axes, images):
-    """Return the shape of what is repeated along the axes that have a 1: "0011" is of images and channels."""
+    """Return a shape with size 1 on the axes marked "1": "0011" keeps images and channels."""
     return tuple(1 if axis == "1" else size for axis, size in zip(axes, images, strict=True))
 
 

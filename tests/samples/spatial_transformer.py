@@ -1,4 +1,7 @@
-"""Spatial transformers; the oracles are sums over points, and in the family's own tests PyTorch's functions."""
+"""Spatial transformers; the oracles are sums over points.
+
+The family's own tests compare with PyTorch's functions.
+"""
 
 from __future__ import annotations
 

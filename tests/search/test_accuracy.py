@@ -101,7 +101,7 @@ def test_what_rounding_does_not_explain(dtype, math_type, error):
     [(D.DOUBLE, M.DEFAULT, 1e-7), (D.DOUBLE, M.TENSOR_OP, 1e-4), (D.FLOAT, M.FMA, 0.03)],
 )
 def test_a_narrower_computation_is_wrong(dtype, math_type, error):
-    """Float64 computed in float32, or in TF32; true float32 computed in half precision at its worst."""
+    """The errors are those of float64 in float32 or TF32, and of true float32 in half precision."""
     assert why_wrong(error, dtype, math_type)
 
 

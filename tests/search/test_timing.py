@@ -1,4 +1,4 @@
-"""Stopwatch: what is run how often, and what counts, on a device whose clock is told what to say."""
+"""Stopwatch: what runs how often, and what counts, on a device with a clock of the test's."""
 
 import statistics
 from collections import Counter
@@ -14,8 +14,9 @@ from cudnnlite.search.timing_policy import TimingPolicy
 class Clock:
     """A device whose works take what they are said to take: nothing here looks at the real time.
 
-    A work is a `Work`; `elapsed_ms` adds up what the works that ran inside it take.  Beside that there is the host, which
-    `perf_counter` tells the time of: a work holds it up for `host_ms`, and the device does one work after the other.
+    A work is a `Work`; `elapsed_ms` adds up what the works that ran inside it take.  Beside that
+    there is the host, which `perf_counter` tells the time of: a work holds it up for `host_ms`, and
+    the device does one work after the other.
     """
 
     emulated_functions = frozenset()
@@ -90,7 +91,10 @@ class Clock:
 
 
 class Work:
-    """Takes `ms` milliseconds each time; the first `cold` runs take so much more, in order, and `noise` comes round forever."""
+    """Takes `ms` milliseconds each time.
+
+    The first `cold` runs take so much more, in order; `noise` is added in turn.
+    """
 
     def __init__(self, clock, name, ms, cold=(), noise=(0.0,), host_ms=0.0):
         self.clock, self.name, self.ms, self.cold, self.noise = (
@@ -112,7 +116,10 @@ STREAM = object()
 
 
 def measure(clock, works, **options):
-    """Do what a search does; return the positions that were repeated, their timings, and the first times."""
+    """Do what a search does.
+
+    Return the positions that were repeated, their timings, and the first times.
+    """
     stopwatch = Stopwatch(clock, STREAM, **options)
     firsts = stopwatch.look_again(works, [stopwatch.first(work) for work in works])
     worth = worth_repeating(stopwatch, firsts)
@@ -184,7 +191,10 @@ def test_what_may_have_waited_for_kernels_is_looked_at_again(records, eager):
 
 
 def test_the_hosts_share_of_a_first_run_is_left_behind_by_a_replay():
-    """What is short on the device may spend twenty times as much on the host: a graph tells it from what is slow."""
+    """A graph tells a short kernel with a slow host from a slow kernel.
+
+    The host may take twenty times as long as the device.
+    """
     clock = Clock()
     works = [
         Work(clock, "short", 0.01, cold=[0.19]),
@@ -207,7 +217,10 @@ def test_the_hosts_share_of_a_first_run_is_left_behind_by_a_replay():
 
 
 def test_what_is_far_from_the_best_twice_is_not_recorded():
-    """A depthwise convolution by transforms, thousands of kernels, took seconds to record; one that was loading is recorded."""
+    """A depthwise convolution by transforms has thousands of kernels and took seconds to record.
+
+    A work that was only slow to load is recorded.
+    """
     clock = Clock()
     works = [
         Work(clock, "best", 0.1),
@@ -296,7 +309,10 @@ def test_short_work_is_repeated_within_a_sample(ms, repeats):
 
 @pytest.mark.parametrize("ms", [0.05, 10.0])
 def test_a_recorded_graph_is_replayed(ms):
-    """The work itself is called while it is recorded, and no more; the first launch, which uploads, is not timed."""
+    """The work itself is called only while it is recorded.
+
+    The first launch, which uploads the graph, is not timed.
+    """
     clock = Clock()
     work = Work(clock, "work", ms)
     (timing,) = Stopwatch(clock, STREAM).repeat([work], [ms])
@@ -494,7 +510,7 @@ def test_calls_of_nothing(clock):
         Stopwatch(clock, clock.stream).calls([Work(clock, "a", 1.0)], [1.0, 2.0])
 
 
-# ---------------------------------------------------------------- operands that are not in the cache
+# --------------------------------------------------------------- operands that are not in the cache
 
 
 @pytest.mark.parametrize("records", [True, False])

@@ -1,4 +1,4 @@
-"""RNNSpec and RNNDataSpec: what they hold, what they refuse, and the parts of a network's weights."""
+"""RNNSpec and RNNDataSpec: what they hold and refuse, and the parts of a network's weights."""
 
 import itertools
 import math
@@ -87,7 +87,7 @@ def test_repr_evaluates_to_an_equal_network(spec):
 
 @in_one_test(DATA)
 def test_repr_evaluates_to_equal_sequences(spec):
-    """Of packed sequences it holds the lengths, even where they are all equal: they cannot be left out there."""
+    """Packed sequences keep their lengths even if all are equal, because they need them."""
     assert eval(repr(spec), dict(NAMES)) == spec
 
 
@@ -643,9 +643,9 @@ def test_limits_of_the_hidden_size():
             assert why_not(RNNSpec(cell, 6, limit), algorithm, backward=backward) == ""
             reasons = why_not(RNNSpec(cell, 6, limit + 1), algorithm, backward=backward)
             assert (
-                f"hidden_size={limit} {'backward' if backward else 'forward'} for {cell.upper()}, not {limit + 1}"
-                in reasons
-            )
+                f"hidden_size={limit} {'backward' if backward else 'forward'} for "
+                f"{cell.upper()}, not {limit + 1}"
+            ) in reasons
     assert why_not(RNNSpec("lstm", 6, 100_000), DYNAMIC) == ""
 
 

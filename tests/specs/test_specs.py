@@ -1,4 +1,4 @@
-"""TensorSpec, FilterSpec, ConvolutionSpec: what they hold, what they refuse, and whether cuDNN agrees."""
+"""TensorSpec, FilterSpec, ConvolutionSpec: what they hold and refuse; cuDNN agrees."""
 
 import copy
 import dataclasses
@@ -143,7 +143,7 @@ def test_native_filter_is_one_tap_high():
     assert FilterSpec((6, 3, 5, 2)).native() == (6, 3, 5, 2)
 
 
-# ---------------------------------------------------------------- bytes and overlaps, by enumeration
+# --------------------------------------------------------------- bytes and overlaps, by enumeration
 
 
 def addresses(shape, strides):
@@ -216,7 +216,7 @@ def test_windows_overlap(strides):
     assert TensorSpec((2, 2, 2, 2), strides=strides).overlaps_itself
 
 
-# ---------------------------------------------------------------- values: equality, hash, frozen, repr, pickling
+# --------------------------------------------------- values: equality, hash, frozen, repr, pickling
 
 EXAMPLES = [
     TensorSpec((2, 3, 4, 5)),
@@ -269,7 +269,7 @@ def test_copies_are_equal(spec, duplicate):
 
 @each_example
 def test_a_pickled_spec_is_found_in_a_dictionary_of_another_process(spec):
-    """hash(None) is an address before Python 3.12, so a hash that was pickled along would be another process's."""
+    """hash(None) is an address before Python 3.12, so a pickled hash would be another process's."""
     other_process = copy.copy(spec)
     object.__setattr__(other_process, "_hash", 12345)
     again = pickle.loads(pickle.dumps(other_process))
@@ -763,13 +763,19 @@ def test_convolutions_name_the_data_types_that_they_have_not(dtype):
     allowed = "float32, float64, float16, bfloat16, int8, uint8, int8x4, uint8x4, int8x32"
     with pytest.raises(
         ArgumentError,
-        match=rf"^x is {dtype}, w is {dtype}; allowed: {allowed}; handle\.array\(x, dtype='float32'\)",
+        match=(
+            rf"^x is {dtype}, w is {dtype}; allowed: {allowed}; "
+            rf"handle\.array\(x, dtype='float32'\)"
+        ),
     ):
         ConvolutionSpec().output_spec(x, w)
 
 
 def test_images_of_another_data_type_are_told_how_they_become_the_filters():
-    words = r"^x is uint8, w is float16; they must have the same dtype; handle\.array\(x, dtype='float16'\) converts$"
+    words = (
+        r"^x is uint8, w is float16; they must have the same dtype; handle\.array\(x, "
+        r"dtype='float16'\) converts$"
+    )
     with pytest.raises(ArgumentError, match=words):
         ConvolutionSpec().output_spec(
             TensorSpec((1, 3, 8, 8), "uint8"), FilterSpec((4, 3, 3, 3), "float16")

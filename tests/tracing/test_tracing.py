@@ -292,9 +292,9 @@ def test_calls_are_data(handle: dnn.Handle) -> None:
     )
     assert str(trace).count("\n") == 2
     assert (
-        f"cudnnSetTensorNdDescriptor(tensorDesc={creation.arguments['tensorDesc']:#x}, dataType=HALF, nbDims=4"
-        in str(trace)
-    )
+        f"cudnnSetTensorNdDescriptor(tensorDesc={creation.arguments['tensorDesc']:#x}, "
+        "dataType=HALF, nbDims=4"
+    ) in str(trace)
     assert (len(trace), repr(trace)) == (3, "<Trace of 3 calls>")
     assert "<pre>" in trace._repr_html_()
     assert "&lt;cudnn.h&gt;" in trace._repr_html_()
@@ -323,14 +323,20 @@ def test_many_calls_are_a_loop(handle: dnn.Handle) -> None:
 def test_results_in_memory_that_was_freed_are_a_loop_too(
     interface: str, handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan's variant pack of an address is used again: in the program other memory is there, so that it is set again."""
+    """A plan's variant pack of an address is used again.
+
+    The program has other memory there, so it sets the pack again.
+    """
     blocks, empty = (
         itertools.cycle([np.empty(320 + ALIGNMENT, np.uint8) for _ in range(3)]),
         np.empty,
     )
 
     def in_turn(size: Any, *more: Any, **options: Any) -> Any:
-        """Make results lie in three places in turn: where the host would put them depends on what ran before."""
+        """Make results lie in three places in turn.
+
+        The host would otherwise put them where earlier tests left room.
+        """
         result = empty(size, *more, **options)
         if size != 320 + ALIGNMENT:
             return result
@@ -471,9 +477,9 @@ def test_what_fails_is_made_in_the_program_too(handle: dnn.Handle) -> None:
         handle.api.cudnnSetTensor(handle.ptr, described, None, ctypes.byref(one))
     (status,) = [call.status for call in trace.calls if call.function == "cudnnSetTensor"]
     assert (
-        f"FAILED(cudnnSetTensor(handle, y_desc, NULL, &(float){{1.0f}})); /* CUDNN_STATUS_{status} */"
-        in main_of(trace)
-    )
+        f"FAILED(cudnnSetTensor(handle, y_desc, NULL, &(float){{1.0f}})); "
+        f"/* CUDNN_STATUS_{status} */"
+    ) in main_of(trace)
 
 
 def test_what_a_block_ended_with_belongs_to_the_program() -> None:
@@ -492,9 +498,9 @@ def test_what_a_block_ended_with_belongs_to_the_program() -> None:
         fail_twice(described)
     assert main_of(trace).count("FAILED(") == 1
     assert (
-        "FAILED(cudnnSetTensorNdDescriptor(tensor_desc, CUDNN_DATA_FLOAT, 4, (const int[]){1, 1, -1, 1}"
-        in main_of(trace)
-    )
+        "FAILED(cudnnSetTensorNdDescriptor(tensor_desc, CUDNN_DATA_FLOAT, 4, "
+        "(const int[]){1, 1, -1, 1}"
+    ) in main_of(trace)
 
 
 def test_a_graph_from_before_is_told(handle: dnn.Handle) -> None:
@@ -594,7 +600,7 @@ def _pool() -> None:
 
 
 def devices_of(text: str) -> tuple[dict[str, int], list[str]]:
-    """Return on which device of a program its variables were made last, and the statements that name one of another."""
+    """Return the device on which each variable was made last, and statements that mix devices."""
     current, device_of, strange = 0, dict[str, int](), list[str]()
     for statement in re.sub(r'/\*.*?\*/|"[^"]*"', "", text).split(";"):
         if match := re.search(r"cudaSetDevice\((\d)\)", statement):
@@ -806,7 +812,10 @@ def test_what_a_seed_makes_is_of_the_type_that_was_copied(handle: dnn.Handle) ->
 def traced_script(
     tmp_path: Path, text: str, *arguments: str
 ) -> tuple[subprocess.CompletedProcess[str], str]:
-    """Run `cudnnlite trace` on a script with arguments, its option among them; return how that ended, and the C `main`."""
+    """Run `cudnnlite trace` on a script; return the process, and the C `main`.
+
+    The first argument is the command's option, the others are the script's.
+    """
     script, folder = tmp_path / "script.py", tmp_path / "c"
     script.write_text(text)
     words = [str(script), *arguments[:1], "--c", str(folder), *arguments[1:]]
@@ -821,7 +830,8 @@ def traced_script(
 @pytest.mark.processes
 def test_a_script_is_traced_and_written(tmp_path: Path) -> None:
     text = (
-        "import sys, numpy as np, cudnnlite as dnn\nprint(sys.argv[1:])\nwith dnn.Handle() as handle:\n"
+        "import sys, numpy as np, cudnnlite as dnn\nprint(sys.argv[1:])\n"
+        "with dnn.Handle() as handle:\n"
         "    dnn.softmax_forward(handle, handle.array(np.ones((1, 4)))).numpy()\nsys.exit(5)\n"
     )
     process, main = traced_script(tmp_path, text, "a", "--", "-b")
@@ -847,9 +857,12 @@ def test_what_a_script_left_is_read_also_after_sys_exit(tmp_path: Path) -> None:
 def test_of_a_script_nothing_but_its_own_lines_is_named(tmp_path: Path) -> None:
     """What lies there at its end is read then, and is nobody's when it is given back."""
     text = (
-        "import numpy as np, cudnnlite as dnn\nhandle = dnn.Handle()\nx = handle.array(np.ones((1, 2, 3, 4)))\n"
-        "y = dnn.pooling_forward(handle, x, dnn.PoolingSpec(2))\ndef main():\n    with dnn.Handle() as other:\n"
-        "        z = other.array(np.ones((1, 4)))\n        dnn.softmax_forward(other, z).numpy()\nmain()\n"
+        "import numpy as np, cudnnlite as dnn\nhandle = dnn.Handle()\n"
+        "x = handle.array(np.ones((1, 2, 3, 4)))\n"
+        "y = dnn.pooling_forward(handle, x, dnn.PoolingSpec(2))\ndef main():\n"
+        "    with dnn.Handle() as other:\n"
+        "        z = other.array(np.ones((1, 4)))\n        dnn.softmax_forward(other, z).numpy()\n"
+        "main()\n"
     )
     process, main = traced_script(tmp_path, text)
     comments = re.findall(r"^ +/\* (.*) \*/$", main, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""From a status to an exception: its class, what the message says, and when the last-error string is read."""
+"""From a status to an exception: class, message, and when the last-error string is read."""
 
 import ctypes
 import pickle

@@ -10,7 +10,10 @@ from helpers.harness import run_python
 
 @pytest.mark.processes
 def test_a_fork_beside_threads_in_their_first_calls():
-    """What those import is imported whole before a process is forked, which would wait for a lock that nobody gives back."""
+    """Modules that first calls import are imported whole before a process is forked.
+
+    The child would otherwise wait for an import lock that nobody releases.
+    """
     process = run_python(
         """
         import os, signal, threading, time, warnings
@@ -74,7 +77,10 @@ def test_a_fork_beside_a_thread_that_loads_libcudnn():
 
 @pytest.mark.processes
 def test_no_fork_in_the_midst_of_a_first_call():
-    """In which libcudnn looks the function up, behind locks that a child would not get back; later ones are C's alone."""
+    """libcudnn looks a function up in its first call, under locks that a child would not get back.
+
+    Later calls are only C's.
+    """
     process = run_python(
         """
         import os, threading, time, warnings

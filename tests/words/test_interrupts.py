@@ -1,6 +1,7 @@
-"""Exceptions out of signal handlers, at any moment of a call: none is lost, and no result is returned that was not written.
+"""Exceptions of signal handlers at any moment of a call.
 
-CUDNNLITE_INTERRUPTS says how many times each kind of call is interrupted.
+None is lost, and no result is returned that was not written.  CUDNNLITE_INTERRUPTS says how many
+times each kind of call is interrupted.
 """
 
 import gc
@@ -164,7 +165,10 @@ CALLS: dict[str, Callable] = {
 
 @pytest.fixture
 def _no_callbacks():
-    """Take callbacks of the garbage collector away: Hypothesis has one in Python, which would lose what is raised in it."""
+    """Remove callbacks of the garbage collector.
+
+    Hypothesis has one in Python, which would lose an exception raised in it.
+    """
     gc.collect()  # what earlier tests left may have such callbacks too
     gc.freeze()
     before = gc.callbacks[:]
@@ -201,7 +205,8 @@ def test_what_a_signal_handler_raises_comes_out_as_itself(call, monkeypatch, tmp
             work()
             length = time.perf_counter() - start
             for number in range(ROUNDS):
-                # What the last interrupt left in a cycle goes now: Python loses what a handler raises within any finalizer.
+                # Collect what the last interrupt left in a cycle: Python loses what a handler
+                # raises in a finalizer.
                 gc.collect()
                 came_out = None
                 try:

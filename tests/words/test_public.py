@@ -112,7 +112,8 @@ THROUGH_OPTIONS = {
     "ConvolutionDescriptor": {"mode", "compute_type", "math_type", "reorder_type"},
     "RNNDataDescriptor": {"dtype", "layout", "padding_fill"},
 }
-# What stands before the options of each function, where it is neither an operation nor about a convolution.
+# What stands before the options of each function that is neither an operation nor about a
+# convolution.
 OPERANDS = {
     "autotuned": "handle",
     "dropout_backward": "handle dy dropout reserve",
@@ -165,7 +166,7 @@ def operands(name):
 
 
 def is_plain_kind(kind):
-    """Enums and exceptions without an __init__ of their own have nothing to document but themselves."""
+    """Enums and exceptions without an __init__ of their own document only themselves."""
     return issubclass(kind, (enum.Enum, Exception))
 
 
@@ -336,7 +337,7 @@ def test_options_after_the_operands_are_keywords(name):
 
 
 def test_whatever_runs_on_a_handle_is_an_operation():
-    """One object, to be called and to be asked: there are no find_..., get_... and plan_... beside it."""
+    """An operation is one object to call and to ask; there is no find_..., get_... or plan_...."""
     run_on_a_handle = {
         name
         for name in FUNCTIONS

@@ -1,4 +1,4 @@
-"""Numbers and enum members that would be computed with as something else: each is refused by its argument's name."""
+"""Numbers and enum members that would silently mean something else are refused by name."""
 
 import ctypes
 import inspect

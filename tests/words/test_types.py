@@ -1,4 +1,4 @@
-"""What a type checker sees: user code that it passes, errors that it finds, and the code in README, docs, notebooks."""
+"""What a type checker says about user code, wrong code, and the code in README, docs, notebooks."""
 
 import json
 import re
@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 TYPES = ROOT / "tests" / "types"
 api = pytest.importorskip("mypy.api")
 
-# Of pages less is asked; and what other libraries' names are takes longer to find out than all that is ours.
+# Pages are checked less strictly, because the types of other libraries take longer to find than all
+# of ours.
 CONFIGURATION = """
 [mypy]
 strict = true
@@ -32,9 +33,11 @@ disable_error_code = var-annotated, no-redef, operator, index
 [mypy-torch.*,matplotlib.*,IPython.*,onnx.*,PIL.*,sklearn.*,scipy.*,cupy.*]
 follow_imports = skip
 """
-# What pages show because it is wrong, and what NumPy's, Python's and a notebook's own names are to a type checker.
+# Errors that pages show on purpose, and names of NumPy, Python and notebooks that the checker does
+# not know.
 KNOWN = re.compile(
-    r'"cudnnGetTensorSizeInByte"|cudnnGetTensorSizeInBytes.*cudnnFilterDescriptor_t|"(abs|assert_allclose|append|savez)"'
+    r'"cudnnGetTensorSizeInByte"|cudnnGetTensorSizeInBytes.*cudnnFilterDescriptor_t|'
+    r'"(abs|assert_allclose|append|savez)"'
     r'|"ArgumentError" has no attribute "function"|\*list\[DeviceArray\]'
 )
 

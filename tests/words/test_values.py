@@ -72,7 +72,8 @@ def test_parse_enum_refuses(value):
     with pytest.raises(ArgumentError) as caught:
         parse_enum(dnn.ConvolutionMode, value, "mode")
     assert str(caught.value) == (
-        f"mode={value!r} is not a ConvolutionMode; allowed: CONVOLUTION, CROSS_CORRELATION, in any case"
+        f"mode={value!r} is not a ConvolutionMode; allowed: CONVOLUTION, CROSS_CORRELATION, in "
+        "any case"
     )
 
 
@@ -146,7 +147,10 @@ def test_the_plain_names_of_math_types_are_what_cudnn_means():
 def test_math_type_refuses(value):
     with pytest.raises(
         ArgumentError,
-        match=r"how=.*is not a MathType; allowed: tf32, true_float32, float32, DEFAULT, TENSOR_OP, .*, FMA, in",
+        match=(
+            r"how=.*is not a MathType; allowed: tf32, true_float32, float32, DEFAULT, TENSOR_OP, "
+            r".*, FMA, in"
+        ),
     ):
         parse_math_type(value, "how")
 
@@ -187,7 +191,8 @@ def test_every_enum_is_open():
 
 # ---------------------------------------------------------------- data types
 
-# name, cuDNN's value for it (cudnn_graph.h), bytes of an element, numpy type of one value, channels an element
+# Name, cuDNN's value for it (cudnn_graph.h), bytes of an element, NumPy type of one value, channels
+# an element.
 TYPES = [
     ("float32", 0, 4, np.float32, 1),
     ("float64", 1, 8, np.float64, 1),
@@ -231,7 +236,10 @@ def test_data_types_are_taken_however_they_are_written(name, value, size, kind, 
 
 @pytest.mark.parametrize("name", [kind.name for kind in map(DataType, (row[1] for row in TYPES))])
 def test_case_does_not_decide_which_type_a_name_means(name):
-    """NumPy's 'float' is float64, cuDNN's FLOAT is float32: one of the two, or neither, but not both."""
+    """NumPy's 'float' is float64, and cuDNN's FLOAT is float32.
+
+    A spelling may mean one of them or neither, but not both.
+    """
     types = set()
     for spelling in (name, name.lower(), name.capitalize()):
         try:

@@ -1,4 +1,7 @@
-"""`python -OO`, which removes docstrings and assertions: everything is imported, calls and commands run."""
+"""`python -OO` removes docstrings and assertions.
+
+Every module is imported, and calls and commands run.
+"""
 
 import pytest
 from helpers.harness import run_python
