@@ -20,7 +20,7 @@ from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
 from cudnnlite.autotune.tuner import SEARCHES, search_of
-from cudnnlite.autotune.tuning_run import HERE, TuningRun, hand_over, identify
+from cudnnlite.autotune.tuning_run import LOCAL_EXECUTORS, TuningRun, hand_over, identify
 from cudnnlite.autotune.worker_pool import WorkerPool
 from cudnnlite.devices.choice import default_device, get_device, visible_gpus
 from cudnnlite.devices.handle import Handle
@@ -51,33 +51,35 @@ def tune_model(
     Parameters
     ----------
     problems : ProblemList, iterable of Problem, or path
-        A list of `problems_from_onnx` or `record_problems`; problems, where equal ones are counted
-        together; the path of an ONNX file; or the path of a saved list, which ends in .json.
+        The ProblemList of `problems_from_onnx` or `record_problems`, the path of a saved one, which
+        ends in .json, the path of an ONNX file, or any iterable of problems.  Equal problems are
+        merged and counted.
     device : str, int, device object or Handle, optional
-        As in `Handle`.  "cuda" stands for every GPU like the first one, "cuda:1" for that one.
-        None is "cuda" unless `CUDNNLITE_DEVICE` names another device.  A handle is used in this
-        process, and not closed, unless `workers` or `executor` is given.
+        As in `Handle`.  "cuda" means all GPUs of the same kind as GPU 0; "cuda:1" means GPU 1 only.
+        None is "cuda" unless `CUDNNLITE_DEVICE` names another device.  With a handle this process
+        measures on it, and alone unless `workers` asks for more processes.  The handle stays open.
+        With a handle and an `executor` the handle only sets the device and the workspace limit.
     cache : TuningCache, str or Path, optional
         As in `Tuner`.  Results of the emulated device are not written.
     policy : TuningPolicy, optional
         What a choice must satisfy, and how it is measured.  The default is the least wall time of
         calls.
     executor : concurrent.futures.Executor, optional
-        Measures with its workers: anything with `submit` that returns futures.  Each worker (a
-        process, or a thread) takes a GPU of its host that no other worker measures on.  The
-        executor is not shut down.
+        The executor whose workers measure, instead of this process; any object whose `submit`
+        returns futures is accepted.  Each worker (a process or a thread) takes a GPU of its host
+        that no other worker measures on.  The executor is not shut down.
     workers : int, optional
-        How many processes measure without an executor, this one included.  The default is one for
-        each GPU.
+        The number of processes that measure if there is no executor; the current process is one of
+        them.  The default is one for each GPU.
     progress : True or callable, optional
-        True: a bar on stderr.  A callable is called with (done, total, TunedProblem) for each
+        True shows a bar on stderr.  A callable is called with (done, total, TunedProblem) for each
         problem.
 
     Returns
     -------
     ModelTuning
-        With every problem.  A problem without a result, or whose worker died, has a `why_none`; the
-        others are tuned all the same.
+        Every problem with its result.  A problem without a result, such as one whose worker died,
+        has a `why_none`; it does not stop the tuning of the others.
 
     Raises
     ------
@@ -90,15 +92,16 @@ def tune_model(
     Warns
     -----
     TuningWarning
-        There is no problem.  Or a worker's GPU is of another kind than the requested one: its
-        results are saved for that kind.  Or a process died, and its problem is tried once more.
+        The list of problems is empty.  Or a worker's GPU is not of the requested kind: the results
+        of that worker are saved for its own kind.  Or a process died: its problem is tried once
+        more.
 
     Notes
     -----
-    Threads and processes of this machine write into the cache's folder themselves.  The entries of
-    other workers come back, and this process puts each into the cache at once.  On a GPU one worker
-    measures at a time, whichever program it belongs to.  Tune GPUs of different kinds in separate
-    runs, into one cache.
+    Threads and processes of this machine write their results into the cache's folder.  Other
+    workers return theirs, and this process puts each result into the cache as it arrives.  On a GPU
+    one worker measures at a time, whichever program it belongs to.  Tune GPUs of different kinds in
+    separate runs, into one cache.
 
     Examples
     --------
@@ -128,7 +131,8 @@ def tune_model(
         executor = dask.distributed.Client("scheduler:8786").get_executor()
         executor = mpi4py.futures.MPIPoolExecutor()
     """
-    policy = _check_options(policy, executor, workers)
+    _check_options(policy, executor, workers)
+    policy = policy or TuningPolicy()
     facts: dict[str, Any] = {}
     if isinstance(problems, (str, os.PathLike)):
         facts["model"] = os.path.basename(problems)
@@ -139,24 +143,28 @@ def tune_model(
         report = stack.enter_context(reporting(progress, len(items)))
         if not isinstance(cache, TuningCache):
             cache = stack.enter_context(TuningCache(cache))
-        limit = None
-        handle = device if isinstance(device, Handle) else None
-        if handle is not None:
-            handle.use()
-            limit = handle.workspace.limit_for(None)
+        handle = None
+        handle_limit = None
+        if isinstance(device, Handle):
+            handle = device
+            handle.use()  # Raises if the handle is closed or belongs to another thread.
+            handle_limit = handle.workspace.limit_for(None)
         target = _find_target(device, executor)
-        policy = policy.within(limit, target.memory)
+        # The lower one of the two workspace limits, in bytes.
+        policy = policy.within(handle_limit, target.memory)
         run = TuningRun(items, cache, policy, target.identity, report)
         missing = run.look_up(target.memory)
-        if missing and executor is None:
+        local_handle = None
+        measures_here = executor is None and bool(missing)
+        if measures_here:
             default_workers = target.gpus if handle is None else 1
-            processes = min(workers or default_workers, len(missing)) - 1
-            if processes:  # They take a second to start, and so begin before the handle does.
-                executor = stack.enter_context(WorkerPool(processes))
-            handle = handle or stack.enter_context(Handle(device))
-        else:
-            handle = None
-        run.spread(missing, executor, target.device, handle)
+            # This process is one of the workers.
+            extra_processes = min(workers or default_workers, len(missing)) - 1
+            if extra_processes:
+                # Processes take a second to start, so they start before the handle is opened.
+                executor = stack.enter_context(WorkerPool(extra_processes))
+            local_handle = handle or stack.enter_context(Handle(device))
+        run.spread(missing, executor, target.device, local_handle)
     tunings = tuple(run.tuned[index] for index in range(len(items)))
     return ModelTuning(tunings, facts | _facts_of(run), skipped, notes, run.workers)
 
@@ -164,36 +172,41 @@ def tune_model(
 class _Target(NamedTuple):
     """The device that a model is tuned for."""
 
-    device: str  # for workers, as in `locked_device`
+    device: str  # for workers: "cuda" for any GPU of the kind, "cuda:1" for GPU 1 only
     identity: DeviceIdentity
     memory: int  # bytes
-    gpus: int  # of this kind in this process; unknown, and 0, if workers are on other hosts
+    gpus: int  # GPUs of the kind that this process sees; 0 if the workers may be on other hosts
 
 
 def _find_target(device: Any, executor: Executor | None) -> _Target:
-    """Return the device of a tuning; a worker reports it if the executor may reach other hosts."""
+    """Return the device of a tuning.
+
+    If the executor's workers may be on other hosts, a worker says what its device is.
+    """
     if device is None:
         device = default_device()
     elif type(device) is int:
-        device = f"cuda:{integer(device, 'device', 0)}"
-    if executor is not None and isinstance(device, str) and not isinstance(executor, HERE):
+        device = f"cuda:{integer(device, 'device', smallest=0)}"
+    # Workers of other executors may be on other hosts.
+    may_leave_host = not isinstance(executor, LOCAL_EXECUTORS)
+    if executor is not None and may_leave_host and isinstance(device, str):
         identity, memory = hand_over(executor, identify, device).result()
         return _Target(device, identity, memory, gpus=0)
     is_any_gpu = isinstance(device, str) and device.lower() in ("cuda", "auto")
     if isinstance(device, Handle):
-        is_any_gpu = True
+        is_any_gpu = True  # Workers beside this process may use any GPU like the handle's.
         device = device.device
     local_device = get_device(device)
     identity, memory = identify(local_device)
-    if local_device.kind != "cuda" or not is_any_gpu:
-        name = f"{local_device.kind}:{local_device.index}"
-        return _Target(name, identity, memory, gpus=1)
-    gpus = sum(map(identity.is_like, visible_gpus()))
-    return _Target("cuda", identity, memory, gpus)
+    if is_any_gpu and local_device.kind == "cuda":
+        gpus = sum(map(identity.is_like, visible_gpus()))
+        return _Target("cuda", identity, memory, gpus)
+    name = f"{local_device.kind}:{local_device.index}"
+    return _Target(name, identity, memory, gpus=1)
 
 
 def _facts_of(run: TuningRun) -> dict[str, Any]:
-    """Return the facts about the run that a report has."""
+    """Return the facts about a run that its report shows."""
     device, workers = run.device, run.workers
     facts: dict[str, Any] = {
         "cudnnlite": __version__,
@@ -221,15 +234,17 @@ def _list_problems(
         problems = _load_problems(path_of(problems, "problems"))
     skipped = tuple(getattr(problems, "skipped", ()))
     notes = tuple(getattr(problems, "notes", ()))
-    # A recorded program also has problems without a choice: they are skipped. If the caller passes
-    # such a problem, it is refused.
+    # The ProblemList of a program may have problems for which cuDNN has no choice of algorithms:
+    # they are added to `skipped`. In any other iterable such a problem is an ArgumentError.
     if isinstance(problems, ProblemList):
         skipped += tuple(_skip(item) for item in problems if not _is_tunable(item))
         problems = [item for item in problems if _is_tunable(item)]
     distinct = ProblemList()
     for item in sequence(problems, "problems", "a list of problems or the path of a model"):
-        listed_problem = item if isinstance(item, ListedProblem) else ListedProblem(item, 1)
-        search_of(listed_problem.problem)  # refuses a problem that cannot be tuned
+        listed_problem = item
+        if not isinstance(item, ListedProblem):
+            listed_problem = ListedProblem(item, 1)
+        search_of(listed_problem.problem)  # Raises ArgumentError if the problem cannot be tuned.
         distinct.extend([listed_problem])
     return tuple(distinct), skipped, notes
 
@@ -258,15 +273,15 @@ def _why_skipped(skipped: Sequence[SkippedNode]) -> str:
     why = f"; skipped: {skipped[0]}"
     if len(skipped) > 1:
         why += f" and {len(skipped) - 1} more"
-    if skipped[0].open_axes:
-        why += "; give a list, of problems_from_onnx with batch= or shapes="
+    if skipped[0].open_axes:  # The model does not say the sizes of these axes.
+        why += "; give the sizes to problems_from_onnx, with batch= or shapes=, and pass its list"
     return why
 
 
 def _check_options(
     policy: TuningPolicy | None, executor: Executor | None, workers: int | None
-) -> TuningPolicy:
-    """Return the policy, or the default one; ArgumentError if an option is not allowed."""
+) -> None:
+    """Raise ArgumentError if an option is not allowed."""
     if policy is not None:
         instance_of(policy, TuningPolicy, "policy")
     if executor is not None and not callable(getattr(executor, "submit", None)):
@@ -279,4 +294,3 @@ def _check_options(
             raise ArgumentError(
                 f"workers={workers}, but the executor has its own; allowed: one of the two"
             )
-    return policy or TuningPolicy()

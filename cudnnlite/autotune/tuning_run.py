@@ -12,7 +12,7 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.warn import warn_user
 
 # Executors whose workers reach the same devices and files as this process.
-HERE = (ProcessPoolExecutor, ThreadPoolExecutor)
+LOCAL_EXECUTORS = (ProcessPoolExecutor, ThreadPoolExecutor)
 
 
 class Worker(NamedTuple):
@@ -54,10 +54,11 @@ class Answer(NamedTuple):
     """The result for a problem, from a worker or from the cache."""
 
     table: AlgorithmTable | None = None  # every candidate; None if the search failed as a whole
-    why_none: str = ""  # why it failed
-    # Whether it was in the cache. Another process may have put it there meanwhile.
+    why_none: str = ""  # why the search failed
+    # Whether the result was in the cache. A worker finds it there if another process stored it
+    # after this run looked it up.
     from_cache: bool = False
-    # The entry for the cache. None for an emulated device, or if no candidate works.
+    # The result as an entry of the cache. None for an emulated device, or if no candidate works.
     entry: TuningEntry | None = None
     worker: Worker | None = None
 
@@ -67,32 +68,38 @@ def tune_task(
     policy: TuningPolicy,
     device: str,
     like: DeviceIdentity | None = None,
-    avoid: str = "",
+    avoid_uuid: str = "",
     cache: str = IN_MEMORY,
-    token: str = "",  # of `hand_over`
+    token: str = "",
 ) -> Answer:
-    """Tune a problem in a worker, on a `locked_device`, into a cache.
+    """Tune a problem in a worker, and put the result into a cache.
+
+    The worker measures on the device that `locked_device` chooses for `device`, `like` and
+    `avoid_uuid`.  `cache` is the path of the cache.  `token` is not used: see `hand_over`.
 
     NoDeviceError or LibraryError if the worker has no device or no libcudnn.
     """
-    # The handle and the cache are closed with the task. A thread of a pool does not say when it
-    # ends, and a handle that is closed later would disturb other measurements.
-    with (
-        locked_device(device, like, avoid) as device_of_thread,
-        TuningCache(cache) as cache_of_task,
-    ):
-        return tune_on(device_of_thread, problem, policy, cache_of_task)
+    # The handle, which `tune_on` makes, and the cache are closed with the task. A thread of a pool
+    # does not say when it ends, and closing a handle later would disturb other measurements.
+    with locked_device(device, like, avoid_uuid) as task_device, TuningCache(cache) as task_cache:
+        return tune_on(task_device, problem, policy, task_cache)
 
 
 def tune_on(
-    place: Device | Handle, problem: Problem, policy: TuningPolicy, cache: TuningCache
+    handle_or_device: Handle | Device, problem: Problem, policy: TuningPolicy, cache: TuningCache
 ) -> Answer:
-    """Tune a problem on a handle, or on a device with a new handle.
+    """Tune a problem on a handle, which stays open, or on a device with a new handle.
 
     The policy's workspace limit must be in bytes.
     """
     try:
-        with nullcontext(place) if isinstance(place, Handle) else Handle(place) as handle:
+        context: AbstractContextManager[Handle]
+        if isinstance(handle_or_device, Handle):
+            context = nullcontext(handle_or_device)
+        else:
+            context = Handle(handle_or_device)
+        with context as handle:
+            uuid = handle.device.facts().uuid
             tuner = Tuner(handle, cache, policy)
             table = tuner.tune(problem)
     except (
@@ -101,18 +108,19 @@ def tune_on(
         errors.NoAlgorithmError,
         errors.ArgumentError,
     ) as error:
-        # The error must not stop the worker. It is returned as a text, because Dask cannot pass on
-        # an exception that is a MemoryError too.
+        # These errors concern this problem only, and the worker goes on. They are returned as a
+        # text, because Dask cannot pass on an exception that is a MemoryError too.
         return Answer(why_none=str(error))
-    entry = cache.get(make_key(problem, {}, policy, tuner.device))
-    worker = Worker(os.uname().nodename, os.getpid(), tuner.device, handle.device.facts().uuid)
+    key = make_key(problem, alignments={}, policy=policy, device=tuner.device)
+    entry = cache.get(key)
+    worker = Worker(os.uname().nodename, os.getpid(), tuner.device, uuid)
     return Answer(table, from_cache=not tuner.measured, entry=entry, worker=worker)
 
 
 def identify(device: str | Device, token: str = "") -> tuple[DeviceIdentity, int]:
-    """Return the kind of a worker's device, and the bytes of its memory.
+    """Return the identity of a worker's device, and the bytes of its memory.
 
-    `token` is that of `hand_over`.
+    `token` is not used: see `hand_over`.
     """
     worker_device = get_device(device)
     return DeviceIdentity.of(worker_device), worker_device.memory_info()[1]
@@ -120,7 +128,10 @@ def identify(device: str | Device, token: str = "") -> tuple[DeviceIdentity, int
 
 @dataclass
 class TuningRun:
-    """One tuning of many distinct problems; `tuned` has the results by their indices."""
+    """One tuning of many distinct problems.
+
+    `tuned` has the results by the indices of the problems.
+    """
 
     problems: Sequence[ListedProblem]
     cache: TuningCache
@@ -134,12 +145,13 @@ class TuningRun:
     def look_up(self, memory: int) -> list[int]:
         """Take results from the cache, and return the indices of the other problems.
 
-        `memory` is that of the device in bytes.
+        `memory` is the device's memory in bytes, which the tables of the results state.
         """
         for index, item in enumerate(self.problems):
-            entry = self.cache.get(make_key(item.problem, {}, self.policy, self.device))
+            key = make_key(item.problem, alignments={}, policy=self.policy, device=self.device)
+            entry = self.cache.get(key)
             if entry:
-                self.note(index, Answer(entry.table(memory), from_cache=True))
+                self.record(index, Answer(entry.table(memory), from_cache=True))
         return [index for index in range(len(self.problems)) if index not in self.tuned]
 
     def spread(
@@ -147,16 +159,19 @@ class TuningRun:
     ) -> None:
         """Tune problems with an executor's workers, and on a handle in this thread.
 
-        `device` is that of `locked_device`.  After an exception, the tasks that did not begin are
-        cancelled, and the results so far are saved.  Of the futures only `add_done_callback`,
-        `cancel`, `done` and `result` are used.
+        `device` names the workers' device as in `locked_device`: "cuda" for any GPU, "cuda:1" for
+        one.  After an exception, the tasks that did not begin are cancelled, and the results so far
+        are saved.  The executor's futures need `add_done_callback`, `cancel`, `done` and `result`.
         """
         work = _Work(self, executor, device, handle)
         try:
             for index in missing:
                 work.submit(index)
-            while work.waiting:
-                if handle is None or not work.is_quiet or not self._tune_one_here(work, handle):
+            while work.unsettled:
+                was_tuned_here = False
+                if handle is not None and not work.has_finished_tasks:
+                    was_tuned_here = self._tune_one_here(work, handle)
+                if not was_tuned_here:
                     work.settle_next()
         finally:
             work.stop()
@@ -167,12 +182,12 @@ class TuningRun:
         if index is None:
             return False
         problem = self.problems[index].problem
-        self.note(index, tune_on(handle, problem, self.policy, self.cache))
+        self.record(index, tune_on(handle, problem, self.policy, self.cache))
         return True
 
-    def note(self, index: int, answer: Answer) -> None:
-        """Remember and report the result for a problem."""
-        self.remember(answer)
+    def record(self, index: int, answer: Answer) -> None:
+        """Add the result for a problem to the cache and to `tuned`, and report it."""
+        self.store_entry(answer)
         worker = answer.worker
         if worker is not None:
             self._count(worker, answer)
@@ -190,108 +205,149 @@ class TuningRun:
         self.report(len(self.tuned), len(self.problems), self.tuned[index])
 
     def _count(self, worker: Worker, answer: Answer) -> None:
-        """Count the problems of a worker; warn, once, if its device is of another kind."""
+        """Count a problem that a worker measured; warn, once, if its device is of another kind."""
         if worker.device != self.device and not self._has_warned:
             self._has_warned = True
-            devices = f"{worker} measured for itself; asked for is {self.device}"
             warn_user(
-                f"{devices}. What it found is remembered for what it has", errors.TuningWarning
+                f"{worker} is not of the requested kind, {self.device}. Its results are stored in "
+                "the cache for its own kind",
+                errors.TuningWarning,
             )
         if not answer.from_cache:
             self.workers[worker] += 1
 
-    def remember(self, answer: Answer) -> None:
-        """Put a worker's entry into the cache, unless it has one."""
+    def store_entry(self, answer: Answer) -> None:
+        """Put the entry of a result into the cache, unless the cache has one under its key."""
         entry = answer.entry
         if entry is not None and self.cache.get(entry.key) is None:
             self.cache.put(entry)
 
 
 class _Work:
-    """The problems of a run that wait for a worker of the executor, or for this thread."""
+    """The problems of a run whose results are not recorded yet, each with a future.
+
+    An executor's workers or this thread tune them.
+    """
 
     def __init__(
         self, run: TuningRun, executor: Executor | None, device: str, handle: Handle | None
     ) -> None:
-        self.waiting: dict[Future[Answer], int] = {}
+        # The indices of the problems whose tasks wait, run, or have finished.
+        self.unsettled: dict[Future[Answer], int] = {}
         self._run, self._executor, self._device = run, executor, device
         self._finished: SimpleQueue[Future[Answer]] = SimpleQueue()
         self._second_tries: set[int] = set()  # the problems at which a worker died
-        writes_cache = isinstance(executor, HERE) and not run.cache.read_only
-        self._cache = str(run.cache.path if writes_cache else IN_MEMORY)
-        self._avoid = "" if handle is None else handle.device.facts().uuid
+        self._worker_cache = IN_MEMORY
+        if isinstance(executor, LOCAL_EXECUTORS) and not run.cache.read_only:
+            self._worker_cache = str(run.cache.path)
+        # This thread measures on the GPU of its handle, so the workers try that GPU last.
+        self._avoid_uuid = ""
+        if handle is not None:
+            self._avoid_uuid = handle.device.facts().uuid
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether no result waits to be settled."""
-        return self._finished.empty()
+    def has_finished_tasks(self) -> bool:
+        """Whether `settle_next` need not wait."""
+        return not self._finished.empty()
 
     def submit(self, index: int) -> None:
-        """Let a worker tune a problem."""
+        """Let a worker tune a problem; without an executor it waits for this thread."""
         run = self._run
         if self._executor is None:
+            # Nothing runs this future: it waits until `take_back` cancels it.
             future = Future[Answer]()
         else:
             problem = run.problems[index].problem
-            task = (problem, run.policy, self._device, run.device, self._avoid, self._cache)
-            future = hand_over(self._executor, tune_task, *task)
-        self.waiting[future] = index
+            future = hand_over(
+                self._executor,
+                tune_task,
+                problem,
+                run.policy,
+                self._device,
+                run.device,
+                self._avoid_uuid,
+                self._worker_cache,
+            )
+        self.unsettled[future] = index
         future.add_done_callback(self._finished.put)
 
     def take_back(self) -> int | None:
-        """Take back a problem that no worker has begun, and at which none died, or None."""
-        for future, index in self.waiting.items():
-            if index not in self._second_tries and future.cancel():
-                del self.waiting[future]
+        """Cancel a task that no worker has begun, and return its problem; None if there is none.
+
+        A problem at which a worker died is left to the workers, so that it does not end this
+        process.
+        """
+        for future, index in self.unsettled.items():
+            if index in self._second_tries:
+                continue
+            # If this succeeds, it also puts the future into `_finished`.
+            is_cancelled = future.cancel()
+            if is_cancelled:
+                del self.unsettled[future]
                 return index
         return None
 
     def settle_next(self) -> None:
-        """Wait for the next result, and note it."""
+        """Wait for the next finished task, and record its result.
+
+        Nothing is recorded if `take_back` cancelled the task.
+        """
         future = self._finished.get()
-        is_taken_back = future not in self.waiting
+        is_taken_back = future not in self.unsettled
         if is_taken_back:
             return
-        self._settle(self.waiting[future], future)
-        del self.waiting[future]
+        self._settle(self.unsettled[future], future)
+        del self.unsettled[future]
 
     def _settle(self, index: int, future: Future[Answer]) -> None:
+        """Record the result of a finished task, or submit its problem again if the worker died."""
         try:
             answer = future.result()
-        except errors.CudnnliteError:  # The worker cannot tune another problem either.
+        except errors.CudnnliteError:
+            # Such as NoDeviceError: the worker can tune no problem at all, so the run ends.
             raise
         except WorkerDiedError as error:
             if index not in self._second_tries:
                 self._second_tries.add(index)
-                warn_user(f"{error}; what it was at is tried once more", errors.TuningWarning)
+                warn_user(f"{error}; its problem is tried once more", errors.TuningWarning)
                 self.submit(index)
                 return
-            answer = Answer(why_none=f"{error}; as before, when it was tried first")
+            answer = Answer(why_none=f"{error}; a worker died at the first try too")
         except Exception as error:  # the executor's, or the worker's
-            answer = Answer(why_none=f"not tuned: {type(error).__name__}: {error}".rstrip(": "))
-        self._run.note(index, answer)
+            answer = Answer(why_none=f"not tuned: {_describe(error)}")
+        self._run.record(index, answer)
 
     def stop(self) -> None:
         """Cancel the tasks that did not begin, and save the results so far."""
-        for future in self.waiting:
+        for future in self.unsettled:
             future.cancel()
-        for future in list(self.waiting):
-            # A future that was cancelled or failed has no answer.
+        for future in self.unsettled:
+            # A task that was cancelled or failed has no result: its future raises what the task
+            # raised, which may be a KeyboardInterrupt of a worker.
             with suppress(Exception, KeyboardInterrupt):
                 if future.done():
-                    self._run.remember(future.result())
+                    self._run.store_entry(future.result())
+
+
+def _describe(error: Exception) -> str:
+    """Return the type and the text of an error, or the type alone if it has no text."""
+    name, text = type(error).__name__, str(error)
+    if not text:
+        return name
+    return f"{name}: {text}"
 
 
 def hand_over(executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Let an executor call a function; ArgumentError if it takes no work.
+    """Let an executor call a function; ArgumentError if the executor takes no work.
 
-    The last argument of the call is a new token.  Without it Dask would make equal calls only once,
-    though the result may have changed.
+    The function gets one argument more, a new token.  Without it Dask would make equal calls only
+    once, though the result may have changed.
     """
     token = os.urandom(16).hex()
     try:
         return executor.submit(function, *arguments, token)
     except BrokenExecutor as error:
+        # The call fails like those that the executor had when it broke: by its future.
         future = Future[Any]()
         future.set_exception(error)
         return future

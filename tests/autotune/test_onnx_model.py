@@ -139,7 +139,8 @@ def test_tuning_a_model_of_open_sizes_says_what_gives_them(tmp_path):
         model([conv()], {"x": ("batch", 6, 9, 9)}, [absent("w", FILTER)]).SerializeToString()
     )
     with pytest.warns(
-        dnn.TuningWarning, match="give a list, of problems_from_onnx with batch= or shapes=$"
+        dnn.TuningWarning,
+        match="give the sizes to problems_from_onnx, with batch= or shapes=, and pass its list$",
     ):
         tuning = dnn.tune_model(path, device="emulated", cache=":memory:")
     assert [node.name for node in tuning.skipped] == ["conv"]

@@ -362,7 +362,7 @@ def test_lists_keep_counts_names_and_what_was_skipped(one_gpu, path):
     )
     with pytest.warns(
         dnn.TuningWarning,
-        match=r"and 1 more; give a list, of problems_from_onnx with batch= or shapes=$",
+        match=r"and 1 more; give the sizes to problems_from_onnx, with batch= or shapes=, and pass its list$",
     ):
         tune_model(problems, cache=path)
     saved = ProblemList([problem(4)])
@@ -487,7 +487,9 @@ def test_a_worker_with_another_gpu_is_told(tmp_path, monkeypatch, path):
     monkeypatch.setattr(tuning_run, "tune_task", confused)
     with (
         ThreadPoolExecutor(1) as executor,
-        pytest.warns(TuningWarning, match="Pretend B.*asked for.*Pretend A") as records,
+        pytest.warns(
+            TuningWarning, match="Pretend B.*not of the requested kind.*Pretend A"
+        ) as records,
     ):
         tuning = tune_model(PROBLEMS, executor=executor, cache=path)
     assert len(records) == 1
@@ -585,7 +587,7 @@ def test_a_process_that_dies_twice_fails_its_problem_only(two_gpus, path):
     (tuned,) = tuning.failed
     assert tuned.problem == problem(4)
     assert tuned.why_none.startswith("worker process ")
-    assert tuned.why_none.endswith("died: killed by SIGKILL; as before, when it was tried first")
+    assert tuned.why_none.endswith("died: killed by SIGKILL; a worker died at the first try too")
     assert entries(path).keys() == {5, 6, 7, 8}
     assert sum(k == 4 for k, _, _, _ in two_gpus.log) == 2
 
