@@ -100,8 +100,7 @@ class CudaDevice(NonCopyable):
         # Addresses of other libraries' streams, which they may record.
         self._borrowed: set[int] = set()
         # The last stream that another library's was compared with, and its address.
-        self._own_stream: Any = None
-        self._own_address = 0
+        self._compared: tuple[Any, int] = (None, 0)
         self._streams_at: dict[int, Any] = {}  # other libraries' streams by their addresses
         # Memory that was dropped while its stream was recorded, and that stream.
         self._unfreed: list[tuple[Any, Any]] = []
@@ -432,16 +431,19 @@ class CudaDevice(NonCopyable):
 
     def stream_at(self, address: int, stream: Any) -> Any:
         """Return the stream at another library's address: `stream` itself where it is that."""
-        if stream is not self._own_stream:
-            self._own_address = _plain_address(int(stream.handle))
-            self._own_stream = stream
-        if _plain_address(address) == self._own_address:
+        # Another thread may replace the pair, or clear the dictionary, at any time.
+        compared, own_address = self._compared
+        if stream is not compared:
+            own_address = _plain_address(int(stream.handle))
+            self._compared = (stream, own_address)
+        if _plain_address(address) == own_address:
             return stream
-        if address not in self._streams_at:
+        theirs = self._streams_at.get(address)
+        if theirs is None:
             if len(self._streams_at) >= _MOST_STREAMS:
                 self._streams_at.clear()
-            self._streams_at[address] = self.stream(address)
-        return self._streams_at[address]
+            theirs = self._streams_at[address] = self.stream(address)
+        return theirs
 
     def _holds(self, view: Any, *, is_dlpack: bool) -> bool:
         """Tell whether an array is on this device."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw.dlpack_exchange import CurrentStream, ExchangeTable, current_stream_of
+from cudnnlite.devices.cuda import CudaDevice
 from cudnnlite.devices.exchange import exchanged
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
@@ -58,3 +60,25 @@ def test_arrays_of_other_libraries_go_another_way() -> None:
     with dnn.Handle("emulated") as handle:
         array = handle.array(np.ones((2, 3), np.float32))
         assert exchanged(handle.device, handle.stream, [array, np.ones(3)]) is None
+
+
+class InterruptedDevice(CudaDevice):
+    """A GPU to which another thread's stream comes whenever this thread has noted something."""
+
+    is_interrupted = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if self.is_interrupted:
+            self.__dict__["is_interrupted"] = False
+            self.stream_at(9, SimpleNamespace(handle=9))
+
+
+def test_another_thread_compares_its_stream_meanwhile() -> None:
+    """This thread's stream is not taken for the one at the other's address."""
+    device = object.__new__(InterruptedDevice)
+    device.__dict__.update(_compared=(None, 0), _streams_at={9: "PyTorch's"}, is_interrupted=True)
+    own = SimpleNamespace(handle=7)
+    assert device.stream_at(7, own) is own
+    assert not device.is_interrupted
+    assert device.stream_at(9, own) == "PyTorch's"
