@@ -29,7 +29,7 @@ from cudnnlite.plans.graph_plan import (
     GraphPlan,
     NumbersInMemory,
     Requirements,
-    math_type_of,
+    row_of,
     why_excluded,
 )
 from cudnnlite.plans.operands import on_device
@@ -206,10 +206,7 @@ class _Trial:
         return replace(row, why_not=self._why_excluded(configuration, row))
 
     def _row_of(self, configuration: Configuration) -> AlgorithmResult:
-        math_type = math_type_of(configuration, self._graph, self._requirements.math_type)
-        return AlgorithmResult(
-            configuration.engine, math_type, deterministic=configuration.deterministic
-        )
+        return row_of(configuration, self._graph, self._requirements)
 
     def _why_excluded(self, configuration: Configuration, row: AlgorithmResult) -> str:
         reason = why_excluded(configuration, self._graph, self._requirements)

@@ -284,11 +284,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         return self._limit is not None and call.workspace > self._limit
 
     def _row(self, configuration: Configuration) -> AlgorithmResult:
-        """Return an engine as a candidate."""
-        math_type = math_type_of(configuration, self.graph, self._requirements.math_type)
-        return AlgorithmResult(
-            configuration.engine, math_type, deterministic=configuration.deterministic
-        )
+        return row_of(configuration, self.graph, self._requirements)
 
 
 def enqueue(plan: GraphPlan, workspace: int, addresses: Mapping[str, int]) -> None:
@@ -303,6 +299,17 @@ def enqueue(plan: GraphPlan, workspace: int, addresses: Mapping[str, int]) -> No
     if status:
         assert prepared.check is not None
         prepared.check(status)
+
+
+def take_over(owner: OperationPlan[Any], plan: GraphPlan) -> Prepared:
+    """Let a plan of another operation run the graph of a plan, which it closes with itself."""
+    prepared = plan._prepared
+    assert prepared is not None
+    owner._resources.callback(plan.close)
+    owner.choice = plan.choice
+    owner.workspace = plan.workspace
+    owner._alignments = dict.fromkeys(owner.problem.specs, ALIGNMENT)
+    return prepared
 
 
 class GraphCall(ExecutionPlan):
@@ -354,6 +361,16 @@ def math_type_of(configuration: Configuration, graph: GraphData, asked: MathType
     if math_type == MathType.FMA and multiplies_in_tf32(graph):
         return MathType.DEFAULT
     return math_type
+
+
+def row_of(
+    configuration: Configuration, graph: GraphData, requirements: Requirements
+) -> AlgorithmResult:
+    """Return an engine as a candidate."""
+    math_type = math_type_of(configuration, graph, requirements.math_type)
+    return AlgorithmResult(
+        configuration.engine, math_type, deterministic=configuration.deterministic
+    )
 
 
 def why_excluded(

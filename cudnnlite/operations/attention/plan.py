@@ -23,6 +23,7 @@ from cudnnlite.errors import (
     NotSupportedError,
     WorkspaceLimitError,
 )
+from cudnnlite.graph.problem import EXECUTE
 from cudnnlite.operations.attention.calls import (
     AttentionCall,
     AttentionGradients,
@@ -137,7 +138,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         """
         reason = why_no_graph(self.key)
         if reason is not None:
-            raise NotSupportedError("cudnnBackendExecute", Status.NOT_SUPPORTED, reason)
+            raise NotSupportedError(EXECUTE, Status.NOT_SUPPORTED, reason)
         stack = self._resources.enter_context(ExitStack())
         try:
             return GraphAttention(self._handle, self.key, stack)
@@ -244,7 +245,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         if array.ptr % alignment == 0:
             return array
         if self._copies is None:
-            self._copies = AlignedCopies(self._handle, "cudnnBackendExecute", self._resources)
+            self._copies = AlignedCopies(self._handle, EXECUTE, self._resources)
         return self._copies.copy(argument, array, alignment, is_read=is_read)
 
     def _bring_back(self, copy: DeviceArray, array: DeviceArray) -> None:

@@ -16,6 +16,7 @@ from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum,
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.execution_plan import ExecutionPlan
+from cudnnlite.graph.problem import EXECUTE
 from cudnnlite.operations.convolution.engines import (
     PreferredEngine,
     named_engine,
@@ -140,9 +141,7 @@ def choose(
     if needs_graph and preferred.larger:
         raise WorkspaceLimitError(f"no engine serves: {preferred.why}")
     if needs_graph:
-        raise NotSupportedError(
-            "cudnnBackendExecute", Status.NOT_SUPPORTED, f"no engine serves: {preferred.why}"
-        )
+        raise NotSupportedError(EXECUTE, Status.NOT_SUPPORTED, f"no engine serves: {preferred.why}")
     try:
         choice = _choose(native, None, limit)
     except NotSupportedError as error:

@@ -10,14 +10,13 @@ from cudnnlite.arguments import one_of, shown
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, NotSupportedError
 from cudnnlite.graph.engines import Engine
-from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.operations.graph.activations import ACTIVATIONS
 from cudnnlite.operations.graph.graph import Graph
-from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.plans.graph_plan import GraphPlan, take_over
 from cudnnlite.plans.operation_plan import Prepared
 from cudnnlite.plans.replay import Replay, parse_replay
 from cudnnlite.problems.problem import Problem
@@ -78,13 +77,8 @@ class EpiloguePlan(ConvolutionPlan):
         except NotSupportedError as error:
             error.notes += (_SERVED,)
             raise
-        self._resources.callback(plan.close)
         self._graph_plan = plan
-        self.choice = plan.choice
-        self.workspace = plan.workspace
-        self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
-        assert plan._prepared is not None
-        return plan._prepared
+        return take_over(self, plan)
 
     def _record(self) -> None:
         """List nothing: the problem is the convolution without its epilogue."""

@@ -12,6 +12,7 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
+from cudnnlite.graph.problem import EXECUTE
 from cudnnlite.operations.convolution.algorithms import PreparedChoice, choose, prepare
 from cudnnlite.operations.convolution.layout_conversion import (
     ConvertedConvolution,
@@ -104,7 +105,7 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
     def _function_name(self) -> str:
         if self.descriptors:
             return super()._function_name()
-        return "cudnnBackendExecute"
+        return EXECUTE
 
     def _prepare_call(self) -> Prepared:
         native = NativeConvolution(self._handle, self.problem, self._resources, self._graph)

@@ -13,10 +13,10 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.problem import EXECUTE, GraphProblem
 from cudnnlite.operations.graph.activations import LEAKY_SLOPE
 from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.plans.graph_plan import take_over
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.operation import Operation, check_alike
@@ -113,12 +113,7 @@ class GraphActivationPlan(OperationPlan[DeviceArray]):
 
     def _prepare_call(self) -> Prepared:
         plan = activation_graph(self.problem).plan(self._handle, workspace_limit=self._limit)
-        self._resources.callback(plan.close)
-        self.choice = plan.choice
-        self.workspace = plan.workspace
-        self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
-        assert plan._prepared is not None
-        return plan._prepared
+        return take_over(self, plan)
 
     def _record(self) -> None:
         """List nothing: a list of problems has those of C functions."""

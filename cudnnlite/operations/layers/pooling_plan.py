@@ -6,9 +6,9 @@ from typing import Any
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.enums import PoolingMode
-from cudnnlite.graph.operation_graph import ALIGNMENT
+from cudnnlite.graph.problem import EXECUTE
 from cudnnlite.operations.graph.graph import Graph
-from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.plans.graph_plan import GraphPlan, take_over
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.problem import Problem
@@ -34,15 +34,10 @@ class PoolingPlan(OperationPlan[DeviceArray]):
 
     def _prepare_call(self) -> Prepared:
         plan = GraphPlan(self._handle, pooling_graph(self.problem), None, self._limit).prepare()
-        self._resources.callback(plan.close)
-        self.choice = plan.choice
-        self.workspace = plan.workspace
-        self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
-        assert plan._prepared is not None
-        return plan._prepared
+        return take_over(self, plan)
 
     def _function_name(self) -> str:
-        return "cudnnBackendExecute"
+        return EXECUTE
 
 
 class PoolingRequest(Request[DeviceArray]):
