@@ -16,15 +16,20 @@ EXECUTE = "cudnnBackendExecute"
 
 
 @dataclass(frozen=True, eq=False)
-class GraphOperation(Operation):
-    """A graph as an operation: its tensors in memory are the operands, by their names."""
-
-    graph: GraphData = field(kw_only=True)
+class OperationByGraph(Operation):
+    """An operation that a graph computes: no C function takes its operands."""
 
     def header(self, name: str) -> tuple[str, ...]:
         """Return the name itself: operands of a graph have no arguments in a header."""
         is_operand = name in self.reads or name in self.writes
         return (name,) if is_operand or name == "workSpace" else ()
+
+
+@dataclass(frozen=True, eq=False)
+class GraphOperation(OperationByGraph):
+    """A graph as an operation: its tensors in memory are the operands, by their names."""
+
+    graph: GraphData = field(kw_only=True)
 
     def argument(self, name: str) -> str:
         """Return how a message calls an operand: by its name, an output of several behind `out`."""

@@ -13,13 +13,13 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.problem import EXECUTE, GraphProblem
+from cudnnlite.graph.problem import EXECUTE, GraphProblem, OperationByGraph
 from cudnnlite.operations.graph.activations import LEAKY_SLOPE
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.plans.graph_plan import take_over
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.request import Request
-from cudnnlite.problems.operation import Operation, check_alike
+from cudnnlite.problems.operation import check_alike
 from cudnnlite.problems.problem import Problem
 from cudnnlite.specs import TensorSpec
 
@@ -35,8 +35,8 @@ _DTYPES = (DataType.FLOAT, DataType.HALF, DataType.BFLOAT16)
 
 
 @dataclass(frozen=True, eq=False)
-class GraphActivation(Operation):
-    """An activation, or its gradient, that is a graph: no C function takes its operands."""
+class GraphActivation(OperationByGraph):
+    """An activation, or its gradient, that is a graph."""
 
     @property
     def mode(self) -> str:
@@ -48,11 +48,6 @@ class GraphActivation(Operation):
     def attributes(self) -> Mapping[str, float]:
         """The attributes of the pointwise operation."""
         return _MODES[self.name.rpartition("_")[0]][1]
-
-    def header(self, name: str) -> tuple[str, ...]:
-        """Return the name itself: operands of a graph have no arguments in a header."""
-        is_operand = name in self.reads or name in self.writes
-        return (name,) if is_operand or name == "workSpace" else ()
 
 
 def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
