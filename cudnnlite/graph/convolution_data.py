@@ -29,18 +29,22 @@ _WRITTEN = {
 }
 
 
+def add_input(graph: GraphData, name: str, spec: TensorSpec | FilterSpec) -> GraphTensor:
+    """Return a tensor that each call is given, as a spec says; rows are images one pixel high."""
+    shape, strides = as_tensor(spec).native()
+    return graph.input(name, shape, spec.dtype, strides)
+
+
+def add_output(
+    graph: GraphData, name: str, tensor: GraphTensor, spec: TensorSpec | FilterSpec
+) -> GraphTensor:
+    """Let a tensor be written to memory as a spec says, and return it."""
+    _, strides = as_tensor(spec).native()
+    return graph.output(name, tensor, spec.dtype, strides)
+
+
 class ConvolutionData(GraphData):
     """A graph whose tensors are described by specs; images one pixel high stand for rows."""
-
-    def operand(self, name: str, spec: TensorSpec | FilterSpec) -> GraphTensor:
-        """Return a tensor that each call is given."""
-        shape, strides = as_tensor(spec).native()
-        return self.input(name, shape, spec.dtype, strides)
-
-    def result(self, name: str, tensor: GraphTensor, spec: TensorSpec | FilterSpec) -> GraphTensor:
-        """Let a tensor be written to memory as a spec says, and return it."""
-        _, strides = as_tensor(spec).native()
-        return self.output(name, tensor, spec.dtype, strides)
 
     def between(self, spec: TensorSpec | FilterSpec) -> GraphTensor:
         """Return a virtual tensor."""
@@ -128,9 +132,9 @@ def convolution_data(
     *read, written = specs
     compute = conv.compute_type_for(specs[read[0]])
     data = ConvolutionData(compute)
-    reads = {name: data.operand(name, specs[name]) for name in read}
+    reads = {name: add_input(data, name, specs[name]) for name in read}
     result = data.convolution(kind, reads, specs[written], conv, compute, alpha, beta)
-    data.result(written, result, specs[written])
+    add_output(data, written, result, specs[written])
     return data
 
 
@@ -151,7 +155,7 @@ def fused_data(
     compute = conv.compute_type_for(specs["x"])
     wide = DataType.DOUBLE if compute == DataType.DOUBLE else DataType.FLOAT
     data = ConvolutionData(compute)
-    operands = {name: data.operand(name, spec) for name, spec in specs.items() if name != "y"}
+    operands = {name: add_input(data, name, spec) for name, spec in specs.items() if name != "y"}
     between = specs["y"].packed(specs["y"].shape, wide)
     reads = {name: operands[name] for name in ("x", "w")}
     scale = 1.0 if "z" in operands else alpha
@@ -166,5 +170,5 @@ def fused_data(
         if mode == PointwiseMode.RELU_FWD:
             coefficients["nan_propagation"] = activation.nan
         y = data.function(mode, between, y, compute=wide, coefficients=coefficients)
-    data.result("y", y, specs["y"])
+    add_output(data, "y", y, specs["y"])
     return data

@@ -17,7 +17,7 @@ from cudnnlite import convolution_forward
 from cudnnlite._raw.enums import BackendHeurMode, BackendKnobType, PointwiseMode
 from cudnnlite._raw.leaks import release_leaks
 from cudnnlite.autotune.entries import row_from_plain, row_to_plain
-from cudnnlite.graph.convolution_data import ConvolutionData
+from cudnnlite.graph.convolution_data import ConvolutionData, add_input, add_output
 from cudnnlite.graph.engines import HEURISTICS, named_by
 from cudnnlite.graph.execution_plan import MOST_PACKS, ExecutionPlan
 from cudnnlite.graph.lowering import lower
@@ -515,13 +515,15 @@ def test_a_graph_by_hand(handle: dnn.Handle) -> None:
     between = dnn.TensorSpec(y.shape, "float32", "NHWC")
     with ExitStack() as stack:
         data = ConvolutionData()
-        reads = {name: data.operand(name, array.spec) for name, array in {"x": x, "w": w}.items()}
+        reads = {
+            name: add_input(data, name, array.spec) for name, array in {"x": x, "w": w}.items()
+        }
         conv = dnn.ConvolutionSpec(1)
         result = data.convolution("CONVOLUTION_FORWARD", reads, between, conv, dnn.DataType.FLOAT)
-        bias = data.operand("b", b.spec)
+        bias = add_input(data, "b", b.spec)
         result = data.function(PointwiseMode.ADD, between, result, bias)
         result = data.function(PointwiseMode.RELU_FWD, between, result)
-        data.result("y", result, y.spec)
+        add_output(data, "y", result, y.spec)
         graph = lower(data, handle, stack)
         plan = None
         for mode in HEURISTICS:

@@ -30,7 +30,7 @@ import cudnnlite as dnn
 from cudnnlite._raw.enums import BackendHeurMode, PointwiseMode
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
 from cudnnlite.errors import CudnnError
-from cudnnlite.graph.convolution_data import ConvolutionData
+from cudnnlite.graph.convolution_data import ConvolutionData, add_input, add_output
 from cudnnlite.graph.engines import named_by
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.lowering import lower
@@ -415,7 +415,7 @@ def graph_of(handle, stack, key, specs, y_spec, conv):
     _, _, _, _, _, chain, compute, between, alpha = key
     kind = parse_dtype(compute)
     data = ConvolutionData(kind)
-    tensors = {name: data.operand(name, spec) for name, spec in specs.items()}
+    tensors = {name: add_input(data, name, spec) for name, spec in specs.items()}
     virtual = y_spec.packed(y_spec.shape, between)
     reads = {name: tensors[name] for name in ("x", "w")}
     y = data.convolution("CONVOLUTION_FORWARD", reads, virtual, conv, kind, alpha)
@@ -428,7 +428,7 @@ def graph_of(handle, stack, key, specs, y_spec, conv):
         else:
             mode, coefficients, _ = MODES[name]
             y = data.function(mode, virtual, y, compute=wide, coefficients=coefficients)
-    data.result("y", y, y_spec)
+    add_output(data, "y", y, y_spec)
     return lower(data, handle, stack)
 
 
@@ -630,7 +630,7 @@ def run_nan_graph(handle, arrays, conv, activation, nan):
         kind = conv.compute_type_for(arrays["x"].spec)
         data = ConvolutionData(kind)
         tensors = {
-            name: data.operand(name, array.spec) for name, array in arrays.items() if name != "y"
+            name: add_input(data, name, array.spec) for name, array in arrays.items() if name != "y"
         }
         wide = dnn.TensorSpec(arrays["y"].shape, kind)
         reads = {name: tensors[name] for name in ("x", "w")}
@@ -640,7 +640,7 @@ def run_nan_graph(handle, arrays, conv, activation, nan):
         if nan is not None:
             coefficients = {**coefficients, "nan_propagation": nan}
         y = data.function(mode, wide, y, compute=kind, coefficients=coefficients)
-        data.result("y", y, arrays["y"].spec)
+        add_output(data, "y", y, arrays["y"].spec)
         graph = lower(data, handle, stack)
         configurations = (
             configuration

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from cudnnlite.arguments import one_of, shown
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, NotSupportedError
+from cudnnlite.graph.convolution_data import add_input, add_output
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.graph.tensor import GraphTensor
@@ -21,8 +22,7 @@ from cudnnlite.plans.operation_plan import Prepared
 from cudnnlite.plans.replay import Replay, parse_replay
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.specs import FilterSpec, TensorSpec
-from cudnnlite.specs.filter import as_tensor
+from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
 
 _SERVED = (
@@ -174,19 +174,17 @@ class EpilogueRequest(ConvolutionRequest):
         """Return the convolution, the addition of the bias and the epilogue as a graph."""
         graph = Graph(problem.conv.compute_type)
         operands = {
-            name: graph.input(name, *_native(problem.specs[name]))
-            for name in problem.operation.reads
+            name: add_input(graph, name, problem.specs[name]) for name in problem.operation.reads
         }
         y = graph.convolution_forward(operands["x"], operands["w"], _native_conv(problem))
         if "bias" in operands:
             y = y + operands["bias"]
         result = self._apply(graph, y)
-        _, dtype, strides = _native(problem.y)
         if result.shape != y.shape:
             raise ArgumentError(
                 f"epilogue returns a tensor of shape {result.shape}; needed: {y.shape}"
             )
-        graph.output("y", result, dtype, strides)
+        add_output(graph, "y", result, problem.y)
         _lay_out(graph, problem.y)
         return graph
 
@@ -217,12 +215,6 @@ def _lay_out(graph: Graph, y: TensorSpec) -> None:
             layout = CHANNELS_LAST[len(record.shape)]
             strides = TensorSpec(record.shape, record.dtype, layout).strides
             graph.tensors[number] = replace(record, strides=strides)
-
-
-def _native(spec: TensorSpec | FilterSpec) -> tuple[Any, Any, Any]:
-    """Return the shape, type and strides that a graph takes; a row is an image one pixel high."""
-    shape, strides = as_tensor(spec).native()
-    return shape, spec.dtype, strides
 
 
 def _native_conv(problem: Problem) -> Any:

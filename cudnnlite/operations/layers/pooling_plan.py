@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.enums import PoolingMode
+from cudnnlite.graph.convolution_data import add_input, add_output
 from cudnnlite.graph.problem import EXECUTE
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.plans.graph_plan import GraphPlan, take_over
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.problem import Problem
-from cudnnlite.specs import TensorSpec
 
 # By mode: how a graph pools, and what it pads with.
 _MODES = {
@@ -61,7 +59,7 @@ def pooling_graph(problem: Problem) -> Graph:
         window, stride, pads = (1, *window), (1, *stride), ((0, 0), *pads)
     mode, padding_mode = _MODES[pooling.mode]
     graph = Graph()
-    x = graph.input("x", *_native(problem.x))
+    x = add_input(graph, "x", problem.x)
     y = graph.resample_forward(
         mode,
         x,
@@ -71,12 +69,5 @@ def pooling_graph(problem: Problem) -> Graph:
         padding_mode=padding_mode,
         nan_propagation=pooling.nan,
     )
-    _, dtype, strides = _native(problem.y)
-    graph.output("y", y, dtype, strides)
+    add_output(graph, "y", y, problem.y)
     return graph
-
-
-def _native(spec: TensorSpec) -> tuple[Any, Any, Any]:
-    """Return the shape, type and strides that a graph takes."""
-    shape, strides = spec.native()
-    return shape, spec.dtype, strides
