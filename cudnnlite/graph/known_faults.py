@@ -11,10 +11,11 @@ from operator import gt
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.records import Node, Shape, TensorRecord
-from cudnnlite.problems.convolution_backward import why_uneven_filter_gradient_is_wrong
+from cudnnlite.problems.convolution_backward import why_engine_is_wrong
 
 _COUNT_PADDING = ("AVGPOOL", "AVGPOOL_INCLUDE_PADDING")  # two names of one mode
 MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
+_GRADIENTS = {"CONVOLUTION_BACKWARD_FILTER": "filter", "CONVOLUTION_BACKWARD_DATA": "data"}
 _MASK_MODES = ("GEN_INDEX", "BINARY_SELECT")
 _MASK_PREFIXES = ("CMP_", "LOGICAL_")
 _LENGTHS_MASK = ("GEN_INDEX", "CMP_LT", "GEN_INDEX", "CMP_LT", "LOGICAL_AND", "BINARY_SELECT")
@@ -38,12 +39,27 @@ def why_wrong(graph: GraphData) -> str | None:
             fault = _why_pooling_is_wrong(graph, node)
         elif node.kind in ("NORM_FORWARD", "NORM_BACKWARD"):
             fault = _why_normalization_is_wrong(graph, node)
-        elif node.kind == "CONVOLUTION_BACKWARD_FILTER":
-            fault = _why_filter_gradient_is_wrong(graph, node)
         if fault is not None:
             return fault
     products = [node for node in graph.nodes if node.kind == "MATMUL"]
     return _why_attention_is_wrong(graph, products) if len(products) > 1 else None
+
+
+def why_engine_of_graph_is_wrong(engine: int, graph: GraphData) -> str | None:
+    """Return why the numbers of an engine would be wrong for a graph, or None."""
+    for node in graph.nodes:
+        gradient = _GRADIENTS.get(node.kind)
+        dy = _operand(graph, node, "dy") if gradient is not None else None
+        if gradient is None or dy is None:
+            continue
+        attributes = dict(node.attributes)
+        before, behind = (
+            tuple(attributes.get(name, ())) for name in ("pre_paddings", "post_paddings")
+        )
+        fault = why_engine_is_wrong(engine, gradient, dy.spec, is_even=before == behind)
+        if fault is not None:
+            return fault
+    return None
 
 
 # --------------------------------------------------------------------------------- attention
@@ -195,17 +211,6 @@ def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
             "padding behind an axis than before it; give channels last"
         )
     return None
-
-
-def _why_filter_gradient_is_wrong(graph: GraphData, node: Node) -> str | None:
-    x, dy = (_operand(graph, node, name) for name in ("x", "dy"))
-    if x is None or dy is None:
-        return None
-    attributes = dict(node.attributes)
-    before, behind = (tuple(attributes.get(name, ())) for name in ("pre_paddings", "post_paddings"))
-    if before == behind:
-        return None
-    return why_uneven_filter_gradient_is_wrong(x.shape, dy.shape, x.dtype)
 
 
 def _why_normalization_is_wrong(graph: GraphData, node: Node) -> str | None:

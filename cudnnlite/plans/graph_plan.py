@@ -22,7 +22,11 @@ from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitErr
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import REFUSALS, Configuration, Engine, configurations, configure
 from cudnnlite.graph.execution_plan import ExecutionPlan
-from cudnnlite.graph.known_faults import multiplies_in_tf32, why_wrong
+from cudnnlite.graph.known_faults import (
+    multiplies_in_tf32,
+    why_engine_of_graph_is_wrong,
+    why_wrong,
+)
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.node_attributes import parse_number
 from cudnnlite.graph.operation_graph import ALIGNMENT
@@ -391,7 +395,7 @@ def why_excluded(
         return "it is not deterministic"
     if not configuration.capturable:
         return "it makes a texture when it runs, which no CUDA graph can record"
-    return None
+    return why_engine_of_graph_is_wrong(configuration.engine.index, graph)
 
 
 def _none_named(graph: GraphData, hints_of_graph: Sequence[str]) -> NotSupportedError:

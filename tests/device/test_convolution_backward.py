@@ -19,6 +19,7 @@ from tolerances import assert_close
 import cudnnlite as dnn
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.graph.convolution_data import add_input, add_output
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.problem import Problem
 from cudnnlite.search.accuracy import why_wrong
@@ -684,15 +685,40 @@ def test_uneven_padding(handle: dnn.Handle, kind: str, name: str, dtype: str, la
         refuses(ARGUMENT, "only graphs pad", lambda o=option: case.call(**like, **o))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_uneven_padding_that_cudnn_computes_wrongly(handle: dnn.Handle, dtype: str) -> None:
-    shapes = ((2, 4, 5, 7, 6), (6, 4, 3, 2, 2), {"padding": ((0, 1), 1, (1, 0))})
-    case = Case(handle, "filter", shapes, dtype)
-    refuses(
-        dnn.NotSupportedError,
-        "no engine serves: cuDNN 9.19 computes the gradient of a filter of three spatial axes",
-        lambda: case.call(w=case.spec),
+def test_engines_that_ignore_uneven_padding(handle: dnn.Handle) -> None:
+    """Such an engine is neither chosen nor taken by name, nor by a graph's plan."""
+    case = Case(handle, "filter", UNEVEN["3-D"], "float16")
+    reason = "it computes a wrong gradient where padding differs at the two ends of an axis"
+    engine = dnn.Engine(1)
+    refuses(ARGUMENT, reason, lambda: case.call(w=case.spec, algorithm=engine))
+    graph = dnn.Graph()
+    x, dy = (
+        add_input(graph, name, array.spec)
+        for name, array in zip(("x", "dy"), case.arrays, strict=True)
     )
+    dw = graph.convolution_backward_filter(x, dy, case.spec.shape, case.conv)
+    add_output(graph, "dw", dw, case.spec)
+    refuses(ARGUMENT, reason, lambda: graph.plan(handle, engine=engine))
+
+
+@every_kind
+def test_engines_that_read_unwritten_memory(handle: dnn.Handle, kind: str) -> None:
+    """Where dy has channels first and images of 60 bytes; not of 64, or with channels last."""
+    engine = {"filter": 70, "data": 78}[kind]
+
+    def reason(pixels: tuple[int, int], layout: str) -> str | None:
+        case = Case(handle, kind, ((2, 8, *pixels), (4, 8, 3, 3), {"padding": 1}), layout=layout)
+        problem = case.problem()
+        algorithms = problem.operation.algorithms
+        assert algorithms is not None
+        return algorithms.why_engine_is_wrong(engine, problem)
+
+    assert reason((3, 5), "first") == (
+        "it computes a wrong gradient with channels first where an image of dy takes 60 bytes, "
+        "no multiple of 16"
+    )
+    assert reason((4, 4), "first") is None
+    assert reason((3, 5), "last") is None
 
 
 @every_kind

@@ -212,7 +212,9 @@ def why_excluded(configuration: Configuration, problem: Problem) -> str:
         return "it sums in fewer bits than the compute type"
     if not configuration.capturable:
         return "it makes a texture when it runs, which no CUDA graph can record"
-    return ""
+    algorithms = problem.operation.algorithms
+    assert algorithms is not None
+    return algorithms.why_engine_is_wrong(configuration.engine.index, problem) or ""
 
 
 def warn_of_limit(
