@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.arrays import DeviceArray, empty
-from cudnnlite.devices.exchange import exchanged
+from cudnnlite.devices.exchange import as_device_array, foreign_traits
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.plans.aligned_copies import AlignedCopies, misaligned
@@ -214,18 +214,36 @@ class OperationPlan(Plan, Generic[ResultT]):
         return result
 
     def _enqueue(self, arrays: tuple[Any, ...], workspace: object) -> tuple[Any, ...]:
-        """Enqueue the call over all its arrays, and return these as arrays on the device."""
-        stream = self._handle._stream
+        """Enqueue the call over all its arrays, and return these; outputs as DeviceArrays."""
+        if type(arrays[0]) is not DeviceArray:  # quicker than the exception below
+            return self._enqueue_foreign(arrays, workspace)
         try:
             traits = [*map(_traits, arrays)]
         except AttributeError:  # an array of another library, or none at all
-            views = exchanged(self._device, stream, arrays)
-            if views is None:
-                return self._run_checked(arrays, None, workspace)
-            arrays = tuple(views)
-            traits = [*map(_traits, arrays)]
+            return self._enqueue_foreign(arrays, workspace)
+        if self._repeat(traits, workspace):
+            return arrays
+        return self._run_checked(arrays, traits, workspace)
+
+    def _enqueue_foreign(self, arrays: tuple[Any, ...], workspace: object) -> tuple[Any, ...]:
+        """Enqueue a call some of whose arrays are another library's."""
+        traits = foreign_traits(self._device, self._handle._stream, arrays)
+        if traits is None:
+            return self._run_checked(arrays, None, workspace)
+        reads = self._reads
+        if self._repeat(traits, workspace):
+            return (*arrays[:reads], *map(as_device_array, arrays[reads:], traits[reads:]))
+        views = tuple(map(as_device_array, arrays, traits))
+        return self._run_checked(views, traits, workspace)
+
+    def _repeat(self, traits: list[Any], workspace: object) -> bool:
+        """Make the last call again, with these addresses.
+
+        False, and nothing is done, where arrays differ by more than those, or need a closer look.
+        """
+        stream = self._handle._stream
         if call_watch.active or workspace is not None or stream is not self._last_stream:
-            return self._run_checked(arrays, traits, workspace)
+            return False
         prepared: Any = self._prepared
         try:
             if traits != self._last_traits or (
@@ -234,14 +252,14 @@ class OperationPlan(Plan, Generic[ResultT]):
             ):
                 addresses, kinds = zip(*traits)  # noqa: B905  (pairs)
                 if kinds != self._last_kinds or not self._move(traits, addresses):
-                    return self._run_checked(arrays, traits, workspace)
+                    return False
             status = prepared.function(*prepared.arguments)
             if status:
                 prepared.check(status)
         except CudnnError as error:
             add_context(error, self.problem)
             raise
-        return arrays
+        return True
 
     def _in_order(
         self, operands: tuple[Any, ...], named_operands: Mapping[str, Any]

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from cudnnlite.arguments import real_number
+from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.exchange import exchanged
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, ArrayTypeError
@@ -92,6 +93,9 @@ class Request(Generic[ResultT]):
         if type(self.handle) is not Handle:
             use(self.handle)
         try:
+            operands = self.operands
+            if operands and type(operands[0]) is not DeviceArray:
+                self._view_arrays()  # quicker than finding out in `key`
             key = self.key()
             plan = self.handle.plans.find(key)
         except ArrayTypeError:  # of a call, which takes arrays and no specs

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
+from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.exchange import exchanged
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
@@ -149,6 +150,8 @@ class GraphRequest(Generic[ResultT]):
         if type(handle) is not Handle:
             use(handle)
         operands = [operand for operand in self._operands.values() if operand is not None]
+        if type(operands[0]) is not DeviceArray:  # quicker than the exception below
+            operands = self._view_operands()
         try:
             key = self._key(operands)
         except AttributeError:  # arrays of other libraries, which have no spec yet

@@ -1,0 +1,292 @@
+"""What a one-line call costs the host, beside PyTorch's call that does the same.
+
+    python -m tools.benchmarks.one_line [--markdown] [--calls CALLS]
+
+Fourteen operations on 1x16x14x14, each with a new result: of our own arrays, of PyTorch's tensors,
+and PyTorch's function.  Then what an operand of PyTorch costs a plan beside one of ours, and what
+new arrays cost.  All contenders run in one process, in rounds of shuffled order; the median counts.
+With ``--calls`` so many calls are made of PyTorch's tensors of 100 shapes, new and freed, and the
+growth of memory is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import random
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+import cudnnlite as dnn
+
+CALLS, ROUNDS = 200, 21
+SHAPE, FILTER = (1, 16, 14, 14), (16, 16, 3, 3)
+# Rows of a layer normalisation, as graphs have them.
+ROWS = (64, 256, 1, 1)
+Call = Callable[[], object]
+
+
+def operations(
+    handle: dnn.Handle, stack: ExitStack
+) -> dict[str, tuple[Callable[..., Any], list[torch.Tensor], Call]]:
+    """Return our function of arrays, PyTorch's tensors for them, and PyTorch's call, by name."""
+    functional, aten = torch.nn.functional, torch.ops.aten
+    x, dy, w = (torch.randn(shape, device="cuda") for shape in (SHAPE, SHAPE, FILTER))
+    channels = (1, SHAPE[1], 1, 1)
+    scale, bias, mean = (torch.randn(channels, device="cuda") for _ in range(3))
+    variance = torch.rand(channels, device="cuda") + 1
+    rows, drows = (torch.randn(ROWS, device="cuda", dtype=torch.float16) for _ in range(2))
+    row_scale, row_bias = (torch.randn((1, *ROWS[1:]), device="cuda") for _ in range(2))
+    row_mean, row_inverse = (torch.randn((ROWS[0], 1, 1, 1), device="cuda") for _ in range(2))
+    steps = torch.randn((1, 8, 64), device="cuda")
+    conv, relu = dnn.ConvolutionSpec(padding=1), dnn.ActivationSpec("relu")
+    pooling = dnn.PoolingSpec(2)
+    total = dnn.ReduceTensorSpec("add")
+    lstm = dnn.RNNSpec("lstm", 64, 128)
+    weights = stack.enter_context(dnn.RNNWeights(handle, lstm))
+    weights.initialize(seed=0)
+    torch_lstm = torch.nn.LSTM(64, 128).cuda().eval()
+    states = stack.enter_context(dnn.DropoutState(handle, seed=0))
+    pads = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+    def convolution_gradients(mask: list[bool]) -> object:
+        return aten.convolution_backward(dy, x, w, None, *pads, mask)
+
+    def flat(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view(-1)
+
+    return {
+        "convolution": (
+            lambda x, w: dnn.convolution_forward(handle, x, w, conv),
+            [x, w],
+            lambda: functional.conv2d(x, w, padding=1),
+        ),
+        "gradient of data": (
+            lambda w, dy: dnn.convolution_backward_data(handle, w, dy, conv),
+            [w, dy],
+            lambda: convolution_gradients([True, False, False]),
+        ),
+        "gradient of filter": (
+            lambda x, dy: dnn.convolution_backward_filter(handle, x, dy, conv),
+            [x, dy],
+            lambda: convolution_gradients([False, True, False]),
+        ),
+        "activation": (
+            lambda x: dnn.activation_forward(handle, x, relu),
+            [x],
+            lambda: torch.relu(x),
+        ),
+        "pooling": (
+            lambda x: dnn.pooling_forward(handle, x, pooling),
+            [x],
+            lambda: functional.max_pool2d(x, 2),
+        ),
+        "softmax": (
+            lambda x: dnn.softmax_forward(handle, x),
+            [x],
+            lambda: torch.softmax(x, 1),
+        ),
+        "addition": (
+            lambda x, dy: dnn.op_tensor(handle, x, dy, "add"),
+            [x, dy],
+            lambda: x + dy,
+        ),
+        "reduction": (
+            lambda x: dnn.reduce_tensor(handle, x, total, axes=(2, 3)),
+            [x],
+            lambda: x.sum((2, 3), keepdim=True),
+        ),
+        "batch normalisation": (
+            lambda x, scale, bias, mean, variance: dnn.batch_normalization_inference(
+                handle, x, scale, bias, mean, variance
+            ),
+            [x, scale, bias, mean, variance],
+            lambda: functional.batch_norm(
+                x, flat(mean), flat(variance), flat(scale), flat(bias), False
+            ),
+        ),
+        "its gradients": (
+            lambda x, dy, scale, mean, inverse: dnn.batch_normalization_backward(
+                handle, x, dy, scale, mean, inverse
+            ),
+            [x, dy, scale, mean, variance],
+            lambda: aten.native_batch_norm_backward(
+                dy, x, flat(scale), None, None, flat(mean), flat(variance), True, 1e-5, [True] * 3
+            ),
+        ),
+        "layer normalisation": (
+            lambda x, scale, bias: dnn.layer_normalization_forward(handle, x, scale, bias),
+            [rows, row_scale, row_bias],
+            lambda: functional.layer_norm(rows, ROWS[1:], row_scale[0].half(), row_bias[0].half()),
+        ),
+        "gradients of it": (
+            lambda dy, x, scale, mean, inverse: dnn.layer_normalization_backward(
+                handle, dy, x, scale, mean, inverse
+            ),
+            [drows, rows, row_scale, row_mean, row_inverse],
+            lambda: aten.native_layer_norm_backward(
+                drows,
+                rows,
+                ROWS[1:],
+                row_mean,
+                row_inverse,
+                row_scale[0].half(),
+                row_bias[0].half(),
+                [True] * 3,
+            ),
+        ),
+        "dropout": (
+            lambda x: dnn.dropout_forward(handle, x, 0.5, dropout_state=states),
+            [x],
+            lambda: functional.dropout(x, 0.5),
+        ),
+        "LSTM of one step": (
+            lambda x: dnn.rnn_forward(handle, lstm, weights, x),
+            [steps],
+            lambda: torch_lstm(steps),
+        ),
+    }
+
+
+def medians(calls: dict[Any, Call]) -> dict[Any, float]:
+    """Return the microseconds of each call: the host's, with an idle GPU."""
+    samples: dict[Any, list[float]] = {name: [] for name in calls}
+    order = list(calls)
+    shuffle = random.Random(0).shuffle
+    for call in calls.values():
+        for _ in range(10):
+            call()
+    for _ in range(ROUNDS):
+        shuffle(order)
+        for name in order:
+            torch.cuda.synchronize()
+            call = calls[name]
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            samples[name].append((time.perf_counter() - start) / CALLS * 1e6)
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def print_row(name: str, *figures: object, markdown: bool) -> None:
+    """Print one line of a table."""
+    cells = [f"{name:34}"]
+    for figure in figures:
+        cells.append(f"{figure:8.2f}" if isinstance(figure, float) else f"{figure:>8}")
+    print(f"| {' | '.join(cells)} |" if markdown else "  ".join(cells))
+
+
+def print_operations(handle: dnn.Handle, *, markdown: bool) -> None:
+    """Measure the one-line calls, and print them with the ratios to PyTorch."""
+    with ExitStack() as stack, torch.no_grad():
+        calls: dict[tuple[str, str], Call] = {}
+        table = operations(handle, stack)
+        for name, (function, tensors, torch_call) in table.items():
+            arrays = [handle.array(tensor) for tensor in tensors]
+            calls[name, "ours"] = lambda function=function, arrays=arrays: function(*arrays)
+            calls[name, "tensors"] = lambda function=function, given=tensors: function(*given)
+            calls[name, "torch"] = torch_call
+        times = medians(calls)
+    print_row(
+        "one line, us", "ours", "of tensors", "PyTorch", "ratio", "of tensors", markdown=markdown
+    )
+    ratios: dict[str, list[float]] = {"ours": [], "tensors": []}
+    for name in table:
+        torch_us = times[name, "torch"]
+        row = []
+        for kind, values in ratios.items():
+            values.append(times[name, kind] / torch_us)
+            row.append(values[-1])
+        print_row(
+            name, times[name, "ours"], times[name, "tensors"], torch_us, *row, markdown=markdown
+        )
+    means = [math.exp(statistics.fmean(map(math.log, values))) for values in ratios.values()]
+    worst = [max(values) for values in ratios.values()]
+    print_row("geometric mean", "", "", "", *means, markdown=markdown)
+    print_row("worst", "", "", "", *worst, markdown=markdown)
+
+
+def print_arrays(handle: dnn.Handle, *, markdown: bool) -> None:
+    """Measure plans of PyTorch's tensors, and new arrays."""
+    x, w = torch.randn(SHAPE, device="cuda"), torch.randn(FILTER, device="cuda")
+    y = torch.empty_like(x)
+    arrays = [handle.array(tensor) for tensor in (x, w, y)]
+    own_x, own_w, own_y = arrays
+    conv = dnn.ConvolutionSpec(padding=1)
+    plan = dnn.convolution_forward.plan(handle, own_x, own_w, conv)
+    calls: dict[str, Call] = {
+        "plan of ours": lambda: plan(own_x, own_w, out=own_y),
+        "plan of three tensors": lambda: plan(x, w, out=y),
+        "PyTorch's conv2d": lambda: torch.nn.functional.conv2d(x, w, padding=1),
+        "empty, a spec": lambda: handle.empty(own_x.spec),
+        "empty, a shape": lambda: handle.empty(SHAPE),
+        "PyTorch's empty": lambda: torch.empty(SHAPE, device="cuda"),
+        "zeros": lambda: handle.zeros(SHAPE),
+        "PyTorch's zeros": lambda: torch.zeros(SHAPE, device="cuda"),
+        "full": lambda: handle.full(SHAPE, 2.0),
+        "PyTorch's full": lambda: torch.full(SHAPE, 2.0, device="cuda"),
+        "fill": lambda: own_x.fill(2.0),
+        "PyTorch's fill_": lambda: x.fill_(2.0),
+        "a slice": lambda: own_x[:, 2:8],
+        "PyTorch's slice": lambda: x[:, 2:8],
+    }
+    with plan, torch.no_grad():
+        times = medians(calls)
+    for name, value in times.items():
+        print_row(name, value, markdown=markdown)
+    more = (times["plan of three tensors"] - times["plan of ours"]) / 3
+    print_row("an operand of PyTorch more", more, markdown=markdown)
+
+
+def call_often(handle: dnn.Handle, count: int) -> None:
+    """Call with new tensors of 100 shapes, and print by how much memory grew."""
+    shapes = [(1, 2, 3 + number % 10, 4 + number // 10) for number in range(100)]
+
+    def call_rounds(rounds: int) -> None:
+        for _ in range(rounds):
+            for shape in shapes:
+                dnn.activation_forward(handle, torch.empty(shape, device="cuda"), "relu")
+        torch.cuda.synchronize()
+        gc.collect()
+
+    def memory() -> tuple[int, int, int, int]:
+        free, total = torch.cuda.mem_get_info()
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return len(gc.get_objects()), torch.cuda.memory_allocated(), total - free, resident
+
+    call_rounds(20)
+    before = memory()
+    start = time.perf_counter()
+    call_rounds(count // len(shapes))
+    seconds = time.perf_counter() - start
+    names = ("Python objects", "bytes of PyTorch", "bytes of the device", "KiB resident at most")
+    grown = [
+        f"{after - start:+d} {name}"
+        for name, start, after in zip(names, before, memory(), strict=True)
+    ]
+    print(f"{count} calls in {seconds:.0f} s: {', '.join(grown)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--markdown", action="store_true", help="print tables for the docs")
+    parser.add_argument("--calls", type=int, default=0, help="how many calls of new tensors")
+    options = parser.parse_args()
+    with dnn.Handle("cuda", stream=torch.cuda.current_stream()) as handle:
+        version = handle.api.library.version_text
+        print(f"{handle.device.name}, cuDNN {version}, PyTorch {torch.__version__}")
+        print_operations(handle, markdown=options.markdown)
+        print_arrays(handle, markdown=options.markdown)
+        if options.calls:
+            call_often(handle, options.calls)
+
+
+if __name__ == "__main__":
+    main()
