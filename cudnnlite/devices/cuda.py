@@ -169,7 +169,10 @@ class CudaDevice(NonCopyable):
 
     def _borrow(self, stream: Any) -> Any:
         borrowed = self._device.create_stream(stream)
-        self._borrowed.add(int(borrowed.handle))
+        address = int(borrowed.handle)
+        if _plain_address(address) == _plain_address(int(self.default_stream.handle)):
+            return self.default_stream
+        self._borrowed.add(address)
         return borrowed
 
     @telling_loss

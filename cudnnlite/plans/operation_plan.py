@@ -215,7 +215,7 @@ class OperationPlan(Plan, Generic[ResultT]):
 
     def _enqueue(self, arrays: tuple[Any, ...], workspace: object) -> tuple[Any, ...]:
         """Enqueue the call over all its arrays, and return these; outputs as DeviceArrays."""
-        if type(arrays[0]) is not DeviceArray:  # quicker than the exception below
+        if not isinstance(arrays[0], DeviceArray):  # quicker than the exception below
             return self._enqueue_foreign(arrays, workspace)
         try:
             traits = [*map(_traits, arrays)]
@@ -439,7 +439,9 @@ class OperationPlan(Plan, Generic[ResultT]):
     def _new_reserve(self) -> DeviceArray:
         if self.problem.operation.needs_reserve:
             raise ArgumentError("reserve has to be given: what the forward call returned")
-        spec = TensorSpec((self.reserve,), "uint8")
+        spec = self._new_specs.get("reserve")
+        if spec is None:
+            spec = self._new_specs["reserve"] = TensorSpec((self.reserve,), "uint8")
         return empty(self._device, self._handle.stream, spec)
 
     def _checked(self, arrays: tuple[Any, ...]) -> tuple[DeviceArray, ...]:

@@ -94,7 +94,7 @@ class Request(Generic[ResultT]):
             use(self.handle)
         try:
             operands = self.operands
-            if operands and type(operands[0]) is not DeviceArray:
+            if operands and not isinstance(operands[0], DeviceArray):
                 self._view_arrays()  # quicker than finding out in `key`
             key = self.key()
             plan = self.handle.plans.find(key)
@@ -188,6 +188,8 @@ class Request(Generic[ResultT]):
 
     def _output_hashes(self) -> Any:
         """Return the hashes of the specs of several outputs, None for what nobody described."""
+        if self.out is None and self.result is None:
+            return None
         specs = [getattr(described, "spec", described) for described in self._outputs()]
         return tuple(None if spec is None else spec._hash for spec in specs)
 

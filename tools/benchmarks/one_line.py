@@ -44,23 +44,25 @@ def operations(
     variance = torch.rand(channels, device="cuda") + 1
     rows, drows = (torch.randn(ROWS, device="cuda", dtype=torch.float16) for _ in range(2))
     row_scale, row_bias = (torch.randn((1, *ROWS[1:]), device="cuda") for _ in range(2))
+    half_scale, half_bias = row_scale[0].half(), row_bias[0].half()
     row_mean, row_inverse = (torch.randn((ROWS[0], 1, 1, 1), device="cuda") for _ in range(2))
     steps = torch.randn((1, 8, 64), device="cuda")
     conv, relu = dnn.ConvolutionSpec(padding=1), dnn.ActivationSpec("relu")
     pooling = dnn.PoolingSpec(2)
     total = dnn.ReduceTensorSpec("add")
     lstm = dnn.RNNSpec("lstm", 64, 128)
-    weights = stack.enter_context(dnn.RNNWeights(handle, lstm))
-    weights.initialize(seed=0)
     torch_lstm = torch.nn.LSTM(64, 128).cuda().eval()
-    states = stack.enter_context(dnn.DropoutState(handle, seed=0))
+    weights = dnn.RNNWeights.from_torch(handle, lstm, torch_lstm.state_dict())
+    states = dnn.DropoutState(handle, seed=0)
+    stack.callback(states.close)
     pads = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
 
     def convolution_gradients(mask: list[bool]) -> object:
         return aten.convolution_backward(dy, x, w, None, *pads, mask)
 
-    def flat(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.view(-1)
+    flat_mean, flat_variance, flat_scale, flat_bias = (
+        tensor.view(-1) for tensor in (mean, variance, scale, bias)
+    )
 
     return {
         "convolution": (
@@ -109,7 +111,7 @@ def operations(
             ),
             [x, scale, bias, mean, variance],
             lambda: functional.batch_norm(
-                x, flat(mean), flat(variance), flat(scale), flat(bias), False
+                x, flat_mean, flat_variance, flat_scale, flat_bias, False
             ),
         ),
         "its gradients": (
@@ -118,13 +120,13 @@ def operations(
             ),
             [x, dy, scale, mean, variance],
             lambda: aten.native_batch_norm_backward(
-                dy, x, flat(scale), None, None, flat(mean), flat(variance), True, 1e-5, [True] * 3
+                dy, x, flat_scale, None, None, flat_mean, flat_variance, True, 1e-5, [True] * 3
             ),
         ),
         "layer normalisation": (
             lambda x, scale, bias: dnn.layer_normalization_forward(handle, x, scale, bias),
             [rows, row_scale, row_bias],
-            lambda: functional.layer_norm(rows, ROWS[1:], row_scale[0].half(), row_bias[0].half()),
+            lambda: functional.layer_norm(rows, ROWS[1:], half_scale, half_bias),
         ),
         "gradients of it": (
             lambda dy, x, scale, mean, inverse: dnn.layer_normalization_backward(
@@ -137,8 +139,8 @@ def operations(
                 ROWS[1:],
                 row_mean,
                 row_inverse,
-                row_scale[0].half(),
-                row_bias[0].half(),
+                half_scale,
+                half_bias,
                 [True] * 3,
             ),
         ),

@@ -150,7 +150,7 @@ class GraphRequest(Generic[ResultT]):
         if type(handle) is not Handle:
             use(handle)
         operands = [operand for operand in self._operands.values() if operand is not None]
-        if type(operands[0]) is not DeviceArray:  # quicker than the exception below
+        if not isinstance(operands[0], DeviceArray):  # quicker than the exception below
             operands = self._view_operands()
         try:
             key = self._key(operands)

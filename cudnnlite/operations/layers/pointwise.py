@@ -290,22 +290,35 @@ def _reduced_spec(a: TensorSpec, axes: object) -> TensorSpec:
     """Return the spec of a tensor that is reduced along the axes of an argument."""
     layout = None if a.layout in ("strided", "packed") else a.layout
     if axes is None:
-        return _with_sizes_of_one(a, frozenset(range(a.rank)), layout)
-    if hasattr(axes, "__index__"):
+        axes = tuple(range(a.rank))
+    elif hasattr(axes, "__index__"):
         axes = (axes,)
-    elif isinstance(axes, (set, frozenset)):
+    if type(axes) is tuple:
+        try:
+            return _remembered_spec(a, axes, tuple(map(type, axes)), layout)
+        except TypeError:  # something that cannot be hashed, which is refused by name below
+            pass
+    if isinstance(axes, (set, frozenset)):
         axes = tuple(axes)
+    return _spec_along(a, axes, layout)
+
+
+@lru_cache(maxsize=256)
+def _remembered_spec(
+    a: TensorSpec, axes: tuple[Any, ...], kinds: tuple[type, ...], layout: str | None
+) -> TensorSpec:
+    """Return the spec along axes; `kinds` tell them from what only equals them, as True does 1.
+
+    The layout is part of the key, too: equal specs may have layouts of different names.
+    """
+    return _spec_along(a, axes, layout)
+
+
+def _spec_along(a: TensorSpec, axes: object, layout: str | None) -> TensorSpec:
+    """Return the spec of a tensor with sizes of 1 along some axes; ArgumentError if they are none."""
     numbers = integers(axes, "axes", a.rank)
-    reduced_axes = frozenset(
-        integer(axis, "axes", -a.rank, a.rank - 1) % a.rank for axis in numbers
-    )
+    reduced_axes = {integer(axis, "axes", -a.rank, a.rank - 1) % a.rank for axis in numbers}
     if len(reduced_axes) != len(numbers):
         raise ArgumentError(f"axes={shown(axes)} names an axis twice")
-    return _with_sizes_of_one(a, reduced_axes, layout)
-
-
-# The layout is part of the key: equal specs may have layouts of different names.
-@lru_cache(maxsize=64)
-def _with_sizes_of_one(a: TensorSpec, axes: frozenset[int], layout: str | None) -> TensorSpec:
-    shape = tuple(1 if axis in axes else size for axis, size in enumerate(a.shape))
+    shape = tuple(1 if axis in reduced_axes else size for axis, size in enumerate(a.shape))
     return TensorSpec(shape, a.dtype, layout)
