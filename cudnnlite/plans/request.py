@@ -217,27 +217,33 @@ class Request(Generic[ResultT]):
         """View operands and outputs as arrays on the handle's device."""
         use(self.handle)
         operation, handle = self.operation, self.handle
-        if len(operation.writes) == 1:
-            arrays = [*self.operands] if self.out is None else [*self.operands, self.out]
-            views = exchanged(handle.device, handle.stream, arrays)
-            if views is not None:
-                self.operands = views[: len(self.operands)]
-                if self.out is not None:
-                    self.out = views[-1]
-                return
+        outputs = () if self.out is None else operation.all_written(self.out)
+        written = [array for array in outputs if array is not None]
+        views = exchanged(handle.device, handle.stream, [*self.operands, *written])
+        if views is None:
+            self._view_each_array()
+            return
+        count = len(self.operands)
+        self.operands = views[:count]
+        if self.out is not None:
+            remaining = iter(views[count:])
+            out = tuple(None if array is None else next(remaining) for array in outputs)
+            self.out = out[0] if operation.writes_one else out
+
+    def _view_each_array(self) -> None:
+        """Do the same by each array's own protocol, which names the array that it refuses."""
+        operation, handle = self.operation, self.handle
         self.operands = [
             on_device(handle, array, operation.argument(name))
             for array, name in zip(self.operands, operation.reads, strict=True)
         ]
         if self.out is None:
             return
-        if len(operation.writes) == 1:
-            self.out = on_device(handle, self.out, operation.argument(operation.writes[0]))
-            return
-        self.out = tuple(
+        out = tuple(
             None if array is None else on_device(handle, array, operation.argument(name))
             for array, name in zip(operation.all_written(self.out), operation.writes, strict=True)
         )
+        self.out = out[0] if operation.writes_one else out
 
     def make_problem(self) -> Problem:
         """Return the specs of operands and outputs, options and scalars, as one value."""

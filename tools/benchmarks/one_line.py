@@ -3,10 +3,10 @@
     python -m tools.benchmarks.one_line [--markdown] [--calls CALLS]
 
 Fourteen operations on 1x16x14x14, each with a new result: of our own arrays, of PyTorch's tensors,
-and PyTorch's function.  Then what an operand of PyTorch costs a plan beside one of ours, and what
-new arrays cost.  All contenders run in one process, in rounds of shuffled order; the median counts.
-With ``--calls`` so many calls are made of PyTorch's tensors of 100 shapes, new and freed, and the
-growth of memory is told.
+and PyTorch's function.  Then what operands of PyTorch, CuPy and JAX cost a plan beside ours (the
+output beside JAX's is PyTorch's), and what new arrays cost.  All contenders run in one process, in
+rounds of shuffled order; the median counts.  With ``--calls`` so many calls are made of PyTorch's
+tensors of 100 shapes, new and freed, and the growth of memory is told.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def print_arrays(handle: dnn.Handle, *, markdown: bool) -> None:
     plan = dnn.convolution_forward.plan(handle, own_x, own_w, conv)
     calls: dict[str, Call] = {
         "plan of ours": lambda: plan(own_x, own_w, out=own_y),
-        "plan of three tensors": lambda: plan(x, w, out=y),
+        "plan of PyTorch's arrays": lambda: plan(x, w, out=y),
         "PyTorch's conv2d": lambda: torch.nn.functional.conv2d(x, w, padding=1),
         "empty, a spec": lambda: handle.empty(own_x.spec),
         "empty, a shape": lambda: handle.empty(SHAPE),
@@ -239,12 +239,40 @@ def print_arrays(handle: dnn.Handle, *, markdown: bool) -> None:
         "a slice": lambda: own_x[:, 2:8],
         "PyTorch's slice": lambda: x[:, 2:8],
     }
+    calls |= calls_of_other_libraries(plan, (x, w, y))
     with plan, torch.no_grad():
         times = medians(calls)
     for name, value in times.items():
         print_row(name, value, markdown=markdown)
-    more = (times["plan of three tensors"] - times["plan of ours"]) / 3
-    print_row("an operand of PyTorch more", more, markdown=markdown)
+    for name in ("PyTorch", "CuPy", "JAX"):
+        if f"plan of {name}'s arrays" in times:
+            more = (times[f"plan of {name}'s arrays"] - times["plan of ours"]) / 3
+            print_row(f"an operand of {name} more", more, markdown=markdown)
+
+
+def calls_of_other_libraries(plan: Any, tensors: tuple[torch.Tensor, ...]) -> dict[str, Call]:
+    """Return calls of a plan of CuPy's and JAX's arrays, and what their protocols cost alone."""
+    calls: dict[str, Call] = {}
+    try:
+        import cupy
+    except ImportError:
+        print("CuPy is not installed; its rows are missing")
+    else:
+        x, w, y = map(cupy.from_dlpack, tensors)
+        calls["plan of CuPy's arrays"] = lambda: plan(x, w, out=y)
+        calls["CuPy's array interface"] = lambda: x.__cuda_array_interface__
+        calls["CuPy's capsule"] = x.__dlpack__
+    try:
+        from jax import dlpack
+    except ImportError:
+        print("JAX is not installed; its rows are missing")
+    else:
+        jax_x, jax_w, _ = map(dlpack.from_dlpack, tensors)
+        out = tensors[2]
+        calls["plan of JAX's arrays"] = lambda: plan(jax_x, jax_w, out=out)
+        calls["JAX's array interface"] = lambda: jax_x.__cuda_array_interface__
+        calls["JAX's capsule"] = jax_x.__dlpack__
+    return calls
 
 
 def call_often(handle: dnn.Handle, count: int) -> None:
