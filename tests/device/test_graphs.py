@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -702,6 +702,72 @@ def test_a_call_in_a_captured_graph(handle: dnn.Handle) -> None:
         with captured:
             captured.launch()
             near(out, product(**operands.host), "product")
+
+
+def attention_with_gradients(handle: dnn.Handle) -> tuple[Operands, Sequence[Array]]:
+    """Return the operands of `scaled_dot_product_attention_backward`, and the gradients."""
+    operands = attention_operands(handle, ATTENTION["asymmetric"], "float16")
+    q, k, v = (operands.host[name] for name in "qkv")
+    scale = q.shape[-1] ** -0.5
+    o, stats, _ = attention(q, k, v, scale, None)
+    operands.add("o", o.shape, values=o)
+    operands.add("do", o.shape)
+    operands.add("stats", stats.shape, "float32", values=stats)
+    return operands, attention_gradients(q, k, v, operands.host["do"], scale, None)
+
+
+def test_gradients_of_attention_in_a_captured_graph(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they write beside the gradients is in the workspace: a call allocates nothing."""
+    operands, expected = attention_with_gradients(handle)
+    function = dnn.scaled_dot_product_attention_backward
+    out = function(handle, **operands.arrays)  # makes the plan and the workspace
+    out = tuple(new(handle, gradient.shape, "float16") for gradient in expected)
+    sizes: list[int] = []
+    allocate = handle.device.allocate
+
+    def allocate_and_note(nbytes: int, stream: Any) -> Any:
+        sizes.append(nbytes)
+        return allocate(nbytes, stream)
+
+    monkeypatch.setattr(handle.device, "allocate", allocate_and_note)
+    function(handle, **operands.arrays, out=out)
+    assert not sizes
+    out = tuple(new(handle, gradient.shape, "float16") for gradient in expected)
+    sizes.clear()
+    with dnn.capture(handle) as captured:
+        function(handle, **operands.arrays, out=out)
+    assert not sizes
+    with captured:
+        captured.launch()
+        for result, gradient in zip(out, expected, strict=True):
+            near(result, gradient, "attention gradients")
+
+
+@pytest.mark.parametrize("replay", [False, True], ids=["", "replay"])
+def test_scratch_memory_of_a_plan(handle: dnn.Handle, replay: bool) -> None:
+    """The plan of the function returns the gradients alone; that of the graph all that it writes."""
+    operands, expected = attention_with_gradients(handle)
+    specs = {name: array.spec for name, array in operands.arrays.items()}
+    graph = dnn.scaled_dot_product_attention_backward.graph(**specs)
+    sums = [name for name in graph.outputs if name not in ("dq", "dk", "dv")]
+    nbytes = sum(graph.outputs[name].spec.nbytes for name in sums)
+    with dnn.scaled_dot_product_attention_backward.plan(handle, **specs) as plan:
+        assert plan.workspace >= plan.choice.workspace + nbytes
+        assert plan.output_count == 3
+        workspace = new(handle, (plan.workspace,), "uint8")
+        for own in (None, workspace):
+            results = plan(**operands.arrays, workspace=own)
+            assert {*results} == {"dq", "dk", "dv"}
+            for name, gradient in zip(("dq", "dk", "dv"), expected, strict=True):
+                near(results[name], gradient, "attention gradients")
+        with pytest.raises(dnn.ArgumentError, match="workspace"):
+            plan(**operands.arrays, workspace=new(handle, (plan.workspace - 256,), "uint8"))
+    with graph.plan(handle, replay=replay) as plan:
+        assert {*plan(**operands.arrays)} == {"dq", "dk", "dv", *sums}
+    with pytest.raises(dnn.WorkspaceLimitError, match=r"needs .*, the limit is"):
+        dnn.scaled_dot_product_attention_backward.plan(handle, **specs, workspace_limit=nbytes - 1)
 
 
 def test_what_is_promised_is_kept(handle: dnn.Handle) -> None:

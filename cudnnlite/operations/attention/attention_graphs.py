@@ -60,8 +60,8 @@ def backward_graph(
 ) -> Graph:
     """Return the graph of attention's gradients, with the outputs `dq`, `dk` and `dv`.
 
-    The outputs `row_sums` and `dq_sums` are scratch memory of cuDNN's kernels.  The order of the
-    values in `dq_sums` is cuDNN's own.
+    The outputs `row_sums` and `dq_sums` are scratch memory of cuDNN's kernels, which calls have in
+    their workspace.  The order of the values in `dq_sums` is cuDNN's own.
     """
     attention = _Attention(specs, scale, causal, window, dropout)
     graph, inputs = attention.graph, attention.inputs

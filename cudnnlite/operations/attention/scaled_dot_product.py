@@ -182,6 +182,9 @@ def scaled_dot_product_attention_backward(
     -----
     C functions: `cudnnBackendExecute`, as in `scaled_dot_product_attention_forward`.
 
+    What cuDNN's kernels write beside the gradients, sums in float32 of the size of dq, is in the
+    workspace.
+
     Examples
     --------
     >>> with dnn.Handle() as handle:
