@@ -412,12 +412,15 @@ def _why_no_attention_backward(graph: GraphFormula) -> str | None:
     """Return why more than two products are no gradients of attention."""
     labels = [label for label, is_mask in _labels(graph) if not is_mask]
     if labels not in [
-        _attention_backward(has_bias, has_dropout, is_grouped)
-        for has_bias in (False, True)
+        _attention_backward(bias, has_dropout, is_grouped)
+        for bias in ("none", "added", "differentiated")
         for has_dropout in (False, True)
         for is_grouped in (False, True)
     ]:
         return f"{labels.count('MATMUL')} products that are no gradients of attention"
+    has_lengths = any(_LENGTHS & operation.attributes.keys() for operation in graph.operations)
+    if has_lengths and "IDENTITY" not in labels:
+        return "the gradient of a bias within lengths, which no GPU was asked about"
     memory_types = {DataType(tensor.value("data_type")) for tensor in graph.in_memory.values()}
     if not memory_types & set(_HALVES):
         return "gradients of attention in float32"
@@ -435,17 +438,24 @@ def _why_no_heads(sizes: Iterable[int]) -> str | None:
     return None
 
 
-def _attention_backward(has_bias: bool, has_dropout: bool, is_grouped: bool) -> list[str]:
-    """Return the operations of the gradients of an attention, without its masks."""
-    bias = ("ADD",) if has_bias else ()
+def _attention_backward(bias: str, has_dropout: bool, is_grouped: bool) -> list[str]:
+    """Return the operations of the gradients of an attention, without its masks.
+
+    `bias` is "none", "added", or "differentiated": with its own gradient, of which dq has no sums in
+    float32.
+    """
+    addition = () if bias == "none" else ("ADD",)
+    bias_gradient = ("REDUCE_ADD",) if bias == "differentiated" else ()
+    rounding = () if bias == "differentiated" else ("IDENTITY",)
     drop = _DROPOUT if has_dropout else ()
     factor = ("MUL",) if has_dropout else ()
     sum_of_heads = ("REDUCE_ADD",) if is_grouped else ()
     return [
-        *("MUL", "REDUCE_ADD", "MUL", "MATMUL", "MUL", *bias, "SUB", "EXP", *drop),
+        *("MUL", "REDUCE_ADD", "MUL", "MATMUL", "MUL", *addition, "SUB", "EXP", *drop),
         *("RESHAPE", "MATMUL", *sum_of_heads),
-        *("MATMUL", *factor, "SUB", "MUL", *factor, "MUL", "RESHAPE", "MATMUL", *sum_of_heads),
-        *("RESHAPE", "MATMUL", "IDENTITY"),
+        *("MATMUL", *factor, "SUB", "MUL", *factor, *bias_gradient),
+        *("MUL", "RESHAPE", "MATMUL", *sum_of_heads),
+        *("RESHAPE", "MATMUL", *rounding),
     ]
 
 

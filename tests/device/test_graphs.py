@@ -11,6 +11,7 @@ import pytest
 from graph_oracles import (
     ACTIVATIONS,
     attention,
+    attention_bias_gradient,
     attention_gradients,
     causal_mask,
     normalization,
@@ -242,6 +243,12 @@ def test_the_gradients_that_are_compared_with_are_right() -> None:
     for name, gradient in zip(operands, gradients, strict=True):
         assert_close(gradient, differences(loss, operands, name), 1e-8)
 
+    def loss_of_bias(bias: Array) -> Array:
+        return attention(q, k, v, 0.7, causal_mask(4, 5), bias, kept)[0] * do
+
+    gradient = attention_bias_gradient(q, k, v, do, *others)
+    assert_close(gradient, differences(loss_of_bias, {"bias": bias}, "bias"), 1e-8)
+
 
 # ---------------------------------------------------------------- lengths, windows and dropout
 
@@ -252,6 +259,7 @@ def check_both_directions(
     scores: tuple[Array | None, Array | float, Array | float],
     rows: Array | None = None,
     columns: Array | None = None,
+    return_dbias: bool = False,
     **options: Any,
 ) -> None:
     """Compare o and the gradients with the oracle; within lengths, beyond which all are zero.
@@ -284,6 +292,9 @@ def check_both_directions(
             np.where(steps, gradient, 0)
             for steps, gradient in zip((rows, columns, columns), gradients, strict=True)
         ]
+    if return_dbias:
+        gradients.append(attention_bias_gradient(q, k, v, do, scale, *scores))
+        options["return_dbias"] = True
     new_gradients = tuple(new(handle, gradient.shape, dtype) for gradient in gradients)
     computed = dnn.scaled_dot_product_attention_backward(
         handle, **operands.arrays, stats=results[1], **options, out=new_gradients
@@ -336,6 +347,41 @@ def test_a_bias_in_both_directions(handle: dnn.Handle, dtype: str) -> None:
     operands = attention_operands(handle, ATTENTION["asymmetric"], dtype)
     operands.add("bias", (1, 4, 40, 72))
     check_both_directions(handle, operands, (None, operands.host["bias"], 1.0))
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("shared", ["nothing", "batch", "heads", "both"])
+@pytest.mark.parametrize("steps", [(64, 128), (40, 72)], ids=str)
+def test_the_gradient_of_a_bias(
+    handle: dnn.Handle, steps: tuple[int, int], shared: str, dtype: str, causal: bool
+) -> None:
+    """Summed over the batch and the heads that share a bias; heads of queries share keys."""
+    operands = attention_operands(handle, (2, 4, 2, *steps, 64, 32), dtype)
+    batch = 1 if shared in ("batch", "both") else 2
+    heads = 1 if shared in ("heads", "both") else 4
+    operands.add("bias", (batch, heads, *steps))
+    scores = (causal_mask(*steps) if causal else None, operands.host["bias"], 1.0)
+    check_both_directions(handle, operands, scores, causal=causal, return_dbias=True)
+
+
+def test_the_gradient_of_a_bias_with_dropout(handle: dnn.Handle) -> None:
+    sizes = (2, 4, 2, 64, 128, 64, 64)
+    options = {"dropout": 0.25, "seed": 7, "offset": 3}
+    kept = np.where(dropped(handle, "float16", sizes, **options) > 0.5, 4 / 3, 0.0)
+    operands = attention_operands(handle, sizes, "float16")
+    operands.add("bias", (1, 4, 64, 128))
+    scores = (None, operands.host["bias"], kept)
+    check_both_directions(handle, operands, scores, return_dbias=True, **options)
+
+
+def test_the_gradient_of_no_bias_is_refused(handle: dnn.Handle) -> None:
+    q, stats = dnn.TensorSpec((1, 2, 64, 32), "float16"), dnn.TensorSpec((1, 2, 64, 1))
+    function = dnn.scaled_dot_product_attention_backward
+    with pytest.raises(dnn.ArgumentError, match="return_dbias=True needs a bias"):
+        function.plan(handle, q, q, q, q, q, stats, return_dbias=True)
+    with pytest.raises(dnn.ArgumentError, match="return_dbias=1"):
+        function.plan(handle, q, q, q, q, q, stats, return_dbias=1)
 
 
 def test_float32_within_lengths(handle: dnn.Handle) -> None:

@@ -564,6 +564,8 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "stats": t.row_sums,
         "scale": 0.5,
         "causal": True,
+        "bias": t.rows,
+        "return_dbias": True,
         "out": None,
         "workspace_limit": "1 MiB",
     },
