@@ -517,6 +517,25 @@ def test_gradients_with_uneven_padding(handle: dnn.Handle, case: str, mode: str)
             assert (plan.choice is None) == plan.pooling.is_symmetric
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_with_channels_last_are_right_or_refused(handle: dnn.Handle, mode: str) -> None:
+    """No GPU was asked about them; the emulated device refuses them."""
+    host, pooling = images(4, "float32"), dnn.PoolingSpec(*UNEVEN["each"], mode=mode)
+    x = handle.array(host, layout="NHWC")
+    y = dnn.pooling_forward(handle, x, pooling)
+    dy = handle.array(moderate_values(np.random.default_rng(1), y.shape, "float32"), layout="NHWC")
+    if handle.device.kind == "emulated":
+        with pytest.raises(dnn.NotSupportedError, match="graph of RESAMPLE_BWD"):
+            dnn.pooling_backward(handle, y, dy, x, pooling)
+        return
+    try:
+        dx = dnn.pooling_backward(handle, y, dy, x, pooling, out=poisoned(handle, x.spec))
+    except dnn.NotSupportedError:
+        return
+    expected = clipped_gradient(host, dy.numpy(), pooling)
+    assert_near(dx.numpy(), expected, OPERATION_BOUNDS["float32"])
+
+
 def test_gradients_of_rows_with_uneven_padding(handle: dnn.Handle) -> None:
     host, pooling = images(3, "float32"), dnn.PoolingSpec(3, ((0, 2),), 2)
     x = handle.array(host)
@@ -562,8 +581,8 @@ def test_maxima_with_indices(handle: dnn.Handle, case: str, dtype: str) -> None:
     expected = onnx_run("MaxPool", host, **how)
     x = upload(handle, spec_of(host.shape, dtype, "last"), host)
     out = [poisoned(handle, spec_of(expected.shape, kind, "last")) for kind in (dtype, "int32")]
-    for given in (out, None):
-        y, indices = dnn.pooling_with_indices_forward(handle, x, pooling, out=given)
+    for results in (out, None):
+        y, indices = dnn.pooling_with_indices_forward(handle, x, pooling, out=results)
         assert_near(y.numpy(), expected, 0)
         assert indices.spec == out[1].spec
         places = pooling.flat_indices(indices.numpy(), x.shape)

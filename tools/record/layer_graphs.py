@@ -356,8 +356,8 @@ def bias_gradients() -> Iterator[Case]:
             arrays = {name: handle.array(array, dtype=dtype) for name, array in host.items()}
             do = arrays.pop("do")
             if mask == "lengths":
-                for name, each in zip(("q_lengths", "kv_lengths"), lengths, strict=True):
-                    arrays[name] = handle.array(each, dtype="int32")
+                arrays["q_lengths"] = handle.array(lengths[0], dtype="int32")
+                arrays["kv_lengths"] = handle.array(lengths[1], dtype="int32")
             options = masks[mask]
             o, stats = dnn.scaled_dot_product_attention_forward(
                 handle, **arrays, **options, return_stats=True
