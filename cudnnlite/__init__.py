@@ -164,7 +164,11 @@ from cudnnlite.operations.layers.pointwise import (
     scale_tensor,
     set_tensor,
 )
-from cudnnlite.operations.layers.pooling import pooling_backward, pooling_forward
+from cudnnlite.operations.layers.pooling import (
+    pooling_backward,
+    pooling_forward,
+    pooling_with_indices_forward,
+)
 from cudnnlite.operations.layers.softmax import softmax_backward, softmax_forward
 from cudnnlite.operations.layers.spatial_transformer import (
     spatial_transformer_grid,
@@ -388,6 +392,7 @@ __all__ = [
     "pack_sequences",
     "pooling_backward",
     "pooling_forward",
+    "pooling_with_indices_forward",
     "problems_from_onnx",
     "raw",
     "record_problems",

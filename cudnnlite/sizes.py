@@ -21,6 +21,11 @@ _PATTERN = re.compile(r"\s*(\d{1,99}(?:\.\d{1,99})?)\s*(%|[a-z]*)\s*", re.IGNORE
 ALLOCATION_ALIGNMENT = 256
 
 
+def aligned_size(nbytes: int) -> int:
+    """Return a size rounded up to where the next allocation may begin."""
+    return -(-nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
+
+
 def parse_size(value: SupportsIndex | str, argument: str, *, total: int | None = None) -> int:
     """Return a size in bytes, from bytes or a text such as "64 MiB", "1.5 GB" or "10%".
 

@@ -271,12 +271,7 @@ class Graphs(Calls):
         function = dnn.scaled_dot_product_attention_backward
         do_heads = do.reshape(-1, sizes.context, sizes.heads, sizes.head).transpose(0, 2, 1, 3)
         operands = (saved.q, saved.k, saved.v, saved.o, do_heads, saved.stats)
-        # The plan also writes memory between its kernels, which a captured call cannot allocate.
-        if name not in self._plans:
-            self._plans[name] = function.plan(self.handle, *operands, causal=True)
-        results = self._plans[name](*operands, out=self._results.get(f"{name} parts"))
-        self._results[f"{name} parts"] = results
-        gradients = [results[part] for part in ("dq", "dk", "dv")]
+        gradients = self.into(f"{name} parts", function, *operands, causal=True)
         dqkv = self.memory(name, (do.shape[0], 3 * sizes.width, 1, 1), self.dtype)
         for gradient, part in zip(gradients, heads_of(dqkv, sizes), strict=True):
             dnn.transform_tensor(self.handle, gradient.transpose(0, 2, 1, 3), out=part)

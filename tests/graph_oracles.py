@@ -69,6 +69,24 @@ def attention_gradients(
     return ds @ k, dk, dv
 
 
+def attention_bias_gradient(
+    q: Array,
+    k: Array,
+    v: Array,
+    do: Array,
+    scale: float,
+    mask: Array | None,
+    bias: Array,
+    kept: Array | float = 1.0,
+) -> Array:
+    """Return dbias, of the shape of `bias`."""
+    o, _, p = attention(q, k, v, scale, mask, bias, kept)
+    v = np.repeat(v, q.shape[1] // v.shape[1], 1)
+    ds = p * (do @ v.swapaxes(-1, -2) * kept - (do * o).sum(-1, keepdims=True))
+    shared = tuple(axis for axis, size in enumerate(bias.shape) if size < ds.shape[axis])
+    return ds.sum(shared, keepdims=True)
+
+
 def causal_mask(rows: int, columns: int) -> Array:
     """Return which steps of keys a step of queries attends to."""
     return np.arange(rows)[:, None] >= np.arange(columns)

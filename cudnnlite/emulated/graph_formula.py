@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from cudnnlite._raw.enums import BackendNormMode, PaddingMode, PointwiseMode, ResampleMode
@@ -29,7 +29,7 @@ from cudnnlite.specs import TensorSpec
 # The attributes that name what an operation writes.
 _WRITES = frozenset(
     {"cdesc", "ydesc", "dxdesc", "mean_desc", "inv_variance_desc", "dscale_desc", "dbias_desc"}
-    | {"sumdesc", "sqsumdesc", "y"}
+    | {"sumdesc", "sqsumdesc", "y", "idxdesc"}
 )
 _PRODUCT = "OPERATION_MATMUL"
 _READS_STATISTICS = "OPERATION_NORM_BACKWARD"
@@ -37,6 +37,7 @@ _HALVES = (DataType.HALF, DataType.BFLOAT16)
 _FLOATS = (*_HALVES, DataType.FLOAT)
 _SOFTMAX = ("REDUCE_MAX", "SUB", "EXP", "REDUCE_ADD", "LOG", "ADD", "DIV")
 _DROPOUT = ("RNG", "MUL", "MUL")
+_INDEX_TYPES = (DataType.INT8, DataType.INT32, DataType.INT64)
 _HEAD_MULTIPLE = 8  # of which the sizes of an attention's heads have to be multiples
 _MAX_HEAD_OF_GRADIENTS = 256
 _LENGTHS = frozenset({"gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc"})
@@ -71,7 +72,8 @@ _ATTRIBUTES = {
         "mode xdesc dydesc scale_desc mean_desc inv_variance_desc dxdesc dscale_desc dbias_desc"
     ),
     "GEN_STATS": "mode math_prec xdesc sumdesc sqsumdesc",
-    "RESAMPLE_FWD": "xdesc ydesc desc alpha beta",
+    "RESAMPLE_FWD": "xdesc ydesc idxdesc desc alpha beta",
+    "RESAMPLE_BWD": "dxdesc dydesc xdesc ydesc desc alpha beta",
 }
 OPERATIONS = tuple(f"OPERATION_{kind}" for kind in _ATTRIBUTES)
 CONFIGURATIONS = ("MATMUL", "REDUCTION", "RESAMPLE", "RNG")
@@ -113,8 +115,8 @@ class GraphFormula(NamedTuple):
     def written_by(self, operation: BackendObject) -> dict[str, BackendObject]:
         """Return what an operation writes, by its attributes."""
         read = {"mean_desc", "inv_variance_desc"} if operation.kind == _READS_STATISTICS else set()
-        if operation.kind == "OPERATION_POINTWISE" and "dxdesc" in operation.attributes:
-            read = {"ydesc"}
+        if "dxdesc" in operation.attributes:
+            read |= {"ydesc"}
         return {
             name: tensor
             for name, tensor in self.tensors_of(operation).items()
@@ -143,7 +145,7 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
     counts = Counter(graph.kinds)
     if graph.kinds[0] == "CONVOLUTION_FORWARD":
         return _why_no_convolution_epilogue(graph)
-    if graph.kinds == ["RESAMPLE_FWD"]:
+    if graph.kinds in (["RESAMPLE_FWD"], ["RESAMPLE_BWD"]):
         return _why_no_resample(graph.operations[0])
     integers = _lengths_and_seeds(graph) if counts["MATMUL"] > 1 else set()
     for number, tensor in graph.in_memory.items():
@@ -233,12 +235,18 @@ def _why_no_resample(operation: BackendObject) -> str | None:
         return f"{mode.name} with {padding_mode.name} in its padding"
     if steps.value("nan_propagation") == NanPropagation.NOT_PROPAGATE:
         return "a pooling that loses NaN, which no GPU was asked about"
-    x, y = spec_of(operation.value("xdesc")), spec_of(operation.value("ydesc"))
+    specs = {
+        name: spec_of(tensor)
+        for name, tensor in GraphFormula((operation,)).tensors_of(operation).items()
+    }
+    indices = specs.pop("idxdesc", None)
+    (x, *others) = specs.values()
     is_channels_last = x.fits("NHWC") and not x.fits("NCHW")
     layout = "NHWC" if is_channels_last else "NCHW"
     if x.dtype not in (*_FLOATS, DataType.DOUBLE):
         return f"a pooling of {x.dtype.name}"
-    if x.rank != 4 or x.dtype != y.dtype or not (x.fits(layout) and y.fits(layout)):
+    is_alike = all(spec.dtype == x.dtype and spec.fits(layout) for spec in others)
+    if x.rank != 4 or not is_alike or not x.fits(layout):
         return "a pooling of other than four axes, of several layouts or types, or with gaps"
     if is_channels_last and x.dtype == DataType.DOUBLE:
         return "a pooling of float64 with channels last"
@@ -249,6 +257,32 @@ def _why_no_resample(operation: BackendObject) -> str | None:
     counts_padding = mode == ResampleMode.AVGPOOL_INCLUDE_PADDING
     if counts_padding and has_more_behind and not is_channels_last:
         return "an average over padding behind an axis, which cuDNN 9.19 computes wrongly"
+    if indices is not None:
+        return _why_no_indices(indices, is_largest=is_largest, is_channels_last=is_channels_last)
+    if operation.kind == "OPERATION_RESAMPLE_BWD":
+        return _why_no_resample_backward(specs, is_channels_last=is_channels_last)
+    return None
+
+
+def _why_no_indices(indices: TensorSpec, *, is_largest: bool, is_channels_last: bool) -> str | None:
+    """Return why the places of maxima are refused: a GPU left them unwritten, or was not asked."""
+    if not is_largest:
+        return "indices of averages"
+    if not is_channels_last:
+        return "indices of maxima with channels first, which cuDNN 9.19 does not write"
+    if indices.dtype not in _INDEX_TYPES or not indices.fits("NHWC"):
+        return "indices of maxima that are no integers in the layout of the result"
+    return None
+
+
+def _why_no_resample_backward(
+    specs: Mapping[str, TensorSpec], *, is_channels_last: bool
+) -> str | None:
+    """Return why gradients of a pooling are refused: no GPU was asked about others."""
+    if is_channels_last:
+        return "gradients of a pooling with channels last, which no GPU was asked about"
+    if not {"xdesc", "ydesc"} <= specs.keys():
+        return "gradients of a pooling with channels first, without its input and its result"
     return None
 
 
@@ -378,12 +412,15 @@ def _why_no_attention_backward(graph: GraphFormula) -> str | None:
     """Return why more than two products are no gradients of attention."""
     labels = [label for label, is_mask in _labels(graph) if not is_mask]
     if labels not in [
-        _attention_backward(has_bias, has_dropout, is_grouped)
-        for has_bias in (False, True)
+        _attention_backward(bias, has_dropout, is_grouped)
+        for bias in ("none", "added", "differentiated")
         for has_dropout in (False, True)
         for is_grouped in (False, True)
     ]:
         return f"{labels.count('MATMUL')} products that are no gradients of attention"
+    has_lengths = any(_LENGTHS & operation.attributes.keys() for operation in graph.operations)
+    if has_lengths and "IDENTITY" not in labels:
+        return "the gradient of a bias within lengths, which no GPU was asked about"
     memory_types = {DataType(tensor.value("data_type")) for tensor in graph.in_memory.values()}
     if not memory_types & set(_HALVES):
         return "gradients of attention in float32"
@@ -401,17 +438,24 @@ def _why_no_heads(sizes: Iterable[int]) -> str | None:
     return None
 
 
-def _attention_backward(has_bias: bool, has_dropout: bool, is_grouped: bool) -> list[str]:
-    """Return the operations of the gradients of an attention, without its masks."""
-    bias = ("ADD",) if has_bias else ()
+def _attention_backward(bias: str, has_dropout: bool, is_grouped: bool) -> list[str]:
+    """Return the operations of the gradients of an attention, without its masks.
+
+    `bias` is "none", "added", or "differentiated": with its own gradient, of which dq has no sums in
+    float32.
+    """
+    addition = () if bias == "none" else ("ADD",)
+    bias_gradient = ("REDUCE_ADD",) if bias == "differentiated" else ()
+    rounding = () if bias == "differentiated" else ("IDENTITY",)
     drop = _DROPOUT if has_dropout else ()
     factor = ("MUL",) if has_dropout else ()
     sum_of_heads = ("REDUCE_ADD",) if is_grouped else ()
     return [
-        *("MUL", "REDUCE_ADD", "MUL", "MATMUL", "MUL", *bias, "SUB", "EXP", *drop),
+        *("MUL", "REDUCE_ADD", "MUL", "MATMUL", "MUL", *addition, "SUB", "EXP", *drop),
         *("RESHAPE", "MATMUL", *sum_of_heads),
-        *("MATMUL", *factor, "SUB", "MUL", *factor, "MUL", "RESHAPE", "MATMUL", *sum_of_heads),
-        *("RESHAPE", "MATMUL", "IDENTITY"),
+        *("MATMUL", *factor, "SUB", "MUL", *factor, *bias_gradient),
+        *("MUL", "RESHAPE", "MATMUL", *sum_of_heads),
+        *("RESHAPE", "MATMUL", *rounding),
     ]
 
 

@@ -43,6 +43,7 @@ _NEEDED = {
     "NORM_BACKWARD": ("xdesc", "dydesc", "scale_desc", "inv_variance_desc", "dxdesc"),
     "GEN_STATS": ("xdesc", "sumdesc", "sqsumdesc"),
     "RESAMPLE_FWD": ("xdesc", "ydesc"),
+    "RESAMPLE_BWD": ("dydesc", "dxdesc"),
 }
 
 
@@ -142,7 +143,7 @@ def _sums_fit(_: BackendObject, shapes: Shapes) -> bool:
 
 
 def _pooling_fits(operation: BackendObject, shapes: Shapes) -> bool:
-    x = shapes["xdesc"]
+    x = shapes.get("dxdesc", shapes.get("xdesc", ()))
     pooling: Mapping[str, Sequence[int]] = operation.value("desc").attributes
     windows, strides = pooling["window_dims"], pooling["strides"]
     befores, behinds = pooling["pre_paddings"], pooling["post_paddings"]
@@ -157,7 +158,12 @@ def _pooling_fits(operation: BackendObject, shapes: Shapes) -> bool:
             x[2:], windows, strides, befores, behinds, strict=True
         )
     ]
-    return shapes["ydesc"] == (*x[:2], *sizes) and min(sizes) > 0
+    pooled = (*x[:2], *sizes)
+    for name, shape in shapes.items():
+        expected = x if name in ("xdesc", "dxdesc") else pooled
+        if shape != expected:
+            return False
+    return min(sizes) > 0
 
 
 _FITS: Mapping[str, Callable[[BackendObject, Shapes], bool]] = {
@@ -171,4 +177,5 @@ _FITS: Mapping[str, Callable[[BackendObject, Shapes], bool]] = {
     "NORM_BACKWARD": _normalization_fits,
     "GEN_STATS": _sums_fit,
     "RESAMPLE_FWD": _pooling_fits,
+    "RESAMPLE_BWD": _pooling_fits,
 }

@@ -291,11 +291,51 @@ def _resample(
     windows = _windows(x, steps, fill)
     taps = tuple(range(x.ndim, windows.ndim))
     if is_largest:
-        return {"ydesc": windows.max(taps)}
-    count: Any = math.prod(steps.attributes["window_dims"])
-    if mode == ResampleMode.AVGPOOL_EXCLUDE_PADDING:
-        count = _windows(np.ones_like(x), steps, 0.0).sum(taps)
-    return {"ydesc": windows.sum(taps) / count}
+        return {"ydesc": windows.max(taps), "idxdesc": _places_of_maxima(windows, x.ndim)}
+    return {"ydesc": windows.sum(taps) / _counts(x, steps)}
+
+
+def _places_of_maxima(windows: Array, rank: int) -> Array:
+    """Return the place of the first maximum within each window, in C order."""
+    return np.asarray(windows.reshape(*windows.shape[:rank], -1).argmax(-1))
+
+
+def _counts(x: Array, steps: BackendObject) -> Any:
+    """Return how many values each window of an average has."""
+    if ResampleMode(steps.value("mode")) != ResampleMode.AVGPOOL_EXCLUDE_PADDING:
+        return math.prod(steps.attributes["window_dims"])
+    taps = tuple(range(x.ndim, 2 * x.ndim - 2))
+    return _windows(np.ones_like(x), steps, 0.0).sum(taps)
+
+
+def _resample_backward(
+    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+) -> Mapping[str, Array]:
+    """Return the gradient of a pooling: of a maximum to its place, of an average to its window."""
+    dy, x, steps = operands["dydesc"], operands["xdesc"], operation.value("desc")
+    is_largest = ResampleMode(steps.value("mode")) == ResampleMode.MAXPOOL
+    window, stride, before, behind = (
+        steps.attributes[name]
+        for name in ("window_dims", "strides", "pre_paddings", "post_paddings")
+    )
+    if is_largest:
+        places = _places_of_maxima(_windows(x, steps, -np.inf), x.ndim)
+    else:
+        dy = dy / _counts(x, steps)
+    pads = [(0, 0), (0, 0), *zip(before, behind, strict=True)]
+    padded = np.pad(np.zeros_like(x), pads)
+    for place, tap in enumerate(np.ndindex(*window)):
+        pixels = tuple(
+            slice(start, start + step * (count - 1) + 1, step)
+            for start, step, count in zip(tap, stride, dy.shape[2:], strict=True)
+        )
+        places_at_tap = (slice(None), slice(None), *pixels)
+        pixels_at_tap = padded[places_at_tap]
+        pixels_at_tap += np.where(places == place, dy, 0) if is_largest else dy
+    image = tuple(
+        slice(start, start + size) for (start, _), size in zip(pads, x.shape, strict=True)
+    )
+    return {"dxdesc": padded[image]}
 
 
 def _windows(x: Array, steps: BackendObject, fill: float) -> Array:
@@ -362,4 +402,5 @@ _COMPUTE: Mapping[str, Computation] = {
     "OPERATION_NORM_BACKWARD": _norm_backward,
     "OPERATION_GEN_STATS": _gen_stats,
     "OPERATION_RESAMPLE_FWD": _resample,
+    "OPERATION_RESAMPLE_BWD": _resample_backward,
 }

@@ -35,7 +35,7 @@ def why_wrong(graph: GraphData) -> str | None:
     """Return why the numbers of a graph would be wrong, or None if no fault is known."""
     for node in graph.nodes:
         fault = None
-        if node.kind == "RESAMPLE_FWD":
+        if node.kind in ("RESAMPLE_FWD", "RESAMPLE_BWD"):
             fault = _why_pooling_is_wrong(graph, node)
         elif node.kind in ("NORM_FORWARD", "NORM_BACKWARD"):
             fault = _why_normalization_is_wrong(graph, node)
@@ -195,10 +195,12 @@ def _operand(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
 
 
 def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
-    x = _operand(graph, node, "xdesc")
+    x = _operand(graph, node, "xdesc" if node.kind == "RESAMPLE_FWD" else "dydesc")
     if x is None or len(x.shape) < 3:
         return None
     is_channels_last = x.strides[1] == 1 and x.shape[1] > 1
+    if "idxdesc" in dict(node.writes) and not is_channels_last:
+        return "cuDNN 9.19 writes no indices of maxima with channels first; give channels last"
     if is_channels_last and x.dtype == DataType.BFLOAT16:
         return "cuDNN 9.19 pools bfloat16 with channels last wrongly; give channels first"
     attributes = dict(node.attributes)

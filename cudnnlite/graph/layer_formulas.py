@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cudnnlite._raw.enums import (
     BackendNormFwdPhase,
@@ -12,7 +12,7 @@ from cudnnlite._raw.enums import (
     ResampleMode,
 )
 from cudnnlite.arguments import instance_of, integer, integers, one_of, real_number, sequence, shown
-from cudnnlite.enums import NanPropagation, parse_enum
+from cudnnlite.enums import DataType, NanPropagation, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.attention_formulas import AttentionFormulas
 from cudnnlite.graph.data import parse_sizes
@@ -41,6 +41,13 @@ class NormalizationGradients(NamedTuple):
     dx: GraphTensor
     dscale: GraphTensor
     dbias: GraphTensor | None
+
+
+class MaximaWithIndices(NamedTuple):
+    """The maxima of a pooling, and the place of each within its window."""
+
+    y: GraphTensor
+    indices: GraphTensor
 
 
 class LayerFormulas(AttentionFormulas):
@@ -228,17 +235,113 @@ class LayerFormulas(AttentionFormulas):
         begin in the padding there.  cuDNN pads maxima by "NEG_INF" alone, averages by "ZERO" alone.
         """
         tensor = self._check_rank(x, "x", 3)
-        spatial = tensor.rank - 2
+        attributes, sizes = self._resampling(
+            mode, tensor.shape, window, stride, padding, padding_mode, nan_propagation, ceil_mode
+        )
+        result = self.virtual((*tensor.shape[:2], *sizes), tensor.dtype)
+        self.node("RESAMPLE_FWD", attributes, reads={"xdesc": tensor}, writes={"ydesc": result})
+        return result
+
+    def resample_forward_with_indices(
+        self,
+        x: GraphTensor,
+        window: Iterable[int],
+        *,
+        stride: Iterable[int],
+        padding: Iterable[tuple[int, int]],
+        ceil_mode: bool = False,
+        nan_propagation: NanPropagation | str = "PROPAGATE",
+    ) -> MaximaWithIndices:
+        """Return a pooling by maxima, and the place of each maximum within its window.
+
+        The places count the values of a window in C order from 0, those in the padding included.
+        They are int32; `output` gives them another integer type in memory.  cuDNN computes them of
+        images with channels last alone.  `padding` and `ceil_mode` are as in `resample_forward`.
+        """
+        tensor = self._check_rank(x, "x", 3)
+        attributes, sizes = self._resampling(
+            "MAXPOOL", tensor.shape, window, stride, padding, "NEG_INF", nan_propagation, ceil_mode
+        )
+        shape = (*tensor.shape[:2], *sizes)
+        result = MaximaWithIndices(
+            self.virtual(shape, tensor.dtype), self.virtual(shape, DataType.INT32)
+        )
+        self.node(
+            "RESAMPLE_FWD",
+            attributes,
+            reads={"xdesc": tensor},
+            writes={"ydesc": result.y, "idxdesc": result.indices},
+        )
+        return result
+
+    def resample_backward(
+        self,
+        mode: ResampleMode | str,
+        dy: GraphTensor,
+        shape: Iterable[int],
+        window: Iterable[int],
+        *,
+        stride: Iterable[int],
+        padding: Iterable[tuple[int, int]],
+        padding_mode: PaddingMode | str = "NEG_INF",
+        ceil_mode: bool = False,
+        nan_propagation: NanPropagation | str = "PROPAGATE",
+        x: GraphTensor | None = None,
+        y: GraphTensor | None = None,
+        indices: GraphTensor | None = None,
+    ) -> GraphTensor:
+        """Return the gradient of a pooling's input, whose shape is `shape`.
+
+        The other arguments are those of `resample_forward`.  Beside `dy`, cuDNN reads the input `x`
+        and the result `y` with channels first, and the `indices` of maxima with channels last.
+        """
+        gradient = self._check_rank(dy, "dy", 3)
+        sizes = parse_sizes(shape)
+        if len(sizes) != gradient.rank:
+            raise ArgumentError(f"shape={sizes}; needed: {gradient.rank} axes, as dy has")
+        attributes, pooled = self._resampling(
+            mode, sizes, window, stride, padding, padding_mode, nan_propagation, ceil_mode
+        )
+        result_shape = (*sizes[:2], *pooled)
+        reads = {"dydesc": gradient}
+        expected = {"dy": result_shape, "x": sizes, "y": result_shape, "indices": result_shape}
+        tensors = {"dy": dy, "x": x, "y": y, "indices": indices}
+        for name, tensor in tensors.items():
+            if tensor is None:
+                continue
+            if self._own(tensor, name).shape != expected[name]:
+                raise ArgumentError(
+                    f"{name} has shape {tensor.shape}; needed for images of shape {sizes}: "
+                    f"{expected[name]}"
+                )
+            reads["idxdesc" if name == "indices" else f"{name}desc"] = tensor
+        result = self.virtual(sizes, gradient.dtype)
+        self.node("RESAMPLE_BWD", attributes, reads=reads, writes={"dxdesc": result})
+        return result
+
+    def _resampling(
+        self,
+        mode: ResampleMode | str,
+        shape: Shape,
+        window: Iterable[int],
+        stride: Iterable[int],
+        padding: Iterable[tuple[int, int]],
+        padding_mode: PaddingMode | str,
+        nan_propagation: NanPropagation | str,
+        ceil_mode: bool,
+    ) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """Return the attributes of a pooling of images of `shape`, and its spatial sizes."""
+        spatial = len(shape) - 2
         windows = _per_axis(window, "window", spatial)
         strides = _per_axis(stride, "stride", spatial)
         pads = _pads(padding, spatial)
         one_of(ceil_mode, "ceil_mode", True, False)
         sizes = []
-        for axis, size in enumerate(tensor.shape[2:]):
+        for axis, size in enumerate(shape[2:]):
             before, behind = pads[axis]
             last_start = size + before + behind - windows[axis]
             if last_start < 0:
-                raise ArgumentError(f"window={windows} is larger than x of shape {tensor.shape}")
+                raise ArgumentError(f"window={windows} is larger than x of shape {shape}")
             if ceil_mode:
                 pads[axis] = pads_with_last_window(size, windows[axis], pads[axis], strides[axis])
                 last_start = size + sum(pads[axis]) - windows[axis]
@@ -257,9 +360,7 @@ class LayerFormulas(AttentionFormulas):
             "alpha": 1.0,
             "beta": 0.0,
         }
-        result = self.virtual((*tensor.shape[:2], *sizes), tensor.dtype)
-        self.node("RESAMPLE_FWD", attributes, reads={"xdesc": tensor}, writes={"ydesc": result})
-        return result
+        return attributes, tuple(sizes)
 
 
 def _per_axis(values: Iterable[int], argument: str, count: int) -> tuple[int, ...]:

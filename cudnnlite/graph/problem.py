@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,8 @@ class GraphOperation(OperationByGraph):
     """A graph as an operation: its tensors in memory are the operands, by their names."""
 
     graph: GraphData = field(kw_only=True)
+    # The outputs that are in scratch memory.
+    scratch_outputs: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     def argument(self, name: str) -> str:
         """Return how a message calls an operand: by its name, an output of several behind `out`."""
@@ -50,6 +53,8 @@ class GraphProblem(Problem):
     ----------
     graph : GraphData
         It does not change any more.
+    scratch : iterable of str
+        Outputs that are in scratch memory, because nobody reads them: they are no operands.
 
     Raises
     ------
@@ -58,13 +63,16 @@ class GraphProblem(Problem):
 
     Notes
     -----
-    Two are equal if their graphs are.
+    Two are equal if their graphs are, and what of them is in scratch memory.
     """
 
     operation: GraphOperation
 
-    def __init__(self, graph: GraphData) -> None:
-        inputs, outputs = graph.inputs, graph.outputs
+    def __init__(self, graph: GraphData, scratch: Iterable[str] = ()) -> None:
+        inputs, scratch_names = graph.inputs, frozenset(scratch)
+        outputs = {
+            name: record for name, record in graph.outputs.items() if name not in scratch_names
+        }
         if not graph.nodes or not outputs:
             raise ArgumentError(
                 f"the graph has {len(graph.nodes)} operations and {len(outputs)} outputs: "
@@ -82,6 +90,7 @@ class GraphProblem(Problem):
             mixed=True,
             flops=lambda problem: flops_of(problem.graph),
             graph=graph,
+            scratch_outputs=scratch_names,
         )
         super().__init__(operation, **{name: record.spec for name, record in inputs.items()})
 
@@ -97,13 +106,16 @@ class GraphProblem(Problem):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GraphProblem):
             return NotImplemented
-        return self.graph == other.graph
+        return (
+            self.graph == other.graph
+            and self.operation.scratch_outputs == other.operation.scratch_outputs
+        )
 
     def __hash__(self) -> int:
         return super().__hash__()
 
     def __reduce__(self) -> Any:
-        return GraphProblem, (self.graph,)
+        return GraphProblem, (self.graph, self.operation.scratch_outputs)
 
     def __str__(self) -> str:
         kinds = ", ".join(row[1] for row in self.graph.rows())

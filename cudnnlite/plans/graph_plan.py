@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ import numpy as np
 
 from cudnnlite._raw.enums import BackendHeurMode, BackendNumericalNote
 from cudnnlite.arguments import shown
+from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import numpy_dtype
@@ -38,7 +39,7 @@ from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems import call_watch
 from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.sizes import over_limit
+from cudnnlite.sizes import aligned_size, over_limit
 
 _NUMBER_BYTES = 16  # of memory for each number that is passed by value
 HEURISTICS_OF_GRAPHS = (BackendHeurMode.A, BackendHeurMode.FALLBACK)
@@ -67,9 +68,9 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
     choice : AlgorithmResult
         The engine that each call uses, with what was passed over.
     workspace : int
-        Bytes that each call needs.
+        Bytes that each call needs, those of the outputs in scratch memory included.
     output_count : int
-        How many tensors each call writes.
+        How many tensors each call returns.
 
     Notes
     -----
@@ -89,12 +90,14 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         *,
         replay: bool = False,
         native: NativeGraph | None = None,
+        scratch: Iterable[str] = (),
     ) -> None:
         reason = why_wrong(graph)
         if reason is not None:
             raise ArgumentError(reason)
         self.graph = graph
-        super().__init__(handle, GraphProblem(graph), limit)
+        self._scratch_outputs = frozenset(scratch)
+        super().__init__(handle, GraphProblem(graph, self._scratch_outputs), limit)
         self._description = f"plan of {graph!r}"
         self._output_names = self.problem.operation.writes
         self.output_count = len(self._output_names)
@@ -214,12 +217,27 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         else:
             row, call = self._preferred_engine(native)
         self.choice = row
-        self.workspace = call.workspace
+        self.workspace = self._workspace_with(call)
         if not self._replays:
             return call
         self._replayed = ReplayedCall(self._handle, call, self._staged_operands())
         self._resources.callback(self._replayed.close)
         return self._replayed
+
+    def _workspace_with(self, call: ExecutionPlan) -> int:
+        """Return the bytes of workspace that an engine and the outputs in scratch memory need."""
+        nbytes = scratch_bytes(self.graph, self._scratch_outputs)
+        return aligned_size(call.workspace) + nbytes if nbytes else call.workspace
+
+    @cached_property
+    def _scratch_offsets(self) -> list[tuple[str, int]]:
+        """The offset of the engine's workspace, and those of the outputs behind it, by name."""
+        offsets, end = [("workSpace", 0)], aligned_size(self.choice.workspace)
+        for name, record in self.graph.outputs.items():
+            if name in self._scratch_outputs:
+                offsets.append((name, end))
+                end += aligned_size(record.spec.nbytes)
+        return offsets
 
     def _record(self) -> None:
         """List nothing: a graph is no problem that a file of problems or the tuner could have."""
@@ -242,7 +260,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         call = GraphCall(native, configuration, self._resources, self._numbers)
         if self._is_over_limit(call):
             raise WorkspaceLimitError(
-                f"engine={engine}: {over_limit(call.workspace, self._limit or 0)}"
+                f"engine={engine}: {over_limit(self._workspace_with(call), self._limit or 0)}"
             )
         return replace(self._row(configuration), workspace=call.workspace), call
 
@@ -271,7 +289,8 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
                     return replace(row, passed_over=tuple(passed_over)), call
                 is_limit_to_blame = True
                 trial.close()
-                passed_over.append((row, over_limit(call.workspace, self._limit or 0)))
+                needed = self._workspace_with(call)
+                passed_over.append((row, over_limit(needed, self._limit or 0)))
         if not passed_over:
             raise _none_named(self.graph, self._hints())
         raise _none_left(self.graph, passed_over, is_limit_to_blame=is_limit_to_blame)
@@ -285,7 +304,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         return hints(self._handle, self.graph, HEURISTICS_OF_GRAPHS, is_allowed)
 
     def _is_over_limit(self, call: ExecutionPlan) -> bool:
-        return self._limit is not None and call.workspace > self._limit
+        return self._limit is not None and self._workspace_with(call) > self._limit
 
     def _row(self, configuration: Configuration) -> AlgorithmResult:
         return row_of(configuration, self.graph, self._requirements)
@@ -298,7 +317,8 @@ def enqueue(plan: GraphPlan, workspace: int, addresses: Mapping[str, int]) -> No
     """
     prepared = plan._prepared
     assert prepared is not None
-    prepared.replace(workSpace=workspace, **addresses)
+    places = {name: workspace + offset for name, offset in plan._scratch_offsets}
+    prepared.replace(**places, **addresses)
     status = prepared.function(*prepared.arguments)
     if status:
         assert prepared.check is not None
@@ -314,6 +334,12 @@ def take_over(owner: OperationPlan[Any], plan: GraphPlan) -> Prepared:
     owner.workspace = plan.workspace
     owner._alignments = dict.fromkeys(owner.problem.specs, ALIGNMENT)
     return prepared
+
+
+def scratch_bytes(graph: GraphData, scratch: Iterable[str]) -> int:
+    """Return how much memory outputs need that are in scratch memory."""
+    outputs = graph.outputs
+    return sum(aligned_size(outputs[name].spec.nbytes) for name in scratch)
 
 
 class GraphCall(ExecutionPlan):

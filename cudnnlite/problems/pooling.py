@@ -28,16 +28,6 @@ def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
             )
 
 
-def _check_backward(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Refuse padding that differs at the two ends of an axis."""
-    pooling = options["pooling"].for_shapes(specs["x"].shape)
-    if not pooling.is_symmetric:
-        raise ArgumentError(
-            f"pooling={options['pooling']} pads x {specs['x'].shape} by {pooling.padding}; "
-            "allowed for gradients: the same at both ends of an axis"
-        )
-
-
 FORWARD = Operation(
     "pooling_forward",
     "cudnnPoolingForward",
@@ -50,6 +40,4 @@ FORWARD = Operation(
 )
 
 
-BACKWARD = gradient_of(
-    FORWARD, "cudnnPoolingBackward", ("y", "dy", "x"), check=_check_backward, complete=_complete
-)
+BACKWARD = gradient_of(FORWARD, "cudnnPoolingBackward", ("y", "dy", "x"), complete=_complete)

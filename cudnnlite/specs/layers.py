@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from cudnnlite._raw.enums import FoldingDirection, ReduceTensorIndices
 from cudnnlite.arguments import instance_of, integer, one_of, real_number, sequence, shown
 from cudnnlite.dtypes import AnyDtype, dtype_name, parse_dtype
@@ -460,6 +462,52 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
             )
             raise ArgumentError(f"{error}{channels_last_hint(x.rank) * fits}") from None
         return x.packed((*x.shape[:2], *pooled))
+
+    def flat_indices(self, indices: Any, x_shape: Iterable[int]) -> Any:
+        """Return where maxima are in their images, as PyTorch counts.
+
+        Parameters
+        ----------
+        indices : array
+            Places within windows, ``(N, C, *pooled)``: on the host, what
+            `pooling_with_indices_forward` returned.
+        x_shape : iterable of int
+            The shape of the images, ``(N, C, *spatial)``.
+
+        Returns
+        -------
+        numpy.ndarray
+            int64, shaped as `indices`: 0 is the first pixel of an image, counted row by row.
+
+        Raises
+        ------
+        ArgumentError
+            The shapes do not fit together, or an index is none of a window.
+        """
+        sizes = parse_shape(x_shape)
+        expected = self.output_spec(TensorSpec(sizes)).shape
+        places = np.asarray(indices)
+        if places.shape != expected or places.dtype.kind not in "iu":
+            raise ArgumentError(
+                f"indices is {places.dtype} of shape {places.shape}; needed: integers of shape "
+                f"{expected}"
+            )
+        spatial = len(sizes) - 2
+        pooling = self.for_shapes(sizes)
+        window, before, stride = pooling.steps(spatial)
+        if places.size and not 0 <= places.min() <= places.max() < prod(window):
+            raise ArgumentError(
+                f"indices has values from {places.min()} to {places.max()}; allowed: 0 to "
+                f"{prod(window) - 1}, places of a window {window}"
+            )
+        taps = np.unravel_index(places.astype(np.int64), window)
+        starts = np.ogrid[tuple(slice(size) for size in expected[2:])]
+        pixels = [
+            start * step - pad + tap
+            for start, step, pad, tap in zip(starts, stride, before, taps, strict=True)
+        ]
+        # Where all pixels of a window are -inf, its padding may be the maximum.
+        return np.ravel_multi_index(pixels, sizes[2:], mode="clip")
 
 
 def _shortest_pads(

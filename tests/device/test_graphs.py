@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 from graph_oracles import (
     ACTIVATIONS,
     attention,
+    attention_bias_gradient,
     attention_gradients,
     causal_mask,
     normalization,
@@ -242,6 +243,12 @@ def test_the_gradients_that_are_compared_with_are_right() -> None:
     for name, gradient in zip(operands, gradients, strict=True):
         assert_close(gradient, differences(loss, operands, name), 1e-8)
 
+    def loss_of_bias(bias: Array) -> Array:
+        return attention(q, k, v, 0.7, causal_mask(4, 5), bias, kept)[0] * do
+
+    gradient = attention_bias_gradient(q, k, v, do, *others)
+    assert_close(gradient, differences(loss_of_bias, {"bias": bias}, "bias"), 1e-8)
+
 
 # ---------------------------------------------------------------- lengths, windows and dropout
 
@@ -252,6 +259,7 @@ def check_both_directions(
     scores: tuple[Array | None, Array | float, Array | float],
     rows: Array | None = None,
     columns: Array | None = None,
+    return_dbias: bool = False,
     **options: Any,
 ) -> None:
     """Compare o and the gradients with the oracle; within lengths, beyond which all are zero.
@@ -284,6 +292,9 @@ def check_both_directions(
             np.where(steps, gradient, 0)
             for steps, gradient in zip((rows, columns, columns), gradients, strict=True)
         ]
+    if return_dbias:
+        gradients.append(attention_bias_gradient(q, k, v, do, scale, *scores))
+        options["return_dbias"] = True
     new_gradients = tuple(new(handle, gradient.shape, dtype) for gradient in gradients)
     computed = dnn.scaled_dot_product_attention_backward(
         handle, **operands.arrays, stats=results[1], **options, out=new_gradients
@@ -336,6 +347,41 @@ def test_a_bias_in_both_directions(handle: dnn.Handle, dtype: str) -> None:
     operands = attention_operands(handle, ATTENTION["asymmetric"], dtype)
     operands.add("bias", (1, 4, 40, 72))
     check_both_directions(handle, operands, (None, operands.host["bias"], 1.0))
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("shared", ["nothing", "batch", "heads", "both"])
+@pytest.mark.parametrize("steps", [(64, 128), (40, 72)], ids=str)
+def test_the_gradient_of_a_bias(
+    handle: dnn.Handle, steps: tuple[int, int], shared: str, dtype: str, causal: bool
+) -> None:
+    """Summed over the batch and the heads that share a bias; heads of queries share keys."""
+    operands = attention_operands(handle, (2, 4, 2, *steps, 64, 32), dtype)
+    batch = 1 if shared in ("batch", "both") else 2
+    heads = 1 if shared in ("heads", "both") else 4
+    operands.add("bias", (batch, heads, *steps))
+    scores = (causal_mask(*steps) if causal else None, operands.host["bias"], 1.0)
+    check_both_directions(handle, operands, scores, causal=causal, return_dbias=True)
+
+
+def test_the_gradient_of_a_bias_with_dropout(handle: dnn.Handle) -> None:
+    sizes = (2, 4, 2, 64, 128, 64, 64)
+    options = {"dropout": 0.25, "seed": 7, "offset": 3}
+    kept = np.where(dropped(handle, "float16", sizes, **options) > 0.5, 4 / 3, 0.0)
+    operands = attention_operands(handle, sizes, "float16")
+    operands.add("bias", (1, 4, 64, 128))
+    scores = (None, operands.host["bias"], kept)
+    check_both_directions(handle, operands, scores, return_dbias=True, **options)
+
+
+def test_the_gradient_of_no_bias_is_refused(handle: dnn.Handle) -> None:
+    q, stats = dnn.TensorSpec((1, 2, 64, 32), "float16"), dnn.TensorSpec((1, 2, 64, 1))
+    function = dnn.scaled_dot_product_attention_backward
+    with pytest.raises(dnn.ArgumentError, match="return_dbias=True needs a bias"):
+        function.plan(handle, q, q, q, q, q, stats, return_dbias=True)
+    with pytest.raises(dnn.ArgumentError, match="return_dbias=1"):
+        function.plan(handle, q, q, q, q, q, stats, return_dbias=1)
 
 
 def test_float32_within_lengths(handle: dnn.Handle) -> None:
@@ -702,6 +748,72 @@ def test_a_call_in_a_captured_graph(handle: dnn.Handle) -> None:
         with captured:
             captured.launch()
             near(out, product(**operands.host), "product")
+
+
+def attention_with_gradients(handle: dnn.Handle) -> tuple[Operands, Sequence[Array]]:
+    """Return the operands of `scaled_dot_product_attention_backward`, and the gradients."""
+    operands = attention_operands(handle, ATTENTION["asymmetric"], "float16")
+    q, k, v = (operands.host[name] for name in "qkv")
+    scale = q.shape[-1] ** -0.5
+    o, stats, _ = attention(q, k, v, scale, None)
+    operands.add("o", o.shape, values=o)
+    operands.add("do", o.shape)
+    operands.add("stats", stats.shape, "float32", values=stats)
+    return operands, attention_gradients(q, k, v, operands.host["do"], scale, None)
+
+
+def test_gradients_of_attention_in_a_captured_graph(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they write beside the gradients is in the workspace: a call allocates nothing."""
+    operands, expected = attention_with_gradients(handle)
+    function = dnn.scaled_dot_product_attention_backward
+    out = function(handle, **operands.arrays)  # makes the plan and the workspace
+    out = tuple(new(handle, gradient.shape, "float16") for gradient in expected)
+    sizes: list[int] = []
+    allocate = handle.device.allocate
+
+    def allocate_and_note(nbytes: int, stream: Any) -> Any:
+        sizes.append(nbytes)
+        return allocate(nbytes, stream)
+
+    monkeypatch.setattr(handle.device, "allocate", allocate_and_note)
+    function(handle, **operands.arrays, out=out)
+    assert not sizes
+    out = tuple(new(handle, gradient.shape, "float16") for gradient in expected)
+    sizes.clear()
+    with dnn.capture(handle) as captured:
+        function(handle, **operands.arrays, out=out)
+    assert not sizes
+    with captured:
+        captured.launch()
+        for result, gradient in zip(out, expected, strict=True):
+            near(result, gradient, "attention gradients")
+
+
+@pytest.mark.parametrize("replay", [False, True], ids=["", "replay"])
+def test_scratch_memory_of_a_plan(handle: dnn.Handle, replay: bool) -> None:
+    """The plan of the function returns the gradients alone; that of the graph all that it writes."""
+    operands, expected = attention_with_gradients(handle)
+    specs = {name: array.spec for name, array in operands.arrays.items()}
+    graph = dnn.scaled_dot_product_attention_backward.graph(**specs)
+    sums = [name for name in graph.outputs if name not in ("dq", "dk", "dv")]
+    nbytes = sum(graph.outputs[name].spec.nbytes for name in sums)
+    with dnn.scaled_dot_product_attention_backward.plan(handle, **specs) as plan:
+        assert plan.workspace >= plan.choice.workspace + nbytes
+        assert plan.output_count == 3
+        workspace = new(handle, (plan.workspace,), "uint8")
+        for own in (None, workspace):
+            results = plan(**operands.arrays, workspace=own)
+            assert {*results} == {"dq", "dk", "dv"}
+            for name, gradient in zip(("dq", "dk", "dv"), expected, strict=True):
+                near(results[name], gradient, "attention gradients")
+        with pytest.raises(dnn.ArgumentError, match="workspace"):
+            plan(**operands.arrays, workspace=new(handle, (plan.workspace - 256,), "uint8"))
+    with graph.plan(handle, replay=replay) as plan:
+        assert {*plan(**operands.arrays)} == {"dq", "dk", "dv", *sums}
+    with pytest.raises(dnn.WorkspaceLimitError, match=r"needs .*, the limit is"):
+        dnn.scaled_dot_product_attention_backward.plan(handle, **specs, workspace_limit=nbytes - 1)
 
 
 def test_what_is_promised_is_kept(handle: dnn.Handle) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -354,33 +355,61 @@ CEILED = {
 }
 
 
-def clipped_pooling(x: Array, pooling: dnn.PoolingSpec) -> Array:
-    """Pool what each window has of the image, in float64, with as many windows as PyTorch has."""
+def clipped_windows(
+    shape: tuple[int, ...], pooling: dnn.PoolingSpec
+) -> Iterator[tuple[tuple[int, ...], tuple[slice, slice], int]]:
+    """Yield the place of each value, what its window has of the image, and how much it counts.
+
+    There are as many windows as PyTorch has.
+    """
     windows, pads = pooling._per_axis("window", 2), pooling.pads(2)
     strides = pooling._per_axis("stride", 2)
     starts = []
-    for size, taps, (before, behind), stride in zip(
-        x.shape[2:], windows, pads, strides, strict=True
-    ):
+    for size, taps, (before, behind), stride in zip(shape[2:], windows, pads, strides, strict=True):
         count = -(-(size + before + behind - taps) // stride) + 1
+        if not pooling.ceil_mode:
+            count = (size + before + behind - taps) // stride + 1
         starts.append([n * stride - before for n in range(count) if n * stride < size + before])
-    y = np.empty((*x.shape[:2], *map(len, starts)))
-    for place in np.ndindex(*y.shape[2:]):
+    for place in np.ndindex(*map(len, starts)):
         parts, counted = [], 1
         for axis, number in enumerate(place):
             start = starts[axis][number]
-            end, size = start + windows[axis], x.shape[2 + axis]
+            end, size = start + windows[axis], shape[2 + axis]
             parts.append(slice(max(start, 0), min(end, size)))
             counted *= min(end, size + pads[axis][1]) - start
-        values = x[:, :, parts[0], parts[1]].astype(np.float64)
+        yield place, (parts[0], parts[1]), counted
+
+
+def clipped_pooling(x: Array, pooling: dnn.PoolingSpec) -> Array:
+    """Pool what each window has of the image, in float64."""
+    results = {}
+    for place, (rows, columns), counted in clipped_windows(x.shape, pooling):
+        values = x[:, :, rows, columns].astype(np.float64)
         if pooling.mode.name in map(str.upper, MAXIMA):
-            result = values.max((2, 3))
+            results[place] = values.max((2, 3))
         elif "INCLUDE" in pooling.mode.name:
-            result = values.sum((2, 3)) / counted
+            results[place] = values.sum((2, 3)) / counted
         else:
-            result = values.mean((2, 3))
-        y[:, :, place[0], place[1]] = result
-    return y
+            results[place] = values.mean((2, 3))
+    height, width = (last + 1 for last in max(results))
+    return np.stack([*results.values()], 2).reshape(*x.shape[:2], height, width)
+
+
+def clipped_gradient(x: Array, dy: Array, pooling: dnn.PoolingSpec) -> Array:
+    """Give the gradient of each window to its first maximum, or to all its values, in float64."""
+    dx = np.zeros(x.shape)
+    for place, (rows, columns), counted in clipped_windows(x.shape, pooling):
+        values, share = x[:, :, rows, columns], dy[(slice(None), slice(None), *place)]
+        share = share.astype(np.float64)[..., None, None]
+        if pooling.mode.name in map(str.upper, MAXIMA):
+            flat = values.reshape(*values.shape[:2], -1)
+            is_first = np.arange(flat.shape[2]) == flat.argmax(2)[..., None]
+            weights = is_first.reshape(values.shape)
+        else:
+            count = counted if "INCLUDE" in pooling.mode.name else values[0, 0].size
+            weights = np.full(values.shape, 1 / count)
+        dx[:, :, rows, columns] += share * weights
+    return dx
 
 
 def is_served(x: dnn.TensorSpec, pooling: dnn.PoolingSpec) -> bool:
@@ -457,6 +486,210 @@ def test_a_last_window_that_reaches_beyond_the_end(
         assert_near(y.numpy(), expected, 0 if mode in MAXIMA else OPERATION_BOUNDS[dtype])
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", [*UNEVEN, *CEILED])
+def test_gradients_with_uneven_padding(handle: dnn.Handle, case: str, mode: str) -> None:
+    is_ceiled = case in CEILED
+    steps = CEILED[case] if is_ceiled else UNEVEN[case]
+    pooling = dnn.PoolingSpec(*steps, mode=mode, ceil_mode=is_ceiled)
+    for dtype in FLOATS:
+        host = images(4, dtype)
+        x = upload(handle, spec_of(host.shape, dtype, "first"), host)
+        if is_ceiled and "include" in mode and case in ("padded", "uneven"):
+            with pytest.raises(dnn.ArgumentError, match="which cuDNN would count"):
+                dnn.pooling_backward(handle, x, x, x, pooling)
+            continue
+        numbers = pooling.for_shapes(host.shape)
+        y_spec = numbers.output_spec(x.spec)
+        if not is_served(x.spec, pooling):
+            with pytest.raises(dnn.ArgumentError, match="averages over padding wrongly"):
+                dnn.pooling_backward.plan(handle, y_spec, y_spec, x.spec, pooling)
+            continue
+        numbers = numbers.replace(padding=numbers.pads(2))  # of a "same" too
+        y_host = clipped_pooling(host, numbers).astype(host.dtype)
+        dy_host = moderate_values(np.random.default_rng(1), y_host.shape, dtype)
+        y, dy = (upload(handle, y_spec, values) for values in (y_host, dy_host))
+        expected = clipped_gradient(host, dy_host, numbers)
+        dx = dnn.pooling_backward(handle, y, dy, x, pooling, out=poisoned(handle, x.spec))
+        assert_near(dx.numpy(), expected, OPERATION_BOUNDS[dtype])
+        with dnn.pooling_backward.plan(handle, y_spec, y_spec, x.spec, pooling) as plan:
+            assert_near(plan(y, dy, x).numpy(), expected, OPERATION_BOUNDS[dtype])
+            assert (plan.choice is None) == plan.pooling.is_symmetric
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_with_channels_last_are_right_or_refused(handle: dnn.Handle, mode: str) -> None:
+    """No GPU was asked about them; the emulated device refuses them."""
+    host, pooling = images(4, "float32"), dnn.PoolingSpec(*UNEVEN["each"], mode=mode)
+    x = handle.array(host, layout="NHWC")
+    y = dnn.pooling_forward(handle, x, pooling)
+    dy = handle.array(moderate_values(np.random.default_rng(1), y.shape, "float32"), layout="NHWC")
+    if handle.device.kind == "emulated":
+        with pytest.raises(dnn.NotSupportedError, match="graph of RESAMPLE_BWD"):
+            dnn.pooling_backward(handle, y, dy, x, pooling)
+        return
+    try:
+        dx = dnn.pooling_backward(handle, y, dy, x, pooling, out=poisoned(handle, x.spec))
+    except dnn.NotSupportedError:
+        return
+    expected = clipped_gradient(host, dy.numpy(), pooling)
+    assert_near(dx.numpy(), expected, OPERATION_BOUNDS["float32"])
+
+
+def test_gradients_of_rows_with_uneven_padding(handle: dnn.Handle) -> None:
+    host, pooling = images(3, "float32"), dnn.PoolingSpec(3, ((0, 2),), 2)
+    x = handle.array(host)
+    y = dnn.pooling_forward(handle, x, pooling)
+    dy_host = moderate_values(np.random.default_rng(1), y.shape, "float32")
+    dx = dnn.pooling_backward(handle, y, handle.array(dy_host), x, pooling)
+    expected = clipped_gradient(
+        host[:, :, None], dy_host[:, :, None], dnn.PoolingSpec((1, 3), (0, (0, 2)), (1, 2))
+    )
+    assert_near(dx.numpy(), expected[:, :, 0], OPERATION_BOUNDS["float32"])
+
+
+def test_of_equal_maxima_in_a_graph_the_first_has_the_gradient(handle: dnn.Handle) -> None:
+    host, pooling = np.full((1, 2, 4, 5), 3, np.float32), dnn.PoolingSpec(2, ((1, 0), 0), (1, 2))
+    x = handle.array(host)
+    y = dnn.pooling_forward(handle, x, pooling)
+    dy = handle.array(np.ones(y.shape, np.float32))
+    dx = dnn.pooling_backward(handle, y, dy, x, pooling)
+    assert_near(dx.numpy(), clipped_gradient(host, dy.numpy(), pooling), 0)
+
+
+# ------------------------------------------------------------------------- maxima with their places
+
+INDEXED = {  # window, padding, stride
+    "apart": ((2, 3), 0, None),
+    "overlapping": ((3, 2), 1, (2, 1)),
+    "uneven": ((4, 3), ((2, 0), (1, 2)), (3, 1)),
+    "whole": ((12, 9), 0, 1),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("case", INDEXED)
+def test_maxima_with_indices(handle: dnn.Handle, case: str, dtype: str) -> None:
+    """Each is the place in the window; those in the image are ONNX's, as PyTorch has them."""
+    host, pooling = images(4, dtype), dnn.PoolingSpec(*INDEXED[case])
+    before, behind = zip(*pooling.pads(2), strict=True)
+    how = {
+        "kernel_shape": pooling._per_axis("window", 2),
+        "strides": pooling._per_axis("stride", 2),
+        "pads": [*before, *behind],
+    }
+    expected = onnx_run("MaxPool", host, **how)
+    x = upload(handle, spec_of(host.shape, dtype, "last"), host)
+    out = [poisoned(handle, spec_of(expected.shape, kind, "last")) for kind in (dtype, "int32")]
+    for results in (out, None):
+        y, indices = dnn.pooling_with_indices_forward(handle, x, pooling, out=results)
+        assert_near(y.numpy(), expected, 0)
+        assert indices.spec == out[1].spec
+        places = pooling.flat_indices(indices.numpy(), x.shape)
+        flat = host.reshape(*host.shape[:2], -1)
+        taken = np.take_along_axis(flat, places.reshape(*host.shape[:2], -1), 2)
+        np.testing.assert_array_equal(taken.reshape(y.shape), y.numpy())
+        for place, (rows, columns), _ in clipped_windows(host.shape, pooling):
+            values = host[:, :, rows, columns]
+            row, column = np.unravel_index(
+                values.reshape(*values.shape[:2], -1).argmax(2), values.shape[2:]
+            )
+            first = (row + rows.start) * host.shape[3] + column + columns.start
+            np.testing.assert_array_equal(places[(slice(None), slice(None), *place)], first)
+
+
+@pytest.mark.parametrize("case", INDEXED)
+def test_indices_are_pytorch_s(handle: dnn.Handle, case: str) -> None:
+    torch: Any = pytest.importorskip("torch")
+    host, pooling = images(4, "float32"), dnn.PoolingSpec(*INDEXED[case])
+    if not pooling.is_symmetric:
+        pytest.skip("PyTorch pads both ends alike")
+    taps, padding, stride = pooling.steps(2)
+    if any(2 * pad > size for pad, size in zip(padding, taps, strict=True)):
+        pytest.skip("PyTorch pads by half a window at most")
+    y, places = torch.nn.functional.max_pool2d(
+        torch.tensor(host), taps, stride, padding, return_indices=True
+    )
+    x = handle.array(host, layout="NHWC")
+    result, indices = dnn.pooling_with_indices_forward(handle, x, pooling)
+    np.testing.assert_array_equal(result.numpy(), y.numpy())
+    np.testing.assert_array_equal(pooling.flat_indices(indices.numpy(), x.shape), places.numpy())
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+def test_indices_of_a_graph(handle: dnn.Handle, dtype: str) -> None:
+    host, graph = images(4, "float16"), dnn.Graph()
+    x_spec = spec_of(host.shape, "float16", "last")
+    y, indices = graph.resample_forward_with_indices(
+        graph.input("x", x_spec.shape, x_spec.dtype, x_spec.strides),
+        (2, 3),
+        stride=(2, 3),
+        padding=((0, 0), (0, 0)),
+    )
+    spec = spec_of(y.shape, dtype, "last")
+    graph.output("y", y, strides=spec.strides)
+    graph.output("indices", indices, dtype, spec.strides)
+    windows = host.reshape(2, 3, 6, 2, 3, 3).transpose(0, 1, 2, 4, 3, 5).reshape(2, 3, 6, 3, 6)
+    with graph.plan(handle) as plan:
+        result = plan(upload(handle, x_spec, host), out={"indices": poisoned(handle, spec)})
+    np.testing.assert_array_equal(result["indices"].numpy(), windows.argmax(-1))
+    np.testing.assert_array_equal(result["y"].numpy(), windows.max(-1))
+
+
+def test_of_equal_maxima_the_first_is_named(handle: dnn.Handle) -> None:
+    host, pooling = np.full((1, 8, 4, 6), 2, np.float32), dnn.PoolingSpec((2, 3), (1, 0), (1, 3))
+    _, indices = dnn.pooling_with_indices_forward(
+        handle, handle.array(host, layout="NHWC"), pooling
+    )
+    expected = np.zeros((5, 2))
+    expected[0] = 3  # the first row of the first windows is padding
+    np.testing.assert_array_equal(indices.numpy()[0, 0], expected)
+
+
+def test_a_captured_call_writes_indices(handle: dnn.Handle) -> None:
+    host, pooling = images(4, "float32"), dnn.PoolingSpec(2)
+    x = handle.array(host, layout="NHWC")
+    y, indices = dnn.pooling_with_indices_forward(handle, x, pooling)
+    expected = indices.numpy()
+    out = poisoned(handle, y.spec), poisoned(handle, indices.spec)
+    with dnn.capture(handle) as graph:
+        dnn.pooling_with_indices_forward(handle, x, pooling, out=out)
+    with graph:
+        graph.launch()
+        np.testing.assert_array_equal(out[1].numpy(), expected)
+
+
+def test_what_has_no_indices(handle: dnn.Handle) -> None:
+    host, call = images(4, "float32"), dnn.pooling_with_indices_forward
+    x = handle.array(host, layout="NHWC")
+    refusals = {
+        "writes no indices of maxima with channels first": (handle.array(host), {}),
+        "needed: the mode max": (x, {"mode": "average_count_exclude_padding"}),
+        "allowed: float32, float16": (handle.array(host, dtype="float64", layout="NHWC"), {}),
+        r"needed: \(N, C, H, W\)": (handle.array(images(3, "float32")), {}),
+    }
+    for match, (images_in_memory, options) in refusals.items():
+        with pytest.raises(dnn.ArgumentError, match=match):
+            call(handle, images_in_memory, dnn.PoolingSpec(2, **options))
+    with pytest.raises(dnn.ArgumentError, match="pooling="):
+        call(handle, x, 2)
+
+
+def test_flat_indices_of_what_does_not_fit() -> None:
+    pooling, places = dnn.PoolingSpec(2), np.zeros((1, 3, 2, 4), np.int32)
+    for wrong, match in {
+        "shape": (places[:, :2], "of shape"),
+        "type": (places.astype(np.float32), "needed: integers"),
+        "large": (places + 4, "allowed: 0 to 3"),
+        "negative": (places - 1, "values from -1 to -1"),
+    }.values():
+        with pytest.raises(dnn.ArgumentError, match=match):
+            pooling.flat_indices(wrong, (1, 3, 4, 8))
+    assert pooling.flat_indices(places[:0], (0, 3, 4, 8)).shape == (0, 3, 2, 4)
+    three = dnn.PoolingSpec((1, 2, 2)).flat_indices(np.full((1, 1, 2, 1, 2), 3), (1, 1, 2, 2, 4))
+    np.testing.assert_array_equal(three[0, 0], [[[5, 7]], [[13, 15]]])
+
+
 def test_uneven_padding_of_rows(handle: dnn.Handle) -> None:
     host = images(3, "float32")
     y = dnn.pooling_forward(handle, handle.array(host), dnn.PoolingSpec(3, ((0, 2),), 2))
@@ -477,7 +710,7 @@ def test_what_uneven_padding_cannot_do(handle: dnn.Handle) -> None:
     refusals = {
         "alpha=2.0": lambda: dnn.pooling_forward(handle, x, uneven, alpha=2),
         "beta=1.0": lambda: dnn.pooling_forward(handle, x, uneven, beta=1, out=x),
-        "allowed for gradients": lambda: dnn.pooling_backward(handle, x, x, x, uneven),
+        "alpha=3.0": lambda: dnn.pooling_backward(handle, x, x, x, uneven, alpha=3),
         "no ceil_mode": lambda: dnn.PoolingDescriptor(ceiled),
         "for_shapes": lambda: same.steps(2),
         r"padding=\(\(0, 2\), 1\) must be smaller": lambda: dnn.PoolingSpec(2, ((0, 2), 1)),

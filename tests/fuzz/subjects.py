@@ -125,6 +125,9 @@ class Things:
         self.rows = self.handle.array(rng.standard_normal((1, 2, 8, 8)), dtype="float16")
         self.row_sums = self.handle.array(np.zeros((1, 2, 8, 1), np.float32))
         self.matrix = self.handle.array(rng.standard_normal((1, 8, 8)), dtype="float16")
+        self.images_of_channels = self.handle.array(
+            rng.standard_normal((2, 2, 5, 4), np.float32), layout="NHWC"
+        )
         self.per_channel = self.handle.array(np.ones((1, 2, 1, 1), np.float32))
         self.per_image = self.handle.array(np.ones((2, 1, 1, 1), np.float32))
         self.per_plane = self.handle.array(np.ones((2, 2, 1, 1), np.float32))
@@ -542,6 +545,13 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "out": None,
         "workspace_limit": "1 MiB",
     },
+    "pooling_with_indices_forward": lambda t: {
+        "handle": t.handle,
+        "x": t.images_of_channels,
+        "pooling": dnn.PoolingSpec(2),
+        "out": None,
+        "workspace_limit": "1 MiB",
+    },
     "rms_normalization_backward": lambda t: {
         name: value
         for name, value in _normalizing_backward(t, t.per_value, t.per_image).items()
@@ -554,6 +564,8 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "stats": t.row_sums,
         "scale": 0.5,
         "causal": True,
+        "bias": t.rows,
+        "return_dbias": True,
         "out": None,
         "workspace_limit": "1 MiB",
     },
@@ -730,8 +742,24 @@ _GRAPH_ARGUMENTS: dict[str, dict[str, Any]] = {
     "normalization_forward": {"mode": "INSTANCE", "x": "images", "scale": "scale", "bias": "scale"},
     "pointwise": {"mode": "ADD", "x": "images", "b": "scale"},
     "reduce": {"operator": "ADD", "x": "images", "axes": (2, -1)},
+    "resample_backward": {
+        "mode": "MAXPOOL",
+        "dy": "images",
+        "shape": (2, 2, 5, 4),
+        "window": (1, 1),
+        "stride": (1, 1),
+        "padding": ((0, 0), (0, 0)),
+        "x": "images",
+        "y": "images",
+    },
     "resample_forward": {
         "mode": "MAXPOOL",
+        "x": "images",
+        "window": (2, 2),
+        "stride": (1, 2),
+        "padding": ((0, 1), (1, 0)),
+    },
+    "resample_forward_with_indices": {
         "x": "images",
         "window": (2, 2),
         "stride": (1, 2),
@@ -764,6 +792,7 @@ _TAKE_TENSORS = {
     "tensor",
     "w",
     "x",
+    "y",
 }
 
 

@@ -309,6 +309,13 @@ def test_shapes_of_convolutions_and_poolings():
     ceiled = graph.resample_forward("MAXPOOL", x, (4, 4), **pooling, ceil_mode=True)
     assert ceiled.shape == (2, 3, 4, 3)
     assert dict(graph.nodes[-1].attributes)["post_paddings"] == (0, 2)
+    y, indices = graph.resample_forward_with_indices(x, (3, 2), **pooling)
+    assert (y.shape, y.dtype) == ((2, 3, 4, 3), FLOAT)
+    assert (indices.shape, indices.dtype) == (y.shape, dnn.DataType.INT32)
+    for read in ({}, {"x": x, "y": y}, {"indices": indices}):
+        dx = graph.resample_backward("MAXPOOL", y, x.shape, (3, 2), **pooling, **read)
+        assert (dx.shape, dx.dtype) == (x.shape, FLOAT)
+    assert [*dict(graph.nodes[-1].reads)] == ["dydesc", "idxdesc"]
 
 
 def test_inputs_outputs_and_numbers_by_name():
@@ -430,6 +437,14 @@ REFUSED = {
     "stride": (lambda g, x: pool(g, x, stride=(0, 1)), "stride=0; allowed: 1"),
     "padding": (lambda g, x: pool(g, x, padding=(1, 1)), "padding=1"),
     "negative padding": (lambda g, x: pool(g, x, padding=((-1, 0), (0, 0))), "padding=-1"),
+    "shape of images": (
+        lambda g, x: g.resample_backward(
+            "MAXPOOL", x, (2, 3), (1,), stride=(1,), padding=((0, 0),)
+        ),
+        "shape=.2, 3.; needed: 4 axes",
+    ),
+    "dy": (lambda g, x: unpool(g, x, shape=(2, 3, 9, 8)), "dy has shape .*needed for images"),
+    "y": (lambda g, x: unpool(g, x, y=g.input("y", (1, 3, 9, 8))), "y has shape .*needed"),
     "kind": (lambda g, x: g.node("ATTENTION", reads={}, writes={}), "kind='ATTENTION'; allowed: "),
     "reads": (lambda g, x: g.node("RESHAPE", reads=x, writes={}), "reads=.* is not a mapping"),
     "no writes": (lambda g, x: g.node("RESHAPE", reads={"xdesc": x}, writes={}), "writes={}"),
@@ -448,6 +463,12 @@ REFUSED = {
         "s=1 meets tensors of rank 4 and 2",
     ),
 }
+
+
+def unpool(graph, dy, shape=None, **tensors):
+    steps = {"window": (1, 1), "stride": (1, 1), "padding": ((0, 0), (0, 0))}
+    shape = dy.shape if shape is None else shape
+    return graph.resample_backward("MAXPOOL", dy, shape, **steps, **tensors)
 
 
 def pool(graph, x, **changes):

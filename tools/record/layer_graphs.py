@@ -1,10 +1,12 @@
-"""Ask a GPU what it does of gradients and poolings with uneven padding, epilogues, and activations that are graphs.
+"""Ask a GPU what it does of layers that are graphs: convolutions, poolings, activations, attention.
 
-    python -m tools.record.layer_graphs [gradients] [epilogues] [poolings] [indices] [activations]
+    python -m tools.record.layer_graphs [FAMILY ...]
 
-One line for each case: what became of it, its engine, and the largest error relative to the largest
-value, against NumPy or ONNX in float64.  It is followed by what the emulated device does, where
-that differs: there its rules are laxer, or stricter, than the GPU.
+The families are the functions that yield cases: gradients, epilogues, poolings, indices,
+pooling_gradients, bias_gradients and activations; all of them, if none is named.  One line for each
+case: what became of it, its engine, and the largest error relative to the largest value, against
+NumPy or ONNX in float64.  It is followed by what the emulated device does, where that differs:
+there its rules are laxer, or stricter, than the GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from graph_oracles import ACTIVATIONS
+from graph_oracles import ACTIVATIONS, attention_bias_gradient, causal_mask, window_mask
 from oracles import onnx_convolution, onnx_gradient_of_w, onnx_gradient_of_x
 
 import cudnnlite as dnn
@@ -171,7 +173,7 @@ def poolings() -> Iterator[Case]:
 
 
 def indices() -> Iterator[Case]:
-    """Yield maxima with their places, as int8 in memory."""
+    """Yield maxima with their places, in several types and layouts."""
     for dtype, layout, index_dtype in product(
         ("float16", "float32"), LAYOUTS, ("int8", "int32", "int64")
     ):
@@ -205,6 +207,167 @@ def indices() -> Iterator[Case]:
             return graph.plan(handle), [uploaded(handle, values(shape, 0, dtype), dtype, layout)]
 
         yield Case(f"maxima with places {dtype} {layout} {index_dtype}", plan, None)
+
+
+def pooling_gradients() -> Iterator[Case]:
+    """Yield gradients of poolings, of each set of operands that cuDNN has attributes for."""
+    shape = (2, 8, 7, 9)
+    paddings = {"even": ((1, 1), (1, 1)), "before": ((1, 0), (1, 0)), "behind": ((0, 1), (0, 1))}
+    modes = ("MAXPOOL", "AVGPOOL_INCLUDE_PADDING", "AVGPOOL_EXCLUDE_PADDING")
+    dtypes = ("float16", "bfloat16", "float32", "float64")
+    operands = ("dy", "dy x y", "dy indices", "dy x y indices")
+    for mode, padding, dtype, layout, names, index_dtype in product(
+        modes, paddings, dtypes, LAYOUTS, operands, ("int8", "int32")
+    ):
+        has_indices = "indices" in names
+        if (has_indices and mode != "MAXPOOL") or (index_dtype == "int32" and not has_indices):
+            continue
+        pads = paddings[padding]
+        x, windows = values(shape, 0, dtype), (3, 2)
+        places, taps = _places(x, windows, (2, 1), pads, mode)
+        dy = values(places.shape, 1, dtype)
+        expected = _spread(dy, places, taps, shape, windows, (2, 1), pads, mode)
+        hosts = {"dy": dy, "x": x, "y": taps, "indices": places}
+
+        def plan(
+            handle: Any,
+            mode=mode,
+            pads=pads,
+            dtype=dtype,
+            layout=layout,
+            names=names,
+            index_dtype=index_dtype,
+            hosts=hosts,
+        ):
+            graph, tensors, arrays = dnn.Graph(), {}, []
+            for name in names.split():
+                array = uploaded(
+                    handle, hosts[name], index_dtype if name == "indices" else dtype, layout
+                )
+                spec = array.spec
+                tensors[name] = graph.input(name, spec.shape, spec.dtype, spec.strides)
+                arrays.append(array)
+            dx = graph.resample_backward(
+                mode,
+                tensors.pop("dy"),
+                shape,
+                (3, 2),
+                stride=(2, 1),
+                padding=pads,
+                padding_mode="NEG_INF" if mode == "MAXPOOL" else "ZERO",
+                **tensors,
+            )
+            spec = dnn.TensorSpec(shape, dtype, LAYOUTS[layout].get(4))
+            graph.output("dx", dx, dtype, spec.strides)
+            return graph.plan(handle), arrays
+
+        indexed = f" {index_dtype}" if has_indices else ""
+        yield Case(
+            f"gradient of {mode} {padding} {dtype} {layout} of {names}{indexed}", plan, expected
+        )
+
+
+def _windows(
+    x: Array, window: tuple[int, ...], stride: tuple[int, ...], pads: Any, fill: float
+) -> Array:
+    """Return the windows of images, one for each value of the result, as rows of values."""
+    padded = np.pad(x, [(0, 0), (0, 0), *pads], constant_values=fill)
+    every = np.lib.stride_tricks.sliding_window_view(padded, window, (2, 3))
+    windows = every[:, :, :: stride[0], :: stride[1]]
+    return windows.reshape(*windows.shape[:4], -1)
+
+
+def _places(
+    x: Array, window: tuple[int, ...], stride: tuple[int, ...], pads: Any, mode: str
+) -> tuple[Array, Array]:
+    """Return the place of each maximum in its window, and the result of the pooling."""
+    if mode == "MAXPOOL":
+        windows = _windows(x, window, stride, pads, -np.inf)
+        return windows.argmax(-1), windows.max(-1)
+    windows = _windows(x, window, stride, pads, 0.0)
+    counts = _windows(np.ones_like(x), window, stride, pads, float("INCLUDE" in mode)).sum(-1)
+    return windows.argmax(-1), windows.sum(-1) / counts
+
+
+def _spread(
+    dy: Array,
+    places: Array,
+    y: Array,
+    shape: tuple[int, ...],
+    window: tuple[int, ...],
+    stride: tuple[int, ...],
+    pads: Any,
+    mode: str,
+) -> Array:
+    """Return the gradient of images: of each window to its maximum, or to all its values."""
+    counts = _windows(np.ones(shape), window, stride, pads, float("INCLUDE" in mode)).sum(-1)
+    padded = np.pad(np.zeros(shape), [(0, 0), (0, 0), *pads])
+    for place, (row, column) in enumerate(np.ndindex(*window)):
+        share = np.where(places == place, dy, 0) if mode == "MAXPOOL" else dy / counts
+        rows = slice(row, row + stride[0] * (y.shape[2] - 1) + 1, stride[0])
+        columns = slice(column, column + stride[1] * (y.shape[3] - 1) + 1, stride[1])
+        padded[:, :, rows, columns] += share
+    (top, _), (left, _) = pads
+    return padded[:, :, top : top + shape[2], left : left + shape[3]]
+
+
+def bias_gradients() -> Iterator[Case]:
+    """Yield the gradients of attention's bias, within lengths too."""
+    sizes = {"usual": (64, 128, 64), "odd steps": (40, 72, 64), "size 32": (64, 64, 32)}
+    masks: dict[str, dict[str, Any]] = {
+        "whole": {},
+        "causal": {"causal": True},
+        "window": {"causal": True, "window": 48},
+        "dropout": {"dropout": 0.25},
+        "lengths": {},
+    }
+    shared = {"nothing": (2, 4), "batch": (1, 4), "heads": (2, 1), "both": (1, 1)}
+    dtypes = ("float16", "bfloat16")
+    for size, mask, owners, heads, dtype in product(sizes, masks, shared, (4, 2), dtypes):
+        rows, columns, head = sizes[size]
+        shapes = {
+            "q": (2, 4, rows, head),
+            "k": (2, heads, columns, head),
+            "v": (2, heads, columns, head),
+            "bias": (*shared[owners], rows, columns),
+            "do": (2, 4, rows, head),
+        }
+        host = {
+            name: values(shape, seed, dtype) for seed, (name, shape) in enumerate(shapes.items())
+        }
+        lengths = np.array([[rows, rows // 2], [columns // 2, columns]]).reshape(2, 2, 1, 1, 1)
+        attends, inside = None, np.ones((2, 1, rows, 1), bool)
+        if "causal" in masks[mask]:
+            attends = causal_mask(rows, columns)
+        if "window" in masks[mask]:
+            attends = attends & window_mask(rows, columns, 48)
+        if mask == "lengths":
+            inside = np.arange(rows)[:, None] < lengths[0]
+            attends = np.arange(columns) < lengths[1]
+        scale = head**-0.5
+        slopes = np.where(inside, host["do"], 0)
+        expected = None
+        if mask != "dropout":  # what is dropped, the GPU alone knows
+            expected = attention_bias_gradient(
+                *(host[name] for name in "qkv"), slopes, scale, attends, host["bias"]
+            )
+
+        def plan(handle: Any, host=host, dtype=dtype, mask=mask, lengths=lengths):
+            arrays = {name: handle.array(array, dtype=dtype) for name, array in host.items()}
+            do = arrays.pop("do")
+            if mask == "lengths":
+                arrays["q_lengths"] = handle.array(lengths[0], dtype="int32")
+                arrays["kv_lengths"] = handle.array(lengths[1], dtype="int32")
+            options = masks[mask]
+            o, stats = dnn.scaled_dot_product_attention_forward(
+                handle, **arrays, **options, return_stats=True
+            )
+            arrays |= {"o": o, "do": do, "stats": stats}
+            function = dnn.scaled_dot_product_attention_backward
+            made = function.plan(handle, **arrays, **options, return_dbias=True)
+            return made, [arrays[name] for name in made.graph.inputs]
+
+        yield Case(f"gradient of bias {size} {mask} {owners} {heads} {dtype}", plan, expected)
 
 
 def activations() -> Iterator[Case]:
@@ -244,7 +407,9 @@ def outcome(handle: dnn.Handle, case: Case) -> tuple[bool, str]:
     if isinstance(result, dict):
         places = result.get("places")
         shown = "" if places is None else f"; places {places.numpy()[0, 0].ravel()[:8].tolist()}"
-        return True, f"{engine}{shown}"
+        if case.expected is None or places is not None:
+            return True, f"{engine}{shown}"
+        result = result.get("dbias", result.get("dx"))
     if case.expected is None:
         return True, engine
     error = np.abs(result.numpy().astype(np.float64) - case.expected).max()
@@ -255,7 +420,15 @@ def main() -> None:
     """Print what the GPU does of each case of the families that are named, or of all."""
     families = [
         family
-        for family in (gradients, epilogues, poolings, indices, activations)
+        for family in (
+            gradients,
+            epilogues,
+            poolings,
+            indices,
+            pooling_gradients,
+            bias_gradients,
+            activations,
+        )
         if family.__name__ in sys.argv[1:] or not sys.argv[1:]
     ]
     with dnn.Handle() as handle, dnn.Handle("emulated") as emulated:

@@ -55,13 +55,16 @@ def backward_graph(
     causal: bool,
     window: int | None,
     dropout: float,
+    return_dbias: bool = False,
     seed: int = 0,
     offset: int = 0,
 ) -> Graph:
     """Return the graph of attention's gradients, with the outputs `dq`, `dk` and `dv`.
 
-    The outputs `row_sums` and `dq_sums` are scratch memory of cuDNN's kernels.  The order of the
-    values in `dq_sums` is cuDNN's own.
+    With `return_dbias` it has the output `dbias`, too, and no `dq_sums`: cuDNN's engine for the
+    gradient of a bias keeps the gradient of the scores in its workspace instead.
+    The outputs `row_sums` and `dq_sums` are scratch memory of cuDNN's kernels, which calls have in
+    their workspace.  The order of the values in `dq_sums` is cuDNN's own.
     """
     attention = _Attention(specs, scale, causal, window, dropout)
     graph, inputs = attention.graph, attention.inputs
@@ -85,15 +88,19 @@ def backward_graph(
         dscores = unscaled_dscores * attention.dropout_scale
     else:
         dscores = (dweights - row_sums) * probabilities
+    if return_dbias:
+        attention.add_bias_gradient(dscores)
     dproducts = graph.pointwise("MUL", dscores, attention.scale, dtype=q.dtype)
     attention.add_gradient("dk", dproducts.transposed(dtype=q.dtype), q, heads=k.shape[1])
 
     # cuDNN's engine has k in this product as a RESHAPE of the transposed k above.
     keys = graph.virtual(k.shape, q.dtype)
     graph.node("RESHAPE", reads={"xdesc": k.transposed()}, writes={"ydesc": keys})
-    dq_sums = attention.multiply(dproducts, keys, m="q_lengths", k="kv_lengths")
-    graph.output("dq_sums", dq_sums)
-    graph.output("dq", graph.identity(dq_sums), q.dtype)
+    dq = attention.multiply(dproducts, keys, m="q_lengths", k="kv_lengths")
+    if not return_dbias:
+        dq_sums = graph.output("dq_sums", dq)
+        dq = graph.identity(dq_sums)
+    graph.output("dq", dq, q.dtype)
     return graph
 
 
@@ -205,15 +212,26 @@ class _Attention:
             graph.output(name, products, dtype)
             return
         products = self.multiply(a, b, m="kv_lengths", k="q_lengths", dtype=dtype)
-        # A reduction sums groups of neighbours along an axis that is shorter in its result.
-        total = graph.virtual((products.shape[0], heads, *products.shape[2:]))
-        graph.node(
+        total = self._add_up(products, (products.shape[0], heads, *products.shape[2:]))
+        graph.output(name, total, dtype)
+
+    def add_bias_gradient(self, dscores: GraphTensor) -> None:
+        """Add the output `dbias`: the gradient of the scores, summed where the bias is broadcast."""
+        if "bias" not in self.inputs:
+            raise ArgumentError("return_dbias=True needs a bias")
+        bias = self.inputs["bias"]
+        self.graph.output("dbias", self._add_up(dscores, bias.shape), bias.dtype)
+
+    def _add_up(self, values: GraphTensor, shape: tuple[int, ...]) -> GraphTensor:
+        """Return the sums of groups of neighbours along the axes that are shorter in `shape`."""
+        total = self.graph.virtual(shape)
+        self.graph.node(
             "REDUCTION",
-            {"operator": "ADD", "comp_type": graph.compute_type},
-            reads={"xdesc": products},
+            {"operator": "ADD", "comp_type": self.graph.compute_type},
+            reads={"xdesc": values},
             writes={"ydesc": total},
         )
-        graph.output(name, total, dtype)
+        return total
 
 
 def _check_operands(specs: Mapping[str, TensorSpec]) -> None:

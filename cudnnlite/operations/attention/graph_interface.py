@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from math import prod
@@ -45,7 +45,7 @@ from cudnnlite.plans.graph_plan import GraphPlan, Requirements, enqueue
 from cudnnlite.plans.native_problem import NativeProblem
 from cudnnlite.problems.pointwise import ADD
 from cudnnlite.problems.problem import Problem
-from cudnnlite.sizes import ALLOCATION_ALIGNMENT, over_limit
+from cudnnlite.sizes import aligned_size, over_limit
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import SeqDataSpec
 
@@ -203,15 +203,7 @@ class GraphAttention:
         for name in "qkv":
             set_output_strides(graph, f"d{name}", specs[name].strides)
             operands[f"d{name}"] = f"d{name}_heads"
-        for name in ("row_sums", "dq_sums"):
-            operands[name] = name
-        attention = self._step("gradients of attention", graph, operands)
-        self._sums = {
-            name: prod(record.shape) * itemsize(record.dtype)
-            for name, record in graph.outputs.items()
-            if name in ("row_sums", "dq_sums")
-        }
-        steps.append(attention)
+        steps.append(self._step("gradients of attention", graph, operands))
         for name in "qkv":
             steps.append(self._plan_input_gradient(name, dy=f"d{name}_heads", dx=f"d{name}"))
         return steps
@@ -251,13 +243,14 @@ class GraphAttention:
     def _step(self, label: str, graph: Graph, operands: Mapping[str, str]) -> _Step:
         """Return the call of a graph; equal graphs share one plan."""
         if graph not in self._plans:
-            self._plans[graph] = self._planned(label, graph)
+            scratch = [name for name in graph.outputs if name not in operands]
+            self._plans[graph] = self._planned(label, graph, scratch)
         plan = self._plans[graph]
         self.engines[label] = plan.choice
         names = (*plan.problem.operation.reads, *plan.problem.operation.writes)
         return _Step(label, plan, {name: operands[name] for name in names})
 
-    def _planned(self, label: str, graph: Graph) -> GraphPlan:
+    def _planned(self, label: str, graph: Graph, scratch: Sequence[str]) -> GraphPlan:
         reason = why_wrong(graph)
         if reason is not None:
             raise _refusal(f"{label}: {reason}")
@@ -266,7 +259,7 @@ class GraphAttention:
         limit = handle.workspace.limit
         choice = tuned_choice(handle, graph, requirements, limit)
         engine = None if choice is None else choice.algorithm
-        plan = GraphPlan(handle, graph, engine, limit, requirements)
+        plan = GraphPlan(handle, graph, engine, limit, requirements, scratch=scratch)
         # A CUDA graph that has recorded a call of this attention may outlive the handle.
         plan.hold()
         self._stack.callback(plan.release)
@@ -315,7 +308,7 @@ class GraphAttention:
             statistics = prod(self._heads_spec("q").shape[:3]) * itemsize(DataType.FLOAT)
             kept = heads | {"stats": statistics}
             kept |= {name: gradients[name] for name in ("dq_heads", "dk_heads", "dv_heads")}
-            between = {"do_heads": gradients["do_heads"], **self._sums, "scratch": scratch}
+            between = {"do_heads": gradients["do_heads"], "scratch": scratch}
             self._reserve_layout = _layout(kept)
             self._workspace_layout = _layout(between)
             self._accumulation_layout = _layout(
@@ -433,8 +426,7 @@ def _layout(sizes: Mapping[str, int]) -> _Layout:
     offset = 0
     for name, nbytes in sizes.items():
         offsets[name] = offset
-        blocks = (nbytes + ALLOCATION_ALIGNMENT - 1) // ALLOCATION_ALIGNMENT
-        offset += blocks * ALLOCATION_ALIGNMENT
+        offset += aligned_size(nbytes)
     return _Layout(offsets, offset)
 
 

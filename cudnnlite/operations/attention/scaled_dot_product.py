@@ -144,9 +144,10 @@ def scaled_dot_product_attention_backward(
     dropout: float = 0.0,
     seed: int = 0,
     offset: int = 0,
+    return_dbias: bool = False,
     out: Sequence[AnyArray | None] | None = None,
     workspace_limit: int | str | None = None,
-) -> GraphRequest[tuple[DeviceArray, DeviceArray, DeviceArray]]:
+) -> GraphRequest[tuple[DeviceArray, ...]]:
     """Compute the gradients of scaled dot-product attention, asynchronously.
 
     Parameters
@@ -161,15 +162,21 @@ def scaled_dot_product_attention_backward(
         The gradient of o, of its shape and data type.
     scale, causal, bias, q_lengths, kv_lengths, window, dropout, seed, offset
         As there, and the same as in the forward call.
-    out : tuple of three device arrays, optional
-        dq, dk and dv, written in place; new arrays if not given.
+    return_dbias : bool
+        Whether the gradient of `bias` is returned too.  NVIDIA documents it from compute capability
+        9.0 on; whether there is an engine for it, cuDNN alone says.  The emulated device has none
+        within lengths.
+    out : tuple of device arrays, optional
+        dq, dk and dv, and dbias with `return_dbias`, written in place; new arrays if not given.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
 
     Returns
     -------
-    tuple of three DeviceArray
-        dq, dk and dv, of the shapes of q, k and v, packed; zero beyond the lengths.
+    tuple of three DeviceArray, or of four
+        dq, dk and dv, of the shapes of q, k and v, packed; zero beyond the lengths.  With
+        `return_dbias` dbias too, of the shape and data type of `bias`: summed over the batch and
+        the heads that share a bias.
 
     Raises
     ------
@@ -182,6 +189,9 @@ def scaled_dot_product_attention_backward(
     -----
     C functions: `cudnnBackendExecute`, as in `scaled_dot_product_attention_forward`.
 
+    What cuDNN's kernels write beside the gradients is in the workspace: sums in float32 of the size
+    of dq, or, with `return_dbias`, the gradient of all scores.
+
     Examples
     --------
     >>> with dnn.Handle() as handle:
@@ -192,6 +202,7 @@ def scaled_dot_product_attention_backward(
     (1, 2, 64, 32) 1.0
     """
     options = _options(scale, causal, window, dropout)
+    options["return_dbias"] = one_of(return_dbias, "return_dbias", True, False)
     return GraphRequest(
         handle,
         "scaled_dot_product_attention_backward",
@@ -208,7 +219,7 @@ def scaled_dot_product_attention_backward(
             "kv_lengths": kv_lengths,
         },
         options,
-        ("dq", "dk", "dv"),
+        ("dq", "dk", "dv", "dbias") if return_dbias else ("dq", "dk", "dv"),
         out,
         workspace_limit,
         _random_numbers(options, seed, offset),

@@ -10,9 +10,9 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.exchange import exchanged
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.graph.graph import Graph, set_output_strides
+from cudnnlite.operations.graph.graph import Graph, plan_graph, set_output_strides
 from cudnnlite.plans.function import OperationFunction
-from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.plans.graph_plan import NO_REQUIREMENTS, GraphPlan
 from cudnnlite.plans.operands import on_device, operand_spec, use
 from cudnnlite.specs import TensorSpec
 
@@ -67,7 +67,7 @@ class GraphRequest(Generic[ResultT]):
     options : dict
         Of the formula; hashable values.
     results : sequence of str
-        Which outputs a call returns.
+        Which outputs a call returns; the others are scratch memory, in the workspace.
     out : array, sequence of arrays, or None
         What is written, in the order of `results`; specs for a plan or a graph.
     workspace_limit : int, str or None
@@ -208,8 +208,12 @@ class GraphRequest(Generic[ResultT]):
         return views
 
     def _make_plan(self) -> GraphPlan:
-        use(self._handle)
-        return self._make_graph().plan(self._handle, workspace_limit=self._workspace_limit)
+        handle = self._handle
+        use(handle)
+        limit = handle.workspace.limit_for(self._workspace_limit)
+        graph = self._make_graph()
+        scratch = [name for name in graph.outputs if name not in self._results]
+        return plan_graph(handle, graph, None, NO_REQUIREMENTS, limit, scratch=scratch)
 
     def _outputs(self) -> dict[str, Any]:
         """Return what the caller gives for results, by name: arrays, specs or None."""

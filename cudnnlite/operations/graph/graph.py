@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from cudnnlite.arguments import instance_of, one_of
@@ -10,7 +11,7 @@ from cudnnlite.enums import MathType, parse_math_type
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.layer_formulas import LayerFormulas
 from cudnnlite.graph.problem import GraphProblem
-from cudnnlite.plans.graph_plan import GraphPlan, Requirements
+from cudnnlite.plans.graph_plan import GraphPlan, Requirements, scratch_bytes
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.problems.results import AlgorithmResult
@@ -98,16 +99,36 @@ class Graph(LayerFormulas):
         requirements = Requirements(
             parse_math_type(math_type), one_of(deterministic, "deterministic", True, False)
         )
-        replays = parse_replay(replay)
         limit = handle.workspace.limit_for(workspace_limit)
-        if engine is None:
-            engine = tuned_choice(handle, self, requirements, limit, replay=replays)
-        if isinstance(engine, AlgorithmResult):
-            replays = replays or engine.replay
-            engine = instance_of(engine.algorithm, Engine, "engine.algorithm")
-        elif engine is not None:
-            instance_of(engine, Engine, "engine")
-        return GraphPlan(handle, self, engine, limit, requirements, replay=replays).prepare()
+        return plan_graph(handle, self, engine, requirements, limit, replay=parse_replay(replay))
+
+
+def plan_graph(
+    handle: Handle,
+    graph: Graph,
+    engine: Engine | AlgorithmResult | None,
+    requirements: Requirements,
+    limit: int | None,
+    *,
+    replay: bool = False,
+    scratch: Collection[str] = (),
+) -> GraphPlan:
+    """Return the plan of a graph, by the engine that is given, the tuner's or the heuristics'.
+
+    `scratch` names the outputs that no call returns: they are in the workspace.
+    """
+    if engine is None:
+        limit_of_engine = limit
+        if limit is not None:
+            limit_of_engine = max(limit - scratch_bytes(graph, scratch), 0)
+        engine = tuned_choice(handle, graph, requirements, limit_of_engine, replay=replay)
+    if isinstance(engine, AlgorithmResult):
+        replay = replay or engine.replay
+        engine = instance_of(engine.algorithm, Engine, "engine.algorithm")
+    elif engine is not None:
+        instance_of(engine, Engine, "engine")
+    plan = GraphPlan(handle, graph, engine, limit, requirements, replay=replay, scratch=scratch)
+    return plan.prepare()
 
 
 def tuned_choice(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from cudnnlite.arguments import instance_of
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.layers.pooling_plan import PoolingRequest
+from cudnnlite.operations.graph.function import GraphRequest, graph_operation
+from cudnnlite.operations.layers.pooling_plan import PoolingRequest, pooling_with_indices_graph
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.pooling import BACKWARD, FORWARD
@@ -73,6 +77,74 @@ def pooling_forward(
     return PoolingRequest(handle, FORWARD, (x,), (pooling,), alpha, beta, out)
 
 
+@graph_operation
+def pooling_with_indices_forward(
+    handle: Handle,
+    x: Operand,
+    pooling: PoolingSpec,
+    *,
+    out: Sequence[AnyArray | None] | None = None,
+    workspace_limit: int | str | None = None,
+) -> GraphRequest[tuple[DeviceArray, DeviceArray]]:
+    """Compute the maximum of each window of images, and where it is, asynchronously.
+
+    Parameters
+    ----------
+    handle : Handle
+        Its stream orders the call; it keeps the plan for the next call of the same kind.
+    x : device array
+        The images, ``(N, C, H, W)`` with the channels last in memory; float32 or float16.
+    pooling : PoolingSpec
+        Window, padding, stride; its mode is "max" or "max_deterministic".
+    out : pair of device arrays, optional
+        y and indices, written in place; new arrays if not given.
+    workspace_limit : int or str, optional
+        Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
+
+    Returns
+    -------
+    tuple of two DeviceArray
+        y, ``(N, C, *pooled)``, of the dtype and layout of `x`; and indices, int32, shaped and laid
+        out as y.  An index is the place of the maximum within its window, whose values are counted
+        row by row from 0, those in the padding included.  Of equal maxima it is the first.
+        `PoolingSpec.flat_indices` makes PyTorch's indices of them, which count within the image.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError
+        cuDNN has no engine for these sizes on this device.
+
+    Notes
+    -----
+    C functions: `cudnnBackendExecute`; for the first call of a kind, also those of
+    `BackendDescriptor`.
+
+    Examples
+    --------
+    >>> pooling = dnn.PoolingSpec(2)
+    >>> with dnn.Handle() as handle:
+    ...     images = np.array([[0, 1, 5, 4], [3, 2, 6, 7]], np.float32)[None, None]
+    ...     x = handle.array(images.repeat(8, 1), layout="NHWC")
+    ...     y, indices = dnn.pooling_with_indices_forward(handle, x, pooling)
+    ...     print(y.numpy()[0, 0], indices.numpy()[0, 0])
+    ...     print(pooling.flat_indices(indices.numpy(), x.shape)[0, 0])
+    [[3. 7.]] [[2 3]]
+    [[4 7]]
+    """
+    return GraphRequest(
+        handle,
+        "pooling_with_indices_forward",
+        pooling_with_indices_graph,
+        {"x": x},
+        {"pooling": instance_of(pooling, PoolingSpec, "pooling")},
+        ("y", "indices"),
+        out,
+        workspace_limit,
+    )
+
+
 @operation
 def pooling_backward(
     handle: Handle,
@@ -97,7 +169,8 @@ def pooling_backward(
     y, dy, x : device arrays
         The forward call's result, the gradient of that result, and the forward call's input.
     pooling : PoolingSpec
-        As in `pooling_forward`, with padding that is the same at both ends of an axis.
+        As in `pooling_forward`.  Where the padding of an axis differs at its two ends, the
+        operands have their channels first.
     alpha, beta : float
         Host scalars: dx = alpha * result + beta * dx.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -117,7 +190,8 @@ def pooling_backward(
 
     Notes
     -----
-    C functions: `cudnnPoolingBackward`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnPoolingBackward`, deprecated since cuDNN 9.0.0, still shipped and working; or
+    `cudnnBackendExecute`.
 
     Examples
     --------
@@ -128,4 +202,4 @@ def pooling_backward(
     ...     print(dnn.pooling_backward(handle, y, y, x, pooling).numpy().ravel())
     [0. 0. 0. 3.]
     """
-    return Request(handle, BACKWARD, (y, dy, x), (pooling,), alpha, beta, out)
+    return PoolingRequest(handle, BACKWARD, (y, dy, x), (pooling,), alpha, beta, out)

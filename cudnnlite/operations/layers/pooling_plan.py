@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.enums import PoolingMode
+from cudnnlite.enums import DataType, PoolingMode
+from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.convolution_data import add_input, add_output
 from cudnnlite.graph.problem import EXECUTE
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.plans.graph_plan import GraphPlan, take_over
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.request import Request
+from cudnnlite.problems.pooling import FORWARD
 from cudnnlite.problems.problem import Problem
+from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.layers import PoolingSpec
 
 # By mode: how a graph pools, and what it pads with.
 _MODES = {
@@ -22,7 +29,7 @@ _MODES = {
 
 
 class PoolingPlan(OperationPlan[DeviceArray]):
-    """A pooling by a graph, made once and called many times.
+    """A pooling, or its gradient, by a graph, made once and called many times.
 
     Attributes
     ----------
@@ -39,7 +46,7 @@ class PoolingPlan(OperationPlan[DeviceArray]):
 
 
 class PoolingRequest(Request[DeviceArray]):
-    """The arguments of one call of a pooling."""
+    """The arguments of one call of a pooling, or of its gradient."""
 
     def make_plan(self) -> OperationPlan[DeviceArray]:
         """Return a new plan: of a graph where padding differs at the two ends of an axis."""
@@ -51,23 +58,62 @@ class PoolingRequest(Request[DeviceArray]):
 
 
 def pooling_graph(problem: Problem) -> Graph:
-    """Return a pooling as a graph; images with one spatial axis are one pixel high."""
-    pooling, spatial = problem.pooling, problem.x.rank - 2
+    """Return a pooling, or its gradient, as a graph.
+
+    Images with one spatial axis are one pixel high.
+    """
+    graph = Graph()
+    tensors = {
+        name: add_input(graph, name, problem.values[name]) for name in problem.operation.reads
+    }
+    arguments = _graph_arguments(problem.pooling, problem.x.rank - 2)
+    if problem.operation is FORWARD:
+        pooled = graph.resample_forward(x=tensors["x"], **arguments)
+        add_output(graph, "y", pooled, problem.y)
+    else:
+        x, y, dy = (tensors[name] for name in ("x", "y", "dy"))
+        dx = graph.resample_backward(dy=dy, shape=x.shape, x=x, y=y, **arguments)
+        add_output(graph, "dx", dx, problem.dx)
+    return graph
+
+
+def _graph_arguments(pooling: PoolingSpec, spatial: int) -> dict[str, Any]:
+    """Return the arguments that a pooling and its gradient have in common."""
     window, _, stride = pooling.steps(spatial)
     pads = pooling.pads(spatial)
     if spatial == 1:
         window, stride, pads = (1, *window), (1, *stride), ((0, 0), *pads)
     mode, padding_mode = _MODES[pooling.mode]
+    return {
+        "mode": mode,
+        "window": window,
+        "stride": stride,
+        "padding": pads,
+        "padding_mode": padding_mode,
+        "nan_propagation": pooling.nan,
+    }
+
+
+def pooling_with_indices_graph(specs: Mapping[str, TensorSpec], pooling: PoolingSpec) -> Graph:
+    """Return a pooling by maxima, with their places, as a graph."""
+    x = specs["x"]
+    if _MODES[pooling.mode][0] != "MAXPOOL":
+        raise ArgumentError(f"pooling={pooling}; needed: the mode max or max_deterministic")
+    if x.rank != 4:
+        raise ArgumentError(f"x has shape {x.shape}; needed: (N, C, H, W)")
+    if x.dtype not in (DataType.FLOAT, DataType.HALF):
+        raise ArgumentError(f"x is {x}; allowed: float32, float16")
+    y = pooling.output_spec(x)
+    pooling = pooling.for_shapes(x.shape)
+    window, _, stride = pooling.steps(2)
     graph = Graph()
-    x = add_input(graph, "x", problem.x)
-    y = graph.resample_forward(
-        mode,
-        x,
+    result = graph.resample_forward_with_indices(
+        graph.input("x", x.shape, x.dtype, x.strides),
         window,
         stride=stride,
-        padding=pads,
-        padding_mode=padding_mode,
+        padding=pooling.pads(2),
         nan_propagation=pooling.nan,
     )
-    add_output(graph, "y", y, problem.y)
+    graph.output("y", result.y, x.dtype, y.strides)
+    graph.output("indices", result.indices, DataType.INT32, y.strides)
     return graph
