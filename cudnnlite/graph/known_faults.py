@@ -204,6 +204,12 @@ def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
     if is_channels_last and x.dtype == DataType.BFLOAT16:
         return "cuDNN 9.19 pools bfloat16 with channels last wrongly; give channels first"
     attributes = dict(node.attributes)
+    reads_maxima = attributes.get("mode") == "MAXPOOL" and "xdesc" in dict(node.reads)
+    if node.kind == "RESAMPLE_BWD" and is_channels_last and reads_maxima:
+        return (
+            "cuDNN 9.19 ends the process when it is asked for gradients of maxima with channels "
+            "last; give channels first"
+        )
     before, behind = (attributes.get(name, ()) for name in ("pre_paddings", "post_paddings"))
     has_more_behind = any(map(gt, behind, before))
     counts_padding = attributes.get("mode") in _COUNT_PADDING
