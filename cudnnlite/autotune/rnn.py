@@ -10,7 +10,7 @@ from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
 from cudnnlite.autotune.synthetic_operands import fill_random, random_array
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.rnn.search import candidates, search_rnn_forward
+from cudnnlite.operations.rnn.search import all_candidates, search_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import on_device
 from cudnnlite.problems.problem import Problem
@@ -60,10 +60,10 @@ def search_rnn(
     not run, come last, with the reason.  Dropout is left out.  `progress` is unused, because there
     are no knobs: the table's timing says so if the policy asks for them.
     """
-    rows = []
-    for row in candidates(problem):
-        why_not = policy.why_not(row, problem.spec.dtype)
-        rows.append(replace(row, why_not=why_not))
+    candidates = []
+    for candidate in all_candidates(problem):
+        why_not = policy.why_not(candidate, problem.spec.dtype)
+        candidates.append(replace(candidate, why_not=why_not))
     latency, limit = policy.objective == "latency", policy.workspace_limit
     note = NO_KNOBS if policy.search == "knobs" else ""
     assert limit is None or isinstance(limit, int)
@@ -71,7 +71,7 @@ def search_rnn(
         handle,
         problem,
         operands,
-        rows,
+        candidates,
         limit,
         max_error=policy.max_error,
         latency=latency,

@@ -15,7 +15,7 @@ import numpy as np
 
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.emulated.kernels import KERNELS, WITHOUT_SCRATCH, Algorithm
+from cudnnlite.emulated.kernels import KERNELS, KERNELS_WITHOUT_SCRATCH, Kernel
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call
 from cudnnlite.emulated.precision import round_tf32, scale_add
@@ -78,7 +78,7 @@ class ConvolutionCall(Call):
         """All algorithms, the preferred first."""
         return [self.algorithms[name] for name in _RANKINGS[self.written]]
 
-    def kernel(self, algorithm: Any) -> Algorithm:
+    def kernel(self, algorithm: Any) -> Kernel:
         """Return the NumPy kernel of an algorithm, or refuse as a GPU would.
 
         The kernel is a matrix product for Winograd's algorithm and for FFT too.
@@ -88,11 +88,11 @@ class ConvolutionCall(Call):
             raise unsupported(reason)
         if needs_workspace(algorithm, self.x, self.w, self.conv):
             return KERNELS[self.written]
-        return WITHOUT_SCRATCH[self.written]
+        return KERNELS_WITHOUT_SCRATCH[self.written]
 
-    def workspace(self, kernel: Algorithm) -> int:
+    def workspace(self, kernel: Kernel) -> int:
         """Return the bytes of workspace that a kernel needs."""
-        return kernel.size(self.x.shape, self.w.shape, self.conv, self.accumulator)
+        return kernel.scratch_bytes(self.x.shape, self.w.shape, self.conv, self.accumulator)
 
     def scaled_work(self, algorithm: Any, alpha: float, beta: float) -> Work:
         """Check the call, and return the work for alpha * result + beta * old values."""
@@ -144,7 +144,7 @@ class ConvolutionCall(Call):
 
 
 def convolve_batches(
-    kernel: Algorithm,
+    kernel: Kernel,
     conv: ConvolutionSpec,
     factors: Mapping[str, Array],
     shape: tuple[int, ...],
@@ -237,12 +237,12 @@ def write_search(c_call: SimpleNamespace, operation: Operation) -> None:
     A kernel is run once for all algorithms that have it; the output is overwritten, as by cuDNN.
     """
     call = ConvolutionCall(c_call, operation)
-    times: dict[Algorithm, float] = {}
+    times: dict[Kernel, float] = {}
     _write_rows(call, [_timed_row(call, algorithm, times) for algorithm in call.ranking])
 
 
 def _timed_row(
-    call: ConvolutionCall, algorithm: Any, times: dict[Algorithm, float]
+    call: ConvolutionCall, algorithm: Any, times: dict[Kernel, float]
 ) -> _RankedAlgorithm:
     workspace = 0
     try:

@@ -47,7 +47,7 @@ def execute(c_call: SimpleNamespace) -> Work:
     if isinstance(engine.value("operation_graph").content, GraphFormula):
         return _formula_work(api, engine.value("operation_graph").content, pack)
     problem: GraphConvolution = engine.value("operation_graph").content
-    facts = ENGINES[engine.value("global_index")]
+    properties = ENGINES[engine.value("global_index")]
     needed = plan.value("workspace_size")
     workspace = pack.value("workspace") or 0
     if needed:
@@ -63,8 +63,8 @@ def execute(c_call: SimpleNamespace) -> Work:
         factors = {
             name: tensors.read(uid) for name, uid in problem.uids.items() if name != problem.written
         }
-        kernel = kernel_of(problem, facts)
-        is_tf32 = facts.uses_tensor_cores and problem.x.dtype == DataType.FLOAT
+        kernel = kernel_of(problem, properties)
+        is_tf32 = properties.uses_tensor_cores and problem.x.dtype == DataType.FLOAT
         api.ran.add((kernel, is_tf32))
         shape = tensors.specs[problem.uids[problem.written]].shape
         accumulator = accumulator_dtype(problem.x, problem.conv)

@@ -15,7 +15,7 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.fusion import mode_of, spec_of
 from cudnnlite.emulated.graph_formula import GraphFormula
-from cudnnlite.emulated.kernels import WITHOUT_SCRATCH
+from cudnnlite.emulated.kernels import KERNELS_WITHOUT_SCRATCH
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.pointwise_modes import BINARY, SLOPES, UNARY
 from cudnnlite.emulated.precision import round_tf32, to_output, wide_dtype
@@ -162,7 +162,7 @@ def _convolution(
     x, w = operands["x"], operands["w"]
     if x.ndim == 5 and convolution.x.dtype == DataType.FLOAT:
         x, w = round_tf32(x), round_tf32(w)
-    WITHOUT_SCRATCH["y"].run(x, w, convolution.conv, y, np.empty(0, np.uint8))
+    KERNELS_WITHOUT_SCRATCH["y"].run(x, w, convolution.conv, y, np.empty(0, np.uint8))
     return {"y": y}
 
 

@@ -22,11 +22,11 @@ from cudnnlite.specs import ConvolutionSpec, FilterSpec
 def im2col(x: Array, w: FilterSpec, conv: ConvolutionSpec) -> Array:
     """`cudnnIm2Col`: return a row for each tap."""
     n, c, *_ = x.shape
-    places = conv.output_shape(x.shape, w.shape)[2:]
+    positions = conv.output_shape(x.shape, w.shape)[2:]
     taps = list(np.ndindex(*w.shape[2:]))
-    if conv.mode == ConvolutionMode.CONVOLUTION:  # as `correlation_filter` rotates a filter
+    if conv.mode == ConvolutionMode.CONVOLUTION:  # as `correlation_filter` reverses a filter
         taps.reverse()
-    columns = np.empty((c, len(taps), n, *places), x.dtype)
-    box = (slice(0, n), *(slice(0, size) for size in places))
+    columns = np.empty((c, len(taps), n, *positions), x.dtype)
+    box = (slice(0, n), *(slice(0, size) for size in positions))
     gather(columns, x, box, taps, conv)
     return columns.reshape(c * len(taps), -1)

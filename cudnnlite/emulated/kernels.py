@@ -1,7 +1,8 @@
-"""Convolutions of the emulated device, and their gradients, as products with matrices of columns.
+"""Convolutions and their gradients in NumPy, computed as products of matrices.
 
-The matrices are made in parts of bounded size.  A column holds what one place of the output is
-computed from: its rows are the channels and taps (im2col).
+A column of the matrix for x (im2col) holds the pixels that one position of the output is computed
+from: one row for each channel and each tap of the filter.  The matrix is made and multiplied block
+by block, so that the memory stays bounded.
 """
 
 from __future__ import annotations
@@ -19,80 +20,94 @@ from cudnnlite.specs import ConvolutionSpec
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
+# Images of a batch, and the positions of the output along each spatial axis.
 Box = tuple[slice, ...]
-VALUES = 2 << 20  # in a matrix of filters or of results; a matrix of columns may have twice as many
-TAPS = 64  # in one matrix of columns
-# Places in one matrix of columns: an image or two of 56 x 56, for more do not fit into the cache.
-PLACES = 4096
-# The same where there are more taps than TAPS: each is gathered once for a block of places.
-MANY_PLACES = 65536
+# The limits of one block.  Its matrix of columns has at most 2 * MAX_VALUES values; the matrix of
+# filters and that of results have at most MAX_VALUES each.
+MAX_VALUES = 2 << 20
+MAX_TAPS = 64
+# Positions of the output: one or two images of 56 x 56, because more do not fit into the cache.
+MAX_POSITIONS = 4096
+# The limit for filters of more than MAX_TAPS taps.  Each block gathers all the taps again, so fewer
+# and larger blocks are faster.
+MAX_POSITIONS_MANY_TAPS = 65536
 
 
-class Algorithm(NamedTuple):
-    """One way to convolve, or to compute a gradient of a convolution.
+class Kernel(NamedTuple):
+    """A NumPy function that convolves, or that computes a gradient of a convolution.
+
+    Whatever the problem, a kernel needs at most 256 MiB of scratch and allocates at most 128 MiB
+    besides, except if a single row of pixels takes more.
 
     Attributes
     ----------
     compute : callable
-        (first, second, conv, out, scratch), with what the C function reads, in its order.  Images
-        are ``(N, C, *spatial)``, filters ``(K, C // groups, *taps)``; all have one compute dtype
-        (float32, float64; int32, whose sums are exact modulo 2**32) and any strides.  `out` is
-        overwritten, but the gradient of a filter is added to it.  `scratch` is of uint8, aligned
-        for float64.  No algorithm needs more than 256 MiB of it, nor allocates more than 128 MiB
-        besides, whatever the problem (except for a row of pixels, where one alone is more).
-    size : callable
-        (x's shape, w's shape, conv, dtype) -> bytes of scratch; of a part of a batch never more
-        than of the whole.
+        (first, second, conv, out, scratch).  `first` and `second` are the operands that the C
+        function reads, in its order.  Images are ``(N, C, *spatial)``, filters
+        ``(K, C // groups, *taps)``, with any strides.  All have one compute dtype: float32, float64
+        or int32, whose sums are exact modulo 2**32.  `out` is overwritten, but the gradient of a
+        filter is added to it.  `scratch` is of uint8, aligned for float64.
+    scratch_bytes : callable
+        (x's shape, w's shape, conv, dtype) -> the size of scratch in bytes.  Part of a batch never
+        needs more than the whole batch.
     """
 
     compute: Callable[..., None]
-    size: Callable[..., int] = lambda *problem: 0
+    scratch_bytes: Callable[..., int] = lambda *problem: 0
 
     def run(self, *arguments: Any) -> None:
-        """Compute, without warnings."""
+        """Compute, without warnings about overflow and NaN."""
         with np.errstate(all="ignore"):
             self.compute(*arguments)
 
 
-class _Blocks(NamedTuple):
-    """The sizes of one matrix product.
+class _BlockSize(NamedTuple):
+    """The largest size of a block.
 
-    `filters` is the number for each group, `places` that of the output's places, over images and
-    space.
+    Attributes
+    ----------
+    taps : int
+        Taps of the filter.
+    filters : int
+        Filters of each group.
+    positions : int
+        Positions of the output, in all images of the block.
     """
 
     taps: int
     filters: int
-    places: int
+    positions: int
 
 
-def _blocks(x: Shape, w: Shape, conv: ConvolutionSpec, max_taps: int) -> _Blocks:
+def _block_size(x: Shape, w: Shape, conv: ConvolutionSpec, max_taps: int) -> _BlockSize:
     n, k, *spatial = conv.output_shape(x, w)
     channels = x[1]
-    taps = math.prod(w[2:])
-    block_taps = min(taps, max_taps, max(1, VALUES // channels))
-    filters = min(k // conv.groups, max(1, VALUES // (channels * block_taps)))
-    max_places = min(
-        MANY_PLACES if taps > TAPS else PLACES,
-        2 * VALUES // (channels * block_taps),
-        VALUES // (conv.groups * filters),
+    all_taps = math.prod(w[2:])
+    taps = min(all_taps, max_taps, max(1, MAX_VALUES // channels))
+    filters = min(k // conv.groups, max(1, MAX_VALUES // (channels * taps)))
+    max_positions = min(
+        MAX_POSITIONS_MANY_TAPS if all_taps > MAX_TAPS else MAX_POSITIONS,
+        2 * MAX_VALUES // (channels * taps),
+        MAX_VALUES // (conv.groups * filters),
     )
-    places = min(n * math.prod(spatial), max(1, max_places))
-    return _Blocks(block_taps, filters, places)
+    positions = min(n * math.prod(spatial), max(1, max_positions))
+    return _BlockSize(taps, filters, positions)
 
 
-def _size(x: Shape, w: Shape, conv: ConvolutionSpec, dtype: DTypeLike) -> int:
-    blocks = _blocks(x, w, conv, TAPS)
-    kind = np.dtype(dtype)
-    # Sums of integers may need a matrix of int64 or float64.
-    itemsize = 8 if kind.kind == "i" else kind.itemsize
-    return x[1] * blocks.taps * blocks.places * itemsize
+def _scratch_bytes(x: Shape, w: Shape, conv: ConvolutionSpec, dtype: DTypeLike) -> int:
+    """Return the bytes of the matrix of columns for one block."""
+    block_size = _block_size(x, w, conv, MAX_TAPS)
+    dtype = np.dtype(dtype)
+    # Integers are multiplied as int64 or float64: see `_product_dtype`.
+    itemsize = 8 if dtype.kind == "i" else dtype.itemsize
+    return x[1] * block_size.taps * block_size.positions * itemsize
 
 
 def correlation_filter(w: Array, conv: ConvolutionSpec) -> Array:
-    """Return a view of `w` whose cross-correlation is what `conv` asks for.
+    """Return the view of `w` whose cross-correlation with images is the result of `conv`.
 
-    It is rotated where `conv` is a convolution proper.  A gradient is written through it too.
+    If the mode of `conv` is CONVOLUTION, the view is reversed along each spatial axis.  Gradients
+    of a filter are written through such a view, too.
     """
     if conv.mode == ConvolutionMode.CONVOLUTION:
         return np.flip(w, tuple(range(2, w.ndim)))
@@ -109,10 +124,10 @@ def chunks(size: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, size)) for start in range(0, size, step))
 
 
-def boxes(extents: Sequence[int], limit: int) -> Iterator[Box]:
-    """Yield boxes of at most `limit` points that cover a grid.
+def boxes(extents: Sequence[int], limit: int) -> Iterator[tuple[slice, ...]]:
+    """Yield boxes of at most `limit` points that cover a grid of size `extents`.
 
-    Inner axes stay whole for as long as they fit.
+    The last axes are the last to be split.
     """
     if not extents:
         yield ()
@@ -125,88 +140,106 @@ def boxes(extents: Sequence[int], limit: int) -> Iterator[Box]:
 def tap_views(
     columns: Array, image: Array, box: Box, taps: Sequence[Shape], conv: ConvolutionSpec
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield, for each tap, views of `columns` and of their pixels in `image`, ``(C, n, *places)``.
+    """Yield, for each tap, the view of its values in `columns` and that of their pixels in `image`.
 
-    Places whose pixels are padding are left out.
+    Both have the axes ``(C, n, *positions)``.  Positions at which the tap meets padding are left
+    out.
 
     Parameters
     ----------
     columns : ndarray
-        ``(C, len(taps), n, *places)``.
+        ``(C, len(taps), n, *positions)``.
     image : ndarray
         ``(N, C, *spatial)``.
     box : tuple of slice
-        The images, and the places of the output along each axis.
+        The n images, and the positions of the output along each axis.
     taps : sequence of tuple
-        Places in the filter.
+        The indices of the taps in the filter.
     """
     steps = conv.steps(image.ndim - 2)
-    for number, tap in enumerate(taps):
-        places: list[Any] = [slice(None), number, slice(None)]
-        pixels: list[Any] = [box[0], slice(None)]
+    for tap_number, tap in enumerate(taps):
+        column_index: list[Any] = [slice(None), tap_number, slice(None)]
+        image_index: list[Any] = [box[0], slice(None)]
         for out_slice, size, tap_index, padding, stride, dilation in zip(
             box[1:], image.shape[2:], tap, *steps, strict=True
         ):
+            # The pixel of the first position; it is negative if that lies in the padding.
             first_pixel = out_slice.start * stride + tap_index * dilation - padding
             count = out_slice.stop - out_slice.start
-            # The first place whose pixel exists, and the one behind the last.
-            low = max(0, -(first_pixel // stride))
-            high = max(low, min(count, -((first_pixel - size) // stride)))
-            places.append(slice(low, high))
-            start = first_pixel + low * stride
-            pixels.append(slice(start, start + (high - low) * stride, stride))
-        yield columns[tuple(places)], image[tuple(pixels)].swapaxes(0, 1)
+            # The first position whose pixel exists, and the end of those positions.  A negated
+            # floor division rounds up.
+            start = max(0, -(first_pixel // stride))
+            stop = max(start, min(count, -((first_pixel - size) // stride)))
+            column_index.append(slice(start, stop))
+            first_pixel += start * stride
+            image_index.append(slice(first_pixel, first_pixel + (stop - start) * stride, stride))
+        yield columns[tuple(column_index)], image[tuple(image_index)].swapaxes(0, 1)
 
 
 def gather(
     columns: Array, image: Array, box: Box, taps: Sequence[Shape], conv: ConvolutionSpec
 ) -> None:
-    """Fill `columns` with their pixels, and with zeros for padding; see `tap_views`."""
-    for number, (column, pixels) in enumerate(tap_views(columns, image, box, taps, conv)):
-        if column.shape[1:] != columns.shape[2:]:
-            columns[:, number] = 0
+    """Copy pixels of `image` into `columns`, and zeros for padding; see `tap_views`."""
+    views = tap_views(columns, image, box, taps, conv)
+    for tap_number, (column, pixels) in enumerate(views):
+        has_padding = column.shape[1:] != columns.shape[2:]
+        if has_padding:
+            columns[:, tap_number] = 0
         column[...] = pixels
 
 
-class _Part(NamedTuple):
-    """One of the matrix products that make up a convolution."""
+class _Block(NamedTuple):
+    """A part of a convolution that is computed by one matrix product.
 
-    box: Box  # images, and places of the output
-    output_index: tuple[Any, ...]  # of the part in `split_groups` of the output
-    # Of the cross-correlation: they index a filter that went through `correlation_filter` alone.
+    Attributes
+    ----------
+    box : tuple of slice
+        Images, and positions of the output.
+    output_index : tuple
+        Where its results are in the output, whose channels went through `split_groups`.
+    taps : list of tuple
+        Indices into a filter that went through `correlation_filter`.
+    filters : ndarray
+        ``(groups, filters, channels of a group, taps)``, a copy of the values at those taps.
+    columns : ndarray
+        ``(C, taps, n, *positions)``, scratch memory for the matrix of columns.
+    """
+
+    box: Box
+    output_index: tuple[Any, ...]
     taps: list[Shape]
-    filters: Array  # (groups, filters, channels of a group, taps), from such a filter
-    columns: Array  # room for (C, taps, n, *places)
+    filters: Array
+    columns: Array
 
 
-def _parts(
+def _blocks(
     x: Shape,
     w: Array,
     y: Shape,
     conv: ConvolutionSpec,
     dtype: DTypeLike,
     scratch: NDArray[np.uint8],
-) -> Iterator[_Part]:
-    """Yield the matrix products; without `scratch` each has a single tap."""
-    blocks = _blocks(x, w.shape, conv, TAPS if scratch.size else 1)
+) -> Iterator[_Block]:
+    """Yield the blocks of a convolution; without `scratch`, each has a single tap."""
+    block_size = _block_size(x, w.shape, conv, MAX_TAPS if scratch.size else 1)
     if scratch.size:
-        space: Array = scratch.view(dtype)
+        column_memory: Array = scratch.view(dtype)
     else:
-        space = np.empty(x[1] * blocks.taps * blocks.places, dtype)
+        column_memory = np.empty(x[1] * block_size.taps * block_size.positions, dtype)
     filters = split_groups(correlation_filter(w, conv), 0, conv.groups)
     taps = list(np.ndindex(*w.shape[2:]))
-    filter_slices = chunks(filters.shape[1], blocks.filters)
-    for filter_slice, box in product(filter_slices, boxes((y[0], *y[2:]), blocks.places)):
-        # Taps are the innermost loop: what they add up to stays in the cache.
-        for tap_slice in chunks(len(taps), blocks.taps):
+    filter_slices = chunks(filters.shape[1], block_size.filters)
+    for filter_slice, box in product(filter_slices, boxes((y[0], *y[2:]), block_size.positions)):
+        # Taps are the innermost loop: the results that they are summed in stay in the cache.
+        for tap_slice in chunks(len(taps), block_size.taps):
             shape = (x[1], *(part.stop - part.start for part in (tap_slice, *box)))
-            part_filters = [_at_tap(filters, tap)[:, filter_slice] for tap in taps[tap_slice]]
-            yield _Part(
+            block_filters = [_at_tap(filters, tap)[:, filter_slice] for tap in taps[tap_slice]]
+            yield _Block(
                 box,
                 (box[0], slice(None), filter_slice, *box[1:]),
                 taps[tap_slice],
-                np.stack(part_filters, -1),
-                space[: math.prod(shape)].reshape(shape),
+                np.stack(block_filters, -1),
+                column_memory[: math.prod(shape)].reshape(shape),
             )
 
 
@@ -217,79 +250,84 @@ def _at_tap(filters: Array, tap: Shape) -> Array:
 
 
 def _product_dtype(x: Array, w: Array) -> np.dtype[Any]:
-    """Return a type in which sums of products are exact, or as good as in the operands' type."""
+    """Return the type to multiply in: that of floats, and one for integers that does not round."""
     if x.dtype.kind == "f":
         return x.dtype
-    largest = [max(abs(int(a.min())), abs(int(a.max()))) for a in (x, w)]
-    is_exact = largest[0] * largest[1] * math.prod(w.shape[1:]) < 2**53
-    # A product of float64 goes through BLAS, one of integers through a loop 50 times slower.
-    return np.dtype(np.float64 if is_exact else np.int64)
+    max_x, max_w = (max(abs(int(a.min())), abs(int(a.max()))) for a in (x, w))
+    fits_float64 = max_x * max_w * math.prod(w.shape[1:]) < 2**53
+    # NumPy multiplies float64 by BLAS, which is 50 times as fast as its loop over integers.
+    return np.dtype(np.float64 if fits_float64 else np.int64)
 
 
 def _convolve(
     x: Array, w: Array, conv: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]
 ) -> None:
-    """Convolve, without `scratch` tap by tap."""
+    """Convolve: ``filters @ columns`` for each block."""
     dtype = _product_dtype(x, w)
-    grouped = split_groups(out, 1, conv.groups)
-    for part in _parts(x.shape, w, out.shape, conv, dtype, scratch):
-        columns = part.columns
-        gather(columns, x, part.box, part.taps, conv)
-        rows = part.filters.astype(dtype, copy=False).reshape(*part.filters.shape[:2], -1)
-        target = grouped[part.output_index]
-        result = rows @ columns.reshape(conv.groups, rows.shape[2], -1)
+    grouped_out = split_groups(out, 1, conv.groups)
+    for block in _blocks(x.shape, w, out.shape, conv, dtype, scratch):
+        columns = block.columns
+        gather(columns, x, block.box, block.taps, conv)
+        matrix = block.filters.astype(dtype, copy=False).reshape(*block.filters.shape[:2], -1)
+        target = grouped_out[block.output_index]
+        result = matrix @ columns.reshape(conv.groups, matrix.shape[2], -1)
         result = np.moveaxis(result.reshape(*target.shape[1:3], *columns.shape[2:]), 2, 0)
         if out.dtype.kind == "i":
-            # By way of int64 a sum beyond int32 wraps as it does on the device.
+            # A sum beyond int32 wraps as it does on a GPU, but only if it is converted from int64.
             result = result.astype(np.int64, copy=False).astype(np.int32)
-        if any(part.taps[0]):
-            np.add(target, result, out=target)
-        else:
+        has_first_tap = not any(block.taps[0])
+        if has_first_tap:
             target[...] = result
+        else:
+            np.add(target, result, out=target)
 
 
 def _gradient_of_images(
     w: Array, dy: Array, conv: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]
 ) -> None:
-    """Scatter: each place adds its columns, ``w.T @ dy``, to the pixels that it was made from."""
+    """Compute ``filters.T @ dy`` for each block, and add its columns to the pixels they are of."""
     out[...] = 0
-    grouped = split_groups(dy, 1, conv.groups)
-    for part in _parts(out.shape, w, dy.shape, conv, out.dtype, scratch):
-        columns = part.columns
-        matrix = part.filters.reshape(*part.filters.shape[:2], -1).swapaxes(1, 2)
-        places = np.moveaxis(grouped[part.output_index], 0, 2)
-        places = places.reshape(conv.groups, part.filters.shape[1], -1)
-        np.matmul(matrix, places, out=columns.reshape(conv.groups, matrix.shape[1], -1))
-        for column, pixels in tap_views(columns, out, part.box, part.taps, conv):
+    grouped_dy = split_groups(dy, 1, conv.groups)
+    for block in _blocks(out.shape, w, dy.shape, conv, out.dtype, scratch):
+        columns = block.columns
+        matrix = block.filters.reshape(*block.filters.shape[:2], -1).swapaxes(1, 2)
+        block_dy = _rows_of_filters(grouped_dy, block)
+        np.matmul(matrix, block_dy, out=columns.reshape(conv.groups, matrix.shape[1], -1))
+        for column, pixels in tap_views(columns, out, block.box, block.taps, conv):
             np.add(pixels, column, out=pixels)
 
 
 def _gradient_of_filter(
     x: Array, dy: Array, conv: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]
 ) -> None:
-    """Gather: ``dy @ columns.T``, all images together; added to `out`."""
-    grouped = split_groups(dy, 1, conv.groups)
+    """Add ``dy @ columns.T`` of each block to `out`."""
+    grouped_dy = split_groups(dy, 1, conv.groups)
     gradient = split_groups(correlation_filter(out, conv), 0, conv.groups)
-    # The parts' filters are of no use here: the gradient stands in for a filter by its shape.
-    for part in _parts(x.shape, out, dy.shape, conv, out.dtype, scratch):
-        gather(part.columns, x, part.box, part.taps, conv)
-        places = np.moveaxis(grouped[part.output_index], 0, 2)
-        places = places.reshape(conv.groups, part.filters.shape[1], -1)
-        result = places @ part.columns.reshape(conv.groups, -1, places.shape[2]).swapaxes(1, 2)
-        slopes = np.moveaxis(result.reshape(part.filters.shape), -1, 0)
-        for tap, slope in zip(part.taps, slopes, strict=True):
-            _at_tap(gradient, tap)[:, part.output_index[2]] += slope
+    # `out` stands in for the filter, of which only the shape matters here.
+    for block in _blocks(x.shape, out, dy.shape, conv, out.dtype, scratch):
+        gather(block.columns, x, block.box, block.taps, conv)
+        block_dy = _rows_of_filters(grouped_dy, block)
+        columns = block.columns.reshape(conv.groups, -1, block_dy.shape[2])
+        block_gradient = (block_dy @ columns.swapaxes(1, 2)).reshape(block.filters.shape)
+        filter_slice = block.output_index[2]
+        for tap_number, tap in enumerate(block.taps):
+            _at_tap(gradient, tap)[:, filter_slice] += block_gradient[..., tap_number]
 
 
-# Both tables are by the operand that is written.
-WITHOUT_SCRATCH: Mapping[str, Algorithm] = {
-    "y": Algorithm(_convolve),
-    "dx": Algorithm(_gradient_of_images),
-    "dw": Algorithm(_gradient_of_filter),
+def _rows_of_filters(grouped_dy: Array, block: _Block) -> Array:
+    """Return a block of dy as matrices ``(groups, filters, n * positions)``."""
+    block_dy: Array = np.moveaxis(grouped_dy[block.output_index], 0, 2)
+    return block_dy.reshape(*block_dy.shape[:2], -1)
+
+
+# By the operand that is written.  Kernels without scratch multiply tap by tap.
+KERNELS_WITHOUT_SCRATCH: Mapping[str, Kernel] = {
+    "y": Kernel(_convolve),
+    "dx": Kernel(_gradient_of_images),
+    "dw": Kernel(_gradient_of_filter),
 }
-TAP_BY_TAP = WITHOUT_SCRATCH["y"]
-KERNELS: Mapping[str, Algorithm] = {
-    "y": Algorithm(_convolve, _size),
-    "dx": Algorithm(_gradient_of_images, _size),
-    "dw": Algorithm(_gradient_of_filter, _size),
+KERNELS: Mapping[str, Kernel] = {
+    "y": Kernel(_convolve, _scratch_bytes),
+    "dx": Kernel(_gradient_of_images, _scratch_bytes),
+    "dw": Kernel(_gradient_of_filter, _scratch_bytes),
 }

@@ -16,7 +16,7 @@ from scipy.signal import correlate
 
 import cudnnlite as dnn
 from cudnnlite.emulated import convolution_call, kernels
-from cudnnlite.emulated.kernels import KERNELS, TAP_BY_TAP
+from cudnnlite.emulated.kernels import KERNELS, KERNELS_WITHOUT_SCRATCH
 from cudnnlite.enums import ConvolutionMode
 from cudnnlite.specs import ConvolutionSpec
 
@@ -24,15 +24,15 @@ TOLERANCE = {
     "float64": 1e-12,
     "float32": 1e-5,
 }  # largest relative L2 error against the float64 oracle
-ALGORITHMS = {"tap by tap": TAP_BY_TAP, "columns": KERNELS["y"]}
+ALGORITHMS = {"tap by tap": KERNELS_WITHOUT_SCRATCH["y"], "columns": KERNELS["y"]}
 MIB = 1 << 20
 GUARD = 64
 
 TINY = {
-    "VALUES": 64,
-    "TAPS": 4,
-    "PLACES": 5,
-}  # every loop over parts turns more than once for the shapes below
+    "MAX_VALUES": 64,
+    "MAX_TAPS": 4,
+    "MAX_POSITIONS": 5,
+}  # every loop over blocks turns more than once for the shapes below
 
 
 def scipy_convolution(x: np.ndarray, w: np.ndarray, problem: ConvolutionSpec) -> np.ndarray:
@@ -77,7 +77,7 @@ def run(
 ) -> np.ndarray:
     """Run an algorithm with poisoned output and scratch, and check the memory around."""
     algorithm = ALGORITHMS[name]
-    size = algorithm.size(x.shape, w.shape, problem, x.dtype)
+    size = algorithm.scratch_bytes(x.shape, w.shape, problem, x.dtype)
     buffer = np.full(size + 2 * GUARD, 0xFF, np.uint8)
     out[...] = np.nan if out.dtype.kind == "f" else -123456789
     before = x.copy(), w.copy()
@@ -269,16 +269,16 @@ HUGE = [
 def test_workspace_is_bounded_and_grows_with_the_batch(
     x_shape, w_shape, problem: ConvolutionSpec, dtype: str
 ) -> None:
-    size = KERNELS["y"].size(x_shape, w_shape, problem, dtype)
+    size = KERNELS["y"].scratch_bytes(x_shape, w_shape, problem, dtype)
     assert size <= 256 * MIB
     for n in {1, 2, 3, x_shape[0] // 3, x_shape[0] // 2, x_shape[0] - 1} & set(
         range(1, x_shape[0])
     ):
-        assert KERNELS["y"].size((n, *x_shape[1:]), w_shape, problem, dtype) <= size, n
+        assert KERNELS["y"].scratch_bytes((n, *x_shape[1:]), w_shape, problem, dtype) <= size, n
 
 
 def test_a_small_problem_wants_little_workspace() -> None:
-    assert KERNELS["y"].size((1, 1, 8, 8), (1, 1, 3, 3), same(2), "float64") < 64 * 1024
+    assert KERNELS["y"].scratch_bytes((1, 1, 8, 8), (1, 1, 3, 3), same(2), "float64") < 64 * 1024
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -295,7 +295,9 @@ def test_temporaries_are_bounded(name: str, x_shape, w_shape) -> None:
     x, w = np.broadcast_to(np.float32(2), x_shape), np.broadcast_to(np.float32(0.5), w_shape)
     problem = same(2)
     out = np.empty(problem.output_shape(x_shape, w_shape), np.float32)
-    scratch = np.empty(ALGORITHMS[name].size(x_shape, w_shape, problem, np.float32), np.uint8)
+    scratch = np.empty(
+        ALGORITHMS[name].scratch_bytes(x_shape, w_shape, problem, np.float32), np.uint8
+    )
     tracemalloc.start()
     try:
         ALGORITHMS[name].run(x, w, problem, out, scratch)
@@ -314,7 +316,7 @@ def test_work_grows_with_the_taps_and_not_with_their_square(taps):
         np.empty(ConvolutionSpec().output_shape(x.shape, w.shape), np.float32),
         KERNELS["y"],
     )
-    size = algorithm.size(x.shape, w.shape, ConvolutionSpec(), "float32")
+    size = algorithm.scratch_bytes(x.shape, w.shape, ConvolutionSpec(), "float32")
     assert size <= 32 << 20
     with mock.patch.object(kernels, "gather", wraps=kernels.gather) as gather:
         algorithm.run(x, w, ConvolutionSpec(), out, np.empty(size, np.uint8))
@@ -327,7 +329,7 @@ def test_many_taps_in_parts():
     problem = ConvolutionSpec(padding=3)
     out = np.empty(problem.output_shape(x.shape, w.shape))
     results = [run(name, x, w, problem, out.copy()) for name in ALGORITHMS]
-    assert kernels.TAPS < 41 * 37
+    assert kernels.MAX_TAPS < 41 * 37
     windows = np.lib.stride_tricks.sliding_window_view(
         np.pad(x, ((0, 0), (0, 0), (3, 3), (3, 3))), (41, 37), (2, 3)
     )
@@ -373,7 +375,7 @@ def test_large_gradients_are_computed_in_parts(name):
         [True, True, False],
     )
     dx, dw = (a.numpy() for a in torch.ops.aten.convolution_backward(*tensors, *steps)[:2])
-    size = KERNELS["dx"].size(x_shape, w_shape, conv, np.float32)
+    size = KERNELS["dx"].scratch_bytes(x_shape, w_shape, conv, np.float32)
     assert size < x.nbytes * math.prod(w_shape[2:])  # in parts
     scratch = np.full(size, 0xFF, np.uint8)
     x_gradient = np.full(x_shape, np.nan, np.float32)

@@ -1,4 +1,7 @@
-"""The search for an RNN, which cuDNN lacks: every algorithm and math type, timed and checked."""
+"""`rnn_forward.find`: time and check every algorithm and math type for an RNN.
+
+cuDNN has no such search for RNNs.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,8 @@ from cudnnlite.specs.rnn_data import parse_data_layout
 from cudnnlite.specs.rnn_weights import weight_parts
 from cudnnlite.unknown import suggest_keywords
 
-# The heuristic's choice is put first if it takes at most this many times the time of the fastest.
-_HARDLY_SLOWER = 1.03
+# The heuristic's choice is put first if it takes at most this multiple of the shortest time.
+_TIE_RATIO = 1.03
 
 
 def find(
@@ -59,39 +62,41 @@ def find(
     workspace_limit: int | str | None = None,
     replay: bool = False,
 ) -> AlgorithmTable:
-    """Time every algorithm and math type that the spec allows on these arrays, and check it.
+    """Time every algorithm and math type that the spec allows on these arrays, and check results.
 
     Each candidate first runs over the first steps of the sequences.  Its results for a few
     sequences are compared with a float64 reference, so that an algorithm with wrong results is not
-    chosen.  In training, the backward pass over the data is tried too.
+    chosen.  In training, `cudnnRNNBackwardData_v8` is called too: a candidate whose gradient cuDNN
+    refuses cannot be used.
 
-    Then the candidate runs once in full.  If that takes less than 50 ms, in which the host and the
-    loading of kernels may have a share, it runs a second time, from a CUDA graph.  A candidate that
+    Then the candidate runs once in full.  A time below 50 ms may contain time of the host and the
+    loading of kernels, so the candidate runs a second time, from a CUDA graph.  A candidate that
     takes more than three times as long as the best is not repeated.  The others are replayed from
-    CUDA graphs in shuffled rounds, and the median counts.  These are times of the device.  A call
-    outside of a graph also takes the host's time, which is long for STANDARD, because it launches
-    kernels for each step, and short for the PERSIST algorithms.
+    CUDA graphs in shuffled rounds; their time is the median.  These are times of the device.  A
+    call outside of a graph also takes the host's time, which is long for STANDARD, because it
+    launches kernels for each step, and short for the PERSIST algorithms.
 
     Parameters
     ----------
     handle : Handle
         The call is synchronous: it waits for all work on the device, and for the search.
     spec, weights, x, hx, cx, lengths, training, layout
-        As in `rnn_forward`.  The search leaves out dropout, so that no random numbers are used.
-        Its masks are in the reserve space of a call, but are not counted in the table.
+        As in `rnn_forward`.  The search runs without dropout, so that no random numbers are used.
+        The reserve space of a call with dropout is therefore larger than in the table, by the
+        masks.
     algorithms : iterable of RNNAlgo or str, optional
         The algorithms to try.  If not given, all of them, but PERSIST_DYNAMIC only if the recurrent
-        matrices of a layer take less than 64 MiB.  It must keep them on the chip, and that is the
-        size of the registers and the shared memory of an H200.  cuDNN compiles a kernel for it,
-        which takes most of the search: 55 s for an LSTM of hidden size 4096.  If its first math
-        type is slower than three times the best, no other one is compiled.
+        matrices of a layer take less than 64 MiB.  It must keep them on the chip, and an H200 has
+        64 MiB of registers and shared memory.  cuDNN compiles a kernel for it, which takes most of
+        the search: 55 s for an LSTM of hidden size 4096.  If it takes more than three times as long
+        as the best with its first math type, it is not compiled for another one.
     workspace_limit : int or str, optional
         Candidates that need more are not tried; the handle's limit if not given.
     replay : bool
-        Whether calls are also timed as a plan with ``replay=True`` makes them, as CUDA graphs.
-        Among the candidates that may win by it, the two with the least time on the device get a
-        second row, with `replay`.  Its time is that of a call with new addresses, copies included.
-        It has no effect in training.
+        Whether calls are also timed as a plan with ``replay=True`` makes them: as launches of CUDA
+        graphs.  Of the candidates that may become the fastest in this way, the two with the least
+        time on the device get a second row, with `replay`.  Its time is that of a call with new
+        addresses, copies included.  It has no effect in training.
 
     Returns
     -------
@@ -109,7 +114,7 @@ def find(
     Notes
     -----
     C functions: `cudnnRNNForward`, which is timed; in training, `cudnnRNNBackwardData_v8`, which is
-    tried; and those of `rnn_forward.plan`.  cuDNN 9 has no search for RNNs.
+    not timed; and those of `rnn_forward.plan`.  cuDNN 9 has no search for RNNs.
 
     A spec with FMA (true float32) allows FMA only.  A spec with another math type allows all but
     TENSOR_OP_ALLOW_CONVERSION, which rounds float32 to float16 and is tried only if the spec has
@@ -119,7 +124,7 @@ def find(
     --------
     >>> lstm = dnn.RNNSpec("lstm", input_size=4, hidden_size=8)
     >>> with dnn.Handle() as handle:
-    ...     weights = dnn.RNNWeights(handle, lstm)  # load real ones: zeros are always right
+    ...     weights = dnn.RNNWeights(handle, lstm)  # load real ones: all agree on zeros
     ...     x = handle.array(np.ones((5, 2, 4), np.float32))
     ...     algorithms = ["STANDARD", "PERSIST_STATIC_SMALL_H"]
     ...     table = dnn.rnn_forward.find(handle, lstm, weights, x, algorithms=algorithms)
@@ -135,12 +140,12 @@ def find(
     one_of(training, "training", True, False)
     problem = forward_problem(spec.replace(dropout=0.0), data, training)
     operands = {"weights": weights, "x": x, "hx": hx, "cx": cx}
-    rows = candidates(problem, _parse_algorithms(algorithms))
+    candidates = all_candidates(problem, _parse_algorithms(algorithms))
     return search_rnn_forward(
         handle,
         problem,
         operands,
-        rows,
+        candidates,
         handle.workspace.limit_for(workspace_limit),
         compile_all=algorithms is not None,
         latency=True,
@@ -148,24 +153,27 @@ def find(
     )
 
 
-# Errors, `help` and pickle use this name.
+# Error messages, `help` and pickle use these names.
 find.__module__ = "cudnnlite.operations.rnn.functions"
 find.__qualname__ = "rnn_forward.find"
 find = suggest_keywords(find)
 
 
-def candidates(problem: Problem, algorithms: Iterable[RNNAlgo] = ALGORITHMS) -> list[RNNResult]:
-    """Return every algorithm with every math type that the network allows."""
+def all_candidates(problem: Problem, algorithms: Iterable[RNNAlgo] = ALGORITHMS) -> list[RNNResult]:
+    """Return a row for each algorithm with each math type that the network allows."""
     math_types = allowed_math_types(problem.spec.math_type, problem.spec.dtype)
-    return [RNNResult(*pair, deterministic=None) for pair in product(algorithms, math_types)]
+    return [
+        RNNResult(algorithm, math_type, deterministic=None)
+        for algorithm, math_type in product(algorithms, math_types)
+    ]
 
 
 def search_rnn_forward(
     handle: Handle,
     problem: Problem,
     operands: Mapping[str, Any],
-    rows: Iterable[RNNResult],
-    limit: int | None,
+    candidates: Iterable[RNNResult],
+    workspace_limit: int | None,
     *,
     max_error: float | None = None,
     compile_all: bool = False,
@@ -179,21 +187,27 @@ def search_rnn_forward(
     Parameters
     ----------
     operands : mapping
-        "weights", "x" and perhaps "hx" and "cx".
-    rows : iterable of RNNResult
-        The candidates; one with a `why_not` is not run.
+        "weights", "x" and, optionally, "hx" and "cx".
+    candidates : iterable of RNNResult
+        Those with a `why_not` are not run.
+    workspace_limit : int or None
+        In bytes; candidates that need more are not run.
     max_error : float or None
         The largest relative L2 error of a candidate that is timed.
     compile_all : bool
-        Compile PERSIST_DYNAMIC for matrices of any size.
+        Whether PERSIST_DYNAMIC is compiled for matrices of any size, instead of those that fit on
+        the chip.
     latency, flush_l2
         See `Contest`.
+    replay : bool
+        As in `rnn_forward.find`.
     note : str
         Text that is appended to the table's description of its times.
     """
     spec, data = problem.spec.replace(dropout=0.0), problem.data
+    # The plan that checks the operands is one of STANDARD, which every network has.
     standard = AlgorithmResult(RNNAlgo.STANDARD, spec.math_type, deterministic=None)
-    key = RNNPlanKey(
+    standard_key = RNNPlanKey(
         spec,
         standard,
         data.batch,
@@ -207,19 +221,20 @@ def search_rnn_forward(
         replay=False,
     )
     with own_stream(handle) as stream, ExitStack() as stack:
-        operands_on_stream = _on_stream(handle, key, operands, data, stream)
+        operands_on_stream = _on_stream(handle, standard_key, operands, data, stream)
         contest = Contest(handle, latency=latency, flush_l2=flush_l2)
         stack.callback(contest.close)
         why_not_compiled = ""
         if not compile_all:
             why_not_compiled = why_too_large(spec, handle.timing.on_chip)
-        trial = _Trial(handle, key._replace(workspace_limit=limit), operands_on_stream, data, stack)
-        results = contest.finish(trial.run(rows, contest, max_error, why_not_compiled))
+        key = standard_key._replace(workspace_limit=workspace_limit)
+        trial = _Trial(handle, key, operands_on_stream, data, stack)
+        rows = contest.finish(trial.run(candidates, contest, max_error, why_not_compiled))
         if replay:
-            results = with_replay(results, trial.replayed)
-        results = _heuristic_first(results, heuristic(spec, data), latency=latency)
+            rows = with_replay(rows, trial.replay_of)
+        rows = _heuristic_first(rows, heuristic(spec, data), latency=latency)
     return AlgorithmTable(
-        results, title=str(problem), timing=contest.timing + note, device_memory=contest.memory
+        rows, title=str(problem), timing=contest.timing + note, device_memory=contest.memory
     )
 
 
@@ -230,7 +245,7 @@ def _on_stream(
     data: RNNDataSpec,
     stream: Any,
 ) -> tuple[Any, ...]:
-    """Return weights, x, hx and cx on a stream, after the checks of a call."""
+    """Check the operands as a call does, and return weights, x, hx and cx on a stream."""
     weights, x = operands["weights"], operands["x"]
     with RNNPlan[Any](handle, key) as plan:
         states = plan.check_operands(
@@ -251,23 +266,23 @@ def _heuristic_first(
 ) -> list[AlgorithmResult]:
     """Return rows with the heuristic's choice first, unless the fastest is clearly faster.
 
-    Another run may rank the two the other way.
+    Between the two, the order of times would be noise: another run may reverse it.
     """
     fastest = rows[0]
-    row = _row_of(choice, rows)
-    if row is None or row is fastest:
+    choice_row = _eager_row_of(choice, rows)
+    if choice_row is None or choice_row is fastest:
         return rows
     fastest_ms = ranking_ms(fastest, latency=latency)
-    row_ms = ranking_ms(row, latency=latency)
-    if fastest_ms is None or row_ms is None or row_ms > _HARDLY_SLOWER * fastest_ms:
+    choice_ms = ranking_ms(choice_row, latency=latency)
+    if fastest_ms is None or choice_ms is None or choice_ms > _TIE_RATIO * fastest_ms:
         return rows
     remark = joined(fastest.remark, "hardly faster than the heuristic's choice")
-    slower_rows = [slower for slower in rows[1:] if slower is not row]
-    return [row, replace(fastest, remark=remark), *slower_rows]
+    slower_rows = [row for row in rows[1:] if row is not choice_row]
+    return [choice_row, replace(fastest, remark=remark), *slower_rows]
 
 
-def _row_of(choice: AlgorithmResult, rows: list[AlgorithmResult]) -> AlgorithmResult | None:
-    """Return the row of an algorithm and math type; None if it cannot be used."""
+def _eager_row_of(choice: AlgorithmResult, rows: list[AlgorithmResult]) -> AlgorithmResult | None:
+    """Return the row of a choice that is not replayed; None if the choice cannot be used."""
     for row in rows:
         is_choice = (row.algorithm, row.math_type) == (choice.algorithm, choice.math_type)
         if is_choice and row.ok and not row.replay:
@@ -288,17 +303,17 @@ def _parse_algorithms(algorithms: Any) -> list[RNNAlgo]:
 def why_too_large(spec: RNNSpec, on_chip: int) -> str:
     """Return why PERSIST_DYNAMIC is not compiled for a network; empty if it is.
 
-    `on_chip` is the size of the chip's memory in bytes.  An H200 has 64 MiB of registers and shared
-    memory.  With recurrent matrices of a layer that were as large or larger, PERSIST_DYNAMIC took
-    4.6 to 51 times as long as the best algorithm there (15 problems in float32), and up to 55 s to
-    compile.
+    `on_chip` is the size of the chip's registers and shared memory in bytes: 64 MiB on an H200.
+    There, with recurrent matrices of that size or more in a layer, PERSIST_DYNAMIC took 4.6 to 51
+    times as long as the best algorithm (15 problems in float32), and up to 55 s to compile.
     """
-    matrices = [
+    # The recurrent matrices of the first layer; those of other layers have the same sizes.
+    shapes = [
         part.shape
         for part in weight_parts(spec)
         if part.recurrent and not part.bias and part.pseudo_layer == 0
     ]
-    nbytes = sum(prod(shape) for shape in matrices) * itemsize(spec.dtype)
+    nbytes = sum(prod(shape) for shape in shapes) * itemsize(spec.dtype)
     if nbytes < on_chip:
         return ""
     return (
@@ -315,7 +330,7 @@ class _Trial:
     handle : Handle
         The handle, set to the stream of the search.
     key : RNNPlanKey
-        The key of the plans; each plan has a choice of its own.
+        The key of the plans, whose `choice` is replaced by each candidate.
     operands : sequence
         Weights, x, hx and cx, on the stream of the search.
     data : RNNDataSpec
@@ -351,31 +366,31 @@ class _Trial:
     ) -> dict[Hashable, AlgorithmResult]:
         """Return the row of each candidate, and enter those that may be used into the contest.
 
-        PERSIST_DYNAMIC is compiled for each math type, which takes a minute for large matrices.  On
-        an H200 its math types differed by at most a quarter in float32.  So if it is far too slow
-        with one math type, the others are not compiled.
+        cuDNN compiles PERSIST_DYNAMIC for each math type, which takes a minute for large matrices.
+        On an H200 the times of its math types differed by at most a quarter in float32.  So if it
+        is far too slow with one math type, it is not compiled for the others.
         """
         rows: dict[Hashable, AlgorithmResult] = {}
         for candidate in candidates:
-            is_compiled = candidate.algorithm == RNNAlgo.PERSIST_DYNAMIC
+            is_persist_dynamic = candidate.algorithm == RNNAlgo.PERSIST_DYNAMIC
             why_not = candidate.why_not
-            if not why_not and is_compiled:
+            if not why_not and is_persist_dynamic:
                 why_not = why_not_compiled
             if why_not:
                 rows[candidate] = replace(candidate, why_not=why_not)
                 continue
-            rows[candidate] = self._row_of(candidate, contest, max_error)
-            if is_compiled and rows[candidate].ok and contest.is_hopeless(candidate):
+            rows[candidate] = self._try_candidate(candidate, contest, max_error)
+            if is_persist_dynamic and rows[candidate].ok and contest.is_hopeless(candidate):
                 factor = f"{self._handle.timing.give_up:g} times the best"
                 why_not_compiled = (
                     f"not compiled: with {candidate.math_type} math it took more than {factor}"
                 )
         return rows
 
-    def _row_of(
+    def _try_candidate(
         self, candidate: RNNResult, contest: Contest, max_error: float | None
     ) -> AlgorithmResult:
-        """Run and check a candidate, and enter it into the contest if it may be used."""
+        """Run and check a candidate, enter it into the contest if it may be used, return its row."""
         plan = None
         try:
             plan = self._stack.enter_context(self._plan(candidate))
@@ -398,10 +413,10 @@ class _Trial:
             return failed(replace(candidate, workspace=workspace), refusal, contest.memory)
         return row
 
-    def replayed(self, row: AlgorithmResult) -> Replay | None:
-        """Return what a plan that launches graphs did in two calls, for its costs.
+    def replay_of(self, row: AlgorithmResult) -> Replay | None:
+        """Return the `replay` of a plan that launches CUDA graphs, which holds their costs.
 
-        The first call is recorded; the second one has other outputs.
+        The plan is called twice: the first call is recorded, the second one has other outputs.
         """
         with self._plan(row, replay=True) as plan:
             plan.describe(self._x_spec, self._lengths)
@@ -414,12 +429,14 @@ class _Trial:
         return RNNPlan(self._handle, self._key._replace(choice=choice, replay=replay))
 
     def _call_of(self, plan: RNNPlan[Any]) -> Callable[[], object]:
-        """Return a function that makes a plan's call once, without an allocation.
+        """Return a function that calls a plan once, without allocating memory.
 
-        All calls share the outputs, and a reserve space that is large enough for each of them.
+        All candidates write to the same outputs and the same reserve space.  The function looks
+        these up when it is called, because a later candidate may need a larger reserve space.
         """
         plan.describe(self._x_spec, self._lengths)
-        self._out = self._out or plan.new_outputs()
+        if self._out is None:
+            self._out = plan.new_outputs()
         if self._reserve is None or self._reserve.nbytes < plan.reserve:
             self._reserve = plan.new_reserve()
         return lambda: plan(
