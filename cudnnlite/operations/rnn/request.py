@@ -51,7 +51,7 @@ class TunedChoice(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class RNNForwardRequest:
-    """The arguments of one call of `rnn_forward`, or of one of its verbs."""
+    """The arguments of one call of `rnn_forward`, or of one of its functions."""
 
     handle: Any  # None in `rnn_forward.problem`
     spec: Any
