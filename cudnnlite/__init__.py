@@ -8,7 +8,7 @@
 [1. 2. 3. 4.]
 
 Importing it loads no library; making the first descriptor or handle does.  The tuner, and traces,
-are imported when they are first asked for.
+are imported when they are first used.
 """
 
 from importlib import import_module

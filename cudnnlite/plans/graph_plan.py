@@ -54,7 +54,7 @@ NO_REQUIREMENTS = Requirements()
 
 
 class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
-    """A graph on one handle, decided and marshalled once; ``plan(q=..., k=...)`` computes.
+    """A graph with its engine and its C call, prepared once; ``plan(q=..., k=...)`` computes.
 
     Attributes
     ----------
