@@ -54,7 +54,7 @@ NO_REQUIREMENTS = Requirements()
 
 
 class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
-    """A graph with its engine and its C call, prepared once; ``plan(q=..., k=...)`` computes.
+    """The prepared C call of a graph on one handle; ``plan(q=..., k=...)`` computes.
 
     Attributes
     ----------

@@ -59,7 +59,7 @@ class Prepared(Protocol):
 
 
 class OperationPlan(Plan, Generic[ResultT]):
-    """A problem, its algorithm and its C call, prepared once; ``plan(*operands, out=...)`` computes.
+    """The prepared C call of a problem on one handle; ``plan(*operands, out=...)`` computes.
 
     The operands are those of the public function, in its order.
 
