@@ -8,7 +8,7 @@
 [1. 2. 3. 4.]
 
 Importing it loads no library; making the first descriptor or handle does.  The tuner, and traces,
-are imported when they are first asked for.
+are imported when they are first used.
 """
 
 from importlib import import_module
@@ -432,18 +432,19 @@ _LATER = {
     "tune_model": "autotune.model",
 }
 
+# The function of an operation that replaced each prefix of an old name.
 _OLD_PREFIXES = {
     "plan_": "plan",
     "find_": "find",
     "get_": "heuristic",
-}  # -> the verb that replaced it
+}
 
 
 def _instead(name: str) -> str:
     """Return a hint at what to write instead of a name that there is not, or ''."""
-    for prefix, verb in _OLD_PREFIXES.items():
+    for prefix, function_name in _OLD_PREFIXES.items():
         if name.startswith(prefix) and name.removeprefix(prefix) in __all__:
-            return f"; it is {name.removeprefix(prefix)}.{verb} now"
+            return f"; it is {name.removeprefix(prefix)}.{function_name} now"
     return _meant(name, __all__)
 
 

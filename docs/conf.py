@@ -31,7 +31,7 @@ extensions = [
     "numpydoc",
     "sphinx_copybutton",
     "coverage_table",
-    "operation_verbs",
+    "operation_functions",
     "code_links",
     "mathml",
 ]

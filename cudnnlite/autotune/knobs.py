@@ -1,7 +1,7 @@
 """The search over the knobs of engines.
 
-It begins with the settings that cuDNN's heuristics name, and goes on to those that differ in one
-knob.
+A setting is an `Engine`: the number of an engine, and a value for each of its knobs.  The search
+begins with the settings that cuDNN's heuristics name, and goes on to those that differ in one knob.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.timing import Stopwatch
 from cudnnlite.search.timing_policy import TimingPolicy
 
-# The number of the fastest settings that are checked, and timed thoroughly with all candidates.
+# How many of the fastest settings become candidates, which are checked and timed thoroughly.
 FINALISTS = 4
-# An engine is left out if its fastest setting takes more than so many times the fastest of all.
-_MAY_WIN = 1.5
-_Entry = tuple[float, str, Engine]  # milliseconds, a text that orders equal ones, the setting
-_QUICK = TimingPolicy(rounds=3, further_rounds=0, sample_ms=0.2)
+# An engine is left out if its fastest setting takes more than this multiple of the shortest time.
+_CUTOFF_RATIO = 1.5
+# Milliseconds, the setting's text, which orders settings of equal time, and the setting.
+_Entry = tuple[float, str, Engine]
+_QUICK_TIMING = TimingPolicy(rounds=3, further_rounds=0, sample_ms=0.2)
 
 
 class EngineRules(NamedTuple):
-    """What a search over knobs has to know of a graph.
+    """The functions of a graph's operation that a search over knobs calls.
 
     Attributes
     ----------
     row_of : callable
-        (configuration) -> a candidate.
+        (configuration) -> the row of a candidate, without times.
     why_excluded : callable
-        (configuration, candidate) -> why it may not be used; empty if it may.
+        (configuration, row) -> why the candidate may not be used; empty if it may.
     plan_of : callable
         (configuration, stack) -> the execution plan, which the stack owns.
     """
@@ -58,9 +59,9 @@ class KnobSearchResult(NamedTuple):
     Attributes
     ----------
     rows : list of AlgorithmResult
-        The fastest settings that are new.
+        The fastest settings that the search did not begin with.
     trials, runs : int
-        How many settings were tried, and how many of them cuDNN runs.
+        How many settings were tried, and how many of them ran.
     seconds : float
         The time of the search.
     """
@@ -141,7 +142,7 @@ class _Climb:
                 self._try_neighbours(index)
 
     def _engines_that_may_win(self) -> list[int]:
-        cutoff_ms = _MAY_WIN * min(heap[0][0] for heap in self._heaps.values())
+        cutoff_ms = _CUTOFF_RATIO * min(heap[0][0] for heap in self._heaps.values())
         return [index for index, heap in self._heaps.items() if heap[0][0] <= cutoff_ms]
 
     def _try_neighbours(self, index: int) -> None:
@@ -181,7 +182,9 @@ class _Trials:
         self._handle = handle = graph.handle
         self._addresses = {name: array.ptr for name, array in operands.items()}
         self._knobs: dict[int, Any] = {}
-        self._stopwatch = Stopwatch(handle.device, handle.stream, _QUICK, flush_l2=policy.flush_l2)
+        self._stopwatch = Stopwatch(
+            handle.device, handle.stream, _QUICK_TIMING, flush_l2=policy.flush_l2
+        )
         stack.callback(self._stopwatch.close)
         # None for a setting that does not run, or is excluded.
         self.rows: dict[Engine, AlgorithmResult | None] = {}
@@ -219,7 +222,8 @@ class _Trials:
         plan = self._rules.plan_of(configuration, stack)
         if policy.workspace_limit is not None and plan.workspace > int(policy.workspace_limit):
             return None
-        stack.callback(handle.stream.sync)  # before the plan is destroyed
+        # The plan is destroyed behind this call, when the device no longer needs it.
+        stack.callback(handle.stream.sync)
         plan.replace(
             workSpace=handle.workspace.reserve(plan.workspace, handle.stream), **self._addresses
         )

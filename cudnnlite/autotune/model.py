@@ -57,7 +57,7 @@ def tune_model(
     device : str, int, device object or Handle, optional
         As in `Handle`.  "cuda" means all GPUs of the same kind as GPU 0; "cuda:1" means GPU 1 only.
         None is "cuda" unless `CUDNNLITE_DEVICE` names another device.  With a handle this process
-        measures on it, and alone unless `workers` asks for more processes.  The handle stays open.
+        measures on it, and alone unless `workers` is above 1.  The handle stays open.
         With a handle and an `executor` the handle only sets the device and the workspace limit.
     cache : TuningCache, str or Path, optional
         As in `Tuner`.  Results of the emulated device are not written.

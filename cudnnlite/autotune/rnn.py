@@ -58,7 +58,7 @@ def search_rnn(
     The operands are "weights" and "x", and optionally "hx" and "cx".  The rows are in the order of
     the policy's objective, the best first.  Candidates that cannot be used, or are excluded and did
     not run, come last, with the reason.  Dropout is left out.  `progress` is unused, because there
-    are no knobs: the table's timing says so if the policy asks for them.
+    are no knobs: the table's timing says so if the policy requests them.
     """
     candidates = []
     for candidate in all_candidates(problem):

@@ -111,7 +111,7 @@ class TunedProblem(NamedTuple):
                 continue
             why = ""
             if index != place:
-                why = excluded.get(_identity(row)) or _slower(row, self.chosen, policy)
+                why = excluded.get(_identity(row)) or _compared_cost(row, self.chosen, policy)
             reasons.append("; ".join(filter(None, (why, row.comment))))
         return tuple(reasons)
 
@@ -128,7 +128,7 @@ def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
 
 
 def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
-    """Return the milliseconds by which the policy ranks: for "latency" those of a call."""
+    """Return the milliseconds that the policy ranks by: those of a call if it is for "latency"."""
     return ranking_ms(row, latency=(policy or {}).get("objective") == "latency")
 
 
@@ -142,7 +142,7 @@ def shared_workspace(
     objective.  The first point has the fewest bytes that are enough for every problem.  Problems
     without a usable row that was timed are left out.
     """
-    # (bytes, index of the problem, its milliseconds with that many bytes)
+    # (bytes, index of the problem, milliseconds of its cheapest row that needs at most these bytes)
     steps: list[tuple[int, int, float]] = []
     for index, tuned in enumerate(tunings):
         for size, cost_ms in _cheapest_by_size(tuned, policy):
@@ -179,8 +179,10 @@ def _identity(row: AlgorithmResult) -> tuple[object, ...]:
     return row.algorithm, row.math_type, row.layout, row.replay, row.workspace, row.time_ms
 
 
-def _slower(row: AlgorithmResult, choice: AlgorithmResult | None, policy: Policy | None) -> str:
-    """Return by how much a row that works costs more than the choice."""
+def _compared_cost(
+    row: AlgorithmResult, choice: AlgorithmResult | None, policy: Policy | None
+) -> str:
+    """Return how the cost of a usable row compares with that of the choice, as a text."""
     if row.time_ms is None:
         return "not timed"
     cost_ms = cost(row, policy)

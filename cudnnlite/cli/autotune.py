@@ -61,7 +61,7 @@ _RNN_HELP = (
 _MATH_HELP = (
     "default (on float32 data TF32), fma (true float32), tensor_op or "
     "tensor_op_allow_conversion; what --input, --rnn and "
-    "--onnx ask for."
+    "--onnx request."
 )
 _STDOUT = Path("-")
 # Of the fields of the policy whose flag has another name.
@@ -235,7 +235,7 @@ def _check_what_excludes_each_other(flags: SimpleNamespace) -> None:
 
 
 def _policy(flags: SimpleNamespace) -> TuningPolicy:
-    """Return the policy that the flags ask for, most of which have the name of a field."""
+    """Return the policy that the flags describe; most flags have the name of a field."""
     names = [item.name for item in fields(TuningPolicy) if hasattr(flags, item.name)]
     names.remove("math_type")  # which is the problem's
     values: dict[str, Any] = {name: getattr(flags, name) for name in names}

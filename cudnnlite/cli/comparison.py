@@ -35,7 +35,7 @@ class Pair(NamedTuple):
     problem : str
         In short.
     wanted : str
-        What the policy asks for beyond the default.
+        What the policy requests beyond the default.
     """
 
     a_ms: float | None
@@ -136,7 +136,7 @@ def what(entry: TuningEntry) -> str:
 
 
 def wanted(entry: TuningEntry) -> str:
-    """Return what an entry's policy asks for beyond the default, and unusual alignments."""
+    """Return what an entry's policy requests beyond the default, and unusual alignments."""
     policy: Mapping[str, Any] = entry.key.plain["policy"]
     alignments: Mapping[str, int] = entry.key.plain["alignments"]
     texts = [f"{name}={_text(name, value)}" for name, value in policy.items()]

@@ -88,7 +88,7 @@ def check_flags(flags: SimpleNamespace) -> None:
 
 
 def lists_of(flags: SimpleNamespace) -> dict[int | None, ProblemList]:
-    """Return the problems to tune by batch size, under None if none was asked for.
+    """Return the problems to tune by batch size, or under None if no batch size is given.
 
     Ends the command if a flag's value is not allowed, CudnnliteError if a file is no good.
     """

@@ -24,7 +24,7 @@ from cudnnlite.texts import aligned, counted, printable
 # How spreadsheets recognise a formula; the last four are the full-width forms of the first four.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _MOST_REASONS = 3  # in a line
-Parts = Mapping[int | None, ModelTuning]  # by the batch size; under None where none was asked for
+Parts = Mapping[int | None, ModelTuning]  # by batch size; under None if none is given
 
 
 def to_plain(tuning: ModelTuning) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def lines_of(
 
 
 def title_of(tuned: TunedProblem) -> str:
-    """Return a problem's name in the model, if it has one, and what it asks for."""
+    """Return a problem's name in the model, if it has one, and its summary."""
     if tuned.names:
         return f"{tuned.title}: {summary(tuned.problem)}"
     return summary(tuned.problem)

@@ -201,7 +201,7 @@ class Rows(NamedTuple):
     starts: list[int]
 
 
-@lru_cache(maxsize=256)  # each copy and each fill asks for it
+@lru_cache(maxsize=256)  # each copy and each fill calls it
 def rows_of(spec: TensorSpec, *, single: bool = False) -> Rows:
     """Return the memory of an array without its gaps; with `single` each row is one value."""
     shape, strides = memory_axes(spec)

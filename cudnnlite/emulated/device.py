@@ -165,8 +165,8 @@ class EmulatedDevice(NonCopyable):
     def create_stream(self) -> EmulatedStream:
         """Make a stream."""
         stream = EmulatedStream(self, next(_stream_handles))
-        # This is no WeakValueDictionary, because its callback is Python code: if a signal handler
-        # raises an exception there, it is lost. `dict.pop` is C code.
+        # A WeakValueDictionary will not do: its callback is Python code, in which the exception of
+        # a signal handler would be lost.  `dict.pop` is C code.
         self._streams[stream.handle] = ref(stream, partial(self._streams.pop, stream.handle))
         return stream
 
@@ -191,7 +191,7 @@ class EmulatedDevice(NonCopyable):
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device."""
-        # An observer is notified of a whole array, not of rows.
+        # `copy_rows` would notify the observer of rows, instead of a whole array.
         with observer.current.copying_in(self, ptr, source):
             self._copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
 
@@ -275,11 +275,11 @@ class EmulatedDevice(NonCopyable):
         return EmulatedRecorder(self.api, self.create_stream())
 
     def is_capturing(self, stream: Any) -> bool:
-        """Tell whether a graph is being recorded on `stream`."""
+        """Return whether a graph is being recorded on `stream`."""
         return bool(self.stand_ins) and self.stand_ins.of(stream).handle in self.api.tapes
 
     def _enqueue(self, stream: Any, name: str, work: Callable[[], object]) -> None:
-        # Without a capture there is no need to look for the stream's tape.
+        # `stand_ins` is empty unless a graph is being recorded; then the work may go on its tape.
         if self.stand_ins:
             self.api.enqueue(self.stand_ins.of(stream).handle, name, work)
         else:
@@ -288,8 +288,8 @@ class EmulatedDevice(NonCopyable):
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View another library's array over this device's memory.
 
-        Such an array was made from a DeviceArray by `__dlpack__`.  An array over other host memory
-        is refused, as on a GPU.  So is every NumPy array, which cannot be in a GPU's memory.
+        The other library made it from a DeviceArray by `__dlpack__`.  An array over other host
+        memory is refused, as on a GPU.  So is every NumPy array, which cannot be in a GPU's memory.
         """
         try:
             bridge = _Bridge(array)

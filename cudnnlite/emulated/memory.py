@@ -1,8 +1,8 @@
 """The emulated device's memory: host memory behind addresses that are checked at every use.
 
-Stricter than hardware: a pointer must lie inside one live allocation, new memory is all NaN, freed
-memory all garbage. A large allocation becomes so part by part, where it is looked at: what nobody
-uses takes no memory of the host's.
+It is stricter than hardware: a pointer must lie inside one live allocation, new memory is all NaN
+("poisoned"), and freed memory is overwritten.  A large allocation is poisoned part by part, when a
+part is first used, so that unused parts take no memory of the host.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ ALIGNMENT = 256  # as cudaMalloc gives
 POISON_NEW = 0xFF  # NaN in every floating-point format, -1 in signed integers
 POISON_FREED = 0xA5
 QUARANTINE = 16 << 20  # bytes of freed memory whose addresses are not handed out again yet
-_OVERHEAD = 512  # bytes that a block takes beside its own: alignment, and Python's objects
-_PART = 2 << 20  # bytes; as large as a huge page
+_OVERHEAD = 512  # bytes that a block takes besides its own: alignment, and Python's objects
+_PART_BYTES = 2 << 20  # as large as a huge page
 Bytes = npt.NDArray[np.uint8]
 
 
 class IllegalAddressError(Exception):
-    """A pointer is not inside a live allocation: on a GPU an illegal memory access, if reported."""
+    """A pointer is not inside a live allocation; a GPU may report an illegal memory access."""
 
 
 _memories = Alive()
@@ -47,10 +47,10 @@ class EmulatedMemory(NonCopyable):
     Parameters
     ----------
     capacity : int
-        Bytes of memory that the device says it has; as many may be allocated, as far as the host
-        has them.
+        Bytes of memory that the device reports.  So many may be allocated, unless the host has
+        less.
     large : int
-        Bytes from which an allocation is poisoned part by part.
+        Allocations of at least this many bytes are poisoned part by part.
     """
 
     def __init__(self, capacity: int, large: int = 16 << 20) -> None:
@@ -60,16 +60,17 @@ class EmulatedMemory(NonCopyable):
         self.peak = 0
         self._used = 0
         self._blocks: dict[int, Bytes] = {}
-        # Of each large block: whether nobody has looked at a part, so that the host gave no memory
-        # for it.
+        # For each large block, which of its parts were never used, and take no memory of the host.
         self._untouched: dict[int, npt.NDArray[np.bool_]] = {}
         self._addresses: list[int] = []
         self._quarantine: deque[Bytes] = deque()
         self._quarantined = 0
-        # Buffers that are gone, to be freed by the next use of this memory.  They are put there by
-        # `append`, which is C: a finalizer in Python would lose what a signal handler raises in it.
-        self._owners: dict[int, _Owner] = {}
-        self._dropped: deque[_Owner] = deque()
+        # The live buffers, by address.
+        self._buffer_refs: dict[int, _BufferRef] = {}
+        # The buffers that no longer exist; the next use of this memory frees their allocations.
+        # `append` is called when a buffer goes.  It is C code: if a signal handler raised an
+        # exception inside of a finalizer in Python, the exception would be lost.
+        self._dropped: deque[_BufferRef] = deque()
         self._lock = threading.RLock()
         _memories.add(self)
 
@@ -101,7 +102,7 @@ class EmulatedMemory(NonCopyable):
             if nbytes == 0:
                 return EmulatedBuffer(self, 0, 0)
             if nbytes > self.left:
-                raise self._too_much(nbytes)
+                raise self._allocation_error(nbytes)
             try:
                 raw = np.empty(nbytes + ALIGNMENT, np.uint8)
             except MemoryError as error:
@@ -115,24 +116,24 @@ class EmulatedMemory(NonCopyable):
             if nbytes < self.large:
                 block[:] = POISON_NEW
             buffer = EmulatedBuffer(self, address, nbytes)
-            owner = _Owner(buffer, self._dropped.append)
-            owner.address = address
+            buffer_ref = _BufferRef(buffer, self._dropped.append)
+            buffer_ref.address = address
             try:
                 if nbytes < self.large:
-                    # An interrupt may have left those of an earlier block at this address.
+                    # An interrupt may have left an entry of an earlier block at this address.
                     self._untouched.pop(address, None)
                 else:
-                    self._untouched[address] = np.ones(-(-nbytes // _PART), bool)
-                self._owners[address], self._blocks[address] = owner, block
+                    self._untouched[address] = np.ones(-(-nbytes // _PART_BYTES), bool)
+                self._buffer_refs[address], self._blocks[address] = buffer_ref, block
                 self._used += nbytes
                 bisect.insort(self._addresses, address)
-            except BaseException:  # a signal handler's
+            except BaseException:  # raised by a signal handler
                 self._repair()
                 raise
             self.peak = max(self.peak, self._used)
             return buffer
 
-    def _too_much(self, nbytes: int) -> DeviceMemoryError:
+    def _allocation_error(self, nbytes: int) -> DeviceMemoryError:
         text = (
             f"{format_size(nbytes)} of emulated device memory are not there: "
             f"{format_size(self.left)} of {format_size(self.capacity)} are free"
@@ -142,11 +143,11 @@ class EmulatedMemory(NonCopyable):
         return DeviceMemoryError(text)
 
     def free(self, address: int) -> None:
-        """Fill the allocation at `address` with garbage and forget it."""
+        """Free the allocation at `address`, and overwrite it."""
         with self._lock:
             try:
                 block = self._blocks.pop(address)
-                self._owners.pop(address, None)
+                self._buffer_refs.pop(address, None)
                 self._addresses.remove(address)
                 self._used -= block.nbytes
             except BaseException:
@@ -165,33 +166,42 @@ class EmulatedMemory(NonCopyable):
         self._used = sum(block.nbytes for block in self._blocks.values())
 
     def _touched_parts(self, address: int, block: Bytes) -> list[Bytes]:
-        """Return the parts of a block that is freed which have memory, and forget the others."""
+        """Return the used parts of a freed block, and remove its entry in `_untouched`."""
         untouched = self._untouched.pop(address, None)
         if untouched is None:
             return [block]
-        return [block[part * _PART : (part + 1) * _PART] for part in np.flatnonzero(~untouched)]
+        return [
+            block[part * _PART_BYTES : (part + 1) * _PART_BYTES]
+            for part in np.flatnonzero(~untouched)
+        ]
 
-    def _poison(self, start: int, offset: int, nbytes: int) -> None:
-        """Poison those parts of a range in the block at `start` that nobody has looked at."""
+    def _poison_untouched_parts(self, start: int, offset: int, nbytes: int) -> None:
+        """Poison the parts of the block at `start` that a range is in and that were never used."""
         untouched = self._untouched.get(start)
         if untouched is None:
             return
-        first, end = offset // _PART, -(-(offset + nbytes) // _PART)
+        first, end = offset // _PART_BYTES, -(-(offset + nbytes) // _PART_BYTES)
         for part in first + np.flatnonzero(untouched[first:end]):
-            self._blocks[start][part * _PART : (part + 1) * _PART] = POISON_NEW
-            untouched[part] = False  # last: an interrupt before it lets the part be poisoned again
+            self._blocks[start][part * _PART_BYTES : (part + 1) * _PART_BYTES] = POISON_NEW
+            # If an interrupt comes before this line, the part is only poisoned again.
+            untouched[part] = False
 
     def _free_dropped(self) -> None:
+        """Free the allocations whose buffers no longer exist."""
         while self._dropped:
             with self._lock:
                 if self._dropped:
-                    owner = self._dropped[0]
-                    if self._owners.get(owner.address) is owner and owner.address in self._blocks:
-                        self.free(owner.address)
+                    dropped = self._dropped[0]
+                    address = dropped.address
+                    # Another buffer may have the address by now.
+                    is_same_buffer = self._buffer_refs.get(address) is dropped
+                    if is_same_buffer and address in self._blocks:
+                        self.free(address)
+                    # The entry goes last, so that an interrupt leaves it for another attempt.
                     self._dropped.popleft()
 
     def contains(self, address: int, nbytes: int) -> bool:
-        """Tell whether the range lies inside one live allocation."""
+        """Return whether the range lies inside one live allocation."""
         with self._lock:
             self._free_dropped()
             return self._find(address, nbytes) is not None
@@ -214,11 +224,11 @@ class EmulatedMemory(NonCopyable):
                     f"{nbytes} bytes at {address:#x} do not lie inside one live allocation "
                     "of the emulated device"
                 )
-            self._poison(start, address - start, nbytes)
+            self._poison_untouched_parts(start, address - start, nbytes)
             return self._blocks[start][address - start : address - start + nbytes]
 
     def ints(self, pointer: Any, count: int) -> npt.NDArray[np.int32]:
-        """Return so many C ints at a pointer; IllegalAddressError as in `view`."""
+        """Return `count` C ints at a pointer; IllegalAddressError as in `view`."""
         return self.view(ctypes.addressof(pointer.contents), 4 * count).view(np.int32)
 
     def allocation_of(self, address: int) -> tuple[int, int] | None:
@@ -229,6 +239,7 @@ class EmulatedMemory(NonCopyable):
             return None if start is None else (start, self._blocks[start].nbytes)
 
     def _find(self, address: int, nbytes: int) -> int | None:
+        """Return the address of the allocation that a range lies in; None if there is none."""
         position = bisect.bisect_right(self._addresses, address) - 1
         if position < 0:
             return None
@@ -246,15 +257,15 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class _Owner(weakref.ref["EmulatedBuffer"]):
-    """Tells when a buffer is gone, and where its memory was."""
+class _BufferRef(weakref.ref["EmulatedBuffer"]):
+    """A weak reference to a buffer that keeps the address of its memory."""
 
     __slots__ = ("address",)
     address: int
 
 
 class EmulatedBuffer(NonCopyable):
-    """One allocation; the same surface as `cuda.core.Buffer`, as far as cudnnlite uses it."""
+    """One allocation, with those attributes of `cuda.core.Buffer` that cudnnlite uses."""
 
     def __init__(self, memory: EmulatedMemory, address: int, nbytes: int) -> None:
         self.handle = address
@@ -271,7 +282,7 @@ class EmulatedBuffer(NonCopyable):
     def bytes(self) -> Bytes:
         """Return the memory as an array that keeps this buffer, and so the allocation, alive."""
         if not self.is_closed:
-            self._memory.view(self.handle, self.size)  # poisons what nobody has looked at
+            self._memory.view(self.handle, self.size)  # poisons parts that were never used
         return host_bytes(self)
 
 

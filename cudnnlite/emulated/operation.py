@@ -114,7 +114,7 @@ class Call:
         return value
 
     def _float_option(self, name: str) -> Any:
-        # A C function that asks for a size does not receive the floats.
+        # A C function that returns a size does not receive the floats.
         if name not in self.arguments:
             return 0.0
         if name in self.operation.by_address:

@@ -147,7 +147,7 @@ class Configuration(NamedTuple):
     def math_type(self, requested: MathType) -> MathType:
         """Return the math type of the engine's multiplications.
 
-        It is FMA if nothing is multiplied in fewer bits, otherwise the one that was asked for.
+        It is FMA if nothing is multiplied in fewer bits, otherwise the requested one.
         """
         is_narrow = bool(self.numerical & _NARROW)
         if not is_narrow:

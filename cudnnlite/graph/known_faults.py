@@ -83,7 +83,7 @@ def _why_attention_is_wrong(graph: GraphData, products: Sequence[Node]) -> str |
 
 
 def why_strides_end_the_process(q: Shape, k_transposed: Shape, v: Shape | None) -> str | None:
-    """Return why attention of operands with such strides may not be asked for, or None.
+    """Return why a graph of attention may not have such strides, or None.
 
     The heuristics of cuDNN 9.19 read beyond their memory where a head is not packed.
     """

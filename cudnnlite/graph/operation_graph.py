@@ -1,4 +1,4 @@
-"""`Graph`: an operation graph as descriptors that are final."""
+"""`Graph`: the final descriptors of an operation graph."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 
-ALIGNMENT = 16  # bytes; what engines with vector loads want of every operand
+ALIGNMENT = 16  # bytes; engines with vector loads need it of every operand
 
 
 class Graph(NonCopyable):
-    """An operation graph that was made and is final, with the numbers of its tensors.
+    """The final descriptors of an operation graph, and the unique ids of its tensors.
+
+    Operations are added one by one; `finish` makes the descriptor of the graph.
 
     Parameters
     ----------
@@ -25,9 +27,10 @@ class Graph(NonCopyable):
 
     def __init__(self, handle: Any, stack: ExitStack) -> None:
         self.handle, self._stack = handle, stack
-        self.uids: dict[str, int] = {}  # of what is in memory
+        self.uids: dict[str, int] = {}  # by the names of the tensors that are in memory
         self.other_views: dict[str, str] = {}  # name of another view -> the tensor's name
         self._operations: list[BackendDescriptor] = []
+        # Descriptors by kind and attributes.
         self._shared: dict[tuple[Any, ...], BackendDescriptor] = {}
         self.descriptor: BackendDescriptor | None = None
 
@@ -38,7 +41,7 @@ class Graph(NonCopyable):
         ).finalize()
 
     def shared(self, kind: str, /, **attributes: Any) -> BackendDescriptor:
-        """Return what `make` does, made once for the same attributes."""
+        """Return a final descriptor as `make` does; calls with the same attributes share one."""
         key = (kind, *attributes.items())
         if key not in self._shared:
             self._shared[key] = self.make(kind, **attributes)
@@ -49,7 +52,7 @@ class Graph(NonCopyable):
     ) -> None:
         """Add an operation of any kind, with its attributes by cuDNN's names.
 
-        `scalars` are passed as the type that is named, "FLOAT" or "DOUBLE".
+        `type_name` is the type of all `scalars`, "FLOAT" or "DOUBLE".
         """
         operation = self._stack.enter_context(BackendDescriptor(self.handle, kind, **attributes))
         for name, value in scalars.items():
@@ -57,7 +60,7 @@ class Graph(NonCopyable):
         self._operations.append(operation.finalize())
 
     def finish(self) -> Graph:
-        """Let cuDNN check the whole; returns it.
+        """Make the descriptor of the whole graph, which cuDNN checks, and return this graph.
 
         Raises
         ------

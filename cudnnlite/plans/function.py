@@ -182,7 +182,7 @@ class OperationFunction(Generic[P, ResultT]):
             if name in ("find", "heuristic"):
                 raise AttributeError(
                     f"{self.__name__} has no {name}: there are no algorithms to choose from; "
-                    "its verbs are plan and problem"
+                    "its functions are plan and problem"
                 )
             raise AttributeError(f"the operation {self.__name__} has no attribute {name!r}")
 

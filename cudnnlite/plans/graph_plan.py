@@ -59,7 +59,7 @@ NO_REQUIREMENTS = Requirements()
 
 
 class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
-    """A graph on one handle, decided and marshalled once; ``plan(q=..., k=...)`` computes.
+    """The prepared C call of a graph on one handle; ``plan(q=..., k=...)`` computes.
 
     Attributes
     ----------

@@ -57,7 +57,7 @@ class NativeProblem:
 
     @cached_property
     def descriptors(self) -> dict[str, Any]:
-        """The descriptors of operands and options, by name, made when they are first asked for."""
+        """The descriptors of operands and options, by name, made when they are first used."""
         first_spec = next(iter(self.problem.specs.values()))
         return {
             name: self._stack.enter_context(_describe(self.handle, spec, first_spec.rank - 2))

@@ -32,9 +32,9 @@ def hints(
     graph : GraphData
         For which no engine is named.
     modes : tuple of BackendHeurMode
-        The heuristics that are asked.
+        The modes of the heuristics that are tried.
     is_allowed : callable
-        Whether an engine keeps what was asked for.
+        Whether an engine meets the requirements.
     """
     lines = []
     for change in islice(changes(graph), _MOST_QUESTIONS):

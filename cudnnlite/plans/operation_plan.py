@@ -59,7 +59,7 @@ class Prepared(Protocol):
 
 
 class OperationPlan(Plan, Generic[ResultT]):
-    """A problem on one handle, decided and marshalled once; ``plan(*operands, out=...)`` computes.
+    """The prepared C call of a problem on one handle; ``plan(*operands, out=...)`` computes.
 
     The operands are those of the public function, in its order.
 
@@ -128,7 +128,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._note_header_names()
 
     def prepare(self: PlanT) -> PlanT:
-        """Decide and marshal, and return the plan itself, which is closed if that fails."""
+        """Choose an algorithm, prepare the C call, and return the plan; close it if that fails."""
         try:
             if self._sums_nothing():
                 self._prepared = SumOfNothing(self._handle, self.problem, self._resources)

@@ -1,4 +1,4 @@
-"""`Request`: what one call of an operation asks for; it is run, planned, or taken as a problem."""
+"""`Request`: the arguments of one call; it can be run, planned, or turned into a problem."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Request(Generic[ResultT]):
     Parameters
     ----------
     handle : Handle or None
-        What runs it; None where only the problem is asked for.
+        The handle that runs it; None if only the problem is requested.
     operation : Operation
         The declaration.
     operands : sequence
-        Arrays, or specs where a plan or a problem is asked for, in the order of `Operation.reads`.
+        Arrays, or specs for a plan or a problem, in the order of `Operation.reads`.
     options : sequence
         In the order of `Operation.options`.
     alpha, beta : float
@@ -118,7 +118,7 @@ class Request(Generic[ResultT]):
         return plan
 
     def plan(self) -> OperationPlan[ResultT]:
-        """Decide and marshal the call once, for many of its kind."""
+        """Return a plan: it has chosen an algorithm and prepared the C call for many calls."""
         use(self.handle)
         self.refuse(self.call_arguments(), "a plan; give it to the plan's calls")
         return self.make_plan()

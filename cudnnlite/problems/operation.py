@@ -144,7 +144,7 @@ class Operation:
     )
     # (problem) -> multiplications and additions of the direct method.
     flops: Callable[[Any], int] = lambda problem: 0
-    # (problem) -> the math type that the user asked for.
+    # (problem) -> the math type that the user requested.
     math_type: Callable[[Any], MathType] = lambda problem: MathType.DEFAULT
     # (problem) -> a known reason for a refusal, for its message; empty if there is none.
     hint: Callable[[Any], str] = lambda problem: ""

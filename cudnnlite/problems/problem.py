@@ -96,7 +96,7 @@ class Problem:
 
     @property
     def math_type(self) -> MathType:
-        """The math type that the user asked for; it limits the choice of algorithms."""
+        """The math type that the user requested; it limits the choice of algorithms."""
         return self.operation.math_type(self)
 
     def to_plain(self) -> dict[str, Any]:

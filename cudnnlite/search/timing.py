@@ -160,7 +160,7 @@ class Stopwatch(NonCopyable):
 
         A recorded graph keeps addresses, so that the work must keep its memory until this returns.
         `times_ms` are the approximate times of the pieces, as `look_again` returns them: they
-        decide how often a sample repeats the work.  `thorough` asks for more rounds, because a
+        decide how often a sample repeats the work.  `thorough` means more rounds, because a
         choice depends on the times.
         """
         launches = [self._prepare(work, ms) for work, ms in zip(works, times_ms, strict=True)]

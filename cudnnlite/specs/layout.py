@@ -1,7 +1,7 @@
 """Layouts: the order of the axes of a tensor in memory.
 
 Shapes are always written ``(N, C, *spatial)``, whatever the layout, as cuDNN does; the layout only
-decides the strides.
+sets the strides.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def parse_shape(
     Sizes are positive, except those of an empty batch: unless `batch_may_be_empty` is False, axis 0
     may have size 0, and so may axis 1 of a rank-3 shape, the batch of sequence-major arrays.
     """
-    sizes = integers(shape, argument, most=MAX_RANK)  # has one size more if the rank is too large
+    # If the rank is too large, `integers` returns the first MAX_RANK + 1 sizes.
+    sizes = integers(shape, argument, most=MAX_RANK)
     if not 1 <= len(sizes) <= MAX_RANK:
         raise ArgumentError(
             f"{argument}={shown(shape)} has rank {len(sizes)}; allowed: 1 to {MAX_RANK}"
@@ -99,7 +100,8 @@ def memory_order(rank: int, layout: str) -> tuple[int, ...]:
     """Return the axes of ``(N, C, *spatial)`` from the outermost in memory to the innermost."""
     if layout == CHANNELS_LAST.get(rank):
         return (0, *range(2, rank), 1)
-    return tuple(range(rank))  # of NCHW_VECT_C too, whose elements are vectors of channels
+    # This holds for NCHW_VECT_C, too: each of its elements is a vector of channels.
+    return tuple(range(rank))
 
 
 def channels_last_hint(rank: int) -> str:
@@ -120,7 +122,7 @@ def same_strides(shape: tuple[int, ...], one: tuple[int, ...], other: tuple[int,
 
 
 def span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Return the number of elements from the first to the last in memory, with both and all gaps."""
+    """Return how many elements lie from the first to the last, which count, and gaps as well."""
     if prod(shape) == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

@@ -161,7 +161,7 @@ class SpatialSpec(FrozenSpec):
         values = [self._per_axis(name, spatial_rank) for name in self._stepped]
         if SAME in values[self._stepped.index("padding")]:
             raise ArgumentError(
-                f"padding={SAME!r} is as many pixels as the image asks for; "
+                f"padding={SAME!r} is as many pixels as the image needs; "
                 f"{type(self).__name__}.for_shapes(...) returns them as numbers"
             )
         return tuple(values)

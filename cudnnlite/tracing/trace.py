@@ -39,7 +39,7 @@ class Trace(NonCopyable):
     def __init__(self) -> None:
         self._recorder = Recorder()
         self.warnings = self._recorder.warnings
-        self._program: tuple[Any, Program | None] = None, None  # the last one that was asked for
+        self._program: tuple[Any, Program | None] = None, None  # the last one that was built
 
     @property
     def calls(self) -> tuple[TracedCall, ...]:

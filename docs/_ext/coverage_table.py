@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from operation_verbs import operations, verbs
+from operation_functions import functions_of, operations
 
 import cudnnlite
 from cudnnlite._raw.api import CudnnApi
@@ -84,8 +84,8 @@ def public_docstrings() -> Iterator[tuple[str, str, bool]]:
     for name, thing in (things | BEHIND_THE_HANDLE | COMMANDS).items():
         yield name, inspect.cleandoc(thing.__doc__ or ""), False
         if name in operations():
-            for verb, function in verbs(name).items():
-                yield f"{name}.{verb}", inspect.cleandoc(function.__doc__ or ""), False
+            for function_name, function in functions_of(name).items():
+                yield f"{name}.{function_name}", inspect.cleandoc(function.__doc__ or ""), False
         if inspect.isclass(thing):
             for member, doc in members(thing):
                 yield f"{name}.{member}", doc, True

@@ -466,7 +466,7 @@ def test_a_reversed_layer_is_a_forward_one_with_a_note():
         (
             "LSTM",
             {"direction": "bidirectional"},
-            "W has shape (1, 16, 6); hidden_size=4 and its input ask for (2, 16, 6)",
+            "W has shape (1, 16, 6); hidden_size=4 and its input need (2, 16, 6)",
         ),
         ("LSTM", {"hidden_size": 5}, "W has shape (1, 16, 6)"),
         ("LSTM", {"hidden_size": 4.0}, "attribute hidden_size is not of type INT"),

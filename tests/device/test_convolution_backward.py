@@ -345,11 +345,11 @@ def test_what_is_refused(handle: dnn.Handle, kind: str) -> None:
     small = dnn.ConvolutionSpec(padding=9)
     if kind == "data":
         function = dnn.convolution_backward_data
-        for verb in (function, function.plan, function.heuristic, function.find):
+        for call in (function, function.plan, function.heuristic, function.find):
             refuses(
                 ARGUMENT,
                 r"^x=FilterSpec",
-                lambda verb=verb: verb(handle, *case.arrays, case.conv, x=dnn.FilterSpec(shape)),
+                lambda call=call: call(handle, *case.arrays, case.conv, x=dnn.FilterSpec(shape)),
             )
         refuses(ARGUMENT, "result of no image", lambda: case.function(handle, *case.arrays, small))
     else:

@@ -212,8 +212,8 @@ def test_what_an_epilogue_refuses(handle: dnn.Handle) -> None:
     for match, options in refusals.items():
         with pytest.raises(dnn.ArgumentError, match=match):
             case.call(**{"epilogue": "relu"} | options)
-    for verb in ("find", "heuristic"):
-        with pytest.raises(dnn.ArgumentError, match=f"epilogue is given to {verb}"):
-            getattr(dnn.convolution_forward, verb)(handle, *case.operands, epilogue="relu")
+    for function_name in ("find", "heuristic"):
+        with pytest.raises(dnn.ArgumentError, match=f"epilogue is given to {function_name}"):
+            getattr(dnn.convolution_forward, function_name)(handle, *case.operands, epilogue="relu")
     with pytest.raises(dnn.ArgumentError, match="replay is given to problem"):
         dnn.convolution_forward.problem(*case.operands, epilogue="relu", replay=True)

@@ -146,7 +146,7 @@ def test_what_a_graphs_plan_refuses(handle: dnn.Handle) -> None:
     refuses(ARGUMENT, "deterministic=", lambda: epilogue_graph().plan(handle, deterministic=1))
 
 
-def test_the_verbs_of_an_operation_that_is_a_graph(handle: dnn.Handle) -> None:
+def test_the_functions_of_an_operation_that_is_a_graph(handle: dnn.Handle) -> None:
     a, b = dnn.TensorSpec((2, 24, 40), "float16"), dnn.TensorSpec((2, 40, 56), "float16")
     graph = dnn.matmul.graph(a, b, activation="relu")
     assert graph == dnn.matmul.graph(a, b, activation="relu")

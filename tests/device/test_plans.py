@@ -1,4 +1,4 @@
-"""The verbs of public operations: `.plan`, `.problem` and the tables.
+"""The functions of public operations: `.plan`, `.problem` and the tables.
 
 Each plan is compared with the call itself, and runs in a CUDA graph.
 """
@@ -141,7 +141,7 @@ def test_dropout_on_another_stream(handle: dnn.Handle) -> None:
                 plan(x)
 
 
-# ---------------------------------------------------------------- the verbs
+# ---------------------------------------------------------------- the functions of operations
 
 # Public functions that run no plan of their own.
 WITHOUT_PLANS = {"fold_batch_normalization", "pack_sequences"}
@@ -152,7 +152,7 @@ BACKWARD = [
 every_operation = pytest.mark.parametrize("name", SAMPLES)
 
 
-def test_every_operation_is_one_object_with_verbs() -> None:
+def test_every_operation_is_one_object_with_functions() -> None:
     operations = {
         name: function
         for name in dnn.__all__
@@ -173,12 +173,12 @@ def test_every_operation_is_one_object_with_verbs() -> None:
             "problem",
         )
         has_choice = isinstance(operations[name], ConvolutionFunction) or name == "rnn_forward"
-        for verb in ("heuristic", "find"):
-            assert hasattr(operations[name], verb) == has_choice
+        for function_name in ("heuristic", "find"):
+            assert hasattr(operations[name], function_name) == has_choice
 
 
 @every_operation
-def test_each_verb_takes_the_arguments_of_the_call(handle: dnn.Handle, name: str) -> None:
+def test_each_function_takes_the_arguments_of_the_call(handle: dnn.Handle, name: str) -> None:
     """Of arrays and of specs alike; the problem without a handle, and without a C call."""
     case, function = Case(handle, name), getattr(dnn, name)
     arguments = case.keywords()
@@ -221,12 +221,12 @@ def test_the_tables_take_the_arguments_of_the_call(handle: dnn.Handle, name: str
     case.assert_right(function(handle, **arguments, algorithm=table.best()))
     refuses(ARRAY, r"\b(x|w|dy)\b", lambda: function.find(handle, **specs))
     for chooses in ({"algorithm": table[0]}, {"interface": "graph"}, {"replay": True}):
-        for verb in (function.heuristic, function.find):
+        for ranking in (function.heuristic, function.find):
             (argument,) = chooses
             refuses(
                 ARGUMENT,
                 argument,
-                lambda verb=verb, chooses=chooses: verb(handle, **arguments, **chooses),
+                lambda ranking=ranking, chooses=chooses: ranking(handle, **arguments, **chooses),
             )
 
 
@@ -311,9 +311,9 @@ def test_what_a_plan_refuses(handle: dnn.Handle) -> None:
         ("alhpa", r"'alhpa'; did you mean alpha\?$"),
         ("window", r"'window'; it is a field of pooling: "),
     ):
-        for verb in (dnn.pooling_forward, dnn.pooling_forward.plan):
+        for function in (dnn.pooling_forward, dnn.pooling_forward.plan):
             with pytest.raises(TypeError, match=hint):
-                verb(handle, x, pooling, **{wrong: 2})
+                function(handle, x, pooling, **{wrong: 2})
         with pytest.raises(TypeError, match=hint):
             dnn.pooling_forward.problem(x, pooling, **{wrong: 2})
     refuses(ARRAY, r"\bx\b", lambda: dnn.pooling_forward.plan(handle, [1.0], pooling))

@@ -398,7 +398,7 @@ def test_sizes_are_those_of_the_last_call(handle: dnn.Handle) -> None:
         assert inference.reserve == 0
 
 
-# ---------------------------------------------------------------- the verbs
+# ---------------------------------------------------------------- the functions of rnn_forward
 
 
 def test_a_plan_takes_the_arguments_of_a_call(handle: dnn.Handle) -> None:

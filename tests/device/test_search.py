@@ -190,9 +190,9 @@ def test_find_keeps_its_workspace_limit(handle: dnn.Handle, limit: Any) -> None:
 def test_a_limit_that_costs_something_warns(handle: dnn.Handle, is_planned: bool) -> None:
     problem, table = demanding(handle)
     limit = table[0].workspace - 1
-    verb = dnn.convolution_forward.plan if is_planned else dnn.convolution_forward
+    function = dnn.convolution_forward.plan if is_planned else dnn.convolution_forward
     with pytest.warns(dnn.WorkspaceLimitWarning, match=table[0].algorithm.name) as caught:
-        result = verb(
+        result = function(
             handle,
             problem.x,
             problem.w,

@@ -25,16 +25,16 @@ MODULES = [
     if not module.name.endswith("__main__")
 ]
 FINDER = doctest.DocTestFinder(exclude_empty=True)
-VERBS = load("operation_verbs")
+OPERATION_FUNCTIONS = load("operation_functions")
 
 
 def find_examples():
-    """The examples of all docstrings by full name; those of an operation's verbs too."""
+    """The examples of all docstrings by full name; those of an operation's functions too."""
     tests = [test for module in (dnn, *MODULES) for test in FINDER.find(module)]
-    for name, operation in VERBS.operations().items():
-        for verb, function in VERBS.verbs(name).items():
+    for name, operation in OPERATION_FUNCTIONS.operations().items():
+        for function_name, function in OPERATION_FUNCTIONS.functions_of(name).items():
             module = inspect.getmodule(operation._bind)
-            full_name = f"{operation.__module__}.{operation.__qualname__}.{verb}"
+            full_name = f"{operation.__module__}.{operation.__qualname__}.{function_name}"
             tests += FINDER.find(function, full_name, module=False, globs=vars(module))
     return {test.name: test for test in tests if test.examples}
 
@@ -89,7 +89,7 @@ HAVE_AN_EXAMPLE = (
     "rnn_forward.problem",
     "tune_model",
 )
-# Verbs that the example of their operation shows.
+# Functions that the example of their operation shows.
 SHOWN_BY_THE_OPERATION = (
     "convolution_backward_data.find",
     "convolution_backward_data.plan",
@@ -160,9 +160,9 @@ def test_examples_run(name):
 
 def full_name(name):
     """The key in `EXAMPLES`."""
-    first, *verb = name.split(".")
+    first, *function_name = name.split(".")
     thing = getattr(dnn, first)
-    return ".".join((thing.__module__, thing.__qualname__, *verb))
+    return ".".join((thing.__module__, thing.__qualname__, *function_name))
 
 
 @in_one_test(HAVE_AN_EXAMPLE)
@@ -173,10 +173,10 @@ def test_the_main_names_have_an_example(name):
 
 
 @in_one_test(SHOWN_BY_THE_OPERATION)
-def test_the_example_of_an_operation_shows_its_verb(name):
-    operation, _, verb = name.partition(".")
+def test_the_example_of_an_operation_shows_its_function(name):
+    operation, _, function_name = name.partition(".")
     assert any(
-        f"dnn.{operation}.{verb}(" in example.source
+        f"dnn.{operation}.{function_name}(" in example.source
         for example in EXAMPLES[full_name(operation)].examples
     )
 

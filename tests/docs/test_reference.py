@@ -203,30 +203,34 @@ def test_the_exit_codes_are_those_of_the_command_line(tmp_path):
     assert [process.returncode for process in processes] == [0, 1, 2]
 
 
-def test_every_operation_is_documented_with_its_verbs():
-    verbs = load("operation_verbs")
+def test_every_operation_is_documented_with_its_functions():
+    extension = load("operation_functions")
     pages = "\n".join(path.read_text(encoding="utf-8") for path in PAGES.glob("*.md"))
-    operations = verbs.operations()
+    operations = extension.operations()
     assert len(operations) > 35
     names = re.findall(
-        r"^\.\. autofunction:: cudnnlite\.(\w+)\n\n\.\. verbs:: \1$", pages, re.MULTILINE
+        r"^\.\. autofunction:: cudnnlite\.(\w+)\n\n\.\. operation-functions:: \1$",
+        pages,
+        re.MULTILINE,
     )
-    assert sorted(names) == sorted(name for name in operations if verbs.verbs(name))
-    assert pages.count(".. verbs::") == len(names) > 30
+    assert sorted(names) == sorted(name for name in operations if extension.functions_of(name))
+    assert pages.count(".. operation-functions::") == len(names) > 30
     assert "autofunction:: cudnnlite.convolution_forward.find" in "".join(
-        verbs.directives("convolution_forward")
+        extension.directives("convolution_forward")
     )
     for name, operation in operations.items():
-        for verb in {"plan", "problem", "heuristic", "find"} - set(verbs.verbs(name)):
-            refusal = getattr(operation, verb, None)
+        for function_name in {"plan", "problem", "heuristic", "find"} - set(
+            extension.functions_of(name)
+        ):
+            refusal = getattr(operation, function_name, None)
             assert refusal is None or "Raise ArgumentError" in refusal.__doc__
 
 
-def test_operations_and_verbs_are_shown_with_the_signature_that_they_state():
+def test_operations_and_their_functions_are_shown_with_the_signature_that_they_state():
     pytest.importorskip("sphinx", reason="Sphinx is not installed: pip install 'cudnnlite[dev]'")
-    verbs = load("operation_verbs")
+    extension = load("operation_functions")
     signatures = [
-        verbs.own_signature(None, "function", "", one, None, "(*args)", "Any")
+        extension.own_signature(None, "function", "", one, None, "(*args)", "Any")
         for one in (dnn.pooling_forward, dnn.pooling_forward.plan, dnn.pooling_forward.problem)
     ]
     assert [text.partition(",")[0] for text, _ in signatures] == [
@@ -235,8 +239,8 @@ def test_operations_and_verbs_are_shown_with_the_signature_that_they_state():
         "(x: Operand",
     ]
     assert [returned for _, returned in signatures] == ["DeviceArray", "OperationPlan", "Problem"]
-    assert verbs.own_signature(None, "function", "", dnn.pack_sequences, None, "", "") is None
-    assert verbs.own_signature(None, "class", "", dnn.Handle, None, "", "") is None
+    assert extension.own_signature(None, "function", "", dnn.pack_sequences, None, "", "") is None
+    assert extension.own_signature(None, "class", "", dnn.Handle, None, "", "") is None
 
 
 def test_old_names_are_gone_and_new_ones_are_there():

@@ -1,7 +1,7 @@
 """Legal calls of everything public, some of whose arguments the fuzzing replaces.
 
 Operations come from their table and from tests/samples.  `LEGAL` has the rest; a test tells what is
-missing there.  An operation is a subject by its name, and by that of each of its verbs:
+missing there.  An operation is a subject by its name, and by that of each of its functions:
 "pooling_forward", "pooling_forward.plan", ...
 """
 
@@ -877,11 +877,11 @@ class Subject(NamedTuple):
     by_place: tuple[Any, ...] = ()
 
 
-VERBS = ("plan", "graph", "problem", "find", "heuristic")
+FUNCTION_NAMES = ("plan", "graph", "problem", "find", "heuristic")
 
 
 def public_names() -> Iterator[str]:
-    """Yield every public callable except errors and enums, and the verbs of operations."""
+    """Yield every public callable except errors and enums, and the functions of operations."""
     for name in dnn.__all__:
         thing = getattr(dnn, name)
         is_other = isinstance(thing, type) and (
@@ -890,15 +890,19 @@ def public_names() -> Iterator[str]:
         if name not in NO_CALLABLES | RESULTS and not is_other:
             yield name
         if isinstance(thing, OperationFunction):
-            yield from (f"{name}.{verb}" for verb in VERBS if hasattr(thing, verb))
+            yield from (
+                f"{name}.{function_name}"
+                for function_name in FUNCTION_NAMES
+                if hasattr(thing, function_name)
+            )
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """Return what is public under a name, a verb's as well."""
-    operation, _, verb = name.partition(".")
+    """Return what is public under a name, such as "matmul" or "matmul.plan"."""
+    operation, _, function_name = name.partition(".")
     function: Callable[..., Any] = getattr(dnn, operation)
-    if verb:
-        function = getattr(function, verb)
+    if function_name:
+        function = getattr(function, function_name)
     return function
 
 
@@ -920,7 +924,7 @@ METHODS = {f"{kind.__name__}.{name}": (kind, name) for kind, name in public_meth
 
 
 def operation_of(name: str) -> str:
-    """Return the operation that a public function, or a verb of it, is of; empty if none."""
+    """Return the operation that a public name belongs to; empty if none."""
     function = name.partition(".")[0]
     return function if function in SAMPLES else ""
 
@@ -934,7 +938,7 @@ SUBJECTS = [*(name for name in public_names() if is_known(name)), *METHODS]
 
 
 def subject(things: Things, name: str) -> Subject:
-    """Return a legal call of a public name, of a verb, or of a method."""
+    """Return a legal call of a public name, of a function of an operation, or of a method."""
     if name in METHODS:
         return _method(things, name)
     call = function_of(name)
@@ -942,7 +946,7 @@ def subject(things: Things, name: str) -> Subject:
         return Subject(call, LEGAL[name](things))
     function = name.partition(".")[0]
     legal = LEGAL[function](things) if function in LEGAL else _sample(things, function)
-    # A verb has fewer arguments than its operation.
+    # `plan` and the others have fewer arguments than their operation.
     parameters = inspect.signature(call).parameters
     return Subject(call, {n: value for n, value in legal.items() if n in parameters})
 

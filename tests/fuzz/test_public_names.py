@@ -59,13 +59,15 @@ def test_everything_public_is_fuzzed() -> None:
     )
     assert {*LEGAL} <= {*public_names()}
     assert [name for name in RESULTS if not hasattr(dnn, name)] == []
-    verbs = {name.partition(".")[2] for name in SUBJECTS if name.partition(".")[0] in dnn.__all__}
-    assert verbs >= {"plan", "graph", "problem", "find", "heuristic"}
+    function_names = {
+        name.partition(".")[2] for name in SUBJECTS if name.partition(".")[0] in dnn.__all__
+    }
+    assert function_names >= {"plan", "graph", "problem", "find", "heuristic"}
     methods = {name for name in METHODS if name.startswith("Graph.")}
     assert methods == {f"Graph.{name}" for name in GRAPH_METHODS}
 
 
-# Whose verb refuses, and says where to go instead.
+# Whose function refuses, and says where to go instead.
 REFUSING = {"convolution_bias_activation_forward.find"}
 
 

@@ -65,13 +65,17 @@ def test_what_a_ranking_or_a_search_cannot_take_is_named(own_handle):
     """Arguments that choose an algorithm, or belong to the calls of a plan."""
     x, w = own_handle.empty((1, 3, 8, 8)), own_handle.empty((4, 3, 3, 3))
     scratch = own_handle.empty((1024,), "uint8")
-    for verb in ("find", "heuristic"):
-        ask = getattr(dnn.convolution_forward, verb)
+    for function_name in ("find", "heuristic"):
+        ask = getattr(dnn.convolution_forward, function_name)
         options = {"algorithm": "GEMM", "interface": "graph", "workspace": scratch}
         for name, value in options.items():
-            with pytest.raises(dnn.ArgumentError, match=f"^{name} is given to {verb}, which ranks"):
+            with pytest.raises(
+                dnn.ArgumentError, match=f"^{name} is given to {function_name}, which ranks"
+            ):
                 ask(own_handle, x, w, **{name: value})
-        with pytest.raises(dnn.ArgumentError, match=f"^replay is given to {verb}, which ranks"):
+        with pytest.raises(
+            dnn.ArgumentError, match=f"^replay is given to {function_name}, which ranks"
+        ):
             ask(own_handle, x, w, replay=True)
     bias = own_handle.empty((1, 4, 1, 1))
     with pytest.raises(dnn.ArgumentError, match="cuDNN has no search for cudnnConvolutionBias"):
@@ -115,7 +119,7 @@ def test_reserve_space_belongs_to_the_calls_of_a_plan(own_handle):
             plan(x, reserve, reserve=reserve)
 
 
-def test_a_verb_says_what_does_not_fit_its_own_signature():
+def test_a_function_of_an_operation_says_what_does_not_fit_its_own_signature():
     x = dnn.TensorSpec((1, 3, 8, 8))
     for arguments, why in (
         ((), r"missing a required argument: 'x'"),
@@ -126,10 +130,12 @@ def test_a_verb_says_what_does_not_fit_its_own_signature():
             dnn.convolution_forward.problem(*arguments)
 
 
-def test_a_verb_of_other_operations_is_refused_with_a_reason():
-    for verb in ("find", "heuristic"):
-        with pytest.raises(AttributeError, match=f"pooling_forward has no {verb}: there are no"):
-            getattr(dnn.pooling_forward, verb)
+def test_a_function_of_other_operations_is_refused_with_a_reason():
+    for function_name in ("find", "heuristic"):
+        with pytest.raises(
+            AttributeError, match=f"pooling_forward has no {function_name}: there are no"
+        ):
+            getattr(dnn.pooling_forward, function_name)
     with pytest.raises(AttributeError, match="pooling_forward has no attribute 'plans'"):
         _ = dnn.pooling_forward.plans
 

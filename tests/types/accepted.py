@@ -53,7 +53,7 @@ def convolution(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.Devic
     return dnn.softmax_forward(handle, dnn.activation_forward(handle, y, "relu", out=y))
 
 
-def verbs(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.Problem:
+def functions_of_operations(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.Problem:
     """Each has the signature of its function: `problem` without the handle."""
     pooling = dnn.PoolingSpec(2)
     reveal_type(dnn.pooling_forward(handle, x, pooling, out=x))  # DeviceArray

@@ -102,11 +102,11 @@ GRAPHS = {
 }
 # Where there is a choice of algorithms: they are ranked, and searched.
 CHOOSING = {*CONVOLUTIONS, "rnn_forward"}
-VERBS = [
-    (name, verb)
+FUNCTIONS_OF_OPERATIONS = [
+    (name, function_name)
     for name in FUNCTIONS
-    for verb in ("plan", "graph", "problem", "find", "heuristic")
-    if hasattr(getattr(dnn, name), verb)
+    for function_name in ("plan", "graph", "problem", "find", "heuristic")
+    if hasattr(getattr(dnn, name), function_name)
 ]
 # What constructors take through **options.
 THROUGH_OPTIONS = {
@@ -335,7 +335,7 @@ def test_options_after_the_operands_are_keywords(name):
     assert " ".join(positional) == operands(name)
 
 
-# ---------------------------------------------------------------- the verbs of operations
+# ---------------------------------------------------------------- the functions of operations
 
 
 def test_whatever_runs_on_a_handle_is_an_operation():
@@ -351,10 +351,13 @@ def test_whatever_runs_on_a_handle_is_an_operation():
     assert operations >= {name for name in OPERATIONS if hasattr(dnn, name)}
 
 
-def test_which_verbs_there_are():
-    by_verb = {verb: {name for name, other in VERBS if other == verb} for _, verb in VERBS}
+def test_which_functions_operations_have():
+    by_function_name = {
+        function_name: {name for name, other in FUNCTIONS_OF_OPERATIONS if other == function_name}
+        for _, function_name in FUNCTIONS_OF_OPERATIONS
+    }
     operations = {name for name in NAMES if isinstance(getattr(dnn, name), OperationFunction)}
-    assert by_verb == {
+    assert by_function_name == {
         "plan": operations,
         "graph": GRAPHS,
         "problem": operations,
@@ -367,45 +370,44 @@ def test_which_verbs_there_are():
     assert with_a_choice <= CHOOSING
 
 
-@in_one_test(VERBS)
-def test_a_verb_has_the_signature_of_its_operation(name, verb):
+@in_one_test(FUNCTIONS_OF_OPERATIONS)
+def test_a_function_of_an_operation_has_its_signature(name, function_name):
     function = getattr(dnn, name)
-    ask = getattr(function, verb)
+    ask = getattr(function, function_name)
     expected = [*inspect.signature(function).parameters.values()]
-    verb_parameters = [*inspect.signature(ask).parameters.values()]
+    parameters = [*inspect.signature(ask).parameters.values()]
     # What belongs to the calls of a plan, and what chooses that which is asked for.
     refused = {"workspace"}
-    if verb != "plan" and name in CHOOSING:
+    if function_name != "plan" and name in CHOOSING:
         refused |= {"algorithm", "interface", "replay"}
-    if verb in ("problem", "graph", "heuristic"):
+    if function_name in ("problem", "graph", "heuristic"):
         refused |= {"workspace_limit"}
-    if verb in ("problem", "heuristic") and name == "rnn_forward":
+    if function_name in ("problem", "heuristic") and name == "rnn_forward":
         refused |= {"out", "reserve"}
-    if (name, verb) != ("rnn_forward", "find"):
+    if (name, function_name) != ("rnn_forward", "find"):
         expected = [parameter for parameter in expected if parameter.name not in refused]
-    if (name, verb) == ("rnn_forward", "find"):  # our own search, which can be told what to try
-        (algorithms,) = [
-            parameter for parameter in verb_parameters if parameter.name == "algorithms"
-        ]
-        verb_parameters.remove(algorithms)
-        expected = [parameter for parameter in expected if parameter in verb_parameters]
-    assert verb_parameters == (expected[1:] if verb in ("graph", "problem") else expected)
-    assert (ask.__name__, ask.__qualname__) == (verb, f"{name}.{verb}")
+    else:
+        # Our own search has the parameter `algorithms`, and the call has not.
+        (algorithms,) = [parameter for parameter in parameters if parameter.name == "algorithms"]
+        parameters.remove(algorithms)
+        expected = [parameter for parameter in expected if parameter in parameters]
+    assert parameters == (expected[1:] if function_name in ("graph", "problem") else expected)
+    assert (ask.__name__, ask.__qualname__) == (function_name, f"{name}.{function_name}")
     assert ask.__module__ == function.__module__
 
 
 def refuses(ask):
-    """Whether a verb is there to say why there is none, and where to go."""
+    """Whether a function is there to say why there is none, and where to go."""
     return inspect.cleandoc(ask.__doc__).startswith("Raise ArgumentError: ")
 
 
-@in_one_test(VERBS)
-def test_a_verb_says_what_it_returns(name, verb):
-    ask = getattr(getattr(dnn, name), verb)
+@in_one_test(FUNCTIONS_OF_OPERATIONS)
+def test_a_function_of_an_operation_says_what_it_returns(name, function_name):
+    ask = getattr(getattr(dnn, name), function_name)
     assert_annotated(ask)
     returned = inspect.signature(ask).return_annotation
     if refuses(ask):
-        assert verb in ("plan", "problem") or name == "convolution_bias_activation_forward"
+        assert function_name in ("plan", "problem") or name == "convolution_bias_activation_forward"
         return
     plan = {"rnn_forward": "RNNPlan", **dict.fromkeys(CONVOLUTIONS, "ConvolutionPlan")}
     allowed = {
@@ -415,14 +417,14 @@ def test_a_verb_says_what_it_returns(name, verb):
         "find": "AlgorithmTable",
         "heuristic": "AlgorithmTable",
     }
-    assert returned == allowed[verb]
+    assert returned == allowed[function_name]
     assert returned in section(ask.__doc__, "Returns")
 
 
-@in_one_test(VERBS)
-def test_a_verb_has_a_docstring_of_its_own(name, verb):
+@in_one_test(FUNCTIONS_OF_OPERATIONS)
+def test_a_function_of_an_operation_has_a_docstring_of_its_own(name, function_name):
     function = getattr(dnn, name)
-    ask = getattr(function, verb)
+    ask = getattr(function, function_name)
     text = inspect.cleandoc(ask.__doc__)
     assert text != inspect.cleandoc(function.__doc__)
     assert section(text, "Raises")
@@ -433,11 +435,14 @@ def test_a_verb_has_a_docstring_of_its_own(name, verb):
     names_in_docstring = documented(text)
     assert names_in_docstring <= names | {"others"}
     assert "others" in names_in_docstring or names_in_docstring == names
-    if verb in ("find", "heuristic") and (name, verb) != ("rnn_forward", "heuristic"):
+    if function_name in ("find", "heuristic") and (name, function_name) != (
+        "rnn_forward",
+        "heuristic",
+    ):
         assert "cudnn" in section(text, "Notes")  # the C function behind it
 
 
-@in_one_test(sorted({name for name, _ in VERBS}))
+@in_one_test(sorted({name for name, _ in FUNCTIONS_OF_OPERATIONS}))
 def test_an_operation_looks_like_a_function(name):
     """To help, to documentation, to pickle and to who reads its source."""
     function = getattr(dnn, name)

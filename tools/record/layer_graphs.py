@@ -132,8 +132,9 @@ def epilogues() -> Iterator[Case]:
             ):
                 operands = [uploaded(handle, host, dtype, layout) for host in hosts]
                 bias = operands[2] if has_bias else None
-                verb = dnn.convolution_forward.plan
-                made = verb(handle, *operands[:2], conv, bias=bias, epilogue=epilogue)
+                made = dnn.convolution_forward.plan(
+                    handle, *operands[:2], conv, bias=bias, epilogue=epilogue
+                )
                 return made, operands if has_bias else operands[:2]
 
             yield Case(

@@ -383,7 +383,7 @@ def _check_weights(
         shape = node.shape(position)
         require(
             shape == (directions, rows, columns),
-            f"{name} has shape {shape}; hidden_size={hidden_size} and its input ask for "
+            f"{name} has shape {shape}; hidden_size={hidden_size} and its input need "
             f"{(directions, rows, columns)}",
         )
     return x_shape, hidden_size

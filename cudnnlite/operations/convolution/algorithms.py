@@ -163,7 +163,7 @@ def _choose(native: NativeConvolution, algorithm: object, limit: int | None) -> 
     if math_type == MathType.FMA and choice.math_type != MathType.FMA:
         raise ArgumentError(
             f"algorithm was found with math type {choice.math_type}; "
-            "conv asks for FMA, true float32, which that would undo"
+            "conv requires FMA, true float32, which that would undo"
         )
     return choice
 

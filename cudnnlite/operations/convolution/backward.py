@@ -73,7 +73,7 @@ def convolution_backward_data(
         another layout, each call converts them, and converts the output back.
 
         If not given, it is the first engine that cuDNN's heuristic A names and that computes as
-        precisely as the math type asks for.  Where no engine serves, for instance for integers, it
+        precisely as the math type requires.  Where no engine serves, for instance for integers, it
         is the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
         the reason for it.
     workspace_limit : int or str, optional
@@ -203,7 +203,7 @@ def convolution_backward_filter(
         another layout, each call converts them, and converts the output back.
 
         If not given, it is the first engine that cuDNN's heuristic A names and that computes as
-        precisely as the math type asks for.  Where no engine serves, for instance for integers, it
+        precisely as the math type requires.  Where no engine serves, for instance for integers, it
         is the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
         the reason for it.
     workspace_limit : int or str, optional
@@ -334,7 +334,7 @@ def convolution_transpose(
         another layout, each call converts them, and converts the output back.
 
         If not given, it is the first engine that cuDNN's heuristic A names and that computes as
-        precisely as the math type asks for.  Where no engine serves, for instance for integers, it
+        precisely as the math type requires.  Where no engine serves, for instance for integers, it
         is the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
         the reason for it.
     workspace_limit : int or str, optional

@@ -164,9 +164,9 @@ class EpilogueRequest(ConvolutionRequest):
         """Raise ArgumentError: no algorithm of the descriptor call has an epilogue."""
         self._refuse_ranking("find")
 
-    def _refuse_ranking(self, verb: str) -> NoReturn:
+    def _refuse_ranking(self, function_name: str) -> NoReturn:
         raise ArgumentError(
-            f"epilogue is given to {verb}, which ranks the algorithms of the descriptor call; "
+            f"epilogue is given to {function_name}, which ranks the algorithms of the descriptor call; "
             "Tuner.tune ranks the engines of the graph, which problem(...).graph is"
         )
 

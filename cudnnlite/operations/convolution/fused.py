@@ -79,7 +79,7 @@ def convolution_bias_activation_forward(
         another layout, each call converts them, and converts the output back.
 
         If not given, it is the first engine that cuDNN's heuristic A names and that computes as
-        precisely as the math type asks for.  Where no engine serves, for instance for integers, it
+        precisely as the math type requires.  Where no engine serves, for instance for integers, it
         is the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
         the reason for it.
     workspace_limit : int or str, optional

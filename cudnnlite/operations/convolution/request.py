@@ -215,16 +215,16 @@ class ConvolutionRequest(Request[DeviceArray]):
         out = None if uses_scratch else self.out
         return search(self.handle, problem, operands, out, self.limit())
 
-    def _refuse_choice(self, verb: str) -> None:
+    def _refuse_choice(self, function_name: str) -> None:
         """Raise ArgumentError if an argument chooses an algorithm, or belongs to a call."""
         choices = self.call_arguments() | self.choice_arguments()
-        if verb == "find":
+        if function_name == "find":
             # A search uses a workspace, which may be limited.
             del choices["workspace_limit"]
-        self.refuse(choices, f"{verb}, which ranks the algorithms of the descriptor call")
+        self.refuse(choices, f"{function_name}, which ranks the algorithms of the descriptor call")
         algorithms = self.operation.algorithms
         assert algorithms is not None
-        if verb == "find" and not algorithms.find:
+        if function_name == "find" and not algorithms.find:
             raise ArgumentError(
                 f"cuDNN has no search for {self.operation.function}; a Tuner measures it"
             )

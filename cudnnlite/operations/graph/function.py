@@ -57,13 +57,13 @@ class GraphRequest(Generic[ResultT]):
     Parameters
     ----------
     handle : Handle or None
-        What runs it; None where only the graph is asked for.
+        The handle that runs it; None if only the graph is requested.
     name : str
         The function's.
     formula : callable
         (specs, **options) -> the graph.
     operands : dict
-        Arrays, or specs where a plan or the graph is asked for, by name; None is left out.
+        Arrays by name, or specs for a plan or a graph; None is left out.
     options : dict
         Of the formula; hashable values.
     results : sequence of str
@@ -135,7 +135,7 @@ class GraphRequest(Generic[ResultT]):
         raise ArgumentError(f"{self._name} is a graph as data: {self._name}.graph(...) returns it")
 
     def plan(self) -> GraphPlan:
-        """Decide and marshal the call once, for many of its kind."""
+        """Return a plan: it has chosen an engine and prepared the C call for many calls."""
         for name, result in self._outputs().items():
             if result is not None and not isinstance(result, TensorSpec):
                 raise ArgumentError(

@@ -58,7 +58,7 @@ class Graph(LayerFormulas):
         workspace_limit: int | str | None = None,
         replay: bool = False,
     ) -> GraphPlan:
-        """Choose an engine, and marshal the graph once for many calls; nothing is computed.
+        """Choose an engine and prepare the C call once, for many calls; nothing is computed.
 
         Parameters
         ----------
@@ -66,8 +66,8 @@ class Graph(LayerFormulas):
             The plan belongs to it and is closed with it.
         engine : Engine or AlgorithmResult, optional
             One of cuDNN's engines with its knobs, or what `Tuner.choose` returned.  If not given,
-            the tuner's choice where `autotuned` chooses and nothing else is asked for, or the first
-            engine that the heuristics name and that keeps what is asked for.
+            the tuner's choice inside `autotuned`, if the other arguments require nothing; otherwise
+            the first engine that the heuristics name and that meets the requirements.
         math_type : MathType or str
             "fma" or "true_float32": nothing is multiplied in fewer bits.
         deterministic : bool
@@ -139,7 +139,7 @@ def tuned_choice(
     *,
     replay: bool = False,
 ) -> AlgorithmResult | None:
-    """Return the choice of the handle's tuner; None without one, or where more is asked for."""
+    """Return the choice of the handle's tuner; None if it has none, or if more is required."""
     may_be_narrow = requirements.math_type != MathType.FMA
     if handle.chooser is None or requirements.is_deterministic or not may_be_narrow:
         return None

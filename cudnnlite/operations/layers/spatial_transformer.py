@@ -17,13 +17,14 @@ from cudnnlite.problems.spatial_transformer import GRID, GRID_BACKWARD, SAMPLE, 
 from cudnnlite.specs.layers import SpatialTransformerSpec
 
 
-def _spec(
+def _parse_transformer(
     handle: Handle, transformer: object, array: object, argument: str, grid: object = None
 ) -> Any:
     """Return the spec of a `transformer` argument.
 
-    If `transformer` is a shape, the data type is that of `array`.  For () the shape is N and C of
-    `array`, and H' and W' of `grid`.  `argument` is the name of `array` in messages.
+    If `transformer` is a shape, the data type is that of `array`.  If it is (), the shape is
+    ``(N, C, H', W')``, with N and C of `array`, and H' and W' of `grid`.  `argument` is the name of
+    `array` in messages.
     """
     if isinstance(transformer, SpatialTransformerSpec):
         return transformer
@@ -52,7 +53,7 @@ def spatial_transformer_grid(
     *,
     out: AnyArray | None = None,
 ) -> Request[DeviceArray]:
-    """Make a grid of points for each image from a matrix.
+    """Make the grid of points of each image from its matrix.
 
     PyTorch's `affine_grid` with align_corners does the same.
 
@@ -96,7 +97,9 @@ def spatial_transformer_grid(
      [ 0.  -0.5]
      [ 1.  -0.5]]
     """
-    return Request(handle, GRID, (theta,), (_spec(handle, transformer, theta, "theta"),), out=out)
+    return Request(
+        handle, GRID, (theta,), (_parse_transformer(handle, transformer, theta, "theta"),), out=out
+    )
 
 
 @operation
@@ -146,7 +149,11 @@ def spatial_transformer_grid_backward(
      [0. 0. 6.]]
     """
     return Request(
-        handle, GRID_BACKWARD, (dgrid,), (_spec(handle, transformer, dgrid, "dgrid"),), out=out
+        handle,
+        GRID_BACKWARD,
+        (dgrid,),
+        (_parse_transformer(handle, transformer, dgrid, "dgrid"),),
+        out=out,
     )
 
 
@@ -210,7 +217,13 @@ def spatial_transformer_sample(
      [5. 4. 3.]]
     """
     return Request(
-        handle, SAMPLE, (x, grid), (_spec(handle, transformer, x, "x", grid),), alpha, beta, out
+        handle,
+        SAMPLE,
+        (x, grid),
+        (_parse_transformer(handle, transformer, x, "x", grid),),
+        alpha,
+        beta,
+        out,
     )
 
 
@@ -264,12 +277,12 @@ def spatial_transformer_sample_backward(
     --------
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3))
-    ...     grid = handle.array(np.zeros((1, 2, 2, 2), np.float32))  # four times the middle
+    ...     grid = handle.array(np.zeros((1, 2, 2, 2), np.float32))  # four points in the middle
     ...     dy = handle.array(np.ones((1, 1, 2, 2), np.float32))
     ...     dx, dgrid = dnn.spatial_transformer_sample_backward(handle, x, grid, dy)
     ...     print(dx.numpy()[0, 0], dgrid.numpy()[0, 0, 0])
     [[0. 2. 0.]
      [0. 2. 0.]] [1.  1.5]
     """
-    options = (_spec(handle, transformer, x, "x", grid),)
+    options = (_parse_transformer(handle, transformer, x, "x", grid),)
     return Request(handle, SAMPLE_BACKWARD, (x, grid, dy), options, alpha, beta, out)

@@ -1,4 +1,4 @@
-"""`RNNForwardFunction`: `rnn_forward` with its verbs, and their types."""
+"""`RNNForwardFunction`: `rnn_forward` with its functions, and their types."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class TunedChoice(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class RNNForwardRequest:
-    """The arguments of one call of `rnn_forward`, or of one of its verbs."""
+    """The arguments of one call of `rnn_forward`, or of one of its functions."""
 
     handle: Any  # None in `rnn_forward.problem`
     spec: Any
@@ -134,7 +134,7 @@ class RNNForwardRequest:
         )
 
     def plan(self) -> RNNPlan[Any]:
-        """Decide and marshal the call once, for many of its kind."""
+        """Return a plan: it has chosen an algorithm and prepared the C call for many calls."""
         use(self.handle)
         refuse_arguments_of_calls(
             "rnn_forward", out=self.out, reserve=self.reserve, workspace=self.workspace

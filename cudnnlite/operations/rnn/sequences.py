@@ -1,4 +1,4 @@
-"""The sequences that the spec of an input and the lengths describe."""
+"""`data_spec`: the sequences of an input, from its spec and their lengths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cudnnlite.specs.tensor import called
 def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout) -> RNNDataSpec:
     """Return the sequences that an input's spec and lengths describe.
 
-    ArgumentError if it is no input of the network, or has gaps.
+    ArgumentError if `x` is not an input of the network, or has gaps in memory.
     """
     instance_of(x, TensorSpec, "x")
     if lengths is None:
@@ -25,7 +25,7 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
     return _data(spec, x, lengths, layout)
 
 
-# Each call needs it, and it takes 20 us of the host's time.
+# Cached because each call needs it, and making it takes 20 us of the host's time.
 @lru_cache(maxsize=64)
 def _full_data(spec: RNNSpec, x: TensorSpec, layout: RNNDataLayout) -> RNNDataSpec:
     return _data(spec, x, None, layout)

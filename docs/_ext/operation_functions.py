@@ -1,7 +1,8 @@
-"""The directive `verbs`: the verbs of a public operation, each with signature and docstring.
+"""The directive `operation-functions`: documents the functions of a public operation.
 
-``.. verbs:: pooling_forward`` documents `pooling_forward.plan`, then `problem`, `heuristic` and
-`find`, as far as the operation has them.  A verb that does nothing but refuse is left out.
+``.. operation-functions:: pooling_forward`` inserts signature and docstring of
+`pooling_forward.plan`, `graph`, `problem`, `heuristic` and `find`, if the operation has them.  A
+function that refuses every call is left out.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any
 import cudnnlite
 from cudnnlite.plans.function import OperationFunction
 
-VERBS = ("plan", "graph", "problem", "heuristic", "find")
-REFUSES = "Raise ArgumentError:"  # how the docstring of a verb begins that does nothing else
+FUNCTION_NAMES = ("plan", "graph", "problem", "heuristic", "find")
+# The docstring of a function that refuses every call begins like this.
+REFUSAL = "Raise ArgumentError:"
 
 
 def operations() -> dict[str, Any]:
@@ -23,29 +25,33 @@ def operations() -> dict[str, Any]:
     return {name: value for name, value in exported.items() if isinstance(value, OperationFunction)}
 
 
-def verbs(name: str) -> dict[str, Callable[..., Any]]:
-    """Return the verbs of an operation by name, without those that refuse every call."""
+def functions_of(name: str) -> dict[str, Callable[..., Any]]:
+    """Return the functions of an operation by name, without those that refuse every call."""
     operation = operations()[name]
-    candidates = {verb: getattr(operation, verb) for verb in VERBS if hasattr(operation, verb)}
+    candidates = {
+        function_name: getattr(operation, function_name)
+        for function_name in FUNCTION_NAMES
+        if hasattr(operation, function_name)
+    }
     return {
-        verb: function
-        for verb, function in candidates.items()
-        if not inspect.getdoc(function).startswith(REFUSES)
+        function_name: function
+        for function_name, function in candidates.items()
+        if not inspect.getdoc(function).startswith(REFUSAL)
     }
 
 
 def directives(name: str) -> list[str]:
-    """Return the lines of reStructuredText that document the verbs of an operation."""
+    """Return the lines of reStructuredText that document the functions of an operation."""
     lines: list[str] = []
-    for verb in verbs(name):
-        lines += [f".. autofunction:: cudnnlite.{name}.{verb}", ""]
+    for function_name in functions_of(name):
+        lines += [f".. autofunction:: cudnnlite.{name}.{function_name}", ""]
     return lines
 
 
 def own_signature(
     app: Any, what: str, name: str, obj: Any, options: Any, signature: str, returned: str
 ) -> tuple[str, str] | None:
-    """Return the signature that an operation or a verb states for itself.
+    """Return the signature that an operation or one of its functions states for itself.
 
     Sphinx would take the annotations of the function below it, which returns a request.
     """
@@ -63,8 +69,8 @@ def setup(app: Any) -> dict[str, bool]:
     from docutils import nodes
     from sphinx.util.docutils import SphinxDirective
 
-    class Verbs(SphinxDirective):
-        """The verbs of an operation."""
+    class OperationFunctions(SphinxDirective):
+        """The functions of an operation."""
 
         required_arguments = 1
 
@@ -72,6 +78,6 @@ def setup(app: Any) -> dict[str, bool]:
             """Return what `autofunction` makes of each of them."""
             return self.parse_text_to_nodes("\n".join(directives(self.arguments[0])))
 
-    app.add_directive("verbs", Verbs)
+    app.add_directive("operation-functions", OperationFunctions)
     app.connect("autodoc-process-signature", own_signature)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
