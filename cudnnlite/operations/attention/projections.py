@@ -68,6 +68,33 @@ def projection_graph(
     return graph
 
 
+def joint_projection_graph(
+    matrix: WeightMatrix,
+    rows: int,
+    dtype: DataType,
+    *,
+    count: int,
+    w_stride: int,
+    bias_stride: int | None,
+    y_stride: int,
+) -> Graph:
+    """Return several projections of the same vectors as one product of a batch, (count, rows, size).
+
+    The weights, biases and results of the projections have these distances, in elements; without a
+    bias `bias_stride` is None.
+    """
+    graph = Graph()
+    x = graph.input("x", (1, rows, matrix.in_size), dtype)
+    w_strides = (w_stride, matrix.in_stride, matrix.out_stride)
+    w = graph.input("w", (count, matrix.in_size, matrix.out_size), dtype, w_strides)
+    y = graph.matmul(x, w)
+    if bias_stride is not None:
+        strides = (bias_stride, matrix.out_size, 1)
+        y = y + graph.input("bias", (count, 1, matrix.out_size), dtype, strides)
+    graph.output("y", y, dtype, (y_stride, matrix.out_size, 1))
+    return graph
+
+
 def input_gradient_graph(matrix: WeightMatrix, rows: int, dtype: DataType) -> Graph:
     """Return dx = dy W, of (1, rows, size)."""
     graph = Graph()
