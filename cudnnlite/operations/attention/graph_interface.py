@@ -418,34 +418,30 @@ class GraphAttention:
             return None
         if not matrices["q"] == matrices["k"] == matrices["v"]:
             return None
-        buffers = self._workspace_layout.offsets
-        distances: dict[str, int | None] = {
-            "w": self._distance([self._places[f"w{name}"][0] for name in "qkv"]),
-            "y": self._distance([buffers[f"{name}_heads"] for name in "qkv"]),
+        places = {
+            "w": [self._places[f"w{name}"][0] for name in "qkv"],
+            "y": [self._workspace_layout.offsets[f"{name}_heads"] for name in "qkv"],
         }
-        bias_stride = None
         if self._spec.bias:
-            bias_stride = distances["bias"] = self._distance(
-                [self._places[f"b{name}"][0] for name in "qkv"]
-            )
-        w_stride, y_stride = distances["w"], distances["y"]
-        if w_stride is None or y_stride is None or None in distances.values():
-            return None
+            places["bias"] = [self._places[f"b{name}"][0] for name in "qkv"]
+        strides = {}
+        for name, offsets in places.items():
+            distance = self._distance(offsets)
+            if distance is None:
+                return None
+            strides[name] = distance
         return joint_projection_graph(
-            matrices["q"],
-            self._rows("q"),
-            self._spec.dtype,
-            count=_PROJECTIONS,
-            w_stride=w_stride,
-            bias_stride=bias_stride,
-            y_stride=y_stride,
+            matrices["q"], self._rows("q"), self._spec.dtype, _PROJECTIONS, strides
         )
 
     def _distance(self, offsets: Sequence[int]) -> int | None:
         """Return how far apart places in memory are, in elements; None where that differs."""
-        first, *_ = steps = [behind - before for before, behind in pairwise(offsets)]
-        is_even = len({*steps}) == 1 and first > 0 and first % itemsize(self._spec.dtype) == 0
-        return first // itemsize(self._spec.dtype) if is_even else None
+        distances = {behind - before for before, behind in pairwise(offsets)}
+        if len(distances) > 1:
+            return None
+        (nbytes,) = distances
+        elements, rest = divmod(nbytes, itemsize(self._spec.dtype))
+        return elements if elements > 0 and rest == 0 else None
 
     def backward_data(
         self, call: AttentionCall, dy: DeviceArray, gradients: AttentionGradients, spaces: Spaces

@@ -86,8 +86,8 @@ def matmul(
     ArgumentError, ArrayTypeError, ClosedError, ThreadError
         Before anything is written; the message names the argument.
     NotSupportedError
-        cuDNN has no engine for these operands on this device.  On an H100 float8 operands need
-        their K values packed: `a` in rows, `b` in columns.
+        cuDNN has no engine for these operands on this device.  The emulated device has one for
+        float8 where the K values of each row of `a`, and of each column of `b`, are packed.
 
     Notes
     -----

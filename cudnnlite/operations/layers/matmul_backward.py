@@ -163,7 +163,7 @@ def _gradient(
         {**operands},
         {
             "side": side,
-            "shape": None if shape is None else parse_shape(shape, batch_may_be_empty=False),
+            "shape": None if shape is None else parse_shape(shape, side, batch_may_be_empty=False),
             "dtype": parse_result_dtype(dtype),
             "has_alpha": has_alpha,
         },
