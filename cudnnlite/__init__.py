@@ -149,6 +149,7 @@ from cudnnlite.operations.layers.lrn import (
     lrn_forward,
 )
 from cudnnlite.operations.layers.matmul import matmul
+from cudnnlite.operations.layers.matmul_backward import matmul_backward_a, matmul_backward_b
 from cudnnlite.operations.layers.normalization import (
     instance_normalization_backward,
     instance_normalization_forward,
@@ -385,6 +386,8 @@ __all__ = [
     "lrn_backward",
     "lrn_forward",
     "matmul",
+    "matmul_backward_a",
+    "matmul_backward_b",
     "multi_head_attention_backward_data",
     "multi_head_attention_backward_weights",
     "multi_head_attention_forward",

@@ -179,4 +179,6 @@ def parse_math_type(value: object, argument: str = "math_type") -> MathType:
 
     It has plain names, too: 'tf32', and 'true_float32' or 'float32'.
     """
+    if value is TF32:  # the default, which one-line calls pass each time
+        return TF32
     return parse_enum(MathType, value, argument, _MATH_NAMES)

@@ -226,12 +226,12 @@ class Graphs(Calls):
         y = self.memory(name, (rows, columns, 1, 1), dtype or x.dtype)
         dnn.matmul(
             self.handle,
-            x.reshape(1, rows, -1),
-            w.reshape(1, columns, -1).transpose(0, 2, 1),
-            bias=b.reshape(1, 1, -1),
+            x.reshape(rows, -1),
+            w.reshape(columns, -1).transpose(1, 0),
+            bias=b.reshape(-1),
             activation=activation,
             dtype=dtype,
-            out=y.reshape(1, rows, columns),
+            out=y.reshape(rows, columns),
         )
         return y
 
@@ -239,13 +239,13 @@ class Graphs(Calls):
         """Return dx = dy w; write dw = dy^T x and db, the sum of dy over the rows."""
         rows, columns = dy.shape[:2]
         dx = self.memory(name, x.shape, x.dtype)
-        dy_rows = dy.reshape(1, rows, columns)
-        dnn.matmul(self.handle, dy_rows, w.reshape(1, columns, -1), out=dx.reshape(1, rows, -1))
+        dy_rows = dy.reshape(rows, columns)
+        dnn.matmul(self.handle, dy_rows, w.reshape(columns, -1), out=dx.reshape(rows, -1))
         dnn.matmul(
             self.handle,
-            dy_rows.transpose(0, 2, 1),
-            x.reshape(1, rows, -1),
-            out=dw.reshape(1, columns, -1),
+            dy_rows.transpose(1, 0),
+            x.reshape(rows, -1),
+            out=dw.reshape(columns, -1),
         )
         dnn.convolution_backward_bias(self.handle, dy, out=db.reshape(1, columns, 1, 1))
         return dx

@@ -13,7 +13,14 @@ from cudnnlite.devices.storage import memory_axes
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, MAX_RANK, PACKED
+from cudnnlite.specs.layout import (
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
+    MAX_RANK,
+    PACKED,
+    runs,
+    view_strides,
+)
 
 Place: TypeAlias = SupportsIndex | slice | EllipsisType
 Index: TypeAlias = Place | tuple[Place, ...]
@@ -115,7 +122,7 @@ def reshaped(spec: TensorSpec, shape: Any) -> TensorSpec:
         packed = TensorSpec(sizes, spec.dtype)
     if packed is None or packed.size != spec.size:
         raise ArgumentError(f"shape={shown(shape)} does not hold the {spec.size} values of {spec}")
-    strides = _strides(runs(spec.shape, spec.strides), packed.shape)
+    strides = view_strides(spec.shape, spec.strides, packed.shape)
     if spec.size and strides is None:
         raise ArgumentError(
             f"{spec} has no shape {sizes} without a copy: handle.array(x.numpy().reshape({sizes}))"
@@ -152,35 +159,6 @@ def _parse_new_shape(spec: TensorSpec, shape: Any) -> tuple[int, ...]:
     if other_sizes <= 0 or spec.size % other_sizes:
         return sizes
     return tuple(spec.size // other_sizes if size == -1 else size for size in sizes)
-
-
-def runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return (size, stride) of the axes; neighbours without a gap between them become one axis."""
-    axes: list[tuple[int, int]] = []
-    for size, stride in zip(shape, strides, strict=True):
-        if size == 1:
-            continue
-        if axes and axes[-1][1] == size * stride:
-            axes[-1] = axes[-1][0] * size, stride
-        else:
-            axes.append((size, stride))
-    return axes
-
-
-def _strides(axes: list[tuple[int, int]], shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the strides of another shape over the runs of values that `runs` returned.
-
-    None if the shape does not divide them.
-    """
-    room, stride, strides = 1, 1, []
-    for size in reversed(shape):
-        if room == 1 and size != 1 and axes:
-            room, stride = axes.pop()
-        strides.append(stride)
-        if size == 0 or room % size:
-            return None
-        room, stride = room // size, stride * size
-    return tuple(reversed(strides))
 
 
 def memory_axes_order(spec: TensorSpec) -> tuple[int, ...]:

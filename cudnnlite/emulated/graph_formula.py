@@ -35,6 +35,7 @@ _PRODUCT = "OPERATION_MATMUL"
 _READS_STATISTICS = "OPERATION_NORM_BACKWARD"
 _HALVES = (DataType.HALF, DataType.BFLOAT16)
 _FLOATS = (*_HALVES, DataType.FLOAT)
+_FLOAT8 = (DataType.FP8_E4M3, DataType.FP8_E5M2)
 _SOFTMAX = ("REDUCE_MAX", "SUB", "EXP", "REDUCE_ADD", "LOG", "ADD", "DIV")
 _DROPOUT = ("RNG", "MUL", "MUL")
 _INDEX_TYPES = (DataType.INT8, DataType.INT32, DataType.INT64)
@@ -148,8 +149,9 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
     if graph.kinds in (["RESAMPLE_FWD"], ["RESAMPLE_BWD"]):
         return _why_no_resample(graph.operations[0])
     integers = _lengths_and_seeds(graph) if counts["MATMUL"] > 1 else set()
+    allowed = (*_FLOATS, *_FLOAT8) if counts["MATMUL"] == 1 else _FLOATS
     for number, tensor in graph.in_memory.items():
-        if DataType(tensor.value("data_type")) not in _FLOATS and number not in integers:
+        if DataType(tensor.value("data_type")) not in allowed and number not in integers:
             return f"tensors of {DataType(tensor.value('data_type')).name} in memory"
     if counts["MATMUL"]:
         return _why_no_product(graph, counts)
@@ -305,6 +307,9 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
         return "operations before a product"
     if len(first.value("adesc").attributes["dimensions"]) != 3:
         return "a product of other than three axes"
+    reason = _why_no_types(graph, first)
+    if reason is not None:
+        return reason
     if others and others[-1].kind == "OPERATION_REDUCTION":
         reduction = others.pop()
         x, y = (spec_of(reduction.value(name)) for name in ("xdesc", "ydesc"))
@@ -317,6 +322,27 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
             return "operations behind a product that are not pointwise"
         if mode_of(operation) not in _BEHIND_A_PRODUCT:
             return f"{mode_of(operation).name} behind a product"
+    return None
+
+
+def _why_no_types(graph: GraphFormula, product: BackendObject) -> str | None:
+    """Return why a product has no engine for the types in memory.
+
+    No GPU was asked about operands of two types.  The rules of float8 are those of NVIDIA's sample,
+    and no GPU was asked about them either; tools/record/layer_graphs.py does, as "products".
+    """
+    operands = [product.value(name) for name in ("adesc", "bdesc")]
+    a, b = map(spec_of, operands)
+    has_float8 = [spec.dtype in _FLOAT8 for spec in (a, b)]
+    if a.dtype != b.dtype and not all(has_float8):
+        return f"a product of {a.dtype.name} and {b.dtype.name}"
+    if all(has_float8) and not a.strides[-1] == b.strides[-2] == 1:
+        return "a product of float8 whose operands do not have the inner axis packed"
+    may_be_float8 = [*operands, *graph.written_by(graph.operations[-1]).values()]
+    numbers = {tensor.value("unique_id") for tensor in may_be_float8}
+    for number, tensor in graph.in_memory.items():
+        if DataType(tensor.value("data_type")) in _FLOAT8 and number not in numbers:
+            return "an operand of float8 behind a product"
     return None
 
 

@@ -11,6 +11,12 @@ from numpy.typing import DTypeLike, NDArray
 from cudnnlite.enums import DataType
 
 Array = NDArray[Any]
+# Types that ml_dtypes rounds by way of float32.
+_NARROW = tuple(
+    np.dtype(dtype)
+    for dtype in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+)
+_LARGEST_FLOAT8 = dict(zip(_NARROW[1:], (448.0, 57344.0), strict=True))
 
 
 def wide_dtype(dtype: DataType) -> np.dtype[Any]:
@@ -40,8 +46,9 @@ def to_output(acc: Array, dtype: DTypeLike) -> Array:
     """Convert accumulators (float32, float64, int32) to a storage dtype, without warnings.
 
     The result may share memory.  Floating point, ml_dtypes' too, is rounded to nearest, ties to
-    even, once; overflow gives infinity where the format has one.  Integers are rounded to nearest,
-    ties to even, then saturated; NaN gives 0 (``cvt.rni.sat``).
+    even, once; overflow gives infinity where the format has one, but the largest number of float8,
+    whose conversions saturate (``cvt.rn.satfinite``).  Integers are rounded to nearest, ties to
+    even, then saturated; NaN gives 0 (``cvt.rni.sat``).
     """
     dtype = np.dtype(dtype)
     if dtype == acc.dtype:
@@ -49,9 +56,12 @@ def to_output(acc: Array, dtype: DTypeLike) -> Array:
     with np.errstate(all="ignore"):
         if dtype.kind in "iu":
             return _to_integer(acc, dtype)
-        if dtype == ml_dtypes.bfloat16 and acc.dtype != np.float32:
+        if dtype in _NARROW and acc.dtype != np.float32:
             # ml_dtypes goes by way of float32, which would round twice.
             acc = _round_to_odd(acc.astype(np.float64))
+        if dtype in _LARGEST_FLOAT8:
+            largest = _LARGEST_FLOAT8[dtype]
+            acc = np.clip(acc, -largest, largest)
         return acc.astype(dtype)
 
 

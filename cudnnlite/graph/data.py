@@ -105,6 +105,7 @@ class GraphData:
         tensor: GraphTensor,
         dtype: AnyDtype | None = None,
         strides: Iterable[int] | None = None,
+        shape: Iterable[int] | None = None,
     ) -> GraphTensor:
         """Let a tensor be written to memory, and return it.
 
@@ -117,7 +118,10 @@ class GraphData:
         dtype : dtype, optional
             Of its values in memory; that which it has, if not given.
         strides : iterable of int, optional
-            In elements; those of C order, without gaps, if not given.
+            Of the array, in elements; those of C order, without gaps, if not given.
+        shape : iterable of int, optional
+            Of the array, which has the same values in the same order: a matrix, where products are
+            of batches.  That of the tensor, if not given.
 
         Raises
         ------
@@ -131,12 +135,10 @@ class GraphData:
         if tensor.number not in self._written_numbers():
             raise ArgumentError(f"tensor is {record}, which no operation computes")
         self._check_open()
-        self.tensors[tensor.number] = replace(
-            record,
-            name=name,
-            dtype=parse_dtype(record.dtype if dtype is None else dtype),
-            strides=parse_strides(strides, record.shape),
-        )
+        sizes = record.shape if shape is None else parse_sizes(shape)
+        data_type = parse_dtype(record.dtype if dtype is None else dtype)
+        named = replace(record, name=name, dtype=data_type)
+        self.tensors[tensor.number] = named.with_array(sizes, parse_strides(strides, sizes))
         return tensor
 
     def virtual(
@@ -447,7 +449,7 @@ class GraphData:
         if record.view_of is None:
             return record.name
         base = self.tensors[record.view_of]
-        if record.shape == (*base.shape[:-2], base.shape[-1], base.shape[-2]):
+        if len(base.shape) > 1 and record.shape == (*base.shape[:-2], *base.shape[:-3:-1]):
             return f"{record.name}ᵀ"
         return f"{record.name} as {'x'.join(map(str, record.shape))}"
 

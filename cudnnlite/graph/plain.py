@@ -58,12 +58,17 @@ def graph_from_plain(kind: Any, plain: Any) -> Any:
 
 
 def _plain_tensor(record: TensorRecord) -> dict[str, Any]:
-    return asdict(record) | {
+    plain = asdict(record) | {
         "shape": list(record.shape),
         "strides": list(record.strides),
         "dtype": type_name(record.dtype),
         "value": _plain(record.value),
     }
+    # Graphs were saved, and remembered by their text, before outputs had axes of their own.
+    axes = plain.pop("array_axes")
+    if axes is not None:
+        plain["array_axes"] = [list(numbers) for numbers in axes]
+    return plain
 
 
 def _plain(value: Any) -> Any:
@@ -94,7 +99,10 @@ def _add_tensors(graph: Any, tensors: Sequence[Mapping[str, Any]]) -> None:
                 record = replace(made.record, shape=ones, strides=ones)
                 graph.tensors[made.number] = record
         elif name:
-            graph.input(name, shape, dtype, strides)
+            made = graph.input(name, shape, dtype, strides)
+            if "array_axes" in tensor:
+                array_shape, array_strides = map(tuple, tensor["array_axes"])
+                graph.tensors[made.number] = made.record.with_array(array_shape, array_strides)
         else:
             graph.virtual(shape, parse_any_dtype(dtype), strides)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from cudnnlite.enums import DataType
+from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.node_attributes import type_name
 from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.layout import view_strides
 
 Shape = tuple[int, ...]
 Groups = tuple[tuple[str, tuple[int, ...]], ...]  # numbers of tensors, by the attributes
@@ -30,6 +33,8 @@ class TensorRecord:
         A number that is passed by value with each call.
     view_of : int or None
         The number of the tensor in memory that this is another view of.
+    array_axes : tuple of (shape, strides), or None
+        Those of the arrays of an output that operations see in another shape.
     """
 
     shape: Shape
@@ -38,19 +43,38 @@ class TensorRecord:
     name: str = ""
     value: float | None = None
     view_of: int | None = None
+    array_axes: tuple[Shape, Shape] | None = None
 
     @property
     def spec(self) -> TensorSpec:
         """What arrays of such a tensor are."""
-        return TensorSpec(self.shape, self.dtype, strides=self.strides)
+        shape, strides = self.array_axes or (self.shape, self.strides)
+        return TensorSpec(shape, self.dtype, strides=strides)
+
+    def with_array(self, shape: Shape, strides: Shape) -> TensorRecord:
+        """Return the record of a tensor whose arrays have these sizes and strides.
+
+        ArgumentError where the same memory has no view in the shape that operations see.
+        """
+        if shape == self.shape:
+            return replace(self, strides=strides, array_axes=None)
+        array = TensorSpec(shape, self.dtype, strides=strides)
+        tensor_strides = view_strides(shape, array.strides, self.shape)
+        if array.size != prod(self.shape) or tensor_strides is None:
+            raise ArgumentError(
+                f"{self.name} is {array}; needed: an array with a view in the shape {self.shape}"
+            )
+        return replace(self, strides=tensor_strides, array_axes=(shape, array.strides))
 
     def __str__(self) -> str:
         name = self.name or "virtual"
         if self.value is not None:
             return f"{name}={self.value:g}"
-        sizes = "x".join(map(str, self.shape))
-        gaps = "" if self.strides == packed_strides(self.shape) else f" strides {self.strides}"
-        return f"{name} {sizes} {type_name(self.dtype)}{gaps}"
+        shape, strides = self.array_axes or (self.shape, self.strides)
+        sizes = "x".join(map(str, shape))
+        gaps = "" if strides == packed_strides(shape) else f" strides {strides}"
+        view = f" as {'x'.join(map(str, self.shape))}" if self.array_axes else ""
+        return f"{name} {sizes} {type_name(self.dtype)}{gaps}{view}"
 
 
 @dataclass(frozen=True)

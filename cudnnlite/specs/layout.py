@@ -139,3 +139,35 @@ def pad_to_rank_4(values: tuple[int, ...], *, filler: int) -> tuple[int, ...]:
     if len(values) == 3:
         return (values[0], values[1], filler, values[2])
     return values + (filler,) * (4 - len(values))
+
+
+def runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return (size, stride) of the axes; neighbours without a gap between them become one axis."""
+    axes: list[tuple[int, int]] = []
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if axes and axes[-1][1] == size * stride:
+            axes[-1] = axes[-1][0] * size, stride
+        else:
+            axes.append((size, stride))
+    return axes
+
+
+def view_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...], new_shape: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Return the strides of another shape for the same values in the same order.
+
+    None where the same memory has no such view.
+    """
+    axes = runs(shape, strides)
+    room, stride, new_strides = 1, 1, []
+    for size in reversed(new_shape):
+        if room == 1 and size != 1 and axes:
+            room, stride = axes.pop()
+        new_strides.append(stride)
+        if size == 0 or room % size:
+            return None
+        room, stride = room // size, stride * size
+    return tuple(reversed(new_strides))

@@ -82,9 +82,7 @@ def upload(
     """Return an array with any strides that holds the values, its gaps filled with one byte."""
     array = handle.empty(spec)
     memory = np.full(spec.nbytes, gaps, np.uint8)
-    np.lib.stride_tricks.as_strided(memory.view(values.dtype), spec.shape, steps_of(spec))[...] = (
-        values
-    )
+    np.ndarray(spec.shape, values.dtype, memory, strides=steps_of(spec))[...] = values
     handle.device.copy_in(array.ptr, memory, handle.stream)
     handle.device.synchronize()
     return array

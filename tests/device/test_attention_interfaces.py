@@ -13,6 +13,8 @@ from graph_oracles import attention, attention_gradients, causal_mask
 from tolerances import ATTENTION_BOUNDS, assert_close
 
 import cudnnlite as dnn
+from cudnnlite.dtypes import itemsize
+from cudnnlite.emulated import attention as emulated_attention
 from cudnnlite.operations.attention.projections import WeightMatrix, weight_matrix
 from cudnnlite.search.timing_policy import TimingPolicy
 
@@ -378,3 +380,74 @@ def test_its_graphs_are_tuned(handle: dnn.Handle) -> None:
         assert (case.forward().numpy() == first).all()
         assert tuner.measured == count
     assert_close(first.astype(np.float64), expected.astype(np.float64), 2e-3)
+
+
+# ---------------------------------------------------------------- projections at once
+
+JOINT = "projection of q, k, v"
+
+
+def give_layout_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the emulated device have weights where cuDNN 9.19 has them, one behind the other."""
+
+    def offsets(spec: dnn.AttentionSpec) -> tuple[dict[str, int], int]:
+        places, offset = {}, 0
+        for name, shape in spec.weight_shapes().items():
+            places[name] = offset
+            offset += int(np.prod(shape)) * itemsize(spec.dtype)
+        return places, offset
+
+    orders = {"wq": (2, 0, 1), "wk": (2, 0, 1), "wv": (2, 0, 1), "wo": (0, 2, 1)}
+    monkeypatch.setattr(emulated_attention, "_weight_offsets", offsets)
+    monkeypatch.setattr(emulated_attention, "_MEMORY_ORDERS", orders)
+
+
+class SelfCase(Case):
+    """Attention of one array with itself."""
+
+    def __init__(self, handle: dnn.Handle, dtype: str, *, bias: bool) -> None:
+        spec = dnn.AttentionSpec(
+            2, 24, q_proj_size=16, v_proj_size=16, o_proj_size=24, bias=bias, dtype=dtype
+        )
+        super().__init__(handle, spec)
+        self.k = self.v = self.q
+        self.host["k"] = self.host["v"] = self.host["q"]
+        self.expected = self._expected()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_self_attention_projects_at_once(handle, dtype, bias, monkeypatch):
+    give_layout_of_cudnn(monkeypatch)
+    case = SelfCase(handle, dtype, bias=bias)
+    bound = ATTENTION_BOUNDS["tf32" if dtype == "float32" else dtype][0]
+    with case.plan(interface="graph") as plan:
+        assert JOINT not in plan.choice.engines
+        workspace = plan.workspace
+        copy = case.q.copy()
+        case.check(plan(case.weights, case.q, copy, case.q), "y", bound)
+        assert JOINT not in plan.choice.engines, "three arrays, as far as the plan knows"
+        out = case.poisoned(case.host["dy"])
+        case.check(plan(case.weights, case.q, case.q, case.q, out=out), "y", bound)
+        assert JOINT in plan.choice.engines
+        assert plan.workspace == workspace
+        case.check(plan(case.weights, case.q, copy, case.q), "y", bound)
+    residual = case.values(case.host["q"].shape)
+    case.expected["y"] = case.expected["y"] + residual
+    result = case.forward(interface="graph", residual=case.on_device(residual))
+    case.check(result, "y", bound)
+
+
+def test_self_attention_with_weights_that_lie_otherwise(own_handle):
+    """The emulated device has them in the opposite order, with gaps: three projections."""
+    case = SelfCase(own_handle, "float16", bias=True)
+    with case.plan(interface="graph") as plan:
+        case.check(plan(case.weights, case.q, case.q, case.q), "y")
+        assert JOINT not in plan.choice.engines
+
+
+def test_training_projects_apart(handle, monkeypatch):
+    """The gradients read what the projections kept."""
+    give_layout_of_cudnn(monkeypatch)
+    case = SelfCase(handle, "float16", bias=True)
+    case.check_all(interface="graph")

@@ -108,26 +108,35 @@ def test_instance_normalization(handle: dnn.Handle, operands: Operands) -> None:
     assert_close(out.numpy(), expected, GRAPH_BOUNDS["normalisation"]["float16"])
 
 
-@pytest.mark.parametrize("transposed", ["", "a", "b"])
-def test_gemm(handle: dnn.Handle, operands: Operands, transposed: str) -> None:
+@pytest.mark.parametrize("alpha", [1.0, 0.25])
+@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
+def test_gemm(handle: dnn.Handle, operands: Operands, transposed: str, alpha: float) -> None:
     """A transposed operand is a view: its columns are packed."""
     hosts, arrays = {}, []
     for name, (rows, columns) in {"A": (64, 32), "B": (32, 48)}.items():
-        is_transposed = transposed == name.lower()
-        stored = (columns, rows) if is_transposed else (rows, columns)
-        array, values = operands.new(1, *stored)
-        hosts[name] = values[0]
-        if is_transposed:
-            spec = dnn.TensorSpec((1, rows, columns), "float16", strides=(rows * columns, 1, rows))
-            array = dnn.DeviceArray(spec, array.device, array.ptr, array, array.stream)
-        arrays.append(array)
-    bias, bias_host = operands.new(1, 1, 48)
-    hosts["C"] = bias_host[0, 0]
-    flags = {"transA": int(transposed == "a"), "transB": int(transposed == "b")}
-    (expected,) = evaluated("Gemm", hosts, **flags)
-    out = operands.out(1, 64, 48)
-    dnn.matmul(handle, *arrays, bias=bias, out=out)
-    assert_close(out.numpy()[0], expected, GRAPH_BOUNDS["product"]["float16"])
+        is_transposed = name.lower() in transposed
+        array, hosts[name] = operands.new(*((columns, rows) if is_transposed else (rows, columns)))
+        arrays.append(array.transpose(1, 0) if is_transposed else array)
+    bias, hosts["C"] = operands.new(48)
+    flags = {"transA": int("a" in transposed), "transB": int("b" in transposed)}
+    (expected,) = evaluated("Gemm", hosts, **flags, alpha=alpha)
+    out = operands.out(64, 48)
+    dnn.matmul(handle, *arrays, bias=bias, alpha=alpha, out=out)
+    assert_close(out.numpy(), expected, GRAPH_BOUNDS["product"]["float16"])
+
+
+@pytest.mark.parametrize(
+    ("a_batch", "b_batch"), [((), ()), ((3,), ()), ((), (3,)), ((2, 3), (2, 3)), ((2, 3), (1, 1))]
+)
+def test_matmul(
+    handle: dnn.Handle, operands: Operands, a_batch: tuple[int, ...], b_batch: tuple[int, ...]
+) -> None:
+    a, a_host = operands.new(*a_batch, 40, 24)
+    b, b_host = operands.new(*b_batch, 24, 56)
+    (expected,) = evaluated("MatMul", {"A": a_host, "B": b_host})
+    out = operands.out(*expected.shape)
+    dnn.matmul(handle, a, b, out=out)
+    assert_close(out.numpy(), expected, GRAPH_BOUNDS["product"]["float16"])
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])

@@ -217,3 +217,28 @@ def test_neither_operand_is_changed_and_overflow_is_quiet() -> None:
     np.testing.assert_array_equal(acc, np.array([3e38, np.inf], np.float32))
     np.testing.assert_array_equal(old, np.array([3e38, -np.inf], np.float32))
     np.testing.assert_array_equal(scale_add(acc, 1e300, 0.0, None, np.float32), [np.inf, np.inf])
+
+
+@pytest.mark.parametrize("source", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8_is_rounded_to_nearest_even_and_saturates(name: str, source: type) -> None:
+    """Halfway between two neighbours the even one, a hair beside it the nearer one."""
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    codes = np.arange(0x80, dtype=np.uint8)
+    codes = codes[np.isfinite(codes.view(dtype).astype(np.float64))]
+    numbers = codes.view(dtype).astype(np.float64)
+    halfway = (numbers[1:] + numbers[:-1]) / 2
+    even = np.where(codes[1:] % 2 == 0, numbers[1:], numbers[:-1])
+    hair = 1e-12 if source == np.float64 else 1e-6
+    cases = {
+        "the numbers": (numbers, numbers),
+        "halfway": (halfway, even),
+        "above": (halfway * (1 + hair), numbers[1:]),
+        "below": (halfway * (1 - hair), numbers[:-1]),
+        "too large": (numbers[-1] * np.array([1.001, 1e3, np.inf]), np.full(3, numbers[-1])),
+    }
+    for case, (values, expected) in cases.items():
+        for sign in (1, -1):
+            result = to_output((sign * values).astype(source), dtype).astype(np.float64)
+            assert (result == sign * expected).all(), case
+    assert np.isnan(to_output(np.array([np.nan], source), dtype).astype(np.float64)).all()

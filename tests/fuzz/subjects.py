@@ -272,6 +272,20 @@ def _normalizing_backward(things: Things, scale: Any, statistics: Any) -> dict[s
     }
 
 
+def _product_gradient(things: Things, operand: str, result: str) -> dict[str, Any]:
+    return {
+        "handle": things.handle,
+        "dy": things.matrix,
+        operand: things.matrix,
+        result: (8, 8),
+        "alpha": 0.5,
+        "dtype": "float32",
+        "math_type": "tensor_op",
+        "out": None,
+        "workspace_limit": "1 MiB",
+    }
+
+
 _CONV = {"padding": 1, "stride": 2, "dilation": 1, "groups": 1}
 _FIND = {"beta": 0.0, "out": None, "workspace_limit": "1 MiB"}
 _PLAN = {
@@ -541,7 +555,11 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "b": t.matrix,
         "bias": t.matrix,
         "activation": "gelu",
+        "alpha": 0.5,
+        "a_descale": None,
+        "b_descale": None,
         "dtype": "float32",
+        "math_type": "tensor_op",
         "out": None,
         "workspace_limit": "1 MiB",
     },
@@ -552,6 +570,8 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "out": None,
         "workspace_limit": "1 MiB",
     },
+    "matmul_backward_a": lambda t: _product_gradient(t, "b", "a"),
+    "matmul_backward_b": lambda t: _product_gradient(t, "a", "b"),
     "rms_normalization_backward": lambda t: {
         name: value
         for name, value in _normalizing_backward(t, t.per_value, t.per_image).items()
@@ -806,7 +826,8 @@ def _graph_arguments(things: Things, name: str) -> dict[str, Any]:
         return {"name": f"new_{len(graph.tensors)}", **more}
     if name == "output":
         tensor = graph.exp(graph.tensor("images"))
-        return {"name": f"new_{len(graph.tensors)}", "tensor": tensor}
+        shape = (1, *tensor.shape)
+        return {"name": f"new_{len(graph.tensors)}", "tensor": tensor, "shape": shape}
     if name == "where":
         images = graph.tensor("images")
         return {"mask": images >= 0, "x": images, "other": -1.0}

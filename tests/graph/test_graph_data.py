@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -506,3 +507,49 @@ def test_a_graph_without_outputs_is_no_plan():
         pytest.raises(dnn.ArgumentError, match=r"1 operations and 0 outputs: graph.output"),
     ):
         graph.plan(handle)
+
+
+# ---------------------------------------------------------------- arrays with other axes
+
+
+def matrix_graph(**options: Any) -> dnn.Graph:
+    """Return a product whose result is a matrix, of batches of one."""
+    graph = dnn.Graph()
+    a, b = graph.input("a", (1, 8, 4), "float16"), graph.input("b", (1, 4, 6), "float16")
+    graph.output("y", a @ b, "float16", **options)
+    return graph
+
+
+def test_an_output_may_have_other_axes_in_memory() -> None:
+    graph = matrix_graph(shape=(8, 6), strides=(16, 1))
+    record = graph.outputs["y"]
+    assert record.spec == dnn.TensorSpec((8, 6), "float16", strides=(16, 1))
+    assert (record.shape, record.strides[1:]) == ((1, 8, 6), (16, 1))
+    same = dnn.Graph.from_json(graph.to_json())
+    assert same == graph
+    assert same.outputs["y"].spec == record.spec
+    assert matrix_graph(shape=(1, 8, 6)) == matrix_graph() != graph
+    assert "array_axes" not in matrix_graph().to_json(), "as it was remembered before"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shape": (8, 5)}, "needed: an array with a view"),
+        ({"shape": (2, 4, 2, 3), "strides": (32, 7, 3, 1)}, "needed: an array with a view"),
+        ({"shape": (8, 6), "strides": (6,)}, "strides"),
+        ({"shape": "86"}, "shape="),
+    ],
+)
+def test_axes_that_an_output_cannot_have(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(dnn.ArgumentError, match=message):
+        matrix_graph(**options)
+
+
+@pytest.mark.parametrize("axes", [[[8, 5], [5, 1]], [[8, 6]], "axes", None, [[8, 6], [6, "1"]]])
+def test_saved_axes_that_are_none(axes: Any) -> None:
+    plain = matrix_graph(shape=(8, 6)).to_plain()
+    (output,) = (tensor for tensor in plain["tensors"] if tensor["name"] == "y")
+    output["array_axes"] = axes
+    with pytest.raises(dnn.ArgumentError):
+        dnn.Graph.from_plain(plain)

@@ -3,7 +3,7 @@
     python -m tools.record.layer_graphs [FAMILY ...]
 
 The families are the functions that yield cases: gradients, epilogues, poolings, indices,
-pooling_gradients, bias_gradients and activations; all of them, if none is named.  One line for each
+pooling_gradients, bias_gradients, activations and products; all of them, if none is named.  One line for each
 case: what became of it, its engine, and the largest error relative to the largest value, against
 NumPy or ONNX in float64.  It is followed by what the emulated device does, where that differs:
 there its rules are laxer, or stricter, than the GPU.
@@ -396,6 +396,100 @@ def activations() -> Iterator[Case]:
         yield Case(f"gradient of {name} {shape} {dtype} {layout}", back, None)
 
 
+PRODUCT_TYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
+# Strides of a, (M, K), and of b, (K, N): NVIDIA's sample of float8 has K packed in both.
+PRODUCT_LAYOUTS = {"K packed": "nt", "rows": "nn", "columns": "tt", "K apart": "tn"}
+
+
+def products() -> Iterator[Case]:
+    """Yield products of every two types, and what `matmul` puts behind them."""
+    rows, inner, columns = 64, 128, 48
+    for a_type, b_type in product(PRODUCT_TYPES, repeat=2):
+        if a_type == b_type:
+            types = [(a_type, a_type, result) for result in PRODUCT_TYPES]
+        else:
+            types = [(a_type, b_type, "float32"), (a_type, b_type, "bfloat16")]
+        for one in types:
+            yield product_case((2,), (2,), (rows, inner, columns), one, "K packed")
+        layouts = [*PRODUCT_LAYOUTS][1:] if "float8" in a_type else ["rows"]
+        for layout in layouts:
+            yield product_case((2,), (2,), (rows, inner, columns), types[0], layout)
+    for dtype, sizes in product(
+        ("float8_e4m3fn", "float8_e5m2"),
+        ((1, 128, 48), (64, 128, 1), (33, 17, 19), (34, 18, 22), (40, 24, 56), (64, 16, 64)),
+    ):
+        yield product_case((1,), (1,), sizes, (dtype, dtype, "float32"), "K packed")
+    for dtype, behind in product(
+        ("float16", "float32", "float8_e4m3fn"), ("alpha", "descale", "bias float32", "bias", "all")
+    ):
+        types = (dtype, dtype, "float32" if "8" in dtype else dtype)
+        yield product_case((2,), (2,), (rows, inner, columns), types, "K packed", behind)
+    for dtype, batches in product(("float16", "float8_e4m3fn"), (((3,), (1,)), ((1,), (3,)))):
+        types = (dtype, dtype, "float32")
+        yield product_case(*batches, (rows, inner, columns), types, "K packed")
+
+
+def product_case(
+    a_batch: tuple[int, ...],
+    b_batch: tuple[int, ...],
+    sizes: tuple[int, int, int],
+    types: tuple[str, str, str],
+    layout: str,
+    behind: str = "",
+) -> Case:
+    """Return a product, written as `matmul` writes it, of whatever types."""
+    rows, inner, columns = sizes
+    a_type, b_type, result = types
+    hosts = {"a": values((*a_batch, rows, inner), 0, a_type)}
+    hosts["b"] = values((*b_batch, inner, columns), 1, b_type)
+    dtypes = {"a": a_type, "b": b_type}
+    expected = hosts["a"] @ hosts["b"]
+    graph = dnn.Graph()
+    specs = {
+        name: matrix_spec(hosts[name].shape, dtypes[name], transposed)
+        for name, transposed in zip("ab", PRODUCT_LAYOUTS[layout], strict=True)
+    }
+
+    def operand(name: str, shape: tuple[int, ...], dtype: str, host: Array) -> Any:
+        hosts[name], specs[name] = host, dnn.TensorSpec(shape, dtype)
+        return graph.input(name, shape, dtype)
+
+    a, b = (graph.input(n, s.shape, s.dtype, s.strides) for n, s in specs.copy().items())
+    y = a @ b
+    if behind in ("descale", "all"):
+        for name, factor in (("a_descale", 0.25), ("b_descale", 0.5)):
+            y = y * operand(name, (1, 1, 1), "float32", np.full((1, 1, 1), factor))
+            expected = expected * factor
+    if behind in ("alpha", "all"):
+        y, expected = y * graph.scalar("alpha", 0.75), expected * 0.75
+    if behind.startswith("bias") or behind == "all":
+        bias_type = "float32" if behind != "bias" else a_type
+        bias = values((1, 1, columns), 2, bias_type)
+        y, expected = y + operand("bias", bias.shape, bias_type, bias), expected + bias
+    if behind == "all":
+        y, expected = graph.gelu(y), ACTIVATIONS["gelu"](expected)
+    graph.output("y", y, result)
+
+    def plan(handle: Any) -> tuple[Any, list[Any]]:
+        arrays = []
+        for name, spec in specs.items():
+            arrays.append(handle.empty(spec))
+            arrays[-1].copy_from(hosts[name].astype(numpy_dtype(spec.dtype)))
+        return graph.plan(handle), arrays
+
+    text = f"{a_batch}{b_batch} {sizes} {a_type} {b_type} {result} {layout} {behind}"
+    largest = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}.get(result, np.inf)
+    return Case(f"product {text}", plan, np.clip(expected, -largest, largest))
+
+
+def matrix_spec(shape: tuple[int, ...], dtype: str, transposed: str) -> dnn.TensorSpec:
+    """Return matrices whose rows, "n", or columns, "t", are packed."""
+    if transposed == "n":
+        return dnn.TensorSpec(shape, dtype)
+    rows, columns = shape[-2:]
+    return dnn.TensorSpec(shape, dtype, strides=(rows * columns, 1, rows))
+
+
 def outcome(handle: dnn.Handle, case: Case) -> tuple[bool, str]:
     """Return whether a case is served, and what became of it."""
     try:
@@ -410,7 +504,7 @@ def outcome(handle: dnn.Handle, case: Case) -> tuple[bool, str]:
         shown = "" if places is None else f"; places {places.numpy()[0, 0].ravel()[:8].tolist()}"
         if case.expected is None or places is not None:
             return True, f"{engine}{shown}"
-        result = result.get("dbias", result.get("dx"))
+        result = next(result[name] for name in ("dbias", "dx", "y") if name in result)
     if case.expected is None:
         return True, engine
     error = np.abs(result.numpy().astype(np.float64) - case.expected).max()
@@ -429,6 +523,7 @@ def main() -> None:
             pooling_gradients,
             bias_gradients,
             activations,
+            products,
         )
         if family.__name__ in sys.argv[1:] or not sys.argv[1:]
     ]

@@ -118,6 +118,9 @@ class AttentionInterface(Protocol):
     def plan_residual(self) -> None:
         """Plan what a forward pass with a residual needs, which may be more workspace."""
 
+    def plan_self_attention(self) -> None:
+        """Plan what a forward pass of queries that are the keys and values may do at once."""
+
     def forward(self, operands: ForwardOperands, spaces: Spaces) -> None:
         """Enqueue the forward pass."""
 

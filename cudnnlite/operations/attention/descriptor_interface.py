@@ -100,6 +100,9 @@ class DescriptorAttention:
         handle = self._handle
         return arrays.from_host(handle.device, handle.stream, np.array(lengths, np.int32))
 
+    def plan_self_attention(self) -> None:
+        """Do nothing: the C function is told all operands apart."""
+
     def plan_residual(self) -> None:
         """Do nothing: the call takes a residual."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from cudnnlite.operations.attention.projections import (
     WeightMatrix,
     bias_gradient_graph,
     input_gradient_graph,
+    joint_projection_graph,
     projection_graph,
     weight_gradient_graph,
     weight_matrix,
@@ -48,6 +50,8 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.sizes import aligned_size, over_limit
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import SeqDataSpec
+
+_PROJECTIONS = 3  # of queries, keys and values, the first steps of a forward pass
 
 
 class _Step(NamedTuple):
@@ -116,6 +120,8 @@ class GraphAttention:
             self._backward_weights_steps = self._plan_backward_weights()
         self._forward_steps = self._plan_forward()
         self._steps_with_residual: list[_Step] = []
+        self._joint_projection: _Step | None = None
+        self._is_joint_projection_planned = False
         self._place_buffers()
         limit = handle.workspace.limit
         if limit is not None and self.workspace > limit:
@@ -240,23 +246,35 @@ class GraphAttention:
         """The plan's own memory on the device: lengths of sequences, and ones."""
         return tuple(self._constants.values())
 
-    def _step(self, label: str, graph: Graph, operands: Mapping[str, str]) -> _Step:
-        """Return the call of a graph; equal graphs share one plan."""
+    def _step(
+        self,
+        label: str,
+        graph: Graph,
+        operands: Mapping[str, str],
+        limit: int | None = None,
+    ) -> _Step:
+        """Return the call of a graph; equal graphs share one plan.
+
+        It has the handle's limit of workspace, unless another one is given.
+        """
         if graph not in self._plans:
+            if limit is None:
+                limit = self._handle.workspace.limit
             scratch = [name for name in graph.outputs if name not in operands]
-            self._plans[graph] = self._planned(label, graph, scratch)
+            self._plans[graph] = self._planned(label, graph, scratch, limit)
         plan = self._plans[graph]
         self.engines[label] = plan.choice
         names = (*plan.problem.operation.reads, *plan.problem.operation.writes)
         return _Step(label, plan, {name: operands[name] for name in names})
 
-    def _planned(self, label: str, graph: Graph, scratch: Sequence[str]) -> GraphPlan:
+    def _planned(
+        self, label: str, graph: Graph, scratch: Sequence[str], limit: int | None
+    ) -> GraphPlan:
         reason = why_wrong(graph)
         if reason is not None:
             raise _refusal(f"{label}: {reason}")
         handle = self._handle
         requirements = Requirements(self._spec.math_type)
-        limit = handle.workspace.limit
         choice = tuned_choice(handle, graph, requirements, limit)
         engine = None if choice is None else choice.algorithm
         plan = GraphPlan(handle, graph, engine, limit, requirements, scratch=scratch)
@@ -348,6 +366,9 @@ class GraphAttention:
             addresses["residual"] = residual.ptr
             if projects:
                 steps = self._steps_with_residual or steps
+        is_self_attention = operands.q.ptr == operands.k.ptr == operands.v.ptr
+        if self._joint_projection is not None and is_self_attention:
+            steps = [self._joint_projection, *steps[_PROJECTIONS:]]
         _run(steps, addresses)
         y = operands.y
         if not projects and self._key.training:
@@ -362,6 +383,60 @@ class GraphAttention:
             step = self._plan_projection("o", residual=True)
             self._place_buffers()
             self._steps_with_residual = [*self._forward_steps[:-1], step]
+
+    def plan_self_attention(self) -> None:
+        """Plan the projections of queries, keys and values as one product, where they are one array.
+
+        It has no more scratch memory than the other steps, so that buffers stay where they are.
+        """
+        if self._is_joint_projection_planned:
+            return
+        self._is_joint_projection_planned = True
+        graph = self._joint_projection_graph()
+        if graph is None:
+            return
+        operands = {"x": "q", "w": "wq", "bias": "bq", "y": "q_heads"}
+        scratch = max(plan.workspace for plan in self._plans.values())
+        try:
+            self._joint_projection = self._step("projection of q, k, v", graph, operands, scratch)
+        except (NotSupportedError, WorkspaceLimitError):
+            self._joint_projection = None
+
+    def _joint_projection_graph(self) -> Graph | None:
+        """Return the three projections as one product; None where their memory does not allow it.
+
+        cuDNN 9 has the matrices of queries, keys and values one behind the other, and so the
+        biases: three matrices of a batch.
+        """
+        key, matrices = self._key, self._matrices
+        if key.training or not key.q == key.k == key.v:
+            return None
+        if not matrices["q"] == matrices["k"] == matrices["v"]:
+            return None
+        places = {
+            "w": [self._places[f"w{name}"][0] for name in "qkv"],
+            "y": [self._workspace_layout.offsets[f"{name}_heads"] for name in "qkv"],
+        }
+        if self._spec.bias:
+            places["bias"] = [self._places[f"b{name}"][0] for name in "qkv"]
+        strides = {}
+        for name, offsets in places.items():
+            distance = self._distance(offsets)
+            if distance is None:
+                return None
+            strides[name] = distance
+        return joint_projection_graph(
+            matrices["q"], self._rows("q"), self._spec.dtype, _PROJECTIONS, strides
+        )
+
+    def _distance(self, offsets: Sequence[int]) -> int | None:
+        """Return how far apart places in memory are, in elements; None where that differs."""
+        distances = {behind - before for before, behind in pairwise(offsets)}
+        if len(distances) > 1:
+            return None
+        (nbytes,) = distances
+        elements, rest = divmod(nbytes, itemsize(self._spec.dtype))
+        return elements if elements > 0 and rest == 0 else None
 
     def backward_data(
         self, call: AttentionCall, dy: DeviceArray, gradients: AttentionGradients, spaces: Spaces

@@ -197,6 +197,8 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         if residual is not None:
             self._interface.plan_residual()
             self.workspace = self._interface.workspace
+        if q.ptr == k.ptr == v.ptr:
+            self._interface.plan_self_attention()
         operands = ForwardOperands(
             weights,
             self._aligned("q", q),

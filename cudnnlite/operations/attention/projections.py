@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from cudnnlite.enums import DataType
@@ -65,6 +66,26 @@ def projection_graph(
     if residual:
         y = y + graph.input("residual", (1, rows, matrix.out_size), dtype)
     graph.output("y", y, dtype)
+    return graph
+
+
+def joint_projection_graph(
+    matrix: WeightMatrix, rows: int, dtype: DataType, count: int, strides: Mapping[str, int]
+) -> Graph:
+    """Return several projections of the same vectors as one product, (count, rows, size).
+
+    The projections are a batch: `strides` says how far apart their weights "w", results "y", and
+    biases "bias", if they have them, are in elements.
+    """
+    graph = Graph()
+    x = graph.input("x", (1, rows, matrix.in_size), dtype)
+    w_strides = (strides["w"], matrix.in_stride, matrix.out_stride)
+    w = graph.input("w", (count, matrix.in_size, matrix.out_size), dtype, w_strides)
+    y = graph.matmul(x, w)
+    if "bias" in strides:
+        bias_strides = (strides["bias"], matrix.out_size, 1)
+        y = y + graph.input("bias", (count, 1, matrix.out_size), dtype, bias_strides)
+    graph.output("y", y, dtype, (strides["y"], matrix.out_size, 1))
     return graph
 
 

@@ -9,10 +9,11 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.exchange import exchanged
 from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.graph.graph import Graph, plan_graph, set_output_strides
 from cudnnlite.plans.function import OperationFunction
-from cudnnlite.plans.graph_plan import NO_REQUIREMENTS, GraphPlan
+from cudnnlite.plans.graph_plan import GraphPlan, Requirements
 from cudnnlite.plans.operands import on_device, operand_spec, use
 from cudnnlite.specs import TensorSpec
 
@@ -75,6 +76,8 @@ class GraphRequest(Generic[ResultT]):
     numbers : dict, optional
         Further arguments of the formula, which each call passes by value: calls with others are of
         the same kind.
+    math_type : MathType
+        What engines may do to the operands of products.
     """
 
     def __init__(
@@ -87,7 +90,8 @@ class GraphRequest(Generic[ResultT]):
         results: tuple[str, ...],
         out: Any = None,
         workspace_limit: int | str | None = None,
-        numbers: dict[str, int] | None = None,
+        numbers: dict[str, Any] | None = None,
+        math_type: MathType = MathType.DEFAULT,
     ) -> None:
         self._handle: Any = handle
         self._name = name
@@ -98,14 +102,20 @@ class GraphRequest(Generic[ResultT]):
         self._out = out
         self._workspace_limit = workspace_limit
         self._numbers = {} if numbers is None else numbers
+        self._math_type = math_type
 
     def graph(self) -> Graph:
         """Return what is asked, as a graph."""
-        if self._workspace_limit is not None:
-            raise ArgumentError(
-                "workspace_limit is given to graph, which returns what is asked and not how it "
-                "is computed"
-            )
+        of_engines = {
+            "workspace_limit": self._workspace_limit is not None,
+            "math_type": self._math_type != MathType.DEFAULT,
+        }
+        for name, is_given in of_engines.items():
+            if is_given:
+                raise ArgumentError(
+                    f"{name} is given to graph, which returns what is asked and not how it is "
+                    "computed"
+                )
         return self._make_graph()
 
     def _make_graph(self) -> Graph:
@@ -120,7 +130,7 @@ class GraphRequest(Generic[ResultT]):
             if record is None or result is None:
                 continue
             spec = operand_spec(self._handle, result, f"out[{name!r}]")
-            if spec.shape == record.shape:  # the plan names another shape
+            if spec.shape == record.spec.shape:  # the plan names another shape
                 set_output_strides(graph, name, spec.strides)
         return graph
 
@@ -180,7 +190,8 @@ class GraphRequest(Generic[ResultT]):
             limit = workspace.limit_for(self._workspace_limit)
         is_left_out = [operand is None for operand in self._operands.values()]
         hashes = map(_spec_hash, operands)
-        key = (self._name, limit, *is_left_out, *self._options.values(), *hashes)
+        options = self._options.values()
+        key = (self._name, limit, self._math_type, *is_left_out, *options, *hashes)
         if self._out is not None:
             results = self._outputs().values()
             key += tuple(None if result is None else _spec_hash(result) for result in results)
@@ -210,10 +221,11 @@ class GraphRequest(Generic[ResultT]):
     def _make_plan(self) -> GraphPlan:
         handle = self._handle
         use(handle)
+        requirements = Requirements(self._math_type)
         limit = handle.workspace.limit_for(self._workspace_limit)
         graph = self._make_graph()
         scratch = [name for name in graph.outputs if name not in self._results]
-        return plan_graph(handle, graph, None, NO_REQUIREMENTS, limit, scratch=scratch)
+        return plan_graph(handle, graph, None, requirements, limit, scratch=scratch)
 
     def _outputs(self) -> dict[str, Any]:
         """Return what the caller gives for results, by name: arrays, specs or None."""
@@ -237,6 +249,7 @@ class GraphFunction(OperationFunction[P, ResultT]):
     """
 
     _plan_annotation = "GraphPlan"
+    _choices = frozenset({"math_type"})
     plan: Callable[Concatenate[Handle, P], GraphPlan]  # type: ignore[assignment]
     problem: Callable[P, NoReturn]
     graph: Callable[P, Graph]

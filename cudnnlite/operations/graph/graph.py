@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
@@ -153,4 +152,4 @@ def set_output_strides(graph: Graph, name: str, strides: tuple[int, ...]) -> Non
     """Let an output of a graph that is not planned yet lie in memory with other strides."""
     for number, record in enumerate(graph.tensors):
         if record.name == name:
-            graph.tensors[number] = replace(record, strides=strides)
+            graph.tensors[number] = record.with_array(record.spec.shape, strides)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cudnnlite.arguments import one_of
+from cudnnlite.arguments import one_of, real_number
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
-from cudnnlite.dtypes import AnyDtype, parse_dtype
-from cudnnlite.enums import DataType
+from cudnnlite.dtypes import AnyDtype
+from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.graph.activations import ACTIVATIONS
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.operations.layers.matrices import (
+    MatrixGraph,
+    is_broadcast,
+    parse_result_dtype,
+)
 from cudnnlite.specs import TensorSpec
 
 
@@ -25,11 +30,15 @@ def matmul(
     *,
     bias: Operand | None = None,
     activation: str | None = None,
+    alpha: float = 1.0,
+    a_descale: Operand | None = None,
+    b_descale: Operand | None = None,
     dtype: AnyDtype | None = None,
+    math_type: MathType | str = MathType.DEFAULT,
     out: AnyArray | None = None,
     workspace_limit: int | str | None = None,
 ) -> GraphRequest[DeviceArray]:
-    """Compute y = activation(a b + bias) for each batch, asynchronously, in one kernel.
+    """Compute y = activation(alpha a b + bias) for each batch, asynchronously, in one kernel.
 
     float32 operands are multiplied in TF32 on Ampere and later.
 
@@ -38,16 +47,30 @@ def matmul(
     handle : Handle
         Its stream orders the call; it keeps the plan for the next call of the same kind.
     a : device array
-        ``(batch, M, K)``; float16, bfloat16 or float32, any strides: a transposed matrix is one.
+        ``(..., M, K)``; float16, bfloat16, float32, float8_e4m3fn or float8_e5m2.  Its strides may
+        be any: a transposed matrix is one.  Those of the axes before the last two let them be seen
+        as one axis.
     b : device array
-        ``(batch, K, N)``, of the data type of `a`; one of the batches may be 1.
+        ``(..., K, N)``, of the data type of `a`, or float8 beside float8.  The axes before the last
+        two are those of `a`, or `a` or `b` is one matrix for all of the batch: 1 along each of
+        them, or without them.
     bias : device array, optional
-        ``(1, 1, N)``, or any shape that is broadcast to ``(batch, M, N)``.
+        ``(N,)``, or any shape that is broadcast to that of y.
     activation : str, optional
         "relu", "leaky_relu" (with the slope 0.01), "gelu", "gelu_tanh", "swish", "softplus",
         "sigmoid", "tanh" or "elu".
+    alpha : float
+        The factor of the product, passed by value: calls that differ in it alone share a plan,
+        unless it is 1.
+    a_descale, b_descale : device array, optional
+        One float32 value each, by which the product is multiplied too: the factor that `a` and `b`
+        in float8 were divided by.
     dtype : dtype, optional
-        Of y; that of `a` if not given.
+        Of y; that of `a` if not given, float32 if that is float8.  Values that float8 has no room
+        for become its largest ones.
+    math_type : MathType or str
+        "fma" or "true_float32": nothing is multiplied in fewer bits, for which cuDNN has no engine
+        where the operands are float32.
     out : device array, optional
         y, written in place; a new array if not given.
     workspace_limit : int or str, optional
@@ -56,14 +79,15 @@ def matmul(
     Returns
     -------
     DeviceArray
-        y, ``(batch, M, N)``, packed.
+        y, ``(..., M, N)``, packed.
 
     Raises
     ------
     ArgumentError, ArrayTypeError, ClosedError, ThreadError
         Before anything is written; the message names the argument.
     NotSupportedError
-        cuDNN has no engine for these sizes on this device.
+        cuDNN has no engine for these operands on this device.  The emulated device has one for
+        float8 where the K values of each row of `a`, and of each column of `b`, are packed.
 
     Notes
     -----
@@ -73,50 +97,58 @@ def matmul(
     Examples
     --------
     >>> with dnn.Handle() as handle:
-    ...     a = handle.array(np.ones((1, 64, 32)), dtype="float16")
-    ...     b = handle.array(np.ones((1, 32, 16)), dtype="float16")
-    ...     print(dnn.matmul(handle, a, b, activation="relu").numpy()[0, 0, :3])
-    [32. 32. 32.]
+    ...     a = handle.array(np.ones((64, 32)), dtype="float16")
+    ...     b = handle.array(np.ones((32, 16)), dtype="float16")
+    ...     y = dnn.matmul(handle, a, b, activation="relu", alpha=0.5)
+    ...     print(y.shape, y.numpy()[0, :3])
+    (64, 16) [16. 16. 16.]
     """
     if activation is not None:
         one_of(activation, "activation", *ACTIVATIONS)
-    data_type = None if dtype is None else parse_dtype(dtype)
+    factor = real_number(alpha, "alpha")
+    has_alpha = factor != 1.0
     return GraphRequest(
         handle,
         "matmul",
         product_graph,
-        {"a": a, "b": b, "bias": bias},
-        {"activation": activation, "dtype": data_type},
+        {"a": a, "b": b, "bias": bias, "a_descale": a_descale, "b_descale": b_descale},
+        {"activation": activation, "dtype": parse_result_dtype(dtype), "has_alpha": has_alpha},
         ("y",),
         out,
         workspace_limit,
+        {"alpha": factor} if has_alpha else {},
+        parse_math_type(math_type),
     )
 
 
 def product_graph(
-    specs: Mapping[str, TensorSpec], activation: str | None, dtype: DataType | None
+    specs: Mapping[str, TensorSpec],
+    activation: str | None,
+    dtype: DataType | None,
+    has_alpha: bool,
+    alpha: float = 1.0,
 ) -> Graph:
     """Return the product with what follows it as a graph."""
-    for name, spec in specs.items():
-        if spec.rank != 3:
-            raise ArgumentError(f"{name} has shape {spec.shape}; needed: (batch, rows, columns)")
+    product = MatrixGraph(specs, "a", "b")
+    graph = product.graph
     a, b = specs["a"], specs["b"]
-    if b.dtype != a.dtype:
-        raise ArgumentError(f"b is {b}; needed: the data type of a, {a}")
-    graph = Graph()
-    tensors = {
-        name: graph.input(name, spec.shape, spec.dtype, spec.strides)
-        for name, spec in specs.items()
-    }
-    y = graph.matmul(tensors["a"], tensors["b"])
-    if "bias" in tensors:
-        bias = tensors["bias"]
-        if any(size not in (1, whole) for size, whole in zip(bias.shape, y.shape, strict=True)):
+    if a.shape[-1] != b.shape[-2]:
+        raise ArgumentError(
+            f"b has shape {b.shape}; needed beside a of shape {a.shape}: {a.shape[-1]} rows"
+        )
+    y = graph.matmul(product.matrices("a"), product.matrices("b"))
+    for name in ("a_descale", "b_descale"):
+        if name in specs:
+            y = y * product.number(name)
+    if has_alpha:
+        y = y * graph.scalar("alpha", alpha)
+    if "bias" in specs:
+        shape = (*product.batch, *y.shape[-2:])
+        if not is_broadcast(specs["bias"].shape, shape):
             raise ArgumentError(
-                f"bias has shape {bias.shape}; needed: {y.shape}, or 1 along some of its axes"
+                f"bias has shape {specs['bias'].shape}; needed: one that is broadcast to {shape}"
             )
-        y = y + bias
+        y = y + product.matrices("bias")
     if activation is not None:
         y = ACTIVATIONS[activation](graph, y)
-    graph.output("y", y, a.dtype if dtype is None else dtype)
-    return graph
+    return product.output("y", y, product.batch, dtype)

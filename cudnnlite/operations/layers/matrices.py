@@ -1,0 +1,135 @@
+"""Operands of products as cuDNN has them: batches of matrices, with three axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from cudnnlite.dtypes import AnyDtype, parse_dtype
+from cudnnlite.enums import DataType
+from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.tensor import GraphTensor
+from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.layout import runs
+
+Shape = tuple[int, ...]
+FLOAT8 = (DataType.FP8_E4M3, DataType.FP8_E5M2)
+
+
+class MatrixGraph:
+    """A graph of products whose operands and result may have any number of batch axes.
+
+    Attributes
+    ----------
+    graph : Graph
+        To which the methods add tensors and operations.
+    batch : tuple of int
+        The sizes of the result's axes before its rows and columns.
+
+    Parameters
+    ----------
+    specs : mapping of str to TensorSpec
+        All operands.
+    first, second : str
+        Which of them are multiplied.
+
+    Raises
+    ------
+    ArgumentError
+        They are no matrices, their batches do not fit together, or their types differ.
+    """
+
+    def __init__(self, specs: Mapping[str, TensorSpec], first: str, second: str) -> None:
+        self.graph = Graph()
+        self._specs = specs
+        for name in (first, second):
+            if specs[name].rank < 2:
+                raise ArgumentError(
+                    f"{name} has shape {specs[name].shape}; needed: (..., rows, columns)"
+                )
+        one, other = specs[first], specs[second]
+        both_float8 = one.dtype in FLOAT8 and other.dtype in FLOAT8
+        if other.dtype != one.dtype and not both_float8:
+            raise ArgumentError(f"{second} is {other}; needed: the data type of {first}, {one}")
+        try:
+            self.batch = tuple(np.broadcast_shapes(one.shape[:-2], other.shape[:-2]))
+        except ValueError:
+            raise ArgumentError(
+                f"{second} has shape {other.shape}; needed beside {first} of shape {one.shape}: "
+                "batches that are equal, or 1"
+            ) from None
+        self.tensors = {
+            name: self.graph.input(name, spec.shape, spec.dtype, spec.strides)
+            for name, spec in specs.items()
+        }
+
+    def matrices(self, name: str) -> GraphTensor:
+        """Return an operand with one batch axis, of the size of all batches or 1: a view."""
+        spec, tensor = self._specs[name], self.tensors[name]
+        if spec.rank == 3 and len(self.batch) <= 1:
+            return tensor
+        sizes, strides = spec.shape[-2:], spec.strides[-2:]
+        if spec.rank == 1:
+            sizes, strides = (1, *sizes), (spec.shape[0], *strides)
+        axes = runs(spec.shape[:-2], spec.strides[:-2]) or [(1, prod(sizes))]
+        if len(axes) > 1 or axes[0][0] not in (1, prod(self.batch)):
+            raise ArgumentError(
+                f"{name} is {spec}; needed: one matrix, or one for each of the batch "
+                f"{self.batch}, whose axes lie in memory as one"
+            )
+        ((size, stride),) = axes
+        return self.graph.view(tensor, (size, *sizes), (stride, *strides))
+
+    def joined(self, name: str, axis: int, *, is_left: bool) -> GraphTensor:
+        """Return the matrices of an operand as one, side by side along an axis: a view.
+
+        That axis is the inner one of a product, whose left or right operand it is.
+        """
+        spec = self._specs[name]
+        outer = -3 - axis  # the other one of -1 and -2
+        axes = runs((*spec.shape[:-2], spec.shape[axis]), (*spec.strides[:-2], spec.strides[axis]))
+        inner_size = prod(self.batch) * spec.shape[axis]
+        if [size for size, _ in axes] != [inner_size]:
+            raise ArgumentError(
+                f"{name} is {spec}; needed for a gradient that is summed over the batch "
+                f"{self.batch}: matrices of all of it, whose axis {axis} lies in memory as one "
+                "with those of the batch"
+            )
+        ((_, inner_stride),) = axes
+        shape, strides = [spec.shape[outer]], [spec.strides[outer]]
+        place = 1 if is_left else 0
+        shape.insert(place, inner_size)
+        strides.insert(place, inner_stride)
+        return self.graph.view(self.tensors[name], (1, *shape), (prod(shape), *strides))
+
+    def number(self, name: str) -> GraphTensor:
+        """Return an operand of one float32 value, as products are multiplied by it: a view."""
+        spec = self._specs[name]
+        if spec.size != 1 or spec.dtype != DataType.FLOAT:
+            raise ArgumentError(f"{name} is {spec}; needed: one value of float32")
+        return self.graph.view(self.tensors[name], (1, 1, 1), (1, 1, 1))
+
+    def output(self, name: str, result: GraphTensor, batch: Shape, dtype: AnyDtype | None) -> Graph:
+        """Let a result be written with all its batch axes, and return the graph."""
+        if dtype is None:
+            dtype = next(iter(self._specs.values())).dtype
+            # Rounding to float8 needs a factor that only the caller knows.
+            dtype = DataType.FLOAT if dtype in FLOAT8 else dtype
+        self.graph.output(name, result, dtype, shape=(*batch, *result.shape[-2:]))
+        return self.graph
+
+
+def parse_result_dtype(dtype: AnyDtype | None) -> DataType | None:
+    """Return the data type of a result; None where it follows from the operands."""
+    return None if dtype is None else parse_dtype(dtype)
+
+
+def is_broadcast(shape: Shape, whole: Shape) -> bool:
+    """Whether an operand of a shape has a value for each of a result, as NumPy broadcasts it."""
+    padded = (1,) * (len(whole) - len(shape)) + shape
+    return len(padded) == len(whole) and all(
+        size in (1, other) for size, other in zip(padded, whole, strict=True)
+    )
