@@ -29,7 +29,7 @@ class BenchRow:
     count : int
         How often the model has the problem.
     line : str
-        The options of `cudnnlite bench` that repeat the row.
+        The command that repeats the row.
     candidate : str
         The algorithm or engine with its math type; empty if nothing was tried.
     is_chosen : bool

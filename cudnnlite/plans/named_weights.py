@@ -104,9 +104,7 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         """
         instance_of(handle, Handle, "handle").use()
         array = arrays.view(handle.device, handle.stream, self.array, "weights")
-        return self.in_memory_of(
-            arrays.part_of(arrays.on_stream(array, handle.stream), array.spec)
-        )
+        return self.in_memory_of(arrays.part_of(arrays.on_stream(array, handle.stream), array.spec))
 
     def in_memory_of(self: WeightsT, array: DeviceArray) -> WeightsT:
         """Return weights of the same layout that own `array` instead."""
