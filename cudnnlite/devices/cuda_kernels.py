@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cudnnlite.errors import CudnnError
+from cudnnlite.errors import CaptureError, CudnnError
 
 
 def kernel_names_of(work: Callable[[], object], stream: int, driver: Any) -> tuple[str, ...] | None:
@@ -20,7 +20,7 @@ def kernel_names_of(work: Callable[[], object], stream: int, driver: Any) -> tup
     is_recorded = True
     try:
         work()
-    except CudnnError:
+    except (CudnnError, CaptureError):
         is_recorded = False
     finally:
         error, graph = driver.cuStreamEndCapture(stream)
