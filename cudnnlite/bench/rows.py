@@ -28,6 +28,8 @@ class BenchRow:
         The name of the layer or of the row of a list; empty if there is none.
     count : int
         How often the model has the problem.
+    key : str
+        What tells the problem from others: the options that ask for it.
     line : str
         The command that repeats the row.
     candidate : str
@@ -77,6 +79,7 @@ class BenchRow:
     problem: str
     name: str = ""
     count: int = 1
+    key: str = ""
     line: str = ""
     candidate: str = ""
     is_chosen: bool = False
@@ -157,11 +160,16 @@ class BenchRun:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def has_real_timing(self) -> bool:
+        """Whether its times are those of a GPU."""
+        return bool(self.facts.get("has real timing", False))
+
+    @property
     def chosen(self) -> tuple[BenchRow, ...]:
         """One row for each problem: the chosen one, or the one that says why there is none."""
-        by_problem: dict[tuple[str, str], BenchRow] = {}
+        by_problem: dict[tuple[str, str, str], BenchRow] = {}
         for row in self.rows:
-            key = (row.problem, row.name)
+            key = (row.problem, row.name, row.key)
             if key not in by_problem or (row.is_chosen and not by_problem[key].is_chosen):
                 by_problem[key] = row
         return tuple(by_problem.values())

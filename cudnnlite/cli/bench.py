@@ -262,6 +262,7 @@ def _device_facts(handle: Handle, meter: PowerMeter | None, peaks: Peaks | None)
         "device": device_facts.name,
         "cuDNN": library.version_text,
         "libcudnn": str(library.path),
+        "has real timing": handle.device.has_real_timing,
     }
     if device_facts.driver:
         facts["driver"] = device_facts.driver
@@ -311,7 +312,7 @@ def _with_line(row: BenchRow, item: BenchItem, line: str, bench_options: BenchOp
     words = [_COMMAND, line]
     if row.candidate:
         words += [*_policy_words(bench_options.policy), "--choice", shlex.quote(row.candidate)]
-    return replace(row, problem=problem, line=" ".join(words))
+    return replace(row, problem=problem, key=line, line=" ".join(words))
 
 
 def _policy_words(policy: TuningPolicy) -> list[str]:
@@ -332,15 +333,18 @@ def _write_programs(
     folder: Path,
 ) -> None:
     """Write a program in C for each row that can be used, in folders by their numbers."""
-    by_line = {line_of(item.listed.problem, _items_of_words): item for item in items}
+    by_key = {line_of(item.listed.problem, _items_of_words): item for item in items}
     for number, row in enumerate(rows, start=1):
         if row.status != "ok" or not row.candidate:
             continue
-        item = next(item for line, item in by_line.items() if line in row.line)
         place = folder / str(number)
         os.makedirs(folder, exist_ok=True)
         write_program(
-            handle.device, item.listed.problem, row.candidate, bench_options.policy, place
+            handle.device,
+            by_key[row.key].listed.problem,
+            row.candidate,
+            bench_options.policy,
+            place,
         )
         tell(f"{place} is written")
 
