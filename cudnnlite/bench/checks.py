@@ -148,7 +148,10 @@ def _rms(values: Array) -> float:
 
 
 def differing_runs(runs: Sequence[bytes]) -> str:
-    """Return in words how runs differ from the first; empty if all have the same bits."""
+    """Return in words how runs differ from the first; empty if all have the same bits.
+
+    `runs` has the digest of each run's outputs.
+    """
     different = sum(run != runs[0] for run in runs[1:])
     if not different:
         return ""

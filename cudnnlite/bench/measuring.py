@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuner import Tuner
 from cudnnlite.bench.checks import accuracy_of, differing_runs
 from cudnnlite.bench.energy import energy_of
-from cudnnlite.bench.guards import bytes_of
+from cudnnlite.bench.guards import digest_of
 from cudnnlite.bench.peaks import Peaks, roofline
 from cudnnlite.bench.rows import BenchRow
 from cudnnlite.bench.trials import Trial, trial_of
@@ -28,6 +28,7 @@ from cudnnlite.sizes import over_limit
 
 MODES = ("list", "plan", "run", "check", "time")
 RUNS = 5  # of a candidate, whose bits are compared
+_REPLAYED = ", replayed"  # what the name of a candidate has whose calls are replayed
 
 
 @dataclass(frozen=True)
@@ -98,34 +99,70 @@ def bench_problem(
     )
     if handle is None or not options.does("plan"):
         return [_with_roofline(row, work, item.problem.math_type, peaks)]
-    results, chosen = _results_of(handle, item, options)
-    shown = _select(results, chosen, options)
+    candidates = _candidates_of(handle, item, options)
+    shown = _select(candidates, options)
     if not shown:
-        return [replace(row, status=_why_none(results, options))]
+        return [replace(row, status=_why_none(candidates.rows))]
     bench = _Bench(handle, item, options, row, work, peaks, meter)
-    return bench.rows(shown, chosen)
+    return bench.rows(shown, candidates)
 
 
-def _results_of(
-    handle: Handle, item: ListedProblem, options: BenchOptions
-) -> tuple[list[AlgorithmResult], AlgorithmResult | None]:
-    """Return all candidates, and the choice: of the tuner, or of the heuristic."""
+class _Candidates(NamedTuple):
+    """What there is to choose from.
+
+    Attributes
+    ----------
+    rows : list of AlgorithmResult
+        The candidates.
+    chosen : AlgorithmResult or None
+        The choice of the tuner, or of cuDNN's heuristic where nothing is timed.
+    plan_seconds : dict of str to float
+        How long the first plan of a candidate took, by the candidate's name.
+    """
+
+    rows: list[AlgorithmResult]
+    chosen: AlgorithmResult | None
+    plan_seconds: dict[str, float]
+
+
+def _candidates_of(handle: Handle, item: ListedProblem, options: BenchOptions) -> _Candidates:
     if options.does("time"):
         with Tuner(handle, ":memory:", options.policy) as tuner:
             table = tuner.tune(item.problem)
-        try:
+        best = None
+        with suppress(NoAlgorithmError):
             best = table.best()
-        except NoAlgorithmError:
-            best = None
-        # The rows' own reasons do not say how much slower a row is, which the figures do.
-        return [*table], best
+        return _Candidates([*table], best, {})
     policy = options.policy.within(None, handle.device.memory_info()[1])
     with own_stream(handle), ExitStack() as stack:
         trial = trial_of(handle, item.problem, policy, stack)
-        rows = [_planned(trial, row, policy, handle) for row in trial.candidates()]
-    usable = [row for row in rows if row.ok]
-    usable.sort(key=lambda row: (row.heuristic is None, row.heuristic or 0))
-    return rows, usable[0] if usable else None
+        return _planned_candidates(trial, policy, handle, options)
+
+
+def _planned_candidates(
+    trial: Trial, policy: TuningPolicy, handle: Handle, options: BenchOptions
+) -> _Candidates:
+    """Return the candidates in the order of cuDNN's heuristic, those that are asked for planned.
+
+    Without `every` no plan is made after the first that serves: some are compiled for seconds.
+    """
+    rows = trial.candidates()
+    if options.choice:
+        rows = [row for row in rows if _has_name(row, options.choice)] or rows
+    rows.sort(key=lambda row: (row.heuristic is None, row.heuristic or 0))
+    chosen: AlgorithmResult | None = None
+    plan_seconds: dict[str, float] = {}
+    results = []
+    for row in rows:
+        result = row
+        if options.every or chosen is None:
+            start = time.perf_counter()
+            result = _planned(trial, row, policy, handle)
+            plan_seconds[named(row)] = time.perf_counter() - start
+            if result.ok and chosen is None:
+                chosen = result
+        results.append(result)
+    return _Candidates(results, chosen, plan_seconds)
 
 
 def _planned(
@@ -147,27 +184,28 @@ def _planned(
     return row
 
 
-def _select(
-    results: Sequence[AlgorithmResult], chosen: AlgorithmResult | None, options: BenchOptions
-) -> list[AlgorithmResult]:
+def _select(candidates: _Candidates, options: BenchOptions) -> list[AlgorithmResult]:
     """Return the candidates that are shown, the chosen one first."""
+    rows, chosen = candidates.rows, candidates.chosen
     if options.choice:
-        selected = [row for row in results if named(row) == options.choice]
+        selected = [row for row in rows if named(row) == options.choice]
+        selected = selected or [row for row in rows if _has_name(row, options.choice)]
         if not selected:
-            names = ", ".join(named(row) for row in results)
+            names = ", ".join(map(named, rows))
             raise ArgumentError(f"choice={options.choice!r} is no candidate; there are {names}")
-        return selected
-    first = [] if chosen is None else [row for row in results if _same(row, chosen)][:1]
+        return selected[:1]
+    first = [row for row in rows if chosen is not None and named(row) == named(chosen)][:1]
     if not options.every:
         return first
-    return [*first, *(row for row in results if chosen is None or not _same(row, chosen))]
+    return [*first, *(row for row in rows if row not in first)]
 
 
-def _same(row: AlgorithmResult, other: AlgorithmResult) -> bool:
-    return named(row) == named(other)
+def _has_name(row: AlgorithmResult, name: str) -> bool:
+    """Return whether a candidate has a name, whether or not its calls are replayed."""
+    return named(row).replace(_REPLAYED, "") == name.replace(_REPLAYED, "")
 
 
-def _why_none(results: Sequence[AlgorithmResult], options: BenchOptions) -> str:
+def _why_none(results: Sequence[AlgorithmResult]) -> str:
     """Return why no candidate can be used, in one line."""
     reasons = dict.fromkeys(row.why_not or str(row.status) for row in results)
     texts = [reason for reason in reasons if reason]
@@ -190,23 +228,24 @@ class _Bench:
         self._handle, self._item, self._options = handle, item, options
         self._row, self._work, self._peaks, self._meter = row, work, peaks, meter
 
-    def rows(
-        self, results: Sequence[AlgorithmResult], chosen: AlgorithmResult | None
-    ) -> list[BenchRow]:
-        """Return the row of each candidate."""
+    def rows(self, shown: Sequence[AlgorithmResult], candidates: _Candidates) -> list[BenchRow]:
+        """Return the row of each candidate that is shown."""
         policy = self._options.policy.within(None, self._handle.device.memory_info()[1])
+        chosen = candidates.chosen
+        rows = []
         with own_stream(self._handle), ExitStack() as stack:
             trial = trial_of(self._handle, self._item.problem, policy, stack)
-            return [
-                self._row_of(trial, result, is_chosen=chosen is not None and _same(result, chosen))
-                for result in results
-            ]
+            for result in shown:
+                row = self._row_of(trial, result)
+                is_chosen = chosen is not None and named(result) == named(chosen)
+                seconds = candidates.plan_seconds.get(named(result), row.plan_seconds)
+                rows.append(replace(row, is_chosen=is_chosen, plan_seconds=seconds))
+        return rows
 
-    def _row_of(self, trial: Trial, result: AlgorithmResult, *, is_chosen: bool) -> BenchRow:
+    def _row_of(self, trial: Trial, result: AlgorithmResult) -> BenchRow:
         row = replace(
             self._row,
             candidate=named(result),
-            is_chosen=is_chosen,
             deterministic=result.deterministic,
             workspace=result.workspace,
             error=result.error,
@@ -215,9 +254,8 @@ class _Bench:
         row = self._with_times(row, result)
         if not result.ok:
             return replace(row, status=result.why_not or str(result.status))
-        if result.replay:
-            # A replayed call is the same call in a CUDA graph; its row has another call's time.
-            return row
+        # What a replayed call runs is the same call, recorded as a CUDA graph.
+        result = replace(result, replay=False)
         start = time.perf_counter()
         try:
             with trial.plan(result) as plan:
@@ -281,7 +319,7 @@ class _Bench:
         math_type: MathType,
     ) -> BenchRow:
         """Return a row with errors, equal bits, and what is written outside of the operands."""
-        runs = [self._bits_of_run(trial, call) for _ in range(self._options.runs)]
+        runs = [self._digest_of_run(trial, call) for _ in range(self._options.runs)]
         difference = differing_runs(runs)
         findings = trial.memory.findings()
         if difference and row.deterministic:
@@ -295,11 +333,11 @@ class _Bench:
                 findings.insert(0, accuracy.finding)
         return replace(row, findings=tuple(findings), why_not_compared=why_not_compared)
 
-    def _bits_of_run(self, trial: Trial, call: Callable[[], object]) -> bytes:
-        """Run the call over restored outputs, and return the bits of all outputs."""
+    def _digest_of_run(self, trial: Trial, call: Callable[[], object]) -> bytes:
+        """Run the call over restored outputs, and return a digest of all outputs."""
         trial.restore_outputs()
         call()
-        return b"".join(bytes_of(self._handle, array) for array in trial.outputs())
+        return b"".join(digest_of(self._handle, array) for array in trial.outputs())
 
 
 def _with_roofline(row: BenchRow, work: Work, math_type: MathType, peaks: Peaks | None) -> BenchRow:

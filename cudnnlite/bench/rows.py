@@ -68,7 +68,8 @@ class BenchRow:
     workspace : int or None
         Bytes.
     plan_seconds : float or None
-        The time until its plan was ready, compilation included.
+        The time until its plan was ready, compilation included.  After the mode "time" it is that
+        of a plan that the tuner has made before.
     kernels : tuple of str
         The names of its kernels, from the CUDA graph of a call; empty if it cannot be recorded.
     joules, joules_spread, watts : float or None

@@ -23,7 +23,7 @@ from cudnnlite.bench.guards import GuardedMemory
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import bytes_spec
-from cudnnlite.enums import DataType
+from cudnnlite.enums import DataType, RNNAlgo
 from cudnnlite.errors import NotSupportedError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.lowering import lower
@@ -36,7 +36,7 @@ from cudnnlite.operations.rnn.accuracy import PrefixCheck
 from cudnnlite.operations.rnn.outputs import RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.search import candidates as rnn_candidates
-from cudnnlite.operations.rnn.search import plan_key
+from cudnnlite.operations.rnn.search import plan_key, why_too_large
 from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.problems import rnn as rnn_problem
 from cudnnlite.problems.problem import Problem
@@ -261,11 +261,13 @@ class RNNTrial:
 
     def candidates(self) -> list[AlgorithmResult]:
         """Return every algorithm with every math type."""
-        dtype = self._problem.spec.dtype
-        return [
-            replace(row, why_not=self._policy.why_not(row, dtype))
-            for row in rnn_candidates(self._problem)
-        ]
+        return [replace(row, why_not=self._why_not(row)) for row in rnn_candidates(self._problem)]
+
+    def _why_not(self, row: AlgorithmResult) -> str:
+        reason = self._policy.why_not(row, self._problem.spec.dtype)
+        if not reason and row.algorithm == RNNAlgo.PERSIST_DYNAMIC:
+            return why_too_large(self._problem.spec, self._handle.timing.on_chip)
+        return reason
 
     def plan(self, row: AlgorithmResult) -> RNNPlan[Any]:
         """Return a plan of a candidate, which knows its sequences."""

@@ -111,6 +111,14 @@ def test_a_candidate_is_chosen_by_its_name(handle):
         rows_of(handle, convolution(), "plan", choice="FAST")
 
 
+def test_the_name_of_a_replayed_candidate_names_its_call(handle):
+    every = rows_of(handle, convolution(), "plan", every=True)
+    name = next(row.candidate for row in every if row.status == "ok")
+    (row,) = rows_of(handle, convolution(), "check", choice=name[:-1] + ", replayed)")
+    assert row.candidate == name
+    assert row.ok
+
+
 def test_what_no_candidate_serves_says_why(handle):
     policy = dnn.TuningPolicy(interface="descriptor")
     (row,) = rows_of(handle, attention_problem(1, 2, 16, 8, "float16"), "plan", policy=policy)
