@@ -347,4 +347,4 @@ def _with_roofline(row: BenchRow, work: Work, math_type: MathType, peaks: Peaks 
     least = roofline(peaks, work.flops, work.nbytes, work.dtype, math_type)
     if least is None:
         return row
-    return replace(row, least_us=1e6 * least.seconds, bound=least.bound)
+    return replace(row, least_us=1e6 * least.seconds, bound=least.bound, unit=least.unit)

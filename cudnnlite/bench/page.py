@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +82,19 @@ def plot_roofline(run: BenchRun) -> Any:
     intensities, rates = zip(*points, strict=True)
     ax.set(xscale="log", yscale="log", xlabel="FLOP a byte of operands", ylabel="TFLOP/s")
     ax.plot(intensities, rates, "o", color=COLORS["chosen"], zorder=3)
-    _draw_roofs(ax, run.facts.get("roofs"), min(intensities), max(intensities))
+    units = {row.unit for row in run.rows if row.tflops}
+    _draw_roofs(ax, run.facts.get("roofs"), units, min(intensities), max(intensities))
     return ax
 
 
-def _draw_roofs(ax: Any, roofs: Any, least: float, most: float) -> None:
+def _draw_roofs(ax: Any, roofs: Any, units: Collection[str], least: float, most: float) -> None:
     """Draw the roof of each unit that multiplies, up to which the memory's bandwidth leads."""
     if not isinstance(roofs, Mapping):
         return
     bandwidth = roofs["bandwidth"] / 1e12
     for unit, flops in roofs["flops"].items():
+        if unit not in units:
+            continue
         peak = flops / 1e12
         ridge = peak / bandwidth
         left, right = min(least, ridge) / 2, max(most, ridge) * 2

@@ -38,11 +38,11 @@ class Peaks:
     flops: Mapping[str, float]
     bandwidth: float
 
-    def flops_of(self, dtype: DataType, math_type: MathType) -> float | None:
-        """Return the operations a second for data of a type; None if they are not known."""
+    def unit_of(self, dtype: DataType, math_type: MathType) -> str | None:
+        """Return the unit that multiplies data of a type; None if none is known."""
         for unit in _units_of(dtype, math_type):
             if unit in self.flops:
-                return self.flops[unit]
+                return unit
         return None
 
     def __str__(self) -> str:
@@ -225,10 +225,13 @@ class Roofline(NamedTuple):
         The longer one of the time of the arithmetic and that of the memory.
     bound : str
         "arithmetic" or "memory": which of them it is.
+    unit : str
+        The unit that multiplies, by its name in `Peaks.flops`.
     """
 
     seconds: float
     bound: str
+    unit: str
 
     def share(self, seconds: float) -> float:
         """Return the least time as a share of a time that was measured."""
@@ -239,10 +242,10 @@ def roofline(
     peaks: Peaks, flops: int, nbytes: int, dtype: DataType, math_type: MathType
 ) -> Roofline | None:
     """Return the least time of so many operations and bytes; None if no peak is known."""
-    peak = peaks.flops_of(dtype, math_type)
-    if peak is None:
+    unit = peaks.unit_of(dtype, math_type)
+    if unit is None:
         return None
-    arithmetic, memory = flops / peak, nbytes / peaks.bandwidth
+    arithmetic, memory = flops / peaks.flops[unit], nbytes / peaks.bandwidth
     if arithmetic >= memory:
-        return Roofline(arithmetic, "arithmetic")
-    return Roofline(memory, "memory")
+        return Roofline(arithmetic, "arithmetic", unit)
+    return Roofline(memory, "memory", unit)

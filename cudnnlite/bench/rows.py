@@ -50,6 +50,8 @@ class BenchRow:
         The least time by the peaks of the GPU, as a share of the time on the device.
     bound : str
         "arithmetic" or "memory": which peak gives that least time; empty if none is known.
+    unit : str
+        What multiplies, as the peaks name it; empty if none is known.
     least_us : float or None
         That least time.
     error, max_error, ulp : float or None
@@ -95,6 +97,7 @@ class BenchRow:
     gbps: float | None = None
     roofline: float | None = None
     bound: str = ""
+    unit: str = ""
     least_us: float | None = None
     error: float | None = None
     max_error: float | None = None

@@ -31,6 +31,7 @@ from cudnnlite.cli.bench_problems import (
     BenchItem,
     items_of,
     line_of,
+    title_of,
 )
 from cudnnlite.cli.common import (
     failure,
@@ -214,7 +215,7 @@ def _parser() -> Any:
 
 def _parse_line(words: list[str]) -> SimpleNamespace:
     """Return the words of a line as flags."""
-    context = _parser().make_context("cudnnlite bench", list(words))
+    context = _parser().make_context(_COMMAND, list(words), help_option_names=[])
     return _flags(context.params)
 
 
@@ -307,9 +308,11 @@ def _items_of_words(words: list[str]) -> list[BenchItem]:
 def _with_line(row: BenchRow, item: BenchItem, line: str, bench_options: BenchOptions) -> BenchRow:
     """Return a row with the line that repeats it; a graph's options are its name, too."""
     problem = row.problem
-    if isinstance(item.listed.problem, GraphProblem) and not line.startswith("--problem"):
-        problem = line.replace("--", "", 1).replace(" --dtype", "")
+    if isinstance(item.listed.problem, GraphProblem):
+        problem = title_of(line) or problem
     words = [_COMMAND, line]
+    if bench_options.mode != BenchOptions().mode:
+        words.append(f"--mode {bench_options.mode}")
     if row.candidate:
         words += [*_policy_words(bench_options.policy), "--choice", shlex.quote(row.candidate)]
     return replace(row, problem=problem, key=line, line=" ".join(words))

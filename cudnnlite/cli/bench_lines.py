@@ -98,7 +98,8 @@ def lines_of(run: BenchRun) -> Iterator[str]:
         yield f"not compared with float64: {reason}"
     yield "to repeat a row:"
     for row in run.rows:
-        yield f"  {printable(row.line)}"
+        if row.status == "ok" or not row.candidate:
+            yield f"  {printable(row.line)}"
 
 
 def csv_of(run: BenchRun) -> str:

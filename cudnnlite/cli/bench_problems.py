@@ -37,6 +37,7 @@ from cudnnlite.problems.problem_list import ListedProblem, ProblemList
 from cudnnlite.specs import RNNSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
 
+_UsageError: Any = typer.BadParameter.__base__
 BENCH_SOURCES = (*SOURCES, "matmul", "attention", "list", "problem", "lines")
 REPEATABLE = (*cli_problems.REPEATABLE, "matmul", "attention", "list", "problem", "lines")
 NEEDED = (
@@ -145,7 +146,10 @@ def _items_of_file(
             words = words[2:]
         if not words:
             continue
-        flags = parse_line(words)
+        try:
+            flags = parse_line(words)
+        except _UsageError as error:
+            raise misuse(f"--lines {path}, line {number}: {error.format_message()}") from error
         if flags.lines:
             raise misuse(f"--lines {path}, line {number}: a file of lines names no other")
         items += items_of(flags, parse_line)
@@ -164,13 +168,21 @@ def line_of(problem: Problem, parse: Callable[[list[str]], list[BenchItem]]) -> 
     return shlex.join(["--problem", json.dumps(problem.to_plain(), separators=(",", ":"))])
 
 
+def title_of(line: str) -> str:
+    """Return the options of a line as a title; empty for those of a problem's JSON."""
+    words = shlex.split(line)
+    if "--problem" in words:
+        return ""
+    return " ".join(word.removeprefix("--") for word in words if word != "--dtype")
+
+
 def _asks_for(
     words: list[str], problem: Problem, parse: Callable[[list[str]], list[BenchItem]]
 ) -> bool:
     try:
         with redirect_stderr(io.StringIO()):  # nobody needs to know which words were refused
             items = parse(words)
-    except (CudnnliteError, typer.Exit, typer.BadParameter):
+    except (CudnnliteError, typer.Exit, _UsageError):
         return False
     return [item.listed.problem for item in items] == [problem]
 

@@ -76,14 +76,14 @@ Problems = Annotated[
 Dtype = Annotated[
     _Text,
     _data(
-        help="float16, bfloat16, float32, float64, ...; of --input, --rnn and --onnx.",
+        help="float16, bfloat16, float32, float64, ...; of problems that are no file's, and of --onnx.",
         show_default="float32, or the model's",
     ),
 ]
 Layout = Annotated[
     _Text,
     _data(
-        help="NCHW or NHWC (for every rank): how the data of --input and --onnx lies.",
+        help="NCHW or NHWC (for every rank): the layout of images.",
         show_default="NCHW",
     ),
 ]

@@ -54,7 +54,7 @@ def test_one_problem_is_a_row_with_the_line_that_repeats_it():
     assert repeat == "to repeat a row:"
     words = shlex.split(line)
     assert words[:2] == ["cudnnlite", "bench"]
-    again = rows_of(*words[2:], "--mode", "check")
+    again = rows_of(*words[2:])
     assert [(row.problem, row.status) for row in again] == [
         ("2x8x9x7 by 4x4x3x3 to 2x4x7x5, float32 NCHW, groups=2", "ok")
     ]
@@ -160,7 +160,8 @@ def test_a_file_of_lines_has_what_rows_print():
     with open("problems.txt", "w", encoding="utf-8") as file:
         file.write(f"# two problems\n{lines[0]}\n\ncudnnlite bench {lines[1]}  # another\n")
     rows = rows_of("--lines", "problems.txt", "--mode", "list")
-    assert [row.line for row in rows] == [f"cudnnlite bench {line}" for line in lines]
+    assert [row.key for row in rows] == lines
+    assert [row.line for row in rows] == [f"cudnnlite bench {line} --mode list" for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -169,6 +170,8 @@ def test_a_file_of_lines_has_what_rows_print():
         ("--input 1x2x3x3", "--input and --filter are needed together"),
         ("--lines problems.txt", "a file of lines names no other"),
         ("--matmul 'm=1", "line 1"),
+        ("# none\n--colour red", "--lines problems.txt, line 2: No such option: --colour"),
+        ("--help", "line 1: No such option: --help"),
     ],
 )
 def test_a_mistake_in_a_file_of_lines_is_told(line, message):
