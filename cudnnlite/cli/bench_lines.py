@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.cli.tunings import csv_text
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import aligned, printable
+from cudnnlite.texts import aligned, counted, printable
 
 _LONGEST_KERNEL = 48  # characters of a kernel's name in the table; the other outputs have all
 
@@ -96,10 +96,37 @@ def lines_of(run: BenchRun) -> Iterator[str]:
     reasons = dict.fromkeys(row.why_not_compared for row in run.rows if row.why_not_compared)
     for reason in reasons:
         yield f"not compared with float64: {reason}"
+    yield from model_lines(run)
     yield "to repeat a row:"
     for row in run.rows:
         if row.status == "ok" or not row.candidate:
             yield f"  {printable(row.line)}"
+
+
+def model_lines(run: BenchRun) -> Iterator[str]:
+    """Yield what all problems take together, and which of them wastes the most time.
+
+    Nothing for a single problem, and without times of a GPU.
+    """
+    wastes = {}
+    device_us = least_us = 0.0
+    for row in run.chosen:
+        if row.device_us is None or row.least_us is None or row.roofline is None:
+            continue
+        device_us += row.count * row.device_us
+        least_us += row.count * row.least_us
+        wastes[row] = row.count * (row.device_us - row.least_us)
+    if len(wastes) < 2:
+        return
+    worst = max(wastes, key=lambda row: wastes[row])
+    yield (
+        f"{len(wastes)} problems: {device_us / 1e3:.4g} ms on the device, "
+        f"the least time is {least_us / 1e3:.4g} ms ({least_us / device_us:.0%})"
+    )
+    yield printable(
+        f"furthest above its least time: {worst.name or worst.problem}, "
+        f"by {wastes[worst] / 1e3:.4g} ms in {counted(worst.count, 'call')}"
+    )
 
 
 def csv_of(run: BenchRun) -> str:

@@ -148,6 +148,7 @@ def _measured_sides(
         except ValueError as error:
             raise misuse(f"--with {policies[place]}: {error}") from error
         name = " ".join(filter(None, (library, policies[place] if policies else "")))
+        name = name or "without further options"
         tell(f"{letter}: {name}")
         sides.append(_Side(name, _bench_run([*words, *more], library, name)))
     return sides

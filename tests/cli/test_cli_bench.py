@@ -16,6 +16,7 @@ from cudnnlite.bench.lists import LISTS, attention_problem, matmul_problem, prob
 from cudnnlite.bench.rows import BenchRow, BenchRun, load_run, run_from_plain
 from cudnnlite.cli import bench as cli_bench
 from cudnnlite.cli.app import app
+from cudnnlite.cli.bench_lines import model_lines
 from cudnnlite.cli.bench_problems import line_of
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
@@ -283,6 +284,28 @@ def test_problems_of_a_program_are_benched():
     convolution, activation = rows_of("--problems", "recorded.json", "--mode", "plan")
     assert convolution.status == "ok"
     assert activation.status.startswith("not benched: ")
+
+
+def test_the_row_that_wastes_the_most_time_is_named():
+    def row(name, count, device_us, least_us):
+        return BenchRow(
+            "a problem",
+            name,
+            count,
+            name,
+            is_chosen=True,
+            device_us=device_us,
+            least_us=least_us,
+            roofline=least_us / device_us,
+        )
+
+    # "often" wastes 4 times 15 us, "long" 50 us.
+    rows = (row("long", 1, 250.0, 200.0), row("often", 4, 25.0, 10.0), BenchRow("not timed"))
+    assert [*model_lines(BenchRun(rows))] == [
+        "2 problems: 0.35 ms on the device, the least time is 0.24 ms (69%)",
+        "furthest above its least time: often, by 0.06 ms in 4 calls",
+    ]
+    assert [*model_lines(BenchRun(rows[:1]))] == []
 
 
 # ---------------------------------------------------------------- rows as values
