@@ -61,7 +61,15 @@ LAYERS = (
         "search.__init__",
         "search.timing_policy",
     ),
-    ("devices.cuda", "devices.cuda_facts", "devices.cuda_graph", "devices.cuda_loss", "emulated"),
+    (
+        "devices.cuda",
+        "devices.cuda_facts",
+        "devices.cuda_graph",
+        "devices.cuda_kernels",
+        "devices.cuda_loss",
+        "devices.cuda_power",
+        "emulated",
+    ),
     ("devices.choice",),
     ("devices",),
     ("search",),
@@ -71,6 +79,7 @@ LAYERS = (
     ("tracing",),
     ("raw", "__init__"),
     ("report",),
+    ("bench",),
     ("doctor",),
     ("cli", "__main__"),
 )
@@ -101,6 +110,7 @@ FOLDERS = {
     "search",
     "autotune",
     "report",
+    "bench",
     "doctor",
     "cli",
     "tracing",
@@ -254,12 +264,12 @@ def third_party(name):
     }
 
 
-def test_only_two_modules_import_cuda_core():
+def test_only_three_modules_import_cuda_python():
     cuda = {
         name: {(full, inside) for full, inside, _ in imports(name) if full.split(".")[0] == "cuda"}
         for name in MODULES
     }
-    for name in ("devices.cuda", "devices.cuda_facts"):
+    for name in ("devices.cuda", "devices.cuda_facts", "devices.cuda_power"):
         modules = cuda.pop(name)
         assert modules
         assert all(inside for _, inside in modules)  # importing cudnnlite must not import them

@@ -121,10 +121,18 @@ class ConvolutionReference:
         """
         return all(spec.dtype in _FLOATS and spec.size > 0 for spec in problem.specs.values())
 
+    @property
+    def expected(self) -> list[Array]:
+        """The values of the sample in float64, (channels, places) of each part."""
+        return self._expected
+
+    def sample_of(self, out: DeviceArray) -> list[Array]:
+        """Return the values of a result at the places of `expected`."""
+        return [self._sample(_copy_part(out, part)) for part in self._parts]
+
     def errors_of(self, out: DeviceArray) -> Errors:
         """Return the errors of a result."""
-        samples = [self._sample(_copy_part(out, part)) for part in self._parts]
-        return relative_errors(samples, self._expected)
+        return relative_errors(self.sample_of(out), self._expected)
 
     def _sample(self, part: Array) -> Array:
         """Return the sample of one part of an output, (channels, places), in float64."""

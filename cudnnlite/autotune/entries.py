@@ -124,10 +124,7 @@ class TuningKey:
     @property
     def problem(self) -> Problem:
         """The problem; ArgumentError if this version of cudnnlite has no such problem."""
-        plain = self.plain["problem"]
-        if plain.get("kind") == KIND:
-            return GraphProblem(GraphData.from_plain(plain["graph"]))
-        return problem_from_plain(plain)
+        return any_problem_from_plain(self.plain["problem"])
 
     @property
     def device(self) -> DeviceIdentity:
@@ -160,6 +157,13 @@ def make_key(
         "device": asdict(device),
     }
     return TuningKey(canonical({"schema": SCHEMA, **parts}))
+
+
+def any_problem_from_plain(plain: Any) -> Problem:
+    """Return the problem that `to_plain` wrote, a graph's too; ArgumentError if it is none."""
+    if isinstance(plain, Mapping) and plain.get("kind") == KIND:
+        return GraphProblem(GraphData.from_plain(plain.get("graph", {})))
+    return problem_from_plain(plain)
 
 
 def canonical(parts: Any) -> str:

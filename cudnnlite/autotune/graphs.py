@@ -23,6 +23,7 @@ from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import HEURISTICS, Configuration, Engine, configurations, unnamed
 from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.operation_graph import Graph as NativeGraph
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.plans.graph_plan import (
     GraphCall,
@@ -118,7 +119,8 @@ def search_graph(
         contest = Contest(handle, latency=is_by_latency, flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         results: dict[Hashable, AlgorithmResult] = {
-            row: trial.run(row, contest) for row in trial.candidates()
+            row: trial.run(row, contest)
+            for row in engine_candidates(trial.native, problem.graph, policy)
         }
         note = ""
         if policy.search == "knobs":
@@ -167,17 +169,16 @@ class _Trial:
         self._graph = problem.graph
         self._policy = policy
         self._stack = stack
-        self._requirements = _requirements_of(policy)
+        self._requirements = requirements_of(policy)
         self._inputs = inputs
         self._outputs = {name: handle.empty(problem.values[name]) for name in problem.graph.outputs}
         self._expected: dict[str, np.ndarray[Any, Any]] | None = None
         self.operands = {**inputs, **self._outputs}
         self.native = lower(self._graph, handle, stack)
-        self._dtype = next(iter(problem.values.values())).dtype
         numbers = NumbersInMemory(self._graph.scalars)
         self.rules = EngineRules(
-            self._row_of,
-            self._why_excluded,
+            lambda configuration: row_of(configuration, self._graph, self._requirements),
+            lambda configuration, row: _why_excluded(configuration, row, self._graph, self._policy),
             lambda configuration, owner: GraphCall(self.native, configuration, owner, numbers),
         )
 
@@ -185,32 +186,6 @@ class _Trial:
     def may_be_replayed(self) -> bool:
         """Whether a recorded call does what a call does: the numbers of dropout change."""
         return all(node.kind != "RNG" for node in self._graph.nodes)
-
-    def candidates(self) -> Iterator[AlgorithmResult]:
-        """Yield every engine with the knobs that cuDNN suggests, and why it is excluded."""
-        if self._policy.interface == "descriptor":
-            return
-        with ExitStack() as search:
-            indices: set[int] = set()
-            ranked = configurations(self.native, HEURISTICS, search)
-            for rank, configuration in enumerate(ranked):
-                indices.add(configuration.engine.index)
-                yield replace(self._candidate(configuration), heuristic=rank)
-            if self._policy.search == "heuristics":
-                return
-            for configuration in unnamed(self.native, indices, search):
-                yield self._candidate(configuration)
-
-    def _candidate(self, configuration: Configuration) -> AlgorithmResult:
-        row = self._row_of(configuration)
-        return replace(row, why_not=self._why_excluded(configuration, row))
-
-    def _row_of(self, configuration: Configuration) -> AlgorithmResult:
-        return row_of(configuration, self._graph, self._requirements)
-
-    def _why_excluded(self, configuration: Configuration, row: AlgorithmResult) -> str:
-        reason = why_excluded(configuration, self._graph, self._requirements)
-        return reason or self._policy.why_not(row, self._dtype)
 
     def run(self, candidate: AlgorithmResult, contest: Contest) -> AlgorithmResult:
         """Return a candidate with its result; one that may be chosen enters the contest."""
@@ -289,7 +264,41 @@ class _Trial:
         return names or [*self._outputs]
 
 
-def _requirements_of(policy: TuningPolicy) -> Requirements:
+def engine_candidates(
+    native: NativeGraph, graph: GraphData, policy: TuningPolicy
+) -> Iterator[AlgorithmResult]:
+    """Yield every engine with the knobs that cuDNN suggests, and why it is excluded."""
+    if policy.interface == "descriptor":
+        return
+    with ExitStack() as search:
+        indices: set[int] = set()
+        ranked = configurations(native, HEURISTICS, search)
+        for rank, configuration in enumerate(ranked):
+            indices.add(configuration.engine.index)
+            yield replace(_candidate(configuration, graph, policy), heuristic=rank)
+        if policy.search == "heuristics":
+            return
+        for configuration in unnamed(native, indices, search):
+            yield _candidate(configuration, graph, policy)
+
+
+def _candidate(
+    configuration: Configuration, graph: GraphData, policy: TuningPolicy
+) -> AlgorithmResult:
+    row = row_of(configuration, graph, requirements_of(policy))
+    return replace(row, why_not=_why_excluded(configuration, row, graph, policy))
+
+
+def _why_excluded(
+    configuration: Configuration, row: AlgorithmResult, graph: GraphData, policy: TuningPolicy
+) -> str:
+    reason = why_excluded(configuration, graph, requirements_of(policy))
+    dtype = next(iter(graph.inputs.values())).dtype
+    return reason or policy.why_not(row, dtype)
+
+
+def requirements_of(policy: TuningPolicy) -> Requirements:
+    """Return what a policy asks of an engine."""
     math_type = MathType.DEFAULT if policy.math_type is None else parse_math_type(policy.math_type)
     if not policy.allow_tf32:
         math_type = MathType.FMA

@@ -1,4 +1,4 @@
-"""The command line: `cudnnlite demo`, `info`, `doctor`, `autotune`, `trace`, `cache`."""
+"""The command line: `cudnnlite demo`, `info`, `doctor`, `autotune`, `bench`, `compare`, ..."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from cudnnlite._raw.library import load_library
-from cudnnlite.cli import autotune, ctrl_c, doctor, trace
+from cudnnlite.cli import autotune, bench, compare, ctrl_c, doctor, trace
 from cudnnlite.cli.cache import cache_app
 from cudnnlite.cli.common import JSONOption, harmless, output_lost, report_errors, say
 from cudnnlite.cli.demo import demo
@@ -65,6 +65,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=autotune.EXIT_CODES)(autotune.autotune)
+app.command(epilog=bench.EXIT_CODES)(bench.bench)
+app.command(epilog=compare.EXIT_CODES)(compare.compare)
 app.command(epilog=doctor.EXIT_CODES)(doctor.doctor)
 app.command(epilog=trace.EXIT_CODES)(trace.trace)
 app.command()(demo)

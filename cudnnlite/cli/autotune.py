@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,20 +19,19 @@ from cudnnlite import report
 from cudnnlite.autotune import model
 from cudnnlite.autotune.cache import IN_MEMORY, TuningCache, check_place
 from cudnnlite.autotune.model_tuning import ModelTuning
-from cudnnlite.autotune.policy import OBJECTIVES, TuningPolicy, parse_field
+from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
 from cudnnlite.autotune.tuned_problem import TunedProblem
-from cudnnlite.cli import common, tunings
+from cudnnlite.cli import common, options, tunings
 from cudnnlite.cli.common import (
     failure,
     is_terminal,
     misuse,
     report_errors,
-    report_misuse,
     say,
     tell,
 )
-from cudnnlite.cli.problems import CONVOLUTIONS, REPEATABLE, check_flags, lists_of
+from cudnnlite.cli.problems import REPEATABLE, check_flags, lists_of
 from cudnnlite.devices.choice import visible_gpus
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.problems.problem_list import ProblemList
@@ -45,132 +44,42 @@ EXIT_CODES = (
     "130 after Ctrl-C: what was tuned till then is saved, and the same command goes on from there."
 )
 # what --help shows together
-_conv = partial(typer.Option, rich_help_panel="One convolution")
-_rnn = partial(typer.Option, rich_help_panel="Recurrent networks")
-_model = partial(typer.Option, rich_help_panel="Models and lists")
-_data = partial(typer.Option, rich_help_panel="Data and arithmetic")
-_want = partial(typer.Option, rich_help_panel="What is wanted")
 _where = partial(typer.Option, rich_help_panel="Where")
 _out = partial(typer.Option, rich_help_panel="Output")
 _file = partial(_out, parser=common.path)
-_RNN_HELP = (
-    "lstm:steps=100,batch=64,input=256,hidden=256 (or gru, tanh, relu), and, if wanted, "
-    "layers=2, projection=128, bias=double|single_input|single_recurrent|none, dropout=0.1, "
-    "bidirectional, training, batch_major.  Repeatable."
-)
-_MATH_HELP = (
-    "default (on float32 data TF32), fma (true float32), tensor_op or "
-    "tensor_op_allow_conversion; what --input, --rnn and "
-    "--onnx request."
-)
 _STDOUT = Path("-")
-# Of the fields of the policy whose flag has another name.
-_OTHER_FLAGS = {"layouts": "--also-layout", "search_seconds": "--knobs"}
 _Write: TypeAlias = Callable[[ModelTuning, tunings.Parts, Path], None]
-_Text: TypeAlias = str | None
-_Texts: TypeAlias = list[str] | None
 _Path: TypeAlias = Path | None
-_Paths: TypeAlias = list[Path] | None
-_Float: TypeAlias = float | None
 
 
 def autotune(
-    input_: Annotated[
-        _Texts, _conv("--input", metavar="NxCxHxW", help="The images' shape: 1 to 3 spatial axes.")
-    ] = None,
-    filter_: Annotated[
-        _Texts, _conv("--filter", metavar="KxCxRxS", help="The filter's.  C is that of a group.")
-    ] = None,
-    padding: Annotated[
-        _Text,
-        _conv(metavar="P|PxP|same", help="Zeros on both sides: for every axis, or for each."),
-    ] = None,
-    stride: Annotated[_Text, _conv(metavar="S|SxS")] = None,
-    dilation: Annotated[_Text, _conv(metavar="D|DxD")] = None,
-    groups: Annotated[int | None, _conv()] = None,
-    operation: Annotated[
-        _Text,
-        _conv(metavar="|".join(CONVOLUTIONS), help="It, or a gradient.", show_default="forward"),
-    ] = None,
-    rnn: Annotated[_Texts, _rnn(metavar="CELL:...", help=_RNN_HELP)] = None,
-    onnx: Annotated[
-        _Paths, _model(parser=common.path, metavar="FILE", help="An ONNX model.  Repeatable.")
-    ] = None,
-    batch: Annotated[
-        _Text,
-        _model(
-            metavar="N[,N...]",
-            help="The size of the model's batch axis, where that is open; several are compared.",
-        ),
-    ] = None,
-    shape: Annotated[
-        _Texts,
-        _model(
-            metavar="NAME=1x3x224x224", help="The shape of one of the model's inputs.  Repeatable."
-        ),
-    ] = None,
-    problems: Annotated[
-        _Paths,
-        _model(
-            parser=common.path,
-            metavar="FILE.json",
-            help="A list that was recorded or saved: ProblemList.save.  Repeatable.",
-        ),
-    ] = None,
-    dtype: Annotated[
-        _Text,
-        _data(
-            help="float16, bfloat16, float32, float64, ...; of --input, --rnn and --onnx.",
-            show_default="float32, or the model's",
-        ),
-    ] = None,
-    layout: Annotated[
-        _Text,
-        _data(
-            help="NCHW or NHWC (for every rank): how the data of --input and --onnx lies.",
-            show_default="NCHW",
-        ),
-    ] = None,
-    math_type: Annotated[_Text, _data(help=_MATH_HELP)] = None,
-    objective: Annotated[
-        str,
-        _want(
-            metavar="|".join(OBJECTIVES),
-            help="The least wall time of calls, or the least time on the device.",
-        ),
-    ] = TuningPolicy.objective,
-    workspace_limit: Annotated[
-        _Text, _want(metavar="SIZE", help="The most workspace: '64 MiB', 10%, bytes.")
-    ] = None,
-    deterministic: Annotated[
-        bool, _want("--deterministic", help="Only what gives the same bits each time.")
-    ] = False,
-    max_error: Annotated[
-        _Float, _want(help="The largest relative L2 error against float64 sums, such as 1e-3.")
-    ] = None,
-    no_tf32: Annotated[
-        bool, _want("--no-tf32", help="Multiply float32 data in true float32 only.")
-    ] = False,
-    also_layout: Annotated[
-        _Texts,
-        _want(
-            metavar="NHWC|NCHW",
-            help="Try this layout too, the conversion there and back counted.  Repeatable.",
-        ),
-    ] = None,
-    interface: Annotated[
-        _Text,
-        _want("--interface", help="Only 'descriptor' calls, or only engines of the 'graph' API."),
-    ] = None,
-    flush_l2: Annotated[
-        bool, _want("--flush-l2", help="Time with operands that are not in the L2 cache.")
-    ] = False,
-    engines: Annotated[
-        bool, _want("--engines", help="Try engines that cuDNN compiles first, too.")
-    ] = False,
+    input_: options.Input = None,
+    filter_: options.Filter = None,
+    padding: options.Padding = None,
+    stride: options.Stride = None,
+    dilation: options.Dilation = None,
+    groups: options.Groups = None,
+    operation: options.Operation = None,
+    rnn: options.RNN = None,
+    onnx: options.ONNX = None,
+    batch: options.Batch = None,
+    shape: options.Shape = None,
+    problems: options.Problems = None,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    math_type: options.Math = None,
+    objective: options.Objective = TuningPolicy.objective,
+    workspace_limit: options.WorkspaceLimit = None,
+    deterministic: options.Deterministic = False,
+    max_error: options.MaxError = None,
+    no_tf32: options.NoTF32 = False,
+    also_layout: options.AlsoLayout = None,
+    interface: options.Interface = None,
+    flush_l2: options.FlushL2 = False,
+    engines: options.Engines = False,
     knobs: Annotated[
-        _Float,
-        _want(
+        float | None,
+        options.want(
             metavar="SECONDS", help="For so long a problem, search settings of engines' knobs too."
         ),
     ] = None,
@@ -206,7 +115,7 @@ def autotune(
     flags = SimpleNamespace(**values | {name: values[name] or [] for name in REPEATABLE})
     check_flags(flags)
     _check_what_excludes_each_other(flags)
-    policy = _policy(flags)
+    policy = options.policy_of(flags)
     outputs = _outputs(flags)
     progress = _Progress()
     with progress.interruptible(), report_errors():
@@ -232,25 +141,6 @@ def _check_what_excludes_each_other(flags: SimpleNamespace) -> None:
         raise misuse("--no-cache and --read-only-cache exclude each other")
     if flags.csv == _STDOUT and flags.json:
         raise misuse("--csv - and --json exclude each other")
-
-
-def _policy(flags: SimpleNamespace) -> TuningPolicy:
-    """Return the policy that the flags describe; most flags have the name of a field."""
-    names = [item.name for item in fields(TuningPolicy) if hasattr(flags, item.name)]
-    names.remove("math_type")  # which is the problem's
-    values: dict[str, Any] = {name: getattr(flags, name) for name in names}
-    values["allow_tf32"] = not flags.no_tf32
-    values["layouts"] = tuple(flags.also_layout or ())
-    if flags.engines:
-        values["search"] = "engines"
-    if flags.knobs is not None:
-        values |= {"search": "knobs", "search_seconds": flags.knobs}
-    with report_misuse():
-        parsed = {
-            name: parse_field(name, value, _OTHER_FLAGS.get(name, f"--{name.replace('_', '-')}"))
-            for name, value in values.items()
-        }
-    return TuningPolicy(**parsed)
 
 
 def _outputs(flags: SimpleNamespace) -> list[tuple[Path, _Write]]:

@@ -1,8 +1,8 @@
-"""What the flags of `cudnnlite autotune` ask to tune, as a list of problems."""
+"""What the flags of `autotune` and `bench` ask for, as a list of problems."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +35,8 @@ REPEATABLE = (
     "shape",
     "problems",
 )  # of which one is a list, empty if not given
+# The flags that name problems; `bench` has more of them.
+SOURCES = ("input", "rnn", "onnx", "problems")
 CONVOLUTIONS = ("forward", "backward_data", "backward_filter")
 # What may follow the cell in --rnn.  In words: L is the number of layers to some, and a sequence's
 # length to others.
@@ -51,17 +53,26 @@ _RNN_FORM = (
     "batch_major"
 )
 _FORMS = {"--input": "NxCxHxW", "--filter": "KxCxRxS", "--shape": "NAME=1x3x224x224"}
-# With which of the others a flag goes.
+# With which of the others a flag goes, of those that a command has.
 _GOES_WITH = {
     **dict.fromkeys(("padding", "stride", "dilation", "groups", "operation"), ("input",)),
-    **dict.fromkeys(("batch", "shape"), ("onnx",)),
-    **dict.fromkeys(("dtype", "math_type"), ("input", "rnn", "onnx")),
-    "layout": ("input", "onnx"),
+    "shape": ("onnx",),
+    "batch": ("onnx", "list"),
+    "math_type": ("input", "rnn", "onnx"),
+    "dtype": ("input", "rnn", "onnx", "matmul", "attention", "list"),
+    "layout": ("input", "onnx", "list"),
 }
 
 
-def check_flags(flags: SimpleNamespace) -> None:
-    """End the command if flags that say what to tune are missing, or go with nothing."""
+def check_flags(
+    flags: SimpleNamespace,
+    sources: Sequence[str] = SOURCES,
+    needed: str = "nothing to tune: give --input and --filter, --rnn, --onnx or --problems",
+) -> None:
+    """End the command if flags that say what to tune are missing, or go with nothing.
+
+    `sources` are the flags that name problems; `needed` is the message if none is given.
+    """
     for name in ("input", "filter"):
         if len(getattr(flags, name)) > 1:
             raise misuse(
@@ -69,9 +80,10 @@ def check_flags(flags: SimpleNamespace) -> None:
             )
     if bool(flags.input) != bool(flags.filter):
         raise misuse("--input and --filter are needed together")
-    if not (flags.input or flags.rnn or flags.onnx or flags.problems):
-        raise misuse("nothing to tune: give --input and --filter, --rnn, --onnx or --problems")
-    for name, partners in _GOES_WITH.items():
+    if not any(getattr(flags, source) for source in sources):
+        raise misuse(needed)
+    for name, all_partners in _GOES_WITH.items():
+        partners = [partner for partner in all_partners if partner in sources]
         is_set = getattr(flags, name) not in (None, [])
         has_partner = any(getattr(flags, partner) for partner in partners)
         if is_set and not has_partner:
@@ -94,9 +106,7 @@ def lists_of(flags: SimpleNamespace) -> dict[int | None, ProblemList]:
     """
     if flags.batch is None:
         return {None: _listed(flags, None)}
-    sizes = [
-        _number(int, part.strip(), f"--batch {flags.batch}") for part in flags.batch.split(",")
-    ]
+    sizes = [number(int, part.strip(), f"--batch {flags.batch}") for part in flags.batch.split(",")]
     if min(sizes) < 1:
         raise misuse(f"--batch {flags.batch}: 1 is the least")
     return {size: _listed(flags, size) for size in sizes}
@@ -190,14 +200,10 @@ def _with_math_type(problems: ProblemList, math_type: str) -> ProblemList:
 def _rnn(text: str, dtype: str | None, math_type: str | None) -> Problem:
     """Read the value of --rnn, "lstm:steps=100,batch=64,input=256,hidden=256"."""
     cell, _, rest = text.partition(":")
-    values: dict[str, Any] = {}
+    parts = rest.split(",") if rest else []
+    values = words_of("--rnn", text, parts, RNN_WORDS, _RNN_FORM)
     if math_type is not None:
         values["math_type"] = math_type
-    for part in rest.split(",") if rest else []:
-        name, value = _rnn_word(part, text)
-        if name in values:
-            raise misuse(f"--rnn {text}: {name} is given twice")
-        values[name] = value
     missing = [name for name in _NEEDED if name not in values]
     if missing:
         raise misuse(f"--rnn {text}: {', '.join(missing)} missing; the form is {_RNN_FORM}")
@@ -214,25 +220,43 @@ def _rnn(text: str, dtype: str | None, math_type: str | None) -> Problem:
         return forward_problem(spec, data, training)
 
 
-def _rnn_word(part: str, text: str) -> tuple[str, Any]:
-    """Return the name and the value of one part of --rnn: "steps=100", or "training" alone."""
+def words_of(
+    option: str, text: str, parts: Sequence[str], kinds: Mapping[str, Any], form: str
+) -> dict[str, Any]:
+    """Read the parts of an option's value, "steps=100" or "training" alone, by their names.
+
+    `kinds` has the types of the values; bool stands for a word alone.  Ends the command for
+    anything else, and for a name that is given twice.
+    """
+    values: dict[str, Any] = {}
+    for part in parts:
+        name, value = _word(option, text, part, kinds, form)
+        if name in values:
+            raise misuse(f"{option} {text}: {name} is given twice")
+        values[name] = value
+    return values
+
+
+def _word(
+    option: str, text: str, part: str, kinds: Mapping[str, Any], form: str
+) -> tuple[str, Any]:
     name, equals, value = (piece.strip() for piece in part.partition("="))
-    kind = RNN_WORDS.get(name)
+    kind = kinds.get(name)
     is_flag = kind is bool
     if kind is None or is_flag == bool(equals) or (kind is str and not value):
-        raise misuse(f"--rnn {text}: {part!r} is not understood; the form is {_RNN_FORM}")
+        raise misuse(f"{option} {text}: {part!r} is not understood; the form is {form}")
     if is_flag:
         return name, True
     if kind is str:
         return name, value
-    return name, _number(kind, value, f"--rnn {text}: {name}")
+    return name, number(kind, value, f"{option} {text}: {name}")
 
 
 def _sizes(option: str, text: str) -> tuple[int, ...]:
     """Read sizes such as 32x64x56x56."""
     hint = NAMED_PADDING.get(text.lower(), "") if option == "--padding" else ""
     form = f"; the form is {_FORMS.get(option, 'one number, or one for each axis as in 1x2')}{hint}"
-    return tuple(_number(int, part, f"{option} {text}", form) for part in text.lower().split("x"))
+    return tuple(number(int, part, f"{option} {text}", form) for part in text.lower().split("x"))
 
 
 def _steps(option: str, text: str | None) -> int | tuple[int, ...] | None:
@@ -243,7 +267,8 @@ def _steps(option: str, text: str | None) -> int | tuple[int, ...] | None:
     return sizes[0] if len(sizes) == 1 else sizes
 
 
-def _number(kind: Any, text: str, where: str, form: str = "") -> Any:
+def number(kind: Any, text: str, where: str, form: str = "") -> Any:
+    """Read a number; end the command if it is none."""
     with suppress(ValueError):
         if text.isascii() and "_" not in text:  # int() reads 1_000 and other alphabets' digits too
             return kind(text)

@@ -14,11 +14,14 @@ from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import shown
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices import observer
-from cudnnlite.devices.cuda_facts import facts_of
+from cudnnlite.devices.cuda_facts import facts_of, properties_of
 from cudnnlite.devices.cuda_graph import CudaRecorder, LateBuffer
+from cudnnlite.devices.cuda_kernels import kernel_names_of
 from cudnnlite.devices.cuda_loss import Loss, telling_loss
+from cudnnlite.devices.cuda_power import NvmlMeter, open_meter
 from cudnnlite.devices.device import (
     DeviceFacts,
+    DeviceProperties,
     StandIns,
     check_allocation,
     check_host_copy,
@@ -121,6 +124,21 @@ class CudaDevice(NonCopyable):
     def facts(self) -> DeviceFacts:
         """Return name, compute capability, driver and UUID."""
         return facts_of(self._device, self._driver)
+
+    def properties(self) -> DeviceProperties:
+        """Return the figures that its peaks follow from."""
+        return properties_of(self._device)
+
+    def power_meter(self) -> NvmlMeter | None:
+        """Return what reads NVML's energy counter; None without NVML, or without such a counter."""
+        return open_meter(str(self._device.uuid))
+
+    def kernel_names(self, work: Callable[[], object], stream: Any) -> tuple[str, ...] | None:
+        """Return the names of the kernels that `work` enqueues; None if it cannot be recorded."""
+        self.activate()
+        if int(stream.handle) in (0, _LEGACY_STREAM):
+            return None  # CUDA does not capture the legacy default stream
+        return kernel_names_of(work, int(stream.handle), self._driver)
 
     @telling_loss
     def activate(self) -> None:

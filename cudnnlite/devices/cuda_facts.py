@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cudnnlite.devices.device import DeviceFacts
+from cudnnlite.devices.device import DeviceFacts, DeviceProperties
 
 _DRIVER_VERSION = Path("/sys/module/nvidia/version")
 
@@ -26,6 +26,20 @@ def facts_of(device: Any, driver: Any) -> DeviceFacts:
     major, minor = device.compute_capability
     return DeviceFacts(
         str(device.name), f"{major}.{minor}", _driver_version(driver), str(device.uuid)
+    )
+
+
+def properties_of(device: Any) -> DeviceProperties:
+    """Return the figures of a `cuda.core.Device` that its peaks follow from."""
+    properties = device.properties
+    major, minor = device.compute_capability
+    return DeviceProperties(
+        str(device.name),
+        f"{major}.{minor}",
+        int(properties.multiprocessor_count),
+        1e3 * properties.clock_rate,  # CUDA has kilohertz
+        1e3 * properties.memory_clock_rate,
+        int(properties.global_memory_bus_width),
     )
 
 

@@ -28,6 +28,30 @@ class DeviceFacts(NamedTuple):
     uuid: str  # which one of its kind it is
 
 
+class DeviceProperties(NamedTuple):
+    """The figures of a GPU that its peaks follow from."""
+
+    name: str  # 'NVIDIA H200'
+    compute_capability: str  # '9.0'
+    multiprocessors: int
+    clock_hz: float  # the highest clock of the multiprocessors
+    memory_clock_hz: float
+    bus_bits: int  # the width of the memory bus
+
+
+class PowerMeter(Protocol):
+    """Reads a GPU's energy counter, clocks and power limit."""
+
+    def joules(self) -> float:
+        """Return the energy that the GPU has used so far."""
+
+    def facts(self) -> dict[str, str]:
+        """Return the clocks and the power limit in words, by name."""
+
+    def close(self) -> None:
+        """Stop reading; harmless when called again."""
+
+
 class Recorder(Protocol):
     """Records what is enqueued on a stream in a `with` block; CaptureError at its end on failure.
 
@@ -113,6 +137,19 @@ class Device(Protocol):
 
     def facts(self) -> DeviceFacts:
         """Return what tells it from other devices."""
+
+    def properties(self) -> DeviceProperties | None:
+        """Return the figures that its peaks follow from; None if it is no GPU."""
+
+    def power_meter(self) -> PowerMeter | None:
+        """Return what reads the energy counter; None if nothing tells the energy."""
+
+    def kernel_names(self, work: Callable[[], object], stream: Any) -> tuple[str, ...] | None:
+        """Return the names of the kernels that `work` enqueues on `stream`, in order.
+
+        The work is recorded as a CUDA graph, and does not run.  None if it cannot be recorded, or
+        if the device is no GPU.
+        """
 
     def activate(self) -> None:
         """Make it this thread's current device."""

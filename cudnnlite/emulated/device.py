@@ -132,6 +132,15 @@ class EmulatedDevice(NonCopyable):
         """Return the device's name and UUID; there are no other facts."""
         return DeviceFacts(self.name, "", "", f"emulated:{self.index}")
 
+    def properties(self) -> None:
+        """Return None: NumPy has no peaks."""
+
+    def power_meter(self) -> None:
+        """Return None: there is no energy counter."""
+
+    def kernel_names(self, work: Callable[[], object], stream: Any) -> None:
+        """Return None: NumPy's functions are no kernels."""
+
     def activate(self) -> None:
         """Do nothing: no device is current."""
 

@@ -92,7 +92,7 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         """Make weights of the same layout, all zero: what gradients are added to."""
         instance_of(handle, Handle, "handle", "; it comes first").use()
         instance_of(weights, cls, "weights")
-        new = weights._in_memory_of(arrays.empty(handle.device, handle.stream, weights.array.spec))
+        new = weights.in_memory_of(arrays.empty(handle.device, handle.stream, weights.array.spec))
         new.fill_zero(handle.stream)
         return new
 
@@ -104,11 +104,9 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         """
         instance_of(handle, Handle, "handle").use()
         array = arrays.view(handle.device, handle.stream, self.array, "weights")
-        return self._in_memory_of(
-            arrays.part_of(arrays.on_stream(array, handle.stream), array.spec)
-        )
+        return self.in_memory_of(arrays.part_of(arrays.on_stream(array, handle.stream), array.spec))
 
-    def _in_memory_of(self: WeightsT, array: DeviceArray) -> WeightsT:
+    def in_memory_of(self: WeightsT, array: DeviceArray) -> WeightsT:
         """Return weights of the same layout that own `array` instead."""
         new = object.__new__(type(self))
         vars(new).update(vars(self), array=array, device=array.device)

@@ -48,6 +48,10 @@ class PrefixCheck:
 
     def errors_of(self, plan: RNNPlan[Any]) -> Errors:
         """Return the errors of a plan's y, hy and cy over the first steps."""
+        return relative_errors(*self.compared(plan))
+
+    def compared(self, plan: RNNPlan[Any]) -> tuple[list[Array], list[Array]]:
+        """Run a plan over the first steps; return its y, hy and cy, and what is expected."""
         out = plan(self._weights, self._x, self._hx, self._cx, lengths=self._data.lengths)
         if isinstance(out, RNNTrainingOutput):
             # A candidate whose backward pass is refused cannot train.
@@ -63,7 +67,7 @@ class PrefixCheck:
         results = [self._steps_of(out.y), out.hy.numpy()[:, self._sequences]]
         if out.cy is not None:
             results.append(out.cy.numpy()[:, self._sequences])
-        return relative_errors(results, self._expected)
+        return results, self._expected
 
     def why_wrong(self, error: float, math_type: MathType) -> str:
         """Return why a candidate with that error cannot be used; empty if it can."""

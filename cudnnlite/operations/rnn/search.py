@@ -204,22 +204,8 @@ def search_rnn_forward(
     note : str
         Text that is appended to the table's description of its times.
     """
-    spec, data = problem.spec.replace(dropout=0.0), problem.data
-    # The plan that checks the operands is one of STANDARD, which every network has.
-    standard = AlgorithmResult(RNNAlgo.STANDARD, spec.math_type, deterministic=None)
-    standard_key = RNNPlanKey(
-        spec,
-        standard,
-        data.batch,
-        data.layout,
-        padded_io=data.needs_padded_io,
-        training=problem.training,
-        padding_fill=0.0,
-        dropout_state=None,
-        workspace_limit=None,
-        is_guess=False,
-        replay=False,
-    )
+    standard_key = plan_key(problem)
+    spec, data = standard_key.spec, problem.data
     with own_stream(handle) as stream, ExitStack() as stack:
         operands_on_stream = _on_stream(handle, standard_key, operands, data, stream)
         contest = Contest(handle, latency=latency, flush_l2=flush_l2)
@@ -235,6 +221,24 @@ def search_rnn_forward(
         rows = _heuristic_first(rows, heuristic(spec, data), latency=latency)
     return AlgorithmTable(
         rows, title=str(problem), timing=contest.timing + note, device_memory=contest.memory
+    )
+
+
+def plan_key(problem: Problem) -> RNNPlanKey:
+    """Return the key of a plan by STANDARD, without dropout and without a workspace limit."""
+    spec, data = problem.spec.replace(dropout=0.0), problem.data
+    return RNNPlanKey(
+        spec,
+        AlgorithmResult(RNNAlgo.STANDARD, spec.math_type, deterministic=None),
+        data.batch,
+        data.layout,
+        padded_io=data.needs_padded_io,
+        training=problem.training,
+        padding_fill=0.0,
+        dropout_state=None,
+        workspace_limit=None,
+        is_guess=False,
+        replay=False,
     )
 
 

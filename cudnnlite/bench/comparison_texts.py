@@ -1,0 +1,158 @@
+"""A comparison of two runs as lines for people, as Markdown for an issue, and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cudnnlite.arguments import refused_as
+from cudnnlite.bench.comparison import FAILURES, Pair, RunComparison
+from cudnnlite.bench.page import render
+from cudnnlite.bench.rows import BenchRow, BenchRun
+from cudnnlite.errors import ArgumentError
+from cudnnlite.texts import aligned, counted, printable
+
+_HEADING = ("A us", "B us", "B/A", "choice of A", "choice of B", "problem", "verdict")
+_NO_TIMES = "the times are not compared: a side was not timed on a GPU"
+
+
+def side_line(letter: str, name: str, run: BenchRun) -> str:
+    """Return a side in a line: what it is, and where it ran."""
+    facts = run.facts
+    words = [f"{letter}: {name}"]
+    if "device" in facts:
+        words.append(str(facts["device"]))
+    if "cuDNN" in facts:
+        words.append(f"cuDNN {facts['cuDNN']}")
+    words.append(counted(len(run.chosen), "problem"))
+    return printable(", ".join(words))
+
+
+def summary_lines(comparison: RunComparison) -> Iterator[str]:
+    """Yield what was found for the model."""
+    totals, mean = comparison.totals, comparison.mean
+    if totals is not None and mean is not None:
+        a, b = totals
+        slower = ": slower" if comparison.model_is_slower else ""
+        yield f"the model: {a / 1e3:.4f} ms with A, {b / 1e3:.4f} ms with B, {b / a:.4f}{slower}"
+        yield f"geometric mean of B/A: {mean:.4f}"
+    elif not comparison.has_times:
+        yield _NO_TIMES
+    counts = comparison.counts()
+    if counts:
+        yield ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    else:
+        yield f"no difference that counts in {counted(len(comparison.pairs), 'problem')}"
+
+
+def lines_of(
+    comparison: RunComparison, names: Sequence[str], *, every: bool = False
+) -> Iterator[str]:
+    """Yield the lines for people: the sides, the pairs that differ, and the sums.
+
+    With `every` all pairs are listed.
+    """
+    yield side_line("A", names[0], comparison.a)
+    yield side_line("B", names[1], comparison.b)
+    pairs = [pair for pair in comparison.pairs if every or pair.verdicts]
+    if pairs:
+        rows = [_HEADING, *(_cells(pair, comparison) for pair in pairs)]
+        yield from aligned(rows, _HEADING[:3], empty=("-",))
+    for pair in pairs:
+        yield from (f"{printable(pair.title)}: {reason}" for reason in reasons_of(pair))
+    yield from summary_lines(comparison)
+
+
+def reasons_of(pair: Pair) -> Iterator[str]:
+    """Yield why B is worse, where the figures do not say it."""
+    row = pair.b
+    if row is None or not pair.fails:
+        return
+    if row.status != "ok":
+        yield printable(row.status)
+    for finding in row.findings:
+        yield printable(finding)
+    if pair.a is not None and pair.a.error is not None and row.error is not None:
+        yield f"error {pair.a.error:.1e} with A, {row.error:.1e} with B"
+
+
+def _cells(pair: Pair, comparison: RunComparison) -> tuple[str, ...]:
+    times = ("-", "-", "-")
+    if pair.ratio is not None:
+        times = (_us(pair.a, comparison), _us(pair.b, comparison), f"{pair.ratio:.4f}")
+    choices = [_choice(row) for row in (pair.a, pair.b)]
+    if choices[0] == choices[1] and choices[0] != "-":
+        choices[1] = "same"
+    verdict = "; ".join(pair.verdicts) or "-"
+    return (*times, *choices, printable(pair.title), verdict)
+
+
+def _us(row: BenchRow | None, comparison: RunComparison) -> str:
+    us = None if row is None else comparison.us_of(row)
+    return "-" if us is None else f"{us:.2f}"
+
+
+def _choice(row: BenchRow | None) -> str:
+    if row is None or row.status != "ok":
+        return "-"
+    return printable(row.candidate) or "-"
+
+
+def markdown_of(comparison: RunComparison, names: Sequence[str]) -> str:
+    """Return the comparison as Markdown, with the lines that repeat what became worse."""
+    lines = ["### cudnnlite compare", ""]
+    for letter, name, run in zip("AB", names, (comparison.a, comparison.b), strict=True):
+        lines.append(f"- {_escaped(side_line(letter, name, run))}")
+    lines += ["", *map(_escaped, summary_lines(comparison))]
+    pairs = [pair for pair in comparison.pairs if pair.verdicts]
+    if pairs:
+        lines += ["", _table_row(_HEADING), _table_row(["---"] * len(_HEADING))]
+        lines += [_table_row(_escaped_cells(_cells(pair, comparison))) for pair in pairs]
+    for pair in pairs:
+        if not pair.fails:
+            continue
+        lines += ["", f"**{_escaped(printable(pair.title))}**: {', '.join(pair.verdicts)}"]
+        lines += [f"- {_escaped(reason)}" for reason in reasons_of(pair)]
+        line = pair.either.line
+        if line:
+            lines += ["", "```console", f"$ {printable(line)}", "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped_cells(cells: Sequence[str]) -> list[str]:
+    """Return cells as Markdown shows them unchanged."""
+    return [_escaped(cell) for cell in cells]
+
+
+def _table_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    """Return a text without what Markdown would read as markup."""
+    for character in "\\`*_<>|[]":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+def write_html(path: Path, comparison: RunComparison, names: Sequence[str]) -> None:
+    """Write the comparison as one page that loads nothing.
+
+    Raises
+    ------
+    ArgumentError, MissingPackageError
+        The file cannot be written; jinja2 is not installed.
+    """
+    page = render(
+        "compare.html",
+        sides=[
+            side_line(letter, name, run)
+            for letter, name, run in zip("AB", names, (comparison.a, comparison.b), strict=True)
+        ],
+        summary=[*summary_lines(comparison)],
+        heading=_HEADING,
+        rows=[(pair, _cells(pair, comparison), [*reasons_of(pair)]) for pair in comparison.pairs],
+        failures=FAILURES,
+    )
+    with refused_as(ArgumentError, f"path={str(path)!r} cannot be written"):
+        path.write_bytes(page.encode("utf-8", errors="replace"))

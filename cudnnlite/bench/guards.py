@@ -1,0 +1,103 @@
+"""Guard zones: memory before and behind every operand that nobody may write."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.storage import bytes_spec
+from cudnnlite.specs import TensorSpec
+
+ZONE = 4096  # bytes on each side; a multiple of the allocator's alignment
+_PATTERN = 0xA7  # as a value of any floating-point type small and negative, so that sums show it
+
+
+class _Zones(NamedTuple):
+    """An operand in the middle of its memory."""
+
+    name: str
+    memory: DeviceArray
+    operand: DeviceArray
+    # The digest of an operand that is only read; None for one that is written.
+    digest: bytes | None
+
+
+class GuardedMemory:
+    """Operands with guard zones around each, on the handle's stream.
+
+    An operand has the allocator's alignment, and the zone behind it begins at its last byte's
+    successor.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._zones: list[_Zones] = []
+
+    def place(self, name: str, array: DeviceArray, *, is_read_only: bool = False) -> DeviceArray:
+        """Return a copy of an array that has guard zones; waits for the array if it is only read.
+
+        A write to an operand that is only read is found as one to a zone is.
+        """
+        operand = self.empty(name, array.spec)
+        device, stream = self._handle.device, self._handle.stream
+        device.copy_within(operand.ptr, array.ptr, array.spec.nbytes, stream)
+        if is_read_only:
+            zones = self._zones.pop()
+            self._zones.append(zones._replace(digest=digest_of(self._handle, operand)))
+        return operand
+
+    def empty(self, name: str, spec: TensorSpec) -> DeviceArray:
+        """Return a new operand that has guard zones; its contents are undefined."""
+        device, stream = self._handle.device, self._handle.stream
+        memory = arrays.empty(device, stream, bytes_spec(2 * ZONE + spec.nbytes))
+        device.fill(memory.ptr, memory.spec.nbytes, _PATTERN, stream)
+        operand = arrays.part_of(memory, spec, ZONE)
+        self._zones.append(_Zones(name, memory, operand, None))
+        return operand
+
+    def forget(self, name: str) -> None:
+        """Do not check an operand any more."""
+        self._zones = [zones for zones in self._zones if zones.name != name]
+
+    def findings(self) -> list[str]:
+        """Wait for the handle, and return what was written where nobody may write, in words."""
+        self._handle.synchronize()
+        return [finding for zones in self._zones for finding in self._findings_of(zones)]
+
+    def _findings_of(self, zones: _Zones) -> list[str]:
+        findings = []
+        nbytes = zones.operand.spec.nbytes
+        before = self._changes(zones.memory.ptr)
+        behind = self._changes(zones.memory.ptr + ZONE + nbytes)
+        if before.size:
+            findings.append(
+                f"writes before {zones.name}: {before.size} bytes, "
+                f"the first {ZONE - int(before[0])} before its beginning"
+            )
+        if behind.size:
+            findings.append(
+                f"writes behind {zones.name}: {behind.size} bytes, "
+                f"the first {int(behind[0])} behind its end"
+            )
+        if zones.digest not in (None, digest_of(self._handle, zones.operand)):
+            findings.append(f"changes {zones.name}, which is only read")
+        return findings
+
+    def _changes(self, address: int) -> np.ndarray[Any, Any]:
+        """Return the places in the zone at an address where the pattern is not any more."""
+        zone = np.empty(ZONE, np.uint8)
+        self._handle.device.copy_out(zone, address, self._handle.stream)
+        return np.flatnonzero(zone != _PATTERN)
+
+
+def digest_of(handle: Handle, array: DeviceArray) -> bytes:
+    """Wait for an array, and return a digest of its memory, gaps included."""
+    content = np.empty(array.spec.nbytes, np.uint8)
+    if content.size:
+        handle.device.copy_out(content, array.ptr, handle.stream)
+    return hashlib.blake2b(content.data, digest_size=16).digest()

@@ -1,0 +1,107 @@
+"""A benchmark's page: the table, and the rows under the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from cudnnlite.arguments import refused_as
+from cudnnlite.bench.rows import BenchRun
+from cudnnlite.errors import ArgumentError, MissingPackageError
+from cudnnlite.report.axes import (
+    COLORS,
+    NUMBERS_MARGIN,
+    SQUARE_HEIGHT,
+    chart_style,
+    new_axes,
+    write_instead,
+)
+from cudnnlite.report.page import inline_svg
+from cudnnlite.sizes import format_size
+from cudnnlite.texts import printable
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a page of this folder's template; MissingPackageError without jinja2."""
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError as error:
+        raise MissingPackageError(
+            f"the page needs jinja2 ({error}): pip install 'cudnnlite[report]'"
+        ) from error
+    environment = Environment(
+        loader=PackageLoader("cudnnlite.bench", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "printable": printable,
+        "size": lambda value: "" if value is None else format_size(value),
+        "figure": _figure,
+        "yesno": lambda value: {True: "yes", False: "no", None: ""}[value],
+    }
+    return str(environment.get_template(template).render(**values))
+
+
+def _figure(value: float | None, form: str = ".4g") -> str:
+    return "" if value is None else format(value, form)
+
+
+def write_html(path: Path, run: BenchRun) -> None:
+    """Write a run as one page that loads nothing.
+
+    Raises
+    ------
+    ArgumentError, MissingPackageError
+        The file cannot be written; jinja2 or matplotlib is not installed.
+    """
+    with chart_style():
+        chart = inline_svg(plot_roofline(run).figure, "roofline", "the rows under the roofline")
+    page = render("bench.html", run=run, facts=run.facts, chart=chart)
+    with refused_as(ArgumentError, f"path={str(path)!r} cannot be written"):
+        path.write_bytes(page.encode("utf-8", errors="replace"))
+
+
+@chart_style()
+def plot_roofline(run: BenchRun) -> Any:
+    """Return axes with the TFLOP/s of each row over its operations a byte, under the roofline.
+
+    A row without a rate is not drawn: the emulated device has none.
+    """
+    ax = new_axes(SQUARE_HEIGHT, NUMBERS_MARGIN)
+    points = [
+        (row.flops / row.nbytes, row.tflops)
+        for row in run.rows
+        if row.tflops and row.nbytes and row.flops
+    ]
+    if not points:
+        return write_instead(ax, "no rates: nothing was timed on a GPU")
+    intensities, rates = zip(*points, strict=True)
+    ax.set(xscale="log", yscale="log", xlabel="FLOP a byte of operands", ylabel="TFLOP/s")
+    ax.plot(intensities, rates, "o", color=COLORS["chosen"], zorder=3)
+    units = {row.unit for row in run.rows if row.tflops}
+    _draw_roofs(ax, run.facts.get("roofs"), units, min(intensities), max(intensities))
+    return ax
+
+
+def _draw_roofs(ax: Any, roofs: Any, units: Collection[str], least: float, most: float) -> None:
+    """Draw the roof of each unit that multiplies, up to which the memory's bandwidth leads."""
+    if not isinstance(roofs, Mapping):
+        return
+    bandwidth = roofs["bandwidth"] / 1e12
+    for unit, flops in roofs["flops"].items():
+        if unit not in units:
+            continue
+        peak = flops / 1e12
+        ridge = peak / bandwidth
+        left, right = min(least, ridge) / 2, max(most, ridge) * 2
+        ax.plot(
+            (left, ridge, right),
+            (left * bandwidth, peak, peak),
+            color=COLORS["front"],
+            linewidth=1,
+        )
+        ax.text(right, peak, unit, ha="right", va="bottom", color=COLORS["faint"], fontsize=8)

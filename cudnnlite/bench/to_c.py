@@ -1,0 +1,57 @@
+"""The program in C that makes one candidate's call, for reports of bugs."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.bench.trials import trial_of
+from cudnnlite.devices.device import Device
+from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import ArgumentError
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.results import named
+from cudnnlite.tracing.trace import trace
+
+
+def write_program(
+    device: Device, problem: Problem, candidate: str, policy: TuningPolicy, folder: Path
+) -> None:
+    """Write ``program.c``, a ``Makefile`` and the inputs of one call of a candidate.
+
+    Parameters
+    ----------
+    device : Device
+        Where the call is traced.
+    problem : Problem
+        What is asked.
+    candidate : str
+        The name of the candidate, as rows have it.
+    policy : TuningPolicy
+        With it the candidates are listed.
+    folder : Path
+        Where to; files that an earlier trace wrote there are replaced.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such candidate, or the folder cannot be written.
+    """
+    policy = policy.within(None, device.memory_info()[1])
+    # The candidates are listed before the trace, whose program would list them too.
+    with Handle(device) as handle, ExitStack() as stack:
+        rows = trial_of(handle, problem, policy, stack).candidates()
+    # A replayed call is the same call, recorded as a CUDA graph.
+    name = candidate.replace(", replayed", "")
+    named_rows = [row for row in rows if named(row) == name]
+    if not named_rows:
+        raise ArgumentError(f"candidate={candidate!r} is none for {problem}")
+    with trace() as calls, Handle(device) as handle, ExitStack() as stack:
+        trial = trial_of(handle, problem, policy, stack)
+        with trial.plan(named_rows[0]) as plan:
+            trial.begin(plan)()
+            # The program prints checksums of what the host reads.
+            for array in trial.outputs():
+                array.numpy()
+    calls.save(folder)

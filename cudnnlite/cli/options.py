@@ -1,0 +1,144 @@
+"""The options that several commands have: what is asked of cuDNN, and what a choice must satisfy."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from cudnnlite.autotune.policy import OBJECTIVES, TuningPolicy, parse_field
+from cudnnlite.cli import common
+from cudnnlite.cli.common import report_misuse
+from cudnnlite.cli.problems import CONVOLUTIONS
+
+# what --help shows together
+_conv = partial(typer.Option, rich_help_panel="One convolution")
+_rnn = partial(typer.Option, rich_help_panel="Recurrent networks")
+model = partial(typer.Option, rich_help_panel="Models and lists")
+_data = partial(typer.Option, rich_help_panel="Data and arithmetic")
+want = partial(typer.Option, rich_help_panel="What is wanted")
+_RNN_HELP = (
+    "lstm:steps=100,batch=64,input=256,hidden=256 (or gru, tanh, relu), and, if wanted, "
+    "layers=2, projection=128, bias=double|single_input|single_recurrent|none, dropout=0.1, "
+    "bidirectional, training, batch_major.  Repeatable."
+)
+_MATH_HELP = (
+    "default (on float32 data TF32), fma (true float32), tensor_op or "
+    "tensor_op_allow_conversion; what --input, --rnn and "
+    "--onnx request."
+)
+_Text: TypeAlias = str | None
+_Texts: TypeAlias = list[str] | None
+_Paths: TypeAlias = list[Path] | None
+
+Input = Annotated[
+    _Texts, _conv("--input", metavar="NxCxHxW", help="The images' shape: 1 to 3 spatial axes.")
+]
+Filter = Annotated[
+    _Texts, _conv("--filter", metavar="KxCxRxS", help="The filter's.  C is that of a group.")
+]
+Padding = Annotated[
+    _Text, _conv(metavar="P|PxP|same", help="Zeros on both sides: for every axis, or for each.")
+]
+Stride = Annotated[_Text, _conv(metavar="S|SxS")]
+Dilation = Annotated[_Text, _conv(metavar="D|DxD")]
+Groups = Annotated[int | None, _conv()]
+Operation = Annotated[
+    _Text, _conv(metavar="|".join(CONVOLUTIONS), help="It, or a gradient.", show_default="forward")
+]
+RNN = Annotated[_Texts, _rnn(metavar="CELL:...", help=_RNN_HELP)]
+ONNX = Annotated[
+    _Paths, model(parser=common.path, metavar="FILE", help="An ONNX model.  Repeatable.")
+]
+Batch = Annotated[
+    _Text,
+    model(
+        metavar="N[,N...]",
+        help="The size of the model's batch axis, where that is open; several are compared.",
+    ),
+]
+Shape = Annotated[
+    _Texts,
+    model(metavar="NAME=1x3x224x224", help="The shape of one of the model's inputs.  Repeatable."),
+]
+Problems = Annotated[
+    _Paths,
+    model(
+        parser=common.path,
+        metavar="FILE.json",
+        help="A list that was recorded or saved: ProblemList.save.  Repeatable.",
+    ),
+]
+Dtype = Annotated[
+    _Text,
+    _data(
+        help="float16, bfloat16, float32, float64, ...; of problems that are no file's, and of --onnx.",
+        show_default="float32, or the model's",
+    ),
+]
+Layout = Annotated[
+    _Text,
+    _data(
+        help="NCHW or NHWC (for every rank): the layout of images.",
+        show_default="NCHW",
+    ),
+]
+Math = Annotated[_Text, _data(help=_MATH_HELP)]
+Objective = Annotated[
+    str,
+    want(
+        metavar="|".join(OBJECTIVES),
+        help="The least wall time of calls, or the least time on the device.",
+    ),
+]
+WorkspaceLimit = Annotated[
+    _Text, want(metavar="SIZE", help="The most workspace: '64 MiB', 10%, bytes.")
+]
+Deterministic = Annotated[
+    bool, want("--deterministic", help="Only what gives the same bits each time.")
+]
+MaxError = Annotated[
+    float | None, want(help="The largest relative L2 error against float64 sums, such as 1e-3.")
+]
+NoTF32 = Annotated[bool, want("--no-tf32", help="Multiply float32 data in true float32 only.")]
+AlsoLayout = Annotated[
+    _Texts,
+    want(
+        metavar="NHWC|NCHW",
+        help="Try this layout too, the conversion there and back counted.  Repeatable.",
+    ),
+]
+Interface = Annotated[
+    _Text,
+    want("--interface", help="Only 'descriptor' calls, or only engines of the 'graph' API."),
+]
+FlushL2 = Annotated[
+    bool, want("--flush-l2", help="Time with operands that are not in the L2 cache.")
+]
+Engines = Annotated[bool, want("--engines", help="Try engines that cuDNN compiles first, too.")]
+
+# Of the fields of the policy whose flag has another name.
+_OTHER_FLAGS = {"layouts": "--also-layout", "search_seconds": "--knobs"}
+
+
+def policy_of(flags: SimpleNamespace) -> TuningPolicy:
+    """Return the policy that the flags describe; most flags have the name of a field."""
+    names = [item.name for item in fields(TuningPolicy) if hasattr(flags, item.name)]
+    names.remove("math_type")  # which is the problem's
+    values: dict[str, Any] = {name: getattr(flags, name) for name in names}
+    values["allow_tf32"] = not flags.no_tf32
+    values["layouts"] = tuple(flags.also_layout or ())
+    if flags.engines:
+        values["search"] = "engines"
+    if flags.knobs is not None:
+        values |= {"search": "knobs", "search_seconds": flags.knobs}
+    with report_misuse():
+        parsed = {
+            name: parse_field(name, value, _OTHER_FLAGS.get(name, f"--{name.replace('_', '-')}"))
+            for name, value in values.items()
+        }
+    return TuningPolicy(**parsed)

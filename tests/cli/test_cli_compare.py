@@ -1,0 +1,158 @@
+"""`cudnnlite compare`: sides, files, and how it ends."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.tuning_entries import entry
+from typer.testing import CliRunner
+
+from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
+from cudnnlite.bench.rows import load_run
+from cudnnlite.cli import compare as cli_compare
+from cudnnlite.cli.app import app
+from cudnnlite.devices.choice import DEVICE_VARIABLE
+
+CONVOLUTION = ["--input", "2x8x9x7", "--filter", "4x4x3x3", "--groups", "2", "--mode", "check"]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch, tmp_path):
+    """Work in an empty folder, on the emulated device, with a cache that is not the user's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(DEVICE_VARIABLE, "emulated")
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "default"))
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)], prog_name="cudnnlite")
+
+
+def save(name, *arguments):
+    result = run("bench", *CONVOLUTION, *arguments, "--save", name)
+    assert result.exit_code == 0, result.stderr
+
+
+def change(name, **fields):
+    """Let the row of a saved run have other values, and its times be those of a GPU."""
+    saved = load_run(Path(name))
+    rows = tuple(replace(row, **fields) for row in saved.rows)
+    changed = replace(saved, rows=rows, facts={**saved.facts, "has real timing": True})
+    Path(name).write_text(json.dumps(changed.to_plain()), encoding="utf-8")
+
+
+def test_two_saved_runs():
+    save("a.json")
+    save("b.json")
+    result = run("compare", "a.json", "b.json")
+    assert result.exit_code == 0, result.stderr
+    assert "the times are not compared" in result.stdout
+    assert "no difference that counts in 1 problem" in result.stdout
+    change("a.json", device_us=10.0)
+    change("b.json", device_us=20.0)
+    result = run("compare", "a.json", "b.json", "--html", "page.html", "--markdown", "issue.md")
+    assert result.exit_code == 3
+    assert "2.0000" in result.stdout
+    assert "slower" in result.stdout
+    assert "slower" in Path("page.html").read_text(encoding="utf-8")
+    assert "slower" in Path("issue.md").read_text(encoding="utf-8")
+    assert run("compare", "b.json", "a.json").exit_code == 0
+    flags = ("--slower", 150, "--model-slower", 150)
+    assert run("compare", "a.json", "b.json", *flags).exit_code == 0
+
+
+def test_what_is_no_longer_served_or_wrong_ends_with_3():
+    for fields, expected in (
+        ({"status": "not served: x"}, "no longer served"),
+        ({"findings": ("zeros where the reference is not",)}, "wrong"),
+    ):
+        save("a.json")
+        save("b.json")
+        change("b.json", **fields)
+        result = run("compare", "a.json", "b.json", "--json")
+        assert result.exit_code == 3
+        assert json.loads(result.stdout)["counts"] == {expected: 1}
+
+
+def test_two_caches(tmp_path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    for folder, factor in ((a, 1), (b, 3)):
+        with TuningCache(folder) as cache:
+            one = entry()
+            rows = tuple(
+                replace(row, time_ms=row.time_ms and factor * row.time_ms) for row in one.rows
+            )
+            cache.put(replace(one, rows=rows))
+    result = run("compare", a, b, "--json")
+    assert result.exit_code == 3, result.stderr
+    plain = json.loads(result.stdout)
+    assert plain["geometric_mean"] == pytest.approx(3)
+    assert plain["counts"] == {"slower": 1}
+
+
+@pytest.mark.processes
+def test_two_policies_are_two_processes():
+    sides = ["--with", "--dtype float32 --no-tf32", "--with", "--dtype float16"]
+    result = run("compare", *sides, "--every", "--json", "--", *CONVOLUTION)
+    assert result.exit_code == 3, result.stderr
+    plain = json.loads(result.stdout)
+    (problem,) = plain["problems"]
+    assert "less exact" in problem["verdicts"]
+    assert problem["a"]["error"] < 1e-6 < problem["b"]["error"]
+    assert plain["a"]["name"] == "--dtype float32 --no-tf32"
+
+
+@pytest.mark.processes
+def test_a_library_that_is_none_is_told(tmp_path):
+    result = run("compare", "--libcudnn", tmp_path, "--libcudnn", tmp_path, "--", *CONVOLUTION)
+    assert result.exit_code == 1
+    assert "`cudnnlite bench` ended with 1" in result.stderr
+
+
+def test_each_library_has_a_process(monkeypatch):
+    processes = []
+
+    def bench_run(words, library, name):
+        processes.append((list(words), library, name))
+        save(f"{library}.json")
+        return load_run(Path(f"{library}.json"))
+
+    monkeypatch.setattr(cli_compare, "_bench_run", bench_run)
+    result = run("compare", "--libcudnn", "old", "--libcudnn", "new", "--", *CONVOLUTION)
+    assert result.exit_code == 0, result.stderr
+    assert processes == [(CONVOLUTION, "old", "old"), (CONVOLUTION, "new", "new")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "compare needs two files or caches"),
+        (["a.json"], "compare needs two files or caches"),
+        (["--libcudnn", "x"], "--libcudnn is needed twice"),
+        (["--with", "x", "--with", "y", "--with", "z"], "--with is needed twice"),
+        (["--with", "x", "--with", "y"], "the options of `cudnnlite bench` are needed"),
+        (["--with", "'", "--with", "y", "--", "--list"], "--with ': No closing quotation"),
+        (["a", "b", "--time", "host"], "--time host; allowed: device, call"),
+        (["a", "b", "--json", "--markdown", "-"], "exclude each other"),
+        (["a", "b", "--html", "x.txt"], "its name must end in .html"),
+    ],
+)
+def test_mistakes_on_the_command_line(arguments, message):
+    result = run("compare", *arguments)
+    assert result.exit_code == 2, result.stderr
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "cannot be read"), ("{", "is not JSON"), ("[]", "is no saved run")],
+)
+def test_a_file_that_is_no_run(content, message):
+    save("a.json")
+    if content is not None:
+        Path("b.json").write_text(content, encoding="utf-8")
+    result = run("compare", "a.json", "b.json")
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert "b.json" in result.stderr

@@ -1,0 +1,180 @@
+"""Everything of `cudnnlite bench` and `compare` that a GPU alone can show, as short tables.
+
+    python -m tools.benchmarks.bench_command OUT [--libcudnn OLD --libcudnn NEW] [--small]
+
+Writes the runs and pages of the lists to the folder OUT, and prints: the peaks from the device's
+properties beside NVIDIA's figures, the kernels of five rows, the energy of a long convolution
+measured ten times, the rows that are furthest below the roofline, and what two libraries differ in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import cudnnlite as dnn
+from cudnnlite.bench.energy import energy_of
+from cudnnlite.bench.lists import problems_of_list
+from cudnnlite.bench.measuring import BenchOptions, bench_problem
+from cudnnlite.bench.peaks import CARDS, peaks_from
+from cudnnlite.bench.rows import load_run
+from cudnnlite.bench.trials import trial_of
+from cudnnlite.cli import bench as cli_bench
+from cudnnlite.cli.bench_problems import line_of
+from cudnnlite.problems.problem_list import ListedProblem
+from cudnnlite.search.contest import own_stream
+from cudnnlite.texts import aligned
+
+FIVE = (
+    "--input 32x64x56x56 --filter 64x64x3x3 --padding 1 --dtype float16 --layout NHWC",
+    "--input 32x64x56x56 --filter 64x64x3x3 --padding 1 --dtype float32 --math-type fma",
+    "--matmul m=4096,n=4096,k=1024,bias,activation=gelu --dtype float16",
+    "--attention batch=4,heads=16,steps=1024,size=128,causal --dtype bfloat16",
+    "--rnn lstm:steps=100,batch=64,input=512,hidden=512 --dtype float16",
+)
+LONG = "--input 64x256x56x56 --filter 256x256x3x3 --padding 1 --dtype float16 --layout NHWC"
+
+
+def problem_of(options: str) -> ListedProblem:
+    (item,) = cli_bench._items_of_words(options.split())
+    return item.listed
+
+
+def print_peaks(handle: dnn.Handle) -> None:
+    properties = handle.device.properties()
+    if properties is None:
+        print("the emulated device")
+        return
+    peaks = peaks_from(properties)
+    print(properties)
+    if peaks is None:
+        print("the architecture has no peaks in cudnnlite")
+        return
+    stated = next((card for card in CARDS.values() if card.card == properties.name), None)
+    rows = [("peak", "from properties", "as NVIDIA states", "ratio")]
+    for unit, value in (*peaks.flops.items(), ("memory", peaks.bandwidth)):
+        other = None
+        if stated is not None:
+            other = {**stated.flops, "memory": stated.bandwidth}.get(unit)
+        figures = ("-", "-") if other is None else (f"{other:.4g}", f"{value / other:.4f}")
+        rows.append((unit, f"{value:.4g}", *figures))
+    print("\n".join(aligned(rows)))
+
+
+def print_kernels(handle: dnn.Handle) -> None:
+    for options in FIVE:
+        (row,) = bench_problem(handle, problem_of(options), BenchOptions("check"))
+        print(f"{row.candidate}: {options}")
+        print(f"  error {row.error}, ulp {row.ulp}, same bits {row.same_bits}")
+        print(f"  findings: {'; '.join(row.findings) or 'none'}; {row.status}")
+        for kernel in row.kernels:
+            print(f"  {kernel}")
+
+
+def print_energy(handle: dnn.Handle, repetitions: int) -> None:
+    meter = handle.device.power_meter()
+    if meter is None:
+        print("nothing tells the energy of this device")
+        return
+    print(meter.facts())
+    problem = problem_of(LONG).problem
+    with own_stream(handle), ExitStack() as stack:
+        trial = trial_of(handle, problem, dnn.TuningPolicy(), stack)
+        row = next(row for row in trial.candidates() if row.ok and row.heuristic == 0)
+        with trial.plan(row) as plan:
+            call = trial.begin(plan)
+            figures = [energy_of(handle, call, meter, samples=1) for _ in range(repetitions)]
+    meter.close()
+    joules = [figure.joules for figure in figures]
+    middle = statistics.median(joules)
+    spread = (max(joules) - min(joules)) / middle
+    print(
+        f"{repetitions} times: {1e3 * middle:.3f} mJ a call, spread {100 * spread:.2f} %, "
+        f"{statistics.median(figure.watts for figure in figures):.0f} W"
+    )
+
+
+def bench(*words: str) -> None:
+    """Run the command; a code of 3 is a finding, which the run has."""
+    command = [sys.executable, "-m", "cudnnlite", "bench", *words, "--csv", "-"]
+    process = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+    if process.returncode not in (0, 3):
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
+
+
+def print_lists(out: Path, *, small: bool) -> None:
+    lists = {
+        "resnet50": ("--list", "resnet50", "--dtype", "float16", "--layout", "NHWC"),
+        "transformer": ("--list", "transformer", "--dtype", "float16"),
+    }
+    if not small:
+        lists["lstm"] = ("--list", "lstm", "--dtype", "float16")
+    for name, words in lists.items():
+        files = ("--save", str(out / f"{name}.json"), "--html", str(out / f"{name}.html"))
+        bench(*words, *files)
+        run = load_run(out / f"{name}.json")
+        rows = sorted(run.chosen, key=lambda row: row.roofline or 0.0)
+        table = [("roofline", "bound by", "device us", "TFLOP/s", "GB/s", "same bits", "problem")]
+        for row in rows:
+            if row.device_us is None:
+                print(f"{row.name}: {row.status}")
+                continue
+            table.append(
+                (
+                    f"{row.roofline or 0:.2f}",
+                    row.bound,
+                    f"{row.device_us:.2f}",
+                    f"{row.tflops or 0:.4g}",
+                    f"{row.gbps or 0:.4g}",
+                    str(row.same_bits),
+                    row.name,
+                )
+            )
+        print("\n".join(aligned(table)))
+        for row in run.faulty:
+            print(f"wrong: {row.line}: {'; '.join(row.findings)}")
+
+
+def compare(out: Path, libraries: list[str]) -> None:
+    """Compare two libraries over 60 problems."""
+    lines = []
+    for dtype, names in (
+        ("float16", ("resnet50", "transformer", "lstm")),
+        ("float32", ("resnet50",)),
+    ):
+        for name in names:
+            layout = "NHWC" if dtype == "float16" else None
+            for item in problems_of_list(name, None, dtype, layout):
+                lines.append(line_of(item.problem, cli_bench._items_of_words))
+    (out / "problems.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{len(lines)} problems")
+    command = [sys.executable, "-m", "cudnnlite", "compare"]
+    for library in libraries:
+        command += ["--libcudnn", library]
+    command += ["--html", str(out / "compare.html"), "--markdown", str(out / "compare.md")]
+    command += ["--", "--lines", str(out / "problems.txt")]
+    subprocess.run(command, check=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--libcudnn", action="append", default=[])
+    parser.add_argument("--small", action="store_true", help="without the LSTMs")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    with dnn.Handle() as handle:
+        print_peaks(handle)
+        print_kernels(handle)
+        print_energy(handle, 10)
+    print_lists(options.out, small=options.small)
+    if len(options.libcudnn) == 2:
+        compare(options.out, options.libcudnn)
+
+
+if __name__ == "__main__":
+    main()
