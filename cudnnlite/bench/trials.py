@@ -35,8 +35,7 @@ from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.rnn.accuracy import PrefixCheck
 from cudnnlite.operations.rnn.outputs import RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
-from cudnnlite.operations.rnn.search import all_candidates
-from cudnnlite.operations.rnn.search import plan_key, why_too_large
+from cudnnlite.operations.rnn.search import all_candidates, plan_key, why_too_large
 from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.problems import rnn as rnn_problem
 from cudnnlite.problems.problem import Problem
