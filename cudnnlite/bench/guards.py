@@ -23,8 +23,10 @@ class _Zones(NamedTuple):
     name: str
     memory: DeviceArray
     operand: DeviceArray
-    # The digest of an operand that is only read; None for one that is written.
-    digest: bytes | None
+    # The array that an operand which is only read is a copy of, and the digest of that; None for
+    # an operand that is written.
+    source: DeviceArray | None = None
+    digest: bytes | None = None
 
 
 class GuardedMemory:
@@ -41,14 +43,16 @@ class GuardedMemory:
     def place(self, name: str, array: DeviceArray, *, is_read_only: bool = False) -> DeviceArray:
         """Return a copy of an array that has guard zones; waits for the array if it is only read.
 
-        A write to an operand that is only read is found as one to a zone is.
+        A write to an operand that is only read is found as one to a zone is.  Then `array` is kept,
+        to be copied again.
         """
         operand = self.empty(name, array.spec)
         device, stream = self._handle.device, self._handle.stream
         device.copy_within(operand.ptr, array.ptr, array.spec.nbytes, stream)
         if is_read_only:
             zones = self._zones.pop()
-            self._zones.append(zones._replace(digest=digest_of(self._handle, operand)))
+            digest = digest_of(self._handle, operand)
+            self._zones.append(zones._replace(source=array, digest=digest))
         return operand
 
     def empty(self, name: str, spec: TensorSpec) -> DeviceArray:
@@ -57,7 +61,7 @@ class GuardedMemory:
         memory = arrays.empty(device, stream, bytes_spec(2 * ZONE + spec.nbytes))
         device.fill(memory.ptr, memory.spec.nbytes, _PATTERN, stream)
         operand = arrays.part_of(memory, spec, ZONE)
-        self._zones.append(_Zones(name, memory, operand, None))
+        self._zones.append(_Zones(name, memory, operand))
         return operand
 
     def forget(self, name: str) -> None:
@@ -65,7 +69,10 @@ class GuardedMemory:
         self._zones = [zones for zones in self._zones if zones.name != name]
 
     def findings(self) -> list[str]:
-        """Wait for the handle, and return what was written where nobody may write, in words."""
+        """Wait for the handle, and return what was written where nobody may write, in words.
+
+        What was changed is restored, so that nobody else is blamed for it.
+        """
         self._handle.synchronize()
         return [finding for zones in self._zones for finding in self._findings_of(zones)]
 
@@ -84,9 +91,19 @@ class GuardedMemory:
                 f"writes behind {zones.name}: {behind.size} bytes, "
                 f"the first {int(behind[0])} behind its end"
             )
-        if zones.digest not in (None, digest_of(self._handle, zones.operand)):
+        if zones.source is not None and digest_of(self._handle, zones.operand) != zones.digest:
             findings.append(f"changes {zones.name}, which is only read")
+        if findings:
+            self._restore(zones)
         return findings
+
+    def _restore(self, zones: _Zones) -> None:
+        device, stream = self._handle.device, self._handle.stream
+        nbytes = zones.operand.spec.nbytes
+        for address in (zones.memory.ptr, zones.memory.ptr + ZONE + nbytes):
+            device.fill(address, ZONE, _PATTERN, stream)
+        if zones.source is not None:
+            device.copy_within(zones.operand.ptr, zones.source.ptr, nbytes, stream)
 
     def _changes(self, address: int) -> np.ndarray[Any, Any]:
         """Return the places in the zone at an address where the pattern is not any more."""

@@ -246,8 +246,10 @@ def _run(
         if flags.energy and meter is None:
             tell("warning: --energy: nothing tells the energy of this device")
         try:
-            facts |= _device_facts(handle, meter, peaks)
+            facts |= _device_facts(handle, peaks)
             rows = _rows(handle, items, bench_options, peaks, meter if flags.energy else None)
+            if meter is not None:  # an idle GPU would have shown lower clocks before
+                facts |= meter.facts()
         finally:
             if meter is not None:
                 meter.close()
@@ -256,7 +258,7 @@ def _run(
     return BenchRun(tuple(rows), facts)
 
 
-def _device_facts(handle: Handle, meter: PowerMeter | None, peaks: Peaks | None) -> dict[str, Any]:
+def _device_facts(handle: Handle, peaks: Peaks | None) -> dict[str, Any]:
     library = handle.api.library
     device_facts = handle.device.facts()
     facts: dict[str, Any] = {
@@ -267,8 +269,6 @@ def _device_facts(handle: Handle, meter: PowerMeter | None, peaks: Peaks | None)
     }
     if device_facts.driver:
         facts["driver"] = device_facts.driver
-    if meter is not None:
-        facts |= meter.facts()
     return facts | _facts_of_peaks(peaks)
 
 

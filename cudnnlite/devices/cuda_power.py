@@ -12,7 +12,7 @@ def open_meter(uuid: str) -> NvmlMeter | None:
     """Return the meter of a GPU; None if NVML is not there, or if the GPU has no energy counter."""
     try:
         from cuda.bindings import nvml
-    except ImportError:  # cuda-python before 12.9.3 has no NVML
+    except Exception:  # an older cuda-python has no NVML, a damaged one raises other errors
         return None
     try:
         nvml.init_v2()

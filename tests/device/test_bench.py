@@ -139,6 +139,7 @@ class Fault:
         def faulty(plan, *operands, **options):
             result = call(plan, *operands, **options)
             self.calls += 1
+            self.candidate = plan.choice.algorithm, plan.choice.math_type
             out = options.get("out")
             if isinstance(out, dict):
                 (out,) = out.values()
@@ -255,6 +256,39 @@ def test_guard_zones_of_an_operand(handle, shape):
         assert fresh.findings() == [expected]
         fresh.forget("y")
         assert fresh.findings() == []
+
+
+def test_what_is_found_is_restored(handle):
+    memory = GuardedMemory(handle)
+    values = np.arange(30, dtype=np.float32).reshape(2, 3, 5)
+    array = memory.place("x", handle.array(values), is_read_only=True)
+    for offset in (-1, 0, array.nbytes):
+        write(array, offset, 1, 0x55)
+        assert len(memory.findings()) == 1
+        assert memory.findings() == []
+        np.testing.assert_array_equal(array.numpy(), values)
+
+
+def test_a_candidate_is_not_blamed_for_another(handle, monkeypatch):
+    spoiled = []
+
+    def spoil(planted, out, operands):
+        spoiled.append(planted.candidate)
+        if planted.candidate == spoiled[0]:
+            write(out, out.nbytes, 2, 0)
+            write(operands[0], 0, 2, 0)
+
+    Fault(monkeypatch, ConvolutionPlan, spoil)
+    first, *others = [
+        row for row in rows_of(handle, convolution(), "check", every=True) if row.status == "ok"
+    ]
+    # The repeated calls read what the first one changed.
+    wrong, changed, behind = first.findings
+    assert wrong.startswith("wrong: ")
+    assert changed == "changes x, which is only read"
+    assert behind.startswith("writes behind y: 2 bytes")
+    assert others
+    assert all(row.findings == () for row in others)
 
 
 # ---------------------------------------------------------------- what a GPU alone has
