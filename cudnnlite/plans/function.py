@@ -180,9 +180,14 @@ class OperationFunction(Generic[P, ResultT]):
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError; if other operations have `name`, say what this one has."""
             if name in ("find", "heuristic"):
+                described_by = "graph" if "graph" in vars(self) else "problem"
                 raise AttributeError(
                     f"{self.__name__} has no {name}: there are no algorithms to choose from; "
-                    "its functions are plan and problem"
+                    f"its functions are plan and {described_by}"
+                )
+            if name == "graph":
+                raise AttributeError(
+                    f"{self.__name__} has no graph: it is a call of its own; problem describes it"
                 )
             raise AttributeError(f"the operation {self.__name__} has no attribute {name!r}")
 

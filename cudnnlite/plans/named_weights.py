@@ -107,7 +107,11 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         return self.in_memory_of(arrays.part_of(arrays.on_stream(array, handle.stream), array.spec))
 
     def in_memory_of(self: WeightsT, array: DeviceArray) -> WeightsT:
-        """Return weights of the same layout that own `array` instead."""
+        """Return weights of the same layout that own `array` instead, which has as many bytes."""
+        if instance_of(array, DeviceArray, "array").nbytes != self.array.nbytes:
+            raise ArgumentError(
+                f"array has {array.nbytes} bytes; needed: {self.array.nbytes}, as the weights have"
+            )
         new = object.__new__(type(self))
         vars(new).update(vars(self), array=array, device=array.device)
         return new

@@ -152,6 +152,18 @@ def test_what_has_no_engine_says_what_has(handle: dnn.Handle) -> None:
         case.call("gelu")
 
 
+def test_a_choice_between_values_has_no_engine(handle: dnn.Handle) -> None:
+    """Its condition is a tensor of booleans, which no array may be and a graph may have."""
+    x, w = (
+        handle.array(np.ones(shape), dtype="float16", layout="NHWC")
+        for shape in ((1, 8, 4, 4), (8, 8, 1, 1))
+    )
+    with pytest.raises(dnn.NotSupportedError, match="BINARY_SELECT"):
+        dnn.convolution_forward(
+            handle, x, w, epilogue=lambda graph, y: graph.where(y > 0.0, y, y * 0.1)
+        )
+
+
 def test_plans_replay_and_take_engines(handle: dnn.Handle) -> None:
     case = Case(handle)
     operands = (*case.operands, *case.options.values())

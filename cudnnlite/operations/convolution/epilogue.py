@@ -23,7 +23,7 @@ from cudnnlite.plans.replay import Replay, parse_replay
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.layout import CHANNELS_LAST
+from cudnnlite.specs.layout import CHANNELS_LAST, packed_strides
 
 _SERVED = (
     "an epilogue has engines in float16, bfloat16 and float32 with channels last (layout='NHWC') in "
@@ -213,7 +213,7 @@ def _lay_out(graph: Graph, y: TensorSpec) -> None:
         is_image = len(record.shape) == max(y.rank, 4)
         if not record.name and is_image and y.is_channels_last:
             layout = CHANNELS_LAST[len(record.shape)]
-            strides = TensorSpec(record.shape, record.dtype, layout).strides
+            strides = packed_strides(record.shape, layout)
             graph.tensors[number] = replace(record, strides=strides)
 
 
