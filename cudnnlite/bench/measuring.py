@@ -300,7 +300,7 @@ class _Bench:
         call()
         self._handle.synchronize()
         names = self._handle.device.kernel_names(call, self._handle.stream)
-        row = replace(row, kernels=names or ())
+        row = replace(row, kernels=tuple(dict.fromkeys(names or ())))
         if self._options.does("check"):
             row = self._checked(row, trial, plan, call, result.math_type)
         if self._options.does("time") and self._meter is not None:

@@ -73,7 +73,8 @@ class BenchRow:
         The time until its plan was ready, compilation included.  After the mode "time" it is that
         of a plan that the tuner has made before.
     kernels : tuple of str
-        The names of its kernels, from the CUDA graph of a call; empty if it cannot be recorded.
+        The names of its kernels, each once, in the order of their first launches, from the CUDA
+        graph of a call; empty if it cannot be recorded.
     joules, joules_spread, watts : float or None
         The energy of a call, what the GPU takes when idle included; the spread of its samples; and
         the mean power.
