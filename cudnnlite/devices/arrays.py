@@ -67,7 +67,10 @@ class DeviceArray(NonCopyable):
         Whether the owner forbids writing; then it cannot be an output.
     stream : stream object
         What orders its memory: copies to the host, and the freeing, happen on it.  A call on
-        another stream waits for it first, and it for that call afterwards.
+        another stream waits for this stream, and then this stream waits for the call.
+    traits : tuple
+        What a plan compares with the array of its last call: address, spec, device, stream, and
+        whether it is read-only.
 
     Examples
     --------
@@ -115,10 +118,9 @@ class DeviceArray(NonCopyable):
         self._note_traits()
 
     def _note_traits(self) -> None:
-        """Put together all that a call needs.
+        """Set `traits`.
 
-        A plan compares it with the traits of its last call at once; the address is apart, because
-        it alone may differ.
+        The address stands apart: a plan repeats its last call where nothing else differs.
         """
         self.traits = (self.ptr, (self.spec, self.device, self._stream, self._readonly))
 
@@ -190,7 +192,8 @@ class DeviceArray(NonCopyable):
             self.device.copy_out(memory, ptr, self.stream)
         values = read_values(memory, self.spec)
         if self.spec.layout == "strided":
-            values = values.copy(order="K")  # without the gaps
+            # A copy in the order in memory leaves out the gaps, which only such a layout has.
+            values = values.copy(order="K")
         return values
 
     def __getitem__(self, key: Index) -> DeviceArray:
@@ -213,7 +216,7 @@ class DeviceArray(NonCopyable):
         return part_of(self, reshaped(self.spec, sizes))
 
     def transpose(self, *axes: Any) -> DeviceArray:
-        """Return a view with the axes in another order, which is reversed if none is given."""
+        """Return a view with the axes in another order; without arguments they are reversed."""
         is_one_sequence = len(axes) == 1 and np.iterable(axes[0])
         order = axes[0] if is_one_sequence else axes
         return part_of(self, transposed(self.spec, order))
@@ -222,7 +225,7 @@ class DeviceArray(NonCopyable):
         """Copy to new memory without gaps.
 
         The axes keep their order in memory, so that channels that are last stay last.  The copy is
-        in stream order.  An array with gaps is copied by way of the host, which waits for it.
+        in stream order.  An array with gaps is copied through the host, and the call waits.
         """
         if self.is_packed:
             return copy_of(self, self.stream)
@@ -235,18 +238,21 @@ class DeviceArray(NonCopyable):
     def fill(self, value: float, *, stream: Any = None, casting: str | None = None) -> None:
         """Set every value in stream order; gaps stay as they are.
 
-        `stream` is the array's own if not given; another stream waits for that one first.  Floats
-        are rounded to the dtype.  A value that would lose anything else is an ArgumentError, unless
-        `casting` allows it as in `Handle.array`; a read-only array is an ArrayTypeError.
+        `stream` is the array's own if not given; another stream waits for the array's own first.
+        Floats are rounded to the dtype.  Any other loss, of digits of an integer for instance, is
+        an ArgumentError, unless `casting` allows it as in `Handle.array`; a read-only array is an
+        ArrayTypeError.
         """
         self._check_written("fill")
-        is_plain = type(value) is int or (type(value) is float and value != 0)  # -0.0 equals 0.0
-        if is_plain and casting is None:
+        # The patterns of plain numbers are cached.  0.0 is not: -0.0 equals it and has other bits.
+        is_cacheable = type(value) is int or (type(value) is float and value != 0)
+        if is_cacheable and casting is None:
             pattern = _pattern_of(value, self.spec.dtype, type(value).__name__)
         else:
             pattern = _new_pattern(value, self.dtype, casting)
+        # CUDA fills with patterns of 4 bytes at most.
         has_two_halves = len(pattern) == 8 and pattern[:4] != pattern[4:]
-        if stream is None and not has_two_halves:
+        if stream is None and not has_two_halves:  # the usual call, without a context manager
             self._fill_rows(pattern[:4], self._stream)
             return
         with self._ordered(stream) as on:
@@ -263,8 +269,8 @@ class DeviceArray(NonCopyable):
             )
 
     def _fill_halves(self, pattern: bytes, stream: Any) -> None:
-        """Fill with a pattern of 8 bytes, a half at a time: CUDA takes 4 bytes at most."""
-        rows = rows_of(self.spec, single=True)
+        """Fill with a pattern of 8 bytes, a half at a time."""
+        rows = rows_of(self.spec, single=True)  # a row is one value
         for offset in (0, 4):
             half = pattern[offset : offset + 4]
             for start in rows.starts:
@@ -279,20 +285,21 @@ class DeviceArray(NonCopyable):
         Parameters
         ----------
         source : array_like or device array
-            Of this shape.  Host values are converted as by `Handle.array`.  Pageable memory may be
-            changed after the return; pinned memory (`Handle.pinned`), from which the copy is
-            asynchronous, once the stream got there.  An array on the device must have this dtype
-            and these strides, and no gaps (`transform_tensor` converts).
+            Of this shape.  Host values are converted as by `Handle.array`.  The caller may change
+            pageable memory when the call has returned.  A copy from pinned memory
+            (`Handle.pinned`) is asynchronous: the caller may change that when the stream has made
+            the copy.  An array on the device must have this dtype and these strides, and no gaps
+            (`transform_tensor` converts).
         stream : stream object, optional
-            To enqueue it on, instead of the array's own; each then waits for the other.
+            To enqueue the copy on, instead of the array's own; each then waits for the other.
         casting : str, optional
-            Of host values: "unsafe" or nothing, as in `Handle.array`.
+            "unsafe" allows host values to lose digits, as in `Handle.array`.
 
         Raises
         ------
         ArgumentError, ArrayTypeError
-            A wrong shape, dtype or strides; no numbers, or on another device; this array is
-            read-only.
+            The source has another shape, dtype or strides, holds no numbers, or is on another
+            device; or this array is read-only.
         """
         self._check_written("copy_from")
         device_array = find_on_device(self.device, self.stream, source)
@@ -302,20 +309,19 @@ class DeviceArray(NonCopyable):
         values = host_values(source, self.dtype, casting)
         if values.shape != self.shape:
             raise ArgumentError(f"source has shape {values.shape}; needed: {self.shape}")
-        packed = np.ascontiguousarray(
-            split_vectors(values, self.spec.vector).transpose(memory_axes_order(self.spec))
-        )
+        by_axes = split_vectors(values, self.spec.vector)
+        packed = np.ascontiguousarray(by_axes.transpose(memory_axes_order(self.spec)))
         with self._ordered(stream) as on:
             self._copy_rows(packed, on, out=False)
 
     def copy_to(self, target: Array, *, stream: Any = None) -> None:
-        """Copy the values into a host array, in stream order, and wait for it unless it is pinned.
+        """Copy the values into a host array, in stream order; wait unless that array is pinned.
 
         Parameters
         ----------
         target : ndarray
             Of this shape and dtype.  One by `Handle.pinned`, in the memory order of the array,
-            makes the copy asynchronous: `Handle.synchronize` tells that it is there.
+            makes the copy asynchronous: the values are there after `Handle.synchronize`.
         stream : stream object, optional
             As in `copy_from`.
 
@@ -325,7 +331,7 @@ class DeviceArray(NonCopyable):
             A wrong shape or dtype, or a target that cannot be written.
         """
         self._check_target(target)
-        if self.spec.vector > 1:
+        if self.spec.vector > 1:  # a value in memory has several channels, as int8x4 does
             target[...] = self.numpy()
             return
         in_memory_order = target.transpose(memory_axes_order(self.spec))
@@ -364,12 +370,12 @@ class DeviceArray(NonCopyable):
 
     def _check_source(self, source: DeviceArray) -> None:
         """Raise ArgumentError for an array whose memory cannot be copied here as it is."""
-        has_same_memory = (source.shape, source.spec.dtype, source.strides) == (
+        has_same_layout = (source.shape, source.spec.dtype, source.strides) == (
             self.shape,
             self.spec.dtype,
             self.strides,
         )
-        if not has_same_memory or not self.is_packed:
+        if not has_same_layout or not self.is_packed:
             hint = "transform_tensor(handle, source, out=...) converts layouts and dtypes"
             raise ArgumentError(
                 f"source is {source.spec}, the array {self.spec}; "
@@ -379,7 +385,7 @@ class DeviceArray(NonCopyable):
             raise ArgumentError("source overlaps the array in memory")
 
     def _check_written(self, argument: str) -> None:
-        _ = self.ptr  # of an open array
+        _ = self.ptr  # ClosedError if the array was closed
         if self.readonly:
             raise ArrayTypeError(
                 f"{argument}: the array is read-only: its owner forbids writing to it"
@@ -411,7 +417,7 @@ class DeviceArray(NonCopyable):
         """Release the memory, which is freed with its last owner; harmless when called again."""
         if self._owner is not None:
             self._owner = None
-            self.__class__ = _ClosedArray
+            self.__class__ = _ClosedArray  # its attributes raise ClosedError
 
     def _exported(self) -> ForeignArray:
         shape, strides = memory_axes(self.spec)
@@ -429,6 +435,7 @@ class DeviceArray(NonCopyable):
         exported = self._exported()
         if exported.dtype.name != "bfloat16":
             return self.device.export_dlpack(exported, self.stream, stream, **options)
+        # NumPy's bfloat16 is unknown to the exporter: it exports float16, which is relabelled.
         stand_in = exported._replace(dtype=np.dtype(np.float16))
         capsule = self.device.export_dlpack(stand_in, self.stream, stream, **options)
         relabel(capsule, FLOAT, BFLOAT)
@@ -452,7 +459,10 @@ class DeviceArray(NonCopyable):
 
 
 class _ClosedArray(DeviceArray):
-    """The class of an array after `close()`; the slots of an open array cost a call nothing."""
+    """The class of an array after `close()`.
+
+    So an open array needs no check at each use.
+    """
 
     __slots__ = ()
 

@@ -1,4 +1,9 @@
-"""Emulated execution plans: an engine computes a graph over the addresses of a variant pack."""
+"""`cudnnBackendExecute`, emulated.
+
+A plan has an engine and its graph; a variant pack has the address of each tensor of the graph that
+is in memory, by the tensor's unique id.  Tensors between two operations are virtual: they have an
+id and no address.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +29,12 @@ from cudnnlite.enums import DataType
 from cudnnlite.specs import TensorSpec
 
 Array = np.ndarray[Any, Any]
-Addresses = Mapping[int, int | None]  # by the numbers of the tensors
+Addresses = Mapping[int, int | None]  # by the unique ids of tensors
 _ALIGNMENT = 16  # of every address in a variant pack
 
 
 def check_variant_pack(pack: BackendObject) -> None:
-    """Refuse a "VARIANT_PACK" without one address for each of several tensors."""
+    """Refuse a "VARIANT_PACK" that does not have one address for each of its tensors."""
     ids, pointers = pack.attributes["unique_ids"], pack.attributes["data_pointers"]
     if len(ids) != len(pointers) or len(set(ids)) != len(ids):
         raise bad(f"{len(ids)} unique_ids and {len(pointers)} data_pointers")
@@ -43,10 +48,11 @@ def execute(c_call: SimpleNamespace) -> Work:
     pack = final_object(api, c_call.variantPack, "VARIANT_PACK")
     if plan.value("handle") != c_call.handle.value:
         raise bad("the plan was made for another handle")
-    engine = plan.content
-    if isinstance(engine.value("operation_graph").content, GraphFormula):
-        return _formula_work(api, engine.value("operation_graph").content, pack)
-    problem: GraphConvolution = engine.value("operation_graph").content
+    engine = plan.content  # what the plan was finalised from
+    graph: GraphFormula | GraphConvolution = engine.value("operation_graph").content
+    if isinstance(graph, GraphFormula):
+        return _formula_work(api, graph, pack)
+    problem = graph
     properties = ENGINES[engine.value("global_index")]
     needed = plan.value("workspace_size")
     workspace = pack.value("workspace") or 0
@@ -60,16 +66,17 @@ def execute(c_call: SimpleNamespace) -> Work:
     def work() -> None:
         scratch = api.memory.view(workspace, needed)
         tensors = _GraphTensors(api, problem, addresses)
-        factors = {
+        operands = {
             name: tensors.read(uid) for name, uid in problem.uids.items() if name != problem.written
         }
         kernel = kernel_of(problem, properties)
         is_tf32 = properties.uses_tensor_cores and problem.x.dtype == DataType.FLOAT
-        api.ran.add((kernel, is_tf32))
-        shape = tensors.specs[problem.uids[problem.written]].shape
+        api.ran.add((kernel, is_tf32))  # which tests ask for
+        result_uid = problem.uids[problem.written]
+        shape = tensors.specs[result_uid].shape
         accumulator = accumulator_dtype(problem.x, problem.conv)
         for batch, result in convolve_batches(
-            kernel, problem.conv, factors, shape, accumulator, scratch, is_tf32
+            kernel, problem.conv, operands, shape, accumulator, scratch, is_tf32
         ):
             tensors.finish(batch, result)
 
@@ -77,31 +84,31 @@ def execute(c_call: SimpleNamespace) -> Work:
 
 
 def _formula_work(api: EmulationState, graph: GraphFormula, pack: BackendObject) -> Work:
-    """Return the work of a graph without convolutions; addresses are checked at each launch, too."""
+    """Return the work of any other graph; addresses are checked now and at each launch."""
     ids, pointers = pack.attributes["unique_ids"], pack.attributes["data_pointers"]
     addresses = dict(zip(ids, pointers, strict=True))
     graph_values.check_addresses(graph, api, addresses)
-    numbers = graph_values.numbers_of(graph, addresses)
+    scalars = graph_values.numbers_of(graph, addresses)
 
     def work() -> None:
         api.ran.add(tuple(graph.kinds))
-        graph_values.compute(graph, api, addresses, numbers)
+        graph_values.compute(graph, api, addresses, scalars)
 
     return work
 
 
 class _GraphTensors:
-    """The tensors of a graph, by their numbers, and those of them that are in memory."""
+    """The tensors of a convolution's graph by their unique ids: specs, and views of memory."""
 
     def __init__(
         self, api: EmulationState, problem: GraphConvolution, addresses: Addresses
     ) -> None:
         self._problem = problem
         self.specs = _specs_of(problem)
-        outputs = [problem.uids[problem.written]]
-        outputs += [operation.value("ydesc").value("unique_id") for operation in problem.pointwise]
-        self._written = outputs[-1]
-        virtual = outputs[:-1]
+        # The convolution's result and those of the pointwise operations; the last is in memory.
+        results = [problem.uids[problem.written]]
+        results += [operation.value("ydesc").value("unique_id") for operation in problem.pointwise]
+        *virtual, self._output = results
         self._views = {
             uid: self._view(api, uid, addresses) for uid in self.specs if uid not in virtual
         }
@@ -110,22 +117,23 @@ class _GraphTensors:
     def _check_overlaps(self, addresses: Addresses) -> None:
         """Refuse operands that overlap the output, except an addition at the same place.
 
-        Every engine of an H200 reads an image that is added before it writes the result there.
+        Every engine of an H200 reads a pixel of the image that it adds, and then writes the
+        result's pixel to the same place.
         """
-        written = self._written
+        output = self._output
         additions = {
             operation.value("bdesc").value("unique_id")
             for operation in self._problem.pointwise
             if operation.value("bdesc")
         }
         for uid, view in self._views.items():
-            is_same_place = addresses[uid] == addresses[written]
-            is_same = is_same_place and self.specs[uid] == self.specs[written]
-            if uid == written or (uid in additions and is_same):
+            is_same_place = addresses[uid] == addresses[output]
+            is_same = is_same_place and self.specs[uid] == self.specs[output]
+            if uid == output or (uid in additions and is_same):
                 continue
-            if np.shares_memory(view, self._views[written]):
-                raise bad(f"operands {uid} and {written} overlap in memory")
-        if self.specs[written].overlaps_itself:
+            if np.shares_memory(view, self._views[output]):
+                raise bad(f"operands {uid} and {output} overlap in memory")
+        if self.specs[output].overlaps_itself:
             raise bad("values of the output overlap each other in memory")
 
     def _view(self, api: EmulationState, uid: int, addresses: Addresses) -> Bytes:
@@ -142,13 +150,14 @@ class _GraphTensors:
     def finish(self, batch: slice, result: Array) -> None:
         """Scale a result, run the pointwise operations on it, and write the last one's result."""
         problem = self._problem
-        spec = self.specs[self._written]
+        spec = self.specs[self._output]
         dtype = numpy_dtype(spec.dtype)
-        first = problem.uids[problem.written]
-        old_values = self.read(first)[batch] if problem.beta else None
-        first_dtype = result.dtype if problem.pointwise else dtype
-        values = scale_add(result, problem.alpha, problem.beta, old_values, first_dtype)
-        values_by_uid = {first: values}
+        result_uid = problem.uids[problem.written]
+        old_values = self.read(result_uid)[batch] if problem.beta else None
+        # Between operations the result keeps the accumulator's type.
+        result_dtype = result.dtype if problem.pointwise else dtype
+        values = scale_add(result, problem.alpha, problem.beta, old_values, result_dtype)
+        values_by_uid = {result_uid: values}
         with np.errstate(all="ignore"):
             for operation in problem.pointwise:
                 operands = [
@@ -158,8 +167,8 @@ class _GraphTensors:
                 ]
                 values = compute_pointwise(operation, *operands)
                 values_by_uid[operation.value("ydesc").value("unique_id")] = values
-        output = to_output(values_by_uid[self._written], dtype)
-        write_values(self._views[self._written], spec, batch, output)
+        output = to_output(values_by_uid[self._output], dtype)
+        write_values(self._views[self._output], spec, batch, output)
 
     def _operand(
         self,
@@ -177,7 +186,8 @@ class _GraphTensors:
 
 
 def _specs_of(problem: GraphConvolution) -> dict[int, TensorSpec]:
-    """Return the specs of all tensors of a graph, by their numbers."""
+    """Return the specs of all tensors of a graph, by their unique ids."""
+    # In the order of `uids`.
     convolution_specs = (problem.x, problem.w.tensor, problem.y)
     specs = dict(zip(problem.uids.values(), convolution_specs, strict=True))
     for operation in problem.pointwise:

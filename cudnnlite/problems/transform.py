@@ -11,6 +11,7 @@ from cudnnlite.problems.operation import LAYER_DTYPES, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layers import TensorTransformSpec
 
+# The C functions' names of arguments -> the names here.
 _NAMES = {
     "transDesc": "transformDesc",
     "srcDesc": "xDesc",
@@ -22,12 +23,13 @@ _NAMES = {
 
 def _check(specs: Any, options: Any) -> None:
     """Raise ArgumentError for what an H200 refuses, or computes wrongly."""
-    x, y = (spec.dtype for spec in specs.values())
+    source, target = specs["x"].dtype, specs["y"].dtype
     halves = {DataType.HALF, DataType.BFLOAT16}
-    is_unsupported = y in (DataType.DOUBLE, DataType.INT8) or {x, y} == halves
-    if x != y and is_unsupported:
+    is_unsupported = target in (DataType.DOUBLE, DataType.INT8) or {source, target} == halves
+    if source != target and is_unsupported:
         raise ArgumentError(
-            f"from {dtype_name(x)} to {dtype_name(y)} with padding or folding: cuDNN converts to "
+            f"from {dtype_name(source)} to {dtype_name(target)} with padding or folding: "
+            "cuDNN converts to "
             "float32, float16 and bfloat16 only, and not between the last two"
         )
     if options["beta"]:
@@ -35,7 +37,13 @@ def _check(specs: Any, options: Any) -> None:
 
 
 TRANSFORM = Operation(
-    "transform_tensor", "cudnnTransformTensor", ("x",), ("y",), lambda x: x, dtypes=(), mixed=True
+    "transform_tensor",
+    "cudnnTransformTensor",
+    ("x",),
+    ("y",),
+    lambda x: x,
+    dtypes=(),  # all that arrays have
+    mixed=True,  # x and y may have different ones
 )
 EXTENDED = Operation(
     "transform_tensor_ex",
@@ -62,6 +70,7 @@ FILTER = Operation(
     dtypes=LAYER_DTYPES,
     mixed=True,
     check=_check,
+    # The C function takes filter descriptors, source and target, instead of those of x and y.
     without_descriptor={
         "x": lambda values: values["source"].tensor,
         "y": lambda values: values["target"].tensor,
