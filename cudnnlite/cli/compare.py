@@ -150,11 +150,11 @@ def _measured_sides(
         name = " ".join(filter(None, (library, policies[place] if policies else "")))
         name = name or "without further options"
         tell(f"{letter}: {name}")
-        sides.append(_Side(name, _bench_run([*words, *more], library, name)))
+        sides.append(_Side(name, bench_run([*words, *more], library, name)))
     return sides
 
 
-def _bench_run(words: Sequence[str], library: str, name: str) -> BenchRun:
+def bench_run(words: Sequence[str], library: str, name: str) -> BenchRun:
     """Run `bench` in a process; its messages go to stderr."""
     environment = dict(os.environ)
     if library:

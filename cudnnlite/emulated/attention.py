@@ -32,10 +32,10 @@ _ARGUMENTS = {"q": "queries", "k": "keys", "v": "values"}
 _WEIGHT_NAMES = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")  # by MultiHeadAttnWeightKind
 # The order in memory of the axes of matrices, (head, row, column), that are not packed in C order.
 # A GPU has that of wk for queries and values too, and (head, column, row) for wo.
-_MEMORY_ORDERS = {"wk": (2, 0, 1), "wo": (1, 0, 2)}
+MEMORY_ORDERS = {"wk": (2, 0, 1), "wo": (1, 0, 2)}
 
 
-def _weight_offsets(spec: AttentionSpec) -> tuple[dict[str, int], int]:
+def weight_offsets(spec: AttentionSpec) -> tuple[dict[str, int], int]:
     """Return the offsets of the weights, and the bytes of all.
 
     They have the opposite of cuDNN's order, with gaps between them.
@@ -66,7 +66,7 @@ def _reserve_layout(sizes: tuple[int, ...]) -> ReserveLayout:
 def buffers(c_call: SimpleNamespace) -> None:
     """`cudnnGetMultiHeadAttnBuffers`: write the sizes; training needs no workspace."""
     spec = read_attention(c_call.api.real, c_call.attnDesc).spec
-    _, weight_bytes = _weight_offsets(spec)
+    _, weight_bytes = weight_offsets(spec)
     c_call.weightSizeInBytes[0] = weight_bytes
     if c_call.reserveSpaceSizeInBytes:
         c_call.workSpaceSizeInBytes[0] = 0
@@ -85,7 +85,7 @@ def weight(c_call: SimpleNamespace) -> None:
         allowed = ", ".join(MultiHeadAttnWeightKind.__members__)
         raise bad(f"wKind={c_call.wKind}; allowed: {allowed}")
     spec = read_attention(c_call.api.real, c_call.attnDesc).spec
-    offsets, needed = _weight_offsets(spec)
+    offsets, needed = weight_offsets(spec)
     check_size("weights", c_call.weightSizeInBytes, needed)
     name = _WEIGHT_NAMES[c_call.wKind]
     if name not in offsets:
@@ -112,7 +112,7 @@ def _weight_strides(name: str, dims: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides of a matrix or a bias, in elements."""
     strides = [0] * len(dims)
     stride = 1
-    for axis in reversed(_MEMORY_ORDERS.get(name, range(len(dims)))):
+    for axis in reversed(MEMORY_ORDERS.get(name, range(len(dims)))):
         strides[axis] = stride
         stride *= dims[axis]
     return tuple(strides)
@@ -206,7 +206,7 @@ class _Call(Spaces):
 
     def weights(self, argument: str) -> dict[str, Array]:
         """Return views of weights by name."""
-        offsets, needed = _weight_offsets(self.spec)
+        offsets, needed = weight_offsets(self.spec)
         if not needed:
             return {}
         space = self.space(argument, "weightSizeInBytes", needed)

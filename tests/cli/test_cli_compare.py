@@ -118,7 +118,7 @@ def test_each_library_has_a_process(monkeypatch):
         save(f"{library}.json")
         return load_run(Path(f"{library}.json"))
 
-    monkeypatch.setattr(cli_compare, "_bench_run", bench_run)
+    monkeypatch.setattr(cli_compare, "bench_run", bench_run)
     result = run("compare", "--libcudnn", "old", "--libcudnn", "new", "--", *CONVOLUTION)
     assert result.exit_code == 0, result.stderr
     assert processes == [(CONVOLUTION, "old", "old"), (CONVOLUTION, "new", "new")]

@@ -398,8 +398,8 @@ def give_layout_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
         return places, offset
 
     orders = {"wq": (2, 0, 1), "wk": (2, 0, 1), "wv": (2, 0, 1), "wo": (0, 2, 1)}
-    monkeypatch.setattr(emulated_attention, "_weight_offsets", offsets)
-    monkeypatch.setattr(emulated_attention, "_MEMORY_ORDERS", orders)
+    monkeypatch.setattr(emulated_attention, "weight_offsets", offsets)
+    monkeypatch.setattr(emulated_attention, "MEMORY_ORDERS", orders)
 
 
 class SelfCase(Case):
