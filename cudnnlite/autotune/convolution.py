@@ -209,7 +209,7 @@ def rules_of(graph: Graph, problem: Problem, policy: TuningPolicy) -> EngineRule
     return EngineRules(
         lambda configuration: row_of(configuration, problem),
         lambda configuration, row: (
-            why_excluded(configuration, problem) or policy.why_not(row, dtype)
+            why_excluded(configuration, graph, problem) or policy.why_not(row, dtype)
         ),
         lambda configuration, stack: ExecutionPlan(graph, configuration, stack),
     )

@@ -1,21 +1,34 @@
 """What cuDNN 9.19 computes wrongly, less precisely than its engines say, or by ending the process.
 
-Found on an H100 (2026-11-26).  Such graphs are refused, because the library reports success.
+Found on an H100 (2026-11-26).  Such graphs are refused, and such engines are not used, because the
+library reports success.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from operator import gt
 
+from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.records import Node, Shape, TensorRecord
-from cudnnlite.problems.convolution_backward import why_engine_is_wrong
 
 _COUNT_PADDING = ("AVGPOOL", "AVGPOOL_INCLUDE_PADDING")  # two names of one mode
 MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
-_GRADIENTS = {"CONVOLUTION_BACKWARD_FILTER": "filter", "CONVOLUTION_BACKWARD_DATA": "data"}
+# By gradient: the engines that take the padding at the start of an axis for that at both ends.
+_ENGINES_OF_EVEN_PADDING: Mapping[str, tuple[int, ...]] = {
+    "CONVOLUTION_BACKWARD_FILTER": (1, 18, 20),
+    "CONVOLUTION_BACKWARD_DATA": (50,),
+}
+# By gradient: the engine that reads scratch memory which nothing wrote, if channels are first and
+# an image of dy does not take a multiple of so many bytes.
+_ENGINES_OF_UNWRITTEN_MEMORY = {
+    "CONVOLUTION_BACKWARD_FILTER": 70,
+    "CONVOLUTION_BACKWARD_DATA": 78,
+}
+_WRITTEN_BYTES = 16
 _MASK_MODES = ("GEN_INDEX", "BINARY_SELECT")
 _MASK_PREFIXES = ("CMP_", "LOGICAL_")
 _LENGTHS_MASK = ("GEN_INDEX", "CMP_LT", "GEN_INDEX", "CMP_LT", "LOGICAL_AND", "BINARY_SELECT")
@@ -45,20 +58,26 @@ def why_wrong(graph: GraphData) -> str | None:
     return _why_attention_is_wrong(graph, products) if len(products) > 1 else None
 
 
-def why_engine_of_graph_is_wrong(engine: int, graph: GraphData) -> str | None:
-    """Return why the numbers of an engine would be wrong for a graph, or None."""
+def why_engine_is_wrong(engine: int, graph: GraphData) -> str | None:
+    """Return why the numbers of an engine would be wrong for a graph, or None.
+
+    Found by a sweep over the engines of cuDNN 9.19 for convolutions and their gradients, from
+    outputs and scratch memory that were filled before (`tools/record/gradient_engines.py`).
+    """
     for node in graph.nodes:
-        gradient = _GRADIENTS.get(node.kind)
-        dy = _operand(graph, node, "dy") if gradient is not None else None
-        if gradient is None or dy is None:
+        dy = _operand(graph, node, "dy") if node.kind in _ENGINES_OF_EVEN_PADDING else None
+        if dy is None:
             continue
-        attributes = dict(node.attributes)
-        before, behind = (
-            tuple(attributes.get(name, ())) for name in ("pre_paddings", "post_paddings")
-        )
-        fault = why_engine_is_wrong(engine, gradient, dy.spec, is_even=before == behind)
-        if fault is not None:
-            return fault
+        before, behind = _paddings(node)
+        if engine in _ENGINES_OF_EVEN_PADDING[node.kind] and before != behind:
+            return "it computes a wrong gradient where padding differs at the two ends of an axis"
+        reads_unwritten = engine == _ENGINES_OF_UNWRITTEN_MEMORY[node.kind]
+        image_nbytes = prod(dy.shape[2:]) * numpy_dtype(dy.dtype).itemsize
+        if reads_unwritten and not dy.spec.is_channels_last and image_nbytes % _WRITTEN_BYTES:
+            return (
+                "it computes a wrong gradient with channels first where an image of dy takes "
+                f"{image_nbytes} bytes, no multiple of {_WRITTEN_BYTES}"
+            )
     return None
 
 
@@ -194,6 +213,12 @@ def _operand(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
     return graph.tensors[numbers[0]] if numbers else None
 
 
+def _paddings(node: Node) -> tuple[Shape, Shape]:
+    """Return the padding before and behind each spatial axis."""
+    attributes = dict(node.attributes)
+    return tuple(attributes.get("pre_paddings", ())), tuple(attributes.get("post_paddings", ()))
+
+
 def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
     x = _operand(graph, node, "xdesc" if node.kind == "RESAMPLE_FWD" else "dydesc")
     if x is None or len(x.shape) < 3:
@@ -210,7 +235,7 @@ def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
             "cuDNN 9.19 ends the process when it is asked for gradients of maxima with channels "
             "last; give channels first"
         )
-    before, behind = (attributes.get(name, ()) for name in ("pre_paddings", "post_paddings"))
+    before, behind = _paddings(node)
     has_more_behind = any(map(gt, behind, before))
     counts_padding = attributes.get("mode") in _COUNT_PADDING
     if counts_padding and has_more_behind and not is_channels_last:

@@ -33,7 +33,7 @@ def lower(data: GraphData, handle: Any, stack: ExitStack) -> Graph:
     NotSupportedError, BadParamError
         cuDNN has no such graph.
     """
-    native = Graph(handle, stack)
+    native = Graph(handle, data, stack)
     lowering = _Lowering(data, native)
     lowering.add_operands()
     for node in data.nodes:

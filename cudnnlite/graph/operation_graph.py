@@ -8,6 +8,7 @@ from typing import Any
 
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
+from cudnnlite.graph.data import GraphData
 
 ALIGNMENT = 16  # bytes; engines with vector loads need it of every operand
 
@@ -21,12 +22,14 @@ class Graph(NonCopyable):
     ----------
     handle : Handle
         The device that it is for.
+    data : GraphData
+        What the descriptors describe.
     stack : ExitStack
         Owns the descriptors.
     """
 
-    def __init__(self, handle: Any, stack: ExitStack) -> None:
-        self.handle, self._stack = handle, stack
+    def __init__(self, handle: Any, data: GraphData, stack: ExitStack) -> None:
+        self.handle, self.data, self._stack = handle, data, stack
         self.uids: dict[str, int] = {}  # by the names of the tensors that are in memory
         self.other_views: dict[str, str] = {}  # name of another view -> the tensor's name
         self._operations: list[BackendDescriptor] = []

@@ -25,7 +25,7 @@ from cudnnlite.graph.engines import REFUSALS, Configuration, Engine, configurati
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.known_faults import (
     multiplies_in_tf32,
-    why_engine_of_graph_is_wrong,
+    why_engine_is_wrong,
     why_wrong,
 )
 from cudnnlite.graph.lowering import lower
@@ -421,7 +421,7 @@ def why_excluded(
         return "it is not deterministic"
     if not configuration.capturable:
         return "it makes a texture when it runs, which no CUDA graph can record"
-    return why_engine_of_graph_is_wrong(configuration.engine.index, graph)
+    return why_engine_is_wrong(configuration.engine.index, graph)
 
 
 def _none_named(graph: GraphData, hints_of_graph: Sequence[str]) -> NotSupportedError:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from math import prod
-from typing import Any
-
 from cudnnlite._raw.types import (
     cudnnConvolutionBwdDataAlgoPerf_t,
     cudnnConvolutionBwdFilterAlgoPerf_t,
 )
-from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.convolution import COMMON, flops, words
@@ -39,51 +35,6 @@ def _image_spec(
             f"dy {dy.shape} is the result of no image, with w {w.shape} and padding={conv.padding}"
         )
     return dy.packed((dy.shape[0], w.shape[1] * conv.groups, *image))
-
-
-# By gradient: the engines that take the padding at the start of an axis for that at both ends.
-_ENGINES_OF_EVEN_PADDING = {"filter": (1, 18, 20), "data": (50,)}
-# By gradient: the engine that reads scratch memory which nothing wrote, if channels are first and
-# an image of dy does not take a multiple of so many bytes.
-_ENGINES_OF_UNWRITTEN_MEMORY = {"filter": 70, "data": 78}
-_WRITTEN_BYTES = 16
-
-
-def why_engine_is_wrong(engine: int, gradient: str, dy: TensorSpec, *, is_even: bool) -> str | None:
-    """Return why an engine's gradient would be wrong, or None if no fault is known.
-
-    Found by a sweep over the engines of cuDNN 9.19 on an H100 (2026-11-26), with outputs and
-    scratch memory that were filled before.
-
-    Parameters
-    ----------
-    engine : int
-        The engine's number.
-    gradient : {"filter", "data"}
-        What the gradient is with regard to.
-    dy : TensorSpec
-        The gradient that is read.
-    is_even : bool
-        Whether padding is the same at the two ends of each axis.
-    """
-    if engine in _ENGINES_OF_EVEN_PADDING[gradient] and not is_even:
-        return "it computes a wrong gradient where padding differs at the two ends of an axis"
-    reads_unwritten = engine == _ENGINES_OF_UNWRITTEN_MEMORY[gradient]
-    image_nbytes = prod(dy.shape[2:]) * numpy_dtype(dy.dtype).itemsize
-    if reads_unwritten and not dy.is_channels_last and image_nbytes % _WRITTEN_BYTES:
-        return (
-            "it computes a wrong gradient with channels first where an image of dy takes "
-            f"{image_nbytes} bytes, no multiple of {_WRITTEN_BYTES}"
-        )
-    return None
-
-
-def _why_filter_engine_is_wrong(engine: int, problem: Any) -> str | None:
-    return why_engine_is_wrong(engine, "filter", problem.dy, is_even=problem.conv.is_symmetric)
-
-
-def _why_data_engine_is_wrong(engine: int, problem: Any) -> str | None:
-    return why_engine_is_wrong(engine, "data", problem.dy, is_even=problem.conv.is_symmetric)
 
 
 def _filter_spec(
@@ -175,7 +126,6 @@ DATA = Operation(
         "cudnnFindConvolutionBackwardDataAlgorithmEx",
         "cudnnGetConvolutionBackwardDataWorkspaceSize",
         graph="OPERATION_CONVOLUTION_BACKWARD_DATA",
-        why_engine_is_wrong=_why_data_engine_is_wrong,
     ),
     flops=lambda problem: flops(problem.dy, problem.w),
     words=lambda problem: f"gradient of x: {words(problem)}",
@@ -201,7 +151,6 @@ FILTER = Operation(
         "cudnnFindConvolutionBackwardFilterAlgorithmEx",
         "cudnnGetConvolutionBackwardFilterWorkspaceSize",
         graph="OPERATION_CONVOLUTION_BACKWARD_FILTER",
-        why_engine_is_wrong=_why_filter_engine_is_wrong,
     ),
     flops=lambda problem: flops(problem.dy, problem.dw),
     words=lambda problem: f"gradient of w: {words(problem)}",

@@ -62,8 +62,6 @@ class Algorithms:
     why_unsupported: Callable[[Any, Any], str | None] = lambda problem, algorithm: None
     # (problem) -> why no engine computes it or a part of it, or None if one may.
     why_no_graph: Callable[[Any], str | None] = lambda problem: None
-    # (number of an engine, problem) -> why its numbers would be wrong, or None.
-    why_engine_is_wrong: Callable[[int, Any], str | None] = lambda engine, problem: None
 
 
 @dataclass(frozen=True, eq=False)

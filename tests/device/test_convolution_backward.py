@@ -20,6 +20,8 @@ import cudnnlite as dnn
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.graph.convolution_data import add_input, add_output
+from cudnnlite.graph.known_faults import why_engine_is_wrong
+from cudnnlite.operations.convolution.graphs import data_of
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.problem import Problem
 from cudnnlite.search.accuracy import why_wrong
@@ -708,10 +710,7 @@ def test_engines_that_read_unwritten_memory(handle: dnn.Handle, kind: str) -> No
 
     def reason(pixels: tuple[int, int], layout: str) -> str | None:
         case = Case(handle, kind, ((2, 8, *pixels), (4, 8, 3, 3), {"padding": 1}), layout=layout)
-        problem = case.problem()
-        algorithms = problem.operation.algorithms
-        assert algorithms is not None
-        return algorithms.why_engine_is_wrong(engine, problem)
+        return why_engine_is_wrong(engine, data_of(case.problem()))
 
     assert reason((3, 5), "first") == (
         "it computes a wrong gradient with channels first where an image of dy takes 60 bytes, "

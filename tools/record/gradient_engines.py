@@ -4,7 +4,7 @@
 
 Outputs and scratch memory are filled before each run, so that an engine that reads what nothing
 wrote is found.  A line is a group of cases: the graph, spatial axes, engine, whether padding is
-even, type, layout, whether `why_engine_of_graph_is_wrong` knows the fault, how many of the cases
+even, type, layout, whether `why_engine_is_wrong` knows the fault, how many of the cases
 were right, how many were not, and three of those.  The last line counts the wrong cases of which
 nothing is known: 0 where `known_faults` is complete.  Several parts may run
 side by side.  The right results are PyTorch's.
@@ -27,7 +27,7 @@ from cudnnlite.errors import CudnnError
 from cudnnlite.graph.convolution_data import convolution_data
 from cudnnlite.graph.engines import HEURISTICS, Configuration, named_by
 from cudnnlite.graph.execution_plan import ExecutionPlan
-from cudnnlite.graph.known_faults import why_engine_of_graph_is_wrong
+from cudnnlite.graph.known_faults import why_engine_is_wrong
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import Graph
 from tools.record.layer_graphs import uploaded, values
@@ -166,7 +166,7 @@ def errors_of(handle: dnn.Handle, case: Case) -> Iterator[tuple[int, bool, float
             plan()
             error = np.linalg.norm(result.numpy().astype(np.float64) - expected)
             index = configuration.engine.index
-            is_known = why_engine_of_graph_is_wrong(index, data) is not None
+            is_known = why_engine_is_wrong(index, data) is not None
             yield index, is_known, float(error / np.linalg.norm(expected))
 
 

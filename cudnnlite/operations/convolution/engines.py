@@ -23,6 +23,7 @@ from cudnnlite.graph.engines import (
     unnamed,
 )
 from cudnnlite.graph.execution_plan import ExecutionPlan
+from cudnnlite.graph.known_faults import why_engine_is_wrong
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 from cudnnlite.operations.convolution.graphs import graph_of
 from cudnnlite.operations.convolution.native import NativeConvolution
@@ -93,7 +94,7 @@ def preferred_engine(
         modes = (BackendHeurMode.A, BackendHeurMode.FALLBACK)
         for configuration in configurations(graph, modes, search):
             row = row_of(configuration, problem)
-            why = why_excluded(configuration, problem)
+            why = why_excluded(configuration, graph, problem)
             trial = search.enter_context(ExitStack())
             if not why:
                 try:
@@ -135,7 +136,7 @@ def named_engine(
     except CudnnError as error:
         error.notes += (f"algorithm={engine}: {_why_refused(engine, graph)}",)
         raise
-    if why := why_excluded(configuration, problem):
+    if why := why_excluded(configuration, graph, problem):
         raise ArgumentError(f"algorithm={engine}: {why}")
     plan = ExecutionPlan(graph, configuration, stack)
     return replace(row_of(configuration, problem), workspace=plan.workspace), plan
@@ -164,12 +165,12 @@ def engine_rows(graph: Graph, problem: Problem, *, compiled: bool = False) -> li
         unranked = unnamed(graph, {configuration.engine.index for configuration in ranked}, stack)
         rows = []
         for rank, configuration in enumerate(ranked):
-            why_not = why_excluded(configuration, problem)
+            why_not = why_excluded(configuration, graph, problem)
             row = row_of(configuration, problem)
             rows.append(replace(row, why_not=why_not, heuristic=rank))
         for configuration in unranked:
             if compiled or not configuration.compiled:
-                why_not = why_excluded(configuration, problem)
+                why_not = why_excluded(configuration, graph, problem)
                 rows.append(replace(row_of(configuration, problem), why_not=why_not))
         return rows
 
@@ -197,7 +198,7 @@ def row_of(configuration: Configuration, problem: Problem) -> AlgorithmResult:
     )
 
 
-def why_excluded(configuration: Configuration, problem: Problem) -> str:
+def why_excluded(configuration: Configuration, graph: Graph, problem: Problem) -> str:
     """Return why an engine may not be used for a problem; empty if it may."""
     math_type = problem.math_type
     first = problem.values[problem.operation.reads[0]]
@@ -212,9 +213,7 @@ def why_excluded(configuration: Configuration, problem: Problem) -> str:
         return "it sums in fewer bits than the compute type"
     if not configuration.capturable:
         return "it makes a texture when it runs, which no CUDA graph can record"
-    algorithms = problem.operation.algorithms
-    assert algorithms is not None
-    return algorithms.why_engine_is_wrong(configuration.engine.index, problem) or ""
+    return why_engine_is_wrong(configuration.engine.index, graph.data) or ""
 
 
 def warn_of_limit(
