@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cudnnlite.arguments import instance_of, with_article
@@ -39,6 +40,20 @@ def on_device(
     if views is not None:
         return views[0]
     return arrays.view(handle.device, handle.stream, array, argument, spec_kinds)
+
+
+def all_on_device(
+    handle: Handle, arrays: Sequence[Any], arguments: Iterable[str]
+) -> list[DeviceArray]:
+    """Return arrays as `on_device` does, all of them at once where no protocol is needed.
+
+    `arguments` are their names, which are computed where they may be refused.
+    """
+    views = exchanged(handle.device, handle.stream, arrays)
+    if views is not None:
+        return views
+    named = zip(arguments, arrays, strict=True)
+    return [on_device(handle, array, argument) for argument, array in named]
 
 
 def tensor_spec(

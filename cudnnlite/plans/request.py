@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from cudnnlite.arguments import real_number
 from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.devices.exchange import exchanged
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, ArrayTypeError
-from cudnnlite.plans.operands import on_device, tensor_spec, usable_workspace, use
+from cudnnlite.plans.operands import all_on_device, on_device, tensor_spec, usable_workspace, use
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.problem import Problem, parse_option
@@ -216,34 +216,22 @@ class Request(Generic[ResultT]):
     def _view_arrays(self) -> None:
         """View operands and outputs as arrays on the handle's device."""
         use(self.handle)
-        operation, handle = self.operation, self.handle
+        operation = self.operation
         outputs = () if self.out is None else operation.all_written(self.out)
         written = [array for array in outputs if array is not None]
-        views = exchanged(handle.device, handle.stream, [*self.operands, *written])
-        if views is None:
-            self._view_each_array()
-            return
+        written_names = (
+            name
+            for name, array in zip(operation.writes, outputs)  # noqa: B905  (there may be none)
+            if array is not None
+        )
+        arguments = map(operation.argument, chain(operation.reads, written_names))
+        views = all_on_device(self.handle, [*self.operands, *written], arguments)
         count = len(self.operands)
         self.operands = views[:count]
         if self.out is not None:
             remaining = iter(views[count:])
             out = tuple(None if array is None else next(remaining) for array in outputs)
             self.out = out[0] if operation.writes_one else out
-
-    def _view_each_array(self) -> None:
-        """Do the same by each array's own protocol, which names the array that it refuses."""
-        operation, handle = self.operation, self.handle
-        self.operands = [
-            on_device(handle, array, operation.argument(name))
-            for array, name in zip(self.operands, operation.reads, strict=True)
-        ]
-        if self.out is None:
-            return
-        out = tuple(
-            None if array is None else on_device(handle, array, operation.argument(name))
-            for array, name in zip(operation.all_written(self.out), operation.writes, strict=True)
-        )
-        self.out = out[0] if operation.writes_one else out
 
     def make_problem(self) -> Problem:
         """Return the specs of operands and outputs, options and scalars, as one value."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.devices.exchange import exchanged
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.graph.graph import Graph, plan_graph, set_output_strides
 from cudnnlite.plans.function import OperationFunction
 from cudnnlite.plans.graph_plan import GraphPlan, Requirements
-from cudnnlite.plans.operands import on_device, operand_spec, use
+from cudnnlite.plans.operands import all_on_device, operand_spec, use
 from cudnnlite.specs import TensorSpec
 
 P = ParamSpec("P")
@@ -199,24 +199,23 @@ class GraphRequest(Generic[ResultT]):
         return key if chooser is None else (*key, chooser, chooser.revision)
 
     def _view_operands(self) -> list[Any]:
-        """View the operands as arrays on the handle's device."""
-        handle = self._handle
-        use(handle)
-        operands = {
-            name: operand for name, operand in self._operands.items() if operand is not None
-        }
-        views = exchanged(handle.device, handle.stream, [*operands.values()])
-        if views is None:
-            views = [on_device(handle, operand, name) for name, operand in operands.items()]
-        self._operands.update(zip(operands, views, strict=True))
-        outputs = {
-            name: None if result is None else on_device(handle, result, f"out[{name!r}]")
-            for name, result in self._outputs().items()
-        }
-        if outputs:
-            results = tuple(outputs.values())
+        """View operands and outputs as arrays on the handle's device; return the operands."""
+        use(self._handle)
+        operands = {name: array for name, array in self._operands.items() if array is not None}
+        outputs = self._outputs()
+        written = {name: array for name, array in outputs.items() if array is not None}
+        arguments = chain(operands, (f"out[{name!r}]" for name in written))
+        arrays = [*operands.values(), *written.values()]
+        views = all_on_device(self._handle, arrays, arguments)
+        operand_views = views[: len(operands)]
+        self._operands.update(zip(operands, operand_views, strict=True))
+        if self._out is not None:
+            output_views = iter(views[len(operands) :])
+            results = tuple(
+                None if array is None else next(output_views) for array in outputs.values()
+            )
             self._out = results if len(self._results) > 1 else results[0]
-        return views
+        return operand_views
 
     def _make_plan(self) -> GraphPlan:
         handle = self._handle
