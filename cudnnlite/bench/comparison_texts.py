@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cudnnlite.arguments import refused_as
-from cudnnlite.bench.comparison import FAILURES, Pair, RunComparison
+from cudnnlite.bench.comparison import Pair, RunComparison
 from cudnnlite.bench.page import render
 from cudnnlite.bench.rows import BenchRow, BenchRun
-from cudnnlite.errors import ArgumentError
+from cudnnlite.report.templates import write_page
 from cudnnlite.texts import aligned, counted, printable
 
 _HEADING = ("A us", "B us", "B/A", "choice of A", "choice of B", "problem", "verdict")
@@ -152,7 +151,5 @@ def write_html(path: Path, comparison: RunComparison, names: Sequence[str]) -> N
         summary=[*summary_lines(comparison)],
         heading=_HEADING,
         rows=[(pair, _cells(pair, comparison), [*reasons_of(pair)]) for pair in comparison.pairs],
-        failures=FAILURES,
     )
-    with refused_as(ArgumentError, f"path={str(path)!r} cannot be written"):
-        path.write_bytes(page.encode("utf-8", errors="replace"))
+    write_page(path, page)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from cudnnlite.arguments import refused_as
 from cudnnlite.bench.rows import BenchRun
-from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.report.axes import (
     COLORS,
     NUMBERS_MARGIN,
@@ -18,31 +16,18 @@ from cudnnlite.report.axes import (
     write_instead,
 )
 from cudnnlite.report.page import inline_svg
+from cudnnlite.report.templates import template_environment, write_page
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import printable
 
 
 def render(template: str, **values: Any) -> str:
     """Return a page of this folder's template; MissingPackageError without jinja2."""
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError as error:
-        raise MissingPackageError(
-            f"the page needs jinja2 ({error}): pip install 'cudnnlite[report]'"
-        ) from error
-    environment = Environment(
-        loader=PackageLoader("cudnnlite.bench", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "printable": printable,
+    filters: dict[str, Callable[..., Any]] = {
         "size": lambda value: "" if value is None else format_size(value),
         "figure": _figure,
         "yesno": lambda value: {True: "yes", False: "no", None: ""}[value],
     }
+    environment = template_environment("cudnnlite.bench", "the page", filters)
     return str(environment.get_template(template).render(**values))
 
 
@@ -61,8 +46,7 @@ def write_html(path: Path, run: BenchRun) -> None:
     with chart_style():
         chart = inline_svg(plot_roofline(run).figure, "roofline", "the rows under the roofline")
     page = render("bench.html", run=run, facts=run.facts, chart=chart)
-    with refused_as(ArgumentError, f"path={str(path)!r} cannot be written"):
-        path.write_bytes(page.encode("utf-8", errors="replace"))
+    write_page(path, page)
 
 
 @chart_style()

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw.cenum import CEnum
-from cudnnlite.arguments import instance_of, refused_as, sequence, shown
+from cudnnlite.arguments import instance_of, sequence, shown
 from cudnnlite.autotune.entries import row_to_plain
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost
-from cudnnlite.errors import ArgumentError, MissingPackageError
+from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem_list import SkippedNode, summary
 from cudnnlite.problems.results import within_noise
 from cudnnlite.problems.table import NUMERIC
 from cudnnlite.report import plots
 from cudnnlite.report.axes import COLORS, chart_style, import_matplotlib
+from cudnnlite.report.templates import template_environment, write_page
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import printable
 
 SCHEMA = 1  # of `to_json`: increased when a key changes its meaning or goes away
 # The number of problems with charts, those that take the most time: with charts of hundreds the
@@ -122,26 +122,13 @@ def write_html(
     """
     path = plots.file_of(path)
     plain = to_json(tunings, facts)
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError as error:
-        raise MissingPackageError(
-            f"the report needs jinja2 ({error}): pip install 'cudnnlite[report]'"
-        ) from error
-    import_matplotlib()
-    environment = Environment(
-        loader=PackageLoader("cudnnlite.report", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "printable": printable,
+    filters: dict[str, Callable[..., Any]] = {
         "size": format_size,
         "kind": lambda head: (head, "number" if head in NUMERIC else "name"),
         "figure": lambda value, form=".4g": "-" if value is None else format(value, form),
     }
+    environment = template_environment("cudnnlite.report", "the report", filters)
+    import_matplotlib()
     page = environment.get_template("report.html").render(
         **plain,
         tunings=tunings,
@@ -150,8 +137,7 @@ def write_html(
         most_charted=MOST_CHARTED,
         skipped=skipped,
     )
-    with refused_as(ArgumentError, f"path={str(path)!r} cannot be written"):
-        path.write_bytes(page.encode("utf-8", errors="replace"))
+    write_page(path, page)
 
 
 def _gain(run: ModelTuning, rank: str) -> dict[str, Any] | None:
