@@ -120,7 +120,7 @@ def search_graph(
         stack.callback(contest.close)
         results: dict[Hashable, AlgorithmResult] = {
             row: trial.run(row, contest)
-            for row in engine_candidates(trial.native, problem.graph, policy)
+            for row in engine_candidates(trial.native, policy, trial.rules)
         }
         note = ""
         if policy.search == "knobs":
@@ -175,12 +175,7 @@ class _Trial:
         self._expected: dict[str, np.ndarray[Any, Any]] | None = None
         self.operands = {**inputs, **self._outputs}
         self.native = lower(self._graph, handle, stack)
-        numbers = NumbersInMemory(self._graph.scalars)
-        self.rules = EngineRules(
-            lambda configuration: row_of(configuration, self._graph, self._requirements),
-            lambda configuration, row: _why_excluded(configuration, row, self._graph, self._policy),
-            lambda configuration, owner: GraphCall(self.native, configuration, owner, numbers),
-        )
+        self.rules = rules_of(self.native, policy)
 
     @property
     def may_be_replayed(self) -> bool:
@@ -265,7 +260,7 @@ class _Trial:
 
 
 def engine_candidates(
-    native: NativeGraph, graph: GraphData, policy: TuningPolicy
+    native: NativeGraph, policy: TuningPolicy, rules: EngineRules
 ) -> Iterator[AlgorithmResult]:
     """Yield every engine with the knobs that cuDNN suggests, and why it is excluded."""
     if policy.interface == "descriptor":
@@ -275,26 +270,30 @@ def engine_candidates(
         ranked = configurations(native, HEURISTICS, search)
         for rank, configuration in enumerate(ranked):
             indices.add(configuration.engine.index)
-            yield replace(_candidate(configuration, graph, policy), heuristic=rank)
+            yield replace(_candidate(configuration, rules), heuristic=rank)
         if policy.search == "heuristics":
             return
         for configuration in unnamed(native, indices, search):
-            yield _candidate(configuration, graph, policy)
+            yield _candidate(configuration, rules)
 
 
-def _candidate(
-    configuration: Configuration, graph: GraphData, policy: TuningPolicy
-) -> AlgorithmResult:
-    row = row_of(configuration, graph, requirements_of(policy))
-    return replace(row, why_not=_why_excluded(configuration, row, graph, policy))
+def _candidate(configuration: Configuration, rules: EngineRules) -> AlgorithmResult:
+    row = rules.row_of(configuration)
+    return replace(row, why_not=rules.why_excluded(configuration, row))
 
 
-def _why_excluded(
-    configuration: Configuration, row: AlgorithmResult, graph: GraphData, policy: TuningPolicy
-) -> str:
-    reason = why_excluded(configuration, graph, requirements_of(policy))
+def rules_of(native: NativeGraph, policy: TuningPolicy) -> EngineRules:
+    """Return what a search over engines and knobs has to know of a graph."""
+    graph, requirements = native.data, requirements_of(policy)
     dtype = next(iter(graph.inputs.values())).dtype
-    return reason or policy.why_not(row, dtype)
+    numbers = NumbersInMemory(graph.scalars)
+    return EngineRules(
+        lambda configuration: row_of(configuration, graph, requirements),
+        lambda configuration, row: (
+            why_excluded(configuration, graph, requirements) or policy.why_not(row, dtype)
+        ),
+        lambda configuration, owner: GraphCall(native, configuration, owner, numbers),
+    )
 
 
 def requirements_of(policy: TuningPolicy) -> Requirements:

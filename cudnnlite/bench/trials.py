@@ -56,7 +56,7 @@ class Trial(Protocol):
         """Return every candidate, with the reason if it may not be used; nothing is run."""
 
     def plan(self, row: AlgorithmResult) -> Any:
-        """Return a plan of a candidate, decided and marshalled; the caller closes it."""
+        """Return a plan of a candidate, prepared; the caller closes it."""
 
     def outputs(self) -> Sequence[DeviceArray]:
         """Return what calls write."""
@@ -192,7 +192,8 @@ class GraphTrial:
 
     def candidates(self) -> list[AlgorithmResult]:
         """Return every engine with the knobs that cuDNN suggests."""
-        return [*graphs.engine_candidates(self._native, self._problem.graph, self._policy)]
+        rules = graphs.rules_of(self._native, self._policy)
+        return [*graphs.engine_candidates(self._native, self._policy, rules)]
 
     def plan(self, row: AlgorithmResult) -> GraphPlan:
         """Return a plan of a candidate."""
