@@ -145,6 +145,15 @@ def _stated(card: str, source: str, bandwidth: float, **teraflops: float) -> Pea
     return Peaks(card, f"as NVIDIA states: {source}", MappingProxyType(flops), 1e12 * bandwidth)
 
 
+# Of H100 and H200, which have the same chip and memory of different kinds.
+_GH100 = {
+    "float32": 67,
+    "float64": 34,
+    "tensor_float64": 67,
+    "tf32": 494.5,
+    "half": 989.5,
+    "int8": 1979,
+}
 # Without sparsity; where a data sheet states a figure with sparsity, half of it.
 CARDS: Mapping[str, Peaks] = MappingProxyType(
     {
@@ -166,23 +175,13 @@ CARDS: Mapping[str, Peaks] = MappingProxyType(
             "NVIDIA H100 80GB HBM3",
             "H100 data sheet, SXM",
             3.35,
-            float32=67,
-            float64=34,
-            tensor_float64=67,
-            tf32=494.5,
-            half=989.5,
-            int8=1979,
+            **_GH100,
         ),
         "H200": _stated(
             "NVIDIA H200",
             "H200 data sheet, SXM",
             4.8,
-            float32=67,
-            float64=34,
-            tensor_float64=67,
-            tf32=494.5,
-            half=989.5,
-            int8=1979,
+            **_GH100,
         ),
         "B200": _stated(
             "NVIDIA B200",
