@@ -282,6 +282,36 @@ def test_a_limit_of_workspace_leaves_the_descriptor_call():
             dnn.multi_head_attention_backward_data(small, reserve, y)
 
 
+class NotedLimits:
+    """A tuner that chooses nothing, and notes which limit of workspace an engine has."""
+
+    revision = 0
+
+    def __init__(self) -> None:
+        self.limits: dict[frozenset[str], int] = {}
+
+    def choose(self, problem: Any, operands: Any, limit: int, **_: Any) -> None:
+        self.limits[frozenset(problem.graph.outputs)] = limit
+
+
+def test_scratch_outputs_take_their_part_of_the_tuner_s_limit():
+    """In a function of its own and in multi-head attention: an engine has what they leave."""
+    limit = 1 << 20
+    with dnn.Handle("emulated", workspace_limit=limit) as handle:
+        case = Case(handle, spec_of())
+        handle.chooser = noted = NotedLimits()
+        with case.plan(training=True) as plan:
+            assert plan.choice.engines["gradients of attention"] is not None
+        (with_sums,) = (names for names in noted.limits if "row_sums" in names)
+        assert noted.limits.pop(with_sums) < limit
+        assert {*noted.limits.values()} == {limit}
+        heads = [dnn.TensorSpec((1, 2, 64, 64), "float16")] * 5
+        stats = dnn.TensorSpec((1, 2, 64, 1))
+        with dnn.scaled_dot_product_attention_backward.plan(handle, *heads, stats) as plan:
+            noted_limit = noted.limits[frozenset(plan.graph.outputs)]
+            assert limit - noted_limit >= plan.workspace - plan.choice.workspace > 0
+
+
 def test_one_step_goes_by_the_descriptor_call(handle):
     case = Case(handle, spec_of())
     out = case.on_device(np.full(case.host["dy"].shape, 7.0))

@@ -275,7 +275,7 @@ class GraphAttention:
             raise _refusal(f"{label}: {reason}")
         handle = self._handle
         requirements = Requirements(self._spec.math_type)
-        choice = tuned_choice(handle, graph, requirements, limit)
+        choice = tuned_choice(handle, graph, requirements, limit, scratch=scratch)
         engine = None if choice is None else choice.algorithm
         plan = GraphPlan(handle, graph, engine, limit, requirements, scratch=scratch)
         # A CUDA graph that has recorded a call of this attention may outlive the handle.

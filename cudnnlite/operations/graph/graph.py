@@ -117,10 +117,7 @@ def plan_graph(
     `scratch` names the outputs that no call returns: they are in the workspace.
     """
     if engine is None:
-        limit_of_engine = limit
-        if limit is not None:
-            limit_of_engine = max(limit - scratch_bytes(graph, scratch), 0)
-        engine = tuned_choice(handle, graph, requirements, limit_of_engine, replay=replay)
+        engine = tuned_choice(handle, graph, requirements, limit, scratch=scratch, replay=replay)
     if isinstance(engine, AlgorithmResult):
         replay = replay or engine.replay
         engine = instance_of(engine.algorithm, Engine, "engine.algorithm")
@@ -136,12 +133,18 @@ def tuned_choice(
     requirements: Requirements,
     limit: int | None,
     *,
+    scratch: Collection[str] = (),
     replay: bool = False,
 ) -> AlgorithmResult | None:
-    """Return the choice of the handle's tuner; None if it has none, or if more is required."""
+    """Return the choice of the handle's tuner; None if it has none, or if more is required.
+
+    The outputs that `scratch` names take their part of the limit.
+    """
     may_be_narrow = requirements.math_type != MathType.FMA
     if handle.chooser is None or requirements.is_deterministic or not may_be_narrow:
         return None
+    if limit is not None:
+        limit = max(limit - scratch_bytes(graph, scratch), 0)
     choice: AlgorithmResult | None = handle.chooser.choose(
         GraphProblem(graph), {}, limit, for_call=True, replay=replay
     )
