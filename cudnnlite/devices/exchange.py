@@ -68,7 +68,7 @@ def foreign_traits(device: Device, stream: Any, arrays: Sequence[Any]) -> list[T
     if device.kind != "cuda" or observer.current is not observer.NOBODY:
         return None
     traits = []
-    own_stream = None
+    asked_library = own_stream = None
     for array in arrays:
         kind = type(array)
         if kind is DeviceArray:
@@ -86,8 +86,9 @@ def foreign_traits(device: Device, stream: Any, arrays: Sequence[Any]) -> list[T
         spec = _specs.get(description) or _spec_of(device, stream, array, description)
         if spec is None or not ptr:
             return None
-        if own_stream is None:
+        if library is not asked_library:
             own_stream = device.stream_at(library.current_stream(_CUDA, device.index), stream)
+            asked_library = library
         traits.append((ptr, (spec, device, own_stream, False)))
     return traits
 

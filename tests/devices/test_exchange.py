@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite._raw.dlpack_exchange import CurrentStream, ExchangeTable, current_stream_of
 from cudnnlite.devices.cuda import CudaDevice
-from cudnnlite.devices.exchange import exchanged
+from cudnnlite.devices.exchange import exchanged, foreign_traits
+from cudnnlite.devices.foreign import ForeignArray
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
@@ -26,6 +28,7 @@ def _tell(device_type: int, number: int, out: Any) -> int:
 
 FUNCTION = CurrentStream(_tell)
 ADDRESS = ctypes.cast(FUNCTION, ctypes.c_void_p).value
+TABLE = ExchangeTable(major=1, minor=3, current_stream=ADDRESS)
 
 
 def type_with(table: ExchangeTable, name: bytes = b"dlpack_exchange_api") -> type:
@@ -60,6 +63,58 @@ def test_arrays_of_other_libraries_go_another_way() -> None:
     with dnn.Handle("emulated") as handle:
         array = handle.array(np.ones((2, 3), np.float32))
         assert exchanged(handle.device, handle.stream, [array, np.ones(3)]) is None
+
+
+class DescribingDevice:
+    """A GPU of which only the name and the streams' addresses are needed."""
+
+    kind, index = "cuda", 0
+
+    def stream_at(self, address: int, stream: Any) -> str:
+        return f"the stream at {address}"
+
+    def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
+        return ForeignArray(4096, (2, 3), (3, 1), np.dtype(np.float32), False, array)
+
+
+def torch_type() -> type:
+    """Return a type that is read as PyTorch's tensors are; its stream is at 2000."""
+    methods = {
+        "__module__": "torch",
+        "__dlpack__": None,
+        "get_device": lambda self: 0,
+        "requires_grad": False,
+        "is_neg": lambda self: False,
+        "dtype": "torch.float32",
+        "stride": lambda self: (3, 1),
+        "shape": (2, 3),
+        "data_ptr": lambda self: 4096,
+    }
+    capsule = type_with(TABLE).__dict__["__dlpack_c_exchange_api__"]
+    return type("Tensor", (), methods | {"__dlpack_c_exchange_api__": capsule})
+
+
+def cupy_type() -> type:
+    """Return a type that is read as CuPy's arrays are."""
+    memory = SimpleNamespace(ptr=8192, device_id=0)
+    attributes = {"data": memory, "dtype": np.dtype(np.float32), "strides": (12, 4)}
+    return type(
+        "ndarray",
+        (),
+        {"__module__": "cupy._core", "__dlpack__": None, "shape": (2, 3), **attributes},
+    )
+
+
+def test_each_library_has_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of arrays of two libraries waits for both: neither is on the other's stream."""
+    cupy = SimpleNamespace(get_current_stream=lambda number: SimpleNamespace(ptr=7777 + number))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cupy))
+    tensor, array = torch_type()(), cupy_type()()
+    for arrays in ([tensor, array], [array, tensor], [tensor, array, tensor]):
+        traits = foreign_traits(DescribingDevice(), None, arrays)
+        assert traits is not None
+        streams = {type(one): kind[2] for one, (_, kind) in zip(arrays, traits, strict=True)}
+        assert streams == {type(tensor): "the stream at 2000", type(array): "the stream at 7777"}
 
 
 class InterruptedDevice(CudaDevice):
