@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cudnnlite.arguments import one_of, real_number
+from cudnnlite.arguments import one_of
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
@@ -17,6 +17,7 @@ from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.operations.layers.matrices import (
     MatrixGraph,
     is_broadcast,
+    parse_alpha,
     parse_result_dtype,
 )
 from cudnnlite.specs import TensorSpec
@@ -105,18 +106,17 @@ def matmul(
     """
     if activation is not None:
         one_of(activation, "activation", *ACTIVATIONS)
-    factor = real_number(alpha, "alpha")
-    has_alpha = factor != 1.0
+    numbers = parse_alpha(alpha)
     return GraphRequest(
         handle,
         "matmul",
         product_graph,
         {"a": a, "b": b, "bias": bias, "a_descale": a_descale, "b_descale": b_descale},
-        {"activation": activation, "dtype": parse_result_dtype(dtype), "has_alpha": has_alpha},
+        {"activation": activation, "dtype": parse_result_dtype(dtype), "has_alpha": bool(numbers)},
         ("y",),
         out,
         workspace_limit,
-        {"alpha": factor} if has_alpha else {},
+        numbers,
         parse_math_type(math_type),
     )
 

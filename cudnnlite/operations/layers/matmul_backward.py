@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from cudnnlite.arguments import real_number
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
@@ -14,7 +13,12 @@ from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 from cudnnlite.operations.graph.graph import Graph
-from cudnnlite.operations.layers.matrices import MatrixGraph, Shape, parse_result_dtype
+from cudnnlite.operations.layers.matrices import (
+    MatrixGraph,
+    Shape,
+    parse_alpha,
+    parse_result_dtype,
+)
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import parse_shape
 
@@ -154,8 +158,7 @@ def _gradient(
     out: AnyArray | None,
     workspace_limit: int | str | None,
 ) -> GraphRequest[DeviceArray]:
-    factor = real_number(alpha, "alpha")
-    has_alpha = factor != 1.0
+    numbers = parse_alpha(alpha)
     return GraphRequest(
         handle,
         f"matmul_backward_{side}",
@@ -165,12 +168,12 @@ def _gradient(
             "side": side,
             "shape": None if shape is None else parse_shape(shape, side, batch_may_be_empty=False),
             "dtype": parse_result_dtype(dtype),
-            "has_alpha": has_alpha,
+            "has_alpha": bool(numbers),
         },
         (f"d{side}",),
         out,
         workspace_limit,
-        {"alpha": factor} if has_alpha else {},
+        numbers,
         parse_math_type(math_type),
     )
 

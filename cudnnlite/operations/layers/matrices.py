@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from cudnnlite.arguments import real_number
 from cudnnlite.dtypes import AnyDtype, parse_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
@@ -120,6 +121,12 @@ class MatrixGraph:
             dtype = DataType.FLOAT if dtype in FLOAT8 else dtype
         self.graph.output(name, result, dtype, shape=(*batch, *result.shape[-2:]))
         return self.graph
+
+
+def parse_alpha(alpha: object) -> dict[str, float]:
+    """Return the numbers that a call passes by value: none for 1, which multiplies nothing."""
+    factor = real_number(alpha, "alpha")
+    return {} if factor == 1.0 else {"alpha": factor}
 
 
 def parse_result_dtype(dtype: AnyDtype | None) -> DataType | None:
