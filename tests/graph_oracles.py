@@ -42,6 +42,23 @@ def attention(
     return kept * powers / total @ v, largest + np.log(total), powers / total
 
 
+def score_gradients(
+    q: Array,
+    k: Array,
+    v: Array,
+    do: Array,
+    scale: float,
+    mask: Array | None,
+    bias: Array | float,
+    kept: Array | float,
+) -> tuple[Array, Array]:
+    """Return the gradient of the scores, and the probabilities."""
+    o, _, p = attention(q, k, v, scale, mask, bias, kept)
+    v = np.repeat(v, q.shape[1] // v.shape[1], 1)
+    dp = do @ v.swapaxes(-1, -2) * kept
+    return p * (dp - (do * o).sum(-1, keepdims=True)), p
+
+
 def attention_gradients(
     q: Array,
     k: Array,
@@ -53,12 +70,11 @@ def attention_gradients(
     kept: Array | float = 1.0,
 ) -> tuple[Array, Array, Array]:
     """Return dq, dk and dv."""
-    o, _, p = attention(q, k, v, scale, mask, bias, kept)
+    ds, p = score_gradients(q, k, v, do, scale, mask, bias, kept)
+    ds = ds * scale
     heads = k.shape[1]
     groups = q.shape[1] // heads
-    k, v = (np.repeat(x, groups, 1) for x in (k, v))
-    dp = do @ v.swapaxes(-1, -2) * kept
-    ds = p * (dp - (do * o).sum(-1, keepdims=True)) * scale
+    k = np.repeat(k, groups, 1)
 
     def of_shared_heads(gradient: Array) -> Array:
         batch, _, *others = gradient.shape
@@ -80,9 +96,7 @@ def attention_bias_gradient(
     kept: Array | float = 1.0,
 ) -> Array:
     """Return dbias, of the shape of `bias`."""
-    o, _, p = attention(q, k, v, scale, mask, bias, kept)
-    v = np.repeat(v, q.shape[1] // v.shape[1], 1)
-    ds = p * (do @ v.swapaxes(-1, -2) * kept - (do * o).sum(-1, keepdims=True))
+    ds, _ = score_gradients(q, k, v, do, scale, mask, bias, kept)
     shared = tuple(axis for axis, size in enumerate(bias.shape) if size < ds.shape[axis])
     return ds.sum(shared, keepdims=True)
 
