@@ -151,10 +151,14 @@ def make_key(
                 f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes"
             )
     aligned = {name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT}
+    fields_of_policy = policy.key_fields()
+    if policy.layouts is None and not problem.operation.filters:
+        # Nothing is converted for any other problem, so that old entries of it are still found.
+        del fields_of_policy["layouts"]
     parts = {
         "problem": problem.to_plain(),
         "alignments": aligned,
-        "policy": policy.key_fields(),
+        "policy": fields_of_policy,
         "device": asdict(device),
     }
     return TuningKey(canonical({"schema": SCHEMA, **parts}))
@@ -325,6 +329,8 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
             if field_value != _EMPTY.get(name, ...):
                 values[name] = field_value  # an empty field may be one of another kind of row
         result = _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)
+        if values.get("layout"):
+            result = ConvolutionResult  # an engine, too, if operands are converted for it
         return result(**values)
     except _MISTAKES as error:
         raise ArgumentError(

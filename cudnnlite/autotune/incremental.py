@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from cudnnlite.autotune import graphs
-from cudnnlite.autotune.convolution import candidates, engines
+from cudnnlite.autotune.convolution import candidates, engines, layouts_to_try
 from cudnnlite.autotune.entries import TuningKey
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.devices.handle import Handle
@@ -24,6 +24,11 @@ from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 from cudnnlite.operations.convolution.algorithms import ranked
 from cudnnlite.operations.convolution.engines import row_of, shared_graph, why_excluded
+from cudnnlite.operations.convolution.layout_conversion import (
+    in_layout,
+    layout_of_filter,
+    problem_in_layout,
+)
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.rnn.choice import heuristic
 from cudnnlite.operations.rnn.search import all_candidates
@@ -42,6 +47,9 @@ from cudnnlite.specs.rnn_rules import why_not as why_not_rnn
 _MOST_RACES = 1024
 # Between two algorithms of the descriptor call so many engines are tried.
 _ENGINES_PER_ALGORITHM = 2
+# So many engines are tried in each other layout, after so many candidates in the operands' own.
+_ENGINES_PER_LAYOUT = 2
+_BEFORE_CONVERSIONS = 3
 
 Remember = Callable[[TuningKey, AlgorithmTable, float], None]
 MakePlan = Callable[[AlgorithmResult], OperationPlan[Any]]
@@ -160,15 +168,17 @@ def _trials_of(
 ) -> tuple[list[AlgorithmResult], MakePlan]:
     """Return the candidates of a plan beside its own choice, and what makes their plans."""
     if isinstance(plan, ConvolutionPlan):
-        native = None
+        # The graph that all engines share, by the layout that operands are converted to.
+        shared: dict[str, Graph | None] = {"": None}
         if policy.interface != "descriptor":
-            native = shared_graph(plan._handle, plan.problem, plan._resources)
-        engine_rows = list(_convolution_engines(native, plan.problem, policy))
+            shared[""] = shared_graph(plan._handle, plan.problem, plan._resources)
+        engine_rows = list(_convolution_engines(shared[""], plan.problem, policy))
         algorithm_rows = list(_descriptor_calls(plan._handle, plan.problem, policy))
         rows = [*_interleaved(engine_rows, algorithm_rows)]
+        rows[_BEFORE_CONVERSIONS:_BEFORE_CONVERSIONS] = _converted_engines(plan, policy, shared)
 
         def make(row: AlgorithmResult) -> OperationPlan[Any]:
-            return plan.with_candidate(row, native)
+            return plan.with_candidate(row, shared.get(row.layout))
 
     else:
         native = lower(plan.graph, plan._handle, plan._resources)
@@ -242,6 +252,30 @@ def _convolution_engines(
                 yield row
 
 
+def _converted_engines(
+    plan: ConvolutionPlan, policy: TuningPolicy, shared: dict[str, Graph | None]
+) -> list[AlgorithmResult]:
+    """Return engines that convert operands to another layout, where that may pay.
+
+    `shared` receives the graphs in these layouts.  Conversions seldom pay, except for grouped
+    convolutions, and for a filter whose layout is not that of the images.
+    """
+    problem = plan.problem
+    is_likely = problem.conv.groups > 1 or layout_of_filter(problem)
+    if policy.interface == "descriptor" or not (policy.layouts or is_likely):
+        return []
+    rows: list[AlgorithmResult] = []
+    for layout in layouts_to_try(plan._handle, problem, policy):
+        inner_problem = problem_in_layout(problem, layout)
+        graph = shared[layout] = shared_graph(plan._handle, inner_problem, plan._resources)
+        inner_rows = list(_convolution_engines(graph, inner_problem, policy))
+        rows += (
+            replace(in_layout(row, layout), heuristic=None)
+            for row in inner_rows[:_ENGINES_PER_LAYOUT]
+        )
+    return rows
+
+
 def _descriptor_calls(
     handle: Handle, problem: Problem, policy: TuningPolicy
 ) -> Iterator[AlgorithmResult]:
@@ -259,7 +293,7 @@ def _descriptor_calls(
         for row in candidates(problem, policy, ranking, ranks_by_descriptor_call=True)
         if row.ok
         and _names(row) not in refused
-        and (row.layout or algorithms.why_unsupported(problem, row.algorithm) is None)
+        and algorithms.why_unsupported(problem, row.algorithm) is None
     ]
     unranked = len(rows)
     yield from sorted(rows, key=lambda row: unranked if row.heuristic is None else row.heuristic)

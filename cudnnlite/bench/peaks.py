@@ -127,9 +127,7 @@ def peaks_from(properties: DeviceProperties) -> Peaks | None:
         if is_halved and unit in _HALVED_ON_GEFORCE:
             peak /= 2
         flops[unit] = peak
-    # Memory of every kind here transfers twice a clock.
-    bandwidth = 2 * properties.memory_clock_hz * properties.bus_bits / 8
-    return Peaks(properties.name, "from the device's properties", flops, bandwidth)
+    return Peaks(properties.name, "from the device's properties", flops, properties.bandwidth)
 
 
 def _stated(card: str, source: str, bandwidth: float, **teraflops: float) -> Peaks:

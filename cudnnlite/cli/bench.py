@@ -320,7 +320,9 @@ def _with_line(row: BenchRow, item: BenchItem, line: str, bench_options: BenchOp
 
 def _policy_words(policy: TuningPolicy) -> list[str]:
     """Return the options on which it depends whether a candidate is listed."""
-    words = [f"--also-layout {layout}" for layout in policy.layouts]
+    words = []
+    if policy.layouts is not None:
+        words += [f"--also-layout {layout}" for layout in policy.layouts or (options.NO_LAYOUT,)]
     if policy.interface is not None:
         words.append(f"--interface {policy.interface}")
     if policy.search == "engines":

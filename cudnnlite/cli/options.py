@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -108,8 +109,10 @@ NoTF32 = Annotated[bool, want("--no-tf32", help="Multiply float32 data in true f
 AlsoLayout = Annotated[
     _Texts,
     want(
-        metavar="NHWC|NCHW",
-        help="Try this layout too, the conversion there and back counted.  Repeatable.",
+        metavar="NHWC|NCHW|none",
+        help="Try this layout too, the conversion there and back counted.  Repeatable.  'none' "
+        "tries no other layout.",
+        show_default="those that may win",
     ),
 ]
 Interface = Annotated[
@@ -121,6 +124,7 @@ FlushL2 = Annotated[
 ]
 Engines = Annotated[bool, want("--engines", help="Try engines that cuDNN compiles first, too.")]
 
+NO_LAYOUT = "none"  # the word that stands for an empty tuple of layouts
 # Of the fields of the policy whose flag has another name.
 _OTHER_FLAGS = {"layouts": "--also-layout", "search_seconds": "--knobs"}
 
@@ -131,7 +135,7 @@ def policy_of(flags: SimpleNamespace) -> TuningPolicy:
     names.remove("math_type")  # which is the problem's
     values: dict[str, Any] = {name: getattr(flags, name) for name in names}
     values["allow_tf32"] = not flags.no_tf32
-    values["layouts"] = tuple(flags.also_layout or ())
+    values["layouts"] = _parse_other_layouts(flags.also_layout)
     if flags.engines:
         values["search"] = "engines"
     if flags.knobs is not None:
@@ -142,3 +146,10 @@ def policy_of(flags: SimpleNamespace) -> TuningPolicy:
             for name, value in values.items()
         }
     return TuningPolicy(**parsed)
+
+
+def _parse_other_layouts(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the policy's layouts: None without the flag, and an empty tuple for "none"."""
+    if not names:
+        return None
+    return () if list(names) == [NO_LAYOUT] else tuple(names)

@@ -38,6 +38,11 @@ class DeviceProperties(NamedTuple):
     memory_clock_hz: float
     bus_bits: int  # the width of the memory bus
 
+    @property
+    def bandwidth(self) -> float:
+        """The bytes a second between the GPU and its memory; memory transfers twice a clock."""
+        return 2 * self.memory_clock_hz * self.bus_bits / 8
+
 
 class PowerMeter(Protocol):
     """Reads a GPU's energy counter, clocks and power limit."""

@@ -141,7 +141,9 @@ class AlgorithmResult:
 
 @dataclass(frozen=True)
 class ConvolutionResult(AlgorithmResult):
-    """The descriptor call of a convolution, or of a gradient of one, as a candidate.
+    """A convolution, or a gradient of one, as a candidate: the descriptor call, or a conversion.
+
+    An engine that reads the operands as they are is an `AlgorithmResult`.
 
     Attributes
     ----------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from cudnnlite._raw.noncopyable import NonCopyable
@@ -24,6 +25,9 @@ _SAME_KERNEL_RATIO = 1.25
 _HOST_RATIO = 1.1
 _HOST_RATIO_OF_CALLS = 1.5  # a host that was slow for a while: by half, as measured
 _DEVICE_RATIO_OF_CALLS = 1.02
+# A candidate that converts operands must be faster by more than this: it needs more memory, and
+# its kernels wait for one another.
+_GAIN_OF_CONVERSIONS = 1.03
 
 
 class Contest(NonCopyable):
@@ -82,6 +86,14 @@ class Contest(NonCopyable):
         if key not in self._first_ms:
             return 1.0
         return self._first_ms[key] / min(self._first_ms.values())
+
+    def best_ms_so_far(self) -> float:
+        """Return the shortest run so far, infinite if there is none.
+
+        First runs that may have loaded kernels are repeated.
+        """
+        self._look_again()
+        return min(self._first_ms.values(), default=inf)
 
     def is_hopeless(self, key: Hashable) -> bool:
         """Return whether a candidate cannot be the best any more.
@@ -238,10 +250,30 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
     fastest = ordered[0]
     slower = ordered[1:]
     tied = [fastest, *(row for row in slower if within_noise(fastest, row, latency=latency))]
-    first = _cheapest(tied, latency=latency)
+    first = _cheapest(_without_conversions(tied, slower, latency=latency), latency=latency)
     tied_ids = set(map(id, tied))
     rest = [row for row in ordered if row is not first]
     return [first, *(replace(row, within_noise=id(row) in tied_ids) for row in rest)]
+
+
+def _without_conversions(
+    tied: list[AlgorithmResult], slower: Sequence[AlgorithmResult], *, latency: bool
+) -> list[AlgorithmResult]:
+    """Return the rows that convert no operands, of those tied or nearly as fast.
+
+    `slower` has all rows but the first of `tied`.  If every row converts, the result is `tied`.
+    """
+    rows = [row for row in tied if not row.layout]
+    best_ms = ranking_ms(tied[0], latency=latency)
+    if tied[0].layout and best_ms is not None:
+        nearly_tied = (
+            row for row in slower if row.ok and not row.layout and not any(row is t for t in rows)
+        )
+        for row in nearly_tied:
+            ms = ranking_ms(row, latency=latency)
+            if ms is not None and ms <= _GAIN_OF_CONVERSIONS * best_ms:
+                rows.append(row)
+    return rows or tied
 
 
 def _cheapest(tied: Sequence[AlgorithmResult], *, latency: bool) -> AlgorithmResult:

@@ -65,7 +65,7 @@ class Database:
         family[digest_of(problem)] = row_to_plain(choice)
 
     def wins(self, problem: Problem) -> Counter[object]:
-        """Return how often an engine's number, or an algorithm, won in a problem's family."""
+        """Return how often each candidate won in a problem's family; see `contestant_of`."""
         rows = self.families.get(family_of(problem), {}).values()
         return Counter(contestant_of(row_from_plain(row)) for row in rows)
 
@@ -146,9 +146,9 @@ def row_from_plain(row: Row) -> AlgorithmResult:
 
 
 def contestant_of(row: AlgorithmResult) -> object:
-    """Return what `Database.wins` counts: an engine's number, or an algorithm with its layout."""
+    """Return what `Database.wins` counts: an engine's number or an algorithm, with the layout."""
     if isinstance(row.algorithm, Engine):
-        return row.algorithm.index
+        return row.algorithm.index, row.layout
     return row.algorithm, row.layout
 
 

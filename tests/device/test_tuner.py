@@ -76,7 +76,9 @@ def tuner_of(handle: dnn.Handle, cache: Any = ":memory:", **policy: Any) -> dnn.
     return dnn.Tuner(
         handle,
         cache,
-        dnn.TuningPolicy(**{"interface": "descriptor", "objective": "device", **policy}),
+        dnn.TuningPolicy(
+            **{"interface": "descriptor", "objective": "device", "layouts": (), **policy}
+        ),
     )
 
 

@@ -342,6 +342,21 @@ def test_of_calls_that_the_noise_makes_equal_the_device_decides(figures, first):
     assert names(ranked(rows[::-1], latency=True))[0] == first
 
 
+@pytest.mark.parametrize(
+    ("times", "first"),
+    [((1.0, 1.029), "GEMM"), ((1.0, 1.031), "FFT"), ((1.0, None), "FFT"), ((1.0, 1.0), "GEMM")],
+)
+def test_a_conversion_has_to_be_worth_it(times, first):
+    """A candidate that converts operands is not chosen for a gain of less than 3 %."""
+    converted = timed("FFT", times[0], 0.001, layout="NHWC")
+    plain = timed("GEMM", times[1], 0.001)
+    assert names(ranked([converted, plain]))[0] == first
+    other = timed("DIRECT", 1.01, 0.001, layout="NHWC")
+    assert names(ranked([converted, other]))[0] == "FFT"
+    refused = timed("GEMM", 1.01, 0.001, why_not="too wrong")
+    assert names(ranked([converted, refused]))[0] == "FFT"
+
+
 def test_failed_rows_are_like_nothing():
     entries = ranked([timed("FFT", 1.0, 0.5), timed("GEMM", 1.0, 0.5, why_not="too wrong")])
     assert [entry.within_noise for entry in entries] == [False, False]

@@ -151,6 +151,21 @@ def choose(
     return replace(choice, remark=f"no engine serves: {preferred.why}")
 
 
+def choose_and_prepare(
+    native: NativeConvolution,
+    limit: int | None,
+    interface: str | None,
+    stack: ExitStack,
+    *,
+    is_aligned: bool,
+) -> PreparedChoice:
+    """Return what cuDNN's heuristics prefer, prepared; the parameters are those of `choose`."""
+    choice = choose(native, None, limit, interface, stack, is_aligned=is_aligned)
+    if isinstance(choice, PreparedChoice):
+        return choice
+    return prepare(native, choice, stack)
+
+
 def _choose(native: NativeConvolution, algorithm: object, limit: int | None) -> AlgorithmResult:
     """Return the row of the named algorithm or engine, or of the descriptor call's heuristic."""
     math_type = native.problem.math_type

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
-from cudnnlite.errors import WorkspaceLimitError
+from cudnnlite.errors import NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 from cudnnlite.graph.problem import EXECUTE
@@ -17,6 +18,9 @@ from cudnnlite.operations.convolution.algorithms import PreparedChoice, choose, 
 from cudnnlite.operations.convolution.layout_conversion import (
     ConvertedConvolution,
     conversion_layout,
+    converted_operands,
+    faster_layout,
+    layout_of_filter,
 )
 from cudnnlite.operations.convolution.native import NativeConvolution
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
@@ -113,15 +117,27 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         return EXECUTE
 
     def _prepare_call(self) -> Prepared:
+        if self._algorithm is None and self._interface is None:
+            layout = faster_layout(self.problem)
+            if layout:
+                # The workspace limit, or this cuDNN, may not allow it.
+                with suppress(NotSupportedError, WorkspaceLimitError):
+                    return self._converted_call(None, layout)
         native = NativeConvolution(self._handle, self.problem, self._resources, self._graph)
-        choice = choose(
-            native,
-            self._algorithm,
-            self._limit,
-            self._interface,
-            self._resources,
-            is_aligned=self._is_aligned,
-        )
+        try:
+            choice = choose(
+                native,
+                self._algorithm,
+                self._limit,
+                self._interface,
+                self._resources,
+                is_aligned=self._is_aligned,
+            )
+        except NotSupportedError:
+            layout = layout_of_filter(self.problem)
+            if self._algorithm is not None or not layout:
+                raise
+            return self._converted_call(None, layout)
         if isinstance(choice, PreparedChoice):
             prepared = choice
         else:
@@ -132,10 +148,30 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         self._note_interface(native, prepared.choice)
         return self._finish(prepared.choice, prepared.call, prepared.workspace)
 
-    def _converted_call(self, choice: AlgorithmResult, layout: str) -> Prepared:
-        """Return the call in another layout, with the conversions of operands around it."""
-        call = ConvertedConvolution(self._handle, self.problem, choice, layout, self._resources)
-        return self._finish(choice, call, call.workspace, layout)
+    def _converted_call(self, choice: AlgorithmResult | None, layout: str) -> Prepared:
+        """Return the call in another layout, with the conversions of operands around it.
+
+        Without a choice, cuDNN's heuristic chooses in that layout.
+        """
+        with ExitStack() as stack:
+            call = ConvertedConvolution(
+                self._handle,
+                self.problem,
+                choice,
+                layout,
+                stack,
+                self._graph,
+                limit=self._limit,
+                interface=self._interface,
+                is_aligned=self._is_aligned,
+            )
+            self._resources.enter_context(stack.pop_all())
+        self._alignments = {}
+        if choice is None and isinstance(call.choice.algorithm, Engine):
+            converted = converted_operands(self.problem, layout)
+            in_place = [name for name in self.problem.specs if name not in converted]
+            self._alignments = dict.fromkeys(in_place, ALIGNMENT)
+        return self._finish(call.choice, call, call.workspace, layout)
 
     def _finish(
         self, choice: AlgorithmResult, call: Any, workspace: int, layout: str = ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 from cudnnlite.arguments import real_number
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.operations.convolution.algorithms import (
@@ -16,14 +18,24 @@ from cudnnlite.operations.convolution.algorithms import (
     search,
 )
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
-from cudnnlite.plans.operands import alignment_of, check_writable, use
+from cudnnlite.plans.conversion import filter_conversion
+from cudnnlite.plans.operands import (
+    alignment_of,
+    check_writable,
+    on_device,
+    use,
+    wait_for_streams,
+)
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.request import Request
 from cudnnlite.plans.trial_call import CANDIDATE_ERRORS
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import DATABASE, AlgorithmResult
+from cudnnlite.problems.results import DATABASE, AlgorithmResult, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.database import find_choice
+from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
+from cudnnlite.specs.math_types import may_be_tf32
 from cudnnlite.warn import log
 
 
@@ -279,6 +291,53 @@ class ConvolutionRequest(Request[DeviceArray]):
         uses_scratch = self.out is None or real_number(self.beta, "beta") != 0
         out = None if uses_scratch else self.out
         return search(self.handle, problem, operands, out, self.limit())
+
+    def convert_filter(self) -> DeviceArray:
+        """Return the filter in the layout that calls read fastest: itself, or a copy."""
+        handle = self.handle
+        use(handle)
+        choices = self.call_arguments() | self.choice_arguments()
+        del choices["workspace_limit"]  # the tuner's choices are within it
+        self.refuse(choices, "convert_filter, which convolves nothing")
+        operation = self.operation
+        names = operation.filters.intersection(operation.reads)
+        if not names:
+            raise ArgumentError(f"{operation.name} reads no filter that could be converted")
+        (name,) = names
+        index = operation.reads.index(name)
+        w = on_device(handle, self.operands[index], operation.argument(name))
+        self.operands = [*self.operands[:index], w, *self.operands[index + 1 :]]
+        problem = self.make_problem()
+        layout = self._best_layout_of_filter(problem, name)
+        if w.spec.fits(layout):
+            return w
+        converted: DeviceArray = handle.empty(TensorSpec(w.spec.shape, w.spec.dtype, layout))
+        with ExitStack() as stack:
+            call = filter_conversion(handle, w.spec, converted.spec, stack)
+            call.replace(x=w.ptr, y=converted.ptr)
+            others = wait_for_streams(handle.stream, w)
+            call()
+            for other in others:
+                other.wait(handle.stream)
+        return converted
+
+    def _best_layout_of_filter(self, problem: Problem, name: str) -> str:
+        """Return the layout of the filter `name` with which calls take the least time."""
+        w: FilterSpec = problem.values[name]
+        if w.rank not in CHANNELS_LAST or w.vector > 1:
+            return w.layout
+        layouts = (CHANNELS_FIRST[w.rank], CHANNELS_LAST[w.rank])
+        choices = {}
+        for layout in layouts:
+            variant = problem.replace(**{name: FilterSpec(w.shape, w.dtype, layout)})
+            choice = self._tuned_choice(variant, self.limit())
+            if choice is not None:
+                choices[layout] = ranking_ms(choice, latency=True) or 0.0
+        if len(choices) == len(layouts):
+            return min(layouts, key=lambda layout: choices[layout])
+        is_half = w.dtype in (DataType.HALF, DataType.BFLOAT16)
+        uses_tensor_cores = is_half or may_be_tf32(problem.math_type, w.dtype)
+        return layouts[1] if uses_tensor_cores and problem.conv.groups == 1 else w.layout
 
     def _refuse_choice(self, function_name: str) -> None:
         """Raise ArgumentError if an argument chooses an algorithm, or belongs to a call."""
