@@ -22,7 +22,7 @@ from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import KIND as GRAPH
-from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.problem import SCALARS, Problem
 from cudnnlite.problems.results import DATABASE, AlgorithmResult, ConvolutionResult
 from cudnnlite.warn import log
 
@@ -153,17 +153,37 @@ def contestant_of(row: AlgorithmResult) -> object:
 
 
 def digest_of(problem: Problem) -> str:
-    """Return the hash of everything that a problem is."""
-    text = json.dumps(problem.to_plain(), sort_keys=True, separators=(",", ":"))
+    """Return the hash of everything that a problem is, but for its scalars.
+
+    In half precision, DEFAULT math has the choice of TENSOR_OP, which stands for it.
+    """
+    plain = problem.to_plain()
+    if problem.kind != GRAPH:
+        plain = {name: value for name, value in plain.items() if name not in SCALARS}
+        if "conv" in plain:
+            plain["conv"] = {**plain["conv"], "math_type": _math_type_of(problem)}
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 def family_of(problem: Problem) -> str:
-    """Return the kind of a problem, its data type and its arithmetic."""
-    arithmetic = "any"
+    """Return the kind of a problem, its data type, its arithmetic and the order of its channels."""
+    parts = [problem.kind, dtype_of(problem).name]
     if problem.kind != GRAPH:
-        arithmetic = problem.math_type.name
-    return f"{problem.kind} {dtype_of(problem).name} {arithmetic}"
+        parts.append(_math_type_of(problem))
+    if problem.operation.algorithms is not None:
+        first = problem.values[problem.operation.reads[0]]
+        parts.append("channels last" if first.is_channels_last else "channels first")
+    return " ".join(parts)
+
+
+def _math_type_of(problem: Problem) -> str:
+    """Return the name of a problem's math type; in half precision DEFAULT is TENSOR_OP."""
+    math_type = problem.math_type
+    is_half = dtype_of(problem) in (DataType.HALF, DataType.BFLOAT16)
+    if math_type == MathType.DEFAULT and is_half:
+        math_type = MathType.TENSOR_OP
+    return str(math_type.name)
 
 
 def parse_setting() -> Path | None:
