@@ -51,7 +51,7 @@ _ENGINES_PER_ALGORITHM = 2
 _ENGINES_PER_LAYOUT = 2
 _BEFORE_CONVERSIONS = 3
 
-Remember = Callable[[TuningKey, AlgorithmTable, float], None]
+Remember = Callable[[TuningKey, AlgorithmTable], None]
 MakePlan = Callable[[AlgorithmResult], OperationPlan[Any]]
 
 
@@ -63,7 +63,7 @@ class RealCallTuning:
     handle : Handle
         The handle of the plans.
     remember : callable
-        (key, table, seconds) -> None.  It receives the result of each race.
+        (key, table) -> None.  It receives the result of each race.
     """
 
     def __init__(self, handle: Handle, remember: Remember) -> None:
@@ -114,7 +114,9 @@ class RealCallTuning:
         return race
 
     def finish(self, race: Race, key: TuningKey, title: str) -> None:
-        """Pass on the result of a race."""
+        """Pass on the result of a race, once."""
+        if race.is_saved:
+            return
         device = self._handle.device
         table = AlgorithmTable(
             race.rows(),
@@ -122,7 +124,8 @@ class RealCallTuning:
             timing=f"events around {race.calls} real calls on {device}",
             device_memory=device.memory_info()[1],
         )
-        self._remember(key, table, 0.0)
+        self._remember(key, table)
+        race.is_saved = True
         self._races.pop(key, None)
 
 

@@ -350,12 +350,18 @@ class Tuner(Closable):
             return None
         return race, partial(self._real_calls.finish, key=key, title=str(representative))
 
-    def _remember_race(self, key: TuningKey, table: AlgorithmTable, seconds: float) -> None:
-        """Remember the result of a race in real calls, unless this tuner was closed meanwhile."""
+    def _remember_race(self, key: TuningKey, table: AlgorithmTable) -> None:
+        """Remember the result of a race in real calls, unless this tuner was closed meanwhile.
+
+        There is no warning of candidates that failed: the log says so, and no call is disturbed.
+        """
         if self._is_closed:
             return
         self.measured += 1
-        self._remember(key, table, seconds)
+        if any(row.transient for row in table):
+            self._tables[key] = table
+        else:
+            self._remember(key, table, 0.0)
 
     def _measure_if_possible(
         self,

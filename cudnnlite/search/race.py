@@ -73,6 +73,8 @@ class Race:
         How many calls have tried a candidate.
     winner : int or None
         The index of the fastest candidate; None as long as the race goes on.
+    is_saved : bool
+        Whether the result was saved.  Several plans may end one race.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Race:
         self.runners = [Runner(row) for row in rows]
         self.calls = 0
         self.winner: int | None = None
+        self.is_saved = False
         self._timing = timing
         self._repeats_left = timing.repeated_calls
 
@@ -148,8 +151,10 @@ class Race:
 
     def _next_untimed(self, pending: Collection[int]) -> int | None:
         """Return the first candidate that has no time yet, unless the last calls have begun."""
-        calls_left = self._timing.real_calls - self.calls
         leader = self.leader
+        # Those that ran once need another run, for which calls are left.
+        owed = sum(runner.runs == 1 and not runner.times_ms for runner in self.runners)
+        calls_left = self._timing.real_calls - self.calls - owed
         for index, runner in enumerate(self.runners):
             if runner.times_ms or runner.why_out or index in pending:
                 continue

@@ -50,10 +50,10 @@ class TimingPolicy(NamedTuple):
     # Of tuning in real calls: so many calls of a problem try candidates, and of these the last ones
     # try no new candidates, but compare those that are close.
     real_calls: int = 12
-    confirming_calls: int = 3
+    confirming_calls: int = 2
     # So many of these calls run their candidate a second time at once, which is timed, instead of
     # timing it at a later call.  A call that would read its own result is never repeated.
-    repeated_calls: int = 4
+    repeated_calls: int = 5
 
 
 DEFAULT_TIMING = TimingPolicy()

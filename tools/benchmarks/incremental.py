@@ -238,8 +238,11 @@ def call_times(handle, plans, operands, out):
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
-def measure(handle, problem, calls):
-    """Return the row of a problem: times of first calls, and of a call of each contender."""
+def measure(handle, problem, calls, folder):
+    """Return the row of a problem: times of first calls, and of a call of each contender.
+
+    The databases in the folder, which have no choice for it, decide on the order of candidates.
+    """
     import cudnnlite as dnn
     from cudnnlite.autotune import convolution
 
@@ -254,6 +257,7 @@ def measure(handle, problem, calls):
     untuned, untuned_making, untuned_first = first_calls(
         handle, lambda: plan_of(handle, problem), operands, out, calls
     )
+    os.environ["CUDNNLITE_DATABASE"] = folder
     with dnn.autotuned(handle, cache=":memory:", incremental=True):
         incremental, making, first = first_calls(
             handle, lambda: plan_of(handle, problem), operands, out, calls
@@ -360,7 +364,7 @@ def run_calls(arguments):
     begin = time.perf_counter()
     device = get_device(arguments.device)
     rows, skipped, left = [], 0, 0
-    folder = os.environ.get("CUDNNLITE_DATABASE", "")
+    folder = os.environ.get("CUDNNLITE_DATABASE", "off")
     with dnn.Handle(device, stream=device.create_stream()) as handle:
         handle.timing = handle.timing._replace(real_calls=arguments.calls)
         problems = new_problems() if arguments.part == "calls" else database_problems()
@@ -370,7 +374,7 @@ def run_calls(arguments):
                 continue
             try:
                 if arguments.part == "calls":
-                    row = measure(handle, problem, arguments.calls)
+                    row = measure(handle, problem, arguments.calls, folder)
                 else:
                     row = measure_database(handle, problem, folder)
             except (dnn.CudnnError, dnn.NoAlgorithmError, dnn.DeviceMemoryError) as error:
