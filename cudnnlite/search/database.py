@@ -111,7 +111,8 @@ def row_to_plain(choice: AlgorithmResult) -> Row:
     """Return a choice as a row of a file."""
     algorithm: Any = choice.algorithm
     if isinstance(algorithm, Engine):
-        plain: Any = [algorithm.index, dict(algorithm.choices)]
+        knobs = {str(knob): value for knob, value in algorithm.choices}
+        plain: Any = [algorithm.index, knobs]
     else:
         plain = f"{type(algorithm).__name__}.{algorithm.name}"
     error = None if choice.error is None else float(f"{choice.error:.1e}")
