@@ -92,7 +92,7 @@ class RealCallTuning:
             self.finish(race, key, plan_title)
 
         plan_title = str(plan.problem)
-        plan.change_call(TrialCall(plan, race, make_plan, finish), choice)
+        plan._change_call(TrialCall(plan, race, make_plan, finish), choice)
 
     def race_of_rnn(self, problem: Problem, key: TuningKey, policy: TuningPolicy) -> Race:
         """Return the race of a recurrent network's candidates.
@@ -149,7 +149,7 @@ def _replace_choice(
             reasons.append(f"{row.algorithm}: {error}")
             continue
         choice = replace(other.choice, source=plan.choice.source)
-        plan.adopt(other, choice)
+        plan._adopt(other, choice)
         return choice, rows[index + 1 :]
     raise NoAlgorithmError(f"no algorithm for {plan.problem} is allowed: {'; '.join(reasons)}")
 
@@ -181,7 +181,7 @@ def _trials_of(
         rows[_BEFORE_CONVERSIONS:_BEFORE_CONVERSIONS] = _converted_engines(plan, policy, shared)
 
         def make(row: AlgorithmResult) -> OperationPlan[Any]:
-            return plan.with_candidate(row, shared.get(row.layout))
+            return plan._with_candidate(row, shared.get(row.layout))
 
     else:
         native = lower(plan.graph, plan._handle, plan._resources)
@@ -190,7 +190,7 @@ def _trials_of(
         lowered = native
 
         def make(row: AlgorithmResult) -> OperationPlan[Any]:
-            return plan.with_engine(row.algorithm, lowered)
+            return plan._with_engine(row.algorithm, lowered)
 
     def make_plan(row: AlgorithmResult) -> OperationPlan[Any]:
         other = make(row)

@@ -229,8 +229,8 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         nbytes = scratch_bytes(self.graph, self._scratch_outputs)
         return aligned_size(call.workspace) + nbytes if nbytes else call.workspace
 
-    def with_engine(self, engine: Engine, native: NativeGraph) -> GraphPlan:
-        """Return a prepared plan of the same graph by another engine, which `adopt` takes.
+    def _with_engine(self, engine: Engine, native: NativeGraph) -> GraphPlan:
+        """Return a prepared plan of the same graph by another engine, which `_adopt` takes.
 
         The two have the same numbers.  The other one has no outputs in scratch memory.
         """
@@ -238,9 +238,9 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         plan._numbers = self._numbers
         return plan.prepare()
 
-    def adopt(self, plan: GraphPlan, choice: AlgorithmResult) -> None:
+    def _adopt(self, plan: GraphPlan, choice: AlgorithmResult) -> None:
         """Let all calls from the next one on run the engine of another plan of this graph."""
-        super().adopt(plan, choice)
+        super()._adopt(plan, choice)
         # The outputs in scratch memory lie behind the workspace of the engine.
         self.__dict__.pop("_scratch_offsets", None)
         nbytes = scratch_bytes(self.graph, self._scratch_outputs)

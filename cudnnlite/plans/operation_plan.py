@@ -142,7 +142,7 @@ class OperationPlan(Plan, Generic[ResultT]):
             raise
         return self
 
-    def change_call(self, prepared: Prepared, choice: Any) -> None:
+    def _change_call(self, prepared: Prepared, choice: Any) -> None:
         """Let all calls from the next one on run another prepared call of this problem.
 
         It needs the plan's workspace at most.
@@ -153,7 +153,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         self.choice = choice
         self._prepared = prepared
 
-    def adopt(self: PlanT, plan: PlanT, choice: Any) -> None:
+    def _adopt(self: PlanT, plan: PlanT, choice: Any) -> None:
         """Let all calls from the next one on run the call of another plan of this problem.
 
         That plan is closed with this one.
@@ -161,7 +161,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._resources.callback(plan.close)
         self.workspace = plan.workspace
         assert plan._prepared is not None
-        self.change_call(plan._prepared, choice)
+        self._change_call(plan._prepared, choice)
 
     def _results_are_empty(self) -> bool:
         problem = self.problem

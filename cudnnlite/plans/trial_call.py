@@ -280,10 +280,10 @@ class TrialCall(NonCopyable):
         self._finish(self._race)
         choice = replace(self._race.rows()[0], source=REAL_CALLS)
         if winner:
-            plan.adopt(winner_plan, choice)
+            plan._adopt(winner_plan, choice)
             self._plans.pop(winner, None)  # from now on the plan owns it
         else:
-            plan.change_call(self._first_call, choice)
+            plan._change_call(self._first_call, choice)
         log.info("%s: tuned in %d real calls: %s", plan, self._race.calls, choice)
         self.close()
 

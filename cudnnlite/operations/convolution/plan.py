@@ -26,7 +26,7 @@ from cudnnlite.operations.convolution.native import NativeConvolution
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import DATABASE, HEURISTIC, AlgorithmResult
+from cudnnlite.problems.results import DATABASE, AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.warn import log
 
@@ -105,11 +105,6 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         if self._replayed is None:
             return None
         return self._replayed.state
-
-    @property
-    def is_heuristic(self) -> bool:
-        """Whether cuDNN's heuristic made the choice."""
-        return self.choice is not None and self.choice.source == HEURISTIC
 
     def _function_name(self) -> str:
         if self.descriptors:
@@ -199,8 +194,8 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
             # An engine that the caller named refuses operands that are not aligned.
             self._alignments = {}
 
-    def with_candidate(self, row: AlgorithmResult, graph: Graph | None) -> ConvolutionPlan:
-        """Return a prepared plan of the same problem by another candidate, which `adopt` takes.
+    def _with_candidate(self, row: AlgorithmResult, graph: Graph | None) -> ConvolutionPlan:
+        """Return a prepared plan of the same problem by another candidate, which `_adopt` takes.
 
         `graph` is that of the problem.  It stays open for as long as the returned plan.
         """
@@ -208,9 +203,9 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
             graph = None
         return ConvolutionPlan(self._handle, self.problem, row, graph=graph).prepare()
 
-    def adopt(self, plan: ConvolutionPlan, choice: AlgorithmResult) -> None:
+    def _adopt(self, plan: ConvolutionPlan, choice: AlgorithmResult) -> None:
         """Let all calls from the next one on run the call of another plan of this problem."""
-        super().adopt(plan, choice)
+        super()._adopt(plan, choice)
         self.descriptors = plan.descriptors
         self._alignments = plan._alignments
         if isinstance(choice.algorithm, Engine):

@@ -30,7 +30,7 @@ from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.request import Request
 from cudnnlite.plans.trial_call import CANDIDATE_ERRORS
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import DATABASE, AlgorithmResult, ranking_ms
+from cudnnlite.problems.results import DATABASE, HEURISTIC, AlgorithmResult, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.database import find_choice
 from cudnnlite.specs import FilterSpec, TensorSpec
@@ -182,7 +182,7 @@ class ConvolutionRequest(Request[DeviceArray]):
 
     def _begin_trials(self, plan: ConvolutionPlan, limit: int | None) -> None:
         """Let the calls of a new plan try candidates; close it if that fails."""
-        if not plan.is_heuristic:
+        if plan.choice is None or plan.choice.source != HEURISTIC:
             return
         try:
             self.handle.chooser.begin_trials(plan, self._alignments(), limit)
