@@ -201,7 +201,7 @@ def _enter_layouts(
     than the best candidate so far.
     """
     results: dict[Hashable, AlgorithmResult] = {}
-    for layout in _layouts(handle, problem, policy):
+    for layout in layouts_to_try(handle, problem, policy):
         if policy.layouts is None and not _may_win(handle, problem, layout, contest):
             continue
         inner_problem = problem_in_layout(problem, layout)
@@ -376,7 +376,7 @@ def candidates(
         yield replace(row, why_not=policy.why_not(row, dtype))
 
 
-def _layouts(handle: Handle, problem: Problem, policy: TuningPolicy) -> list[str]:
+def layouts_to_try(handle: Handle, problem: Problem, policy: TuningPolicy) -> list[str]:
     """Return the layouts to convert operands to."""
     if any(spec.vector != 1 for spec in problem.specs.values()):
         return []

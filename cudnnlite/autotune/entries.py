@@ -52,7 +52,8 @@ _POLICY_OF_FORMAT_1: dict[str, Any] = {
     "search": "heuristics",
     "search_seconds": 10,
 }
-LEFT_OUT = ("passed_over",)  # of a row: it belongs to a choice, not to the candidate
+# Of a row: they belong to a choice, not to the candidate.
+LEFT_OUT = ("passed_over", "source")
 
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
 

@@ -12,6 +12,12 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.sizes import format_size, over_limit
 
 WITHIN_NOISE = "within the noise of the first"
+# The sources of a choice that the caller did not make: `AlgorithmResult.source`.
+HEURISTIC = "cuDNN's heuristic"
+DATABASE = "the database"
+REAL_CALLS = "tuning in real calls"
+CACHE = "the cache"
+SEARCH = "a search"
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,10 @@ class AlgorithmResult:
     heuristic : int or None
         Its place, from 0, in the ranking of cuDNN's heuristic, which chooses if nothing was tuned;
         None if it is not in the ranking.
+    source : str
+        Of a plan's choice, who made it: "cuDNN's heuristic", "the database", "tuning in real
+        calls", "the cache", or "a search", if a tuner has measured it just now.  Empty for a choice
+        that the caller made, and for the rows of a table.
     passed_over : tuple of (AlgorithmResult, str)
         Set by `AlgorithmTable.best`: the candidates before this one, each with the reason why it
         was not chosen.
@@ -86,6 +96,7 @@ class AlgorithmResult:
     replay: bool = False
     heuristic: int | None = None
     within_noise: bool = False
+    source: str = field(default="", compare=False)
     passed_over: tuple[tuple[AlgorithmResult, str], ...] = field(
         default=(), compare=False, repr=False
     )
@@ -120,6 +131,8 @@ class AlgorithmResult:
         time = "" if self.time_ms is None else f", {self.time_ms:.4g} ms"
         how = f"{self.math_type}{_manner(self)}"
         lines = [f"{self.algorithm} ({how}{time}, workspace {format_size(self.workspace)})"]
+        if self.source:
+            lines.append(f"  chosen by {self.source}")
         if self.comment:
             lines.append(f"  {self.comment}")
         lines += [f"  not {named(other)}: {why}" for other, why in self.passed_over]

@@ -238,7 +238,8 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         Values are plain: statuses and algorithms stand by their names.
         """
         names = dict.fromkeys(attribute.name for row in self._rows for attribute in fields(row))
-        names.pop("passed_over", None)
+        for of_choices in ("passed_over", "source"):
+            names.pop(of_choices, None)
         columns = {name: [getattr(row, name, None) for row in self._rows] for name in names}
         return {
             name: [value if type(value) in _PLAIN else str(value) for value in values]

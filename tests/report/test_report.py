@@ -725,9 +725,8 @@ def test_json_holds_every_figure():
                 for one in (read, original)
             ]
             assert finite_rows[0] == finite_rows[1]
-            assert {item.name for item in fields(dnn.AlgorithmResult)} - {
-                "passed_over"
-            } <= row.keys()
+            of_candidates = {item.name for item in fields(dnn.AlgorithmResult)}
+            assert of_candidates - {"passed_over", "source"} <= row.keys()
 
 
 def test_json_tells_the_choice():

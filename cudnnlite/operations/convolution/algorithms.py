@@ -33,7 +33,7 @@ from cudnnlite.plans.operands import wait_for_streams
 from cudnnlite.problems.fused_convolution import BIAS, adds_bias_apart
 from cudnnlite.problems.operation import Algorithms, Operation
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult, named
+from cudnnlite.problems.results import HEURISTIC, AlgorithmResult, named
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.contest import refuse_search
 from cudnnlite.specs.filter import as_tensor
@@ -205,7 +205,7 @@ def _heuristic_choice(native: NativeConvolution, limit: int | None) -> Algorithm
     choice = table.best(limit)
     larger = [(row, why) for row, why in choice.passed_over if row.ok]
     warn_of_limit(larger, choice.algorithm, problem)
-    return choice
+    return replace(choice, source=HEURISTIC)
 
 
 def _is_within(row: AlgorithmResult, limit: int | None) -> bool:

@@ -26,7 +26,7 @@ from cudnnlite.operations.convolution.native import NativeConvolution
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.results import DATABASE, AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.warn import log
 
@@ -188,11 +188,36 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         """Set the descriptors of the descriptor call, or the alignments that an engine needs."""
         if not isinstance(choice.algorithm, Engine):
             self.descriptors = native.descriptors
-        elif self._algorithm is None and self._interface is None:
+        elif self._interface is None and not self._is_named:
             self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
         else:
             # An engine that the caller named refuses operands that are not aligned.
             self._alignments = {}
+
+    def _with_candidate(self, row: AlgorithmResult, graph: Graph | None) -> ConvolutionPlan:
+        """Return a prepared plan of the same problem by another candidate, which `_adopt` takes.
+
+        `graph` is that of the problem.  It stays open for as long as the returned plan.
+        """
+        if not isinstance(row.algorithm, Engine):
+            graph = None
+        return ConvolutionPlan(self._handle, self.problem, row, graph=graph).prepare()
+
+    def _adopt(self, plan: ConvolutionPlan, choice: AlgorithmResult) -> None:
+        """Let all calls from the next one on run the call of another plan of this problem."""
+        super()._adopt(plan, choice)
+        self.descriptors = plan.descriptors
+        self._alignments = plan._alignments
+        if isinstance(choice.algorithm, Engine):
+            # As for the heuristic's engine: other operands run by another plan.
+            self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
+
+    @property
+    def _is_named(self) -> bool:
+        """Whether the caller or a tuner named the algorithm, which depends on alignments."""
+        if self._algorithm is None:
+            return False
+        return getattr(self._algorithm, "source", "") != DATABASE
 
     def _run_misaligned(
         self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object

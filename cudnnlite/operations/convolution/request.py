@@ -28,12 +28,15 @@ from cudnnlite.plans.operands import (
 )
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.request import Request
+from cudnnlite.plans.trial_call import CANDIDATE_ERRORS
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import ranking_ms
+from cudnnlite.problems.results import DATABASE, HEURISTIC, AlgorithmResult, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.search.database import find_choice
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 from cudnnlite.specs.math_types import may_be_tf32
+from cudnnlite.warn import log
 
 
 class ConvolutionRequest(Request[DeviceArray]):
@@ -129,10 +132,15 @@ class ConvolutionRequest(Request[DeviceArray]):
         problem = self.make_problem()
         limit = self.limit()
         algorithm = parse_algorithm(self.operation, self.algorithm)
-        plan = None
+        plan: ConvolutionPlan | None = None
         named_key = key
         if self._is_free and self.handle.chooser is not None:
             algorithm = self._tuned_choice(problem, limit)
+            if algorithm is None and self._tries_candidates:
+                plan = self._planned(ConvolutionPlan, problem, None, limit, is_aligned=True)
+                self._begin_trials(plan, limit)
+                self.handle.plans.keep(key, plan)
+                return plan
             # The plan is that of a call that names the choice, or of one without a tuner.
             named_key = Request.key(self)
             if algorithm is not None:
@@ -142,6 +150,8 @@ class ConvolutionRequest(Request[DeviceArray]):
                 key = named_key
             elif plan is not None:
                 self.handle.plans.keep(key, plan)
+        elif algorithm is None:
+            algorithm = self._database_choice(problem, limit)
         if plan is None:
             # Later calls may have aligned operands, even if this call has not.
             plan = self._planned(ConvolutionPlan, problem, algorithm, limit, is_aligned=True)
@@ -155,21 +165,54 @@ class ConvolutionRequest(Request[DeviceArray]):
         chooser = self.handle.chooser
         if chooser is None or not all(spec.size for spec in problem.specs.values()):
             return None
-        alignments = {name: alignment_of(array) for name, array in self._arrays().items()}
         replay = parse_replay(self.replay)
-        return chooser.choose(problem, alignments, limit, for_call=True, replay=replay)
+        return chooser.choose(problem, self._alignments(), limit, for_call=True, replay=replay)
+
+    def _alignments(self) -> dict[str, int]:
+        """Return the alignments of those operands that are arrays, by name."""
+        return {name: alignment_of(array) for name, array in self._arrays().items()}
+
+    @property
+    def _tries_candidates(self) -> bool:
+        """Whether the calls of a heuristic's plan that is made now try candidates."""
+        chooser = self.handle.chooser
+        if chooser is None or not self._is_free or parse_replay(self.replay):
+            return False
+        return bool(chooser.tries_in_calls)
+
+    def _begin_trials(self, plan: ConvolutionPlan, limit: int | None) -> None:
+        """Let the calls of a new plan try candidates; close it if that fails."""
+        if plan.choice is None or plan.choice.source != HEURISTIC:
+            return
+        try:
+            self.handle.chooser.begin_trials(plan, self._alignments(), limit)
+        except BaseException:
+            plan.close()
+            raise
+
+    def _database_choice(self, problem: Problem, limit: int | None) -> AlgorithmResult | None:
+        """Return the database's choice for a call without an algorithm; None if there is none."""
+        if self.algorithm is not None or not all(spec.size for spec in problem.specs.values()):
+            return None
+        interface = parse_interface(self.interface)
+        return find_choice(self.handle.device, problem, limit, interface)
 
     def make_plan(self) -> ConvolutionPlan:
         """Return a new plan, with the tuner's choice if there is one."""
         problem = self.make_problem()
         limit = self.limit()
         algorithm = parse_algorithm(self.operation, self.algorithm)
-        if self._is_free:
+        if self._is_free and self.handle.chooser is not None:
             algorithm = self._tuned_choice(problem, limit)
+        elif algorithm is None:
+            algorithm = self._database_choice(problem, limit)
         is_aligned = not any(array.ptr % ALIGNMENT for array in self._arrays().values())
-        return self._planned(
+        plan = self._planned(
             self.plan_type, problem, algorithm, limit, is_aligned=is_aligned or not self._is_free
         )
+        if self._tries_candidates:
+            self._begin_trials(plan, limit)
+        return plan
 
     def choice_arguments(self) -> dict[str, Any]:
         """Return the arguments that say how to compute, by name.
@@ -185,6 +228,27 @@ class ConvolutionRequest(Request[DeviceArray]):
         }
 
     def _planned(
+        self,
+        plan_type: type[ConvolutionPlan],
+        problem: Problem,
+        algorithm: object,
+        limit: int | None,
+        *,
+        is_aligned: bool,
+    ) -> ConvolutionPlan:
+        """Return a new plan; the heuristic's if the database's choice cannot be used."""
+        is_of_database = getattr(algorithm, "source", "") == DATABASE
+        if is_of_database and not is_aligned:
+            algorithm = None
+        elif is_of_database:
+            try:
+                return self._prepared(plan_type, problem, algorithm, limit, is_aligned=is_aligned)
+            except CANDIDATE_ERRORS as error:
+                log.info("%s: the database's %s is passed over: %s", problem, algorithm, error)
+                algorithm = None
+        return self._prepared(plan_type, problem, algorithm, limit, is_aligned=is_aligned)
+
+    def _prepared(
         self,
         plan_type: type[ConvolutionPlan],
         problem: Problem,
