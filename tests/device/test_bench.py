@@ -11,7 +11,9 @@ from cudnnlite.bench.measuring import BenchOptions, bench_problem
 from cudnnlite.bench.peaks import CARDS, peaks_from
 from cudnnlite.devices import arrays
 from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.operations.layers.matmul import product_graph
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.problems.problem_list import ListedProblem
@@ -34,6 +36,12 @@ def gradient(kind):
     return dnn.convolution_backward_filter.problem(forward.x, forward.y, forward.conv, w=forward.w)
 
 
+def product(a, b):
+    """Return the product of arrays of any number of axes, as `dnn.matmul` computes it."""
+    specs = {"a": dnn.TensorSpec(a, "float16"), "b": dnn.TensorSpec(b, "float16")}
+    return GraphProblem(product_graph(specs, None, None, has_alpha=False))
+
+
 def network(*, training=False, cell="lstm"):
     spec = dnn.RNNSpec(cell, 16, 32, dtype="float32")
     data = dnn.RNNDataSpec((6, 3, 16), (6, 4, 2), dtype="float32")
@@ -46,6 +54,10 @@ PROBLEMS = {
     "gradient of data": lambda: gradient("data"),
     "gradient of filters": lambda: gradient("filters"),
     "matmul": lambda: matmul_problem(2, 64, 128, 32, "float16", bias=True, activation="relu"),
+    "product of 4 axes": lambda: product((2, 3, 16, 32), (2, 3, 32, 24)),
+    "batch by a matrix": lambda: product((2, 3, 16, 32), (32, 24)),
+    "matrix by a batch": lambda: product((16, 32), (6, 32, 24)),
+    "two matrices": lambda: product((16, 32), (32, 24)),
     "attention": lambda: attention_problem(2, 4, 64, 32, "float16", causal=True),
     "lstm": lambda: network(),
     "gru in training": lambda: network(training=True, cell="gru"),
@@ -159,6 +171,7 @@ def write(array, offset, nbytes, byte):
 KINDS = {
     "convolution": ConvolutionPlan,
     "gradient of filters": ConvolutionPlan,
+    "batch by a matrix": GraphPlan,
     "attention": GraphPlan,
     "lstm": RNNPlan,
 }
@@ -210,7 +223,7 @@ def test_an_input_that_is_changed_is_found(handle, monkeypatch):
     assert "changes w, which is only read" in findings_of(handle, convolution())
 
 
-@pytest.mark.parametrize("name", ["convolution", "attention"])
+@pytest.mark.parametrize("name", ["convolution", "attention", "batch by a matrix"])
 def test_a_wrong_number_is_found(handle, monkeypatch, name):
     def spoil(planted, out, operands):
         values = out.numpy()
