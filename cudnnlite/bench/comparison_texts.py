@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cudnnlite.bench.comparison import Pair, RunComparison
+from cudnnlite.bench.comparison import STILL_WRONG, Pair, RunComparison
 from cudnnlite.bench.page import render
 from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.report.templates import write_page
@@ -37,6 +37,7 @@ def summary_lines(comparison: RunComparison) -> Iterator[str]:
         yield f"geometric mean of B/A: {mean:.4f}"
     elif not comparison.has_times:
         yield _NO_TIMES
+    yield from map(printable, comparison.notes)
     counts = comparison.counts()
     if counts:
         yield ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -65,7 +66,7 @@ def lines_of(
 def reasons_of(pair: Pair) -> Iterator[str]:
     """Yield why B is worse, where the figures do not say it."""
     row = pair.b
-    if row is None or not pair.fails:
+    if row is None or not (pair.fails or STILL_WRONG in pair.verdicts):
         return
     if row.status != "ok":
         yield printable(row.status)

@@ -16,7 +16,6 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.bench import page
 from cudnnlite.bench.lists import LISTS
 from cudnnlite.bench.measuring import MODES, RUNS, BenchOptions, bench_problem
@@ -313,19 +312,15 @@ def _with_line(row: BenchRow, item: BenchItem, line: str, bench_options: BenchOp
     words = [_COMMAND, line]
     if bench_options.mode != BenchOptions().mode:
         words.append(f"--mode {bench_options.mode}")
+    if bench_options.runs != RUNS:
+        words.append(f"--runs {bench_options.runs}")
+    if bench_options.does("plan"):
+        words += options.words_of_policy(bench_options.policy)
+    if row.joules is not None:
+        words.append("--energy")
     if row.candidate:
-        words += [*_policy_words(bench_options.policy), "--choice", shlex.quote(row.candidate)]
+        words += ["--choice", shlex.quote(row.candidate)]
     return replace(row, problem=problem, key=line, line=" ".join(words))
-
-
-def _policy_words(policy: TuningPolicy) -> list[str]:
-    """Return the options on which it depends whether a candidate is listed."""
-    words = [f"--also-layout {layout}" for layout in policy.layouts]
-    if policy.interface is not None:
-        words.append(f"--interface {policy.interface}")
-    if policy.search == "engines":
-        words.append("--engines")
-    return words
 
 
 def _write_programs(

@@ -142,3 +142,26 @@ def policy_of(flags: SimpleNamespace) -> TuningPolicy:
             for name, value in values.items()
         }
     return TuningPolicy(**parsed)
+
+
+def words_of_policy(policy: TuningPolicy) -> list[str]:
+    """Return the options that describe a policy, those that are not at their default."""
+    words = []
+    if policy.objective != TuningPolicy.objective:
+        words.append(f"--objective {policy.objective}")
+    if policy.workspace_limit is not None:
+        words.append(f"--workspace-limit {policy.workspace_limit}")
+    if policy.deterministic:
+        words.append("--deterministic")
+    if policy.max_error is not None:
+        words.append(f"--max-error {policy.max_error!r}")
+    if not policy.allow_tf32:
+        words.append("--no-tf32")
+    words += [f"--also-layout {layout}" for layout in policy.layouts]
+    if policy.interface is not None:
+        words.append(f"--interface {policy.interface}")
+    if policy.flush_l2:
+        words.append("--flush-l2")
+    if policy.search == "engines":
+        words.append("--engines")
+    return words
