@@ -13,16 +13,16 @@ from cudnnlite.autotune.tuner import Tuner
 from cudnnlite.bench.checks import accuracy_of, differing_runs
 from cudnnlite.bench.energy import energy_of
 from cudnnlite.bench.guards import digest_of
-from cudnnlite.bench.peaks import Peaks, roofline
 from cudnnlite.bench.rows import BenchRow
 from cudnnlite.bench.trials import Trial, trial_of
-from cudnnlite.bench.work import Work, work_of
 from cudnnlite.devices.device import PowerMeter
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NoAlgorithmError
 from cudnnlite.problems.problem_list import ListedProblem, summary
 from cudnnlite.problems.results import AlgorithmResult, named
+from cudnnlite.problems.roofline import Peaks, roofline
+from cudnnlite.problems.work import Work, work_of
 from cudnnlite.search.contest import failed, own_stream
 from cudnnlite.sizes import over_limit
 
@@ -344,7 +344,7 @@ def _with_roofline(row: BenchRow, work: Work, math_type: MathType, peaks: Peaks 
     """Return a row with the least time by the peaks, and what bounds it."""
     if peaks is None:
         return row
-    least = roofline(peaks, work.flops, work.nbytes, work.dtype, math_type)
+    least = roofline(peaks, work, math_type)
     if least is None:
         return row
     return replace(row, least_us=1e6 * least.seconds, bound=least.bound, unit=least.unit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 
 from cudnnlite.autotune.policy import OBJECTIVES, TuningPolicy, parse_field
 from cudnnlite.cli import common
-from cudnnlite.cli.common import report_misuse
+from cudnnlite.cli.common import misuse, report_misuse
 from cudnnlite.cli.problems import CONVOLUTIONS
 
 # what --help shows together
@@ -121,8 +122,36 @@ FlushL2 = Annotated[
 ]
 Engines = Annotated[bool, want("--engines", help="Try engines that cuDNN compiles first, too.")]
 
+# what is written
+STDOUT = Path("-")
+output = partial(typer.Option, rich_help_panel="Output")
+output_file = partial(output, parser=common.path)
+CSV = Annotated[
+    Path | None,
+    output_file(metavar="FILE.csv|-", help="Write the candidates, a line each; - to stdout alone."),
+]
+HTML = Annotated[Path | None, output_file(metavar="FILE.html", help="Write a report: one page.")]
+
 # Of the fields of the policy whose flag has another name.
 _OTHER_FLAGS = {"layouts": "--also-layout", "search_seconds": "--knobs"}
+
+
+def flags_of(arguments: Mapping[str, Any], repeatable: Sequence[str]) -> SimpleNamespace:
+    """Return the arguments of a command by the names of its options.
+
+    Those that are repeatable are lists, empty if they are not given.
+    """
+    flags = {name.rstrip("_"): value for name, value in arguments.items()}
+    return SimpleNamespace(**flags | {name: flags[name] or [] for name in repeatable})
+
+
+def check_outputs(flags: SimpleNamespace) -> None:
+    """End the command if what --csv, --json and --html ask for cannot be written."""
+    if flags.csv == STDOUT and flags.json:
+        raise misuse("--csv - and --json exclude each other")
+    csv = None if flags.csv == STDOUT else flags.csv
+    common.check_output("--csv", csv, (".csv",))
+    common.check_output("--html", flags.html, (".html", ".htm"), "jinja2", "matplotlib")
 
 
 def policy_of(flags: SimpleNamespace) -> TuningPolicy:

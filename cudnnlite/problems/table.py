@@ -12,7 +12,7 @@ from cudnnlite.enums import MathType, Status, parse_math_type
 from cudnnlite.errors import MissingPackageError, NoAlgorithmError
 from cudnnlite.problems.results import AlgorithmResult, named, parse_max_error, ranking_ms, why_not
 from cudnnlite.sizes import format_size, parse_size
-from cudnnlite.texts import aligned
+from cudnnlite.texts import aligned, figure, yes_or_no
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -319,31 +319,25 @@ class _Column(NamedTuple):
     cell: Callable[[AlgorithmResult], str]
 
 
-def _figure(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
 _COLUMNS = (
     _Column("algorithm", False, lambda row: str(row.algorithm)),
     _Column("math", False, lambda row: str(row.math_type)),
     _Column("in", True, lambda row: row.layout),
     _Column("replayed", True, lambda row: "yes" if row.replay else ""),
-    _Column("ms", False, lambda row: _figure(row.time_ms, ".4f")),
-    _Column("+-", True, lambda row: _figure(row.spread_ms, ".4f")),
-    _Column("us a call", True, lambda row: _figure(row.call_us, ".1f")),
-    _Column("host us", True, lambda row: _figure(row.host_us, ".1f")),
-    _Column("cudnnFind's ms", True, lambda row: _figure(row.find_ms, ".4f")),
+    _Column("ms", False, lambda row: figure(row.time_ms, ".4f")),
+    _Column("+-", True, lambda row: figure(row.spread_ms, ".4f")),
+    _Column("us a call", True, lambda row: figure(row.call_us, ".1f")),
+    _Column("host us", True, lambda row: figure(row.host_us, ".1f")),
+    _Column("cudnnFind's ms", True, lambda row: figure(row.find_ms, ".4f")),
     _Column(
         "workspace",
         False,
         lambda row: format_size(row.workspace) if row.ok or row.workspace else "",
     ),
     _Column("reserve", True, lambda row: "" if row.reserve is None else format_size(row.reserve)),
-    _Column("error", True, lambda row: _figure(row.error, ".1e")),
-    _Column("max error", True, lambda row: _figure(row.max_error, ".1e")),
-    _Column(
-        "deterministic", True, lambda row: {True: "yes", False: "no", None: ""}[row.deterministic]
-    ),
+    _Column("error", True, lambda row: figure(row.error, ".1e")),
+    _Column("max error", True, lambda row: figure(row.max_error, ".1e")),
+    _Column("deterministic", True, lambda row: yes_or_no(row.deterministic)),
 )
 NUMERIC = (
     "ms",

@@ -8,8 +8,8 @@ from cudnnlite.bench.energy import energy_of
 from cudnnlite.bench.guards import ZONE, GuardedMemory
 from cudnnlite.bench.lists import attention_problem, matmul_problem
 from cudnnlite.bench.measuring import BenchOptions, bench_problem
-from cudnnlite.bench.peaks import CARDS, peaks_from
 from cudnnlite.devices import arrays
+from cudnnlite.devices.peaks import CARDS, peaks_from
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.convolution.plan import ConvolutionPlan

@@ -20,11 +20,11 @@ import cudnnlite as dnn
 from cudnnlite.bench.energy import energy_of
 from cudnnlite.bench.lists import problems_of_list
 from cudnnlite.bench.measuring import BenchOptions, bench_problem
-from cudnnlite.bench.peaks import CARDS, peaks_from
 from cudnnlite.bench.rows import load_run
 from cudnnlite.bench.trials import trial_of
 from cudnnlite.cli import bench as cli_bench
 from cudnnlite.cli.bench_problems import line_of
+from cudnnlite.devices.peaks import CARDS, peaks_from
 from cudnnlite.problems.problem_list import ListedProblem
 from cudnnlite.search.contest import own_stream
 from cudnnlite.texts import aligned
