@@ -16,6 +16,7 @@ from cudnnlite.autotune.synthetic_operands import random_array
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import MathType, parse_math_type
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
@@ -37,6 +38,7 @@ from cudnnlite.plans.operands import on_device
 from cudnnlite.plans.replay import Replay
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.problems.work import work_of
 from cudnnlite.search import accuracy
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.replayed_rows import with_replay
@@ -141,6 +143,8 @@ def search_graph(
             title=str(problem),
             timing=f"{contest.timing}{note}",
             device_memory=contest.memory,
+            work=work_of(problem),
+            peaks=peaks_of(handle.device),
         )
 
 

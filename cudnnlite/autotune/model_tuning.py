@@ -7,26 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, shared_workspace
+from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, shared_workspace, time_unit
 from cudnnlite.autotune.tuning_run import Worker
 from cudnnlite.errors import NoAlgorithmError
 from cudnnlite.problems.problem_list import SkippedNode, summary
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted
-
-_HEADING = (
-    "count",
-    "problem",
-    "where",
-    "algorithm",
-    "math",
-    "ms",
-    "ms in all",
-    "workspace",
-    "from",
-)
-_NUMBERS = ("count", "ms", "ms in all", "workspace")
 
 
 @dataclass(frozen=True)
@@ -138,9 +125,13 @@ class ModelTuning:
         return tuple(shared_workspace(self.tunings, self.policy))
 
     def __str__(self) -> str:
-        rows = [_HEADING, *(self._cells(tuned) for tuned in self.tunings)]
+        unit = time_unit(self.policy)
+        times = (unit, f"{unit} in all")
+        heading = ("count", "problem", "where", "algorithm", "math", *times, "workspace", "from")
+        rows = [heading, *(self._cells(tuned) for tuned in self.tunings)]
         lines = [self._summary()]
-        lines += aligned(rows, _NUMBERS, empty=("",)) if self.tunings else []
+        if self.tunings:
+            lines += aligned(rows, ("count", *times, "workspace"), empty=("",))
         lines += [f"failed: {tuned.title}: {tuned.why_none}" for tuned in self.failed]
         lines += [f"skipped: {node}" for node in self.skipped]
         lines += [f"note: {note}" for note in self.notes]
@@ -157,7 +148,7 @@ class ModelTuning:
             text += f", {len(self.failed)} failed"
         total_ms = self.total_ms
         if total_ms is not None:
-            text += f"; {total_ms:.4g} ms in all"
+            text += f"; {total_ms:.4g} {time_unit(self.policy)} in all"
         return text
 
     def _cells(self, tuned: TunedProblem) -> tuple[str, ...]:

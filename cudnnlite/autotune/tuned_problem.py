@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import summary
-from cudnnlite.problems.results import AlgorithmResult, named, ranking_ms
+from cudnnlite.problems.results import AlgorithmResult, kernel_of, named, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.texts import printable
 
@@ -81,15 +81,19 @@ class TunedProblem(NamedTuple):
         return self.count * cost_ms
 
     def runner_up(self, policy: Policy | None = None) -> int | None:
-        """Return the index of the cheapest row that could replace the choice, or None."""
+        """Return the index of the cheapest row that could replace the choice, or None.
+
+        It runs another kernel.
+        """
         place = self.place
         if place is None:
             return None
+        chosen_kernel = kernel_of(self.table[place])
         costs: list[tuple[float, int]] = []
         # The rows before the choice were passed over for a reason.
         for index, row in list(enumerate(self.table))[place + 1 :]:
             cost_ms = cost(row, policy)
-            if row.ok and cost_ms is not None:
+            if row.ok and cost_ms is not None and kernel_of(row) != chosen_kernel:
                 costs.append((cost_ms, index))
         if not costs:
             return None
@@ -130,6 +134,12 @@ def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
 def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
     """Return the milliseconds that the policy ranks by: those of a call if it is for "latency"."""
     return ranking_ms(row, latency=(policy or {}).get("objective") == "latency")
+
+
+def time_unit(policy: Policy | None = None) -> str:
+    """Return the unit of what `cost` returns, as a heading has it."""
+    is_latency = (policy or {}).get("objective") == "latency"
+    return "call ms" if is_latency else "device ms"
 
 
 def shared_workspace(

@@ -109,9 +109,10 @@ class Contest(NonCopyable):
         for key in keys:
             rows[key] = replace(rows[key], remark=joined(rows[key].remark, remarks[key]))
         for key, first in self._same_kernel.items():
-            same_kernel = f"here the same kernel as {named(rows[first])}"
-            remark = joined(rows[key].remark, remarks[first], same_kernel)
-            rows[key] = replace(rows[key], **_times_of(rows[first]), remark=remark)
+            remark = joined(rows[key].remark, remarks[first])
+            same_kernel = named(rows[first])
+            times = _times_of(rows[first])
+            rows[key] = replace(rows[key], **times, remark=remark, same_kernel=same_kernel)
         return ranked(list(rows.values()), latency=self._ranks_by_latency)
 
     def _look_again(self) -> None:

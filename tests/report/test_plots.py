@@ -103,7 +103,7 @@ def test_bars_are_as_long_as_the_times():
         "FMA, 0.1518 ms",
         "FMA, 0.9123 ms ▸",
     ]
-    assert ax.get_xlabel() == "time (ms)"
+    assert ax.get_xlabel() == "device time (ms)"
     assert legend(ax) == ["cudnnFind's figure", "chosen", "candidate"]
 
 
@@ -212,7 +212,11 @@ def test_the_front():
         "1 MiB",
         "16 MiB",
     ]
-    assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylabel()) == ("symlog", "log", "time (ms)")
+    assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylabel()) == (
+        "symlog",
+        "log",
+        "device time (ms)",
+    )
     ticks = [tick for tick in ax.get_yticks() if ax.get_ylim()[0] <= tick <= ax.get_ylim()[1]]
     assert [ax.yaxis.get_major_formatter()(tick, 0) for tick in ticks] == [
         "0.05",
@@ -289,7 +293,7 @@ def test_totals_of_a_model_the_largest_on_top():
     assert labels == ["a $x$ <b> × 2", shorten(summary(lstm())), "b × 3"]
     assert not any(label.get_parse_math() for label in ax.get_yticklabels())  # a name is no formula
     assert texts(ax) == ["1.825 (61.0 %)", "1.067 (35.6 %)", "0.1017 (3.4 %)"]
-    assert ax.get_xlabel() == "total time (ms)"
+    assert ax.get_xlabel() == "total (device ms)"
 
 
 def test_the_smallest_of_many_share_a_bar():

@@ -17,6 +17,7 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
@@ -33,6 +34,7 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, RNNResult, ranking_ms
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.problems.work import work_of
 from cudnnlite.search.accuracy import why_inexact
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.replayed_rows import with_replay
@@ -220,7 +222,12 @@ def search_rnn_forward(
             rows = with_replay(rows, trial.replay_of)
         rows = _heuristic_first(rows, heuristic(spec, data), latency=latency)
     return AlgorithmTable(
-        rows, title=str(problem), timing=contest.timing + note, device_memory=contest.memory
+        rows,
+        title=str(problem),
+        timing=contest.timing + note,
+        device_memory=contest.memory,
+        work=work_of(problem),
+        peaks=peaks_of(handle.device),
     )
 
 
