@@ -137,7 +137,7 @@ def search_convolution(
         graph = _graph_of(handle, problem, policy, operands, stack)
         trial = _Trial(handle, problem, operands, graph, stack)
         candidate_rows = _list_candidates(handle, problem, policy, operands, graph)
-        contest = Contest(handle, latency=latency, flush_l2=policy.flush_l2)
+        contest = Contest(handle, objective=policy.objective, flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         results = _enter_all(candidate_rows, trial, policy, contest)
         knobs_note = ""

@@ -118,7 +118,7 @@ def search_graph(
     with own_stream(handle) as stream, ExitStack() as stack:
         inputs = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
         trial = _Trial(handle, problem, policy, inputs, stack)
-        contest = Contest(handle, latency=is_by_latency, flush_l2=policy.flush_l2)
+        contest = Contest(handle, objective=policy.objective, flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         results: dict[Hashable, AlgorithmResult] = {
             row: trial.run(row, contest)

@@ -93,7 +93,7 @@ Objective = Annotated[
     str,
     want(
         metavar="|".join(OBJECTIVES),
-        help="The least wall time of calls, or the least time on the device.",
+        help="The least wall time of calls, time on the device, or energy (12 s a problem).",
     ),
 ]
 WorkspaceLimit = Annotated[

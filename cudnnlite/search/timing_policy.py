@@ -47,6 +47,8 @@ class TimingPolicy(NamedTuple):
     # repeats them. The time of a GPU depends a little on how many bits change, and not on whether
     # the values come again after a million others.
     random_values: int = (1 << 20) + 7
+    # A sample of the energy repeats calls for so long: NVML's counter moves every 20 to 100 ms.
+    energy_seconds: float = 1.0
 
 
 DEFAULT_TIMING = TimingPolicy()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.bench.energy import energy_of
 from cudnnlite.bench.guards import ZONE, GuardedMemory
 from cudnnlite.bench.lists import attention_problem, matmul_problem
 from cudnnlite.bench.measuring import BenchOptions, bench_problem
@@ -19,6 +18,8 @@ from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.problems.problem_list import ListedProblem
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.search.contest import own_stream
+from cudnnlite.search.energy import energies_of
+from cudnnlite.search.timing_policy import TimingPolicy
 
 
 def convolution(**options):
@@ -330,6 +331,7 @@ class Meter:
 
 def test_energy_is_that_of_one_call(handle):
     x = handle.array(np.ones((4, 4), np.float32))
+    handle.timing = TimingPolicy(energy_seconds=0.01)
     with own_stream(handle):
         y = arrays.on_stream(x, handle.stream)
         calls = []
@@ -338,11 +340,56 @@ def test_energy_is_that_of_one_call(handle):
             calls.append(1)
             y.fill(2.0)
 
-        energy = energy_of(handle, work, Meter(), samples=2, seconds=0.01)
+        (energy,) = energies_of(handle, [work], Meter(), samples=2)
     assert 0 < energy.joules <= 3.0
     assert 0 <= energy.spread < 3.0
     assert 0 < energy.watts < 3.0 / 0.01
     assert len(calls) >= 1
+
+
+@pytest.mark.parametrize("name", ["convolution", "attention", "lstm"])
+def test_energy_is_an_objective(handle, monkeypatch, name):
+    handle.timing = TimingPolicy(rounds=2, most_calls=1, energy_seconds=0.01)
+    meter = Meter()
+    meter.close = lambda: None
+    monkeypatch.setattr(type(handle.device), "power_meter", lambda device: meter)
+    policy = dnn.TuningPolicy(objective="energy")
+    with dnn.Tuner(handle, ":memory:", policy) as tuner:
+        table = tuner.tune(PROBLEMS[name]())
+    first, *others = [row for row in table if row.ok]
+    assert first.joules > 0
+    assert first.joules_spread >= 0
+    assert all(row.joules is None or row.joules > 0 for row in others)
+    assert "mJ" in table.cells()[0]
+    assert not any(row.replay for row in table)
+
+
+@pytest.mark.parametrize("name", ["convolution", "attention", "lstm"])
+def test_energy_needs_a_counter(name):
+    policy = dnn.TuningPolicy(objective="energy")
+    with (
+        dnn.Handle(device="emulated") as handle,
+        dnn.Tuner(handle, ":memory:", policy) as tuner,
+        pytest.raises(ArgumentError, match=r"objective='energy': .*emulated.* has no energy"),
+    ):
+        tuner.tune(PROBLEMS[name]())
+
+
+@pytest.mark.gpu
+def test_the_choice_by_energy_on_a_gpu():
+    policy = dnn.TuningPolicy(objective="energy")
+    with dnn.Handle(device="cuda") as handle, dnn.Tuner(handle, ":memory:", policy) as tuner:
+        meter = handle.device.power_meter()
+        if meter is None:
+            pytest.skip("NVML does not tell the energy of this GPU")
+        meter.close()
+        table = tuner.tune(PROBLEMS["convolution"]())
+    measured = [row for row in table if row.joules is not None]
+    assert 1 <= len({row.same_kernel or row.algorithm for row in measured}) <= 4
+    assert measured[0] == table[0]
+    for row in measured:
+        assert row.joules > 0
+        assert 0 <= row.joules_spread < row.joules
 
 
 @pytest.mark.gpu

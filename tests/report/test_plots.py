@@ -5,6 +5,7 @@ import math
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -38,7 +39,7 @@ import cudnnlite as dnn
 from cudnnlite.autotune.tuned_problem import place_of, shared_workspace
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.problems.problem_list import summary
-from cudnnlite.problems.results import within_noise
+from cudnnlite.problems.results import named, within_noise
 from cudnnlite.report.axes import COLORS, chart_style
 from cudnnlite.report.page import inline_svg
 from cudnnlite.report.plots import (
@@ -611,6 +612,21 @@ def test_the_runner_up():
     assert tuned((PRECOMP, WINOGRAD, CLOSE)).runner_up() == 2
     assert tuned((WINOGRAD, CLOSE, PRECOMP)).runner_up() == 2
     assert tuned((WINOGRAD, CLOSE, PRECOMP)).runner_up({"objective": "latency"}) == 1
+
+
+def test_the_runner_up_by_energy_runs_another_kernel():
+    policy = {"objective": "energy"}
+    rows = [
+        replace(PRECOMP, joules=1.0),
+        replace(PRECOMP, math_type=M.DEFAULT, joules=1.0, same_kernel=named(PRECOMP)),
+        replace(WINOGRAD, joules=1.3),
+        replace(GEMM, joules=1.2, remark=""),
+        Row(A.DIRECT, M.FMA, time_ms=0.01),  # its energy was not measured
+    ]
+    one = tuned(rows)
+    assert one.runner_up(policy) == 3
+    assert one.reasons(policy)[2:4] == ("+30.0 % energy", "+20.0 % energy")
+    assert one.runner_up() == 4
 
 
 def test_noise():

@@ -150,7 +150,7 @@ def find(
         candidates,
         handle.workspace.limit_for(workspace_limit),
         compile_all=algorithms is not None,
-        latency=True,
+        objective="latency",
         replay=parse_replay(replay) and not training,
     )
 
@@ -179,7 +179,7 @@ def search_rnn_forward(
     *,
     max_error: float | None = None,
     compile_all: bool = False,
-    latency: bool = False,
+    objective: str = "device",
     flush_l2: bool = False,
     replay: bool = False,
     note: str = "",
@@ -199,7 +199,7 @@ def search_rnn_forward(
     compile_all : bool
         Whether PERSIST_DYNAMIC is compiled for matrices of any size, instead of those that fit on
         the chip.
-    latency, flush_l2
+    objective, flush_l2
         See `Contest`.
     replay : bool
         As in `rnn_forward.find`.
@@ -210,7 +210,7 @@ def search_rnn_forward(
     spec, data = standard_key.spec, problem.data
     with own_stream(handle) as stream, ExitStack() as stack:
         operands_on_stream = _on_stream(handle, standard_key, operands, data, stream)
-        contest = Contest(handle, latency=latency, flush_l2=flush_l2)
+        contest = Contest(handle, objective=objective, flush_l2=flush_l2)
         stack.callback(contest.close)
         why_not_compiled = ""
         if not compile_all:
@@ -220,7 +220,9 @@ def search_rnn_forward(
         rows = contest.finish(trial.run(candidates, contest, max_error, why_not_compiled))
         if replay:
             rows = with_replay(rows, trial.replay_of)
-        rows = _heuristic_first(rows, heuristic(spec, data), latency=latency)
+        if objective != "energy":
+            is_latency = objective == "latency"
+            rows = _heuristic_first(rows, heuristic(spec, data), latency=is_latency)
     return AlgorithmTable(
         rows,
         title=str(problem),
