@@ -106,8 +106,8 @@ def markdown_of(comparison: RunComparison, names: Sequence[str]) -> str:
     lines += ["", *map(_escaped, summary_lines(comparison))]
     pairs = [pair for pair in comparison.pairs if pair.verdicts]
     if pairs:
-        lines += ["", _table_row(_HEADING), _table_row(["---"] * len(_HEADING))]
-        lines += [_table_row(_escaped_cells(_cells(pair, comparison))) for pair in pairs]
+        lines += ["", table_row(_HEADING), table_row(["---"] * len(_HEADING))]
+        lines += [table_row(escaped_cells(_cells(pair, comparison))) for pair in pairs]
     for pair in pairs:
         if not pair.fails:
             continue
@@ -119,12 +119,13 @@ def markdown_of(comparison: RunComparison, names: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _escaped_cells(cells: Sequence[str]) -> list[str]:
+def escaped_cells(cells: Sequence[str]) -> list[str]:
     """Return cells as Markdown shows them unchanged."""
     return [_escaped(cell) for cell in cells]
 
 
-def _table_row(cells: Sequence[str]) -> str:
+def table_row(cells: Sequence[str]) -> str:
+    """Return cells as a row of a table of Markdown."""
     return f"| {' | '.join(cells)} |"
 
 
