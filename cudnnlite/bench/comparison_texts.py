@@ -102,8 +102,8 @@ def markdown_of(comparison: RunComparison, names: Sequence[str]) -> str:
     """Return the comparison as Markdown, with the lines that repeat what became worse."""
     lines = ["### cudnnlite compare", ""]
     for letter, name, run in zip("AB", names, (comparison.a, comparison.b), strict=True):
-        lines.append(f"- {_escaped(side_line(letter, name, run))}")
-    lines += ["", *map(_escaped, summary_lines(comparison))]
+        lines.append(f"- {escaped(side_line(letter, name, run))}")
+    lines += ["", *map(escaped, summary_lines(comparison))]
     pairs = [pair for pair in comparison.pairs if pair.verdicts]
     if pairs:
         lines += ["", table_row(_HEADING), table_row(["---"] * len(_HEADING))]
@@ -111,8 +111,8 @@ def markdown_of(comparison: RunComparison, names: Sequence[str]) -> str:
     for pair in pairs:
         if not pair.fails:
             continue
-        lines += ["", f"**{_escaped(printable(pair.title))}**: {', '.join(pair.verdicts)}"]
-        lines += [f"- {_escaped(reason)}" for reason in reasons_of(pair)]
+        lines += ["", f"**{escaped(printable(pair.title))}**: {', '.join(pair.verdicts)}"]
+        lines += [f"- {escaped(reason)}" for reason in reasons_of(pair)]
         line = pair.either.line
         if line:
             lines += ["", "```console", f"$ {printable(line)}", "```"]
@@ -121,7 +121,7 @@ def markdown_of(comparison: RunComparison, names: Sequence[str]) -> str:
 
 def escaped_cells(cells: Sequence[str]) -> list[str]:
     """Return cells as Markdown shows them unchanged."""
-    return [_escaped(cell) for cell in cells]
+    return [escaped(cell) for cell in cells]
 
 
 def table_row(cells: Sequence[str]) -> str:
@@ -129,15 +129,17 @@ def table_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Return a text without what Markdown would read as markup."""
     for character in "\\`*_<>|[]":
         text = text.replace(character, f"\\{character}")
     return text
 
 
-def write_html(path: Path, comparison: RunComparison, names: Sequence[str]) -> None:
-    """Write the comparison as one page that loads nothing.
+def write_html(
+    path: Path, comparison: RunComparison, names: Sequence[str], notes: Sequence[str] = ()
+) -> None:
+    """Write the comparison as one page that loads nothing, with notes behind its summary.
 
     Raises
     ------
@@ -150,7 +152,7 @@ def write_html(path: Path, comparison: RunComparison, names: Sequence[str]) -> N
             side_line(letter, name, run)
             for letter, name, run in zip("AB", names, (comparison.a, comparison.b), strict=True)
         ],
-        summary=[*summary_lines(comparison)],
+        summary=[*summary_lines(comparison), *notes],
         heading=_HEADING,
         rows=[(pair, _cells(pair, comparison), [*reasons_of(pair)]) for pair in comparison.pairs],
     )

@@ -32,7 +32,6 @@ from cudnnlite.cli.common import (
     tell,
 )
 from cudnnlite.cli.problems import REPEATABLE, check_flags, lists_of
-from cudnnlite.devices.choice import visible_gpus
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.problems.problem_list import ProblemList
 from cudnnlite.report.plots import FORMATS
@@ -173,7 +172,7 @@ def _tune(
     if flags.save_problems is not None:
         problems.save(flags.save_problems)
     device = common.chosen_device(flags.device)
-    is_emulated = _is_emulated(device)
+    is_emulated = common.is_emulated(device)
     if is_emulated:
         tell("the emulated device: the times are NumPy's, not a GPU's, and nothing is saved")
     saves = not (is_emulated or flags.no_cache or flags.read_only_cache)
@@ -196,11 +195,6 @@ def _tune(
             tell(f"{counted(cache.unsaved, 'problem')} could not be saved in {cache.path}")
             progress.folder = None
     return tuning, not saves or progress.folder is not None
-
-
-def _is_emulated(device: str) -> bool:
-    kind = device.lower()
-    return kind.startswith("emulated") or (kind == "auto" and not visible_gpus())
 
 
 def _print(

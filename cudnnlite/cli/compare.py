@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from shlex import split
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -18,11 +19,19 @@ from cudnnlite.autotune.cache import TuningCache, check_place
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.bench import comparison_texts
 from cudnnlite.bench.comparison import TIMES, RunComparison, Thresholds
+from cudnnlite.bench.libraries import (
+    NO_DEVICE,
+    LibraryFacts,
+    libraries_to_plain,
+    library_facts,
+    library_lines,
+)
 from cudnnlite.bench.rows import BenchRow, BenchRun, load_run, run_from_plain
 from cudnnlite.bench.wishes import cost_lines, cost_markdown, costs_to_plain
 from cudnnlite.cli import common
 from cudnnlite.cli.common import failure, misuse, report_errors, say, tell
 from cudnnlite.cli.comparison import wanted, what
+from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.results import named
 from cudnnlite.version import __version__
@@ -119,7 +128,10 @@ def compare(
             RunComparison(first, side.run, thresholds, time=time, in_order=bool(policies))
             for side in sides[1:]
         ]
-        result = _Result(comparisons, [side.name for side in sides])
+        files: tuple[LibraryFacts, LibraryFacts] | None = None
+        if libraries:
+            files = _library_files(sides)
+        result = _Result(comparisons, [side.name for side in sides], files)
         if html is not None:
             result.write_html(html)
             tell(f"{html} is written")
@@ -138,10 +150,18 @@ def compare(
 
 
 class _Result:
-    """One comparison of two sides, or what several wishes cost: those of each with the first."""
+    """One comparison of two sides, or what several wishes cost: those of each with the first.
 
-    def __init__(self, comparisons: Sequence[RunComparison], names: Sequence[str]) -> None:
-        self._comparisons, self._names = comparisons, names
+    `files` is what the files of two libraries say, if these are compared.
+    """
+
+    def __init__(
+        self,
+        comparisons: Sequence[RunComparison],
+        names: Sequence[str],
+        files: tuple[LibraryFacts, LibraryFacts] | None,
+    ) -> None:
+        self._comparisons, self._names, self._files = comparisons, names, files
 
     @property
     def fails(self) -> bool:
@@ -152,24 +172,37 @@ class _Result:
         """Return the lines for people."""
         if len(self._comparisons) > 1:
             return cost_lines(self._comparisons, self._names)
-        return comparison_texts.lines_of(self._comparisons[0], self._names, every=every)
+        lines = comparison_texts.lines_of(self._comparisons[0], self._names, every=every)
+        return chain(lines, self._library_lines())
+
+    def _library_lines(self) -> Iterator[str]:
+        """Yield what the files of the libraries say, and what a comparison cannot without a GPU."""
+        if self._files is not None:
+            yield from library_lines(*self._files)
+            if not self._comparisons[0].has_times:
+                yield NO_DEVICE
 
     def markdown(self) -> str:
         """Return the lines for an issue."""
         if len(self._comparisons) > 1:
             return cost_markdown(self._comparisons, self._names)
-        return comparison_texts.markdown_of(self._comparisons[0], self._names)
+        text = comparison_texts.markdown_of(self._comparisons[0], self._names)
+        lines = "".join(f"- {comparison_texts.escaped(line)}\n" for line in self._library_lines())
+        return f"{text}\n{lines}" if lines else text
 
     def to_plain(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
         if len(self._comparisons) > 1:
             return costs_to_plain(self._comparisons, self._names)
-        return self._comparisons[0].to_plain(self._names)
+        plain = self._comparisons[0].to_plain(self._names)
+        if self._files is not None:
+            plain["libraries"] = libraries_to_plain(*self._files)
+        return plain
 
     def write_html(self, path: Path) -> None:
         """Write the page of the only comparison."""
         (comparison,) = self._comparisons
-        comparison_texts.write_html(path, comparison, self._names)
+        comparison_texts.write_html(path, comparison, self._names, [*self._library_lines()])
 
 
 def _check(
@@ -187,10 +220,20 @@ def _check(
         raise misuse("behind -- the options of `cudnnlite bench` are needed: what is compared")
 
 
+def _library_files(sides: Sequence[_Side]) -> tuple[LibraryFacts, LibraryFacts]:
+    """Return what the files of the libraries say that the sides have loaded."""
+    a, b = (library_facts(Path(str(side.run.facts["libcudnn"]))) for side in sides)
+    return a, b
+
+
 def _measured_sides(
     words: Sequence[str], libraries: Sequence[str], policies: Sequence[str]
 ) -> list[_Side]:
     """Run `bench` for each side, one after the other, in a process each."""
+    if libraries and _is_without_gpu(words) and not _has_option(words, "--mode"):
+        # NumPy would compute for hours, and its times say nothing of a library.
+        tell("no GPU: --mode plan, which makes plans and runs nothing")
+        words = [*words, "--mode", "plan"]
     sides = []
     for place in range(max(len(libraries), len(policies))):
         library = libraries[place] if libraries else ""
@@ -203,6 +246,21 @@ def _measured_sides(
         tell(f"benching {name}")
         sides.append(_Side(name, bench_run([*words, *more], library, name)))
     return sides
+
+
+def _is_without_gpu(words: Sequence[str]) -> bool:
+    """Return whether the options of `bench` leave its choice of a device to the emulated one."""
+    device = os.environ.get(DEVICE_VARIABLE) or "auto"
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == "--device":
+            device = following
+        elif word.startswith("--device="):
+            device = word.partition("=")[2]
+    return common.is_emulated(device)
+
+
+def _has_option(words: Sequence[str], option: str) -> bool:
+    return any(word == option or word.startswith(f"{option}=") for word in words)
 
 
 def bench_run(words: Sequence[str], library: str, name: str) -> BenchRun:

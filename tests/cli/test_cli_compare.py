@@ -139,6 +139,34 @@ def test_each_library_has_a_process(monkeypatch):
     assert processes == [(CONVOLUTION, "old", "old"), (CONVOLUTION, "new", "new")]
 
 
+def test_two_libraries_without_a_gpu(monkeypatch):
+    """Plans are made, nothing runs, and it says what cannot be told."""
+    processes = []
+
+    def bench_run(words, library, name):
+        processes.append(list(words))
+        save(f"{library}.json")
+        return load_run(Path(f"{library}.json"))
+
+    monkeypatch.setattr(cli_compare, "bench_run", bench_run)
+    words = CONVOLUTION[:-2]
+    libraries = ["--libcudnn", "old", "--libcudnn", "new"]
+    result = run("compare", *libraries, "--markdown", "a.md", "--html", "a.html", "--", *words)
+    assert result.exit_code == 0, result.stderr
+    assert processes == [[*words, "--mode", "plan"]] * 2
+    assert "no GPU: --mode plan" in result.stderr
+    assert "A exports " in result.stdout
+    assert "no GPU: what is served and chosen is what was recorded" in result.stdout
+    for name in ("a.md", "a.html"):
+        assert "B exports " in Path(name).read_text(encoding="utf-8")
+    plain = json.loads(run("compare", *libraries, "--json", "--", *words).stdout)
+    assert plain["libraries"]["functions in A only"] == []
+    monkeypatch.setenv(DEVICE_VARIABLE, "cuda")
+    assert cli_compare._is_without_gpu([*words, "--device", "emulated"])
+    assert not cli_compare._is_without_gpu(words)
+    assert not cli_compare._is_without_gpu([*words, "--device=cuda:1"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
