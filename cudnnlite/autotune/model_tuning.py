@@ -13,7 +13,7 @@ from cudnnlite.errors import NoAlgorithmError
 from cudnnlite.problems.problem_list import SkippedNode, summary
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import aligned, counted
+from cudnnlite.texts import aligned, counted, millijoules
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,21 @@ class ModelTuning:
     def __str__(self) -> str:
         unit = time_unit(self.policy)
         times = (unit, f"{unit} in all")
-        heading = ("count", "problem", "where", "algorithm", "math", *times, "workspace", "from")
+        heading = (
+            "count",
+            "problem",
+            "where",
+            "algorithm",
+            "math",
+            *times,
+            "mJ",
+            "workspace",
+            "from",
+        )
         rows = [heading, *(self._cells(tuned) for tuned in self.tunings)]
         lines = [self._summary()]
         if self.tunings:
-            lines += aligned(rows, ("count", *times, "workspace"), empty=("",))
+            lines += aligned(rows, ("count", *times, "mJ", "workspace"), empty=("",))
         lines += [f"failed: {tuned.title}: {tuned.why_none}" for tuned in self.failed]
         lines += [f"skipped: {node}" for node in self.skipped]
         lines += [f"note: {note}" for note in self.notes]
@@ -155,7 +165,7 @@ class ModelTuning:
         head = (str(tuned.count), summary(tuned.problem), tuned.title if tuned.names else "")
         choice = tuned.chosen
         if choice is None:
-            return (*head, "none", "", "", "", "", "")
+            return (*head, "none", *[""] * 6)
         algorithm = str(choice.algorithm)
         if choice.layout:
             algorithm += f" in {choice.layout}"
@@ -165,6 +175,7 @@ class ModelTuning:
             str(choice.math_type),
             _format_ms(cost(choice, self.policy)),
             _format_ms(tuned.total_ms(self.policy)),
+            millijoules(choice.joules),
             format_size(choice.workspace),
             "cache" if tuned.from_cache else "measured",
         )

@@ -21,7 +21,7 @@ from cudnnlite.problems.results import (
 from cudnnlite.problems.roofline import Peaks, Roofline, roofline
 from cudnnlite.problems.work import Work
 from cudnnlite.sizes import format_size, parse_size
-from cudnnlite.texts import aligned, figure, yes_or_no
+from cudnnlite.texts import aligned, figure, millijoules, yes_or_no
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -361,10 +361,6 @@ class _Column(NamedTuple):
     cell: Callable[[AlgorithmResult], str]
 
 
-def _millijoules(joules: float | None) -> str:
-    return "" if joules is None else f"{1e3 * joules:.4g}"
-
-
 def _rate_columns(table: AlgorithmTable) -> tuple[_Column, ...]:
     """Return the columns of what the device could do beside a table's times."""
 
@@ -392,8 +388,8 @@ _TIME_COLUMNS = (
     _Column("cudnnFind's ms", True, lambda row: figure(row.find_ms, ".4f")),
 )
 _OTHER_COLUMNS = (
-    _Column("mJ", True, lambda row: _millijoules(row.joules)),
-    _Column("mJ +-", True, lambda row: _millijoules(row.joules_spread)),
+    _Column("mJ", True, lambda row: millijoules(row.joules)),
+    _Column("mJ +-", True, lambda row: millijoules(row.joules_spread)),
     _Column(
         "workspace",
         False,

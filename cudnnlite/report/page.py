@@ -24,7 +24,7 @@ from cudnnlite.report.axes import COLORS, chart_style, import_matplotlib
 from cudnnlite.report.templates import template_environment, write_page
 from cudnnlite.search.energy import energy_within_noise
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import figure
+from cudnnlite.texts import figure, millijoules
 
 SCHEMA = 1  # of `to_json`: increased when a key changes its meaning or goes away
 # The number of problems with charts, those that take the most time: with charts of hundreds the
@@ -130,6 +130,7 @@ def write_html(
         "size": format_size,
         "kind": lambda head: (head, "number" if head in NUMERIC else "name"),
         "figure": lambda value, form=".4g": figure(value, form) or "-",
+        "millijoules": millijoules,
         "names_of": lambda table, indices: ", ".join(named(table[index]) for index in indices),
     }
     environment = template_environment("cudnnlite.report", "the report", filters)
