@@ -79,11 +79,11 @@ def _facts_of(run: BenchRun) -> tuple[str, str, str]:
 
 def _costliest(comparison: RunComparison) -> str:
     """Return the problem that takes the most time more than without the wish; empty if none."""
-    losses = {pair.title: _lost_us(pair, comparison) for pair in comparison.pairs}
-    title = max(losses, key=lambda title: losses[title])
-    if losses[title] <= 0:
+    costliest = max(comparison.pairs, key=lambda pair: _lost_us(pair, comparison))
+    lost_us = _lost_us(costliest, comparison)
+    if lost_us <= 0:
         return ""
-    return printable(f"{title}: {losses[title] / 1e3:+.4f} ms")
+    return printable(f"{costliest.title}: {lost_us / 1e3:+.4f} ms")
 
 
 def _lost_us(pair: Pair, comparison: RunComparison) -> float:

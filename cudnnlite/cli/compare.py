@@ -128,10 +128,8 @@ def compare(
             RunComparison(first, side.run, thresholds, time=time, in_order=bool(policies))
             for side in sides[1:]
         ]
-        files: tuple[LibraryFacts, LibraryFacts] | None = None
-        if libraries:
-            files = _library_files(sides)
-        result = _Result(comparisons, [side.name for side in sides], files)
+        names = [side.name for side in sides]
+        result = _Result(comparisons, names, _library_files(sides) if libraries else None)
         if html is not None:
             result.write_html(html)
             tell(f"{html} is written")
@@ -220,9 +218,15 @@ def _check(
         raise misuse("behind -- the options of `cudnnlite bench` are needed: what is compared")
 
 
-def _library_files(sides: Sequence[_Side]) -> tuple[LibraryFacts, LibraryFacts]:
-    """Return what the files of the libraries say that the sides have loaded."""
-    a, b = (library_facts(Path(str(side.run.facts["libcudnn"]))) for side in sides)
+def _library_files(sides: Sequence[_Side]) -> tuple[LibraryFacts, LibraryFacts] | None:
+    """Return what the files of the libraries say that the sides have loaded.
+
+    None if none was loaded: --mode list needs none.
+    """
+    paths = [side.run.facts.get("libcudnn") for side in sides]
+    if None in paths:
+        return None
+    a, b = (library_facts(Path(str(path))) for path in paths)
     return a, b
 
 

@@ -61,12 +61,13 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
     dict
         'schema' (the number of this layout), 'facts', 'problems' and 'model'.  A problem has all
         its candidates under 'rows', each as `cudnnlite.autotune.entries.row_to_plain` writes it;
-        'chosen', 'runner_up' and 'pareto' are indices of these, 'kernels' has lists of them: those
-        that were timed as one.  The runner-up runs another kernel than the choice.  'tflops' and
-        'roofline', a share, of a row are None where the peaks of the device are not known.  Of a model 'gains' are, for
-        "cudnnFind" and the "heuristic", how many times as fast the choices are as the candidates
-        that it ranks first, of which math types these are, and of how many problems that is known;
-        None where it is of none. A figure that is missing, or that is no finite number, is None.
+        'chosen', 'runner_up' and 'pareto' are indices of these; the runner-up runs another kernel
+        than the choice.  'kernels' has lists of indices: those of rows that were timed as one.
+        'tflops' and 'roofline', a share, of a row are None where the peaks of the device are not
+        known.  Of a model 'gains' are, for "cudnnFind" and the "heuristic", how many times as fast
+        the choices are as the candidates that it ranks first, of which math types these are, and of
+        how many problems that is known; None where it is of none.  A figure that is missing, or
+        that is no finite number, is None.
 
     Raises
     ------
