@@ -19,6 +19,7 @@ from cudnnlite.autotune.synthetic_operands import random_array
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.graph.engines import Engine
@@ -46,6 +47,7 @@ from cudnnlite.plans.request import Request
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.problems.work import work_of
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.replayed_rows import with_replay
@@ -143,7 +145,7 @@ def search_convolution(
         trial = _Trial(handle, problem, operands, stack)
         trial.graphs[""] = graph
         candidate_rows = _list_candidates(handle, problem, policy, operands, graph)
-        contest = Contest(handle, latency=latency, flush_l2=policy.flush_l2)
+        contest = Contest(handle, objective=policy.objective, flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         results = _enter_all(candidate_rows, trial, policy, contest)
         seeds = _working_engines(results)
@@ -166,6 +168,8 @@ def search_convolution(
         title=str(problem),
         timing=f"{contest.timing}{knobs_note}",
         device_memory=contest.memory,
+        work=work_of(problem),
+        peaks=peaks_of(handle.device),
     )
 
 

@@ -22,6 +22,7 @@ from cudnnlite.autotune.representative_problem import representative_problem
 from cudnnlite.cached_property import cached_property
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.problem import KIND, GraphProblem
@@ -445,7 +446,7 @@ class Tuner(Closable):
         if self._uses_cache:
             entry = self.cache.get(key)
             if entry is not None:
-                return entry.table(self._device_memory)
+                return entry.table(self._device_memory, peaks_of(self.handle.device))
         if allow_failed:
             return table
         return None

@@ -54,6 +54,8 @@ class TimingPolicy(NamedTuple):
     # So many of these calls run their candidate a second time at once, which is timed, instead of
     # timing it at a later call.  A call that would read its own result is never repeated.
     repeated_calls: int = 5
+    # A sample of the energy repeats calls for so long: NVML's counter moves every 20 to 100 ms.
+    energy_seconds: float = 1.0
 
 
 DEFAULT_TIMING = TimingPolicy()

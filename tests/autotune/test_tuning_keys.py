@@ -542,7 +542,7 @@ ROW_VALUES = {
     **{name: [None, 0, 2**40] for name in ("reserve", "heuristic")},
     **{
         name: ["", "NHWC", 'a "quoted"\nline, café, 卷积, \U0001f600']
-        for name in ("why_not", "remark", "layout")
+        for name in ("why_not", "remark", "layout", "same_kernel")
     },
     **{
         name: [None, 0.0, 1e-300, 0.1 + 0.2, float("nan"), float("inf"), -float("inf")]
@@ -555,6 +555,8 @@ ROW_VALUES = {
             "call_spread_us",
             "find_ms",
             "max_error",
+            "joules",
+            "joules_spread",
         )
     },
 }

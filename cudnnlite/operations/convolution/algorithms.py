@@ -12,6 +12,7 @@ from cudnnlite.arguments import one_of
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
@@ -35,6 +36,7 @@ from cudnnlite.problems.operation import Algorithms, Operation
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import HEURISTIC, AlgorithmResult, named
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.problems.work import work_of
 from cudnnlite.search.contest import refuse_search
 from cudnnlite.specs.filter import as_tensor
 
@@ -327,6 +329,8 @@ def _table_of(
         timing=timing,
         device_memory=device.memory_info()[1],
         searched_with=searched_with,
+        work=work_of(native.problem),
+        peaks=peaks_of(device),
     )
 
 
@@ -336,17 +340,16 @@ def _with_equal_kernels(rows: list[AlgorithmResult]) -> list[AlgorithmResult]:
     The emulated device times each of its kernels once, so that equal times mean one kernel.
     """
     first_rows: dict[float, AlgorithmResult] = {}
-    remarked_rows = []
+    marked_rows = []
     for row in rows:
         first = row
         if row.time_ms is not None:
             first = first_rows.setdefault(row.time_ms, row)
         if first is row:
-            remarked_rows.append(row)
+            marked_rows.append(row)
         else:
-            remark = f"here the same kernel as {named(first)}"
-            remarked_rows.append(replace(row, remark=remark))
-    return remarked_rows
+            marked_rows.append(replace(row, same_kernel=named(first)))
+    return marked_rows
 
 
 def ranked(handle: Handle, problem: Problem) -> AlgorithmTable:
