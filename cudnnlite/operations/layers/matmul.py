@@ -56,7 +56,8 @@ def matmul(
         two are those of `a`, or `a` or `b` is one matrix for all of the batch: 1 along each of
         them, or without them.
     bias : device array, optional
-        ``(N,)``, or any shape that is broadcast to that of y.
+        ``(N,)``, or ``(M, N)``, ``(1, N)``, ``(M, 1)`` or ``(1, 1)``, for all of the batch or one
+        for each of it, as NumPy broadcasts them.  Of several batch axes it has all, or ones.
     activation : str, optional
         "relu", "leaky_relu" (with the slope 0.01), "gelu", "gelu_tanh", "swish", "softplus",
         "sigmoid", "tanh" or "elu".
