@@ -301,7 +301,8 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
     Parameters
     ----------
     window, padding, stride : int or iterable of int
-        One number for every spatial axis, or one for each.  Padding is on both sides, smaller than
+        One number for every spatial axis, or one for each.  Padding and stride are named, because
+        libraries differ in their order.  Padding is on both sides, smaller than
         the window, and never a maximum.  An axis may be padded by a pair of numbers, before and
         behind it: ``padding=((0, 1), 2)``; "same" is the padding with which a result has the size
         of the image, divided by the stride and rounded up, and an odd pixel is behind.  The stride
@@ -334,9 +335,9 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
     def __init__(
         self,
         window: AnySteps,
+        *,
         padding: int | str | Iterable[Any] = 0,
         stride: AnySteps | None = None,
-        *,
         mode: PoolingMode | str = PoolingMode.MAX,
         nan: NanPropagation | str = NanPropagation.PROPAGATE,
         ceil_mode: bool = False,
