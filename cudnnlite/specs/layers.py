@@ -470,8 +470,8 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
         Parameters
         ----------
         indices : array
-            Places within windows, ``(N, C, *pooled)``: on the host, what
-            `pooling_with_indices_forward` returned.
+            Places within windows, ``(N, C, *pooled)``: what `pooling_with_indices_forward`
+            returned, a DeviceArray, which is copied to the host, or an array on the host.
         x_shape : iterable of int
             The shape of the images, ``(N, C, *spatial)``.
 
@@ -487,7 +487,7 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
         """
         sizes = parse_shape(x_shape)
         expected = self.output_spec(TensorSpec(sizes)).shape
-        places = np.asarray(indices)
+        places = np.asarray(indices.numpy() if hasattr(indices, "numpy") else indices)
         if places.shape != expected or places.dtype.kind not in "iu":
             raise ArgumentError(
                 f"indices is {places.dtype} of shape {places.shape}; needed: integers of shape "

@@ -700,6 +700,18 @@ def test_the_gradients_of_normalisations_are_right(centered: bool) -> None:
     assert_close(dscale, differences(loss, operands, "scale"), 1e-7)
 
 
+def test_a_product_divided_by_a_number(handle: dnn.Handle) -> None:
+    """It is multiplied by the reciprocal, for which there is an engine."""
+    operands = Operands(handle, "float16")
+    operands.add("a", (2, 64, 32)), operands.add("b", (2, 32, 48))
+    graph = dnn.Graph()
+    a, b = (graph.input(name, array.shape, "float16") for name, array in operands.arrays.items())
+    graph.output("y", (a @ b) / 5.5, "float16")
+    with graph.plan(handle) as plan:
+        y = plan(**operands.arrays)["y"]
+    near(y, operands.host["a"] @ operands.host["b"] / 5.5, "product")
+
+
 # ---------------------------------------------------------------- plans
 
 

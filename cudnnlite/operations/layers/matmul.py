@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cudnnlite.arguments import one_of
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.graph.activations import ACTIVATIONS
+from cudnnlite.operations.graph.activations import ACTIVATIONS, parse_activation
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.operations.layers.matrices import (
@@ -106,7 +105,7 @@ def matmul(
     (64, 16) [16. 16. 16.]
     """
     if activation is not None:
-        one_of(activation, "activation", *ACTIVATIONS)
+        activation = parse_activation(activation, "activation", "None")
     numbers = parse_alpha(alpha)
     return GraphRequest(
         handle,
