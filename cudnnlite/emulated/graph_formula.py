@@ -1,4 +1,4 @@
-"""Emulated graphs but plain convolutions and chains behind them, and which of them an H100 has engines for."""
+"""Emulated graphs that are a `GraphFormula`, and which of them an H100 has engines for."""
 
 from __future__ import annotations
 
