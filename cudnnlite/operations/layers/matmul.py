@@ -70,8 +70,10 @@ def matmul(
         Of y; that of `a` if not given, float32 if that is float8.  Values that float8 has no room
         for become its largest ones.
     math_type : MathType or str
-        "fma" or "true_float32": nothing is multiplied in fewer bits, for which cuDNN has no engine
-        where the operands are float32.
+        "fma" or "true_float32": only engines that do not use tensor cores, of which cuDNN 9.19 has
+        none for products on an H100, whatever the data type: the call is refused then.  Products of
+        float16 and bfloat16 are exact on tensor cores, too; for true float32 a convolution with
+        filters of one tap is a product.
     out : device array, optional
         y, written in place; a new array if not given.
     workspace_limit : int or str, optional
