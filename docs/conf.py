@@ -88,6 +88,12 @@ def plain_aliases(app, what, name, obj, options, signature, returned):
     )
 
 
+def link_to_tutorials(app, docname, source):
+    """Let links to the notebooks in examples/ lead to the pages that are made of them."""
+    source[0] = re.sub(r"\]\((?:\.\./)+examples/(\w+\.ipynb)", r"](/tutorials/\1", source[0])
+
+
 def setup(app):
     """Sphinx calls this."""
+    app.connect("source-read", link_to_tutorials)
     app.connect("autodoc-process-signature", plain_aliases)

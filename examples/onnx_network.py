@@ -473,7 +473,7 @@ class Network(ExitStack):
             mode = "max"
         elif count_include_pad:
             mode = "average_count_include_padding"
-        pooling = dnn.PoolingSpec(taps, pads, strides or 1, mode=mode)
+        pooling = dnn.PoolingSpec(taps, padding=pads, stride=strides or 1, mode=mode)
         has_shape = pooling.output_spec(x.spec).shape == self.shapes[node.name]
         require(node, has_shape, "unequal padding, or ceil_mode")
         is_plain = set(dilations) == {1} and len(node.output) == 1

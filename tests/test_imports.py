@@ -52,6 +52,8 @@ LAYERS = (
     ("problems",),
     # Graphs have descriptors and no device; the emulated device reads them too.
     ("graph",),
+    # Lists of problems have graphs, too.
+    ("problems.problem_list", "problems.recording"),
     (
         "devices.__init__",
         "devices.device",

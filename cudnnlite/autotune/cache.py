@@ -8,7 +8,7 @@ import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
-from stat import S_IFDIR, S_IFREG
+from stat import S_IFDIR, S_IFREG, S_ISREG
 from typing import Any
 
 from cudnnlite.arguments import (
@@ -25,12 +25,14 @@ from cudnnlite.autotune.entries import TuningEntry, TuningKey
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
 from cudnnlite.problems.catalogue import TUNABLE
+from cudnnlite.sizes import format_size
 from cudnnlite.warn import warn_user
 
 CACHE_VARIABLE = "CUDNNLITE_TUNING_CACHE"
 IN_MEMORY = ":memory:"
 _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
 _OURS = re.compile(r"[0-9a-f]{64}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock")
+_MOST_BYTES = 64 << 20  # of an entry: more than any table of results takes
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -268,6 +270,9 @@ class TuningCache(Closable):
         """
         self._newer.discard(file)
         try:
+            if why := _why_no_entry(os.stat(file)):
+                self._warn_once(file, f"{file} {why}; it is left as it is, and not used")
+                return None
             data = file.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -392,6 +397,18 @@ def _refuse_another(folder: Path) -> None:
         foreign_names = sorted(name for name in os.listdir(folder) if not _OURS.fullmatch(name))
     if foreign_names:
         raise TuningCacheError(f"{folder} is no tuning cache: it has {foreign_names[0]}")
+
+
+def _why_no_entry(status: os.stat_result) -> str | None:
+    """Return why a file is not read, or None if it may be an entry's.
+
+    A link to a device never ends, and a pipe waits for somebody who writes.
+    """
+    if not S_ISREG(status.st_mode):
+        return "is no regular file"
+    if status.st_size > _MOST_BYTES:
+        return f"is larger than {format_size(_MOST_BYTES)}"
+    return None
 
 
 def _set_aside(file: Path, data: bytes, why: str) -> bool:

@@ -19,10 +19,8 @@ from cudnnlite.autotune.policy import TuningPolicy, with_defaults, without_defau
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.errors import ArgumentError, TuningCacheError
-from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
-from cudnnlite.graph.problem import KIND, GraphProblem
-from cudnnlite.problems.catalogue import problem_from_plain
+from cudnnlite.graph.problem import any_problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import WITHIN_NOISE, AlgorithmResult, ConvolutionResult, RNNResult
 from cudnnlite.problems.roofline import Peaks
@@ -165,13 +163,6 @@ def make_key(
         "device": asdict(device),
     }
     return TuningKey(canonical({"schema": SCHEMA, **parts}))
-
-
-def any_problem_from_plain(plain: Any) -> Problem:
-    """Return the problem that `to_plain` wrote, a graph's too; ArgumentError if it is none."""
-    if isinstance(plain, Mapping) and plain.get("kind") == KIND:
-        return GraphProblem(GraphData.from_plain(plain.get("graph", {})))
-    return problem_from_plain(plain)
 
 
 def canonical(parts: Any) -> str:

@@ -237,7 +237,7 @@ class Tuner(Closable):
         self,
         problem: Problem | GraphData,
         alignments: Mapping[str, int] | None = None,
-        limit: int | None = None,
+        workspace_limit: int | str | None = None,
         *,
         for_call: bool = False,
         replay: bool = False,
@@ -252,9 +252,9 @@ class Tuner(Closable):
         alignments : mapping, optional
             The alignment of each operand's address: a power of two, in bytes.  The default, and the
             maximum, is 256.
-        limit : int, optional
-            The maximal workspace in bytes, in addition to the policy's limit.  The default is the
-            handle's limit.
+        workspace_limit : int or str, optional
+            The maximal workspace, in addition to the policy's: bytes, "64 MiB", or "10%" of the
+            device's memory.  The default is the handle's limit.
         for_call : bool
             Whether an operation calls this method.  Then a measurement that fails for lack of
             memory, or because of a capture, is no error: the heuristic chooses.
@@ -280,7 +280,7 @@ class Tuner(Closable):
         problem = as_problem(problem)
         search_of(problem)
         self.handle.use()
-        policy = self._policy_within(limit)
+        policy = self._policy_within(workspace_limit)
         alignments = dict(alignments or {})
         representative = representative_problem(problem)
         # If no candidate worked in an earlier measurement, a call does not measure again.
@@ -426,7 +426,7 @@ class Tuner(Closable):
         key = self._key(problem, {}, self._policy_within(limit=None))
         return self._look_up(key) is not None
 
-    def _policy_within(self, limit: int | None) -> TuningPolicy:
+    def _policy_within(self, limit: int | str | None) -> TuningPolicy:
         """Return the policy with a workspace limit in bytes; for None it is the handle's limit."""
         return self.policy.within(self.handle.workspace.limit_for(limit), self._device_memory)
 

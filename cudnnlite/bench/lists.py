@@ -8,13 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from cudnnlite.arguments import one_of
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.attention.attention_graphs import forward_graph
 from cudnnlite.operations.convolution.forward import convolution_forward
-from cudnnlite.operations.graph.activations import ACTIVATIONS
+from cudnnlite.operations.graph.activations import parse_activation
 from cudnnlite.operations.layers.matmul import product_graph
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ProblemList
@@ -121,7 +120,8 @@ def matmul_problem(
 
     ArgumentError for sizes or an activation that are not allowed.
     """
-    one_of(activation, "activation", None, *ACTIVATIONS)
+    if activation is not None:
+        activation = parse_activation(activation, "activation", "None")
     specs = {"a": TensorSpec((batch, m, k), dtype), "b": TensorSpec((batch, k, n), dtype)}
     if bias:
         specs["bias"] = TensorSpec((1, 1, n), dtype)

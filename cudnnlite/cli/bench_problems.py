@@ -15,7 +15,6 @@ from typing import Any
 import typer
 
 from cudnnlite.arguments import refused_as
-from cudnnlite.autotune.entries import any_problem_from_plain
 from cudnnlite.bench.lists import (
     LISTS,
     WITH_A_BATCH,
@@ -30,7 +29,7 @@ from cudnnlite.cli.tunings import joined
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import MathType, RNNDataLayout
 from cudnnlite.errors import ArgumentError, CudnnliteError
-from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.graph.problem import GraphProblem, any_problem_from_plain
 from cudnnlite.problems import convolution, convolution_backward, rnn
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ListedProblem, ProblemList

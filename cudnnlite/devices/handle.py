@@ -41,7 +41,7 @@ class Chooser(Protocol):
         self,
         problem: Problem,
         alignments: Mapping[str, int],
-        limit: int | None,
+        workspace_limit: int | None,
         *,
         for_call: bool = False,
         replay: bool = False,

@@ -23,8 +23,8 @@ class Workspace(NonCopyable):
     ----------
     device : Device
         Where the memory comes from.
-    limit : int or str, optional
-        The largest buffer: bytes, "64 MiB", or "10%" of the device's memory.  None: no limit.
+    workspace_limit : int or str, optional
+        The largest buffer, also settable as `limit`: bytes, "64 MiB", or "10%" of the device's memory.  None: no limit.
 
     Examples
     --------
@@ -39,7 +39,7 @@ class Workspace(NonCopyable):
 
     _instead_of_copy = "it belongs to a handle, and every handle has one"
 
-    def __init__(self, device: Device, limit: int | str | None = None) -> None:
+    def __init__(self, device: Device, workspace_limit: int | str | None = None) -> None:
         self._device: Device = get_device(device)
         # By the stream's address.  The stream is kept alive, so that no other one gets its address.
         self._buffers: dict[int, tuple[Any, Any]] = {}
@@ -51,8 +51,7 @@ class Workspace(NonCopyable):
         self._recent_stream: Any = None
         self._recent_size = -1
         self._recent_address = 0
-        self._limit: int | None = None
-        self.limit = limit
+        self._limit = self._parse(workspace_limit, "workspace_limit")
 
     @property
     def limit(self) -> int | None:
@@ -91,11 +90,11 @@ class Workspace(NonCopyable):
         """The most bytes ever held, all streams together."""
         return self._peak
 
-    def reserve(self, nbytes: int, stream: Any, limit: int | None = None) -> int:
+    def reserve(self, nbytes: int, stream: Any, workspace_limit: int | None = None) -> int:
         """Return the address of at least `nbytes` on `stream`; 0 for no bytes.
 
         The buffer grows if needed.  The address is valid for calls enqueued on `stream` before the
-        next `reserve` or `release`.  A `limit` in bytes replaces the workspace's own.
+        next `reserve` or `release`.  A `workspace_limit` in bytes replaces the workspace's own.
 
         Raises
         ------
@@ -115,7 +114,8 @@ class Workspace(NonCopyable):
             )
         buffer, _ = self._buffers.get(key, (None, None))
         if buffer is None or buffer.size < nbytes:
-            buffer = self._grow(nbytes, stream, key, self._limit if limit is None else limit)
+            limit = self._limit if workspace_limit is None else workspace_limit
+            buffer = self._grow(nbytes, stream, key, limit)
         self._recent_stream = stream
         self._recent_size = buffer.size
         self._recent_address = int(buffer.handle)

@@ -1,4 +1,4 @@
-"""Emulated graphs without convolutions, and which of them an H100 has engines for."""
+"""Emulated graphs that are a `GraphFormula`, and which of them an H100 has engines for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Emulated graphs without convolutions: their values in NumPy, operation by operation."""
+"""Emulated graphs that are a `GraphFormula`: their values in NumPy, operation by operation."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import numpy as np
 from cudnnlite._raw.enums import (
     PointwiseMode,
 )
-from cudnnlite.arguments import integer, integers, shown
+from cudnnlite.arguments import integer, integers, real_number, shown
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.enums import DataType, ReduceTensorOp, parse_enum
 from cudnnlite.errors import ArgumentError
@@ -24,6 +24,10 @@ _TWO_OPERANDS = frozenset(
     {"ADD", "ADD_SQUARE", "ATAN2", "DIV", "FLOOR_MOD", "MAX", "MIN", "MOD", "MUL", "POW", "SUB"}
 )
 _LOGICAL = ("CMP_", "LOGICAL_")
+
+
+# float32's smallest number with all its bits, and its largest.
+_SMALLEST, _LARGEST = (float(getattr(np.finfo(np.float32), name)) for name in ("tiny", "max"))
 
 
 class GraphFormulas(GraphData):
@@ -134,7 +138,14 @@ class GraphFormulas(GraphData):
     def div(
         self, x: GraphTensor, b: GraphTensor | float, dtype: AnyDtype | None = None
     ) -> GraphTensor:
-        """Return x / b, in a data type where one is given."""
+        """Return x / b, in a data type where one is given.
+
+        Where b is a number, its reciprocal is multiplied by, which rounds once more: behind
+        products and convolutions cuDNN has engines for "MUL", and none for "DIV".
+        """
+        reciprocal = None if isinstance(b, GraphTensor) else _reciprocal(real_number(b, "b"))
+        if reciprocal is not None:
+            return self.pointwise("MUL", x, reciprocal, dtype=dtype)
         return self.pointwise("DIV", x, b, dtype=dtype)
 
     def relu(
@@ -328,3 +339,11 @@ def _result_type(mode: str, compute_type: DataType) -> DataType:
     if mode.startswith(_LOGICAL):
         return DataType.BOOLEAN
     return DataType.INT32 if mode == "GEN_INDEX" else compute_type
+
+
+def _reciprocal(number: float) -> float | None:
+    """Return one over a number; None where float32 has no room for it, or too few bits."""
+    if number == 0:
+        return None
+    reciprocal = 1 / number
+    return reciprocal if _SMALLEST <= abs(reciprocal) <= _LARGEST else None

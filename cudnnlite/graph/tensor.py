@@ -92,7 +92,7 @@ class GraphTensor:
         return self._pointwise("MUL", other)
 
     def __truediv__(self, other: object) -> GraphTensor:
-        return self._pointwise("DIV", other)
+        return self.graph.div(self, other)  # type: ignore[no-any-return]
 
     def __rtruediv__(self, other: object) -> GraphTensor:
         return self._pointwise("DIV", other, reverse=True)

@@ -34,7 +34,7 @@ from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.operation_graph import Graph as NativeGraph
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.graph.records import TensorRecord
-from cudnnlite.plans.nearest_graph import hints
+from cudnnlite.plans.nearest_graph import hints, none_named
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems import call_watch
@@ -311,7 +311,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
                 needed = self._workspace_with(call)
                 passed_over.append((row, over_limit(needed, self._limit or 0)))
         if not passed_over:
-            raise _none_named(self.graph, self._hints())
+            raise _none_named(self._handle, self.graph, self._hints())
         raise _none_left(self.graph, passed_over, is_limit_to_blame=is_limit_to_blame)
 
     def _hints(self) -> list[str]:
@@ -443,9 +443,11 @@ def why_excluded(
     return why_engine_is_wrong(configuration.engine.index, graph)
 
 
-def _none_named(graph: GraphData, hints_of_graph: Sequence[str]) -> NotSupportedError:
+def _none_named(
+    handle: Handle, graph: GraphData, hints_of_graph: Sequence[str]
+) -> NotSupportedError:
     """Return the error for a graph that the heuristics name no engine for."""
-    detail = "; ".join(["cuDNN's heuristics name no engine for such a graph", *hints_of_graph])
+    detail = "; ".join([f"{none_named(handle.device)} for such a graph", *hints_of_graph])
     return NotSupportedError(
         "cudnnBackendFinalize", Status.NOT_SUPPORTED, f"graph of {_kinds(graph)}: {detail}"
     )

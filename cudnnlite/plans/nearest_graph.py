@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from itertools import islice
 
 from cudnnlite._raw.enums import BackendHeurMode
+from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.graph.data import GraphData
@@ -18,6 +19,13 @@ from cudnnlite.graph.nearest import changes, descriptor_call
 _MOST_QUESTIONS = 24  # a question takes up to 10 ms on a GPU
 
 IsAllowed = Callable[[Configuration, GraphData], bool]
+
+
+def none_named(device: Device) -> str:
+    """Return who names no engine: cuDNN on a GPU, or the emulated device, which may have fewer."""
+    if device.kind == "emulated":
+        return "the emulated device has no engine"
+    return "cuDNN's heuristics name no engine"
 
 
 def hints(

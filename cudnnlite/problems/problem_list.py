@@ -17,7 +17,7 @@ from cudnnlite.arguments import (
     shown,
 )
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.catalogue import problem_from_plain
+from cudnnlite.graph.problem import any_problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.texts import aligned, counted
 
@@ -240,7 +240,7 @@ class ProblemList(Sequence[ListedProblem]):
         names = entry["names"]
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise ArgumentError(f"names={names!r} is not a list of strings")
-        problem = problem_from_plain(entry["problem"])
+        problem = any_problem_from_plain(entry["problem"])
         self.add(problem, count=entry["count"])
         self._name(problem, names)
 

@@ -24,6 +24,7 @@ from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import KIND as GRAPH
 from cudnnlite.problems.problem import SCALARS, Problem
 from cudnnlite.problems.results import DATABASE, AlgorithmResult, ConvolutionResult
+from cudnnlite.specs.filter import as_tensor
 from cudnnlite.warn import log
 
 # "off": no database; otherwise the folder of the files that were installed.
@@ -173,7 +174,7 @@ def family_of(problem: Problem) -> str:
     if problem.kind != GRAPH:
         parts.append(_math_type_of(problem))
     if problem.operation.algorithms is not None:
-        first = problem.values[problem.operation.reads[0]]
+        first = as_tensor(problem.values[problem.operation.reads[0]])
         parts.append("channels last" if first.is_channels_last else "channels first")
     return " ".join(parts)
 

@@ -301,7 +301,8 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
     Parameters
     ----------
     window, padding, stride : int or iterable of int
-        One number for every spatial axis, or one for each.  Padding is on both sides, smaller than
+        One number for every spatial axis, or one for each.  Padding and stride are named, because
+        libraries differ in their order.  Padding is on both sides, smaller than
         the window, and never a maximum.  An axis may be padded by a pair of numbers, before and
         behind it: ``padding=((0, 1), 2)``; "same" is the padding with which a result has the size
         of the image, divided by the stride and rounded up, and an odd pixel is behind.  The stride
@@ -334,9 +335,9 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
     def __init__(
         self,
         window: AnySteps,
+        *,
         padding: int | str | Iterable[Any] = 0,
         stride: AnySteps | None = None,
-        *,
         mode: PoolingMode | str = PoolingMode.MAX,
         nan: NanPropagation | str = NanPropagation.PROPAGATE,
         ceil_mode: bool = False,
@@ -469,8 +470,8 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
         Parameters
         ----------
         indices : array
-            Places within windows, ``(N, C, *pooled)``: on the host, what
-            `pooling_with_indices_forward` returned.
+            Places within windows, ``(N, C, *pooled)``: what `pooling_with_indices_forward`
+            returned, a DeviceArray, which is copied to the host, or an array on the host.
         x_shape : iterable of int
             The shape of the images, ``(N, C, *spatial)``.
 
@@ -486,7 +487,7 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
         """
         sizes = parse_shape(x_shape)
         expected = self.output_spec(TensorSpec(sizes)).shape
-        places = np.asarray(indices)
+        places = np.asarray(indices.numpy() if hasattr(indices, "numpy") else indices)
         if places.shape != expected or places.dtype.kind not in "iu":
             raise ArgumentError(
                 f"indices is {places.dtype} of shape {places.shape}; needed: integers of shape "

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define CUDA(call)                                                                                     \
     do {                                                                                               \
@@ -39,6 +40,12 @@ static inline void *host(size_t nbytes)
         exit(EXIT_FAILURE);
     }
     return memory;
+}
+
+/* Returns host memory with a number that a graph reads whenever it is executed. */
+static inline void *by_value(const void *number, size_t nbytes)
+{
+    return memcpy(host(nbytes), number, nbytes);
 }
 
 static inline unsigned char *contents(size_t nbytes, const char *path, long offset)

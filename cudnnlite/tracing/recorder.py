@@ -153,6 +153,10 @@ class Recorder(Memory):
         # by address, with the number of the tensor there.
         self._attributes: dict[int, dict[str, tuple[int, int, Any]]] = defaultdict(dict)
         self._pack_buffers: dict[int, dict[int, tuple[Buffer, Any]]] = defaultdict(dict)
+        # Of tensors that are passed by value: their attributes, by their numbers.  And by the
+        # descriptor of a variant pack what it has of them, by address.
+        self._by_value: dict[int, dict[str, tuple[int, int, Any]]] = {}
+        self._pack_scalars: dict[int, dict[int, tuple[int, Expression]]] = defaultdict(dict)
 
     def call(self, function: Call, record: Function, *arguments: Any) -> Any:
         """Make a C call, and record it."""
@@ -276,11 +280,19 @@ class Recorder(Memory):
     def _use_pack(self, native: Opaque, effects: Effects) -> None:
         """Add the memory that is in a variant pack.
 
-        The pack is set again where other memory is at its addresses than when it was set.
+        The pack is set again where other memory, or another number, is at its addresses than when
+        it was set.
         """
         pack = native.value or 0
-        buffers = self._pack_buffers[pack]
-        if any(not self._is_in(address, buffer) for address, (buffer, _) in buffers.items()):
+        buffers, scalars = self._pack_buffers[pack], self._pack_scalars[pack]
+        has_moved = any(
+            not self._is_in(address, buffer) for address, (buffer, _) in buffers.items()
+        )
+        has_changed = any(
+            self._passed_scalar(address, tensor_number) != expression
+            for address, (tensor_number, expression) in scalars.items()
+        )
+        if has_moved or has_changed:
             attributes = [*self._attributes[pack].values()]
             self.write_down(FUNCTIONS["cudnnBackendInitialize"], native, early=False)
             set_attribute = FUNCTIONS["cudnnBackendSetAttribute"]
@@ -415,6 +427,7 @@ class Recorder(Memory):
     def _forget_descriptor(self, address: int) -> None:
         self._attributes.pop(address, None)
         self._pack_buffers.pop(address, None)
+        self._pack_scalars.pop(address, None)
 
     def _note_output(
         self, statement: Statement, variable: Variable, pointer: Any, arguments: list[Argument]
@@ -467,6 +480,8 @@ class Recorder(Memory):
         attributes[name] = attribute, kind, values
         if name == "TENSOR_UNIQUE_ID":
             self._tensors[values[0]] = self._variables[native.value], attributes
+        if name in ("TENSOR_UNIQUE_ID", "TENSOR_IS_BY_VALUE"):
+            self._note_by_value(attributes)
         if opaque:
             return array(opaque.__name__, self._descriptors(name, opaque, values))
         c_type = C_NAMES[enum] if enum else _C_NAMES[element]
@@ -496,12 +511,29 @@ class Recorder(Memory):
         if not address:
             return "NULL"
         location = self._find(address, self._tensor_extent(tensor_number))
+        if location is None and tensor_number in self._by_value:
+            expression = self._passed_scalar(address, tensor_number)
+            self._pack_scalars[pack][address] = tensor_number, expression
+            return expression
         if location is None:
             what = _NOWHERE.format(address)
             return self._unknown("cudnnBackendSetAttribute", "arrayOfElements", what)
         buffer, offset = location
         self._pack_buffers[pack][address] = buffer, tensor_number
         return buffer.at(offset)
+
+    def _note_by_value(self, attributes: dict[str, tuple[int, int, Any]]) -> None:
+        """Note a tensor that is passed by value, once its number is known."""
+        _, _, by_value = attributes.get("TENSOR_IS_BY_VALUE", (0, 0, [False]))
+        if by_value[0] and "TENSOR_UNIQUE_ID" in attributes:
+            _, _, numbers = attributes["TENSOR_UNIQUE_ID"]
+            self._by_value[numbers[0]] = attributes
+
+    def _passed_scalar(self, address: int, tensor_number: int) -> Expression:
+        """Return the number that a graph is passed by value, as C keeps it for executions."""
+        _, _, dtypes = self._by_value[tensor_number]["TENSOR_DATA_TYPE"]
+        dtype = DataType(dtypes[0])
+        return ["by_value(", scalar(address, "number", dtype), f", {itemsize(dtype)})"]
 
     def _tensor_extent(self, tensor_number: int | None) -> int:
         """Return how many bytes a tensor of a graph spans; 1 where nobody knows."""

@@ -1,6 +1,9 @@
-"""The page `reference/coverage.md`: every C function, and the Python names that reach it.  Written when the docs are built.
+"""The page `reference/coverage.md`: every C function, and the Python names that reach it.
 
-What can be had without Sphinx is `rows()` and `page()`, which a test holds against the sources.
+    python docs/_ext/coverage_table.py
+
+writes it, after a change of what the package calls; a test says when.  What can be had without Sphinx is `rows()` and
+`page()`, which tests hold against the sources.  In the built pages the Python names are links.
 """
 
 from __future__ import annotations
@@ -227,8 +230,8 @@ deprecated still works in 9.28.
 """
 
 
-def page() -> str:
-    """Return the whole page."""
+def page(*, is_built: bool = False) -> str:
+    """Return the whole page, as the repository has it, or with Sphinx's links as it is built."""
     table = rows()
     counts = _markdown(
         ("", "functions", LIBCUDNN, EMULATED, GPU),
@@ -243,16 +246,16 @@ def page() -> str:
             f"## cudnn_{header}.h\n\n{len(group)} functions, {wrapped} of them wrapped, {inside} used inside.\n"
         )
         heading = ("C function", "Python names", "without a GPU", "since", "deprecated")
-        parts.append(_markdown(heading, [_cells(row) for row in group]) + "\n")
+        parts.append(_markdown(heading, [_cells(row, is_built=is_built) for row in group]) + "\n")
     return "\n".join(parts)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    names = (
-        ("inside: " if row.use == INSIDE else "") + ", ".join(map(_link, row.names))
-        if row.names
-        else "raw"
-    )
+def _cells(row: Row, *, is_built: bool) -> tuple[str, ...]:
+    names = "raw"
+    if row.names:
+        names = ", ".join(_link(name) if is_built else f"`{name}`" for name in row.names)
+    if row.use == INSIDE:
+        names = f"inside: {names}"
     return f"`{row.name}`", names, row.without_gpu, row.since or "", row.deprecated or ""
 
 
@@ -273,15 +276,18 @@ def _markdown(heading: tuple[str, ...], body: list[tuple[str, ...]], align: str 
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (heading, rule, *body))
 
 
-def write(_app: Any = None) -> None:
-    """Write the page, unless it is there as it should be: Sphinx reads again what has changed."""
-    text = page()
-    if not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text:
-        PAGE.write_text(text, encoding="utf-8")
+def _read_page(_app: Any, docname: str, source: list[str]) -> None:
+    """Let Sphinx read the page with links."""
+    if docname == "reference/coverage":
+        source[0] = page(is_built=True)
 
 
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx calls this."""
-    app.connect("builder-inited", write)
+    app.connect("source-read", _read_page)
     app.setup_extension("command_help")  # the other part of the reference that is made at build
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -139,6 +139,32 @@ def test_a_damaged_file_is_set_aside(filled, damage, use, tmp_path):
         assert found_in(cache) == list(range(MANY))
 
 
+NO_ENTRIES = {
+    "a link to a device": (lambda file: file.symlink_to("/dev/zero"), "is no regular file"),
+    "a pipe": (os.mkfifo, "is no regular file"),
+    "a folder": (os.mkdir, "is no regular file"),
+    "a huge file": (
+        lambda file: (file.touch(), os.truncate(file, (64 << 20) + 1)),
+        "is larger than 64 MiB",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NO_ENTRIES)
+def test_what_is_no_entry_s_file_is_not_read(filled, kind):
+    """It would never end, or wait for somebody who writes."""
+    make, why = NO_ENTRIES[kind]
+    file = file_of(filled, 4)
+    file.unlink()
+    make(file)
+    before = file.lstat()
+    with TuningCache(filled) as cache:
+        with pytest.warns(TuningCacheWarning, match=f"{file.name} {why}; it is left as it is"):
+            assert len(cache.entries()) == MANY - 1
+        assert len(found_in(cache)) == MANY - 1
+    assert file.lstat() == before
+
+
 @pytest.mark.parametrize(
     "part",
     [

@@ -291,8 +291,8 @@ class NotedLimits:
     def __init__(self) -> None:
         self.limits: dict[frozenset[str], int] = {}
 
-    def choose(self, problem: Any, operands: Any, limit: int, **_: Any) -> None:
-        self.limits[frozenset(problem.graph.outputs)] = limit
+    def choose(self, problem: Any, operands: Any, workspace_limit: int, **_: Any) -> None:
+        self.limits[frozenset(problem.graph.outputs)] = workspace_limit
 
 
 def test_scratch_outputs_take_their_part_of_the_tuner_s_limit():

@@ -701,6 +701,23 @@ def test_engines_that_ignore_uneven_padding(handle: dnn.Handle) -> None:
     refuses(ARGUMENT, reason, lambda: graph.plan(handle, engine=engine))
 
 
+# By gradient: engines of cuDNN 9.19 whose results are wrong where padding differs.
+WRONG_WITH_UNEVEN_PADDING = {"filter": (1, 18, 20), "data": (50,)}
+
+
+@every_kind
+@pytest.mark.parametrize("engine", [0, 1, 18, 20, 50])
+def test_engines_known_to_ignore_uneven_padding(handle: dnn.Handle, kind: str, engine: int) -> None:
+    """An engine is excluded for one gradient alone, and for no other padding."""
+    uneven, even = (
+        Case(handle, kind, ((2, 8, 8, 9), (8, 8, 3, 3), {"padding": padding}), "float16", "last")
+        for padding in (((1, 0), (0, 1)), (1, 0))
+    )
+    is_wrong = why_engine_is_wrong(engine, data_of(uneven.problem())) is not None
+    assert is_wrong == (engine in WRONG_WITH_UNEVEN_PADDING[kind])
+    assert why_engine_is_wrong(engine, data_of(even.problem())) is None
+
+
 @every_kind
 def test_engines_that_read_unwritten_memory(handle: dnn.Handle, kind: str) -> None:
     """Where dy has channels first and images of 60 bytes; not of 64, or with channels last."""

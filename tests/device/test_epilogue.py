@@ -204,6 +204,18 @@ def test_the_problem_is_a_graph(handle: dnn.Handle) -> None:
     assert dnn.Tuner(handle, cache=None).tune(problem.graph).best().ok
 
 
+@pytest.mark.parametrize("name", ["Gelu", "GELU-tanh"])
+def test_names_of_activations_are_in_any_case(handle: dnn.Handle, name: str) -> None:
+    """As the names of enums are; the problem is that of the plain name."""
+    case = Case(handle)
+    plain = name.lower().replace("-", "_")
+    case.check(case.call(name), ACTIVATIONS[plain](case.y))
+    a, b = dnn.TensorSpec((8, 16), "float16"), dnn.TensorSpec((16, 8), "float16")
+    assert dnn.matmul.graph(a, b, activation=name) == dnn.matmul.graph(a, b, activation=plain)
+    with pytest.raises(dnn.ArgumentError, match=r"^activation='geluu'; .*None; did you mean gelu"):
+        dnn.matmul.graph(a, b, activation="geluu")
+
+
 def test_what_an_epilogue_refuses(handle: dnn.Handle) -> None:
     case = Case(handle)
     refusals: dict[str, dict[str, Any]] = {
@@ -212,6 +224,10 @@ def test_what_an_epilogue_refuses(handle: dnn.Handle) -> None:
         "^interface='descriptor'; allowed with an epilogue": {"interface": "descriptor"},
         "^algorithm='GEMM'; allowed with an epilogue": {"algorithm": "GEMM"},
         "^epilogue='mish'; allowed: 'relu'": {"epilogue": "mish"},
+        "^epilogue='gleu'; allowed: .*; did you mean gelu": {"epilogue": "gleu"},
+        r"^epilogue='a function \(graph, y\) -> tensor'; allowed": {
+            "epilogue": "a function (graph, y) -> tensor"
+        },
         "^epilogue=3; allowed": {"epilogue": 3},
         "^epilogue returns 3": {"epilogue": lambda graph, y: 3},
         "^epilogue makes q": {"epilogue": lambda graph, y: y + graph.input("q", (1, 16, 1, 1))},

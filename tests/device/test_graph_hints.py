@@ -111,7 +111,10 @@ def test_the_nearest_graph_that_is_served(
 ) -> None:
     with pytest.raises(dnn.NotSupportedError) as refusal:
         graph().plan(handle)
-    assert refusal.value.detail.endswith(f"no engine for such a graph; {hint}")
+    who = "cuDNN's heuristics name"
+    if handle.device.kind == "emulated":
+        who = "the emulated device has"
+    assert refusal.value.detail.endswith(f": {who} no engine for such a graph; {hint}")
 
 
 def test_without_anything_near(handle: dnn.Handle) -> None:
@@ -121,7 +124,7 @@ def test_without_anything_near(handle: dnn.Handle) -> None:
     graph.output("y", graph.rsqrt(graph.abs(graph.reduce("MAX", x, (0, 1)))), "float16")
     with pytest.raises(dnn.NotSupportedError) as refusal:
         graph.plan(handle)
-    assert "graph of REDUCTION, ABS, RSQRT: cuDNN's heuristics" in refusal.value.detail
+    assert "graph of REDUCTION, ABS, RSQRT: " in refusal.value.detail
     assert "descriptor call" not in refusal.value.detail
 
 

@@ -700,6 +700,18 @@ def test_the_gradients_of_normalisations_are_right(centered: bool) -> None:
     assert_close(dscale, differences(loss, operands, "scale"), 1e-7)
 
 
+def test_a_product_divided_by_a_number(handle: dnn.Handle) -> None:
+    """It is multiplied by the reciprocal, for which there is an engine."""
+    operands = Operands(handle, "float16")
+    operands.add("a", (2, 64, 32)), operands.add("b", (2, 32, 48))
+    graph = dnn.Graph()
+    a, b = (graph.input(name, array.shape, "float16") for name, array in operands.arrays.items())
+    graph.output("y", (a @ b) / 5.5, "float16")
+    with graph.plan(handle) as plan:
+        y = plan(**operands.arrays)["y"]
+    near(y, operands.host["a"] @ operands.host["b"] / 5.5, "product")
+
+
 # ---------------------------------------------------------------- plans
 
 
@@ -750,9 +762,11 @@ def test_a_call_in_a_captured_graph(handle: dnn.Handle) -> None:
             near(out, product(**operands.host), "product")
 
 
-def attention_with_gradients(handle: dnn.Handle) -> tuple[Operands, Sequence[Array]]:
+def attention_with_gradients(
+    handle: dnn.Handle, sizes: tuple[int, ...] = ATTENTION["asymmetric"]
+) -> tuple[Operands, Sequence[Array]]:
     """Return the operands of `scaled_dot_product_attention_backward`, and the gradients."""
-    operands = attention_operands(handle, ATTENTION["asymmetric"], "float16")
+    operands = attention_operands(handle, sizes, "float16")
     q, k, v = (operands.host[name] for name in "qkv")
     scale = q.shape[-1] ** -0.5
     o, stats, _ = attention(q, k, v, scale, None)
@@ -814,6 +828,21 @@ def test_scratch_memory_of_a_plan(handle: dnn.Handle, replay: bool) -> None:
         assert {*plan(**operands.arrays)} == {"dq", "dk", "dv", *sums}
     with pytest.raises(dnn.WorkspaceLimitError, match=r"needs .*, the limit is"):
         dnn.scaled_dot_product_attention_backward.plan(handle, **specs, workspace_limit=nbytes - 1)
+
+
+def test_scratch_outputs_behind_an_odd_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are aligned, and inside of the workspace, which ends where the last of them does."""
+    monkeypatch.setattr("cudnnlite.emulated.engines._workspace_bytes", lambda _: 1001)
+    with dnn.Handle("emulated") as handle:
+        operands, expected = attention_with_gradients(handle, (1, 3, 1, 33, 65, 64, 64))
+        specs = {name: array.spec for name, array in operands.arrays.items()}
+        with dnn.scaled_dot_product_attention_backward.plan(handle, **specs) as plan:
+            assert plan.choice.workspace == 1001
+            workspace = new(handle, (plan.workspace,), "uint8")
+            for own in (None, workspace):
+                results = plan(**operands.arrays, workspace=own)
+                for name, gradient in zip(("dq", "dk", "dv"), expected, strict=True):
+                    near(results[name], gradient, "attention gradients")
 
 
 def test_what_is_promised_is_kept(handle: dnn.Handle) -> None:

@@ -329,6 +329,14 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8), bias=spec(1, 1, 8)),
         "bias has shape",
     ),
+    "bias along one of two batch axes": (
+        lambda: dnn.matmul.graph(spec(2, 3, 4, 8), spec(8, 8), bias=spec(2, 1, 4, 8)),
+        "bias is .* one for each of the batch",
+    ),
+    "bias of the last batch axis": (
+        lambda: dnn.matmul.graph(spec(2, 3, 4, 8), spec(8, 8), bias=spec(3, 1, 8)),
+        "bias is .* one for each of the batch",
+    ),
     "two factors": (
         lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8), a_descale=spec(2, dtype="float32")),
         "a_descale is .* one value of float32",

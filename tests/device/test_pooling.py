@@ -32,7 +32,16 @@ def window(rank: int, mode: str, placement: str = "overlapping") -> dnn.PoolingS
         "apart": ((2, 3, 1), (0, 1, 0), (3, 4, 2)),
         "everything": (SHAPES[rank][2:], (0,) * 3, (1,) * 3),
     }[placement]
-    return dnn.PoolingSpec(taps[: rank - 2], padding[: rank - 2], stride[: rank - 2], mode=mode)
+    return dnn.PoolingSpec(
+        taps[: rank - 2], padding=padding[: rank - 2], stride=stride[: rank - 2], mode=mode
+    )
+
+
+def pooling_of(
+    window: Any, padding: Any = 0, stride: Any = None, **options: Any
+) -> dnn.PoolingSpec:
+    """Return the pooling of a row of a table."""
+    return dnn.PoolingSpec(window, padding=padding, stride=stride, **options)
 
 
 def onnx_pooling(x: Array, pooling: dnn.PoolingSpec) -> Array:
@@ -191,7 +200,7 @@ def test_of_equal_maxima_the_first_has_the_gradient(
         (3, 2, 1): ([0, 0, 0, 1, 2, 3], [0, 0, 0, 1, 2, 3, 4, 5]),
     }
     for steps, (rows, columns) in cases.items():
-        host, pooling = np.full((2, 3, 4, 6), value, np.float32), dnn.PoolingSpec(*steps, mode=mode)
+        host, pooling = np.full((2, 3, 4, 6), value, np.float32), pooling_of(*steps, mode=mode)
         y_host = np.full((2, 3, len(rows), len(columns)), value, np.float32)
         dy_host = np.arange(1, y_host.size + 1, dtype=np.float32).reshape(y_host.shape)
         expected = np.zeros(host.shape)
@@ -266,7 +275,13 @@ def test_a_nan_is_propagated_or_not(handle: dnn.Handle, mode: str, layout: str, 
 )
 def test_what_a_pooling_spec_refuses(arguments: tuple[Any, ...], match: str) -> None:
     with pytest.raises(dnn.ArgumentError, match=match):
-        dnn.PoolingSpec(*arguments)
+        pooling_of(*arguments)
+
+
+def test_steps_of_a_pooling_spec_are_named() -> None:
+    """Other libraries have the stride second, cuDNN the padding."""
+    with pytest.raises(TypeError, match="positional argument"):
+        dnn.PoolingSpec(3, 2)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +292,7 @@ def test_what_a_pooling_spec_refuses(arguments: tuple[Any, ...], match: str) -> 
         (dnn.PoolingSpec(2), (2, 3), r"\bx\b"),
         (dnn.PoolingSpec(1), (2, 3, 4, 4, 4, 4), r"\bx\b"),
         (
-            dnn.PoolingSpec((2, 12), (1, 1)),
+            dnn.PoolingSpec((2, 12), padding=(1, 1)),
             (2, 3, 9, 9),
             "axis 3: the window reaches over 12.*x, padded, has only 11",
         ),
@@ -306,12 +321,12 @@ def test_modes_by_name() -> None:
 
 def test_a_pooling_spec_is_a_value() -> None:
     full = dnn.PoolingSpec(
-        (3, 2), (1, 0), 2, mode="average_count_exclude_padding", nan="not_propagate"
+        (3, 2), padding=(1, 0), stride=2, mode="average_count_exclude_padding", nan="not_propagate"
     )
     specs = [
         dnn.PoolingSpec(2),
         dnn.PoolingSpec(2, stride=1),
-        dnn.PoolingSpec(2, 1),
+        dnn.PoolingSpec(2, padding=1),
         dnn.PoolingSpec((2, 2)),
         full,
     ]
@@ -328,8 +343,11 @@ def test_a_pooling_spec_is_a_value() -> None:
             assert hash(again) == hash(spec)
         with pytest.raises(AttributeError):
             spec.window = 3
-    assert repr(dnn.PoolingSpec(3, 1, 2)) == "PoolingSpec(window=3, padding=1, stride=2)"
-    assert dnn.PoolingSpec(3) == dnn.PoolingSpec(3, 0, 3)
+    assert (
+        repr(dnn.PoolingSpec(3, padding=1, stride=2))
+        == "PoolingSpec(window=3, padding=1, stride=2)"
+    )
+    assert dnn.PoolingSpec(3) == dnn.PoolingSpec(3, padding=0, stride=3)
     assert dnn.PoolingSpec(3).replace(window=4).stride == 3
     assert dnn.PoolingSpec(3) != 3
     assert dnn.PoolingSpec(np.int64(3), stride=np.array([2, 1])).stride == (2, 1)
@@ -428,7 +446,7 @@ def is_served(x: dnn.TensorSpec, pooling: dnn.PoolingSpec) -> bool:
 @pytest.mark.parametrize("case", UNEVEN)
 def test_uneven_padding_is_onnx_s(handle: dnn.Handle, case: str, layout: str, mode: str) -> None:
     """As pads or as SAME_UPPER, and through a plan."""
-    pooling = dnn.PoolingSpec(*UNEVEN[case], mode=mode)
+    pooling = pooling_of(*UNEVEN[case], mode=mode)
     how: dict[str, Any] = {"auto_pad": "SAME_UPPER"}
     if pooling.padding != "same":
         before, behind = zip(*pooling.pads(2), strict=True)
@@ -455,7 +473,7 @@ def test_uneven_padding_is_onnx_s(handle: dnn.Handle, case: str, layout: str, mo
 
 
 def test_uneven_padding_of_images_that_are_not_aligned(handle: dnn.Handle) -> None:
-    host, pooling = images(4, "float32"), dnn.PoolingSpec(2, "same", 1)
+    host, pooling = images(4, "float32"), dnn.PoolingSpec(2, padding="same", stride=1)
     x = handle.array(host)
     memory = handle.empty((x.nbytes + 8,), "uint8")
     moved = dnn.DeviceArray(x.spec, memory.device, memory.ptr + 8, memory, handle.stream)
@@ -471,7 +489,7 @@ def test_uneven_padding_of_images_that_are_not_aligned(handle: dnn.Handle) -> No
 def test_a_last_window_that_reaches_beyond_the_end(
     handle: dnn.Handle, case: str, layout: str, mode: str
 ) -> None:
-    pooling = dnn.PoolingSpec(*CEILED[case], mode=mode, ceil_mode=True)
+    pooling = pooling_of(*CEILED[case], mode=mode, ceil_mode=True)
     for dtype in FLOATS:
         host = images(4, dtype)
         x = upload(handle, spec_of(host.shape, dtype, layout), host)
@@ -491,7 +509,7 @@ def test_a_last_window_that_reaches_beyond_the_end(
 def test_gradients_with_uneven_padding(handle: dnn.Handle, case: str, mode: str) -> None:
     is_ceiled = case in CEILED
     steps = CEILED[case] if is_ceiled else UNEVEN[case]
-    pooling = dnn.PoolingSpec(*steps, mode=mode, ceil_mode=is_ceiled)
+    pooling = pooling_of(*steps, mode=mode, ceil_mode=is_ceiled)
     for dtype in FLOATS:
         host = images(4, dtype)
         x = upload(handle, spec_of(host.shape, dtype, "first"), host)
@@ -520,7 +538,7 @@ def test_gradients_with_uneven_padding(handle: dnn.Handle, case: str, mode: str)
 @pytest.mark.parametrize("mode", MODES)
 def test_gradients_with_channels_last(handle: dnn.Handle, mode: str) -> None:
     """The emulated device refuses averages, which no GPU was asked about."""
-    host, pooling = images(4, "float32"), dnn.PoolingSpec(*UNEVEN["each"], mode=mode)
+    host, pooling = images(4, "float32"), pooling_of(*UNEVEN["each"], mode=mode)
     x = handle.array(host, layout="NHWC")
     y = dnn.pooling_forward(handle, x, pooling)
     dy = handle.array(moderate_values(np.random.default_rng(1), y.shape, "float32"), layout="NHWC")
@@ -538,19 +556,24 @@ def test_gradients_with_channels_last(handle: dnn.Handle, mode: str) -> None:
 
 
 def test_gradients_of_rows_with_uneven_padding(handle: dnn.Handle) -> None:
-    host, pooling = images(3, "float32"), dnn.PoolingSpec(3, ((0, 2),), 2)
+    host, pooling = images(3, "float32"), dnn.PoolingSpec(3, padding=((0, 2),), stride=2)
     x = handle.array(host)
     y = dnn.pooling_forward(handle, x, pooling)
     dy_host = moderate_values(np.random.default_rng(1), y.shape, "float32")
     dx = dnn.pooling_backward(handle, y, handle.array(dy_host), x, pooling)
     expected = clipped_gradient(
-        host[:, :, None], dy_host[:, :, None], dnn.PoolingSpec((1, 3), (0, (0, 2)), (1, 2))
+        host[:, :, None],
+        dy_host[:, :, None],
+        dnn.PoolingSpec((1, 3), padding=(0, (0, 2)), stride=(1, 2)),
     )
     assert_near(dx.numpy(), expected[:, :, 0], OPERATION_BOUNDS["float32"])
 
 
 def test_of_equal_maxima_in_a_graph_the_first_has_the_gradient(handle: dnn.Handle) -> None:
-    host, pooling = np.full((1, 2, 4, 5), 3, np.float32), dnn.PoolingSpec(2, ((1, 0), 0), (1, 2))
+    host, pooling = (
+        np.full((1, 2, 4, 5), 3, np.float32),
+        dnn.PoolingSpec(2, padding=((1, 0), 0), stride=(1, 2)),
+    )
     x = handle.array(host)
     y = dnn.pooling_forward(handle, x, pooling)
     dy = handle.array(np.ones(y.shape, np.float32))
@@ -572,7 +595,7 @@ INDEXED = {  # window, padding, stride
 @pytest.mark.parametrize("case", INDEXED)
 def test_maxima_with_indices(handle: dnn.Handle, case: str, dtype: str) -> None:
     """Each is the place in the window; those in the image are ONNX's, as PyTorch has them."""
-    host, pooling = images(4, dtype), dnn.PoolingSpec(*INDEXED[case])
+    host, pooling = images(4, dtype), pooling_of(*INDEXED[case])
     before, behind = zip(*pooling.pads(2), strict=True)
     how = {
         "kernel_shape": pooling._per_axis("window", 2),
@@ -586,7 +609,7 @@ def test_maxima_with_indices(handle: dnn.Handle, case: str, dtype: str) -> None:
         y, indices = dnn.pooling_with_indices_forward(handle, x, pooling, out=results)
         assert_near(y.numpy(), expected, 0)
         assert indices.spec == out[1].spec
-        places = pooling.flat_indices(indices.numpy(), x.shape)
+        places = pooling.flat_indices(indices, x.shape)
         flat = host.reshape(*host.shape[:2], -1)
         taken = np.take_along_axis(flat, places.reshape(*host.shape[:2], -1), 2)
         np.testing.assert_array_equal(taken.reshape(y.shape), y.numpy())
@@ -603,7 +626,7 @@ def test_maxima_with_indices(handle: dnn.Handle, case: str, dtype: str) -> None:
 def test_indices_are_pytorch_s(handle: dnn.Handle, case: str) -> None:
     """In the cases that PyTorch has: it pads both ends alike."""
     torch: Any = pytest.importorskip("torch")
-    host, pooling = images(4, "float32"), dnn.PoolingSpec(*INDEXED[case])
+    host, pooling = images(4, "float32"), pooling_of(*INDEXED[case])
     taps, padding, stride = pooling.steps(2)
     y, places = torch.nn.functional.max_pool2d(
         torch.tensor(host), taps, stride, padding, return_indices=True
@@ -635,7 +658,10 @@ def test_indices_of_a_graph(handle: dnn.Handle, dtype: str) -> None:
 
 
 def test_of_equal_maxima_the_first_is_named(handle: dnn.Handle) -> None:
-    host, pooling = np.full((1, 8, 4, 6), 2, np.float32), dnn.PoolingSpec((2, 3), (1, 0), (1, 3))
+    host, pooling = (
+        np.full((1, 8, 4, 6), 2, np.float32),
+        dnn.PoolingSpec((2, 3), padding=(1, 0), stride=(1, 3)),
+    )
     _, indices = dnn.pooling_with_indices_forward(
         handle, handle.array(host, layout="NHWC"), pooling
     )
@@ -690,7 +716,9 @@ def test_flat_indices_of_what_does_not_fit() -> None:
 
 def test_uneven_padding_of_rows(handle: dnn.Handle) -> None:
     host = images(3, "float32")
-    y = dnn.pooling_forward(handle, handle.array(host), dnn.PoolingSpec(3, ((0, 2),), 2))
+    y = dnn.pooling_forward(
+        handle, handle.array(host), dnn.PoolingSpec(3, padding=((0, 2),), stride=2)
+    )
     expected = onnx_run("MaxPool", host, kernel_shape=[3], pads=[0, 2], strides=[2])
     assert_near(y.numpy(), expected, 0)
 
@@ -698,23 +726,23 @@ def test_uneven_padding_of_rows(handle: dnn.Handle) -> None:
 def test_what_uneven_padding_cannot_do(handle: dnn.Handle) -> None:
     x = handle.array(images(4, "float32"))
     ceiled = dnn.PoolingSpec(2, ceil_mode=True)
-    assert ceiled.for_shapes((1, 1, 4, 6)) == dnn.PoolingSpec(2, (0, 0))
-    same = dnn.PoolingSpec(3, "same", 1)
-    assert same.for_shapes(x.shape) == dnn.PoolingSpec(3, (1, 1), 1)
+    assert ceiled.for_shapes((1, 1, 4, 6)) == dnn.PoolingSpec(2, padding=(0, 0))
+    same = dnn.PoolingSpec(3, padding="same", stride=1)
+    assert same.for_shapes(x.shape) == dnn.PoolingSpec(3, padding=(1, 1), stride=1)
     y = dnn.pooling_forward(handle, x, same)
     dx = dnn.pooling_backward(handle, y, y, x, same)
     assert dx.shape == x.shape
-    uneven = dnn.PoolingSpec(2, "same", 1)
+    uneven = dnn.PoolingSpec(2, padding="same", stride=1)
     refusals = {
         "alpha=2.0": lambda: dnn.pooling_forward(handle, x, uneven, alpha=2),
         "beta=1.0": lambda: dnn.pooling_forward(handle, x, uneven, beta=1, out=x),
         "alpha=3.0": lambda: dnn.pooling_backward(handle, x, x, x, uneven, alpha=3),
         "no ceil_mode": lambda: dnn.PoolingDescriptor(ceiled),
         "for_shapes": lambda: same.steps(2),
-        r"padding=\(\(0, 2\), 1\) must be smaller": lambda: dnn.PoolingSpec(2, ((0, 2), 1)),
+        r"padding=\(\(0, 2\), 1\) must be smaller": lambda: dnn.PoolingSpec(2, padding=((0, 2), 1)),
         "ceil_mode=1": lambda: dnn.PoolingSpec(2, ceil_mode=1),
         "which cuDNN would count": lambda: dnn.pooling_forward(
-            handle, x, dnn.PoolingSpec(3, 1, 2, mode=MODES[2], ceil_mode=True)
+            handle, x, dnn.PoolingSpec(3, padding=1, stride=2, mode=MODES[2], ceil_mode=True)
         ),
     }
     for match, call in refusals.items():
@@ -723,7 +751,10 @@ def test_what_uneven_padding_cannot_do(handle: dnn.Handle) -> None:
 
 
 def test_uneven_specs_are_values() -> None:
-    for spec in (dnn.PoolingSpec(2, "same"), dnn.PoolingSpec(2, ((0, 1), 1), ceil_mode=True)):
+    for spec in (
+        dnn.PoolingSpec(2, padding="same"),
+        dnn.PoolingSpec(2, padding=((0, 1), 1), ceil_mode=True),
+    ):
         for again in (
             pickle.loads(pickle.dumps(spec)),
             from_plain(json.loads(json.dumps(to_plain(spec)))),

@@ -701,7 +701,7 @@ def test_the_handles_limit_counts_too(device: Any, policy_limit: int | None) -> 
         if policy_limit is None:
             assert max(row.workspace for row in tuner.tune(SMALL)) > 0
             table = tuner.tune(SMALL)
-            tuner.choose(SMALL, limit=10**9)
+            tuner.choose(SMALL, workspace_limit=10**9)
             assert tuner.measured == 2
             handle.workspace.limit = 10**9
             other = tuner.tune(SMALL)

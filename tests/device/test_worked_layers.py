@@ -15,7 +15,9 @@ EXAMPLES = json.loads((Path(__file__).parents[1] / "data" / "worked_examples.jso
 def test_example_of_max_pooling(handle: dnn.Handle) -> None:
     example = EXAMPLES["max_pool"]
     x = handle.array(np.array([[example["x"]]], np.float32))
-    y = dnn.pooling_forward(handle, x, dnn.PoolingSpec(example["window"], 0, example["stride"]))
+    y = dnn.pooling_forward(
+        handle, x, dnn.PoolingSpec(example["window"], padding=0, stride=example["stride"])
+    )
     np.testing.assert_array_equal(y.numpy(), [[example["y"]]])
 
 
@@ -26,7 +28,9 @@ def test_example_of_a_stage_of_a_network(handle: dnn.Handle) -> None:
     for layout in ("NCHW", "NHWC"):
         x = handle.array(host, layout=layout)
         pooled = dnn.pooling_forward(
-            handle, dnn.activation_forward(handle, x, "relu", out=x), dnn.PoolingSpec(2, 0, 1)
+            handle,
+            dnn.activation_forward(handle, x, "relu", out=x),
+            dnn.PoolingSpec(2, padding=0, stride=1),
         )
         np.testing.assert_array_equal(np.moveaxis(pooled.numpy(), 1, -1), example["pooled_nhwc"])
         flat = pooled.numpy().ravel()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import cudnnlite as dnn
 from cudnnlite._raw.dlpack_exchange import CurrentStream, ExchangeTable, current_stream_of
 from cudnnlite.devices.cuda import CudaDevice
 from cudnnlite.devices.exchange import exchanged, foreign_traits
@@ -59,12 +58,6 @@ def test_the_structure_is_that_of_dlpack() -> None:
     assert ExchangeTable.current_stream.offset == 48
 
 
-def test_arrays_of_other_libraries_go_another_way() -> None:
-    with dnn.Handle("emulated") as handle:
-        array = handle.array(np.ones((2, 3), np.float32))
-        assert exchanged(handle.device, handle.stream, [array, np.ones(3)]) is None
-
-
 class DescribingDevice:
     """A GPU of which only the name and the streams' addresses are needed."""
 
@@ -103,6 +96,22 @@ def cupy_type() -> type:
         (),
         {"__module__": "cupy._core", "__dlpack__": None, "shape": (2, 3), **attributes},
     )
+
+
+@pytest.mark.parametrize("position", [0, 1], ids=["first", "last"])
+def test_arrays_of_other_libraries_go_another_way(position: int) -> None:
+    """One array of an unknown library is enough; without it, the other is read as it is."""
+    known = [torch_type()()]
+    assert exchanged(DescribingDevice(), None, known) is not None
+    known.insert(position, np.ones((2, 3), np.float32))
+    assert exchanged(DescribingDevice(), None, known) is None
+
+
+def test_an_emulated_device_exchanges_nothing() -> None:
+    """Its memory is no GPU's."""
+    device = DescribingDevice()
+    device.kind = "emulated"
+    assert exchanged(device, None, [torch_type()()]) is None
 
 
 def test_each_library_has_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:

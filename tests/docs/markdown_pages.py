@@ -10,14 +10,6 @@ from typing import NamedTuple
 from cudnnlite.cached_property import cached_property
 
 ROOT = Path(__file__).parents[2]
-# what docs/conf.py and its extensions write there; in no repository
-GENERATED = {
-    "docs/reference/coverage.md": "docs/_ext/coverage_table.py",
-    **{
-        f"docs/tutorials/{path.name}": f"examples/{path.name}"
-        for path in (ROOT / "examples").glob("*.ipynb")
-    },
-}
 _FENCE = re.compile(r"( *)(`{3,}|~{3,})([^`]*)")
 _MARK = re.compile(r"<!-- command: (\w+) -->")
 _HEADING = re.compile(r"(#{1,6}) +(.*?)(?: +#+)?$")
@@ -174,13 +166,13 @@ def anchor_of(heading: str) -> str:
 
 
 def all_pages() -> list[Page]:
-    """Return every page that is written by hand."""
+    """Return every page."""
     docs = (path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
     paths = [
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
         *sorted(docs),
     ]
-    return [Page(path) for path in paths if path.relative_to(ROOT).as_posix() not in GENERATED]
+    return [Page(path) for path in paths]
 
 
 PAGES = all_pages()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from in_one import in_one_test
-from markdown_pages import GENERATED, PAGES, ROOT, Page
+from markdown_pages import PAGES, ROOT, Page
 
 import cudnnlite
 
@@ -18,14 +18,11 @@ def why_broken(page: Page, link: str) -> str:
         within = target.relative_to(ROOT).as_posix()
     except ValueError:
         return "leads out of the repository"
-    source = GENERATED.get(within)
-    if source is not None:
-        target = ROOT / source
     if not target.exists():
         return f"there is no {within}"
     if page.path.is_relative_to(ROOT / "docs") and target.is_dir():
         return f"{within} is a folder, which the built pages have not"
-    if anchor and target.suffix == ".md" and source is None and anchor not in Page(target).anchors:
+    if anchor and target.suffix == ".md" and anchor not in Page(target).anchors:
         return f"{within} has no heading #{anchor}"
     return ""
 

@@ -20,7 +20,7 @@ from extensions import load
 import cudnnlite as dnn
 from cudnnlite._raw import check
 from cudnnlite.doctor.environment import VARIABLES
-from cudnnlite.dtypes import parse_dtype
+from cudnnlite.dtypes import ARRAY_DTYPES, dtype_name, parse_dtype
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 ENUMS = "\n".join(
@@ -67,6 +67,14 @@ def test_older_names_of_statuses_are_there():
     assert dict(re.findall(r"`(\w+)` ?\n?\((\d+)\)", section("Status"))) == {
         k: str(v) for k, v in aliases.items()
     }
+
+
+def test_the_guide_lists_every_dtype_of_arrays():
+    guide = PAGES.parent / "guide" / "index.md"
+    text = " ".join(guide.read_text(encoding="utf-8").split())
+    (sentence,) = re.findall(r"Data types: (.*?) in layout NCHW_VECT_C", text)
+    listed = re.findall(r"\w*\d\w*", sentence)
+    assert sorted(listed) == sorted(map(dtype_name, ARRAY_DTYPES))
 
 
 def test_the_dtypes_of_the_table_are_those_that_are_taken():

@@ -478,7 +478,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "search": "engines",
         "search_seconds": 2.5,
     },
-    "Workspace": lambda t: {"device": t.device, "limit": "1 MiB"},
+    "Workspace": lambda t: {"device": t.device, "workspace_limit": "1 MiB"},
     "CapturedGraph": lambda t: {"handle": t.handle},
     "capture": lambda t: {"handle": t.handle},
     "convolution_transpose": lambda t: _convolving(

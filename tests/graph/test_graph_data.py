@@ -244,6 +244,30 @@ def test_shapes_and_types_that_are_inferred():
     assert graph.exp(x).transposed("float16").dtype == HALF
 
 
+@pytest.mark.parametrize("divisor", [8, 5.5, -0.1, np.float32(3)])
+def test_a_division_by_a_number_is_a_product(divisor: float) -> None:
+    """Which cuDNN has engines for behind a product and a convolution, unlike DIV."""
+    graph = dnn.Graph()
+    x = graph.input("x", (2, 3, 5, 7), "float16")
+    by_operator, by_method = x / divisor, graph.div(x, divisor, "bfloat16")
+    assert (by_operator.dtype, by_method.dtype) == (FLOAT, dnn.DataType.BFLOAT16)
+    modes = [dict(node.attributes)["mode"] for node in graph.nodes]
+    assert modes == ["MUL", "MUL"]
+    for record in graph.scalars.values():
+        assert record.value == pytest.approx(1 / divisor, rel=1e-12)
+
+
+def test_what_stays_a_division() -> None:
+    """By a tensor, of a number, by 0, and by what has no reciprocal in float32."""
+    graph = dnn.Graph()
+    x = graph.input("x", (2, 3, 5, 7))
+    divisions = [x / x, x / graph.scalar("two", 2), 2 / x, x / 0, x / 1e-40, x / 3e38]
+    assert len(divisions) == len(graph.nodes)
+    assert {dict(node.attributes)["mode"] for node in graph.nodes} == {"DIV"}
+    with pytest.raises(dnn.ArgumentError, match="b='2' must be a real number"):
+        graph.div(x, "2")  # type: ignore[arg-type]
+
+
 def test_transposes_are_views_in_memory_and_operations_elsewhere():
     graph = dnn.Graph()
     x = graph.input("x", (2, 5, 7))

@@ -119,10 +119,7 @@ def captured(handle: dnn.Handle) -> None:
 
 
 def attention(handle: dnn.Handle) -> None:
-    """Weights whose places cuDNN tells, and lengths in the device's memory.
-
-    A trace does not follow the numbers that graphs pass by value.
-    """
+    """Weights whose places cuDNN tells, and lengths in the device's memory."""
     spec = dnn.AttentionSpec(2, 6, q_proj_size=3, k_proj_size=3, v_proj_size=3, o_proj_size=4)
     weights, rng = dnn.AttentionWeights(handle, spec), np.random.default_rng(1)
     weights.update(
@@ -133,6 +130,15 @@ def attention(handle: dnn.Handle) -> None:
     dnn.multi_head_attention_forward(
         handle, spec, weights, queries, keys, keys, interface="descriptor"
     ).numpy()
+
+
+def numbers_by_value(handle: dnn.Handle) -> None:
+    """Numbers that a graph reads on the host, one of which another call changes."""
+    a, b = upload(handle, (2, 64, 32), "float16"), upload(handle, (2, 32, 48), "float16")
+    y = handle.empty((2, 64, 48), "float16")
+    for alpha in (0.5, -2.0, -2.0):
+        dnn.matmul(handle, a, b, alpha=alpha, out=y)
+        dnn.activation_forward(handle, y, "tanh").numpy()
 
 
 def parts(handle: dnn.Handle) -> None:
@@ -194,6 +200,7 @@ SAMPLES: tuple[Sample, ...] = (
     dropout,
     captured,
     attention,
+    numbers_by_value,
     parts,
 )
 STEADY = (
@@ -203,4 +210,5 @@ STEADY = (
     softmax,
     captured,
     attention,
+    numbers_by_value,
 )  # whose program does not depend on times, or on garbage

@@ -22,10 +22,13 @@ class BadDLPack:
 
 
 CASES: dict[str, Case] = {
-    "digits as a limit": (lambda h: dnn.Handle(h.device, workspace_limit="9" * 5000), r"limit="),
+    "digits as a limit": (
+        lambda h: dnn.Handle(h.device, workspace_limit="9" * 5000),
+        r"^workspace_limit=",
+    ),
     "array as a limit": (
         lambda h: dnn.Handle(h.device, workspace_limit=np.zeros((2, 2))),
-        r"limit=array",
+        r"^workspace_limit=array",
     ),
     "device": (lambda h: dnn.Handle("emulated:" + "9" * 5000), r"^device='emulated:9"),
     "half a device": (

@@ -27,7 +27,10 @@ POOL, POOL_BACK, SOFT, SOFT_BACK = (
     OPERATIONS[name]
     for name in ("pooling_forward", "pooling_backward", "softmax_forward", "softmax_backward")
 )
-X, POOLING = dnn.TensorSpec((2, 3, 9, 7), layout="NHWC"), dnn.PoolingSpec((3, 2), 1, 2)
+X, POOLING = (
+    dnn.TensorSpec((2, 3, 9, 7), layout="NHWC"),
+    dnn.PoolingSpec((3, 2), padding=1, stride=2),
+)
 Y = POOLING.output_spec(X)
 PUBLIC = [name for name, operation in OPERATIONS.items() if operation.writes and hasattr(dnn, name)]
 
@@ -462,8 +465,8 @@ def poolings(draw):
     )
     spec = dnn.PoolingSpec(
         window,
-        padding,
-        stride,
+        padding=padding,
+        stride=stride,
         mode=draw(st.sampled_from(list(dnn.PoolingMode))),
         nan=draw(st.sampled_from(list(dnn.NanPropagation))),
     )

@@ -190,6 +190,37 @@ def test_an_empty_list_is_a_file_too(tmp_path):
     assert list(ProblemList.load(tmp_path / "none.json")) == []
 
 
+def graph_problem() -> Problem:
+    """Return a convolution with GELU behind it, which is a graph."""
+    x, w = (
+        dnn.TensorSpec((2, 8, 9, 7), "float16", "NHWC"),
+        dnn.FilterSpec((16, 8, 3, 3), "float16", "NHWC"),
+    )
+    return convolution_forward.problem(x, w, epilogue="gelu")
+
+
+def test_graphs_come_back_from_a_file(tmp_path):
+    file = tmp_path / "problems.json"
+    problems = ProblemList([graph_problem(), KINDS[0], graph_problem()])
+    problems.save(file)
+    loaded = ProblemList.load(file)
+    assert [(item.problem, item.count) for item in loaded] == [(graph_problem(), 2), (KINDS[0], 1)]
+    assert str(loaded) == str(problems)
+
+
+@pytest.mark.parametrize(
+    "graph", [None, 3, {}, {"tensors": []}, {"tensors": [], "nodes": []}], ids=repr
+)
+def test_a_graph_that_is_none_is_refused(tmp_path, graph):
+    file = tmp_path / "problems.json"
+    ProblemList([graph_problem()]).save(file)
+    plain = json.loads(file.read_text())
+    plain["problems"][0]["problem"]["graph"] = graph
+    file.write_text(json.dumps(plain))
+    with pytest.raises(dnn.ArgumentError, match=r"problems\[0\]"):
+        ProblemList.load(file)
+
+
 def test_entries_that_are_equal_are_counted_together_when_loaded(tmp_path):
     path = tmp_path / "problems.json"
     entry = {"count": 2, "names": ["a"], "problem": convolution().to_plain()}

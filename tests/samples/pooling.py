@@ -45,7 +45,11 @@ def _combinations(kind):
 def _make(plain):
     window, padding, stride = WINDOWS[plain["window"]]
     nan = plain.get("nan", "propagate")
-    return {"pooling": dnn.PoolingSpec(window, padding, stride, mode=plain["mode"], nan=nan)}
+    return {
+        "pooling": dnn.PoolingSpec(
+            window, padding=padding, stride=stride, mode=plain["mode"], nan=nan
+        )
+    }
 
 
 def _drawn(draw, images):
@@ -58,13 +62,16 @@ def _drawn(draw, images):
     )
     return {
         "pooling": dnn.PoolingSpec(
-            window, padding, stride, mode=draw(st.sampled_from(list(dnn.PoolingMode)))
+            window,
+            padding=padding,
+            stride=stride,
+            mode=draw(st.sampled_from(list(dnn.PoolingMode))),
         )
     }
 
 
 _SAMPLE = s.Sample(
-    {"pooling": dnn.PoolingSpec((3, 2), 1, 2)},
+    {"pooling": dnn.PoolingSpec((3, 2), padding=1, stride=2)},
     (2, 3, 9, 7),
     drawn=_drawn,
     make=_make,

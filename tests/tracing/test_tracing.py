@@ -467,6 +467,37 @@ def test_scalars_are_of_the_type_that_cudnn_reads(handle: dnn.Handle) -> None:
         assert f"&{literal}" in main_of(trace)
 
 
+def test_numbers_by_value_are_those_of_each_call(handle: dnn.Handle) -> None:
+    """The plan is made before the trace; calls change its number in place."""
+    a, b = handle.array(X[0], dtype="float16"), handle.array(X[0].swapaxes(1, 2), dtype="float16")
+    y = dnn.matmul(handle, a, b, alpha=3.0)
+    with dnn.trace() as trace:
+        for alpha in (0.5, 0.5, -2.25):
+            dnn.matmul(handle, a, b, alpha=alpha, out=y)
+            y.numpy()
+    text = main_of(trace)
+    assert re.findall(r"by_value\(&\(float\)\{(.*?)\}, 4\)", text)[-2:] == ["0.5f", "-2.25f"]
+    assert "NULL" not in re.sub("^.*cudaMalloc.*$", "", text, flags=re.MULTILINE)
+
+
+def test_numbers_of_two_graphs_have_their_types(handle: dnn.Handle) -> None:
+    """Tensors of all graphs have the same ids: one is by value, another with its id is not."""
+    x = handle.array(X, dtype="float16", layout="NHWC")
+    graphs = []
+    for has_number in (True, False):
+        graph = dnn.Graph()
+        image = graph.input("x", x.shape, "float16", x.strides)
+        other = graph.scalar("half", 0.5, "float16") if has_number else image
+        graph.output("y", image * other, "float16", x.strides)
+        graphs.append(graph)
+    with ExitStack() as stack, dnn.trace() as trace:
+        plans = [stack.enter_context(graph.plan(handle)) for graph in graphs]
+        for plan in plans:
+            plan(x)["y"].numpy()
+    (number,) = re.findall(r"by_value\((.*?), 2\)", main_of(trace))
+    assert number.replace("\xa0", " ") == "(unsigned char[]){0x0, 0x38}"
+
+
 def test_what_fails_is_made_in_the_program_too(handle: dnn.Handle) -> None:
     one = ctypes.c_float(1)
     with (

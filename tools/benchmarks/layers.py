@@ -86,7 +86,7 @@ Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
 def pooling(handle: dnn.Handle, x: Any, torch_x: Any) -> Pair:
     """Maxima of 3 by 3, stride 2."""
-    plan = dnn.pooling_forward.plan(handle, x, dnn.PoolingSpec(3, 1, 2))
+    plan = dnn.pooling_forward.plan(handle, x, dnn.PoolingSpec(3, padding=1, stride=2))
     y = plan(x)
     return (lambda: plan(x, out=y)), (lambda: torch.nn.functional.max_pool2d(torch_x, 3, 2, 1))
 

@@ -27,6 +27,7 @@ from cudnnlite.graph.known_faults import why_engine_is_wrong
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 from cudnnlite.operations.convolution.graphs import graph_of
 from cudnnlite.operations.convolution.native import NativeConvolution
+from cudnnlite.plans.nearest_graph import none_named
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import HEURISTIC, AlgorithmResult
 from cudnnlite.sizes import over_limit
@@ -117,7 +118,7 @@ def preferred_engine(
             trial.close()
             passed_over.append((row, why))
     reasons = "; ".join(dict.fromkeys(why for _, why in passed_over))
-    return NoEngine(reasons or "cuDNN's heuristics name none", tuple(too_large))
+    return NoEngine(reasons or none_named(native.handle.device), tuple(too_large))
 
 
 def named_engine(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from cudnnlite.arguments import one_of, shown
+from cudnnlite.arguments import shown
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, NotSupportedError
 from cudnnlite.graph.convolution_data import add_input, add_output
@@ -15,7 +15,7 @@ from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.convolution.request import ConvolutionRequest
-from cudnnlite.operations.graph.activations import ACTIVATIONS
+from cudnnlite.operations.graph.activations import ACTIVATIONS, parse_activation
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.plans.graph_plan import GraphPlan, take_over
 from cudnnlite.plans.operation_plan import Prepared
@@ -100,7 +100,8 @@ class EpilogueRequest(ConvolutionRequest):
     def __init__(self, epilogue: Epilogue | str, *arguments: Any) -> None:
         super().__init__(*arguments)
         if not callable(epilogue):
-            one_of(epilogue, "epilogue", *ACTIVATIONS, "a function (graph, y) -> tensor")
+            function = "a function (graph, y) -> tensor"
+            epilogue = parse_activation(epilogue, "epilogue", function)
         self.epilogue = epilogue
         self._check_arguments()
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from cudnnlite.arguments import shown
+from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.unknown import meant
 
 LEAKY_SLOPE = 0.01
 ACTIVATIONS: Mapping[str, Callable[[Graph, GraphTensor], GraphTensor]] = {
@@ -19,3 +22,22 @@ ACTIVATIONS: Mapping[str, Callable[[Graph, GraphTensor], GraphTensor]] = {
     "tanh": lambda graph, x: graph.tanh(x),
     "elu": lambda graph, x: graph.elu(x),
 }
+
+
+def activation_key(text: str) -> str:
+    """Return a name of an activation as the tables have it: "Leaky-ReLU" is "leaky_relu"."""
+    return text.lower().replace("-", "_")
+
+
+def parse_activation(value: object, argument: str, *others: str) -> str:
+    """Return the name of an activation, which may be in any case.
+
+    ArgumentError for anything else; its message has the names, what `others` say is allowed beside
+    them, and a name that may be meant.
+    """
+    name = activation_key(value) if isinstance(value, str) else ""
+    if name in ACTIVATIONS:
+        return name
+    allowed = ", ".join([*map(repr, ACTIVATIONS), *others])
+    hint = meant(name, ACTIVATIONS)
+    raise ArgumentError(f"{argument}={shown(value)}; allowed: {allowed}{hint}")

@@ -73,7 +73,9 @@ class Graph(LayerFormulas):
             the tuner's choice inside `autotuned`, if the other arguments require nothing; otherwise
             the first engine that the heuristics name and that meets the requirements.
         math_type : MathType or str
-            "fma" or "true_float32": nothing is multiplied in fewer bits.
+            "fma" or "true_float32": only engines that do not use tensor cores.  cuDNN 9.19 has some
+            for convolutions and for graphs without products; it has none where there is a "MATMUL",
+            as in attention, and the graph is refused.
         deterministic : bool
             Only engines that give the same bits each time.
         workspace_limit : int or str, optional

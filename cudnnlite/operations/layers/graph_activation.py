@@ -14,7 +14,7 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import EXECUTE, GraphProblem, OperationByGraph
-from cudnnlite.operations.graph.activations import LEAKY_SLOPE
+from cudnnlite.operations.graph.activations import LEAKY_SLOPE, activation_key
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.plans.graph_plan import take_over
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
@@ -93,7 +93,7 @@ def graph_name(activation: object) -> str | None:
     """Return the name of an activation that is a graph; None for those of the C function."""
     if not isinstance(activation, str):
         return None
-    name = activation.lower().replace("-", "_")
+    name = activation_key(activation)
     return name if name in _MODES else None
 
 

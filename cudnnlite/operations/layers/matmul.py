@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cudnnlite.arguments import one_of
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.graph.activations import ACTIVATIONS
+from cudnnlite.operations.graph.activations import ACTIVATIONS, parse_activation
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.operations.layers.matrices import (
@@ -56,7 +55,8 @@ def matmul(
         two are those of `a`, or `a` or `b` is one matrix for all of the batch: 1 along each of
         them, or without them.
     bias : device array, optional
-        ``(N,)``, or any shape that is broadcast to that of y.
+        ``(N,)``, or ``(M, N)``, ``(1, N)``, ``(M, 1)`` or ``(1, 1)``, for all of the batch or one
+        for each of it, as NumPy broadcasts them.  Of several batch axes it has all, or ones.
     activation : str, optional
         "relu", "leaky_relu" (with the slope 0.01), "gelu", "gelu_tanh", "swish", "softplus",
         "sigmoid", "tanh" or "elu".
@@ -70,8 +70,10 @@ def matmul(
         Of y; that of `a` if not given, float32 if that is float8.  Values that float8 has no room
         for become its largest ones.
     math_type : MathType or str
-        "fma" or "true_float32": nothing is multiplied in fewer bits, for which cuDNN has no engine
-        where the operands are float32.
+        "fma" or "true_float32": only engines that do not use tensor cores, of which cuDNN 9.19 has
+        none for products on an H100, whatever the data type: the call is refused then.  Products of
+        float16 and bfloat16 are exact on tensor cores, too; for true float32 a convolution with
+        filters of one tap is a product.
     out : device array, optional
         y, written in place; a new array if not given.
     workspace_limit : int or str, optional
@@ -105,7 +107,7 @@ def matmul(
     (64, 16) [16. 16. 16.]
     """
     if activation is not None:
-        one_of(activation, "activation", *ACTIVATIONS)
+        activation = parse_activation(activation, "activation", "None")
     numbers = parse_alpha(alpha)
     return GraphRequest(
         handle,

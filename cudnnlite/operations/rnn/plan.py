@@ -482,7 +482,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
     def _scratch(self) -> int:
         """Return the address of the handle's workspace."""
         return self._handle.workspace.reserve(
-            self._network.workspace, self._handle.stream, limit=self.key.workspace_limit
+            self._network.workspace, self._handle.stream, self.key.workspace_limit
         )
 
     def _check_weights(self, weights: Any, argument: str = "weights") -> None:
