@@ -1,4 +1,4 @@
-"""cudnnlite: the thin, Pythonic way to call NVIDIA cuDNN's descriptor API.
+"""cudnnlite: the thin, Pythonic way to call NVIDIA cuDNN.
 
 >>> import cudnnlite as dnn
 >>> with dnn.Handle(device="emulated") as handle:
