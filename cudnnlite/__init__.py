@@ -448,6 +448,8 @@ def _instead(name: str) -> str:
     for prefix, function_name in _OLD_PREFIXES.items():
         if name.startswith(prefix) and name.removeprefix(prefix) in __all__:
             return f"; it is {name.removeprefix(prefix)}.{function_name} now"
+    if name in raw.functions.FUNCTIONS:
+        return f"; Handle.api has it: handle.api.{name}{_meant(name, __all__)}"
     return _meant(name, __all__)
 
 

@@ -19,6 +19,7 @@ from extensions import load
 
 import cudnnlite as dnn
 from cudnnlite._raw import check
+from cudnnlite._raw.enums import C_MEMBERS
 from cudnnlite.doctor.environment import VARIABLES
 from cudnnlite.dtypes import parse_dtype
 
@@ -53,10 +54,12 @@ def rows(text):
 def test_the_table_of_an_enum_is_the_enum(name):
     kind = getattr(dnn, name)
     table = rows(section(name))
-    assert [(cells[0].strip("`"), int(cells[1])) for cells in table] == sorted(
-        ((member.name, int(member)) for member in kind), key=lambda pair: pair[1]
+    c_names = dict(zip(kind.__members__, C_MEMBERS[kind], strict=True))
+    assert [(cells[0].strip("`"), cells[1].strip("`"), int(cells[2])) for cells in table] == sorted(
+        ((member.name, c_names[member.name], int(member)) for member in kind),
+        key=lambda row: row[2],
     )
-    assert all(len(cells) == 3 and cells[2] for cells in table)  # each with its meaning
+    assert all(len(cells) == 4 and cells[3] for cells in table)  # each with its meaning
 
 
 def test_older_names_of_statuses_are_there():
@@ -70,7 +73,7 @@ def test_older_names_of_statuses_are_there():
 
 
 def test_the_dtypes_of_the_table_are_those_that_are_taken():
-    for member, _, meaning in rows(section("DataType")):
+    for member, _, _, meaning in rows(section("DataType")):
         kind = dnn.DataType[member.strip("`")]
         if meaning.startswith("none"):
             with pytest.raises(dnn.ArgumentError):
@@ -98,7 +101,7 @@ def data_layout(name):
 def test_the_other_names_of_members_are_taken(name, member_of):
     matches = {
         member.strip("`"): re.match(r'Also `"(\w+)"`', meaning)
-        for member, _, meaning in rows(section(name))
+        for member, _, _, meaning in rows(section(name))
     }
     synonyms = {match[1]: member for member, match in matches.items() if match}
     assert len(synonyms) >= 2
