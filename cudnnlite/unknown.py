@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import Any, NoReturn, TypeVar
 
 from cudnnlite.arguments import shown
+from cudnnlite.other_libraries import attribute_hint, keyword_hint
 
 # How the name of a later version of a C function ends: cudnnSetRNNDescriptor_v8.
 _VERSION = re.compile(r"_v(\d+)$")
@@ -21,6 +22,18 @@ def meant(name: str, choices: Iterable[str], most: int = 1) -> str:
     """Return a hint at the names that are nearest to an unknown one; empty if none is near."""
     close = get_close_matches(name, choices, most)
     return f"; did you mean {', '.join(close)}?" if close else ""
+
+
+def missing_attribute(kind: type, name: str, elsewhere: Mapping[str, str]) -> str:
+    """Return the message for an attribute that an object lacks, with a hint.
+
+    `elsewhere` are the names of other libraries.
+    """
+    text = f"{kind.__name__!r} object has no attribute {name!r}"
+    hint = attribute_hint(elsewhere, name)
+    if hint or name.startswith("_"):
+        return text + hint
+    return text + meant(name, (own for own in dir(kind) if not own.startswith("_")))
 
 
 def meant_c_function(name: str, functions: Iterable[str]) -> str:
@@ -64,7 +77,9 @@ def why_unknown(function: Callable[..., Any], options: Mapping[str, Any]) -> str
     parameters = inspect.signature(function).parameters
     for name, value in options.items():
         if name not in parameters:
-            hint = _hint(function, name, value) or meant(name, parameters)
+            function_name = getattr(function, "__qualname__", "")
+            hint = _hint(function, name, value) or keyword_hint(function_name, name)
+            hint = hint or meant(name, parameters)
             return f"got an unexpected keyword argument {name!r}{hint}"
     return ""
 
