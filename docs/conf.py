@@ -33,12 +33,14 @@ extensions = [
     "coverage_table",
     "operation_functions",
     "code_links",
+    "tutorials",
     "mathml",
 ]
 html_theme = "furo"
 html_title = "cudnnlite"
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
+html_favicon = "_static/favicon.svg"
 html_math_renderer = "mathml"
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "attrs_block", "dollarmath"]

@@ -158,18 +158,45 @@ def test_the_exceptions_of_statuses_are_as_the_table_says():
             assert type(check.status_error("cudnnCreate", status, "", None)) is expected
 
 
-@pytest.mark.processes
-def test_every_command_is_on_the_page_of_the_command_line():
-    commands = load("command_help")
-    command_names = list(commands.commands())
-    assert {(), ("autotune",), ("cache",), ("cache", "show"), ("demo",), ("info",)} <= set(
-        command_names
+COMMANDS = load("command_help")
+
+
+@pytest.mark.parametrize("words", COMMANDS.commands(), ids=" ".join)
+def test_every_command_is_on_the_page_of_the_command_line(words):
+    page = (PAGES / "command_line.md").read_text(encoding="utf-8")
+    name = " ".join(words)
+    section = re.search(
+        rf"^##+ cudnnlite {name}\n(.*?)(?=^##+ |\Z)", page, re.MULTILINE | re.DOTALL
     )
-    assert "```{command-help}\n```" in (PAGES / "command_line.md").read_text(encoding="utf-8")
-    text = commands.help_of(("cache", "show"))
-    assert "Usage: cudnnlite cache show" in text
-    assert "\x1b" not in text
-    assert max(map(len, text.split("\n"))) <= int(commands.COLUMNS)
+    assert f"```{{command-options}} {name}\n```" in section[1]
+    command = COMMANDS.commands()[words]
+    is_group = hasattr(command, "commands")
+    assert is_group or f"$ cudnnlite {name}" in section[1]  # tests/docs/test_commands.py runs it
+
+
+def test_the_tables_of_options_are_the_commands():
+    assert len(COMMANDS.commands()) > 10
+    anchors = []
+    for words, command in COMMANDS.commands().items():
+        panels = COMMANDS.panels_of(command)
+        rows_of_command = [row for rows in panels.values() for row in rows]
+        assert len(rows_of_command) == len(command.params)
+        anchors += [
+            COMMANDS.anchor_of(words, name) for row in rows_of_command for name in row.names
+        ]
+    assert len(set(anchors)) == len(anchors)
+    autotune = COMMANDS.commands()[("autotune",)]
+    assert COMMANDS.usage_of(("autotune",), autotune) == "cudnnlite autotune [OPTIONS]"
+    panels = COMMANDS.panels_of(autotune)
+    assert {"One convolution", "Recurrent networks", "Where"} <= set(panels)
+    options = {row.names[0]: row for rows in panels.values() for row in rows}
+    assert (options["--input"].value, options["--input"].default) == ("NxCxHxW", "")
+    assert options["--objective"].default == "latency"
+    assert options["--explain"].value == ""
+    assert "--explain" in options["--explain"].names
+    assert "-v" in options["--explain"].names
+    trace = COMMANDS.commands()[("trace",)]
+    assert COMMANDS.usage_of(("trace",), trace) == "cudnnlite trace [OPTIONS] SCRIPT ARGUMENTS"
 
 
 @pytest.mark.processes
