@@ -37,7 +37,13 @@ NAMES = (
 # Notebooks whose stored outputs are of the emulated device until docs/record_notebooks.py runs them
 # on a GPU.  None of these outputs is a time.
 TO_RECORD = {"04_layouts_and_strides", "05_an_lstm_by_hand", "14_a_network_by_figures"}
-PROGRAMS = {"onnx_network.py", "serve_resnet50.py", "train_digits.py", "train_transformer.py"}
+PROGRAMS = {
+    "onnx_network.py",
+    "quantize_digits.py",
+    "serve_resnet50.py",
+    "train_digits.py",
+    "train_transformer.py",
+}
 MOST_LINES = 110  # a notebook has fewer lines of code than that
 DEVICES = ("emulated", pytest.param("cuda", marks=pytest.mark.gpu))
 CLAIM = re.compile(r"^(?:\d+\.|[-*]) ", re.MULTILINE)
