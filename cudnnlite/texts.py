@@ -33,6 +33,23 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {plural or noun + 's'}"
 
 
+def figure(value: float | None, form: str = ".4g") -> str:
+    """Return a number in a format of its own; the empty text for None."""
+    return "" if value is None else format(value, form)
+
+
+def millijoules(joules: float | None) -> str:
+    """Return an energy in mJ, without the unit; the empty text for None."""
+    return "" if joules is None else f"{1e3 * joules:.4g}"
+
+
+def yes_or_no(value: bool | None) -> str:
+    """Return "yes" or "no"; the empty text for None."""
+    if value is None:
+        return ""
+    return "yes" if value else "no"
+
+
 def printable(text: str) -> str:
     """Return a text with a replacement mark for each character that cannot be printed."""
     return "".join(

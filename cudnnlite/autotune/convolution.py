@@ -19,6 +19,7 @@ from cudnnlite.autotune.synthetic_operands import random_array
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.graph.engines import Engine
@@ -32,26 +33,34 @@ from cudnnlite.operations.convolution.engines import (
     shared_graph,
     why_excluded,
 )
-from cudnnlite.operations.convolution.layout_conversion import conversion_layout
+from cudnnlite.operations.convolution.layout_conversion import (
+    conversion_bytes,
+    conversion_layout,
+    in_layout,
+    layout_of_filter,
+    problem_in_layout,
+)
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.plans.operands import on_device
 from cudnnlite.plans.replay import Replay
 from cudnnlite.plans.request import Request
-from cudnnlite.problems.fused_convolution import BIAS, FUSED, FUSED_WITH_Z
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.problems.work import work_of
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.replayed_rows import with_replay
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT, over_limit
 from cudnnlite.specs.filter import as_tensor, is_as
-from cudnnlite.specs.layout import layout_of_rank
+from cudnnlite.specs.layout import LAYOUTS, layout_of_rank
 from cudnnlite.specs.math_types import allowed_math_types
 
 # An engine is given up if its first run takes more than so many times the best, whatever its knobs.
 # Otherwise one depthwise convolution took minutes to tune.
 _SLOW = 30
+# The second-level cache is faster than memory: by less than this on an H100.
+_CACHE_SPEED = 2.0
 _POISON = 0xFF  # NaN in every floating-point format
 
 
@@ -133,14 +142,16 @@ def search_convolution(
     with own_stream(handle) as stream, ExitStack() as stack:
         operands = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
         graph = _graph_of(handle, problem, policy, operands, stack)
-        trial = _Trial(handle, problem, operands, graph, stack)
+        trial = _Trial(handle, problem, operands, stack)
+        trial.graphs[""] = graph
         candidate_rows = _list_candidates(handle, problem, policy, operands, graph)
-        contest = Contest(handle, latency=latency, flush_l2=policy.flush_l2)
+        contest = Contest(handle, objective=policy.objective, flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         results = _enter_all(candidate_rows, trial, policy, contest)
+        seeds = _working_engines(results)
+        results |= _enter_layouts(handle, problem, policy, operands, trial, contest, stack)
         knobs_note = ""
         if policy.search == "knobs":
-            seeds = _working_engines(results)
             knobs_note = NO_KNOBS
             if seeds and graph is not None:
                 rules = rules_of(graph, problem, policy)
@@ -157,6 +168,8 @@ def search_convolution(
         title=str(problem),
         timing=f"{contest.timing}{knobs_note}",
         device_memory=contest.memory,
+        work=work_of(problem),
+        peaks=peaks_of(handle.device),
     )
 
 
@@ -169,12 +182,57 @@ def _graph_of(
 ) -> Graph | None:
     """Return the graph that all engines share.
 
-    None if the policy allows no engine, or if no engine can take the operands.  A graph for each
+    None if the policy allows no engine, or if no engine can take the operands.  One graph for each
     engine would take longer than the finalization of its plan.
     """
     if policy.interface == "descriptor" or not is_aligned(*operands.values()):
         return None
     return shared_graph(handle, problem, stack)
+
+
+def _enter_layouts(
+    handle: Handle,
+    problem: Problem,
+    policy: TuningPolicy,
+    operands: Mapping[str, DeviceArray],
+    trial: _Trial,
+    contest: Contest,
+    stack: ExitStack,
+) -> dict[Hashable, AlgorithmResult]:
+    """Run the candidates that convert operands to other layouts, and return the results.
+
+    Unless the policy names the layouts, a layout is left out if its conversions alone take longer
+    than the best candidate so far.
+    """
+    results: dict[Hashable, AlgorithmResult] = {}
+    for layout in layouts_to_try(handle, problem, policy):
+        if policy.layouts is None and not _may_win(handle, problem, layout, contest):
+            continue
+        inner_problem = problem_in_layout(problem, layout)
+        graph = _graph_of(handle, inner_problem, policy, operands, stack)
+        trial.graphs[layout] = graph
+        rows: list[AlgorithmResult] = []
+        # Unless asked for, algorithms are not tried where engines are: they run the same kernels.
+        tries_algorithms = policy.layouts is not None or graph is None
+        if tries_algorithms and policy.interface != "graph" and problem.conv.is_symmetric:
+            rows += candidates(problem, policy, _ranking(handle, inner_problem), layout)
+        if graph is not None:
+            rows += (
+                # The rank is that of the problem in the other layout, and not of this one.
+                replace(in_layout(row, layout), heuristic=None)
+                for row in engines(graph, inner_problem, policy)
+            )
+        results |= _enter_all(rows, trial, policy, contest)
+    return results
+
+
+def _may_win(handle: Handle, problem: Problem, layout: str, contest: Contest) -> bool:
+    """Return whether the conversions to a layout take less time than the best candidate so far."""
+    properties = handle.device.properties()
+    if properties is None:
+        return True
+    seconds = conversion_bytes(problem, layout) / (_CACHE_SPEED * properties.bandwidth)
+    return 1000 * seconds < contest.best_ms_so_far()
 
 
 def _list_candidates(
@@ -184,7 +242,7 @@ def _list_candidates(
     operands: Mapping[str, DeviceArray],
     graph: Graph | None,
 ) -> list[AlgorithmResult]:
-    """Return all candidates: those of the descriptor call, then engines."""
+    """Return the candidates without a conversion: those of the descriptor call, then engines."""
     rows: list[AlgorithmResult] = []
     # The descriptor call cannot pad the two sides of an axis differently.
     if policy.interface != "graph" and problem.conv.is_symmetric:
@@ -248,17 +306,23 @@ def _descriptor_calls(
     find_times: dict[tuple[Any, MathType], float] = {}
     if algorithms.find:
         find_times = _times_of_find(handle, problem, operands, _limit_of(policy))
-    ranking: Sequence[AlgorithmResult] = ()
-    # Without a heuristic nothing says which algorithms are deterministic.
-    with suppress(NotSupportedError):
-        ranking = ranked(handle, problem)
     for row in candidates(
-        problem, policy, ranking, ranks_by_descriptor_call=ranks_by_descriptor_call
+        problem,
+        policy,
+        _ranking(handle, problem),
+        ranks_by_descriptor_call=ranks_by_descriptor_call,
     ):
-        if row.layout:
-            yield row
-        else:
-            yield replace(row, find_ms=find_times.get((row.algorithm, row.math_type)))
+        yield replace(row, find_ms=find_times.get((row.algorithm, row.math_type)))
+
+
+def _ranking(handle: Handle, problem: Problem) -> Sequence[AlgorithmResult]:
+    """Return the ranking of the descriptor call's heuristic; empty if there is none.
+
+    Without it nothing says which algorithms are deterministic.
+    """
+    with suppress(NotSupportedError):
+        return ranked(handle, problem)
+    return ()
 
 
 def _enter_all(
@@ -286,12 +350,14 @@ def candidates(
     problem: Problem,
     policy: TuningPolicy,
     ranking: Sequence[AlgorithmResult],
+    layout: str = "",
     *,
     ranks_by_descriptor_call: bool = False,
 ) -> Iterator[ConvolutionResult]:
-    """Yield each algorithm in each math type and layout, with the reason if the policy excludes it.
+    """Yield each algorithm in each math type, with the reason if the policy excludes it.
 
-    `ranking` is that of the descriptor call's heuristic.  `ranks_by_descriptor_call` says whether
+    Operands are converted to `layout`, if it is not empty.  `ranking` is that of the descriptor
+    call's heuristic for the problem in that layout.  `ranks_by_descriptor_call` says whether
     this heuristic chooses for problems that were not tuned, because there are no engines.
     """
     algorithms = problem.operation.algorithms
@@ -300,38 +366,36 @@ def candidates(
     dtype = problem.values[problem.operation.reads[0]].dtype
     math_types = allowed_math_types(problem.math_type, dtype)
     deterministic = {row.algorithm: row.deterministic for row in ranking}
-    ranks: dict[tuple[Any, MathType, str], int] = {}
+    ranks: dict[tuple[Any, MathType], int] = {}
     if ranks_by_descriptor_call:
-        ranks = {(row.algorithm, row.math_type, ""): rank for rank, row in enumerate(ranking)}
-    for layout, math_type, algorithm in product(_layouts(problem, policy), math_types, kinds):
+        ranks = {(row.algorithm, row.math_type): rank for rank, row in enumerate(ranking)}
+    for math_type, algorithm in product(math_types, kinds):
         row = ConvolutionResult(
             algorithm,
             math_type,
             deterministic=deterministic.get(algorithm),
             layout=layout,
-            heuristic=ranks.get((algorithm, math_type, layout)),
+            heuristic=ranks.get((algorithm, math_type)),
         )
         yield replace(row, why_not=policy.why_not(row, dtype))
 
 
-def _layouts(problem: Problem, policy: TuningPolicy) -> list[str]:
-    """Return the layouts to convert operands to.
-
-    The first one is the empty text, which stands for no conversion.
-    """
-    layouts = [""]
-    # cudnnlite converts the operands of a plain convolution, and not those of a fused one.
-    is_fused = problem.operation in (FUSED, FUSED_WITH_Z, BIAS)
-    has_vectors = any(spec.vector != 1 for spec in problem.specs.values())
-    if is_fused or has_vectors:
-        return layouts
+def layouts_to_try(handle: Handle, problem: Problem, policy: TuningPolicy) -> list[str]:
+    """Return the layouts to convert operands to."""
+    if any(spec.vector != 1 for spec in problem.specs.values()):
+        return []
+    names = policy.layouts
+    if names is None and handle.device.properties() is None:
+        # Without a bandwidth nothing says which conversions cannot win.
+        return list(filter(None, [layout_of_filter(problem)]))
     rank = problem.values[problem.operation.reads[0]].rank
-    for layout in policy.layouts:
-        name = layout_of_rank(layout, rank)
-        if name:
-            # Empty if every operand has this layout already.
-            layouts.append(conversion_layout(problem, name))
-    return list(dict.fromkeys(layouts))
+    layouts = [
+        conversion_layout(problem, layout_of_rank(name, rank))
+        for name in (LAYOUTS if names is None else names)
+        if layout_of_rank(name, rank)
+    ]
+    # The text is empty if every operand has the layout already.
+    return list(dict.fromkeys(filter(None, layouts)))
 
 
 def engines(graph: Graph, problem: Problem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
@@ -352,10 +416,11 @@ class _Trial:
         handle: Handle,
         problem: Problem,
         operands: Mapping[str, DeviceArray],
-        graph: Graph | None,
         stack: ExitStack,
     ) -> None:
-        self._handle, self._problem, self._graph, self._stack = handle, problem, graph, stack
+        self._handle, self._problem, self._stack = handle, problem, stack
+        # The graph that all engines share, by the layout that operands are converted to.
+        self.graphs: dict[str, Graph | None] = {}
         self._inputs = {name: operands[name] for name in problem.operation.reads}
         self._out = operands["out"]
         self._out_before: DeviceArray | None = None
@@ -418,7 +483,7 @@ class _Trial:
             return plan.replay
 
     def _make_plan(self, row: AlgorithmResult, *, replay: bool = False) -> ConvolutionPlan:
-        graph = self._graph if isinstance(row.algorithm, Engine) else None
+        graph = self.graphs[row.layout] if isinstance(row.algorithm, Engine) else None
         plan = ConvolutionPlan(self._handle, self._problem, row, replay=replay, graph=graph)
         return plan.prepare()
 

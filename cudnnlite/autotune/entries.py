@@ -25,7 +25,9 @@ from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import WITHIN_NOISE, AlgorithmResult, ConvolutionResult, RNNResult
+from cudnnlite.problems.roofline import Peaks
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.problems.work import work_of
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 
 # The version of the keys. It changes when a part of a key gets another meaning, for instance when a
@@ -36,7 +38,8 @@ SCHEMA = 1
 # not treat it as damaged. A new field of the policy changes neither version.
 # 1: every field of the policy in the key; "within the noise of the first" in a row's remark.
 # 2: the fields of the policy that are not at their default; `within_noise` in a row.
-FORMAT = 2
+# 3: `same_kernel` and the energy in a row.
+FORMAT = 3
 # The fields of the policy in every key of format 1, which named the file of the entry. Never add a
 # field: no key of format 1 had it.
 _POLICY_OF_FORMAT_1: dict[str, Any] = {
@@ -52,7 +55,8 @@ _POLICY_OF_FORMAT_1: dict[str, Any] = {
     "search": "heuristics",
     "search_seconds": 10,
 }
-LEFT_OUT = ("passed_over",)  # of a row: it belongs to a choice, not to the candidate
+# Of a row: they belong to a choice, not to the candidate.
+LEFT_OUT = ("passed_over", "source")
 
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
 
@@ -150,10 +154,14 @@ def make_key(
                 f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes"
             )
     aligned = {name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT}
+    fields_of_policy = policy.key_fields()
+    if policy.layouts is None and not problem.operation.filters:
+        # Nothing is converted for any other problem, so that old entries of it are still found.
+        del fields_of_policy["layouts"]
     parts = {
         "problem": problem.to_plain(),
         "alignments": aligned,
-        "policy": policy.key_fields(),
+        "policy": fields_of_policy,
         "device": asdict(device),
     }
     return TuningKey(canonical({"schema": SCHEMA, **parts}))
@@ -210,10 +218,19 @@ class TuningEntry:
         utc = datetime.fromisoformat(self.tuned_at).astimezone(timezone.utc)
         object.__setattr__(self, "tuned_at", utc.isoformat(timespec="microseconds"))
 
-    def table(self, memory: int) -> AlgorithmTable:
-        """Return the candidates, the best first, as a search on a device with that memory does."""
-        timing = f"{self.timing}, remembered from {self.tuned_at[:10]}"
-        return AlgorithmTable(self.rows, title=self.title, timing=timing, device_memory=memory)
+    def table(self, memory: int, peaks: Peaks | None = None) -> AlgorithmTable:
+        """Return the candidates, the best first, as a search on a device with that memory does.
+
+        `peaks` are those of the device.
+        """
+        return AlgorithmTable(
+            self.rows,
+            title=self.title,
+            timing=f"{self.timing}, remembered from {self.tuned_at[:10]}",
+            device_memory=memory,
+            work=None if peaks is None else work_of(self.key.problem),
+            peaks=peaks,
+        )
 
     def to_json(self) -> str:
         """Return the JSON of the entry: its key is readable, and each row has a line.
@@ -324,6 +341,8 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
             if field_value != _EMPTY.get(name, ...):
                 values[name] = field_value  # an empty field may be one of another kind of row
         result = _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)
+        if values.get("layout"):
+            result = ConvolutionResult  # an engine, too, if operands are converted for it
         return result(**values)
     except _MISTAKES as error:
         raise ArgumentError(

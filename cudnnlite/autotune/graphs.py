@@ -16,6 +16,7 @@ from cudnnlite.autotune.synthetic_operands import random_array
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import MathType, parse_math_type
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
@@ -37,6 +38,7 @@ from cudnnlite.plans.operands import on_device
 from cudnnlite.plans.replay import Replay
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.problems.work import work_of
 from cudnnlite.search import accuracy
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.replayed_rows import with_replay
@@ -116,7 +118,7 @@ def search_graph(
     with own_stream(handle) as stream, ExitStack() as stack:
         inputs = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
         trial = _Trial(handle, problem, policy, inputs, stack)
-        contest = Contest(handle, latency=is_by_latency, flush_l2=policy.flush_l2)
+        contest = Contest(handle, objective=policy.objective, flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         results: dict[Hashable, AlgorithmResult] = {
             row: trial.run(row, contest)
@@ -141,6 +143,8 @@ def search_graph(
             title=str(problem),
             timing=f"{contest.timing}{note}",
             device_memory=contest.memory,
+            work=work_of(problem),
+            peaks=peaks_of(handle.device),
         )
 
 

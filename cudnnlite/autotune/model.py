@@ -27,6 +27,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, TuningWarning
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ListedProblem, ProblemList, SkippedNode
+from cudnnlite.problems.roofline import Peaks
 from cudnnlite.version import __version__
 from cudnnlite.warn import warn_user
 
@@ -153,7 +154,7 @@ def tune_model(
         # The lower one of the two workspace limits, in bytes.
         policy = policy.within(handle_limit, target.memory)
         run = TuningRun(items, cache, policy, target.identity, report)
-        missing = run.look_up(target.memory)
+        missing = run.look_up(target.memory, target.peaks)
         local_handle = None
         measures_here = executor is None and bool(missing)
         if measures_here:
@@ -166,7 +167,7 @@ def tune_model(
             local_handle = handle or stack.enter_context(Handle(device))
         run.spread(missing, executor, target.device, local_handle)
     tunings = tuple(run.tuned[index] for index in range(len(items)))
-    return ModelTuning(tunings, facts | _facts_of(run), skipped, notes, run.workers)
+    return ModelTuning(tunings, facts | _facts_of(run, target.peaks), skipped, notes, run.workers)
 
 
 class _Target(NamedTuple):
@@ -175,6 +176,7 @@ class _Target(NamedTuple):
     device: str  # for workers: "cuda" for any GPU of the kind, "cuda:1" for GPU 1 only
     identity: DeviceIdentity
     memory: int  # bytes
+    peaks: Peaks | None  # None if they are not known
     gpus: int  # GPUs of the kind that this process sees; 0 if the workers may be on other hosts
 
 
@@ -190,22 +192,22 @@ def _find_target(device: Any, executor: Executor | None) -> _Target:
     # Workers of other executors may be on other hosts.
     may_leave_host = not isinstance(executor, LOCAL_EXECUTORS)
     if executor is not None and may_leave_host and isinstance(device, str):
-        identity, memory = hand_over(executor, identify, device).result()
-        return _Target(device, identity, memory, gpus=0)
+        identity, memory, peaks = hand_over(executor, identify, device).result()
+        return _Target(device, identity, memory, peaks, gpus=0)
     is_any_gpu = isinstance(device, str) and device.lower() in ("cuda", "auto")
     if isinstance(device, Handle):
         is_any_gpu = True  # Workers beside this process may use any GPU like the handle's.
         device = device.device
     local_device = get_device(device)
-    identity, memory = identify(local_device)
+    identity, memory, peaks = identify(local_device)
     if is_any_gpu and local_device.kind == "cuda":
         gpus = sum(map(identity.is_like, visible_gpus()))
-        return _Target("cuda", identity, memory, gpus)
+        return _Target("cuda", identity, memory, peaks, gpus)
     name = f"{local_device.kind}:{local_device.index}"
-    return _Target(name, identity, memory, gpus=1)
+    return _Target(name, identity, memory, peaks, gpus=1)
 
 
-def _facts_of(run: TuningRun) -> dict[str, Any]:
+def _facts_of(run: TuningRun, peaks: Peaks | None) -> dict[str, Any]:
     """Return the facts about a run that its report shows."""
     device, workers = run.device, run.workers
     facts: dict[str, Any] = {
@@ -218,6 +220,8 @@ def _facts_of(run: TuningRun) -> dict[str, Any]:
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "policy": run.policy.to_plain(),
     }
+    if peaks is not None:
+        facts["peaks"] = str(peaks)
     if len(workers) > 1:
         facts["workers"] = [f"{worker} ({count} measured)" for worker, count in workers.items()]
     return facts

@@ -7,26 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, shared_workspace
+from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, shared_workspace, time_unit
 from cudnnlite.autotune.tuning_run import Worker
 from cudnnlite.errors import NoAlgorithmError
 from cudnnlite.problems.problem_list import SkippedNode, summary
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import aligned, counted
-
-_HEADING = (
-    "count",
-    "problem",
-    "where",
-    "algorithm",
-    "math",
-    "ms",
-    "ms in all",
-    "workspace",
-    "from",
-)
-_NUMBERS = ("count", "ms", "ms in all", "workspace")
+from cudnnlite.texts import aligned, counted, millijoules
 
 
 @dataclass(frozen=True)
@@ -138,9 +125,23 @@ class ModelTuning:
         return tuple(shared_workspace(self.tunings, self.policy))
 
     def __str__(self) -> str:
-        rows = [_HEADING, *(self._cells(tuned) for tuned in self.tunings)]
+        unit = time_unit(self.policy)
+        times = (unit, f"{unit} in all")
+        heading = (
+            "count",
+            "problem",
+            "where",
+            "algorithm",
+            "math",
+            *times,
+            "mJ",
+            "workspace",
+            "from",
+        )
+        rows = [heading, *(self._cells(tuned) for tuned in self.tunings)]
         lines = [self._summary()]
-        lines += aligned(rows, _NUMBERS, empty=("",)) if self.tunings else []
+        if self.tunings:
+            lines += aligned(rows, ("count", *times, "mJ", "workspace"), empty=("",))
         lines += [f"failed: {tuned.title}: {tuned.why_none}" for tuned in self.failed]
         lines += [f"skipped: {node}" for node in self.skipped]
         lines += [f"note: {note}" for note in self.notes]
@@ -157,14 +158,14 @@ class ModelTuning:
             text += f", {len(self.failed)} failed"
         total_ms = self.total_ms
         if total_ms is not None:
-            text += f"; {total_ms:.4g} ms in all"
+            text += f"; {total_ms:.4g} {time_unit(self.policy)} in all"
         return text
 
     def _cells(self, tuned: TunedProblem) -> tuple[str, ...]:
         head = (str(tuned.count), summary(tuned.problem), tuned.title if tuned.names else "")
         choice = tuned.chosen
         if choice is None:
-            return (*head, "none", "", "", "", "", "")
+            return (*head, "none", *[""] * 6)
         algorithm = str(choice.algorithm)
         if choice.layout:
             algorithm += f" in {choice.layout}"
@@ -174,6 +175,7 @@ class ModelTuning:
             str(choice.math_type),
             _format_ms(cost(choice, self.policy)),
             _format_ms(tuned.total_ms(self.policy)),
+            millijoules(choice.joules),
             format_size(choice.workspace),
             "cache" if tuned.from_cache else "measured",
         )

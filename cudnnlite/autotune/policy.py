@@ -16,7 +16,7 @@ from cudnnlite.specs.frozen import to_plain
 from cudnnlite.specs.layout import LAYOUTS, plain_layout
 from cudnnlite.specs.math_types import may_be_tf32
 
-OBJECTIVES = ("latency", "device")
+OBJECTIVES = ("latency", "device", "energy")
 SEARCHES = ("heuristics", "engines", "knobs")
 # The end of a table's `timing` if a search over knobs has no knobs.
 NO_KNOBS = "; no knobs searched: no engine of cuDNN's backend runs it"
@@ -42,7 +42,9 @@ def _parse_math_type(value: Any, argument: str) -> MathType | None:
     return None if value is None else parse_math_type(value, argument)
 
 
-def _parse_layouts(value: Any, argument: str) -> tuple[str, ...]:
+def _parse_layouts(value: Any, argument: str) -> tuple[str, ...] | None:
+    if value is None:
+        return None
     names = (value,) if isinstance(value, str) else value
     layouts = sequence(names, argument, "a sequence of 'NCHW', 'NHWC'")
     if all(isinstance(layout, str) for layout in layouts):
@@ -86,7 +88,11 @@ class TuningPolicy:
     objective : str
         "latency": the least wall time of a call among others, as in a program: the device's time
         or the host's, whichever is longer.  "device": the least time on the device, for calls that
-        are captured into a CUDA graph.  If candidates differ only by noise, the host's time
+        are captured into a CUDA graph.  "energy": the least energy of a call, of the four candidates
+        that take the device the least time.  The GPU's counter is read around a second of repeated
+        calls, three times each, with operands that may be in the L2 cache; what the GPU takes when
+        idle is in it.  A search raises ArgumentError where NVML has no such counter, as on the
+        emulated device.  If candidates differ only by noise, the host's time
         decides, then the workspace.
     workspace_limit : int or str, optional
         The maximal workspace: bytes, "64 MiB", or "10%" of the device's memory.
@@ -99,9 +105,11 @@ class TuningPolicy:
     allow_tf32 : bool
         False: float32 data is multiplied in true float32 only, whatever the problem's math type
         allows.
-    layouts : iterable of str
+    layouts : iterable of str, optional
         Layouts to try beside the operands' own: "NHWC", "NCHW" (for every rank).  The time of the
-        conversion counts.
+        conversions counts, and so does their workspace.  The default is both on a GPU whose
+        bandwidth is known, where the conversions alone do not take longer than the best candidate;
+        ``()`` tries none.
     interface : str, optional
         "descriptor": only algorithms of the descriptor call.  "graph": only engines of cuDNN's
         backend.  The default is both.
@@ -132,15 +140,15 @@ class TuningPolicy:
     'device'
     """
 
-    # The key of a tuning contains the fields that are not at their default. So a new field makes no
-    # cache invalid, but another default of an old field needs another `entries.SCHEMA`.
+    # The key of a tuning contains the fields that are not as in `_LEFT_OUT`. So a new field makes no
+    # cache invalid, and another default of an old field is written into new keys.
     objective: str = "latency"
     workspace_limit: int | str | None = None
     deterministic: bool = False
     max_error: float | None = None
     math_type: MathType | str | None = None
     allow_tf32: bool = True
-    layouts: Iterable[str] = ()
+    layouts: Iterable[str] | None = None
     interface: str | None = None
     flush_l2: bool = False
     search: str = "heuristics"
@@ -176,7 +184,7 @@ class TuningPolicy:
         return {item.name: to_plain(getattr(self, item.name)) for item in fields(self)}
 
     def key_fields(self) -> dict[str, Any]:
-        """Return the fields that are not at their default, as values for JSON.
+        """Return the fields that are not as in `_LEFT_OUT`, as values for JSON.
 
         The choice depends on these fields.  `search_seconds` is left out if no knobs are searched.
         The problem is not known here, so fields without an effect on its kind are in the result.
@@ -195,21 +203,23 @@ def parse_field(name: str, value: Any, argument: str) -> Any:
     return _PARSERS[name](value, argument)
 
 
-_DEFAULTS = TuningPolicy().to_plain()
+# The values that keys leave out: each field's default when it was new.  A later version must not
+# change them.
+_LEFT_OUT = TuningPolicy(layouts=()).to_plain()
 
 
 def without_defaults(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a plain policy that are not at their default.
+    """Return the fields of a plain policy that a key has to name.
 
     The fields of a newer version are in the result too.
     """
     return {
         name: value
         for name, value in plain.items()
-        if name not in _DEFAULTS or value != _DEFAULTS[name]
+        if name not in _LEFT_OUT or value != _LEFT_OUT[name]
     }
 
 
 def with_defaults(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return a plain policy with the fields that `without_defaults` leaves out."""
-    return _DEFAULTS | dict(plain)
+    return _LEFT_OUT | dict(plain)

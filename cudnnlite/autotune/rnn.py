@@ -64,7 +64,7 @@ def search_rnn(
     for candidate in all_candidates(problem):
         why_not = policy.why_not(candidate, problem.spec.dtype)
         candidates.append(replace(candidate, why_not=why_not))
-    latency, limit = policy.objective == "latency", policy.workspace_limit
+    limit = policy.workspace_limit
     note = NO_KNOBS if policy.search == "knobs" else ""
     assert limit is None or isinstance(limit, int)
     return search_rnn_forward(
@@ -74,8 +74,8 @@ def search_rnn(
         candidates,
         limit,
         max_error=policy.max_error,
-        latency=latency,
+        objective=policy.objective,
         flush_l2=policy.flush_l2,
-        replay=latency and not problem.training,
+        replay=policy.objective == "latency" and not problem.training,
         note=note,
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import summary
-from cudnnlite.problems.results import AlgorithmResult, named, ranking_ms
+from cudnnlite.problems.results import AlgorithmResult, kernel_of, named, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.texts import printable
 
@@ -81,19 +81,27 @@ class TunedProblem(NamedTuple):
         return self.count * cost_ms
 
     def runner_up(self, policy: Policy | None = None) -> int | None:
-        """Return the index of the cheapest row that could replace the choice, or None."""
+        """Return the index of the cheapest row that could replace the choice, or None.
+
+        It runs another kernel.
+        """
         place = self.place
         if place is None:
             return None
-        costs: list[tuple[float, int]] = []
+        chosen_kernel = kernel_of(self.table[place])
+        # (whether the energy is unknown, joules or else milliseconds, index)
+        costs: list[tuple[bool, float, int]] = []
         # The rows before the choice were passed over for a reason.
         for index, row in list(enumerate(self.table))[place + 1 :]:
             cost_ms = cost(row, policy)
-            if row.ok and cost_ms is not None:
-                costs.append((cost_ms, index))
+            if row.ok and cost_ms is not None and kernel_of(row) != chosen_kernel:
+                if ranks_by_energy(policy) and row.joules is not None:
+                    costs.append((False, row.joules, index))
+                else:
+                    costs.append((True, cost_ms, index))
         if not costs:
             return None
-        _, index = min(costs)
+        _, _, index = min(costs)
         return index
 
     def reasons(self, policy: Policy | None = None) -> tuple[str, ...]:
@@ -130,6 +138,17 @@ def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
 def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
     """Return the milliseconds that the policy ranks by: those of a call if it is for "latency"."""
     return ranking_ms(row, latency=(policy or {}).get("objective") == "latency")
+
+
+def ranks_by_energy(policy: Policy | None) -> bool:
+    """Return whether candidates are ranked by their energy, and by the device's time without it."""
+    return (policy or {}).get("objective") == "energy"
+
+
+def time_unit(policy: Policy | None = None) -> str:
+    """Return the unit of what `cost` returns, as a heading has it."""
+    is_latency = (policy or {}).get("objective") == "latency"
+    return "call ms" if is_latency else "device ms"
 
 
 def shared_workspace(
@@ -185,6 +204,8 @@ def _compared_cost(
     """Return how the cost of a usable row compares with that of the choice, as a text."""
     if row.time_ms is None:
         return "not timed"
+    if ranks_by_energy(policy) and choice is not None and choice.joules and row.joules:
+        return f"{100 * (row.joules / choice.joules - 1):+.1f} % energy"
     cost_ms = cost(row, policy)
     choice_ms = None if choice is None else cost(choice, policy)
     if cost_ms is None or not choice_ms:

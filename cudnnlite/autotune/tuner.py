@@ -6,7 +6,9 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace as dataclass_replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, NamedTuple
 
 from cudnnlite.arguments import instance_of, one_of, shown
@@ -14,11 +16,13 @@ from cudnnlite.autotune import convolution, graphs, rnn
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
 from cudnnlite.autotune.gpu_locks import measuring_alone
+from cudnnlite.autotune.incremental import RealCallTuning, are_aligned
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.representative_problem import representative_problem
 from cudnnlite.cached_property import cached_property
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.problem import KIND, GraphProblem
@@ -29,9 +33,11 @@ from cudnnlite.problems.convolution_backward import DATA, FILTER
 from cudnnlite.problems.fused_convolution import BIAS, FUSED, FUSED_WITH_Z
 from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.results import CACHE, SEARCH, AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.contest import refuse_search
+from cudnnlite.search.database import dtype_of, find_choice
+from cudnnlite.search.race import Race
 from cudnnlite.version import __version__
 from cudnnlite.warn import log, warn_user
 
@@ -81,10 +87,13 @@ class Tuner(Closable):
         So the machines of a fleet that share a cache do not measure.
     progress : bool
         Whether a bar on stderr shows the progress of a search over knobs.
+    incremental : bool
+        True: operations do not measure.  Instead each of the first calls of a problem runs another
+        candidate on the user's own data; see `autotuned`.
 
     Attributes
     ----------
-    handle, cache, policy
+    handle, cache, policy, incremental
         The arguments.
     measured : int
         How many problems this tuner measured itself.
@@ -99,7 +108,8 @@ class Tuner(Closable):
     Raises
     ------
     ArgumentError
-        Not a handle, a cache or a policy.
+        Not a handle, a cache or a policy; a policy with `max_error` if `incremental`, because no
+        error is measured in real calls.
 
     Examples
     --------
@@ -122,6 +132,7 @@ class Tuner(Closable):
         *,
         measure: bool = True,
         progress: bool = False,
+        incremental: bool = False,
     ) -> None:
         instance_of(handle, Handle, "handle", hint="; it comes first")
         handle.use()
@@ -130,6 +141,12 @@ class Tuner(Closable):
         self.policy = instance_of(policy, TuningPolicy, "policy")
         one_of(measure, "measure", True, False)
         one_of(progress, "progress", True, False)
+        self.incremental = one_of(incremental, "incremental", True, False)
+        if incremental and policy.max_error is not None:
+            raise ArgumentError(
+                f"incremental=True with policy.max_error={policy.max_error:g}: "
+                "errors are not measured in real calls; allowed: max_error=None"
+            )
         self.handle, self.measures, self._progress = handle, measure, progress
         self.owns_cache = not isinstance(cache, TuningCache)
         if not isinstance(cache, TuningCache):
@@ -146,6 +163,10 @@ class Tuner(Closable):
         # The problems for which a warning said that the heuristic chooses.
         self._heuristic_problems: set[Problem] = set()
         self._has_logged_slowness = False
+        self._is_closed = False
+        self._real_calls: RealCallTuning | None = None
+        if incremental and measure:
+            self._real_calls = RealCallTuning(handle, self._remember_race)
 
     @cached_property
     def device(self) -> DeviceIdentity:
@@ -157,6 +178,7 @@ class Tuner(Closable):
 
     def close(self) -> None:
         """Close the cache, if it was opened here.  A second call does nothing."""
+        self._is_closed = True
         if self.owns_cache:
             self.cache.close()
 
@@ -266,13 +288,81 @@ class Tuner(Closable):
         table = self._look_up(self._key(problem, alignments, policy), allow_failed)
         if table is None and representative != problem:
             table = self._look_up(self._key(representative, alignments, policy), allow_failed)
+        source = CACHE
         if table is None:
+            if self.incremental or not self.measures:
+                choice = self._database_choice(problem, policy)
+                if choice is not None or (for_call and self._real_calls is not None):
+                    return choice
+            source = SEARCH
             table = self._measure_if_possible(representative, alignments, policy, for_call=for_call)
         if table is None:
             return None
-        if replay:
-            return best_replayed(table)
-        return table.best()
+        best = best_replayed(table) if replay else table.best()
+        return dataclass_replace(best, source=source)
+
+    def _database_choice(self, problem: Problem, policy: TuningPolicy) -> AlgorithmResult | None:
+        """Return the database's choice for a problem, if the policy allows it."""
+        limit = policy.workspace_limit
+        assert limit is None or isinstance(limit, int)
+        choice = find_choice(self.handle.device, problem, limit, policy.interface)
+        if choice is None or policy.why_not(choice, dtype_of(problem)):
+            return None
+        max_error = policy.max_error
+        if max_error is not None and (choice.error is None or choice.error > max_error):
+            return None
+        return choice
+
+    @property
+    def tries_in_calls(self) -> bool:
+        """Whether calls that are made now, and have no choice, may try candidates.
+
+        They may if this tuner is `incremental` and not closed, unless a CUDA graph is recorded.
+        """
+        if self._real_calls is None or self._is_closed:
+            return False
+        return not self.handle.device.is_capturing(self.handle.stream)
+
+    def begin_trials(self, plan: Any, alignments: Mapping[str, int], limit: int | None) -> None:
+        """Let the calls of the heuristic's plan try candidates, if there are any.
+
+        `alignments` and `limit` are those of `choose`.  There are none if operands are not aligned.
+        NoAlgorithmError if the policy excludes all of them.
+        """
+        if self._real_calls is None or not are_aligned(alignments.values()):
+            return
+        policy = self._policy_within(limit)
+        self._real_calls.begin(plan, self._key(plan.problem, alignments, policy), policy)
+
+    def race_of_rnn(
+        self, problem: Problem, limit: int | None
+    ) -> tuple[Race, Callable[[Race], None]] | None:
+        """Return the race of a recurrent network, and what is called at its end.
+
+        None if calls try no candidates.
+        """
+        if self._real_calls is None or not self.tries_in_calls:
+            return None
+        policy = self._policy_within(limit)
+        representative = representative_problem(problem)
+        key = self._key(representative, {}, policy)
+        race = self._real_calls.race_of_rnn(representative, key, policy)
+        if len(race.runners) < 2:
+            return None
+        return race, partial(self._real_calls.finish, key=key, title=str(representative))
+
+    def _remember_race(self, key: TuningKey, table: AlgorithmTable) -> None:
+        """Remember the result of a race in real calls, unless this tuner was closed meanwhile.
+
+        There is no warning of candidates that failed: the log says so, and no call is disturbed.
+        """
+        if self._is_closed:
+            return
+        self.measured += 1
+        if any(row.transient for row in table):
+            self._tables[key] = table
+        else:
+            self._remember(key, table, 0.0)
 
     def _measure_if_possible(
         self,
@@ -356,7 +446,7 @@ class Tuner(Closable):
         if self._uses_cache:
             entry = self.cache.get(key)
             if entry is not None:
-                return entry.table(self._device_memory)
+                return entry.table(self._device_memory, peaks_of(self.handle.device))
         if allow_failed:
             return table
         return None
@@ -431,6 +521,7 @@ def autotuned(
     cache: TuningCache | str | os.PathLike[str] | None = None,
     policy: TuningPolicy | None = None,
     measure: bool = True,
+    incremental: bool = False,
 ) -> Iterator[Tuner]:
     """Use tuned choices for the operations on a handle, until the block ends.
 
@@ -439,12 +530,22 @@ def autotuned(
     0.1 s for a convolution, and 1.3 s for a recurrent network (medians).  It takes longer if cuDNN
     compiles PERSIST_DYNAMIC.
 
+    With `incremental` no call measures or waits.  Instead each of the first calls of a problem, at
+    most 12 (`TimingPolicy.real_calls`), runs another candidate on the user's own data, the likely
+    ones first, between two events that later calls read.  Each call has its result, whichever
+    candidate it runs.  Then the fastest one stays, and is saved like any other choice.  Errors are
+    not measured: a candidate is trusted if cuDNN's notes and cudnnlite's list of known faults allow
+    it.  So are plans that are made in the block.
+
     Parameters
     ----------
     handle : Handle
         The handle of the operations.
     cache, policy, measure
         As in `Tuner`.
+    incremental : bool
+        Whether calls try candidates, instead of measuring.  Nothing is tried while a CUDA graph is
+        recorded, by plans with ``replay=True``, or for operands that are not aligned to 16 bytes.
 
     Yields
     ------
@@ -466,7 +567,10 @@ def autotuned(
     ...     print(tuner.measured)
     1
     """
-    with Tuner(handle, cache, policy, measure=measure) as tuner, _use_chooser(handle, tuner):
+    with (
+        Tuner(handle, cache, policy, measure=measure, incremental=incremental) as tuner,
+        _use_chooser(handle, tuner),
+    ):
         yield tuner
 
 

@@ -29,8 +29,10 @@ from cudnnlite.autotune.worker_pool import WorkerDiedError
 from cudnnlite.devices.choice import get_device
 from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ListedProblem
+from cudnnlite.problems.roofline import Peaks
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.warn import warn_user
 
@@ -117,13 +119,14 @@ def tune_on(
     return Answer(table, from_cache=not tuner.measured, entry=entry, worker=worker)
 
 
-def identify(device: str | Device, token: str = "") -> tuple[DeviceIdentity, int]:
-    """Return the identity of a worker's device, and the bytes of its memory.
+def identify(device: str | Device, token: str = "") -> tuple[DeviceIdentity, int, Peaks | None]:
+    """Return the identity of a worker's device, the bytes of its memory, and its peaks.
 
     `token` is not used: see `hand_over`.
     """
     worker_device = get_device(device)
-    return DeviceIdentity.of(worker_device), worker_device.memory_info()[1]
+    memory = worker_device.memory_info()[1]
+    return DeviceIdentity.of(worker_device), memory, peaks_of(worker_device)
 
 
 @dataclass
@@ -142,16 +145,17 @@ class TuningRun:
     workers: Counter[Worker] = field(default_factory=Counter)  # how many problems each measured
     _has_warned: bool = False
 
-    def look_up(self, memory: int) -> list[int]:
+    def look_up(self, memory: int, peaks: Peaks | None) -> list[int]:
         """Take results from the cache, and return the indices of the other problems.
 
-        `memory` is the device's memory in bytes, which the tables of the results state.
+        `memory` is the device's memory in bytes, and `peaks` are its peaks, if they are known: the
+        tables of the results state them.
         """
         for index, item in enumerate(self.problems):
             key = make_key(item.problem, alignments={}, policy=self.policy, device=self.device)
             entry = self.cache.get(key)
             if entry:
-                self.record(index, Answer(entry.table(memory), from_cache=True))
+                self.record(index, Answer(entry.table(memory, peaks), from_cache=True))
         return [index for index in range(len(self.problems)) if index not in self.tuned]
 
     def spread(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import inf
+from math import inf, isnan
 from statistics import geometric_mean
 from typing import Any
 
 from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.errors import ArgumentError
+from cudnnlite.texts import counted
 
 # What a pair can be called, the worst first.
 NOT_SERVED, WRONG, SLOWER, LESS_EXACT = "no longer served", "wrong", "slower", "less exact"
-OTHERWISE = "chosen otherwise"
+STILL_WRONG, OTHERWISE = "wrong on both sides", "chosen otherwise"
 SERVED, RIGHT, FASTER = "served now", "right now", "faster"
 ONLY_A, ONLY_B = "in A only", "in B only"
 VERDICTS = (
@@ -21,6 +22,7 @@ VERDICTS = (
     WRONG,
     SLOWER,
     LESS_EXACT,
+    STILL_WRONG,
     OTHERWISE,
     SERVED,
     RIGHT,
@@ -175,9 +177,12 @@ class RunComparison:
     def _verdicts_on_results(self, a: BenchRow, b: BenchRow) -> list[str]:
         if a.status != "ok" or b.status != "ok":
             return []
-        if b.findings and not a.findings:
+        faults_of_a, faults_of_b = _count_faults(a), _count_faults(b)
+        if faults_of_b > faults_of_a:
             return [WRONG]
-        if a.findings and not b.findings:
+        if faults_of_b:
+            return [STILL_WRONG]
+        if faults_of_a:
             return [RIGHT]
         if a.error is None or b.error is None:
             return []
@@ -197,6 +202,46 @@ class RunComparison:
             us_of_a += pair.a.count * (self.us_of(pair.a) or 0.0)
             us_of_b += pair.a.count * (self.us_of(pair.b) or 0.0)
         return us_of_a, us_of_b
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the ratios and the sums do not say, in words."""
+        return (*self._notes_on_conditions(), *self._notes_on_sums())
+
+    def _notes_on_conditions(self) -> Iterator[str]:
+        if not self.has_times:
+            return
+        device_of_a, device_of_b = (run.facts.get("device") for run in (self.a, self.b))
+        if device_of_a != device_of_b:
+            yield f"A was timed on {device_of_a}, B on {device_of_b}"
+        flushes_of_a, flushes_of_b = (_flushes_l2(run) for run in (self.a, self.b))
+        if flushes_of_a != flushes_of_b:
+            flushed, other = ("A", "B") if flushes_of_a else ("B", "A")
+            yield f"{flushed} was timed with operands outside of the L2 cache, {other} was not"
+
+    def _notes_on_sums(self) -> Iterator[str]:
+        """Yield the times that the sums leave out, because the other side has none for them."""
+        for letter, other in ("AB", "BA"):
+            count, us = self._time_of_one_side(letter)
+            if count:
+                problems = counted(count, "problem")
+                yield (
+                    f"not in the sums: {problems} without a time in {other}, "
+                    f"{us / 1e3:.4f} ms with {letter}"
+                )
+
+    def _time_of_one_side(self, letter: str) -> tuple[int, float]:
+        """Return how many problems only this side has a time for, and their microseconds."""
+        count, total_us = 0, 0.0
+        for pair in self.pairs:
+            row = pair.a if letter == "A" else pair.b
+            if not self.has_times or pair.ratio is not None or row is None:
+                continue
+            us = self.us_of(row)
+            if us is not None:
+                count += 1
+                total_us += row.count * us
+        return count, total_us
 
     @property
     def mean(self) -> float | None:
@@ -231,6 +276,7 @@ class RunComparison:
             "thresholds": asdict(self.thresholds),
             "counts": self.counts(),
             "fails": self.fails,
+            "notes": list(self.notes),
             "geometric_mean": self.mean,
             "total_us": None if totals is None else list(totals),
             "problems": [
@@ -270,6 +316,17 @@ def _verdicts_on_service(a: BenchRow, b: BenchRow) -> list[str]:
     if a.status != "ok" and b.status == "ok":
         return [SERVED]
     return []
+
+
+def _count_faults(row: BenchRow) -> int:
+    """Return how many things are wrong with a row; an error that is NaN is one of them."""
+    has_no_error = row.error is not None and isnan(row.error)
+    return len(row.findings) + has_no_error
+
+
+def _flushes_l2(run: BenchRun) -> bool:
+    policy = run.facts.get("policy")
+    return isinstance(policy, Mapping) and bool(policy.get("flush_l2"))
 
 
 def _is_chosen_otherwise(a: BenchRow, b: BenchRow) -> bool:

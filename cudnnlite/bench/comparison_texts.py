@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cudnnlite.bench.comparison import Pair, RunComparison
+from cudnnlite.bench.comparison import STILL_WRONG, Pair, RunComparison
 from cudnnlite.bench.page import render
 from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.report.templates import write_page
@@ -37,6 +37,7 @@ def summary_lines(comparison: RunComparison) -> Iterator[str]:
         yield f"geometric mean of B/A: {mean:.4f}"
     elif not comparison.has_times:
         yield _NO_TIMES
+    yield from map(printable, comparison.notes)
     counts = comparison.counts()
     if counts:
         yield ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -65,7 +66,7 @@ def lines_of(
 def reasons_of(pair: Pair) -> Iterator[str]:
     """Yield why B is worse, where the figures do not say it."""
     row = pair.b
-    if row is None or not pair.fails:
+    if row is None or not (pair.fails or STILL_WRONG in pair.verdicts):
         return
     if row.status != "ok":
         yield printable(row.status)
@@ -101,41 +102,44 @@ def markdown_of(comparison: RunComparison, names: Sequence[str]) -> str:
     """Return the comparison as Markdown, with the lines that repeat what became worse."""
     lines = ["### cudnnlite compare", ""]
     for letter, name, run in zip("AB", names, (comparison.a, comparison.b), strict=True):
-        lines.append(f"- {_escaped(side_line(letter, name, run))}")
-    lines += ["", *map(_escaped, summary_lines(comparison))]
+        lines.append(f"- {escaped(side_line(letter, name, run))}")
+    lines += ["", *map(escaped, summary_lines(comparison))]
     pairs = [pair for pair in comparison.pairs if pair.verdicts]
     if pairs:
-        lines += ["", _table_row(_HEADING), _table_row(["---"] * len(_HEADING))]
-        lines += [_table_row(_escaped_cells(_cells(pair, comparison))) for pair in pairs]
+        lines += ["", table_row(_HEADING), table_row(["---"] * len(_HEADING))]
+        lines += [table_row(escaped_cells(_cells(pair, comparison))) for pair in pairs]
     for pair in pairs:
         if not pair.fails:
             continue
-        lines += ["", f"**{_escaped(printable(pair.title))}**: {', '.join(pair.verdicts)}"]
-        lines += [f"- {_escaped(reason)}" for reason in reasons_of(pair)]
+        lines += ["", f"**{escaped(printable(pair.title))}**: {', '.join(pair.verdicts)}"]
+        lines += [f"- {escaped(reason)}" for reason in reasons_of(pair)]
         line = pair.either.line
         if line:
             lines += ["", "```console", f"$ {printable(line)}", "```"]
     return "\n".join(lines) + "\n"
 
 
-def _escaped_cells(cells: Sequence[str]) -> list[str]:
+def escaped_cells(cells: Sequence[str]) -> list[str]:
     """Return cells as Markdown shows them unchanged."""
-    return [_escaped(cell) for cell in cells]
+    return [escaped(cell) for cell in cells]
 
 
-def _table_row(cells: Sequence[str]) -> str:
+def table_row(cells: Sequence[str]) -> str:
+    """Return cells as a row of a table of Markdown."""
     return f"| {' | '.join(cells)} |"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Return a text without what Markdown would read as markup."""
     for character in "\\`*_<>|[]":
         text = text.replace(character, f"\\{character}")
     return text
 
 
-def write_html(path: Path, comparison: RunComparison, names: Sequence[str]) -> None:
-    """Write the comparison as one page that loads nothing.
+def write_html(
+    path: Path, comparison: RunComparison, names: Sequence[str], notes: Sequence[str] = ()
+) -> None:
+    """Write the comparison as one page that loads nothing, with notes behind its summary.
 
     Raises
     ------
@@ -148,7 +152,7 @@ def write_html(path: Path, comparison: RunComparison, names: Sequence[str]) -> N
             side_line(letter, name, run)
             for letter, name, run in zip("AB", names, (comparison.a, comparison.b), strict=True)
         ],
-        summary=[*summary_lines(comparison)],
+        summary=[*summary_lines(comparison), *notes],
         heading=_HEADING,
         rows=[(pair, _cells(pair, comparison), [*reasons_of(pair)]) for pair in comparison.pairs],
     )

@@ -65,12 +65,13 @@ _PARAMETERS = ("relu_", "elu_", "softplus_", "swish_", "alpha")
 
 def why_no_reference(graph: GraphData) -> str:
     """Return why a graph is not computed in float64 here; empty if it is."""
+    batch = _batch_of(graph)
     for node in graph.nodes:
-        reason = _why_unknown(node)
+        reason = _why_unknown(node) or _why_not_by_images(graph, node, batch)
         if reason:
             return reason
-    batch = _batch_of(graph)
-    largest = max(math.prod(record.shape) // batch for record in graph.tensors)
+    sizes = [math.prod(graph.tensors[number].shape) for number in _used_numbers(graph)]
+    largest = max(size // batch for size in sizes)
     if largest > _MOST_VALUES:
         return f"a tensor of {largest} values for one image is too large for NumPy"
     return ""
@@ -95,9 +96,42 @@ def _why_unknown(node: Node) -> str:
     return ""
 
 
+def _why_not_by_images(graph: GraphData, node: Node, batch: int) -> str:
+    """Return why an operation cannot be computed image by image; empty if it can."""
+    reads = [graph.tensors[number].shape for number in node.read_numbers]
+    writes = [graph.tensors[number].shape for number in node.written_numbers]
+    if node.kind == "MATMUL" and any(len(shape) < 3 for shape in reads):
+        return "a product without a batch axis has no reference"
+    if any(shape[0] not in (1, batch) for shape in (*reads, *writes)):
+        return f"{node.kind} across images has no reference"
+    if any(shape[0] == batch for shape in reads) and any(shape[0] != batch for shape in writes):
+        return f"{node.kind} across images has no reference"
+    attributes = dict(node.attributes)
+    if attributes.get("mode") == "GEN_INDEX" and int(attributes["axis"]) == 0:
+        return "an index of images has no reference"
+    computed = {number for other in graph.nodes for number in other.written_numbers}
+    if any(graph.tensors[number].view_of in computed for number in node.read_numbers):
+        return "a view of what another operation writes has no reference"
+    return ""
+
+
+def _used_numbers(graph: GraphData) -> set[int]:
+    """Return the numbers of the tensors that operations read or write.
+
+    An operand may have other axes than the view of it that they read: a matrix that all images
+    share begins with its rows.
+    """
+    return {
+        number for node in graph.nodes for number in (*node.read_numbers, *node.written_numbers)
+    }
+
+
 def _batch_of(graph: GraphData) -> int:
-    """Return the size of the first axis, along which images are computed one by one."""
-    return max(record.shape[0] for record in graph.tensors)
+    """Return the size of the first axis of results, along which images are computed one by one."""
+    written = [
+        graph.tensors[number].shape for node in graph.nodes for number in node.written_numbers
+    ]
+    return max(shape[0] for shape in written)
 
 
 def computed_images(graph: GraphData) -> list[int]:
@@ -133,7 +167,8 @@ def reference(graph: GraphData, inputs: Mapping[str, Array], image: int) -> dict
     if reason:
         raise ArgumentError(reason)
     values: dict[int, Array] = {}
-    for number, record in enumerate(graph.tensors):
+    for number in _used_numbers(graph):
+        record = graph.tensors[number]
         if record.value is not None:
             values[number] = np.full(record.shape, record.value, np.float64)
         elif record.name in inputs:

@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuner import Tuner
 from cudnnlite.bench.checks import accuracy_of, differing_runs
-from cudnnlite.bench.energy import energy_of
 from cudnnlite.bench.guards import digest_of
-from cudnnlite.bench.peaks import Peaks, roofline
 from cudnnlite.bench.rows import BenchRow
 from cudnnlite.bench.trials import Trial, trial_of
-from cudnnlite.bench.work import Work, work_of
 from cudnnlite.devices.device import PowerMeter
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NoAlgorithmError
 from cudnnlite.problems.problem_list import ListedProblem, summary
 from cudnnlite.problems.results import AlgorithmResult, named
+from cudnnlite.problems.roofline import Peaks, roofline
+from cudnnlite.problems.work import Work, work_of
 from cudnnlite.search.contest import failed, own_stream
+from cudnnlite.search.energy import energies_of
 from cudnnlite.sizes import over_limit
 
 MODES = ("list", "plan", "run", "check", "time")
@@ -304,7 +304,7 @@ class _Bench:
         if self._options.does("check"):
             row = self._checked(row, trial, plan, call, result.math_type)
         if self._options.does("time") and self._meter is not None:
-            energy = energy_of(self._handle, call, self._meter)
+            (energy,) = energies_of(self._handle, [call], self._meter)
             row = replace(
                 row, joules=energy.joules, joules_spread=energy.spread, watts=energy.watts
             )
@@ -344,7 +344,7 @@ def _with_roofline(row: BenchRow, work: Work, math_type: MathType, peaks: Peaks 
     """Return a row with the least time by the peaks, and what bounds it."""
     if peaks is None:
         return row
-    least = roofline(peaks, work.flops, work.nbytes, work.dtype, math_type)
+    least = roofline(peaks, work, math_type)
     if least is None:
         return row
     return replace(row, least_us=1e6 * least.seconds, bound=least.bound, unit=least.unit)

@@ -18,21 +18,18 @@ from cudnnlite.report.axes import (
 from cudnnlite.report.page import inline_svg
 from cudnnlite.report.templates import template_environment, write_page
 from cudnnlite.sizes import format_size
+from cudnnlite.texts import figure, yes_or_no
 
 
 def render(template: str, **values: Any) -> str:
     """Return a page of this folder's template; MissingPackageError without jinja2."""
     filters: dict[str, Callable[..., Any]] = {
         "size": lambda value: "" if value is None else format_size(value),
-        "figure": _figure,
-        "yesno": lambda value: {True: "yes", False: "no", None: ""}[value],
+        "figure": figure,
+        "yesno": yes_or_no,
     }
     environment = template_environment("cudnnlite.bench", "the page", filters)
     return str(environment.get_template(template).render(**values))
-
-
-def _figure(value: float | None, form: str = ".4g") -> str:
-    return "" if value is None else format(value, form)
 
 
 def write_html(path: Path, run: BenchRun) -> None:

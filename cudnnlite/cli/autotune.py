@@ -32,7 +32,6 @@ from cudnnlite.cli.common import (
     tell,
 )
 from cudnnlite.cli.problems import REPEATABLE, check_flags, lists_of
-from cudnnlite.devices.choice import visible_gpus
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.problems.problem_list import ProblemList
 from cudnnlite.report.plots import FORMATS
@@ -45,9 +44,6 @@ EXIT_CODES = (
 )
 # what --help shows together
 _where = partial(typer.Option, rich_help_panel="Where")
-_out = partial(typer.Option, rich_help_panel="Output")
-_file = partial(_out, parser=common.path)
-_STDOUT = Path("-")
 _Write: TypeAlias = Callable[[ModelTuning, tunings.Parts, Path], None]
 _Path: TypeAlias = Path | None
 
@@ -94,25 +90,25 @@ def autotune(
     ] = False,
     explain: Annotated[
         bool,
-        _out("--explain", "-v", help="Every candidate of each problem, not only of a single one."),
+        options.output(
+            "--explain", "-v", help="Every candidate of each problem, not only of a single one."
+        ),
     ] = False,
     json_: common.JSONOption = False,
-    csv: Annotated[
-        _Path,
-        _file(metavar="FILE.csv|-", help="Write the candidates, a line each; - to stdout alone."),
+    csv: options.CSV = None,
+    html: options.HTML = None,
+    plot: Annotated[
+        _Path, options.output_file(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")
     ] = None,
-    html: Annotated[_Path, _file(metavar="FILE.html", help="Write a report: one page.")] = None,
-    plot: Annotated[_Path, _file(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")] = None,
     save_problems: Annotated[
-        _Path, _file(metavar="FILE.json", help="Write the list of what is tuned.")
+        _Path, options.output_file(metavar="FILE.json", help="Write the list of what is tuned.")
     ] = None,
 ) -> None:
     """Find the fastest algorithm for each problem within your limits, and remember it.
 
     Several may be given at once.  What a cache of earlier tunings knows is not measured again.
     """
-    values = {name.rstrip("_"): value for name, value in locals().items()}
-    flags = SimpleNamespace(**values | {name: values[name] or [] for name in REPEATABLE})
+    flags = options.flags_of(locals(), REPEATABLE)
     check_flags(flags)
     _check_what_excludes_each_other(flags)
     policy = options.policy_of(flags)
@@ -139,17 +135,14 @@ def _check_what_excludes_each_other(flags: SimpleNamespace) -> None:
         raise misuse("--no-cache and --cache exclude each other")
     if flags.no_cache and flags.read_only_cache:
         raise misuse("--no-cache and --read-only-cache exclude each other")
-    if flags.csv == _STDOUT and flags.json:
-        raise misuse("--csv - and --json exclude each other")
 
 
 def _outputs(flags: SimpleNamespace) -> list[tuple[Path, _Write]]:
     """Return the files to write with their writers; end the command if one cannot be written."""
-    csv = None if flags.csv == _STDOUT else flags.csv
-    common.check_output("--html", flags.html, (".html", ".htm"), "jinja2", "matplotlib")
+    options.check_outputs(flags)
     common.check_output("--plot", flags.plot, FORMATS, "matplotlib")
-    common.check_output("--csv", csv, (".csv",))
     common.check_output("--save-problems", flags.save_problems, (".json",))
+    csv = None if flags.csv == options.STDOUT else flags.csv
     writers = ((flags.html, _write_html), (flags.plot, _write_chart), (csv, _write_csv))
     return [(path, write) for path, write in writers if path is not None]
 
@@ -179,7 +172,7 @@ def _tune(
     if flags.save_problems is not None:
         problems.save(flags.save_problems)
     device = common.chosen_device(flags.device)
-    is_emulated = _is_emulated(device)
+    is_emulated = common.is_emulated(device)
     if is_emulated:
         tell("the emulated device: the times are NumPy's, not a GPU's, and nothing is saved")
     saves = not (is_emulated or flags.no_cache or flags.read_only_cache)
@@ -204,11 +197,6 @@ def _tune(
     return tuning, not saves or progress.folder is not None
 
 
-def _is_emulated(device: str) -> bool:
-    kind = device.lower()
-    return kind.startswith("emulated") or (kind == "auto" and not visible_gpus())
-
-
 def _print(
     flags: SimpleNamespace,
     policy: TuningPolicy,
@@ -217,7 +205,7 @@ def _print(
     folder: Path | None,
 ) -> None:
     """Print the results; problems without an algorithm go to stderr, with the reasons."""
-    is_for_people = not flags.json and flags.csv != _STDOUT
+    is_for_people = not flags.json and flags.csv != options.STDOUT
     if flags.json:
         say(json.dumps(tunings.to_plain(tuning), indent=2))
     elif is_for_people:

@@ -20,7 +20,6 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.bench import page
 from cudnnlite.bench.lists import LISTS
 from cudnnlite.bench.measuring import MODES, RUNS, BenchOptions, bench_problem
-from cudnnlite.bench.peaks import CARDS, Peaks, parse_card, peaks_from
 from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.bench.to_c import write_program
 from cudnnlite.cli import bench_lines, common, options
@@ -44,8 +43,10 @@ from cudnnlite.cli.common import (
 )
 from cudnnlite.devices.device import PowerMeter
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.peaks import CARDS, parse_card, peaks_of
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.problems.roofline import Peaks
 from cudnnlite.texts import counted
 from cudnnlite.version import __version__
 
@@ -55,9 +56,6 @@ EXIT_CODES = (
 )
 _products = partial(typer.Option, rich_help_panel="Products and attention")
 _bench = partial(typer.Option, rich_help_panel="What is measured")
-_out = partial(typer.Option, rich_help_panel="Output")
-_file = partial(_out, parser=common.path)
-_STDOUT = Path("-")
 _COMMAND = "cudnnlite bench"
 _Texts: TypeAlias = list[str] | None
 _Path: TypeAlias = Path | None
@@ -122,7 +120,7 @@ def bench(
             show_default="the device's own",
         ),
     ] = None,
-    objective: options.Objective = "latency",
+    objective: options.Objective = TuningPolicy.objective,
     workspace_limit: options.WorkspaceLimit = None,
     deterministic: options.Deterministic = False,
     max_error: options.MaxError = None,
@@ -133,18 +131,15 @@ def bench(
     engines: options.Engines = False,
     device: common.DeviceOption = None,
     json_: common.JSONOption = False,
-    csv: Annotated[
-        _Path, _file(metavar="FILE.csv|-", help="Write the rows, a line each; - to stdout alone.")
-    ] = None,
+    csv: options.CSV = None,
     save: Annotated[
-        _Path, _file(metavar="FILE.json", help="Write the run, for `cudnnlite compare`.")
+        _Path,
+        options.output_file(metavar="FILE.json", help="Write the run, for `cudnnlite compare`."),
     ] = None,
-    html: Annotated[
-        _Path, _file(metavar="FILE.html", help="Write a page with the roofline.")
-    ] = None,
+    html: options.HTML = None,
     c: Annotated[
         _Path,
-        _file(
+        options.output_file(
             "--c", metavar="FOLDER", help="Write each row's program in C, in a folder of its own."
         ),
     ] = None,
@@ -176,18 +171,14 @@ def bench(
         raise typer.Exit(common.SOME_FAILED)
 
 
-def _flags(values: dict[str, Any]) -> SimpleNamespace:
-    """Return the arguments of the command, by the names of its options."""
-    plain = {name.rstrip("_"): value for name, value in values.items()}
-    lists = {name: plain[name] or [] for name in REPEATABLE}
-    return SimpleNamespace(**plain | lists | {"knobs": None})
+def _flags(arguments: dict[str, Any]) -> SimpleNamespace:
+    """Return the arguments of the command, which has no --knobs, by the names of its options."""
+    return options.flags_of({**arguments, "knobs": None}, REPEATABLE)
 
 
 def _options(flags: SimpleNamespace) -> BenchOptions:
     if flags.mode not in MODES:
         raise misuse(f"--mode {flags.mode}; allowed: {', '.join(MODES)}")
-    if flags.csv == _STDOUT and flags.json:
-        raise misuse("--csv - and --json exclude each other")
     if flags.energy and flags.mode != "time":
         raise misuse("--energy goes with --mode time")
     if flags.choice and flags.every:
@@ -196,10 +187,8 @@ def _options(flags: SimpleNamespace) -> BenchOptions:
 
 
 def _check_outputs(flags: SimpleNamespace) -> None:
-    csv = None if flags.csv == _STDOUT else flags.csv
-    common.check_output("--csv", csv, (".csv",))
+    options.check_outputs(flags)
     common.check_output("--save", flags.save, (".json",))
-    common.check_output("--html", flags.html, (".html", ".htm"), "jinja2", "matplotlib")
     if flags.c is not None and flags.c.exists() and not flags.c.is_dir():
         raise misuse(f"--c {flags.c}: is not a folder")
     if flags.c is not None and flags.mode == "list":
@@ -239,9 +228,8 @@ def _run(
     with Handle(device=device) as handle:
         if not handle.device.has_real_timing:
             tell("the emulated device: the times are NumPy's, not a GPU's")
-        properties = handle.device.properties()
-        if peaks is None and properties is not None:
-            peaks = peaks_from(properties)
+        if peaks is None:
+            peaks = peaks_of(handle.device)
         meter = handle.device.power_meter()
         if flags.energy and meter is None:
             tell("warning: --energy: nothing tells the energy of this device")
@@ -313,19 +301,15 @@ def _with_line(row: BenchRow, item: BenchItem, line: str, bench_options: BenchOp
     words = [_COMMAND, line]
     if bench_options.mode != BenchOptions().mode:
         words.append(f"--mode {bench_options.mode}")
+    if bench_options.runs != RUNS:
+        words.append(f"--runs {bench_options.runs}")
+    if bench_options.does("plan"):
+        words += options.words_of_policy(bench_options.policy)
+    if row.joules is not None:
+        words.append("--energy")
     if row.candidate:
-        words += [*_policy_words(bench_options.policy), "--choice", shlex.quote(row.candidate)]
+        words += ["--choice", shlex.quote(row.candidate)]
     return replace(row, problem=problem, key=line, line=" ".join(words))
-
-
-def _policy_words(policy: TuningPolicy) -> list[str]:
-    """Return the options on which it depends whether a candidate is listed."""
-    words = [f"--also-layout {layout}" for layout in policy.layouts]
-    if policy.interface is not None:
-        words.append(f"--interface {policy.interface}")
-    if policy.search == "engines":
-        words.append("--engines")
-    return words
 
 
 def _write_programs(
@@ -357,7 +341,7 @@ def _write_files(flags: SimpleNamespace, run: BenchRun) -> None:
         (flags.save, lambda path: path.write_text(_json(run), encoding="utf-8")),
         (flags.html, lambda path: page.write_html(path, run)),
     ]
-    if flags.csv != _STDOUT:
+    if flags.csv != options.STDOUT:
         writers.append(
             (
                 flags.csv,
@@ -377,7 +361,7 @@ def _json(run: BenchRun) -> str:
 def _print(flags: SimpleNamespace, run: BenchRun) -> None:
     if flags.json:
         say(_json(run).rstrip("\n"))
-    elif flags.csv == _STDOUT:
+    elif flags.csv == options.STDOUT:
         say(bench_lines.csv_of(run).rstrip("\n"))
     else:
         say("\n".join(bench_lines.lines_of(run)))

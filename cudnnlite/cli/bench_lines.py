@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.cli.tunings import csv_text
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import aligned, counted, printable
+from cudnnlite.texts import aligned, counted, figure, millijoules, printable, yes_or_no
 
 _LONGEST_KERNEL = 48  # characters of a kernel's name in the table; the other outputs have all
 
@@ -19,16 +19,6 @@ class _Column(NamedTuple):
     name: str
     cell: Callable[[BenchRow], str]
     is_number: bool = True
-
-
-def _figure(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-def _yes_or_no(value: bool | None) -> str:
-    if value is None:
-        return ""
-    return "yes" if value else "no"
 
 
 def _kernels(row: BenchRow) -> str:
@@ -55,21 +45,21 @@ _COLUMNS = (
     _Column("GFLOP", lambda row: f"{row.flops / 1e9:.4g}"),
     _Column("MB", lambda row: f"{row.nbytes / 1e6:.4g}"),
     _Column("candidate", lambda row: row.candidate, is_number=False),
-    _Column("device us", lambda row: _figure(row.device_us, ".2f")),
-    _Column("+-", lambda row: _figure(row.device_spread_us, ".2f")),
-    _Column("us a call", lambda row: _figure(row.call_us, ".1f")),
-    _Column("TFLOP/s", lambda row: _figure(row.tflops, ".4g")),
-    _Column("GB/s", lambda row: _figure(row.gbps, ".4g")),
-    _Column("least us", lambda row: _figure(row.least_us, ".2f")),
-    _Column("roofline", lambda row: _figure(row.roofline, ".0%")),
+    _Column("device us", lambda row: figure(row.device_us, ".2f")),
+    _Column("+-", lambda row: figure(row.device_spread_us, ".2f")),
+    _Column("us a call", lambda row: figure(row.call_us, ".1f")),
+    _Column("TFLOP/s", lambda row: figure(row.tflops, ".4g")),
+    _Column("GB/s", lambda row: figure(row.gbps, ".4g")),
+    _Column("least us", lambda row: figure(row.least_us, ".2f")),
+    _Column("roofline", lambda row: figure(row.roofline, ".0%")),
     _Column("bound by", lambda row: row.bound, is_number=False),
-    _Column("error", lambda row: _figure(row.error, ".1e")),
-    _Column("ulp", lambda row: _figure(row.ulp, ".3g")),
-    _Column("same bits", lambda row: _yes_or_no(row.same_bits), is_number=False),
+    _Column("error", lambda row: figure(row.error, ".1e")),
+    _Column("ulp", lambda row: figure(row.ulp, ".3g")),
+    _Column("same bits", lambda row: yes_or_no(row.same_bits), is_number=False),
     _Column("workspace", lambda row: "" if row.workspace is None else format_size(row.workspace)),
-    _Column("plan s", lambda row: _figure(row.plan_seconds, ".3f")),
-    _Column("mJ", lambda row: "" if row.joules is None else f"{1e3 * row.joules:.4g}"),
-    _Column("W", lambda row: _figure(row.watts, ".0f")),
+    _Column("plan s", lambda row: figure(row.plan_seconds, ".3f")),
+    _Column("mJ", lambda row: millijoules(row.joules)),
+    _Column("W", lambda row: figure(row.watts, ".0f")),
     _Column("kernel", _kernels, is_number=False),
     _Column("problem", lambda row: row.name or row.problem, is_number=False),
     _Column("outcome", _outcome, is_number=False),

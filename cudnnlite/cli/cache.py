@@ -263,7 +263,7 @@ def _selected(cache: TuningCache, filters: dict[str, Any]) -> list[TuningEntry]:
 
 
 def _table(entries: list[TuningEntry], loaded_version: int | None) -> list[str]:
-    rows = [("tuned at (UTC)", "GPU", "cuDNN", "ms", "choice", "problem", "wanted")]
+    rows = [("tuned at (UTC)", "GPU", "cuDNN", "device ms", "choice", "problem", "wanted")]
     for entry in entries:
         row = entry.rows[entry.chosen]
         mark = "" if _is_used(entry, loaded_version) else "*"
@@ -278,7 +278,7 @@ def _table(entries: list[TuningEntry], loaded_version: int | None) -> list[str]:
                 wanted(entry),
             )
         )
-    return aligned(rows, ("ms",))
+    return aligned(rows, ("device ms",))
 
 
 def _plain(entry: TuningEntry, loaded_version: int | None) -> dict[str, Any]:

@@ -16,7 +16,12 @@ import typer
 
 from cudnnlite.arguments import absolute_path, path_of, shown
 from cudnnlite.cli import ctrl_c
-from cudnnlite.devices.choice import DEVICE_VARIABLE, EMULATED_HANDLE, parse_device
+from cudnnlite.devices.choice import (
+    DEVICE_VARIABLE,
+    EMULATED_HANDLE,
+    parse_device,
+    visible_gpus,
+)
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
 # Exit codes; 1 is any other error.
@@ -160,6 +165,12 @@ def chosen_device(device: str | None) -> str:
         with report_misuse():
             parse_device(device, "--device")
     return device or os.environ.get(DEVICE_VARIABLE) or "auto"
+
+
+def is_emulated(device: str) -> bool:
+    """Return whether a name of `--device` stands for the emulated device on this machine."""
+    kind = device.lower()
+    return kind.startswith("emulated") or (kind == "auto" and not visible_gpus())
 
 
 def check_output(option: str, path: Path | None, suffixes: Sequence[str], *packages: str) -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from shlex import split
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -18,10 +19,19 @@ from cudnnlite.autotune.cache import TuningCache, check_place
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.bench import comparison_texts
 from cudnnlite.bench.comparison import TIMES, RunComparison, Thresholds
+from cudnnlite.bench.libraries import (
+    NO_DEVICE,
+    LibraryFacts,
+    libraries_to_plain,
+    library_facts,
+    library_lines,
+)
 from cudnnlite.bench.rows import BenchRow, BenchRun, load_run, run_from_plain
+from cudnnlite.bench.wishes import cost_lines, cost_markdown, costs_to_plain
 from cudnnlite.cli import common
 from cudnnlite.cli.common import failure, misuse, report_errors, say, tell
 from cudnnlite.cli.comparison import wanted, what
+from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.results import named
 from cudnnlite.version import __version__
@@ -62,7 +72,10 @@ def compare(
         typer.Option(
             "--with",
             metavar="'OPTIONS'",
-            help="Twice: further options of `bench` for A and for B, as '--dtype float16'.",
+            help=(
+                "Twice: further options of `bench` for A and for B, as '--dtype float16'.  More often: "
+                "what each costs the model, beside the first."
+            ),
         ),
     ] = None,
     slower: Annotated[
@@ -98,28 +111,96 @@ def compare(
     words = arguments or []
     libraries, policies = libcudnn or [], with_ or []
     _check(words, libraries, policies, time)
+    if html is not None and len(policies) > 2:
+        raise misuse("--html goes with two sides")
     if markdown == _STDOUT and as_json:
         raise misuse("--markdown - and --json exclude each other")
     common.check_output("--markdown", None if markdown == _STDOUT else markdown, (".md",))
     common.check_output("--html", html, (".html", ".htm"), "jinja2")
+    thresholds = Thresholds(slower / _PERCENT, model_slower / _PERCENT, error_factor)
     with report_errors():
         if libraries or policies:
             sides = _measured_sides(words, libraries, policies)
         else:
             sides = [_saved_side(Path(word)) for word in words]
-        thresholds = Thresholds(slower / _PERCENT, model_slower / _PERCENT, error_factor)
-        a, b = (side.run for side in sides)
-        comparison = RunComparison(a, b, thresholds, time=time, in_order=bool(policies))
+        first = sides[0].run
+        comparisons = [
+            RunComparison(first, side.run, thresholds, time=time, in_order=bool(policies))
+            for side in sides[1:]
+        ]
         names = [side.name for side in sides]
-        _write_files(comparison, names, None if markdown == _STDOUT else markdown, html)
+        result = _Result(comparisons, names, _library_files(sides) if libraries else None)
+        if html is not None:
+            result.write_html(html)
+            tell(f"{html} is written")
+        if markdown not in (None, _STDOUT):
+            assert markdown is not None
+            markdown.write_text(result.markdown(), encoding="utf-8")
+            tell(f"{markdown} is written")
     if as_json:
-        say(json.dumps(comparison.to_plain(names), indent=2))
+        say(json.dumps(result.to_plain(), indent=2))
     elif markdown == _STDOUT:
-        say(comparison_texts.markdown_of(comparison, names).rstrip("\n"))
+        say(result.markdown().rstrip("\n"))
     else:
-        say("\n".join(comparison_texts.lines_of(comparison, names, every=every)))
-    if comparison.fails:
+        say("\n".join(result.lines(every=every)))
+    if result.fails:
         raise typer.Exit(common.SOME_FAILED)
+
+
+class _Result:
+    """One comparison of two sides, or what several wishes cost: those of each with the first.
+
+    `files` is what the files of two libraries say, if these are compared.
+    """
+
+    def __init__(
+        self,
+        comparisons: Sequence[RunComparison],
+        names: Sequence[str],
+        files: tuple[LibraryFacts, LibraryFacts] | None,
+    ) -> None:
+        self._comparisons, self._names, self._files = comparisons, names, files
+
+    @property
+    def fails(self) -> bool:
+        """Whether a side is worse than the first in something that counts."""
+        return any(comparison.fails for comparison in self._comparisons)
+
+    def lines(self, *, every: bool) -> Iterator[str]:
+        """Return the lines for people."""
+        if len(self._comparisons) > 1:
+            return cost_lines(self._comparisons, self._names)
+        lines = comparison_texts.lines_of(self._comparisons[0], self._names, every=every)
+        return chain(lines, self._library_lines())
+
+    def _library_lines(self) -> Iterator[str]:
+        """Yield what the files of the libraries say, and what a comparison cannot without a GPU."""
+        if self._files is not None:
+            yield from library_lines(*self._files)
+            if not self._comparisons[0].has_times:
+                yield NO_DEVICE
+
+    def markdown(self) -> str:
+        """Return the lines for an issue."""
+        if len(self._comparisons) > 1:
+            return cost_markdown(self._comparisons, self._names)
+        text = comparison_texts.markdown_of(self._comparisons[0], self._names)
+        lines = "".join(f"- {comparison_texts.escaped(line)}\n" for line in self._library_lines())
+        return f"{text}\n{lines}" if lines else text
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        if len(self._comparisons) > 1:
+            return costs_to_plain(self._comparisons, self._names)
+        plain = self._comparisons[0].to_plain(self._names)
+        if self._files is not None:
+            plain["libraries"] = libraries_to_plain(*self._files)
+        return plain
+
+    def write_html(self, path: Path) -> None:
+        """Write the page of the only comparison."""
+        (comparison,) = self._comparisons
+        comparison_texts.write_html(path, comparison, self._names, [*self._library_lines()])
 
 
 def _check(
@@ -127,21 +208,38 @@ def _check(
 ) -> None:
     if time not in TIMES:
         raise misuse(f"--time {time}; allowed: {', '.join(TIMES)}")
-    for option, values in (("--libcudnn", libraries), ("--with", policies)):
-        if len(values) not in (0, 2):
-            raise misuse(f"{option} is needed twice, for A and for B")
+    if len(libraries) not in (0, 2):
+        raise misuse("--libcudnn is needed twice, for A and for B")
+    if len(policies) == 1 or (libraries and len(policies) > 2):
+        raise misuse("--with is needed twice, for A and for B, or more often without --libcudnn")
     if not libraries and not policies and len(words) != 2:
         raise misuse("compare needs two files or caches, or --libcudnn or --with twice")
     if (libraries or policies) and not words:
         raise misuse("behind -- the options of `cudnnlite bench` are needed: what is compared")
 
 
+def _library_files(sides: Sequence[_Side]) -> tuple[LibraryFacts, LibraryFacts] | None:
+    """Return what the files of the libraries say that the sides have loaded.
+
+    None if none was loaded: --mode list needs none.
+    """
+    paths = [side.run.facts.get("libcudnn") for side in sides]
+    if None in paths:
+        return None
+    a, b = (library_facts(Path(str(path))) for path in paths)
+    return a, b
+
+
 def _measured_sides(
     words: Sequence[str], libraries: Sequence[str], policies: Sequence[str]
 ) -> list[_Side]:
     """Run `bench` for each side, one after the other, in a process each."""
+    if libraries and _is_without_gpu(words) and not _has_option(words, "--mode"):
+        # NumPy would compute for hours, and its times say nothing of a library.
+        tell("no GPU: --mode plan, which makes plans and runs nothing")
+        words = [*words, "--mode", "plan"]
     sides = []
-    for place, letter in enumerate("AB"):
+    for place in range(max(len(libraries), len(policies))):
         library = libraries[place] if libraries else ""
         try:
             more = split(policies[place]) if policies else []
@@ -149,9 +247,24 @@ def _measured_sides(
             raise misuse(f"--with {policies[place]}: {error}") from error
         name = " ".join(filter(None, (library, policies[place] if policies else "")))
         name = name or "without further options"
-        tell(f"{letter}: {name}")
+        tell(f"benching {name}")
         sides.append(_Side(name, bench_run([*words, *more], library, name)))
     return sides
+
+
+def _is_without_gpu(words: Sequence[str]) -> bool:
+    """Return whether the options of `bench` leave its choice of a device to the emulated one."""
+    device = os.environ.get(DEVICE_VARIABLE) or "auto"
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == "--device":
+            device = following
+        elif word.startswith("--device="):
+            device = word.partition("=")[2]
+    return common.is_emulated(device)
+
+
+def _has_option(words: Sequence[str], option: str) -> bool:
+    return any(word == option or word.startswith(f"{option}=") for word in words)
 
 
 def bench_run(words: Sequence[str], library: str, name: str) -> BenchRun:
@@ -224,21 +337,3 @@ def _row_of_entry(entry: TuningEntry, key: str) -> BenchRow:
 
 def _us(ms: float | None) -> float | None:
     return None if ms is None else 1e3 * ms
-
-
-def _write_files(
-    comparison: RunComparison, names: Sequence[str], markdown: Path | None, html: Path | None
-) -> None:
-    writers: list[tuple[Path | None, Callable[[Path], Any]]] = [
-        (
-            markdown,
-            lambda path: path.write_text(
-                comparison_texts.markdown_of(comparison, names), encoding="utf-8"
-            ),
-        ),
-        (html, lambda path: comparison_texts.write_html(path, comparison, names)),
-    ]
-    for path, write in writers:
-        if path is not None:
-            write(path)
-            tell(f"{path} is written")

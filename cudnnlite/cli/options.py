@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 
 from cudnnlite.autotune.policy import OBJECTIVES, TuningPolicy, parse_field
 from cudnnlite.cli import common
-from cudnnlite.cli.common import report_misuse
+from cudnnlite.cli.common import misuse, report_misuse
 from cudnnlite.cli.problems import CONVOLUTIONS
 
 # what --help shows together
@@ -92,7 +93,7 @@ Objective = Annotated[
     str,
     want(
         metavar="|".join(OBJECTIVES),
-        help="The least wall time of calls, or the least time on the device.",
+        help="The least wall time of calls, time on the device, or energy (12 s a problem).",
     ),
 ]
 WorkspaceLimit = Annotated[
@@ -108,8 +109,10 @@ NoTF32 = Annotated[bool, want("--no-tf32", help="Multiply float32 data in true f
 AlsoLayout = Annotated[
     _Texts,
     want(
-        metavar="NHWC|NCHW",
-        help="Try this layout too, the conversion there and back counted.  Repeatable.",
+        metavar="NHWC|NCHW|none",
+        help="Try this layout too, the conversion there and back counted.  Repeatable.  'none' "
+        "tries no other layout.",
+        show_default="those that may win",
     ),
 ]
 Interface = Annotated[
@@ -121,8 +124,37 @@ FlushL2 = Annotated[
 ]
 Engines = Annotated[bool, want("--engines", help="Try engines that cuDNN compiles first, too.")]
 
+# what is written
+STDOUT = Path("-")
+output = partial(typer.Option, rich_help_panel="Output")
+output_file = partial(output, parser=common.path)
+CSV = Annotated[
+    Path | None,
+    output_file(metavar="FILE.csv|-", help="Write the candidates, a line each; - to stdout alone."),
+]
+HTML = Annotated[Path | None, output_file(metavar="FILE.html", help="Write a report: one page.")]
+
+NO_LAYOUT = "none"  # the word that stands for an empty tuple of layouts
 # Of the fields of the policy whose flag has another name.
 _OTHER_FLAGS = {"layouts": "--also-layout", "search_seconds": "--knobs"}
+
+
+def flags_of(arguments: Mapping[str, Any], repeatable: Sequence[str]) -> SimpleNamespace:
+    """Return the arguments of a command by the names of its options.
+
+    Those that are repeatable are lists, empty if they are not given.
+    """
+    flags = {name.rstrip("_"): value for name, value in arguments.items()}
+    return SimpleNamespace(**flags | {name: flags[name] or [] for name in repeatable})
+
+
+def check_outputs(flags: SimpleNamespace) -> None:
+    """End the command if what --csv, --json and --html ask for cannot be written."""
+    if flags.csv == STDOUT and flags.json:
+        raise misuse("--csv - and --json exclude each other")
+    csv = None if flags.csv == STDOUT else flags.csv
+    common.check_output("--csv", csv, (".csv",))
+    common.check_output("--html", flags.html, (".html", ".htm"), "jinja2", "matplotlib")
 
 
 def policy_of(flags: SimpleNamespace) -> TuningPolicy:
@@ -131,7 +163,7 @@ def policy_of(flags: SimpleNamespace) -> TuningPolicy:
     names.remove("math_type")  # which is the problem's
     values: dict[str, Any] = {name: getattr(flags, name) for name in names}
     values["allow_tf32"] = not flags.no_tf32
-    values["layouts"] = tuple(flags.also_layout or ())
+    values["layouts"] = _parse_other_layouts(flags.also_layout)
     if flags.engines:
         values["search"] = "engines"
     if flags.knobs is not None:
@@ -142,3 +174,34 @@ def policy_of(flags: SimpleNamespace) -> TuningPolicy:
             for name, value in values.items()
         }
     return TuningPolicy(**parsed)
+
+
+def _parse_other_layouts(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the policy's layouts: None without the flag, and an empty tuple for "none"."""
+    if not names:
+        return None
+    return () if list(names) == [NO_LAYOUT] else tuple(names)
+
+
+def words_of_policy(policy: TuningPolicy) -> list[str]:
+    """Return the options that describe a policy, those that are not at their default."""
+    words = []
+    if policy.objective != TuningPolicy.objective:
+        words.append(f"--objective {policy.objective}")
+    if policy.workspace_limit is not None:
+        words.append(f"--workspace-limit {policy.workspace_limit}")
+    if policy.deterministic:
+        words.append("--deterministic")
+    if policy.max_error is not None:
+        words.append(f"--max-error {policy.max_error!r}")
+    if not policy.allow_tf32:
+        words.append("--no-tf32")
+    if policy.layouts is not None:
+        words += [f"--also-layout {layout}" for layout in policy.layouts or (NO_LAYOUT,)]
+    if policy.interface is not None:
+        words.append(f"--interface {policy.interface}")
+    if policy.flush_l2:
+        words.append("--flush-l2")
+    if policy.search == "engines":
+        words.append("--engines")
+    return words

@@ -12,14 +12,14 @@ from typing import Any
 from cudnnlite.autotune.cache import parse_cache_path
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost
+from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, time_unit
 from cudnnlite.enums import Status
 from cudnnlite.problems.problem_list import ProblemList, summary
 from cudnnlite.problems.results import AlgorithmResult, named
 from cudnnlite.problems.table import NUMERIC
 from cudnnlite.report import to_json
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import aligned, counted, printable
+from cudnnlite.texts import aligned, counted, millijoules, printable
 
 # How spreadsheets recognise a formula; the last four are the full-width forms of the first four.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -68,8 +68,6 @@ def lines_of(
             yield from candidates(tuned, tuning.policy, every=explain)
     if tables or len(tunings) > 1:
         yield from tables or ("", *map(printable, str(tuning).splitlines()))
-        if tuning.policy.get("objective") == "device":
-            yield "the times are those of the device"
         if policy.workspace_limit is not None and not tables:
             yield from workspace_lines(tuning, policy.workspace_limit)
     if saved is not None:
@@ -135,9 +133,9 @@ def _choice_line(row: AlgorithmResult, policy: Policy) -> str:
     time = ""
     time_ms = cost(row, policy)
     if time_ms is not None:
-        time = f", {time_ms:.4g} ms"
-        if policy.get("objective") == "latency":
-            time += " a call"
+        time = f", {time_ms:.4g} {time_unit(policy)}"
+    if row.joules is not None:
+        time += f", {millijoules(row.joules)} mJ"
     return f"chosen: {named(row)}{time}, workspace {format_size(row.workspace)}"
 
 
@@ -158,7 +156,7 @@ def workspace_lines(tuning: ModelTuning, limit: int | str) -> list[str]:
         return []
     needed = format_size(max(row.workspace for row in rows))
     allowed = format_size(limit) if isinstance(limit, int) else limit
-    heading = ("workspace", "total ms")
+    heading = ("workspace", f"{time_unit(tuning.policy)} in all")
     sizes = [(format_size(size), f"{total_ms:.4f}") for size, total_ms in tuning.pareto()]
     return [
         f"one workspace for all, used in turn: {needed} of the {allowed} allowed; with less:",
@@ -242,10 +240,11 @@ def sweep_lines(parts: Parts) -> list[str]:
     """Return, of several batch sizes, a table for each, and one that compares them."""
     if len(parts) <= 1:
         return []
+    unit = time_unit(next(iter(parts.values())).policy)
     lines = []
     for batch, part in parts.items():
         lines += ["", f"batch {batch}", *map(printable, str(part).splitlines())]
-    heading = ("batch", "ms in all", "ms a sample", "samples a second", "workspace")
+    heading = ("batch", f"{unit} in all", f"{unit} a sample", "samples a second", "workspace")
     rows = [heading]
     for batch, facts in totals_of(parts)["batches"].items():
         total_ms, sample_ms = facts["ms in all"], facts["ms a sample"]

@@ -384,6 +384,18 @@ class CudaDevice(NonCopyable):
         end.sync()
         return float(end - start)
 
+    @telling_loss
+    def record_event(self, stream: Any) -> Any:
+        """Enqueue an event that notes the time on `stream`, and return it."""
+        return stream.record(options=self._core.EventOptions(timing_enabled=True))
+
+    @telling_loss
+    def elapsed_between(self, start: Any, end: Any) -> float | None:
+        """Return the milliseconds between two events; None if the later one is not reached yet."""
+        if not end.is_done:
+            return None
+        return float(end - start)
+
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
         """Record what `work` enqueues into a CUDA graph; None where cuDNN or CUDA refuses."""
         self.activate()

@@ -38,6 +38,11 @@ class DeviceProperties(NamedTuple):
     memory_clock_hz: float
     bus_bits: int  # the width of the memory bus
 
+    @property
+    def bandwidth(self) -> float:
+        """The bytes a second between the GPU and its memory; memory transfers twice a clock."""
+        return 2 * self.memory_clock_hz * self.bus_bits / 8
+
 
 class PowerMeter(Protocol):
     """Reads a GPU's energy counter, clocks and power limit."""
@@ -224,6 +229,12 @@ class Device(Protocol):
 
     def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
         """Do `work`, wait for it, and return the milliseconds that passed on `stream`."""
+
+    def record_event(self, stream: Any) -> Any:
+        """Enqueue an event that notes the time on `stream`, and return it."""
+
+    def elapsed_between(self, start: Any, end: Any) -> float | None:
+        """Return the milliseconds between two events; None if the later one is not reached yet."""
 
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
         """Record what `work` enqueues on `stream`.

@@ -50,6 +50,16 @@ class Chooser(Protocol):
     ) -> Any:
         """Return a search's result for a problem; None, only `for_call`: the heuristic chooses."""
 
+    @property
+    def tries_in_calls(self) -> bool:
+        """Whether calls that are made now, and for which it has no choice, may try candidates."""
+
+    def begin_trials(self, plan: Any, alignments: Mapping[str, int], limit: int | None) -> None:
+        """Let the calls of the heuristic's plan try candidates, if there are any."""
+
+    def race_of_rnn(self, problem: Problem, limit: int | None) -> Any:
+        """Return a recurrent network's race and what is called at its end; None without a race."""
+
 
 class Handle(NativeObject[cudnnHandle_t]):
     """A `cudnnHandle_t`, and what calls through it need: a device, a stream, a workspace.

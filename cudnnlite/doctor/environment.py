@@ -18,8 +18,9 @@ from cudnnlite.autotune.cache import CACHE_VARIABLE
 from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, finding_of
 from cudnnlite.errors import ArgumentError
+from cudnnlite.search.database import VARIABLE as DATABASE_VARIABLE
 
-_OUR_VARIABLES = (DEVICE_VARIABLE, LIBRARY_VARIABLE, CACHE_VARIABLE)
+_OUR_VARIABLES = (DEVICE_VARIABLE, LIBRARY_VARIABLE, CACHE_VARIABLE, DATABASE_VARIABLE)
 # Variables that change which library is loaded, which device is used, or what is computed.
 VARIABLES = (
     *_OUR_VARIABLES,

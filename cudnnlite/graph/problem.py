@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.flops import flops_of
 from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.problem import Problem
 
@@ -122,13 +122,3 @@ class GraphProblem(Problem):
         inputs = ", ".join(map(str, self.graph.inputs.values()))
         outputs = ", ".join(map(str, self.graph.outputs.values()))
         return f"graph of {kinds}: {inputs} to {outputs}"
-
-
-def flops_of(graph: GraphData) -> int:
-    """Return the multiplications and additions of a graph's matrix products."""
-    total = 0
-    for node in graph.nodes:
-        if node.kind == "MATMUL":
-            (a,), (c,) = dict(node.reads)["adesc"], dict(node.writes)["cdesc"]
-            total += 2 * math.prod(graph.tensors[c].shape) * graph.tensors[a].shape[-1]
-    return total

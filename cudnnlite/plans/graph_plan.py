@@ -38,7 +38,7 @@ from cudnnlite.plans.nearest_graph import hints
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems import call_watch
-from cudnnlite.problems.results import MAKES_A_TEXTURE, AlgorithmResult
+from cudnnlite.problems.results import HEURISTIC, MAKES_A_TEXTURE, AlgorithmResult
 from cudnnlite.sizes import aligned_size, over_limit
 
 _NUMBER_BYTES = 16  # of memory for each number that is passed by value
@@ -229,6 +229,24 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         nbytes = scratch_bytes(self.graph, self._scratch_outputs)
         return aligned_size(call.workspace) + nbytes if nbytes else call.workspace
 
+    def _with_engine(self, engine: Engine, native: NativeGraph) -> GraphPlan:
+        """Return a prepared plan of the same graph by another engine, which `_adopt` takes.
+
+        The two have the same numbers.  The other one has no outputs in scratch memory.
+        """
+        plan = GraphPlan(self._handle, self.graph, engine, None, self._requirements, native=native)
+        plan._numbers = self._numbers
+        return plan.prepare()
+
+    def _adopt(self, plan: GraphPlan, choice: AlgorithmResult) -> None:
+        """Let all calls from the next one on run the engine of another plan of this graph."""
+        super()._adopt(plan, choice)
+        # The outputs in scratch memory lie behind the workspace of the engine.
+        self.__dict__.pop("_scratch_offsets", None)
+        nbytes = scratch_bytes(self.graph, self._scratch_outputs)
+        if nbytes:
+            self.workspace = aligned_size(choice.workspace) + nbytes
+
     @cached_property
     def _scratch_offsets(self) -> list[tuple[str, int]]:
         """The offset of the engine's workspace, and those of the outputs behind it, by name."""
@@ -286,7 +304,8 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
                 row = replace(row, workspace=call.workspace)
                 if not self._is_over_limit(call):
                     self._resources.enter_context(trial.pop_all())
-                    return replace(row, passed_over=tuple(passed_over)), call
+                    row = replace(row, passed_over=tuple(passed_over), source=HEURISTIC)
+                    return row, call
                 is_limit_to_blame = True
                 trial.close()
                 needed = self._workspace_with(call)

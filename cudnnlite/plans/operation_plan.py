@@ -143,6 +143,27 @@ class OperationPlan(Plan, Generic[ResultT]):
             raise
         return self
 
+    def _change_call(self, prepared: Prepared, choice: Any) -> None:
+        """Let all calls from the next one on run another prepared call of this problem.
+
+        It needs the plan's workspace at most.
+        """
+        # The next call tells the new one its addresses.
+        self._last_traits = None
+        self._last_kinds = None
+        self.choice = choice
+        self._prepared = prepared
+
+    def _adopt(self: PlanT, plan: PlanT, choice: Any) -> None:
+        """Let all calls from the next one on run the call of another plan of this problem.
+
+        That plan is closed with this one.
+        """
+        self._resources.callback(plan.close)
+        self.workspace = plan.workspace
+        assert plan._prepared is not None
+        self._change_call(plan._prepared, choice)
+
     def _results_are_empty(self) -> bool:
         problem = self.problem
         return all(problem.values[name].size == 0 for name in problem.operation.writes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cudnnlite.arguments import real_number, shown
@@ -15,6 +15,12 @@ from cudnnlite.sizes import format_size, over_limit
 # no graph, so that a choice's text counts these candidates; `passed_over` names them.
 MAKES_A_TEXTURE = "it makes a texture when it runs, which no CUDA graph can record"
 WITHIN_NOISE = "within the noise of the first"
+# The sources of a choice that the caller did not make: `AlgorithmResult.source`.
+HEURISTIC = "cuDNN's heuristic"
+DATABASE = "the database"
+REAL_CALLS = "tuning in real calls"
+CACHE = "the cache"
+SEARCH = "a search"
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,17 @@ class AlgorithmResult:
     heuristic : int or None
         Its place, from 0, in the ranking of cuDNN's heuristic, which chooses if nothing was tuned;
         None if it is not in the ranking.
+    source : str
+        Of a plan's choice, who made it: "cuDNN's heuristic", "the database", "tuning in real
+        calls", "the cache", or "a search", if a tuner has measured it just now.  Empty for a choice
+        that the caller made, and for the rows of a table.
+    same_kernel : str
+        The name of the candidate that was timed instead of this one, because both run the same
+        kernel; empty if it was timed itself.
+    joules : float or None
+        The energy of a call, what the GPU takes when idle included; None if it was not measured.
+    joules_spread : float or None
+        The largest minus the smallest of the samples whose median is `joules`.
     passed_over : tuple of (AlgorithmResult, str)
         Set by `AlgorithmTable.best`: the candidates before this one, each with the reason why it
         was not chosen.
@@ -89,6 +106,10 @@ class AlgorithmResult:
     replay: bool = False
     heuristic: int | None = None
     within_noise: bool = False
+    source: str = field(default="", compare=False)
+    same_kernel: str = ""
+    joules: float | None = None
+    joules_spread: float | None = None
     passed_over: tuple[tuple[AlgorithmResult, str], ...] = field(
         default=(), compare=False, repr=False
     )
@@ -100,9 +121,10 @@ class AlgorithmResult:
 
     @property
     def comment(self) -> str:
-        """The remark and a note on `within_noise`, as one text."""
+        """The remark, and notes on `same_kernel` and `within_noise`, as one text."""
+        same = f"here the same kernel as {self.same_kernel}" if self.same_kernel else ""
         noise = WITHIN_NOISE if self.within_noise else ""
-        return "; ".join(filter(None, (self.remark, noise)))
+        return "; ".join(filter(None, (self.remark, same, noise)))
 
     @property
     def layout(self) -> str:
@@ -123,6 +145,8 @@ class AlgorithmResult:
         time = "" if self.time_ms is None else f", {self.time_ms:.4g} ms"
         how = f"{self.math_type}{_manner(self)}"
         lines = [f"{self.algorithm} ({how}{time}, workspace {format_size(self.workspace)})"]
+        if self.source:
+            lines.append(f"  chosen by {self.source}")
         if self.comment:
             lines.append(f"  {self.comment}")
         explained = [row for row in self.passed_over if row[1] != MAKES_A_TEXTURE]
@@ -135,7 +159,9 @@ class AlgorithmResult:
 
 @dataclass(frozen=True)
 class ConvolutionResult(AlgorithmResult):
-    """The descriptor call of a convolution, or of a gradient of one, as a candidate.
+    """A convolution, or a gradient of one, as a candidate: the descriptor call, or a conversion.
+
+    An engine that reads the operands as they are is an `AlgorithmResult`.
 
     Attributes
     ----------
@@ -176,6 +202,11 @@ def parse_max_error(value: Any, argument: str = "max_error") -> float | None:
 def named(row: AlgorithmResult) -> str:
     """Return a candidate as a text: algorithm, math type, layout, and whether it is replayed."""
     return f"{row.algorithm} ({row.math_type}{_manner(row)})"
+
+
+def kernel_of(row: AlgorithmResult) -> str:
+    """Return a name that candidates share if they run the same kernel, replayed or not."""
+    return row.same_kernel or named(replace(row, replay=False))
 
 
 def _manner(row: AlgorithmResult) -> str:

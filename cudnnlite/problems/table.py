@@ -10,9 +10,18 @@ from typing import Any, NamedTuple, overload
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.enums import MathType, Status, parse_math_type
 from cudnnlite.errors import MissingPackageError, NoAlgorithmError
-from cudnnlite.problems.results import AlgorithmResult, named, parse_max_error, ranking_ms, why_not
+from cudnnlite.problems.results import (
+    AlgorithmResult,
+    kernel_of,
+    named,
+    parse_max_error,
+    ranking_ms,
+    why_not,
+)
+from cudnnlite.problems.roofline import Peaks, Roofline, roofline
+from cudnnlite.problems.work import Work
 from cudnnlite.sizes import format_size, parse_size
-from cudnnlite.texts import aligned
+from cudnnlite.texts import aligned, figure, millijoules, yes_or_no
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -28,6 +37,10 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         The problem that was searched for.
     timing : str
         The source of the times, with the device.
+    work : Work or None
+        What the problem has to do at least.
+    peaks : Peaks or None
+        Those of the device, if they are known: then the table has rates.
     searched_with : int or None
         The bytes of workspace that the search had; candidates that need more failed.
 
@@ -50,11 +63,14 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         timing: str,
         device_memory: int = 0,
         searched_with: int | None = None,
+        work: Work | None = None,
+        peaks: Peaks | None = None,
     ) -> None:
         self._rows = tuple(rows)
         self.searched_with = searched_with
         self.title = title
         self.timing = timing
+        self.work, self.peaks = work, peaks
         self._device_memory = device_memory
 
     @overload
@@ -213,11 +229,33 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
             return row.why_not
         return f"{row.status}: {row.why_not}" if row.why_not else str(row.status)
 
+    def tflops_of(self, row: AlgorithmResult) -> float | None:
+        """Return the TFLOP/s of a row on the device, by the operations of the direct method.
+
+        None if it was not timed, or if the peaks of the device are not known.
+        """
+        if self.work is None or self.peaks is None or not row.time_ms:
+            return None
+        return self.work.flops / row.time_ms / 1e9
+
+    def roofline_of(self, row: AlgorithmResult) -> Roofline | None:
+        """Return the least time of a row by the peaks of the device; None if none is known."""
+        if self.work is None or self.peaks is None or not row.time_ms:
+            return None
+        return roofline(self.peaks, self.work, row.math_type)
+
+    def kernels(self) -> list[tuple[int, ...]]:
+        """Return the indices of the rows, those together that were timed as one kernel."""
+        indices: dict[tuple[str, bool], list[int]] = {}
+        for index, row in enumerate(self._rows):
+            indices.setdefault((kernel_of(row), row.replay), []).append(index)
+        return [tuple(group) for group in indices.values()]
+
     def cells(self) -> list[tuple[str, ...]]:
         """Return the table's cells as text, the heading first."""
         columns = [
             column
-            for column in _COLUMNS
+            for column in (*_TIME_COLUMNS, *_rate_columns(self), *_OTHER_COLUMNS)
             if not column.optional or any(column.cell(row) for row in self._rows)
         ]
         heading = (*(column.name for column in columns), "status")
@@ -238,7 +276,8 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         Values are plain: statuses and algorithms stand by their names.
         """
         names = dict.fromkeys(attribute.name for row in self._rows for attribute in fields(row))
-        names.pop("passed_over", None)
+        for of_choices in ("passed_over", "source"):
+            names.pop(of_choices, None)
         columns = {name: [getattr(row, name, None) for row in self._rows] for name in names}
         return {
             name: [value if type(value) in _PLAIN else str(value) for value in values]
@@ -264,9 +303,13 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
 
         heading, *rows = self.cells()
         head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
-        body = "".join(
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-        )
+        body = ""
+        for first, *others in self.kernels():
+            cells = [escape(cell) for cell in rows[first]]
+            if others:
+                names = ", ".join(named(self._rows[index]) for index in others)
+                cells[0] += f"<br><small>also {escape(names)}</small>"
+            body += f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
         caption = f"<caption>{escape(self.title)}; times: {escape(self.timing)}</caption>"
         table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         # The table may be wider than the column of a page.
@@ -319,38 +362,55 @@ class _Column(NamedTuple):
     cell: Callable[[AlgorithmResult], str]
 
 
-def _figure(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
+def _rate_columns(table: AlgorithmTable) -> tuple[_Column, ...]:
+    """Return the columns of what the device could do beside a table's times."""
+
+    def share(row: AlgorithmResult) -> str:
+        least = table.roofline_of(row)
+        if least is None or not row.time_ms:
+            return ""
+        return f"{least.share(row.time_ms / 1e3):.0%} ({least.bound})"
+
+    return (
+        _Column("TFLOP/s", True, lambda row: figure(table.tflops_of(row))),
+        _Column("roofline", True, share),
+    )
 
 
-_COLUMNS = (
+_TIME_COLUMNS = (
     _Column("algorithm", False, lambda row: str(row.algorithm)),
     _Column("math", False, lambda row: str(row.math_type)),
     _Column("in", True, lambda row: row.layout),
     _Column("replayed", True, lambda row: "yes" if row.replay else ""),
-    _Column("ms", False, lambda row: _figure(row.time_ms, ".4f")),
-    _Column("+-", True, lambda row: _figure(row.spread_ms, ".4f")),
-    _Column("us a call", True, lambda row: _figure(row.call_us, ".1f")),
-    _Column("host us", True, lambda row: _figure(row.host_us, ".1f")),
-    _Column("cudnnFind's ms", True, lambda row: _figure(row.find_ms, ".4f")),
+    _Column("device ms", False, lambda row: figure(row.time_ms, ".4f")),
+    _Column("+-", True, lambda row: figure(row.spread_ms, ".4f")),
+    _Column("us a call", True, lambda row: figure(row.call_us, ".1f")),
+    _Column("host us", True, lambda row: figure(row.host_us, ".1f")),
+    _Column("cudnnFind's ms", True, lambda row: figure(row.find_ms, ".4f")),
+)
+_OTHER_COLUMNS = (
+    _Column("mJ", True, lambda row: millijoules(row.joules)),
+    _Column("mJ +-", True, lambda row: millijoules(row.joules_spread)),
     _Column(
         "workspace",
         False,
         lambda row: format_size(row.workspace) if row.ok or row.workspace else "",
     ),
     _Column("reserve", True, lambda row: "" if row.reserve is None else format_size(row.reserve)),
-    _Column("error", True, lambda row: _figure(row.error, ".1e")),
-    _Column("max error", True, lambda row: _figure(row.max_error, ".1e")),
-    _Column(
-        "deterministic", True, lambda row: {True: "yes", False: "no", None: ""}[row.deterministic]
-    ),
+    _Column("error", True, lambda row: figure(row.error, ".1e")),
+    _Column("max error", True, lambda row: figure(row.max_error, ".1e")),
+    _Column("deterministic", True, lambda row: yes_or_no(row.deterministic)),
 )
 NUMERIC = (
-    "ms",
+    "device ms",
     "+-",
     "us a call",
     "host us",
     "cudnnFind's ms",
+    "TFLOP/s",
+    "roofline",
+    "mJ",
+    "mJ +-",
     "workspace",
     "reserve",
     "error",

@@ -14,15 +14,17 @@ from cudnnlite._raw.cenum import CEnum
 from cudnnlite.arguments import instance_of, sequence, shown
 from cudnnlite.autotune.entries import row_to_plain
 from cudnnlite.autotune.model_tuning import ModelTuning
-from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost
+from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, ranks_by_energy, time_unit
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem_list import SkippedNode, summary
-from cudnnlite.problems.results import within_noise
-from cudnnlite.problems.table import NUMERIC
+from cudnnlite.problems.results import AlgorithmResult, named, within_noise
+from cudnnlite.problems.table import NUMERIC, AlgorithmTable
 from cudnnlite.report import plots
 from cudnnlite.report.axes import COLORS, chart_style, import_matplotlib
 from cudnnlite.report.templates import template_environment, write_page
+from cudnnlite.search.energy import energy_within_noise
 from cudnnlite.sizes import format_size
+from cudnnlite.texts import figure, millijoules
 
 SCHEMA = 1  # of `to_json`: increased when a key changes its meaning or goes away
 # The number of problems with charts, those that take the most time: with charts of hundreds the
@@ -59,10 +61,13 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
     dict
         'schema' (the number of this layout), 'facts', 'problems' and 'model'.  A problem has all
         its candidates under 'rows', each as `cudnnlite.autotune.entries.row_to_plain` writes it;
-        'chosen', 'runner_up' and 'pareto' are indices of these. Of a model 'gains' are, for
-        "cudnnFind" and the "heuristic", how many times as fast the choices are as the candidates
-        that it ranks first, of which math types these are, and of how many problems that is known;
-        None where it is of none. A figure that is missing, or that is no finite number, is None.
+        'chosen', 'runner_up' and 'pareto' are indices of these; the runner-up runs another kernel
+        than the choice.  'kernels' has lists of indices: those of rows that were timed as one.
+        'tflops' and 'roofline', a share, of a row are None where the peaks of the device are not
+        known.  Of a model 'gains' are, for "cudnnFind" and the "heuristic", how many times as fast
+        the choices are as the candidates that it ranks first, of which math types these are, and of
+        how many problems that is known; None where it is of none.  A figure that is missing, or
+        that is no finite number, is None.
 
     Raises
     ------
@@ -125,7 +130,9 @@ def write_html(
     filters: dict[str, Callable[..., Any]] = {
         "size": format_size,
         "kind": lambda head: (head, "number" if head in NUMERIC else "name"),
-        "figure": lambda value, form=".4g": "-" if value is None else format(value, form),
+        "figure": lambda value, form=".4g": figure(value, form) or "-",
+        "millijoules": millijoules,
+        "names_of": lambda table, indices: ", ".join(named(table[index]) for index in indices),
     }
     environment = template_environment("cudnnlite.report", "the report", filters)
     import_matplotlib()
@@ -135,6 +142,7 @@ def write_html(
         cells=[tuned.table.cells() for tuned in tunings],
         charts=_charts(tunings, facts.get("policy") or {}),
         most_charted=MOST_CHARTED,
+        unit=time_unit(facts.get("policy")),
         skipped=skipped,
     )
     write_page(path, page)
@@ -174,7 +182,9 @@ def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:
     for index, (row, reason) in enumerate(zip(tuned.table, tuned.reasons(policy), strict=True)):
         is_chosen = index == tuned.place
         plain = {name: _finite(value) for name, value in row_to_plain(row).items()}
-        rows.append({**plain, "ok": row.ok, "why_not_chosen": "" if is_chosen else reason})
+        rates = _rates(tuned.table, row)
+        why_not_chosen = "" if is_chosen else reason
+        rows.append({**plain, **rates, "ok": row.ok, "why_not_chosen": why_not_chosen})
     return {
         "title": tuned.title,
         "names": tuned.names,
@@ -190,8 +200,19 @@ def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:
         "total_ms": tuned.total_ms(policy),
         "runner_up": _runner_up(tuned, policy),
         "pareto": plots.front_of(tuned.table),
+        "has_rates": any(row["tflops"] is not None for row in rows),
+        "kernels": [list(group) for group in tuned.table.kernels()],
         "rows": rows,
     }
+
+
+def _rates(table: AlgorithmTable, row: AlgorithmResult) -> dict[str, Any]:
+    """Return what a row is beside the peaks of the device; None where they are not known."""
+    least = table.roofline_of(row)
+    if least is None or not row.time_ms:
+        return {"tflops": table.tflops_of(row), "roofline": None, "bound": ""}
+    share = least.share(row.time_ms / 1e3)
+    return {"tflops": table.tflops_of(row), "roofline": share, "bound": least.bound}
 
 
 def _finite(value: Any) -> Any:
@@ -211,12 +232,17 @@ def _runner_up(tuned: TunedProblem, policy: Policy) -> dict[str, Any] | None:
         slower_ms = row_ms - chosen_ms
         if chosen_ms and row_ms:
             ratio = row_ms / chosen_ms
-    is_latency = policy.get("objective") == "latency"
+    if ranks_by_energy(policy) and tuned.chosen.joules and row.joules:
+        ratio = row.joules / tuned.chosen.joules
+        is_within_noise = energy_within_noise(row, tuned.chosen)
+    else:
+        is_latency = policy.get("objective") == "latency"
+        is_within_noise = within_noise(row, tuned.chosen, latency=is_latency)
     return {
         "row": index,
         "slower_ms": slower_ms,
         "ratio": ratio,
-        "within_noise": within_noise(row, tuned.chosen, latency=is_latency),
+        "within_noise": is_within_noise,
     }
 
 

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite.arguments import absolute_path, path_of, refused_as
-from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, place_of, shared_workspace
+from cudnnlite.autotune.tuned_problem import (
+    Policy,
+    TunedProblem,
+    place_of,
+    shared_workspace,
+    time_unit,
+)
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
@@ -89,7 +95,7 @@ def plot_times(
         arrow = " ▸" if ms > edge else ""
         details.append(f"{_variant(row)}, {ms:.4g} ms{arrow}")
     name_bars(ax, names, details)
-    ax.set(xlim=(0, edge), xlabel="time (ms)")
+    ax.set(xlim=(0, edge), xlabel="device time (ms)")
     ax.legend(**LEGEND)
     return ax
 
@@ -171,7 +177,7 @@ def _draw_candidates(ax: Any, points: Sequence[Point]) -> None:
 
 def _scale_times(ax: Any, times: Sequence[float]) -> None:
     """Name the axis of times; make it logarithmic if they differ much."""
-    ax.set_ylabel("time (ms)")
+    ax.set_ylabel("device time (ms)")
     if max(times) > 4 * min(times) > 0:
         ax.set(yscale="log", ylim=(min(times) / 1.3, max(times) * 1.3))
         ax.yaxis.get_major_locator().set_params(subs=(1, 2, 5), numticks=9)
@@ -233,7 +239,7 @@ def plot_model(
     bars = ax.barh(range(len(times)), times, 0.66, color=COLORS["chosen"])
     ax.bar_label(bars, labels, padding=4, fontsize=8)
     name_bars(ax, names)
-    ax.set(xlim=(0, 1.45 * max(times) or 1.0), xlabel="total time (ms)")
+    ax.set(xlim=(0, 1.45 * max(times) or 1.0), xlabel=f"total ({time_unit(policy)})")
     return ax
 
 
@@ -268,7 +274,7 @@ def plot_workspace(
     if isinstance(limit, int):  # "10%" is of a memory whose size is not known here.
         label = f"limit {format_size(limit)}"
         ax.axvline(limit, color=COLORS["faint"], linestyle="--", linewidth=1, label=label)
-    ax.set_ylabel("total time (ms)")
+    ax.set_ylabel(f"total ({time_unit(policy)})")
     ax.legend(**LEGEND)
     return ax
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from cudnnlite._raw.noncopyable import NonCopyable
-from cudnnlite.devices.device import refuse_in_capture
+from cudnnlite.devices.device import PowerMeter, refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, InternalError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.problems import recording
 from cudnnlite.problems.results import AlgorithmResult, named, ranking_ms, within_noise
+from cudnnlite.search.energy import (
+    MOST_CANDIDATES,
+    SAMPLES,
+    energies_of,
+    open_meter,
+    ranked_by_energy,
+)
 from cudnnlite.search.timing import CallTime, Stopwatch, Timing
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
@@ -24,20 +32,34 @@ _SAME_KERNEL_RATIO = 1.25
 _HOST_RATIO = 1.1
 _HOST_RATIO_OF_CALLS = 1.5  # a host that was slow for a while: by half, as measured
 _DEVICE_RATIO_OF_CALLS = 1.02
+# A candidate that converts operands must be faster by more than this: it needs more memory, and
+# its kernels wait for one another.
+_GAIN_OF_CONVERSIONS = 1.03
 
 
 class Contest(NonCopyable):
     """Times candidates on a handle whose stream can be recorded: see `own_stream`.
 
-    The handle's `timing` says how thoroughly.  With `latency` candidates are ranked by the time of
-    an eager call, instead of the device's; for `flush_l2` see `Stopwatch`.
+    The handle's `timing` says how thoroughly.  `objective` is that of a `TuningPolicy`: the time of
+    an eager call ranks candidates, that of the device, or the energy of the fastest of them on the
+    device.  For `flush_l2` see `Stopwatch`.  ArgumentError if nothing tells the energy.
     """
 
-    def __init__(self, handle: Handle, *, latency: bool = False, flush_l2: bool = False) -> None:
-        self._ranks_by_latency, self._flushes = latency, flush_l2
+    def __init__(
+        self, handle: Handle, *, objective: str = "device", flush_l2: bool = False
+    ) -> None:
+        self._handle = handle
+        self._meter: PowerMeter | None = None
+        if objective == "energy":
+            self._meter = open_meter(handle)
+        self._ranks_by_latency, self._flushes = objective == "latency", flush_l2
         self._give_up, self._may_win = handle.timing.give_up, handle.timing.may_win
         self._stopwatch = Stopwatch(
-            handle.device, handle.stream, handle.timing, eager=latency, flush_l2=flush_l2
+            handle.device,
+            handle.stream,
+            handle.timing,
+            eager=self._ranks_by_latency,
+            flush_l2=flush_l2,
         )
         self._works: dict[Hashable, Callable[[], object]] = {}
         self._first_ms: dict[Hashable, float] = {}
@@ -83,6 +105,14 @@ class Contest(NonCopyable):
             return 1.0
         return self._first_ms[key] / min(self._first_ms.values())
 
+    def best_ms_so_far(self) -> float:
+        """Return the shortest run so far, infinite if there is none.
+
+        First runs that may have loaded kernels are repeated.
+        """
+        self._look_again()
+        return min(self._first_ms.values(), default=inf)
+
     def is_hopeless(self, key: Hashable) -> bool:
         """Return whether a candidate cannot be the best any more.
 
@@ -108,11 +138,29 @@ class Contest(NonCopyable):
         remarks = self._repeat_what_may_win(keys, rows)
         for key in keys:
             rows[key] = replace(rows[key], remark=joined(rows[key].remark, remarks[key]))
+        if self._meter is not None:
+            self._measure_energy(keys, rows, self._meter)
         for key, first in self._same_kernel.items():
-            same_kernel = f"here the same kernel as {named(rows[first])}"
-            remark = joined(rows[key].remark, remarks[first], same_kernel)
-            rows[key] = replace(rows[key], **_times_of(rows[first]), remark=remark)
-        return ranked(list(rows.values()), latency=self._ranks_by_latency)
+            remark = joined(rows[key].remark, remarks[first])
+            same_kernel = named(rows[first])
+            times = _times_of(rows[first])
+            rows[key] = replace(rows[key], **times, remark=remark, same_kernel=same_kernel)
+        ranking = ranked(list(rows.values()), latency=self._ranks_by_latency)
+        return ranking if self._meter is None else ranked_by_energy(ranking)
+
+    def _measure_energy(
+        self, keys: Sequence[Hashable], rows: dict[Hashable, AlgorithmResult], meter: PowerMeter
+    ) -> None:
+        """Write the energy of the fastest candidates into their rows."""
+        timed = [key for key in keys if rows[key].ok and rows[key].spread_ms is not None]
+        timed.sort(key=lambda key: rows[key].time_ms or 0.0)
+        measured, others = timed[:MOST_CANDIDATES], timed[MOST_CANDIDATES:]
+        energies = energies_of(self._handle, [self._works[key] for key in measured], meter)
+        for key, energy in zip(measured, energies, strict=True):
+            rows[key] = replace(rows[key], joules=energy.joules, joules_spread=energy.spread)
+        reason = f"energy not measured: not among the {MOST_CANDIDATES} fastest"
+        for key in others:
+            rows[key] = replace(rows[key], remark=joined(rows[key].remark, reason))
 
     def _look_again(self) -> None:
         """Correct the times of first runs, which contain the loading of kernels."""
@@ -210,16 +258,22 @@ class Contest(NonCopyable):
         series = "us a call: another series"
         if self._ranks_by_latency:
             series += ", which decides"
+        if self._meter is not None:
+            series += f"; mJ: {SAMPLES} samples of {self._handle.timing.energy_seconds:g} s, "
+            series += "by NVML's counter, which decide"
         return f"{how} on {self._device}; {series}"
 
     def close(self) -> None:
         """Release the memory that timing needed."""
         self._stopwatch.close()
+        if self._meter is not None:
+            self._meter.close()
 
 
 def _times_of(row: AlgorithmResult) -> dict[str, Any]:
     """Return the times of a row by the names of their fields."""
-    return {name: getattr(row, name) for name in ("time_ms", "spread_ms", *CallTime._fields)}
+    names = ("time_ms", "spread_ms", *CallTime._fields, "joules", "joules_spread")
+    return {name: getattr(row, name) for name in names}
 
 
 def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[AlgorithmResult]:
@@ -238,10 +292,30 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
     fastest = ordered[0]
     slower = ordered[1:]
     tied = [fastest, *(row for row in slower if within_noise(fastest, row, latency=latency))]
-    first = _cheapest(tied, latency=latency)
+    first = _cheapest(_without_conversions(tied, slower, latency=latency), latency=latency)
     tied_ids = set(map(id, tied))
     rest = [row for row in ordered if row is not first]
     return [first, *(replace(row, within_noise=id(row) in tied_ids) for row in rest)]
+
+
+def _without_conversions(
+    tied: list[AlgorithmResult], slower: Sequence[AlgorithmResult], *, latency: bool
+) -> list[AlgorithmResult]:
+    """Return the rows that convert no operands, of those tied or nearly as fast.
+
+    `slower` has all rows but the first of `tied`.  If every row converts, the result is `tied`.
+    """
+    rows = [row for row in tied if not row.layout]
+    best_ms = ranking_ms(tied[0], latency=latency)
+    if tied[0].layout and best_ms is not None:
+        nearly_tied = (
+            row for row in slower if row.ok and not row.layout and not any(row is t for t in rows)
+        )
+        for row in nearly_tied:
+            ms = ranking_ms(row, latency=latency)
+            if ms is not None and ms <= _GAIN_OF_CONVERSIONS * best_ms:
+                rows.append(row)
+    return rows or tied
 
 
 def _cheapest(tied: Sequence[AlgorithmResult], *, latency: bool) -> AlgorithmResult:

@@ -47,6 +47,15 @@ class TimingPolicy(NamedTuple):
     # repeats them. The time of a GPU depends a little on how many bits change, and not on whether
     # the values come again after a million others.
     random_values: int = (1 << 20) + 7
+    # Of tuning in real calls: so many calls of a problem try candidates, and of these the last ones
+    # try no new candidates, but compare those that are close.
+    real_calls: int = 12
+    confirming_calls: int = 2
+    # So many of these calls run their candidate a second time at once, which is timed, instead of
+    # timing it at a later call.  A call that would read its own result is never repeated.
+    repeated_calls: int = 5
+    # A sample of the energy repeats calls for so long: NVML's counter moves every 20 to 100 ms.
+    energy_seconds: float = 1.0
 
 
 DEFAULT_TIMING = TimingPolicy()

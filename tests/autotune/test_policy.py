@@ -119,7 +119,6 @@ WRONG = [
     ("layouts", ["NHWC", "NWC"], "'NCHW', 'NHWC'"),
     ("layouts", ["NHWC", 4], "'NCHW', 'NHWC'"),
     ("layouts", [["NHWC"]], "'NCHW', 'NHWC'"),
-    ("layouts", None, "'NCHW', 'NHWC'"),
     ("layouts", 4, "'NCHW', 'NHWC'"),
     ("interface", "engine", "'descriptor', 'graph', None"),
     ("flush_l2", 0, "allowed: True, False"),

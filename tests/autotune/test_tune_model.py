@@ -859,14 +859,16 @@ def test_it_prints_as_a_table(one_gpu, path):
     tune_model([problem(5)], cache=path)
     tuning = tune_model(problems, cache=path)
     lines = str(tuning).splitlines()
-    assert lines[0] == "3 problems, 5 in all: 2 measured, 1 remembered, 1 failed; 17 ms in all"
+    assert lines[0] == "3 problems, 5 in all: 2 measured, 1 remembered, 1 failed; 17 call ms in all"
     assert lines[1].split() == [
         "count",
         "problem",
         "where",
         "algorithm",
         "math",
+        "call",
         "ms",
+        "call",
         "ms",
         "in",
         "all",

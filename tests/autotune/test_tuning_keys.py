@@ -37,7 +37,7 @@ from cudnnlite.autotune.entries import (
     row_from_plain,
     row_to_plain,
 )
-from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.policy import TuningPolicy, with_defaults
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, RNNAlgo, Status
 from cudnnlite.graph.engines import Engine
 from cudnnlite.problems import fused_convolution
@@ -248,8 +248,12 @@ CHANGED_DEVICE = {
 }
 
 
+# The policy whose fields are all as keys leave them out.
+OLD_POLICY = TuningPolicy(layouts=())
+
+
 def key(problem=BASE["convolution_forward"], alignments=ALIGNMENTS, policy=None, device=H200):
-    return make_key(problem, alignments, policy or TuningPolicy(), device)
+    return make_key(problem, alignments, policy or OLD_POLICY, device)
 
 
 def leaves(problem):
@@ -334,7 +338,7 @@ def test_every_field_of_the_policy_changes_the_key(name):
 
 def test_what_says_nothing_does_not_change_the_key():
     """A key has no seconds of a search without a time limit, and no default alignment."""
-    assert key(policy=TuningPolicy(search_seconds=2.5)) == key()
+    assert key(policy=OLD_POLICY.replace(search_seconds=2.5)) == key()
     engines = TuningPolicy(search="engines")
     assert key(policy=engines.replace(search_seconds=2.5)) == key(policy=engines) != key()
     assert key(alignments={"x": 256, "y": 4096}) == key(alignments={})
@@ -347,7 +351,7 @@ PINNED = {
         "e52caaeab1ca500027996f92244319523bc9851295a241b9d953cdc9f4fbaca0",
     ),
     "a search over knobs": (
-        key(rnn(), {}, TuningPolicy(search="knobs", search_seconds=2.5)),
+        key(rnn(), {}, OLD_POLICY.replace(search="knobs", search_seconds=2.5)),
         "e48a20c4205c6202b4ff3ab678992b365d51c138c24814ac422d3eb861690905",
     ),
 }
@@ -383,12 +387,24 @@ DEFAULTS = {
 
 def test_the_defaults_of_the_policy_are_part_of_every_key():
     """Defaults are not in the key, so another default would change what an old entry means."""
-    plain = TuningPolicy().to_plain()
+    plain = with_defaults({})
     assert plain.keys() == DEFAULTS.keys(), (
         f"add to DEFAULTS: {', '.join(plain.keys() - DEFAULTS.keys())}"
     )
     changed = [name for name, value in DEFAULTS.items() if plain[name] != value]
     assert not changed, f"raise SCHEMA: another default of {', '.join(changed)}"
+
+
+def test_a_default_that_changed_is_in_new_keys():
+    """What was tuned without conversions of layouts is not taken for a tuning with them."""
+    new_key = key(policy=TuningPolicy())
+    assert new_key.plain["policy"] == {"layouts": None}
+    assert new_key.policy == TuningPolicy().to_plain()
+    assert new_key != key()
+
+
+def test_the_layouts_are_in_no_key_that_they_do_not_matter_to():
+    assert key(rnn(), {}, TuningPolicy()) == key(rnn(), {})
 
 
 FIRST_FIELDS = "_POLICY_OF_FORMAT_1 has the fields that keys of format 1 had: never add to it"
@@ -440,7 +456,7 @@ def test_the_parts_of_a_key(problem):
     assert tuning_key.device == H200
     assert tuning_key.plain["alignments"] == ALIGNMENTS
     assert tuning_key.plain["policy"] == {}
-    assert tuning_key.policy == TuningPolicy().to_plain()
+    assert tuning_key.policy == OLD_POLICY.to_plain()
     assert set(tuning_key.plain) == {"schema", "problem", "alignments", "policy", "device"}
     assert tuning_key.text == json.dumps(
         json.loads(tuning_key.text), sort_keys=True, separators=(",", ":")
@@ -526,7 +542,7 @@ ROW_VALUES = {
     **{name: [None, 0, 2**40] for name in ("reserve", "heuristic")},
     **{
         name: ["", "NHWC", 'a "quoted"\nline, café, 卷积, \U0001f600']
-        for name in ("why_not", "remark", "layout")
+        for name in ("why_not", "remark", "layout", "same_kernel")
     },
     **{
         name: [None, 0.0, 1e-300, 0.1 + 0.2, float("nan"), float("inf"), -float("inf")]
@@ -539,6 +555,8 @@ ROW_VALUES = {
             "call_spread_us",
             "find_ms",
             "max_error",
+            "joules",
+            "joules_spread",
         )
     },
 }
@@ -606,6 +624,8 @@ def test_rows_come_back_as_what_they_are_for():
     plain = row_to_plain(AlgorithmResult(Engine(3), MathType.FMA))
     assert {"layout": "", "find_ms": None, "reserve": None}.items() <= plain.items()
     assert row_from_plain(plain) == AlgorithmResult(Engine(3), MathType.FMA)
+    converted = ConvolutionResult(Engine(3), MathType.FMA, layout="NHWC")
+    assert row_from_plain(row_to_plain(converted)) == converted
     with pytest.raises(ArgumentError, match=r"is not a row; .*reserve"):
         row_from_plain(row_to_plain(ROW) | {"reserve": 7})
 

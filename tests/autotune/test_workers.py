@@ -328,7 +328,8 @@ def test_no_memory_for_a_handle_is_an_answer(world, monkeypatch):
 
 def test_a_worker_says_what_it_measures_on(pretend):
     pretend("A")
-    identity, memory = identify("cuda")
+    identity, memory, peaks = identify("cuda")
+    assert peaks is None  # it is emulated
     assert (identity.gpu, identity.kind, memory) == ("Pretend A", "cuda", 64 << 20)
     assert identity == DeviceIdentity.of(get_device("cuda"))
     with dnn.Handle("cuda") as handle:

@@ -62,6 +62,7 @@ def test_equal_runs_do_not_differ():
         ({"error": 3.9e-4}, ()),
         ({"error": 4.1e-4}, ("less exact",)),
         ({"error": float("inf")}, ("less exact",)),
+        ({"error": float("nan")}, ("wrong",)),
         ({"error": None}, ()),
         ({"candidate": "FFT (FMA)"}, ("chosen otherwise",)),
         (
@@ -82,6 +83,53 @@ def test_what_is_better_has_a_name_and_does_not_fail():
     assert verdicts(row(status="not served: x"), row()) == ("served now",)
     assert verdicts(row(findings=("x",)), row()) == ("right now",)
     assert not compared([row(status="not served: x")], [row()]).fails
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ({"findings": ("x",)}, {"findings": ("x", "y")}, ("wrong",)),
+        ({"findings": ("x",)}, {"findings": ("x",), "error": float("nan")}, ("wrong",)),
+        ({"findings": ("x", "y")}, {"findings": ("x",)}, ("wrong on both sides",)),
+        ({"error": float("nan")}, {"error": float("nan")}, ("wrong on both sides",)),
+        ({"error": float("nan")}, {}, ("right now",)),
+    ],
+)
+def test_what_is_wrong_in_a_too_is_told(a, b, expected):
+    comparison = compared([row(**a)], [row(**b)])
+    (pair,) = comparison.pairs
+    assert pair.verdicts == expected
+    assert comparison.fails == (expected == ("wrong",))
+    lines = [*lines_of(comparison, "AB")]
+    for finding in row(**b).findings:
+        assert f"problem one: {finding}" in lines
+
+
+def test_times_that_only_one_side_has_are_told():
+    a = [row(), row("two", count=3, device_us=50.0), row("four", device_us=7.0)]
+    b = [row(), row("two", status="not served: x", device_us=None), row("three", device_us=9.0)]
+    comparison = compared(a, b)
+    assert comparison.totals == (100, 100)
+    assert comparison.notes == (
+        "not in the sums: 2 problems without a time in B, 0.1570 ms with A",
+        "not in the sums: 1 problem without a time in A, 0.0090 ms with B",
+    )
+    assert set(comparison.notes) < set(lines_of(comparison, "AB"))
+    assert comparison.to_plain("AB")["notes"] == list(comparison.notes)
+
+
+def test_other_conditions_are_told():
+    def run(device, *, flush_l2):
+        return BenchRun((row(),), {**FACTS, "device": device, "policy": {"flush_l2": flush_l2}})
+
+    comparison = RunComparison(run("one GPU", flush_l2=False), run("another", flush_l2=True))
+    assert comparison.notes == (
+        "A was timed on one GPU, B on another",
+        "B was timed with operands outside of the L2 cache, A was not",
+    )
+    assert set(comparison.notes) < set(lines_of(comparison, "AB"))
+    alike = RunComparison(run("one GPU", flush_l2=True), run("one GPU", flush_l2=True))
+    assert alike.notes == ()
 
 
 def test_tiny_errors_are_not_less_exact():

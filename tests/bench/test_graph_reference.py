@@ -9,6 +9,7 @@ import cudnnlite as dnn
 from cudnnlite.bench.graph_reference import computed_images, reference, why_no_reference
 from cudnnlite.bench.lists import attention_problem, matmul_problem
 from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.layers.matmul import product_graph
 
 RANDOM = np.random.default_rng(8)
 
@@ -56,6 +57,37 @@ def test_a_product_with_bias_and_activation():
     for image in (0, 1):
         (y,) = reference(problem.graph, inputs, image).values()
         np.testing.assert_allclose(y, gelu[image : image + 1], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("a_shape", "b_shape"),
+    [
+        ((2, 3, 5, 7), (7, 4)),
+        ((2, 3, 5, 7), (1, 1, 7, 4)),
+        ((5, 7), (3, 7, 4)),
+        ((5, 7), (7, 4)),
+        ((2, 3, 5, 7), (2, 3, 7, 4)),
+    ],
+)
+def test_products_of_any_axes(a_shape, b_shape):
+    specs = {"a": dnn.TensorSpec(a_shape), "b": dnn.TensorSpec(b_shape)}
+    graph = product_graph(specs, None, None, has_alpha=False)
+    inputs = {name: RANDOM.standard_normal(spec.shape) for name, spec in specs.items()}
+    expected = (inputs["a"] @ inputs["b"]).reshape(graph.outputs["y"].shape)
+    images = computed_images(graph)
+    assert images == sorted({0, len(expected) - 1})
+    for image in images:
+        (y,) = reference(graph, inputs, image).values()
+        np.testing.assert_allclose(y, expected[image : image + 1], rtol=1e-12)
+
+
+def test_what_mixes_images_has_no_reference():
+    graph = dnn.Graph()
+    x = graph.input("x", (4, 5, 7))
+    total = graph.virtual((1, 5, 7))
+    graph.node("REDUCTION", {"operator": "ADD"}, reads={"xdesc": x}, writes={"ydesc": total})
+    graph.output("y", graph.exp(x) * graph.exp(total))
+    assert why_no_reference(graph) == "REDUCTION across images has no reference"
 
 
 def test_what_has_no_reference_says_so():

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from cudnnlite.bench.page import plot_roofline, write_html
-from cudnnlite.bench.peaks import CARDS, HALF, TF32
 from cudnnlite.bench.rows import BenchRow, BenchRun
+from cudnnlite.devices.peaks import CARDS
+from cudnnlite.problems.roofline import HALF, TF32
 
 PEAKS = CARDS["H200"]
 ROW = BenchRow(

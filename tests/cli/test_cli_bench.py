@@ -15,6 +15,7 @@ from cudnnlite.autotune.cache import CACHE_VARIABLE
 from cudnnlite.bench.lists import LISTS, attention_problem, matmul_problem, problems_of_list
 from cudnnlite.bench.rows import BenchRow, BenchRun, load_run, run_from_plain
 from cudnnlite.cli import bench as cli_bench
+from cudnnlite.cli import options as cli_options
 from cudnnlite.cli.app import app
 from cudnnlite.cli.bench_lines import model_lines
 from cudnnlite.cli.bench_problems import line_of
@@ -153,6 +154,25 @@ def test_options_have_words_for_the_usual_problems():
         if line_of(problem, cli_bench._items_of_words).startswith("--problem")
     ]
     assert len(by_json) == 3
+
+
+def test_the_line_of_a_row_has_the_policy():
+    flags = ["--mode", "plan", "--flush-l2", "--deterministic", "--workspace-limit", "1MiB"]
+    flags += ["--objective", "device", "--max-error", "0.01", "--no-tf32", "--engines"]
+    flags += ["--also-layout", "NHWC", "--interface", "descriptor", "--runs", "3"]
+    (row,) = rows_of(*CONVOLUTION, *flags)
+    assert row.candidate
+    words = shlex.split(row.line)[2:]
+    again, asked = (cli_bench._parse_line(line) for line in (words, [*CONVOLUTION, *flags]))
+    assert cli_options.policy_of(again) == cli_options.policy_of(asked)
+    assert (again.choice, again.runs, again.mode) == (row.candidate, 3, "plan")
+
+
+def test_the_line_of_what_is_not_served_has_the_policy():
+    flags = ["--attention", "batch=1,heads=2,steps=8,size=8", "--dtype", "float16"]
+    (row,) = rows_of(*flags, "--mode", "plan", "--interface", "descriptor")
+    assert not row.candidate
+    assert row.line.endswith("--mode plan --interface descriptor")
 
 
 def test_a_file_of_lines_has_what_rows_print():

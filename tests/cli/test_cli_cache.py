@@ -21,13 +21,18 @@ from typer.testing import CliRunner
 
 from cudnnlite._raw import library
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
+from cudnnlite.autotune.database import read_database, write_database
 from cudnnlite.autotune.entries import TuningKey, canonical, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cli.app import app
 from cudnnlite.enums import MathType
 from cudnnlite.errors import LibraryNotFoundError
+from cudnnlite.graph.engines import Engine
 from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.problem_list import summary
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.search.database import VARIABLE as DATABASE_VARIABLE
+from cudnnlite.search.database import Database
 
 OLD = replace(H200, cudnn=90100)
 LIMITED = make_key(
@@ -456,3 +461,51 @@ def test_the_cache_of_an_older_version_is_told(path, tmp_path):
     result = run("show")
     assert result.stdout.endswith("does not exist yet, 0 entries\n")
     assert "default.sqlite is a tuning cache of an older version" in result.stderr
+
+
+# ---------------------------------------------------------------- record
+
+
+def database_file(tmp_path):
+    database = Database("NVIDIA H200", "9.0", "9.19", "0.1.0")
+    database.put(convolution(3), AlgorithmResult(Engine(3, {2: 1}), MathType.FMA))
+    write_database(database, tmp_path / "mine.json")
+    return tmp_path / "mine.json"
+
+
+def test_record_installs_a_file(tmp_path, monkeypatch):
+    monkeypatch.setenv(DATABASE_VARIABLE, str(tmp_path / "databases"))
+    done = run("record", database_file(tmp_path), "--install")
+    assert (done.exit_code, done.stderr) == (0, "")
+    target = tmp_path / "databases" / "cudnn-9.19-9.0-nvidia-h200.json"
+    assert f"1 choice for NVIDIA H200 with cuDNN 9.19 installed as {target}" in done.stdout
+    assert read_database(target) == read_database(tmp_path / "mine.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "either --list NAMES or --install"),
+        (["--list", "vit", "--install"], 2, "either --list NAMES or --install"),
+        (["--install", "--seconds", "1"], 2, "either --list NAMES or --install"),
+        (["--list", "vit,nonesuch"], 2, "--list nonesuch; allowed: all, resnet50"),
+        (["--list", "vit", "--device", "emulated"], 1, "never recorded"),
+        (["--list", "transformer", "--device", "emulated"], 1, "never recorded"),
+        (["--install"], 1, "no database of cudnnlite"),
+    ],
+)
+def test_record_refuses(tmp_path, monkeypatch, arguments, code, message):
+    monkeypatch.setenv(DATABASE_VARIABLE, str(tmp_path / "databases"))
+    file = tmp_path / "file.json"
+    file.write_text("{}")
+    done = run("record", file, *arguments)
+    assert done.exit_code == code
+    assert message in done.stderr
+    assert file.read_text() == "{}"
+    assert not (tmp_path / "databases").exists()
+
+
+def test_record_installs_no_file_that_is_not_there(tmp_path):
+    done = run("record", tmp_path / "none.json", "--install")
+    assert done.exit_code == 1
+    assert "none.json" in done.stderr

@@ -104,6 +104,21 @@ def test_two_policies_are_two_processes():
 
 
 @pytest.mark.processes
+def test_wishes_are_told_beside_the_run_without_them():
+    wishes = ["--with", "", "--with", "--deterministic", "--with", "--workspace-limit 1B"]
+    result = run("compare", *wishes, "--", *CONVOLUTION)
+    assert result.exit_code in (0, 3), result.stderr
+    side, heading, without, deterministic, limited, last = result.stdout.splitlines()
+    assert side.startswith("A: without further options, emulated")
+    assert heading.split() == ["served", "error", "workspace", "wish"]
+    assert without.endswith("  without further options")
+    assert deterministic.split()[:3] == ["1", "of", "1"]
+    assert deterministic.endswith("  --deterministic")
+    assert "0 B" in limited
+    assert "the times are not compared" in last
+
+
+@pytest.mark.processes
 def test_a_library_that_is_none_is_told(tmp_path):
     result = run("compare", "--libcudnn", tmp_path, "--libcudnn", tmp_path, "--", *CONVOLUTION)
     assert result.exit_code == 1
@@ -124,13 +139,46 @@ def test_each_library_has_a_process(monkeypatch):
     assert processes == [(CONVOLUTION, "old", "old"), (CONVOLUTION, "new", "new")]
 
 
+def test_two_libraries_without_a_gpu(monkeypatch):
+    """Plans are made, nothing runs, and it says what cannot be told."""
+    processes = []
+
+    def bench_run(words, library, name):
+        processes.append(list(words))
+        save(f"{library}.json")
+        return load_run(Path(f"{library}.json"))
+
+    monkeypatch.setattr(cli_compare, "bench_run", bench_run)
+    words = CONVOLUTION[:-2]
+    libraries = ["--libcudnn", "old", "--libcudnn", "new"]
+    result = run("compare", *libraries, "--markdown", "a.md", "--html", "a.html", "--", *words)
+    assert result.exit_code == 0, result.stderr
+    assert processes == [[*words, "--mode", "plan"]] * 2
+    assert "no GPU: --mode plan" in result.stderr
+    assert "A exports " in result.stdout
+    assert "no GPU: what is served and chosen is what was recorded" in result.stdout
+    for name in ("a.md", "a.html"):
+        assert "B exports " in Path(name).read_text(encoding="utf-8")
+    plain = json.loads(run("compare", *libraries, "--json", "--", *words).stdout)
+    assert plain["libraries"]["functions in A only"] == []
+    monkeypatch.setenv(DEVICE_VARIABLE, "cuda")
+    assert cli_compare._is_without_gpu([*words, "--device", "emulated"])
+    assert not cli_compare._is_without_gpu(words)
+    assert not cli_compare._is_without_gpu([*words, "--device=cuda:1"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "compare needs two files or caches"),
         (["a.json"], "compare needs two files or caches"),
         (["--libcudnn", "x"], "--libcudnn is needed twice"),
-        (["--with", "x", "--with", "y", "--with", "z"], "--with is needed twice"),
+        (
+            ["--libcudnn", "l", "--libcudnn", "m", *["--with", "x"] * 3, "--", "--list"],
+            "--with is needed twice, for A and for B, or more often without --libcudnn",
+        ),
+        (["--with", "x"], "--with is needed twice"),
+        ([*["--with", "x"] * 3, "--html", "page.html", "--", "x"], "--html goes with two sides"),
         (["--with", "x", "--with", "y"], "the options of `cudnnlite bench` are needed"),
         (["--with", "'", "--with", "y", "--", "--list"], "--with ': No closing quotation"),
         (["a", "b", "--time", "host"], "--time host; allowed: device, call"),

@@ -4,19 +4,22 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.bench.energy import energy_of
 from cudnnlite.bench.guards import ZONE, GuardedMemory
 from cudnnlite.bench.lists import attention_problem, matmul_problem
 from cudnnlite.bench.measuring import BenchOptions, bench_problem
-from cudnnlite.bench.peaks import CARDS, peaks_from
 from cudnnlite.devices import arrays
+from cudnnlite.devices.peaks import CARDS, peaks_from
 from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.operations.layers.matmul import product_graph
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.problems.problem_list import ListedProblem
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.search.contest import own_stream
+from cudnnlite.search.energy import energies_of
+from cudnnlite.search.timing_policy import TimingPolicy
 
 
 def convolution(**options):
@@ -34,6 +37,12 @@ def gradient(kind):
     return dnn.convolution_backward_filter.problem(forward.x, forward.y, forward.conv, w=forward.w)
 
 
+def product(a, b):
+    """Return the product of arrays of any number of axes, as `dnn.matmul` computes it."""
+    specs = {"a": dnn.TensorSpec(a, "float16"), "b": dnn.TensorSpec(b, "float16")}
+    return GraphProblem(product_graph(specs, None, None, has_alpha=False))
+
+
 def network(*, training=False, cell="lstm"):
     spec = dnn.RNNSpec(cell, 16, 32, dtype="float32")
     data = dnn.RNNDataSpec((6, 3, 16), (6, 4, 2), dtype="float32")
@@ -46,6 +55,10 @@ PROBLEMS = {
     "gradient of data": lambda: gradient("data"),
     "gradient of filters": lambda: gradient("filters"),
     "matmul": lambda: matmul_problem(2, 64, 128, 32, "float16", bias=True, activation="relu"),
+    "product of 4 axes": lambda: product((2, 3, 16, 32), (2, 3, 32, 24)),
+    "batch by a matrix": lambda: product((2, 3, 16, 32), (32, 24)),
+    "matrix by a batch": lambda: product((16, 32), (6, 32, 24)),
+    "two matrices": lambda: product((16, 32), (32, 24)),
     "attention": lambda: attention_problem(2, 4, 64, 32, "float16", causal=True),
     "lstm": lambda: network(),
     "gru in training": lambda: network(training=True, cell="gru"),
@@ -159,6 +172,7 @@ def write(array, offset, nbytes, byte):
 KINDS = {
     "convolution": ConvolutionPlan,
     "gradient of filters": ConvolutionPlan,
+    "batch by a matrix": GraphPlan,
     "attention": GraphPlan,
     "lstm": RNNPlan,
 }
@@ -210,7 +224,7 @@ def test_an_input_that_is_changed_is_found(handle, monkeypatch):
     assert "changes w, which is only read" in findings_of(handle, convolution())
 
 
-@pytest.mark.parametrize("name", ["convolution", "attention"])
+@pytest.mark.parametrize("name", ["convolution", "attention", "batch by a matrix"])
 def test_a_wrong_number_is_found(handle, monkeypatch, name):
     def spoil(planted, out, operands):
         values = out.numpy()
@@ -317,6 +331,7 @@ class Meter:
 
 def test_energy_is_that_of_one_call(handle):
     x = handle.array(np.ones((4, 4), np.float32))
+    handle.timing = TimingPolicy(energy_seconds=0.01)
     with own_stream(handle):
         y = arrays.on_stream(x, handle.stream)
         calls = []
@@ -325,11 +340,56 @@ def test_energy_is_that_of_one_call(handle):
             calls.append(1)
             y.fill(2.0)
 
-        energy = energy_of(handle, work, Meter(), samples=2, seconds=0.01)
+        (energy,) = energies_of(handle, [work], Meter(), samples=2)
     assert 0 < energy.joules <= 3.0
     assert 0 <= energy.spread < 3.0
     assert 0 < energy.watts < 3.0 / 0.01
     assert len(calls) >= 1
+
+
+@pytest.mark.parametrize("name", ["convolution", "attention", "lstm"])
+def test_energy_is_an_objective(handle, monkeypatch, name):
+    handle.timing = TimingPolicy(rounds=2, most_calls=1, energy_seconds=0.01)
+    meter = Meter()
+    meter.close = lambda: None
+    monkeypatch.setattr(type(handle.device), "power_meter", lambda device: meter)
+    policy = dnn.TuningPolicy(objective="energy")
+    with dnn.Tuner(handle, ":memory:", policy) as tuner:
+        table = tuner.tune(PROBLEMS[name]())
+    first, *others = [row for row in table if row.ok]
+    assert first.joules > 0
+    assert first.joules_spread >= 0
+    assert all(row.joules is None or row.joules > 0 for row in others)
+    assert "mJ" in table.cells()[0]
+    assert not any(row.replay for row in table)
+
+
+@pytest.mark.parametrize("name", ["convolution", "attention", "lstm"])
+def test_energy_needs_a_counter(name):
+    policy = dnn.TuningPolicy(objective="energy")
+    with (
+        dnn.Handle(device="emulated") as handle,
+        dnn.Tuner(handle, ":memory:", policy) as tuner,
+        pytest.raises(ArgumentError, match=r"objective='energy': .*emulated.* has no energy"),
+    ):
+        tuner.tune(PROBLEMS[name]())
+
+
+@pytest.mark.gpu
+def test_the_choice_by_energy_on_a_gpu():
+    policy = dnn.TuningPolicy(objective="energy")
+    with dnn.Handle(device="cuda") as handle, dnn.Tuner(handle, ":memory:", policy) as tuner:
+        meter = handle.device.power_meter()
+        if meter is None:
+            pytest.skip("NVML does not tell the energy of this GPU")
+        meter.close()
+        table = tuner.tune(PROBLEMS["convolution"]())
+    measured = [row for row in table if row.joules is not None]
+    assert 1 <= len({row.same_kernel or row.algorithm for row in measured}) <= 4
+    assert measured[0] == table[0]
+    for row in measured:
+        assert row.joules > 0
+        assert 0 <= row.joules_spread < row.joules
 
 
 @pytest.mark.gpu

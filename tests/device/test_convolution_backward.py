@@ -605,9 +605,7 @@ def test_the_reference_sees_what_is_wrong(
 @pytest.mark.parametrize("interface", [None, "descriptor", "graph"])
 def test_gradients_are_tuned(handle: dnn.Handle, kind: str, interface: str | None) -> None:
     case = Case(handle, kind, CASES["strided"])
-    policy = dnn.TuningPolicy(
-        interface=interface, layouts=("NHWC",) if interface != "graph" else ()
-    )
+    policy = dnn.TuningPolicy(interface=interface, layouts=("NHWC",))
     with dnn.Tuner(handle, ":memory:", policy) as tuner:
         problem = case.problem()
         table = tuner.tune(problem)

@@ -464,16 +464,6 @@ def test_a_bias_beside_operands_that_are_not_aligned(handle: dnn.Handle) -> None
     )
 
 
-def test_a_tuned_layout_is_for_convolutions_alone(handle: dnn.Handle) -> None:
-    fused = Fused(handle)
-    row = dnn.ConvolutionResult(
-        dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA, layout="NHWC"
-    )
-    x, w, bias = fused.operands
-    with pytest.raises(dnn.ArgumentError, match=r"algorithm.layout='NHWC'.*no bias is converted"):
-        dnn.convolution_forward(handle, x, w, fused.conv, bias=bias, algorithm=row)
-
-
 # ---------------------------------------------------------------- asymmetric padding
 
 

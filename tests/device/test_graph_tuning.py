@@ -213,6 +213,7 @@ def test_a_plan_says_whether_it_replays(handle: dnn.Handle, replay: bool) -> Non
 
     class Chooser:
         revision = 0
+        tries_in_calls = False
 
         def choose(self, *arguments: object, **options: object) -> None:
             option_sets.append(options)

@@ -85,9 +85,8 @@ def test_what_one_kernel_of_the_emulated_device_stands_for(handle: dnn.Handle) -
         for row in table:
             first = firsts.setdefault(row.time_ms, row)
             one = handle.device.kind == "emulated" and row.ok and first is not row
-            assert row.remark == (
-                f"here the same kernel as {first.algorithm} ({first.math_type})" if one else ""
-            )
+            assert row.same_kernel == (f"{first.algorithm} ({first.math_type})" if one else "")
+            assert row.remark == ""
         assert ("here the same kernel" in str(table)) == (handle.device.kind == "emulated")
 
 

@@ -52,7 +52,6 @@ ALLOWED = {
     "TENSOR_OP_ALLOW_CONVERSION": {"TENSOR_OP_ALLOW_CONVERSION", "DEFAULT", "TENSOR_OP", "FMA"},
 }
 
-SHARED = "here the same kernel as"
 QUICK = TimingPolicy(
     rounds=2, further_rounds=0, sample_ms=0.0, most_calls=1, l2_bytes=1 << 20, random_values=4099
 )
@@ -76,7 +75,9 @@ def tuner_of(handle: dnn.Handle, cache: Any = ":memory:", **policy: Any) -> dnn.
     return dnn.Tuner(
         handle,
         cache,
-        dnn.TuningPolicy(**{"interface": "descriptor", "objective": "device", **policy}),
+        dnn.TuningPolicy(
+            **{"interface": "descriptor", "objective": "device", "layouts": (), **policy}
+        ),
     )
 
 
@@ -286,7 +287,7 @@ def test_math_types_that_run_one_kernel_share_its_times(handle: dnn.Handle) -> N
             times = (row.time_ms, row.spread_ms, row.call_us, row.host_us)
             kernels.setdefault((row.workspace, row.error, row.max_error, *times), []).append(row)
     shared = [rows for rows in kernels.values() if len(rows) > 1]
-    shared_rows = [row for rows in kernels.values() for row in rows if SHARED in row.remark]
+    shared_rows = [row for rows in kernels.values() for row in rows if row.same_kernel]
     assert len(shared_rows) == sum(len(rows) - 1 for rows in shared) > 0
 
 
@@ -326,14 +327,14 @@ def test_the_last_bits_tell_kernels_apart(device: Any) -> None:
             for row in tuner.tune(one)
             if row.algorithm == A.IMPLICIT_PRECOMP_GEMM
         }
-        assert {kind for kind, row in precomp.items() if SHARED in row.remark} == {M.TENSOR_OP}, (
+        assert {kind for kind, row in precomp.items() if row.same_kernel} == {M.TENSOR_OP}, (
             "FMA has another kernel"
         )
         assert precomp[M.TENSOR_OP].time_ms == precomp[M.DEFAULT].time_ms != precomp[M.FMA].time_ms
         for problem, operands in ((one.replace(alpha=1 / 7), integers), (half, None)):
             usable = [row for row in tuner.tune(problem, operands=operands) if row.ok]
             assert len(usable) > 10
-            assert not [row for row in usable if SHARED in row.remark]
+            assert not [row for row in usable if row.same_kernel]
 
 
 def test_what_cudnn_says_of_each(handle: dnn.Handle) -> None:

@@ -457,7 +457,13 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "direction": "fold",
         "layout": "NHWC",
     },
-    "Tuner": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
+    "Tuner": lambda t: {
+        "handle": t.handle,
+        "cache": None,
+        "policy": None,
+        "measure": True,
+        "incremental": False,
+    },
     "TuningCache": lambda t: {"path": t.folder / "cache", "read_only": True},
     "TuningPolicy": lambda t: {
         "objective": "device",
@@ -616,7 +622,13 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "beta": 0.0,
         "out": None,
     },
-    "autotuned": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
+    "autotuned": lambda t: {
+        "handle": t.handle,
+        "cache": None,
+        "policy": None,
+        "measure": True,
+        "incremental": True,
+    },
     "pack_sequences": lambda t: {"sequences": [np.ones((2, 3)), np.ones((4, 3))]},
     "fold_batch_normalization": lambda t: {
         "w": np.ones((3, 2, 3, 3), np.float16),

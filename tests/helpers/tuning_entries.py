@@ -59,7 +59,7 @@ def rows(problem, time_ms=0.5):
 def entry(number=0, *, problem=None, device=H200, tuned_at=EARLY, time_ms=0.5):
     problem = convolution(number) if problem is None else problem
     return TuningEntry(
-        key=make_key(problem, ALIGNMENTS, TuningPolicy(), device),
+        key=make_key(problem, ALIGNMENTS, TuningPolicy(layouts=()), device),
         title=str(problem),
         timing="device time, median of 9",
         rows=rows(problem, time_ms),

@@ -28,6 +28,7 @@ CASES: dict[str, Case] = {
             h,
             h.empty((1, 8, 9, 9), layout="NHWC")[:, :, 1:, 1:],
             h.empty((4, 8, 3, 3), layout="NHWC"),
+            algorithm="IMPLICIT_GEMM",
         ),
         r"(?m)^x: with gaps, or axes in an order of their own; .copy\(\) is without gaps$",
     ),

@@ -23,7 +23,9 @@ from cudnnlite import (
     RNNResult,
     Status,
 )
-from cudnnlite.problems.results import MAKES_A_TEXTURE
+from cudnnlite.problems.results import MAKES_A_TEXTURE, kernel_of
+from cudnnlite.problems.roofline import FLOAT32, TF32, Peaks
+from cudnnlite.problems.work import Work
 
 MIB = 1 << 20
 A = ConvolutionFwdAlgo
@@ -169,6 +171,48 @@ def test_sequence(table):
         table[5]
 
 
+PEAKS = Peaks("a card", "made up", {FLOAT32: 10e12, TF32: 40e12}, 1e12)
+WORK = Work(2_000_000_000, 100_000_000, dnn.DataType.FLOAT)
+
+
+def test_rates_beside_the_peaks_of_the_device():
+    true = AlgorithmResult(A.GEMM, MathType.FMA, time_ms=0.5)
+    fast = AlgorithmResult(A.FFT, MathType.DEFAULT, time_ms=0.25)
+    table = AlgorithmTable([fast, true, DIRECT], title="t", timing="t", work=WORK, peaks=PEAKS)
+    # 2 GFLOP take 0.2 ms at 10 T a second and 0.05 ms at 40 T; 100 MB take 0.1 ms.
+    assert table.tflops_of(true) == pytest.approx(4)
+    assert table.roofline_of(true) == (pytest.approx(2e-4), "arithmetic", FLOAT32)
+    assert table.roofline_of(fast) == (pytest.approx(1e-4), "memory", TF32)
+    heading, *rows = table.cells()
+    places = [heading.index(name) for name in ("TFLOP/s", "roofline")]
+    assert [[row[place] for place in places] for row in rows] == [
+        ["8", "40% (memory)"],
+        ["4", "40% (arithmetic)"],
+        ["-", "-"],
+    ]
+    without = AlgorithmTable([fast, true], title="t", timing="t", work=WORK)
+    assert "TFLOP/s" not in str(without)
+    assert without.tflops_of(true) is without.roofline_of(true) is None
+
+
+def test_one_kernel_is_one_row_of_a_page():
+    first = AlgorithmResult(A.GEMM, MathType.FMA, time_ms=0.5, call_us=9.0)
+    rows = [
+        first,
+        dataclasses.replace(first, algorithm=A.FFT, same_kernel="GEMM (FMA)"),
+        dataclasses.replace(first, replay=True, call_us=8.0),
+        AlgorithmResult(A.DIRECT, MathType.FMA, time_ms=0.5),
+    ]
+    table = AlgorithmTable(rows, title="t", timing="t")
+    assert table.kernels() == [(0, 1), (2,), (3,)]
+    assert [kernel_of(row) for row in rows] == [*["GEMM (FMA)"] * 3, "DIRECT (FMA)"]
+    assert "FFT" in str(table)
+    page = table._repr_html_()
+    assert page.count("<tr>") == 1 + 3
+    assert "<td>GEMM<br><small>also FFT (FMA)</small></td>" in page
+    assert table.status_of(rows[1]) == "ok; here the same kernel as GEMM (FMA)"
+
+
 def test_a_table_is_a_value_of_its_own():
     rows = [FFT, GEMM]
     table = AlgorithmTable(rows, title="t", timing="t")
@@ -179,12 +223,12 @@ def test_a_table_is_a_value_of_its_own():
 def test_printing(table):
     assert str(table).splitlines() == [
         "a <convolution> & more; times: cudnnFind",
-        "algorithm              math           ms  workspace  deterministic  status",
-        "FFT                    DEFAULT    0.2500    200 MiB  yes            ok",
-        "IMPLICIT_PRECOMP_GEMM  TENSOR_OP  0.5000     10 MiB  no             ok",
-        "GEMM                   FMA        1.0000     20 MiB  yes            ok",
-        "IMPLICIT_GEMM          FMA        2.0000        0 B  yes            ok",
-        "DIRECT                 DEFAULT         -          -  yes            NOT_SUPPORTED",
+        "algorithm              math       device ms  workspace  deterministic  status",
+        "FFT                    DEFAULT       0.2500    200 MiB  yes            ok",
+        "IMPLICIT_PRECOMP_GEMM  TENSOR_OP     0.5000     10 MiB  no             ok",
+        "GEMM                   FMA           1.0000     20 MiB  yes            ok",
+        "IMPLICIT_GEMM          FMA           2.0000        0 B  yes            ok",
+        "DIRECT                 DEFAULT            -          -  yes            NOT_SUPPORTED",
     ]
     assert repr(table) == "<AlgorithmTable of 5: a <convolution> & more>"
 
@@ -300,15 +344,15 @@ def test_a_reason_makes_a_row_useless():
 def test_columns_of_an_rnn(rnn_table):
     assert str(rnn_table).splitlines() == [
         "an RNN; times: graphs",
-        "algorithm               math           ms  workspace  reserve    error  status",
-        "PERSIST_STATIC          TENSOR_OP  0.1250      3 MiB    7 MiB  2.5e-04  ok",
+        "algorithm               math       device ms  workspace  reserve    error  status",
+        "PERSIST_STATIC          TENSOR_OP     0.1250      3 MiB    7 MiB  2.5e-04  ok",
         (
-            "STANDARD                FMA        2.0000        0 B    5 MiB  1.0e-07  ok; run once: "
+            "STANDARD                FMA           2.0000        0 B    5 MiB  1.0e-07  ok; run once: "
             "more than 3 times the best"
         ),
-        f"PERSIST_DYNAMIC         DEFAULT         -      1 MiB    1 MiB      inf  {WRONG.why_not}",
+        f"PERSIST_DYNAMIC         DEFAULT            -      1 MiB    1 MiB      inf  {WRONG.why_not}",
         (
-            "PERSIST_STATIC_SMALL_H  DEFAULT         -          -        -        -  "
+            "PERSIST_STATIC_SMALL_H  DEFAULT            -          -        -        -  "
             f"NOT_SUPPORTED: {REFUSED.why_not}"
         ),
     ]
@@ -595,7 +639,7 @@ def test_columns_of_a_tuning(tuned):
         "algorithm",
         "math",
         "in",
-        "ms",
+        "device ms",
         "+-",
         "us a call",
         "host us",

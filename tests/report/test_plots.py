@@ -5,6 +5,7 @@ import math
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -38,7 +39,7 @@ import cudnnlite as dnn
 from cudnnlite.autotune.tuned_problem import place_of, shared_workspace
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.problems.problem_list import summary
-from cudnnlite.problems.results import within_noise
+from cudnnlite.problems.results import named, within_noise
 from cudnnlite.report.axes import COLORS, chart_style
 from cudnnlite.report.page import inline_svg
 from cudnnlite.report.plots import (
@@ -103,7 +104,7 @@ def test_bars_are_as_long_as_the_times():
         "FMA, 0.1518 ms",
         "FMA, 0.9123 ms ▸",
     ]
-    assert ax.get_xlabel() == "time (ms)"
+    assert ax.get_xlabel() == "device time (ms)"
     assert legend(ax) == ["cudnnFind's figure", "chosen", "candidate"]
 
 
@@ -212,7 +213,11 @@ def test_the_front():
         "1 MiB",
         "16 MiB",
     ]
-    assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylabel()) == ("symlog", "log", "time (ms)")
+    assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylabel()) == (
+        "symlog",
+        "log",
+        "device time (ms)",
+    )
     ticks = [tick for tick in ax.get_yticks() if ax.get_ylim()[0] <= tick <= ax.get_ylim()[1]]
     assert [ax.yaxis.get_major_formatter()(tick, 0) for tick in ticks] == [
         "0.05",
@@ -289,7 +294,7 @@ def test_totals_of_a_model_the_largest_on_top():
     assert labels == ["a $x$ <b> × 2", shorten(summary(lstm())), "b × 3"]
     assert not any(label.get_parse_math() for label in ax.get_yticklabels())  # a name is no formula
     assert texts(ax) == ["1.825 (61.0 %)", "1.067 (35.6 %)", "0.1017 (3.4 %)"]
-    assert ax.get_xlabel() == "total time (ms)"
+    assert ax.get_xlabel() == "total (device ms)"
 
 
 def test_the_smallest_of_many_share_a_bar():
@@ -607,6 +612,21 @@ def test_the_runner_up():
     assert tuned((PRECOMP, WINOGRAD, CLOSE)).runner_up() == 2
     assert tuned((WINOGRAD, CLOSE, PRECOMP)).runner_up() == 2
     assert tuned((WINOGRAD, CLOSE, PRECOMP)).runner_up({"objective": "latency"}) == 1
+
+
+def test_the_runner_up_by_energy_runs_another_kernel():
+    policy = {"objective": "energy"}
+    rows = [
+        replace(PRECOMP, joules=1.0),
+        replace(PRECOMP, math_type=M.DEFAULT, joules=1.0, same_kernel=named(PRECOMP)),
+        replace(WINOGRAD, joules=1.3),
+        replace(GEMM, joules=1.2, remark=""),
+        Row(A.DIRECT, M.FMA, time_ms=0.01),  # its energy was not measured
+    ]
+    one = tuned(rows)
+    assert one.runner_up(policy) == 3
+    assert one.reasons(policy)[2:4] == ("+30.0 % energy", "+20.0 % energy")
+    assert one.runner_up() == 4
 
 
 def test_noise():

@@ -30,6 +30,7 @@ from helpers.tunings import (
     STATIC,
     TIMING,
     WINOGRAD,
+    WRONG,
     A,
     M,
     Row,
@@ -41,9 +42,13 @@ from helpers.tunings import (
 
 import cudnnlite as dnn
 from cudnnlite.autotune.entries import row_from_plain, row_to_plain
+from cudnnlite.autotune.model_tuning import ModelTuning
+from cudnnlite.devices.peaks import CARDS
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.problem_list import SkippedNode
+from cudnnlite.problems.results import named
+from cudnnlite.problems.work import work_of
 from cudnnlite.report import SCHEMA, to_json, write_html
 from cudnnlite.report import page as report_page
 
@@ -155,11 +160,11 @@ def test_the_summary(page_of):
         "algorithm",
         "math type",
         "layout",
-        "ms",
+        "device ms",
         "workspace",
         "error",
         "runner-up",
-        "total (ms)",
+        "total device ms",
     ]
     small = "32x64x56x56 by 64x64x3x3 to 32x64x56x56, float16 NHWC, padding=1"
     lstm_title = "bidirectional LSTM 256 to 128 x 2, T=100 N=64, float32, training, math_type='FMA'"
@@ -201,7 +206,7 @@ def test_the_candidates_of_a_problem(page_of):
         "algorithm",
         "math",
         "in",
-        "ms",
+        "device ms",
         "+-",
         "us a call",
         "host us",
@@ -321,7 +326,7 @@ def test_columns_without_a_figure_are_left_out(page_of):
     assert heading == [
         "algorithm",
         "math",
-        "ms",
+        "device ms",
         "workspace",
         "reserve",
         "error",
@@ -438,7 +443,7 @@ def test_versions_and_policy(page_of):
         "layouts": "NCHW",
     }
     assert dict(zip(page.of("b"), page.of("span"), strict=True)) == {
-        "1.167 ms": "total of 4 calls",
+        "1.167 device ms": "total of 4 calls",
         "3 MiB": "workspace",
         "3": "problems, 1 from the cache",
         "1": "without an algorithm",
@@ -466,7 +471,7 @@ def test_one_problem(page_of):
     assert page.of("figcaption") == ["Times", "Time against workspace"]
     assert dict(zip(page.of("b"), page.of("span"), strict=True)) == {
         "IMPLICIT_PRECOMP_GEMM": "chosen, math TENSOR_OP",
-        "0.0333 ms": "a call",
+        "0.0333 device ms": "a call",
         "96 KiB": "workspace",
         "1.02 times as fast": "as what cudnnFind ranks first (math DEFAULT)",
     }
@@ -499,9 +504,67 @@ def test_rows_without_times(page_of):
     assert svgs(page) == []
 
 
+def test_one_kernel_is_one_row_and_the_runner_up_another(page_of):
+    same = replace(CLOSE, algorithm=A.GEMM, workspace=0, same_kernel=named(CLOSE))
+    replayed = replace(CLOSE, replay=True, call_us=20.0)
+    page = page_of([tuned((CLOSE, same, replayed, WINOGRAD))])
+    heading, row, *_ = page.tables[0]
+    assert row[heading.index("runner-up")] == "WINOGRAD DEFAULT, NCHW, +79.1 %"
+    algorithms = [row[0] for row in page.tables[1][1:]]
+    assert algorithms == [
+        "IMPLICIT_PRECOMP_GEMM also GEMM (DEFAULT)",
+        "IMPLICIT_PRECOMP_GEMM",
+        "WINOGRAD",
+    ]
+    assert "4 candidates in 3 kernels, times" in page.all_text
+
+
+def test_rates_beside_the_peaks(page_of):
+    one = tuned((CLOSE, WINOGRAD, WRONG))
+    table = dnn.AlgorithmTable(
+        one.table, title="t", timing=TIMING, work=work_of(one.problem), peaks=CARDS["H200"]
+    )
+    page = page_of([one._replace(table=table), failed()])
+    heading, row, without, _ = page.tables[0]
+    # The least time is that of 7.4 GFLOP, 7.5 us: 26 MB take 5.4 us.
+    tflops = one.problem.flops / 33.9e-6 / 1e12
+    least_us = max(one.problem.flops / 989.5e12, work_of(one.problem).nbytes / 4.8e12) * 1e6
+    places = [heading.index(name) for name in ("TFLOP/s", "roofline")]
+    assert [row[place] for place in places] == [
+        f"{tflops:.4g}",
+        f"{least_us / 33.9:.0%} arithmetic",
+    ]
+    assert [without[place] for place in places] == ["-", "-"]
+    heading, *rows = page.tables[1]
+    assert rows[0][heading.index("TFLOP/s")] == f"{tflops:.4g}"
+    assert rows[2][heading.index("TFLOP/s")] == "-"
+    plain = to_json([one._replace(table=table)], FACTS)["problems"][0]["rows"][0]
+    assert plain["tflops"] == pytest.approx(tflops)
+    assert (plain["roofline"], plain["bound"]) == (pytest.approx(least_us / 33.9), "arithmetic")
+
+
+def test_energy_is_a_column_where_it_decides(page_of):
+    facts = {**FACTS, "policy": {"objective": "energy"}}
+    rows = (
+        replace(CLOSE, joules=0.25, joules_spread=0.01),
+        replace(WINOGRAD, joules=0.3, joules_spread=0.01),
+        replace(PRECOMP, algorithm=A.GEMM),
+    )
+    page = page_of([tuned(rows, count=2), failed()], facts)
+    heading, row, without, _ = page.tables[0]
+    assert row[heading.index("mJ")] == "250"
+    assert without[heading.index("mJ")] == "-"
+    assert row[heading.index("runner-up")] == "WINOGRAD DEFAULT, NCHW, +20.0 %"
+    assert "mJ" not in page_of(ALL).tables[0][0]
+    assert page.tables[1][0][page.tables[1][0].index("mJ") + 1] == "mJ +-"
+    tuning = ModelTuning((tuned(rows, count=2),), facts)
+    assert " 250 " in str(tuning)
+    assert "device ms in all" in str(tuning)
+
+
 def test_an_empty_table(page_of):
     page = page_of([tuned(()), tuned()])
-    assert page.tables[1] == [["algorithm", "math", "ms", "workspace", "chosen, or why not"]]
+    assert page.tables[1] == [["algorithm", "math", "device ms", "workspace", "chosen, or why not"]]
 
 
 def test_the_emulated_device_is_named(page_of):
@@ -531,7 +594,7 @@ def test_latency_compares_calls(page_of):
     facts = {**FACTS, "policy": {"objective": "latency"}}
     page = page_of([tuned((CLOSE, PRECOMP, NOTHING), count=2), failed()], facts)
     heading, row, *_ = page.tables[0]
-    assert heading[5:7] == ["ms", "call (ms)"]
+    assert heading[5:7] == ["device ms", "call ms"]
     assert row[5:] == [
         "0.0339",
         "0.0347",
@@ -717,17 +780,17 @@ def test_json_holds_every_figure():
         assert len(problem["rows"]) == len(original_problem.table)
         for row, original in zip(problem["rows"], original_problem.table, strict=True):
             assert row["ok"] is original.ok
+            beside = ("ok", "why_not_chosen", "tflops", "roofline", "bound")
             read = row_from_plain(
-                {name: value for name, value in row.items() if name not in ("ok", "why_not_chosen")}
+                {name: value for name, value in row.items() if name not in beside}
             )
             finite_rows = [
                 replace(one, error=None) if one.error and math.isinf(one.error) else one
                 for one in (read, original)
             ]
             assert finite_rows[0] == finite_rows[1]
-            assert {item.name for item in fields(dnn.AlgorithmResult)} - {
-                "passed_over"
-            } <= row.keys()
+            of_candidates = {item.name for item in fields(dnn.AlgorithmResult)}
+            assert of_candidates - {"passed_over", "source"} <= row.keys()
 
 
 def test_json_tells_the_choice():

@@ -93,7 +93,7 @@ def test_behind_one_kernel_of_the_emulated_device_nobody_wins(clock):
     assert entries[1] == replace(
         entries[0],
         algorithm=A.FFT_TILING,
-        remark="here the same kernel as GEMM (FMA)",
+        same_kernel="GEMM (FMA)",
         within_noise=True,
     )
 
@@ -113,9 +113,12 @@ def test_candidates_of_one_fingerprint_that_take_as_long_are_timed_once(clock):
     shared = {**times, "FFT_TILING": 14.0}
     assert {entry.algorithm.name: entry.time_ms for entry in entries} == pytest.approx(shared)
     same = {
-        entry.algorithm.name: entry.remark for entry in entries if "the same kernel" in entry.remark
+        entry.algorithm.name: (entry.remark, entry.same_kernel)
+        for entry in entries
+        if entry.same_kernel
     }
-    assert same == {"FFT_TILING": f"{GIVEN_UP}; here the same kernel as GEMM (FMA)"}
+    assert same == {"FFT_TILING": (GIVEN_UP, "GEMM (FMA)")}
+    assert sum("here the same kernel as GEMM (FMA)" in entry.comment for entry in entries) == 1
     assert works["FFT_TILING"].calls < works["DIRECT"].calls
 
 
@@ -161,7 +164,7 @@ def test_calls_of_what_the_device_takes_too_long_for_are_not_timed(clock):
         Work(clock, name, ms, host_ms=1.0)
         for name, ms in (("WINOGRAD", 13.5), ("GEMM", 12.0), ("FFT", 10.0))
     ]
-    _, entries = compete(clock, works, latency=True)
+    _, entries = compete(clock, works, objective="latency")
     assert names(entries) == ["FFT", "GEMM", "WINOGRAD"]
     assert [entry.call_us for entry in entries] == [pytest.approx(11e3), pytest.approx(13e3), None]
     assert entries[2].remark == "calls not timed: the device takes longer than the best"
@@ -171,7 +174,7 @@ def test_calls_of_what_the_device_takes_too_long_for_are_not_timed(clock):
 def test_what_a_limit_leaves_is_not_a_slower_call_that_was_timed(clock):
     times = (("FFT", 10.0, 0.1), ("GEMM", 9.0, 22.0), ("WINOGRAD", 13.0, 0.1))
     works = [Work(clock, name, ms, host_ms=host_ms) for name, ms, host_ms in times]
-    _, entries = compete(clock, works, latency=True)
+    _, entries = compete(clock, works, objective="latency")
     assert names(entries) == ["FFT", "WINOGRAD", "GEMM"]
     assert entries[1].call_us is None
     first = replace(entries[0], workspace=1 << 30, deterministic=False, error=1.0)
@@ -185,7 +188,7 @@ def test_nobody_wins_whose_calls_were_not_timed(clock):
     """The device takes longer than 1.25 times the best first run, and less than the best call."""
     times = (("FFT", 10.0, 14.0), ("GEMM", 13.0, 9.0), ("WINOGRAD", 24.5, 0.0))
     works = [Work(clock, name, ms, host_ms=host_ms) for name, ms, host_ms in times]
-    _, entries = compete(clock, works, latency=True)
+    _, entries = compete(clock, works, objective="latency")
     assert names(entries) == ["GEMM", "FFT", "WINOGRAD"]
     assert [entry.call_us for entry in entries] == [pytest.approx(22e3), pytest.approx(24e3), None]
 
@@ -246,11 +249,13 @@ def test_the_callers_rows_are_not_changed(clock):
     assert rows == {"FFT": row("FFT")}
 
 
-@pytest.mark.parametrize(("latency", "order"), [(False, ["FFT", "GEMM"]), (True, ["GEMM", "FFT"])])
-def test_the_objective_decides(clock, latency, order):
+@pytest.mark.parametrize(
+    ("objective", "order"), [("device", ["FFT", "GEMM"]), ("latency", ["GEMM", "FFT"])]
+)
+def test_the_objective_decides(clock, objective, order):
     """One is faster on the device, the other when it is called."""
     works = [Work(clock, "FFT", 10.0, host_ms=40.0), Work(clock, "GEMM", 11.0, host_ms=5.0)]
-    _, entries = compete(clock, works, latency=latency)
+    _, entries = compete(clock, works, objective=objective)
     assert names(entries) == order
     assert {entry.algorithm.name: entry.time_ms for entry in entries} == pytest.approx(
         {"FFT": 10.0, "GEMM": 11.0}
@@ -260,11 +265,12 @@ def test_the_objective_decides(clock, latency, order):
 
 def test_a_latency_contest_takes_more_calls(clock):
     works = {
-        latency: [Work(clock, "FFT", 10.0), Work(clock, "GEMM", 12.0)] for latency in (False, True)
+        objective: [Work(clock, "FFT", 10.0), Work(clock, "GEMM", 12.0)]
+        for objective in ("device", "latency")
     }
-    for latency, rivals in works.items():
-        compete(clock, rivals, latency=latency)
-    assert works[True][0].calls > works[False][0].calls
+    for objective, rivals in works.items():
+        compete(clock, rivals, objective=objective)
+    assert works["latency"][0].calls > works["device"][0].calls
 
 
 def test_a_second_look_before_something_is_given_up(clock):
@@ -340,6 +346,21 @@ def test_of_calls_that_the_noise_makes_equal_the_device_decides(figures, first):
     ]
     assert names(ranked(rows, latency=True))[0] == first
     assert names(ranked(rows[::-1], latency=True))[0] == first
+
+
+@pytest.mark.parametrize(
+    ("times", "first"),
+    [((1.0, 1.029), "GEMM"), ((1.0, 1.031), "FFT"), ((1.0, None), "FFT"), ((1.0, 1.0), "GEMM")],
+)
+def test_a_conversion_has_to_be_worth_it(times, first):
+    """A candidate that converts operands is not chosen for a gain of less than 3 %."""
+    converted = timed("FFT", times[0], 0.001, layout="NHWC")
+    plain = timed("GEMM", times[1], 0.001)
+    assert names(ranked([converted, plain]))[0] == first
+    other = timed("DIRECT", 1.01, 0.001, layout="NHWC")
+    assert names(ranked([converted, other]))[0] == "FFT"
+    refused = timed("GEMM", 1.01, 0.001, why_not="too wrong")
+    assert names(ranked([converted, refused]))[0] == "FFT"
 
 
 def test_failed_rows_are_like_nothing():

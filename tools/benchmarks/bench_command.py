@@ -17,16 +17,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import cudnnlite as dnn
-from cudnnlite.bench.energy import energy_of
 from cudnnlite.bench.lists import problems_of_list
 from cudnnlite.bench.measuring import BenchOptions, bench_problem
-from cudnnlite.bench.peaks import CARDS, peaks_from
 from cudnnlite.bench.rows import load_run
 from cudnnlite.bench.trials import trial_of
 from cudnnlite.cli import bench as cli_bench
 from cudnnlite.cli.bench_problems import line_of
+from cudnnlite.devices.peaks import CARDS, peaks_from
 from cudnnlite.problems.problem_list import ListedProblem
 from cudnnlite.search.contest import own_stream
+from cudnnlite.search.energy import energies_of
 from cudnnlite.texts import aligned
 
 FIVE = (
@@ -87,7 +87,7 @@ def print_energy(handle: dnn.Handle, repetitions: int) -> None:
         row = next(row for row in trial.candidates() if row.ok and row.heuristic == 0)
         with trial.plan(row) as plan:
             call = trial.begin(plan)
-            figures = [energy_of(handle, call, meter, samples=1) for _ in range(repetitions)]
+            figures = [energies_of(handle, [call], meter, samples=1)[0] for _ in range(repetitions)]
     meter.close()
     joules = [figure.joules for figure in figures]
     middle = statistics.median(joules)

@@ -47,6 +47,7 @@ from cudnnlite.plans.graph_plan import GraphPlan, Requirements, enqueue
 from cudnnlite.plans.native_problem import NativeProblem
 from cudnnlite.problems.pointwise import ADD
 from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.results import DATABASE
 from cudnnlite.sizes import aligned_size, over_limit
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import SeqDataSpec
@@ -276,7 +277,10 @@ class GraphAttention:
         handle = self._handle
         requirements = Requirements(self._spec.math_type)
         choice = tuned_choice(handle, graph, requirements, limit, scratch=scratch)
-        engine = None if choice is None else choice.algorithm
+        engine = None
+        # A row of the database may be one that cuDNN makes no plan of.
+        if choice is not None and choice.source != DATABASE:
+            engine = choice.algorithm
         plan = GraphPlan(handle, graph, engine, limit, requirements, scratch=scratch)
         # A CUDA graph that has recorded a call of this attention may outlive the handle.
         plan.hold()

@@ -12,6 +12,7 @@ from cudnnlite.arguments import one_of
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
@@ -33,8 +34,9 @@ from cudnnlite.plans.operands import wait_for_streams
 from cudnnlite.problems.fused_convolution import BIAS, adds_bias_apart
 from cudnnlite.problems.operation import Algorithms, Operation
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult, named
+from cudnnlite.problems.results import HEURISTIC, AlgorithmResult, named
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.problems.work import work_of
 from cudnnlite.search.contest import refuse_search
 from cudnnlite.specs.filter import as_tensor
 
@@ -151,6 +153,21 @@ def choose(
     return replace(choice, remark=f"no engine serves: {preferred.why}")
 
 
+def choose_and_prepare(
+    native: NativeConvolution,
+    limit: int | None,
+    interface: str | None,
+    stack: ExitStack,
+    *,
+    is_aligned: bool,
+) -> PreparedChoice:
+    """Return what cuDNN's heuristics prefer, prepared; the parameters are those of `choose`."""
+    choice = choose(native, None, limit, interface, stack, is_aligned=is_aligned)
+    if isinstance(choice, PreparedChoice):
+        return choice
+    return prepare(native, choice, stack)
+
+
 def _choose(native: NativeConvolution, algorithm: object, limit: int | None) -> AlgorithmResult:
     """Return the row of the named algorithm or engine, or of the descriptor call's heuristic."""
     math_type = native.problem.math_type
@@ -190,7 +207,7 @@ def _heuristic_choice(native: NativeConvolution, limit: int | None) -> Algorithm
     choice = table.best(limit)
     larger = [(row, why) for row, why in choice.passed_over if row.ok]
     warn_of_limit(larger, choice.algorithm, problem)
-    return choice
+    return replace(choice, source=HEURISTIC)
 
 
 def _is_within(row: AlgorithmResult, limit: int | None) -> bool:
@@ -312,6 +329,8 @@ def _table_of(
         timing=timing,
         device_memory=device.memory_info()[1],
         searched_with=searched_with,
+        work=work_of(native.problem),
+        peaks=peaks_of(device),
     )
 
 
@@ -321,17 +340,16 @@ def _with_equal_kernels(rows: list[AlgorithmResult]) -> list[AlgorithmResult]:
     The emulated device times each of its kernels once, so that equal times mean one kernel.
     """
     first_rows: dict[float, AlgorithmResult] = {}
-    remarked_rows = []
+    marked_rows = []
     for row in rows:
         first = row
         if row.time_ms is not None:
             first = first_rows.setdefault(row.time_ms, row)
         if first is row:
-            remarked_rows.append(row)
+            marked_rows.append(row)
         else:
-            remark = f"here the same kernel as {named(first)}"
-            remarked_rows.append(replace(row, remark=remark))
-    return remarked_rows
+            marked_rows.append(replace(row, same_kernel=named(first)))
+    return marked_rows
 
 
 def ranked(handle: Handle, problem: Problem) -> AlgorithmTable:

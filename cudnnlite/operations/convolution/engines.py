@@ -28,7 +28,7 @@ from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 from cudnnlite.operations.convolution.graphs import graph_of
 from cudnnlite.operations.convolution.native import NativeConvolution
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import MAKES_A_TEXTURE, AlgorithmResult
+from cudnnlite.problems.results import HEURISTIC, MAKES_A_TEXTURE, AlgorithmResult
 from cudnnlite.sizes import over_limit
 from cudnnlite.warn import warn_user
 
@@ -112,7 +112,8 @@ def preferred_engine(
             if not why:
                 warn_of_limit(too_large, row.algorithm, problem)
                 stack.enter_context(search.pop_all())
-                return PreferredEngine(replace(row, passed_over=tuple(passed_over)), plan)
+                row = replace(row, passed_over=tuple(passed_over), source=HEURISTIC)
+                return PreferredEngine(row, plan)
             trial.close()
             passed_over.append((row, why))
     reasons = "; ".join(dict.fromkeys(why for _, why in passed_over))

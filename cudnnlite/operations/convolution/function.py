@@ -92,6 +92,43 @@ ArgumentError
     At every call.  A `Tuner` measures the algorithms instead.
 """
 
+_CONVERT_FILTER_DOC = """\
+Return the filter in the layout in which calls of `{name}` read it fastest.
+
+cuDNN's quickest engines read filters whose channels come last.  Where images have their channels
+first, every call converts the filter, unless the program does that once, beside its weights.
+
+Parameters
+----------
+handle : Handle
+    If it has a tuner (`autotuned`), the tuner measures both layouts.  Otherwise the channels come
+    last where tensor cores multiply.
+others
+    As in `{name}`.  Specs may stand for arrays other than the filter.
+
+Returns
+-------
+DeviceArray
+    The filter itself if its layout is the best, or a converted copy.  Later changes of the original
+    are not seen in the copy.  Calls and plans of `{name}` take it with images of either layout.
+
+Raises
+------
+ArgumentError, ArrayTypeError, ClosedError, CudnnError
+    As in `{name}`.
+
+Notes
+-----
+C function: `cudnnTransformTensor`.
+"""
+_NO_FILTER_DOC = """\
+Raise ArgumentError: `{name}` reads no filter.
+
+Raises
+------
+ArgumentError
+    At every call.
+"""
 _PLAN_NOTES = """\
 
 Notes
@@ -117,6 +154,8 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
         (handle, arguments) -> the ranking of cuDNN's heuristic.
     find : callable
         (handle, arguments) -> the table of cuDNN's search.
+    convert_filter : callable
+        (handle, arguments) -> the filter in the layout that is read fastest.
     """
 
     _plan_annotation = "ConvolutionPlan"
@@ -125,14 +164,16 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
     plan: Callable[Concatenate[Handle, P], ConvolutionPlan]
     heuristic: Callable[Concatenate[Handle, P], AlgorithmTable]
     find: Callable[Concatenate[Handle, P], AlgorithmTable]
+    convert_filter: Callable[Concatenate[Handle, P], DeviceArray]
 
     def __init__(
         self,
         bind: Callable[Concatenate[Handle, P], ConvolutionRequest],
-        function: str,
+        declaration: Operation,
         algorithms: Algorithms,
     ) -> None:
         super().__init__(bind)
+        function = declaration.function
         plan_notes = _PLAN_NOTES.format(function=function, algorithms=algorithms)
         self.plan.__doc__ = f"{self.plan.__doc__}{plan_notes}"
         heuristic_doc = _HEURISTIC_DOC.format(name=self.__name__, algorithms=algorithms)
@@ -141,6 +182,11 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
             find_doc = _FIND_DOC.format(name=self.__name__, algorithms=algorithms)
         self.heuristic = self._make_method("heuristic", heuristic_doc, "AlgorithmTable")
         self.find = self._make_method("find", find_doc, "AlgorithmTable")
+        reads_filter = bool(declaration.filters.intersection(declaration.reads))
+        convert_doc = _CONVERT_FILTER_DOC if reads_filter else _NO_FILTER_DOC
+        self.convert_filter = self._make_method(
+            "convert_filter", convert_doc.format(name=self.__name__), "DeviceArray"
+        )
 
 
 def convolution_operation(
@@ -153,4 +199,4 @@ def convolution_operation(
     algorithms = declaration.algorithms
     if algorithms is None:
         raise ValueError(f"{declaration} has no choice of algorithms")
-    return lambda bind: ConvolutionFunction(bind, declaration.function, algorithms)
+    return lambda bind: ConvolutionFunction(bind, declaration, algorithms)

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import fields
+from math import prod
 from typing import Any
 
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import dtype_name, numpy_dtype
-from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.operations.convolution.algorithms import prepare
+from cudnnlite.enums import DataType
+from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
+from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.operations.convolution.algorithms import PreparedChoice, choose_and_prepare, prepare
 from cudnnlite.operations.convolution.native import NativeConvolution
-from cudnnlite.plans.conversion import conversion
-from cudnnlite.problems.fused_convolution import BIAS, FUSED, FUSED_WITH_Z
+from cudnnlite.plans.conversion import conversion, filter_conversion
+from cudnnlite.problems.convolution import FORWARD
+from cudnnlite.problems.convolution_backward import DATA
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.sizes import ALLOCATION_ALIGNMENT
+from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT, over_limit
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, parse_layout
+
+_CONVERTIBLE = (*CHANNELS_FIRST.values(), *CHANNELS_LAST.values())
+# The least size at which `faster_layout` converts: taps of a filter, and bytes of the images.
+_LEAST_TAPS = 25
+_LEAST_BYTES = 4 << 20
 
 
 class ConvertedConvolution:
@@ -26,9 +36,29 @@ class ConvertedConvolution:
     A plan calls it like a `PreparedCall`.
 
     An operand that has the layout already is used in place.  The others are converted into the
-    workspace, in front of the workspace of the algorithm.  A result that is converted back is
+    workspace, in front of the workspace of the algorithm or engine.  A result that is converted back is
     rounded twice: before and after beta * y is added to it.  For an integer result this would be
     wrong; with a beta it is an ArgumentError.
+
+    Parameters
+    ----------
+    handle, problem, stack
+        As in `NativeConvolution`.
+    choice : AlgorithmResult or None
+        The algorithm or engine; None for the one that cuDNN's heuristic prefers in the layout.
+    layout : str
+        The layout, by its name at the operands' rank.
+    graph : Graph, optional
+        The graph of the problem in the layout, if the caller keeps it open.
+    limit, interface, is_aligned
+        As in `choose`, if there is no choice.
+
+    Attributes
+    ----------
+    choice : ConvolutionResult
+        The choice, with the layout.
+    workspace : int
+        Bytes for the converted operands, and behind them for the algorithm or engine.
     """
 
     arguments: tuple[()] = ()
@@ -39,18 +69,20 @@ class ConvertedConvolution:
         self,
         handle: Handle,
         problem: Problem,
-        choice: AlgorithmResult,
+        choice: AlgorithmResult | None,
         layout: str,
         stack: ExitStack,
+        graph: Graph | None = None,
+        *,
+        limit: int | None = None,
+        interface: str | None = None,
+        is_aligned: bool = True,
     ) -> None:
         self._layout = layout
-        beta, operation = problem.beta, problem.operation
-        (written,) = operation.writes
+        beta = problem.values.get("beta", 0.0)
+        (written,) = problem.operation.writes
         specs = _memory_of(problem)
-        converted_specs: dict[str, TensorSpec] = {}
-        for name, spec in specs.items():
-            if not spec.fits(layout):
-                converted_specs[name] = TensorSpec(spec.shape, spec.dtype, layout)
+        converted_specs = converted_operands(problem, layout)
         converts_result = written in converted_specs
         if converts_result and beta and numpy_dtype(specs[written].dtype).kind in "iu":
             raise ArgumentError(
@@ -60,17 +92,33 @@ class ConvertedConvolution:
             )
         # alpha belongs to the convolution: it scales a result that is not rounded yet.  beta
         # belongs to the call that writes to `out`, which has the old values.
-        inner_beta = 0.0 if converts_result else beta
-        inner_problem = _problem_in_layout(problem, layout, inner_beta)
+        inner_problem = problem_in_layout(problem, layout)
+        # The places in the workspace, by the header's names: C may take an operand twice.
+        self._offsets: dict[str, int] = {}
+        room = 0
+        for name, spec in converted_specs.items():
+            self._offsets |= dict.fromkeys(problem.operation.header(name), room)
+            room += _aligned_size(spec.nbytes)
+        self._offsets["workSpace"] = room
         self._conversions: dict[str, Any] = {}
         self._back_conversions: dict[str, Any] = {}
         try:
-            native = NativeConvolution(handle, inner_problem, stack)
-            prepared = prepare(native, choice, stack)
+            native = NativeConvolution(handle, inner_problem, stack, graph)
+            prepared: PreparedChoice
+            if choice is None:
+                inner_limit = None if limit is None else _remaining(limit, room)
+                prepared = choose_and_prepare(
+                    native, inner_limit, interface, stack, is_aligned=is_aligned
+                )
+            else:
+                prepared = prepare(native, choice, stack)
             for name, spec in converted_specs.items():
                 if name == written:
                     call = conversion(handle, spec, specs[name], beta, stack)
                     self._back_conversions[name] = call
+                elif name in problem.operation.filters:
+                    call = filter_conversion(handle, specs[name], spec, stack)
+                    self._conversions[name] = call
                 else:
                     call = conversion(handle, specs[name], spec, 0.0, stack)
                     self._conversions[name] = call
@@ -78,13 +126,8 @@ class ConvertedConvolution:
             error.involving(layout=layout)
             raise
         self._convolution = prepared.call
-        self._offsets: dict[str, int] = {}
-        offset = 0
-        for name, spec in converted_specs.items():
-            self._offsets[name] = offset
-            offset += _aligned_size(spec.nbytes)
-        self._offsets["workSpace"] = offset
-        self.workspace = offset + prepared.workspace
+        self.choice = choice or in_layout(prepared.choice, layout)
+        self.workspace = room + prepared.workspace
         self._calls = [
             *self._conversions.values(),
             self._convolution,
@@ -117,22 +160,61 @@ class ConvertedConvolution:
             raise
 
 
+def in_layout(row: AlgorithmResult, layout: str) -> ConvolutionResult:
+    """Return a candidate for operands in a layout as one that converts other operands to it."""
+    values = {item.name: getattr(row, item.name) for item in fields(AlgorithmResult)}
+    return ConvolutionResult(**values, layout=layout)
+
+
+def _remaining(limit: int, room: int) -> int:
+    """Return what a workspace limit leaves beside the converted operands."""
+    if room > limit:
+        raise WorkspaceLimitError(f"the converted operands: {over_limit(room, limit)}")
+    return limit - room
+
+
 def _aligned_size(nbytes: int) -> int:
     """Return a size that is rounded up to a multiple of the allocations' alignment."""
     blocks = (nbytes + ALLOCATION_ALIGNMENT - 1) // ALLOCATION_ALIGNMENT
     return blocks * ALLOCATION_ALIGNMENT
 
 
-def _problem_in_layout(problem: Problem, layout: str, beta: float) -> Problem:
-    """Return a problem with all operands in a layout, and another beta."""
-    specs: dict[str, TensorSpec | FilterSpec] = {}
+def problem_in_layout(problem: Problem, layout: str) -> Problem:
+    """Return the problem that is computed in a layout, with all its operands in that layout.
+
+    If the result is converted back, beta is 0: the conversion adds the old values.
+    """
+    changes: dict[str, Any] = {}
     for name, spec in _memory_of(problem).items():
         if name in problem.operation.filters:
-            specs[name] = FilterSpec(spec.shape, spec.dtype, layout)
+            changes[name] = FilterSpec(spec.shape, spec.dtype, layout)
         else:
-            specs[name] = TensorSpec(spec.shape, spec.dtype, layout)
-    inner_problem: Problem = problem.replace(**specs, beta=beta)
+            changes[name] = TensorSpec(spec.shape, spec.dtype, layout)
+    (written,) = problem.operation.writes
+    if "beta" in problem.values and written in converted_operands(problem, layout):
+        changes["beta"] = 0.0
+    inner_problem: Problem = problem.replace(**changes)
     return inner_problem
+
+
+def converted_operands(problem: Problem, layout: str) -> dict[str, TensorSpec]:
+    """Return the specs, in a layout, of the operands that are converted to it, by name."""
+    return {
+        name: TensorSpec(spec.shape, spec.dtype, layout)
+        for name, spec in _memory_of(problem).items()
+        if not spec.fits(layout)
+    }
+
+
+def conversion_bytes(problem: Problem, layout: str) -> int:
+    """Return the bytes that the conversions of a call read and write."""
+    specs = _memory_of(problem)
+    converted_specs = converted_operands(problem, layout)
+    nbytes = sum(spec.nbytes + specs[name].nbytes for name, spec in converted_specs.items())
+    (written,) = problem.operation.writes
+    if written in converted_specs and problem.values.get("beta"):
+        nbytes += specs[written].nbytes
+    return nbytes
 
 
 def conversion_layout(problem: Problem, layout_name: str) -> str:
@@ -143,8 +225,6 @@ def conversion_layout(problem: Problem, layout_name: str) -> str:
     """
     if not layout_name:
         return ""
-    if problem.operation in (FUSED, FUSED_WITH_Z, BIAS):
-        raise ArgumentError(f"algorithm.layout={layout_name!r}; allowed: '', no bias is converted")
     specs = _memory_of(problem)
     images_name = problem.operation.reads[0]
     images = specs[images_name]
@@ -165,6 +245,52 @@ def conversion_layout(problem: Problem, layout_name: str) -> str:
     if all(spec.fits(layout) for spec in specs.values()):
         return ""
     return layout
+
+
+def layout_of_filter(problem: Problem) -> str:
+    """Return the layout of a filter that is not the other operands'; empty if there is none."""
+    specs = problem.specs
+    for name in problem.operation.filters:
+        layout: str = specs[name].layout
+        if layout in _CONVERTIBLE and converted_operands(problem, layout):
+            return layout
+    return ""
+
+
+def faster_layout(problem: Problem) -> str:
+    """Return the layout in which an untuned convolution is faster; empty if in its own.
+
+    A filter whose channels come last, beside images whose channels come first, was converted for
+    the engines of that layout: see `convert_filter`.
+
+    cuDNN 9 has an engine for depthwise float32 with the channels last, and a slower one with the
+    channels first.  On an H100 and an H200 the conversions paid off for the filters and images
+    below, in forward calls and gradients of images.
+    """
+    layout = layout_of_filter(problem)
+    if layout in CHANNELS_LAST.values() and not _is_converted_alone(problem, layout):
+        return layout
+    if problem.operation not in (FORWARD, DATA) or problem.values["beta"]:
+        return ""
+    images = problem.values[DATA.writes[0] if problem.operation is DATA else "x"]
+    w = problem.values["w"]
+    if images.rank != 4 or not images.fits("NCHW") or images.dtype != DataType.FLOAT:
+        return ""
+    _, stride, dilation = problem.conv.steps(2)
+    channels = images.shape[1]
+    is_depthwise = problem.conv.groups == channels == w.shape[0] > 1
+    is_dense = {*stride, *dilation} == {1}
+    is_large = prod(w.shape[2:]) >= _LEAST_TAPS and images.nbytes >= _LEAST_BYTES
+    if is_depthwise and is_dense and is_large:
+        return "NHWC"
+    return ""
+
+
+def _is_converted_alone(problem: Problem, layout: str) -> bool:
+    """Return whether the first images have a layout, so that other operands are converted to it."""
+    names = (*problem.operation.reads, *problem.operation.writes)
+    images = next(name for name in names if name not in problem.operation.filters)
+    return images not in converted_operands(problem, layout)
 
 
 def _memory_of(problem: Problem) -> dict[str, TensorSpec]:

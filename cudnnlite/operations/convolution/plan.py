@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
-from cudnnlite.errors import WorkspaceLimitError
+from cudnnlite.errors import NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 from cudnnlite.graph.problem import EXECUTE
@@ -17,12 +18,15 @@ from cudnnlite.operations.convolution.algorithms import PreparedChoice, choose, 
 from cudnnlite.operations.convolution.layout_conversion import (
     ConvertedConvolution,
     conversion_layout,
+    converted_operands,
+    faster_layout,
+    layout_of_filter,
 )
 from cudnnlite.operations.convolution.native import NativeConvolution
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.results import DATABASE, AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.warn import log
 
@@ -108,15 +112,27 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         return EXECUTE
 
     def _prepare_call(self) -> Prepared:
+        if self._algorithm is None and self._interface is None:
+            layout = faster_layout(self.problem)
+            if layout:
+                # The workspace limit, or this cuDNN, may not allow it.
+                with suppress(NotSupportedError, WorkspaceLimitError):
+                    return self._converted_call(None, layout)
         native = NativeConvolution(self._handle, self.problem, self._resources, self._graph)
-        choice = choose(
-            native,
-            self._algorithm,
-            self._limit,
-            self._interface,
-            self._resources,
-            is_aligned=self._is_aligned,
-        )
+        try:
+            choice = choose(
+                native,
+                self._algorithm,
+                self._limit,
+                self._interface,
+                self._resources,
+                is_aligned=self._is_aligned,
+            )
+        except NotSupportedError:
+            layout = layout_of_filter(self.problem)
+            if self._algorithm is not None or not layout:
+                raise
+            return self._converted_call(None, layout)
         if isinstance(choice, PreparedChoice):
             prepared = choice
         else:
@@ -127,10 +143,30 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         self._note_interface(native, prepared.choice)
         return self._finish(prepared.choice, prepared.call, prepared.workspace)
 
-    def _converted_call(self, choice: AlgorithmResult, layout: str) -> Prepared:
-        """Return the call in another layout, with the conversions of operands around it."""
-        call = ConvertedConvolution(self._handle, self.problem, choice, layout, self._resources)
-        return self._finish(choice, call, call.workspace, layout)
+    def _converted_call(self, choice: AlgorithmResult | None, layout: str) -> Prepared:
+        """Return the call in another layout, with the conversions of operands around it.
+
+        Without a choice, cuDNN's heuristic chooses in that layout.
+        """
+        with ExitStack() as stack:
+            call = ConvertedConvolution(
+                self._handle,
+                self.problem,
+                choice,
+                layout,
+                stack,
+                self._graph,
+                limit=self._limit,
+                interface=self._interface,
+                is_aligned=self._is_aligned,
+            )
+            self._resources.enter_context(stack.pop_all())
+        self._alignments = {}
+        if choice is None and isinstance(call.choice.algorithm, Engine):
+            converted = converted_operands(self.problem, layout)
+            in_place = [name for name in self.problem.specs if name not in converted]
+            self._alignments = dict.fromkeys(in_place, ALIGNMENT)
+        return self._finish(call.choice, call, call.workspace, layout)
 
     def _finish(
         self, choice: AlgorithmResult, call: Any, workspace: int, layout: str = ""
@@ -152,11 +188,36 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         """Set the descriptors of the descriptor call, or the alignments that an engine needs."""
         if not isinstance(choice.algorithm, Engine):
             self.descriptors = native.descriptors
-        elif self._algorithm is None and self._interface is None:
+        elif self._interface is None and not self._is_named:
             self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
         else:
             # An engine that the caller named refuses operands that are not aligned.
             self._alignments = {}
+
+    def _with_candidate(self, row: AlgorithmResult, graph: Graph | None) -> ConvolutionPlan:
+        """Return a prepared plan of the same problem by another candidate, which `_adopt` takes.
+
+        `graph` is that of the problem.  It stays open for as long as the returned plan.
+        """
+        if not isinstance(row.algorithm, Engine):
+            graph = None
+        return ConvolutionPlan(self._handle, self.problem, row, graph=graph).prepare()
+
+    def _adopt(self, plan: ConvolutionPlan, choice: AlgorithmResult) -> None:
+        """Let all calls from the next one on run the call of another plan of this problem."""
+        super()._adopt(plan, choice)
+        self.descriptors = plan.descriptors
+        self._alignments = plan._alignments
+        if isinstance(choice.algorithm, Engine):
+            # As for the heuristic's engine: other operands run by another plan.
+            self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
+
+    @property
+    def _is_named(self) -> bool:
+        """Whether the caller or a tuner named the algorithm, which depends on alignments."""
+        if self._algorithm is None:
+            return False
+        return getattr(self._algorithm, "source", "") != DATABASE
 
     def _run_misaligned(
         self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 from cudnnlite.arguments import real_number
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.operations.convolution.algorithms import (
@@ -16,11 +18,25 @@ from cudnnlite.operations.convolution.algorithms import (
     search,
 )
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
-from cudnnlite.plans.operands import alignment_of, check_writable, use
+from cudnnlite.plans.conversion import filter_conversion
+from cudnnlite.plans.operands import (
+    alignment_of,
+    check_writable,
+    on_device,
+    use,
+    wait_for_streams,
+)
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.request import Request
+from cudnnlite.plans.trial_call import CANDIDATE_ERRORS
 from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.results import DATABASE, HEURISTIC, AlgorithmResult, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.search.database import find_choice
+from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
+from cudnnlite.specs.math_types import may_be_tf32
+from cudnnlite.warn import log
 
 
 class ConvolutionRequest(Request[DeviceArray]):
@@ -116,10 +132,15 @@ class ConvolutionRequest(Request[DeviceArray]):
         problem = self.make_problem()
         limit = self.limit()
         algorithm = parse_algorithm(self.operation, self.algorithm)
-        plan = None
+        plan: ConvolutionPlan | None = None
         named_key = key
         if self._is_free and self.handle.chooser is not None:
             algorithm = self._tuned_choice(problem, limit)
+            if algorithm is None and self._tries_candidates:
+                plan = self._planned(ConvolutionPlan, problem, None, limit, is_aligned=True)
+                self._begin_trials(plan, limit)
+                self.handle.plans.keep(key, plan)
+                return plan
             # The plan is that of a call that names the choice, or of one without a tuner.
             named_key = Request.key(self)
             if algorithm is not None:
@@ -129,6 +150,8 @@ class ConvolutionRequest(Request[DeviceArray]):
                 key = named_key
             elif plan is not None:
                 self.handle.plans.keep(key, plan)
+        elif algorithm is None:
+            algorithm = self._database_choice(problem, limit)
         if plan is None:
             # Later calls may have aligned operands, even if this call has not.
             plan = self._planned(ConvolutionPlan, problem, algorithm, limit, is_aligned=True)
@@ -142,21 +165,54 @@ class ConvolutionRequest(Request[DeviceArray]):
         chooser = self.handle.chooser
         if chooser is None or not all(spec.size for spec in problem.specs.values()):
             return None
-        alignments = {name: alignment_of(array) for name, array in self._arrays().items()}
         replay = parse_replay(self.replay)
-        return chooser.choose(problem, alignments, limit, for_call=True, replay=replay)
+        return chooser.choose(problem, self._alignments(), limit, for_call=True, replay=replay)
+
+    def _alignments(self) -> dict[str, int]:
+        """Return the alignments of those operands that are arrays, by name."""
+        return {name: alignment_of(array) for name, array in self._arrays().items()}
+
+    @property
+    def _tries_candidates(self) -> bool:
+        """Whether the calls of a heuristic's plan that is made now try candidates."""
+        chooser = self.handle.chooser
+        if chooser is None or not self._is_free or parse_replay(self.replay):
+            return False
+        return bool(chooser.tries_in_calls)
+
+    def _begin_trials(self, plan: ConvolutionPlan, limit: int | None) -> None:
+        """Let the calls of a new plan try candidates; close it if that fails."""
+        if plan.choice is None or plan.choice.source != HEURISTIC:
+            return
+        try:
+            self.handle.chooser.begin_trials(plan, self._alignments(), limit)
+        except BaseException:
+            plan.close()
+            raise
+
+    def _database_choice(self, problem: Problem, limit: int | None) -> AlgorithmResult | None:
+        """Return the database's choice for a call without an algorithm; None if there is none."""
+        if self.algorithm is not None or not all(spec.size for spec in problem.specs.values()):
+            return None
+        interface = parse_interface(self.interface)
+        return find_choice(self.handle.device, problem, limit, interface)
 
     def make_plan(self) -> ConvolutionPlan:
         """Return a new plan, with the tuner's choice if there is one."""
         problem = self.make_problem()
         limit = self.limit()
         algorithm = parse_algorithm(self.operation, self.algorithm)
-        if self._is_free:
+        if self._is_free and self.handle.chooser is not None:
             algorithm = self._tuned_choice(problem, limit)
+        elif algorithm is None:
+            algorithm = self._database_choice(problem, limit)
         is_aligned = not any(array.ptr % ALIGNMENT for array in self._arrays().values())
-        return self._planned(
+        plan = self._planned(
             self.plan_type, problem, algorithm, limit, is_aligned=is_aligned or not self._is_free
         )
+        if self._tries_candidates:
+            self._begin_trials(plan, limit)
+        return plan
 
     def choice_arguments(self) -> dict[str, Any]:
         """Return the arguments that say how to compute, by name.
@@ -172,6 +228,27 @@ class ConvolutionRequest(Request[DeviceArray]):
         }
 
     def _planned(
+        self,
+        plan_type: type[ConvolutionPlan],
+        problem: Problem,
+        algorithm: object,
+        limit: int | None,
+        *,
+        is_aligned: bool,
+    ) -> ConvolutionPlan:
+        """Return a new plan; the heuristic's if the database's choice cannot be used."""
+        is_of_database = getattr(algorithm, "source", "") == DATABASE
+        if is_of_database and not is_aligned:
+            algorithm = None
+        elif is_of_database:
+            try:
+                return self._prepared(plan_type, problem, algorithm, limit, is_aligned=is_aligned)
+            except CANDIDATE_ERRORS as error:
+                log.info("%s: the database's %s is passed over: %s", problem, algorithm, error)
+                algorithm = None
+        return self._prepared(plan_type, problem, algorithm, limit, is_aligned=is_aligned)
+
+    def _prepared(
         self,
         plan_type: type[ConvolutionPlan],
         problem: Problem,
@@ -214,6 +291,53 @@ class ConvolutionRequest(Request[DeviceArray]):
         uses_scratch = self.out is None or real_number(self.beta, "beta") != 0
         out = None if uses_scratch else self.out
         return search(self.handle, problem, operands, out, self.limit())
+
+    def convert_filter(self) -> DeviceArray:
+        """Return the filter in the layout that calls read fastest: itself, or a copy."""
+        handle = self.handle
+        use(handle)
+        choices = self.call_arguments() | self.choice_arguments()
+        del choices["workspace_limit"]  # the tuner's choices are within it
+        self.refuse(choices, "convert_filter, which convolves nothing")
+        operation = self.operation
+        names = operation.filters.intersection(operation.reads)
+        if not names:
+            raise ArgumentError(f"{operation.name} reads no filter that could be converted")
+        (name,) = names
+        index = operation.reads.index(name)
+        w = on_device(handle, self.operands[index], operation.argument(name))
+        self.operands = [*self.operands[:index], w, *self.operands[index + 1 :]]
+        problem = self.make_problem()
+        layout = self._best_layout_of_filter(problem, name)
+        if w.spec.fits(layout):
+            return w
+        converted: DeviceArray = handle.empty(TensorSpec(w.spec.shape, w.spec.dtype, layout))
+        with ExitStack() as stack:
+            call = filter_conversion(handle, w.spec, converted.spec, stack)
+            call.replace(x=w.ptr, y=converted.ptr)
+            others = wait_for_streams(handle.stream, w)
+            call()
+            for other in others:
+                other.wait(handle.stream)
+        return converted
+
+    def _best_layout_of_filter(self, problem: Problem, name: str) -> str:
+        """Return the layout of the filter `name` with which calls take the least time."""
+        w: FilterSpec = problem.values[name]
+        if w.rank not in CHANNELS_LAST or w.vector > 1:
+            return w.layout
+        layouts = (CHANNELS_FIRST[w.rank], CHANNELS_LAST[w.rank])
+        choices = {}
+        for layout in layouts:
+            variant = problem.replace(**{name: FilterSpec(w.shape, w.dtype, layout)})
+            choice = self._tuned_choice(variant, self.limit())
+            if choice is not None:
+                choices[layout] = ranking_ms(choice, latency=True) or 0.0
+        if len(choices) == len(layouts):
+            return min(layouts, key=lambda layout: choices[layout])
+        is_half = w.dtype in (DataType.HALF, DataType.BFLOAT16)
+        uses_tensor_cores = is_half or may_be_tf32(problem.math_type, w.dtype)
+        return layouts[1] if uses_tensor_cores and problem.conv.groups == 1 else w.layout
 
     def _refuse_choice(self, function_name: str) -> None:
         """Raise ArgumentError if an argument chooses an algorithm, or belongs to a call."""

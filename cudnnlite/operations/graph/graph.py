@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
 
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
@@ -13,7 +15,10 @@ from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.plans.graph_plan import GraphPlan, Requirements, scratch_bytes
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.replay import parse_replay
-from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.plans.trial_call import CANDIDATE_ERRORS
+from cudnnlite.problems.results import DATABASE, AlgorithmResult
+from cudnnlite.search.database import find_choice
+from cudnnlite.warn import log
 
 
 class Graph(LayerFormulas):
@@ -116,15 +121,62 @@ def plan_graph(
 
     `scratch` names the outputs that no call returns: they are in the workspace.
     """
-    if engine is None:
-        engine = tuned_choice(handle, graph, requirements, limit, scratch=scratch, replay=replay)
+    make_plan = partial(
+        _plan_by, handle, graph, limit=limit, requirements=requirements, scratch=scratch
+    )
+    if engine is not None:
+        return make_plan(engine, replay=replay)
+    choice = tuned_choice(handle, graph, requirements, limit, scratch=scratch, replay=replay)
+    engine_limit = _engine_limit(graph, limit, scratch)
+    if choice is None and handle.chooser is None:
+        choice = find_choice(handle.device, GraphProblem(graph), engine_limit)
+    if choice is not None and choice.source == DATABASE:
+        try:
+            return make_plan(choice, replay=replay)
+        except CANDIDATE_ERRORS as error:
+            log.info("%r: the database's %s is passed over: %s", graph, choice, error)
+            choice = None
+    plan = make_plan(choice, replay=replay)
+    if choice is None and not replay and _may_be_tuned(handle, requirements):
+        _begin_trials(handle, plan, engine_limit)
+    return plan
+
+
+def _plan_by(
+    handle: Handle,
+    graph: Graph,
+    engine: Engine | AlgorithmResult | None,
+    *,
+    limit: int | None,
+    requirements: Requirements,
+    replay: bool,
+    scratch: Collection[str],
+) -> GraphPlan:
+    """Return the plan of a graph by an engine, or by the heuristics' engine."""
+    source = ""
     if isinstance(engine, AlgorithmResult):
         replay = replay or engine.replay
+        source = engine.source
         engine = instance_of(engine.algorithm, Engine, "engine.algorithm")
     elif engine is not None:
         instance_of(engine, Engine, "engine")
     plan = GraphPlan(handle, graph, engine, limit, requirements, replay=replay, scratch=scratch)
-    return plan.prepare()
+    plan.prepare()
+    if source:
+        plan.choice = replace(plan.choice, source=source)
+    return plan
+
+
+def _begin_trials(handle: Handle, plan: GraphPlan, limit: int | None) -> None:
+    """Let the calls of a new plan try candidates, if the tuner does that; close it on failure."""
+    chooser = handle.chooser
+    if chooser is None or not chooser.tries_in_calls:
+        return
+    try:
+        chooser.begin_trials(plan, {}, limit)
+    except BaseException:
+        plan.close()
+        raise
 
 
 def tuned_choice(
@@ -140,15 +192,26 @@ def tuned_choice(
 
     The outputs that `scratch` names take their part of the limit.
     """
-    may_be_narrow = requirements.math_type != MathType.FMA
-    if handle.chooser is None or requirements.is_deterministic or not may_be_narrow:
+    if handle.chooser is None or not _may_be_tuned(handle, requirements):
         return None
-    if limit is not None:
-        limit = max(limit - scratch_bytes(graph, scratch), 0)
+    limit = _engine_limit(graph, limit, scratch)
     choice: AlgorithmResult | None = handle.chooser.choose(
         GraphProblem(graph), {}, limit, for_call=True, replay=replay
     )
     return choice
+
+
+def _may_be_tuned(handle: Handle, requirements: Requirements) -> bool:
+    """Return whether the handle has a tuner, and no more is required than the tuner knows of."""
+    may_be_narrow = requirements.math_type != MathType.FMA
+    return handle.chooser is not None and may_be_narrow and not requirements.is_deterministic
+
+
+def _engine_limit(graph: Graph, limit: int | None, scratch: Collection[str]) -> int | None:
+    """Return the bytes of a limit that outputs in scratch memory leave to an engine."""
+    if limit is None:
+        return None
+    return max(limit - scratch_bytes(graph, scratch), 0)
 
 
 def set_output_strides(graph: Graph, name: str, strides: tuple[int, ...]) -> None:

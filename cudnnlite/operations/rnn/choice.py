@@ -7,7 +7,7 @@ from typing import Any
 
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.results import HEURISTIC, AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.math_types import allowed_math_types
@@ -36,7 +36,8 @@ def heuristic(spec: RNNSpec, data: RNNDataSpec, *, full: bool | None = None) -> 
     if full:
         uses_tensor_cores = spec.dtype in HALVES and spec.math_type != MathType.FMA
         algorithm = _fastest(spec, data, uses_tensor_cores=uses_tensor_cores)
-    return AlgorithmResult(algorithm, _math_type(spec, algorithm, data.batch), deterministic=None)
+    math_type = _math_type(spec, algorithm, data.batch)
+    return AlgorithmResult(algorithm, math_type, deterministic=None, source=HEURISTIC)
 
 
 def _math_type(spec: RNNSpec, algorithm: RNNAlgo, batch: int) -> MathType:

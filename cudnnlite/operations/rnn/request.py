@@ -22,16 +22,19 @@ from cudnnlite.operations.rnn.outputs import (
 )
 from cudnnlite.operations.rnn.plan import RNNPlan, check_state_specs
 from cudnnlite.operations.rnn.sequences import data_spec
+from cudnnlite.operations.rnn.trials import RNNTrials, TrialRNNPlan
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import on_device, operand_spec, usable_workspace, use
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.stateful_function import BackwardRequest, refuse_arguments_of_calls
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult, RNNResult
+from cudnnlite.problems.results import HEURISTIC, AlgorithmResult, RNNResult
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.search.database import find_choice
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_data import parse_data_layout, parse_fill
+from cudnnlite.specs.rnn_rules import why_not
 
 # Of the argument `layout`, if the caller does not pass one.
 _DEFAULT_LAYOUT = RNNDataLayout.SEQ_MAJOR_UNPACKED
@@ -84,7 +87,11 @@ class RNNForwardRequest:
         data = self._with_fill(data_spec(self.spec, self.x.spec, self.lengths, layout))
         if self.lengths is not None:
             self.lengths = data.lengths  # checked, and a tuple
-        key = self._plan_key(data, self._limit_of_call())
+        limit = self._limit_of_call()
+        key = self._plan_key(data, limit)
+        trials = self._trials(key, data, limit)
+        if trials is not None:
+            return trials.run(self._run_by_plan, key)
         return self._run_by_plan(key)
 
     def _without_sequences(self, layout: RNNDataLayout) -> RNNOutput | None:
@@ -116,7 +123,7 @@ class RNNForwardRequest:
             if not (has_fallback and is_too_large):
                 raise
         # From now on the refused key finds the plan of STANDARD.
-        standard = _choice_of(RNNAlgo.STANDARD, key.choice.math_type)
+        standard = _choice_of(RNNAlgo.STANDARD, key.choice.math_type, key.choice.source)
         plan = RNNPlan[Any](self.handle, key._replace(choice=standard))
         plans.keep(key, plan)
         return self._call(plan)
@@ -142,7 +149,7 @@ class RNNForwardRequest:
         data = self._data()
         limit = self.handle.workspace.limit_for(self.workspace_limit)
         key = self._plan_key(data, limit, lengths_vary=self.lengths is not None)
-        plan = RNNPlan[Any](self.handle, key)
+        plan = self._make_plan(key, data, limit)
         try:
             plan.describe(self.x, data.lengths)
             plan.check_descriptions(self.weights, self.hx, self.cx)
@@ -150,6 +157,35 @@ class RNNForwardRequest:
             plan.close()
             raise
         return plan
+
+    def _make_plan(self, key: RNNPlanKey, data: RNNDataSpec, limit: int | None) -> RNNPlan[Any]:
+        """Return a new plan; its calls try candidates, if the handle's tuner does that."""
+        lengths_vary = self.lengths is not None
+        tuned_data = _with_unequal_lengths(data) if lengths_vary else data
+        trials = self._trials(key, tuned_data, limit)
+        if trials is not None:
+            return TrialRNNPlan[Any](self.handle, key, trials)
+        return RNNPlan[Any](self.handle, key)
+
+    def _trials(self, key: RNNPlanKey, data: RNNDataSpec, limit: int | None) -> RNNTrials | None:
+        """Return what lets calls of a kind try candidates; None if the handle's tuner tries none.
+
+        The handle keeps it beside its plans, until there is a winner.
+        """
+        chooser, plans = self.handle.chooser, self.handle.plans
+        is_chosen = self.algorithm is not None or key.choice.source != HEURISTIC
+        if chooser is None or is_chosen or key.replay or not chooser.tries_in_calls:
+            return None
+        kind = ("rnn_trials", self.spec, data, self.training, limit, chooser)
+        trials: RNNTrials | None = plans.find(kind)
+        if trials is None or trials.winner is not None:
+            problem = forward_problem(self.spec, data, self.training)
+            race_and_end = chooser.race_of_rnn(problem, limit)
+            if race_and_end is None:
+                return None
+            trials = RNNTrials(self.handle, *race_and_end)
+            plans.keep(kind, trials)
+        return trials
 
     def problem(self) -> Problem:
         """Return the problem of the call, as data."""
@@ -261,13 +297,15 @@ class RNNForwardRequest:
         if result is None and self.handle.chooser is not None:
             tuned_data = _with_unequal_lengths(data) if lengths_vary else data
             result = self._tuned_choice(tuned_data, limit, replay=replay)
+        if result is None and self.handle.chooser is None:
+            result = self._database_choice(data, limit)
         if result is None:
             is_full = data.is_full and not lengths_vary
             result = heuristic(self.spec, data, full=is_full)
         is_padded = data.needs_padded_io or (lengths_vary and not data.is_packed)
         return RNNPlanKey(
             self.spec,
-            _choice_of(result.algorithm, result.math_type),
+            _choice_of(result.algorithm, result.math_type, result.source),
             data.batch,
             data.layout,
             is_padded,
@@ -289,6 +327,9 @@ class RNNForwardRequest:
         """
         chooser, plans = self.handle.chooser, self.handle.plans
         tuning = (chooser, chooser.revision)
+        trials = plans.find(("rnn_trials", self.spec, data, self.training, limit, chooser))
+        if trials is not None and trials.winner is None and not replay:
+            return None  # the tuner has no choice yet
         key = ("rnn_forward", self.spec, data, self.training, limit, replay, *tuning)
         kept_choice = plans.find(key)
         if kept_choice is not None:
@@ -300,6 +341,16 @@ class RNNForwardRequest:
         if result is not None:
             plans.keep(key, TunedChoice(result))
         return result
+
+    def _database_choice(self, data: RNNDataSpec, limit: int | None) -> AlgorithmResult | None:
+        """Return the database's choice; None if there is none, or if a rule forbids it."""
+        problem = forward_problem(self.spec, data, self.training)
+        choice = find_choice(self.handle.device, problem, limit)
+        if choice is None or why_not(
+            self.spec, choice.algorithm, full=data.is_full, backward=self.training
+        ):
+            return None
+        return parse_algorithm(choice, self.spec, data.batch)
 
     def _parse_dropout_state(self) -> DropoutState | None:
         """Return the random states of the network's dropout; None if it drops no values."""
@@ -377,9 +428,9 @@ def _plan_of(handle: Handle, reserve: Any) -> RNNPlan[RNNTrainingOutput]:
 
 
 @lru_cache(maxsize=64)
-def _choice_of(algorithm: Any, math_type: Any) -> AlgorithmResult:
+def _choice_of(algorithm: Any, math_type: Any, source: str) -> AlgorithmResult:
     """Return algorithm and math type without measurements, so that equal choices compare equal."""
-    return AlgorithmResult(algorithm, math_type, deterministic=None)
+    return AlgorithmResult(algorithm, math_type, deterministic=None, source=source)
 
 
 def _with_unequal_lengths(data: RNNDataSpec) -> RNNDataSpec:

@@ -17,6 +17,7 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
@@ -33,6 +34,7 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, RNNResult, ranking_ms
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.problems.work import work_of
 from cudnnlite.search.accuracy import why_inexact
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.replayed_rows import with_replay
@@ -148,7 +150,7 @@ def find(
         candidates,
         handle.workspace.limit_for(workspace_limit),
         compile_all=algorithms is not None,
-        latency=True,
+        objective="latency",
         replay=parse_replay(replay) and not training,
     )
 
@@ -177,7 +179,7 @@ def search_rnn_forward(
     *,
     max_error: float | None = None,
     compile_all: bool = False,
-    latency: bool = False,
+    objective: str = "device",
     flush_l2: bool = False,
     replay: bool = False,
     note: str = "",
@@ -197,7 +199,7 @@ def search_rnn_forward(
     compile_all : bool
         Whether PERSIST_DYNAMIC is compiled for matrices of any size, instead of those that fit on
         the chip.
-    latency, flush_l2
+    objective, flush_l2
         See `Contest`.
     replay : bool
         As in `rnn_forward.find`.
@@ -208,7 +210,7 @@ def search_rnn_forward(
     spec, data = standard_key.spec, problem.data
     with own_stream(handle) as stream, ExitStack() as stack:
         operands_on_stream = _on_stream(handle, standard_key, operands, data, stream)
-        contest = Contest(handle, latency=latency, flush_l2=flush_l2)
+        contest = Contest(handle, objective=objective, flush_l2=flush_l2)
         stack.callback(contest.close)
         why_not_compiled = ""
         if not compile_all:
@@ -218,9 +220,16 @@ def search_rnn_forward(
         rows = contest.finish(trial.run(candidates, contest, max_error, why_not_compiled))
         if replay:
             rows = with_replay(rows, trial.replay_of)
-        rows = _heuristic_first(rows, heuristic(spec, data), latency=latency)
+        if objective != "energy":
+            is_latency = objective == "latency"
+            rows = _heuristic_first(rows, heuristic(spec, data), latency=is_latency)
     return AlgorithmTable(
-        rows, title=str(problem), timing=contest.timing + note, device_memory=contest.memory
+        rows,
+        title=str(problem),
+        timing=contest.timing + note,
+        device_memory=contest.memory,
+        work=work_of(problem),
+        peaks=peaks_of(handle.device),
     )
 
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from cudnnlite.bench import peaks
-from cudnnlite.bench.peaks import CARDS, Peaks, parse_card, peaks_from, roofline
 from cudnnlite.devices.device import DeviceProperties
+from cudnnlite.devices.peaks import CARDS, parse_card, peaks_from
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
+from cudnnlite.problems.roofline import FLOAT32, HALF, INT8, TENSOR_FLOAT64, TF32, Peaks, roofline
+from cudnnlite.problems.work import Work
 
 # Multiprocessors, Hz, Hz of the memory and bits of the bus, as published lists of the cards have
 # them.  tests/device/test_bench.py reads those of the GPU that is there.
@@ -37,14 +38,14 @@ def test_an_unknown_architecture_has_no_peaks():
 @pytest.mark.parametrize(
     ("dtype", "math_type", "unit"),
     [
-        (DataType.FLOAT, MathType.FMA, peaks.FLOAT32),
-        (DataType.FLOAT, MathType.DEFAULT, peaks.TF32),
-        (DataType.FLOAT, MathType.TENSOR_OP, peaks.TF32),
-        (DataType.HALF, MathType.DEFAULT, peaks.HALF),
-        (DataType.BFLOAT16, MathType.TENSOR_OP, peaks.HALF),
-        (DataType.HALF, MathType.FMA, peaks.FLOAT32),
-        (DataType.DOUBLE, MathType.DEFAULT, peaks.TENSOR_FLOAT64),
-        (DataType.INT8, MathType.DEFAULT, peaks.INT8),
+        (DataType.FLOAT, MathType.FMA, FLOAT32),
+        (DataType.FLOAT, MathType.DEFAULT, TF32),
+        (DataType.FLOAT, MathType.TENSOR_OP, TF32),
+        (DataType.HALF, MathType.DEFAULT, HALF),
+        (DataType.BFLOAT16, MathType.TENSOR_OP, HALF),
+        (DataType.HALF, MathType.FMA, FLOAT32),
+        (DataType.DOUBLE, MathType.DEFAULT, TENSOR_FLOAT64),
+        (DataType.INT8, MathType.DEFAULT, INT8),
     ],
 )
 def test_the_unit_follows_from_data_and_arithmetic(dtype, math_type, unit):
@@ -53,20 +54,23 @@ def test_the_unit_follows_from_data_and_arithmetic(dtype, math_type, unit):
 
 def test_a_card_without_tensor_cores_for_a_type_multiplies_in_float32():
     v100 = CARDS["V100"]
-    assert v100.unit_of(DataType.FLOAT, MathType.DEFAULT) == peaks.FLOAT32
+    assert v100.unit_of(DataType.FLOAT, MathType.DEFAULT) == FLOAT32
     assert v100.unit_of(DataType.INT8, MathType.DEFAULT) is None
 
 
 def test_the_roofline_by_hand():
-    card = Peaks("a card", "made up", {peaks.HALF: 100e12}, 2e12)
-    half = DataType.HALF, MathType.DEFAULT
-    by_arithmetic = roofline(card, 300_000_000, 2_000_000, *half)
-    assert by_arithmetic == (pytest.approx(3e-6), "arithmetic", peaks.HALF)
+    card = Peaks("a card", "made up", {HALF: 100e12}, 2e12)
+
+    def least(flops, nbytes):
+        return roofline(card, Work(flops, nbytes, DataType.HALF), MathType.DEFAULT)
+
+    by_arithmetic = least(300_000_000, 2_000_000)
+    assert by_arithmetic == (pytest.approx(3e-6), "arithmetic", HALF)
     assert by_arithmetic.share(6e-6) == pytest.approx(0.5)
-    by_memory = roofline(card, 100_000_000, 8_000_000, *half)
-    assert by_memory == (pytest.approx(4e-6), "memory", peaks.HALF)
+    by_memory = least(100_000_000, 8_000_000)
+    assert by_memory == (pytest.approx(4e-6), "memory", HALF)
     assert by_memory.share(5e-6) == pytest.approx(0.8)
-    assert roofline(card, 1, 1, DataType.FLOAT, MathType.FMA) is None
+    assert roofline(card, Work(1, 1, DataType.FLOAT), MathType.FMA) is None
 
 
 def test_cards_have_short_and_long_names():

@@ -4,12 +4,12 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.bench.lists import LISTS, attention_problem, matmul_problem, problems_of_list
-from cudnnlite.bench.work import work_of
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.attention.attention_graphs import backward_graph
 from cudnnlite.problems.rnn import forward_problem
+from cudnnlite.problems.work import work_of
 
 
 def strided_grouped():

@@ -3,69 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from cudnnlite.devices.device import DeviceProperties
-from cudnnlite.enums import DataType, MathType
+from cudnnlite.devices.device import Device, DeviceProperties
 from cudnnlite.errors import ArgumentError
-
-# The units that multiply: those of CUDA cores by the data type, and those of tensor cores.
-FLOAT32, FLOAT64, TENSOR_FLOAT64 = "float32", "float64", "float64 on tensor cores"
-TF32, HALF, INT8 = "TF32", "16 bits on tensor cores", "int8 on tensor cores"
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """The most that a GPU could do.
-
-    Attributes
-    ----------
-    card : str
-        The GPU's name.
-    source : str
-        Where the figures are from.
-    flops : mapping of str to float
-        Operations a second, by the unit that multiplies; a multiplication and an addition are two.
-        Without sparsity.
-    bandwidth : float
-        Bytes a second between the GPU and its memory.
-    """
-
-    card: str
-    source: str
-    flops: Mapping[str, float]
-    bandwidth: float
-
-    def unit_of(self, dtype: DataType, math_type: MathType) -> str | None:
-        """Return the unit that multiplies data of a type; None if none is known."""
-        for unit in _units_of(dtype, math_type):
-            if unit in self.flops:
-                return unit
-        return None
-
-    def __str__(self) -> str:
-        figures = [f"{value / 1e12:.4g} T {unit}" for unit, value in self.flops.items()]
-        figures.append(f"{self.bandwidth / 1e12:.4g} TB/s")
-        return f"{self.card}: {', '.join(figures)} ({self.source})"
-
-
-def _units_of(dtype: DataType, math_type: MathType) -> tuple[str, ...]:
-    """Return the units that multiply data of a type, the preferred one first.
-
-    A GPU without tensor cores for the type multiplies it in float32.
-    """
-    is_true = math_type == MathType.FMA
-    if dtype == DataType.DOUBLE:
-        return (TENSOR_FLOAT64, FLOAT64)
-    if dtype in (DataType.HALF, DataType.BFLOAT16):
-        return (FLOAT32,) if is_true else (HALF, FLOAT32)
-    if dtype == DataType.FLOAT:
-        return (FLOAT32,) if is_true else (TF32, FLOAT32)
-    if dtype in (DataType.INT8, DataType.UINT8, DataType.INT8x4, DataType.INT8x32):
-        return (INT8,)
-    return ()
+from cudnnlite.problems.roofline import FLOAT32, FLOAT64, HALF, INT8, TENSOR_FLOAT64, TF32, Peaks
 
 
 class _Architecture(NamedTuple):
@@ -107,6 +50,12 @@ _HALVED_ON_GEFORCE = (TF32, HALF)
 _WITH_HALVED_TENSOR_CORES = ("8.6", "8.9", "12.0")
 
 
+def peaks_of(device: Device) -> Peaks | None:
+    """Return the peaks of a device; None of one that is emulated, or if they are not known."""
+    properties = device.properties()
+    return None if properties is None else peaks_from(properties)
+
+
 def peaks_from(properties: DeviceProperties) -> Peaks | None:
     """Return the peaks that follow from a device's properties.
 
@@ -127,9 +76,7 @@ def peaks_from(properties: DeviceProperties) -> Peaks | None:
         if is_halved and unit in _HALVED_ON_GEFORCE:
             peak /= 2
         flops[unit] = peak
-    # Memory of every kind here transfers twice a clock.
-    bandwidth = 2 * properties.memory_clock_hz * properties.bus_bits / 8
-    return Peaks(properties.name, "from the device's properties", flops, bandwidth)
+    return Peaks(properties.name, "from the device's properties", flops, properties.bandwidth)
 
 
 def _stated(card: str, source: str, bandwidth: float, **teraflops: float) -> Peaks:
@@ -213,38 +160,3 @@ def parse_card(name: str, argument: str = "card") -> Peaks:
         if name.lower() in (known.lower(), peaks.card.lower()):
             return peaks
     raise ArgumentError(f"{argument}={name!r}; allowed: {', '.join(CARDS)}")
-
-
-class Roofline(NamedTuple):
-    """The least time of a problem, by the peaks of a GPU.
-
-    Attributes
-    ----------
-    seconds : float
-        The longer one of the time of the arithmetic and that of the memory.
-    bound : str
-        "arithmetic" or "memory": which of them it is.
-    unit : str
-        The unit that multiplies, by its name in `Peaks.flops`.
-    """
-
-    seconds: float
-    bound: str
-    unit: str
-
-    def share(self, seconds: float) -> float:
-        """Return the least time as a share of a time that was measured."""
-        return self.seconds / seconds
-
-
-def roofline(
-    peaks: Peaks, flops: int, nbytes: int, dtype: DataType, math_type: MathType
-) -> Roofline | None:
-    """Return the least time of so many operations and bytes; None if no peak is known."""
-    unit = peaks.unit_of(dtype, math_type)
-    if unit is None:
-        return None
-    arithmetic, memory = flops / peaks.flops[unit], nbytes / peaks.bandwidth
-    if arithmetic >= memory:
-        return Roofline(arithmetic, "arithmetic", unit)
-    return Roofline(memory, "memory", unit)

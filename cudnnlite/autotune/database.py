@@ -1,0 +1,149 @@
+"""Make and install files of the database of choices: see `cudnnlite.search.database`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from cudnnlite.arguments import refused_as
+from cudnnlite.autotune.cache import IN_MEMORY, TuningCache
+from cudnnlite.autotune.tuner import Tuner
+from cudnnlite.devices.device import Device
+from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, TuningCacheError
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.search.database import Database, file_name_of, parse_setting, version_of
+from cudnnlite.version import __version__
+
+# The file is written again after so many seconds of recording.
+_WRITE_SECONDS = 5.0
+
+
+class Recorded(NamedTuple):
+    """What a recording did: how many problems were there before, are new, have no choice, are left."""
+
+    known: int
+    new: int
+    failed: int
+    left: int
+
+
+def new_database(device: Device) -> Database:
+    """Return an empty database for a device; ArgumentError for the emulated one."""
+    if not device.has_real_timing:
+        raise ArgumentError(
+            f"device={device}: times of the emulated device say nothing about a GPU, and are never "
+            "recorded"
+        )
+    facts = device.facts()
+    version = version_of(int(device.api.cudnnGetVersion()))
+    return Database(facts.name, facts.compute_capability, version, __version__)
+
+
+def read_database(path: Path) -> Database:
+    """Return the database in a file; ArgumentError if it is none, TuningCacheError without a file."""
+    with refused_as(TuningCacheError, path):
+        data = path.read_bytes()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{path} is no database of cudnnlite ({error})") from error
+    return Database.from_json(text, path)
+
+
+def write_database(database: Database, path: Path) -> None:
+    """Write a database's file in one step; TuningCacheError if that fails."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    with refused_as(TuningCacheError, path):
+        try:
+            draft.write_text(database.to_json(), encoding="ascii")
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)  # it is there after a failure
+
+
+def record_database(
+    handle: Handle,
+    problems: Iterable[Problem],
+    path: Path,
+    seconds: float | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> Recorded:
+    """Measure problems, and write the choices to a file.
+
+    A file that is there is continued: its problems are not measured again.  It is written every few
+    seconds and at the end, also after an interrupt.  After `seconds` no other problem is begun.
+    `report` receives a line for each problem without a choice.
+
+    ArgumentError for the emulated device, or if the file is that of another GPU or cuDNN.
+    """
+    database = new_database(handle.device)
+    if path.exists():
+        database = _continued(path, database)
+    begin = written_at = time.perf_counter()
+    known = new = failed = left = 0
+    with TuningCache(IN_MEMORY) as cache:
+        tuner = Tuner(handle, cache)
+        try:
+            for problem in problems:
+                if database.find(problem) is not None:
+                    known += 1
+                    continue
+                if seconds is not None and time.perf_counter() - begin > seconds:
+                    left += 1
+                    continue
+                try:
+                    database.put(problem, _eager_choice(tuner, problem))
+                    new += 1
+                except (ArgumentError, CudnnError, DeviceMemoryError) as error:
+                    failed += 1
+                    report(f"{problem}: {error}")
+                if time.perf_counter() - written_at > _WRITE_SECONDS:
+                    write_database(database, path)
+                    written_at = time.perf_counter()
+        finally:
+            write_database(database, path)
+    return Recorded(known, new, failed, left)
+
+
+def _continued(path: Path, database: Database) -> Database:
+    """Return the database in a file, which has to be of the same GPU and cuDNN."""
+    continued = read_database(path)
+    for name in ("gpu", "compute_capability", "cudnn"):
+        if getattr(continued, name) != getattr(database, name):
+            raise ArgumentError(
+                f"{path} is of {name}={getattr(continued, name)!r}; here it is "
+                f"{getattr(database, name)!r}"
+            )
+    return continued
+
+
+def _eager_choice(tuner: Tuner, problem: Problem) -> AlgorithmResult:
+    """Return the best candidate that is not replayed; ArgumentError if none works."""
+    table = tuner.tune(problem)
+    for row in table:
+        if row.ok and not row.replay:
+            return row
+    raise ArgumentError("no candidate works")
+
+
+def install_database(source: Path) -> Path:
+    """Copy a database's file to the folder where it is looked up; return the new file.
+
+    ArgumentError if the file is no database, or if `CUDNNLITE_DATABASE` is "off".
+    """
+    database = read_database(source)
+    folder = parse_setting()
+    if folder is None:
+        raise ArgumentError("CUDNNLITE_DATABASE=off: no database is used")
+    with refused_as(TuningCacheError, folder), suppress(FileExistsError):
+        folder.mkdir(parents=True)
+    target = folder / file_name_of(database)
+    write_database(database, target)
+    return target

@@ -1,0 +1,294 @@
+"""`TrialCall`: a plan's call while tuning in real calls lets candidates take turns."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from cudnnlite._raw.noncopyable import NonCopyable
+from cudnnlite.devices import observer
+from cudnnlite.devices.device import Device
+from cudnnlite.errors import (
+    ArgumentError,
+    BadParamError,
+    CudnnError,
+    DeviceMemoryError,
+    NotSupportedError,
+)
+from cudnnlite.graph.operation_graph import ALIGNMENT
+from cudnnlite.plans.operation_plan import OperationPlan
+from cudnnlite.problems.results import REAL_CALLS, AlgorithmResult, named
+from cudnnlite.search.race import Race, Turn
+from cudnnlite.warn import log
+
+# Errors of one candidate; others, such as that of a lost device, are errors of the call.
+CANDIDATE_ERRORS = (CudnnError, DeviceMemoryError, ArgumentError)
+# After these errors nothing was written, so that another candidate may compute the result.
+_NOTHING_WRITTEN = (NotSupportedError, BadParamError, ArgumentError, DeviceMemoryError)
+
+
+class _Sample(NamedTuple):
+    """A run of a candidate between two events."""
+
+    candidate: int
+    is_first: bool
+    start: Any
+    end: Any
+
+
+class CallTimer:
+    """Times runs of a race's candidates by events that nobody waits for."""
+
+    def __init__(self, device: Device, race: Race) -> None:
+        self._device, self._race = device, race
+        self._samples: list[_Sample] = []
+
+    @property
+    def pending(self) -> set[int]:
+        """The candidates whose last run is not timed yet."""
+        return {sample.candidate for sample in self._samples}
+
+    @contextmanager
+    def timing(self, index: int, stream: Any, *, is_first: bool) -> Iterator[None]:
+        """Time what is enqueued on a stream in the block, unless it fails."""
+        start = self._device.record_event(stream)
+        yield
+        end = self._device.record_event(stream)
+        self._samples.append(_Sample(index, is_first, start, end))
+
+    def collect(self) -> None:
+        """Give the race the times of those runs that have ended."""
+        for sample in list(self._samples):
+            ms = self._device.elapsed_between(sample.start, sample.end)
+            if ms is not None:
+                self._samples.remove(sample)
+                self._race.record(sample.candidate, ms, is_first=sample.is_first)
+
+
+class TrialCall(NonCopyable):
+    """The call of a plan whose candidates take turns in the user's calls.
+
+    The plan calls it like a `PreparedCall`.  Each call runs one candidate over the user's operands,
+    and has the right result whichever that is.  When the race is over, the plan takes over the call
+    of the winner, and this object is not called any more.
+
+    A candidate that needs more workspace than the plan's first choice has memory of its own for the
+    time of its run.  While a CUDA graph is recorded or calls are traced, and if operands are not
+    aligned, no candidate is tried, and the race's first one runs.
+
+    Parameters
+    ----------
+    plan : OperationPlan
+        A prepared plan.  Its call is that of the race's first candidate.
+    race : Race
+        The race; several plans of one problem may have the same one.
+    make_plan : callable
+        (row) -> a prepared plan of another candidate for the same problem.
+    finish : callable
+        (race) -> None.  It is called when the race has a winner.
+    """
+
+    _instead_of_copy = "it belongs to a plan"
+    check = None  # what is called does that
+    arguments: tuple[()] = ()
+
+    def __init__(
+        self,
+        plan: OperationPlan[Any],
+        race: Race,
+        make_plan: Callable[[AlgorithmResult], OperationPlan[Any]],
+        finish: Callable[[Race], None],
+    ) -> None:
+        # The plan owns this object; a strong reference would be a cycle.
+        self._plan = weakref.ref(plan)
+        self._handle, self._device = plan._handle, plan._handle.device
+        self._first_call: Any = plan._prepared
+        self._race, self._make_plan, self._finish = race, make_plan, finish
+        self._timer = CallTimer(self._device, race)
+        # The plans of other candidates than the first, by their places in the race.
+        self._plans: dict[int, OperationPlan[Any]] = {}
+        self._addresses: dict[str, int] = {}
+        self._leased = plan.choice.workspace
+        # The end of the last run that was not timed.  Nothing is closed before.
+        self._untimed_end: Any = None
+        plan._resources.callback(self.close)
+
+    def close(self) -> None:
+        """Close the plans of the candidates; harmless when called again."""
+        for index in list(self._plans):
+            self._plans.pop(index).close()
+
+    def replace(self, **addresses: int) -> None:
+        """Change the addresses."""
+        self._addresses = addresses
+
+    def function(self) -> None:
+        """Run a candidate on the handle's stream."""
+        stream = self._handle._stream
+        is_watched = observer.current is not observer.NOBODY
+        if is_watched or not self._is_aligned or self._device.is_capturing(stream):
+            self._run_first()
+            return
+        self._timer.collect()
+        turn = self._race.next_turn(self._timer.pending)
+        self._close_losers()
+        if turn is None:
+            self._run_leader(stream)
+            if self._race.winner is not None and self._has_ended:
+                self._settle(self._race.winner)
+        elif not self._try(turn, stream):
+            self._run_leader(stream)
+
+    @property
+    def _is_aligned(self) -> bool:
+        """Whether all candidates can take the operands."""
+        return not any(address % ALIGNMENT for address in self._addresses.values())
+
+    @property
+    def _is_repeatable(self) -> bool:
+        """Whether a call may run twice: it reads nothing that it writes."""
+        plan = self._plan()
+        assert plan is not None
+        problem = plan.problem
+        operation = problem.operation
+        written: list[tuple[int, int]] = []
+        read: list[tuple[int, int]] = []
+        for name, spec in problem.specs.items():
+            for header_name in operation.header(name):
+                start = self._addresses[header_name]
+                if name in operation.writes:
+                    written.append((start, start + spec.nbytes))
+                if plan._is_read(name):
+                    read.append((start, start + spec.nbytes))
+        return not any(
+            start < read_end and read_start < end
+            for start, end in written
+            for read_start, read_end in read
+        )
+
+    def _run_first(self) -> None:
+        """Run the candidate that calls run without a race."""
+        self._first_call.replace(**self._addresses)
+        _call(self._first_call)
+
+    def _run_leader(self, stream: Any) -> None:
+        """Run the fastest candidate so far; the first one if that fails and wrote nothing."""
+        leader = self._race.leader
+        if leader:
+            try:
+                with self._placed(leader, stream) as call:
+                    _call(call)
+                self._untimed_end = self._device.record_event(stream)
+                return
+            except CANDIDATE_ERRORS as error:
+                self._exclude(leader, error)
+                if not self._may_run_another(error):
+                    raise
+        self._run_first()
+
+    def _try(self, turn: Turn, stream: Any) -> bool:
+        """Run a candidate and time it; return False if it failed and wrote nothing."""
+        if turn.candidate == 0:
+            self._first_call.replace(**self._addresses)
+            self._time(turn, self._first_call, stream)
+            return True
+        try:
+            with self._placed(turn.candidate, stream) as call:
+                self._time(turn, call, stream)
+        except CANDIDATE_ERRORS as error:
+            self._exclude(turn.candidate, error)
+            if not self._may_run_another(error):
+                raise
+            return False
+        return True
+
+    def _time(self, turn: Turn, call: Any, stream: Any) -> None:
+        with self._timer.timing(turn.candidate, stream, is_first=turn.is_first):
+            _call(call)
+        if turn.is_first and turn.may_repeat and self._is_repeatable:
+            self._race.note_repeat()
+            with self._timer.timing(turn.candidate, stream, is_first=False):
+                _call(call)
+
+    def _may_run_another(self, error: Exception) -> bool:
+        """Return whether another candidate may compute the result after an error of one."""
+        return isinstance(error, _NOTHING_WRITTEN) or self._is_repeatable
+
+    def _exclude(self, index: int, error: Exception) -> None:
+        row = self._race.runners[index].row
+        log.info("%s is not tried any more in real calls: %s", named(row), error)
+        is_transient = isinstance(error, DeviceMemoryError)
+        self._race.exclude(index, str(error), is_transient=is_transient)
+
+    @contextmanager
+    def _placed(self, index: int, stream: Any) -> Iterator[Any]:
+        """Yield the call of a candidate, over the operands of this call and with a workspace."""
+        plan = self._plan_of(index)
+        call: Any = plan._prepared
+        if plan.workspace <= self._leased:
+            call.replace(**self._addresses)
+            yield call
+            return
+        scratch = self._device.allocate(plan.workspace, stream)
+        try:
+            start = int(scratch.handle)
+            places = {name: start + offset for name, offset in plan._scratch_offsets}
+            call.replace(**self._addresses | places)
+            yield call
+        finally:
+            scratch.close(stream)  # freed in stream order, behind the call
+
+    def _plan_of(self, index: int) -> OperationPlan[Any]:
+        plan = self._plans.get(index)
+        if plan is None:
+            runner = self._race.runners[index]
+            plan = self._plans[index] = self._make_plan(runner.row)
+            runner.row = plan.choice
+        return plan
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the device has done every run that was not timed."""
+        end = self._untimed_end
+        return end is None or self._device.elapsed_between(end, end) is not None
+
+    def _close_losers(self) -> None:
+        """Close the plans of the candidates that will not run any more, and do not run now."""
+        if not self._has_ended:
+            return
+        pending = self._timer.pending
+        for index in list(self._plans):
+            if self._race.is_out(index) and index not in pending:
+                self._plans.pop(index).close()
+
+    def _settle(self, winner: int) -> None:
+        """Let the plan take over the winner's call, if there is memory for its workspace."""
+        plan = self._plan()
+        assert plan is not None
+        if winner:
+            try:
+                winner_plan = self._plan_of(winner)
+                self._handle.workspace.reserve(
+                    winner_plan.workspace, self._handle._stream, plan._limit
+                )
+            except CANDIDATE_ERRORS as error:
+                self._exclude(winner, error)
+                return
+        self._finish(self._race)
+        choice = replace(self._race.rows()[0], source=REAL_CALLS)
+        if winner:
+            plan._adopt(winner_plan, choice)
+            self._plans.pop(winner, None)  # from now on the plan owns it
+        else:
+            plan._change_call(self._first_call, choice)
+        log.info("%s: tuned in %d real calls: %s", plan, self._race.calls, choice)
+        self.close()
+
+
+def _call(prepared: Any) -> None:
+    status = prepared.function(*prepared.arguments)
+    if status:
+        prepared.check(status)

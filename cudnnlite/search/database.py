@@ -1,0 +1,292 @@
+"""The database that comes along: choices for layers of well-known networks, as JSON.
+
+A file is for one minor version of cuDNN and one architecture.  It was recorded on a GPU by
+`cudnnlite cache record`.  A choice is used for calls without an algorithm, if no tuner has one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cudnnlite._raw import enums
+from cudnnlite.devices.device import Device
+from cudnnlite.enums import DataType, MathType
+from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.engines import Engine
+from cudnnlite.graph.problem import KIND as GRAPH
+from cudnnlite.problems.problem import SCALARS, Problem
+from cudnnlite.problems.results import DATABASE, AlgorithmResult, ConvolutionResult
+from cudnnlite.warn import log
+
+# "off": no database; otherwise the folder of the files that were installed.
+VARIABLE = "CUDNNLITE_DATABASE"
+FORMAT = 1
+OFF = "off"
+_SHIPPED = Path(__file__).parent / "databases"
+_MISTAKES = (ValueError, TypeError, LookupError, AttributeError)
+_DIGITS = 16  # of the hash of a problem: no two of a million problems have the same
+# A row of a file: algorithm, math type, workspace, whether it is deterministic, error, layout.
+Row = list[Any]
+
+
+@dataclass
+class Database:
+    """The choices for one architecture and one minor version of cuDNN.
+
+    `families` has the rows by the family of the problem, and then by its digest.
+    """
+
+    gpu: str
+    compute_capability: str
+    cudnn: str
+    cudnnlite: str = ""
+    families: dict[str, dict[str, Row]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.families.values()))
+
+    def find(self, problem: Problem) -> AlgorithmResult | None:
+        """Return the choice for a problem, or None."""
+        family = self.families.get(family_of(problem))
+        row = None if family is None else family.get(digest_of(problem))
+        return None if row is None else row_from_plain(row)
+
+    def put(self, problem: Problem, choice: AlgorithmResult) -> None:
+        """Set the choice for a problem."""
+        family = self.families.setdefault(family_of(problem), {})
+        family[digest_of(problem)] = row_to_plain(choice)
+
+    def wins(self, problem: Problem) -> Counter[object]:
+        """Return how often each candidate won in a problem's family; see `contestant_of`."""
+        rows = self.families.get(family_of(problem), {}).values()
+        return Counter(contestant_of(row_from_plain(row)) for row in rows)
+
+    def to_json(self) -> str:
+        """Return the text of a file; each row has a line."""
+        head = {"format": FORMAT, **{name: getattr(self, name) for name in _FACTS}}
+        families = []
+        for name, rows in sorted(self.families.items()):
+            lines = ",\n".join(
+                f"{json.dumps(digest)}:{json.dumps(row, separators=(',', ':'))}"
+                for digest, row in sorted(rows.items())
+            )
+            families.append(f"{json.dumps(name)}: {{\n{lines}\n}}")
+        return f'{json.dumps(head)[:-1]},\n"families": {{{", ".join(families)}}}}}\n'
+
+    @classmethod
+    def from_json(cls, text: str, source: object) -> Database:
+        """Return the database in a text; ArgumentError, which names the source, if it is none."""
+        try:
+            plain = json.loads(text)
+            if plain["format"] != FORMAT:
+                raise ValueError(f"format {plain['format']}; this cudnnlite reads {FORMAT}")
+            facts = {name: _text(plain[name]) for name in _FACTS}
+            database = cls(**facts, families=plain["families"])
+            for rows in database.families.values():
+                for row in rows.values():
+                    row_from_plain(row)
+        except _MISTAKES as error:
+            raise ArgumentError(f"{source} is no database of cudnnlite ({error!r})") from error
+        return database
+
+
+_FACTS = ("gpu", "compute_capability", "cudnn", "cudnnlite")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
+
+
+def row_to_plain(choice: AlgorithmResult) -> Row:
+    """Return a choice as a row of a file."""
+    algorithm: Any = choice.algorithm
+    if isinstance(algorithm, Engine):
+        knobs = {str(knob): value for knob, value in algorithm.choices}
+        plain: Any = [algorithm.index, knobs]
+    else:
+        plain = f"{type(algorithm).__name__}.{algorithm.name}"
+    error = None if choice.error is None else float(f"{choice.error:.1e}")
+    return [
+        plain,
+        choice.math_type.name,
+        choice.workspace,
+        choice.deterministic,
+        error,
+        choice.layout,
+    ]
+
+
+def row_from_plain(row: Row) -> AlgorithmResult:
+    """Return the choice of a row."""
+    plain, math_type, workspace, deterministic, error, layout = row
+    if isinstance(plain, str):
+        name, _, member = plain.partition(".")
+        algorithm: Any = getattr(enums, name)[member]
+    else:
+        index, knobs = plain
+        algorithm = Engine(index, {int(knob): value for knob, value in knobs.items()})
+    values: dict[str, Any] = {
+        "workspace": int(workspace),
+        "deterministic": deterministic,
+        "error": error,
+        "source": DATABASE,
+    }
+    if layout:
+        return ConvolutionResult(algorithm, MathType[math_type], layout=str(layout), **values)
+    return AlgorithmResult(algorithm, MathType[math_type], **values)
+
+
+def contestant_of(row: AlgorithmResult) -> object:
+    """Return what `Database.wins` counts: an engine's number or an algorithm, with the layout."""
+    if isinstance(row.algorithm, Engine):
+        return row.algorithm.index, row.layout
+    return row.algorithm, row.layout
+
+
+def digest_of(problem: Problem) -> str:
+    """Return the hash of everything that a problem is, but for its scalars.
+
+    In half precision, DEFAULT math has the choice of TENSOR_OP, which stands for it.
+    """
+    plain = problem.to_plain()
+    if problem.kind != GRAPH:
+        plain = {name: value for name, value in plain.items() if name not in SCALARS}
+        if "conv" in plain:
+            plain["conv"] = {**plain["conv"], "math_type": _math_type_of(problem)}
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def family_of(problem: Problem) -> str:
+    """Return the kind of a problem, its data type, its arithmetic and the order of its channels."""
+    parts = [problem.kind, dtype_of(problem).name]
+    if problem.kind != GRAPH:
+        parts.append(_math_type_of(problem))
+    if problem.operation.algorithms is not None:
+        first = problem.values[problem.operation.reads[0]]
+        parts.append("channels last" if first.is_channels_last else "channels first")
+    return " ".join(parts)
+
+
+def _math_type_of(problem: Problem) -> str:
+    """Return the name of a problem's math type; in half precision DEFAULT is TENSOR_OP."""
+    math_type = problem.math_type
+    is_half = dtype_of(problem) in (DataType.HALF, DataType.BFLOAT16)
+    if math_type == MathType.DEFAULT and is_half:
+        math_type = MathType.TENSOR_OP
+    return str(math_type.name)
+
+
+def parse_setting() -> Path | None:
+    """Return the folder of the installed files; None if the database is off."""
+    setting = os.environ.get(VARIABLE, "")
+    if setting.lower() == OFF:
+        return None
+    if setting:
+        return Path(setting)
+    import platformdirs
+
+    return platformdirs.user_data_path("cudnnlite", appauthor=False) / "databases"
+
+
+def dtype_of(problem: Problem) -> DataType:
+    """Return the data type of a problem's first operand, or of its network."""
+    first: Any = next(spec for spec in problem.values.values() if hasattr(spec, "dtype"))
+    dtype: DataType = first.dtype
+    return dtype
+
+
+def version_of(number: int) -> str:
+    """Return the minor version of cuDNN: "9.19" for 91900."""
+    return f"{number // 10000}.{number // 100 % 100}"
+
+
+def database_of(device: Device) -> Database | None:
+    """Return the database for a device; None if there is none, or if it is off.
+
+    There is none for the emulated device.
+    """
+    if not device.has_real_timing:
+        return None
+    folder = parse_setting()
+    if folder is None:
+        return None
+    reader: Any = _read  # a protocol does not say that devices have a hash
+    database: Database | None = reader(device, str(folder))
+    return database
+
+
+def find_choice(
+    device: Device,
+    problem: Problem,
+    limit: int | None = None,
+    interface: str | None = None,
+) -> AlgorithmResult | None:
+    """Return the database's choice for a problem, or None.
+
+    None too if it needs more workspace than `limit` bytes, or another one of cuDNN's interfaces.
+    """
+    database = database_of(device)
+    choice = None if database is None else database.find(problem)
+    if choice is None or (limit is not None and choice.workspace > limit):
+        return None
+    own_interface = "graph" if isinstance(choice.algorithm, Engine) else "descriptor"
+    if interface not in (None, own_interface):
+        return None
+    return choice
+
+
+@lru_cache(maxsize=8)
+def _read(device: Device, folder: str) -> Database | None:
+    """Return all rows for a device: those of its own model count more than those of others."""
+    facts = device.facts()
+    if not facts.compute_capability:
+        return None
+    version = version_of(int(device.api.cudnnGetVersion()))
+    merged = Database(facts.name, facts.compute_capability, version)
+    databases = [
+        database
+        for path in _files(Path(folder))
+        for database in _usable(path, facts.compute_capability, version)
+    ]
+    databases.sort(key=lambda database: database.gpu == facts.name)
+    for database in databases:
+        for family, rows in database.families.items():
+            merged.families.setdefault(family, {}).update(rows)
+    return merged if len(merged) else None
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files that come along, and then those that were installed."""
+    found: list[Path] = []
+    for place in (_SHIPPED, folder):
+        with suppress(OSError):
+            found += sorted(place.glob("*.json"))
+    return found
+
+
+def _usable(path: Path, compute_capability: str, version: str) -> list[Database]:
+    """Return the database in a file, if it is of this architecture and version of cuDNN."""
+    try:
+        database = Database.from_json(path.read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError, ArgumentError) as error:
+        log.warning("a database is not used: %s", error)
+        return []
+    is_own = (database.compute_capability, database.cudnn) == (compute_capability, version)
+    return [database] if is_own else []
+
+
+def file_name_of(database: Database) -> str:
+    """Return the name of a database's file."""
+    gpu = "".join(character if character.isalnum() else "-" for character in database.gpu.lower())
+    return f"cudnn-{database.cudnn}-{database.compute_capability}-{gpu}.json"

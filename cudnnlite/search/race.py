@@ -1,0 +1,244 @@
+"""`Race`: which candidate each real call of a problem runs, by the times of the calls so far."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import NamedTuple
+
+from cudnnlite.graph.engines import Engine
+from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
+
+# The most samples of a candidate: the noise of their least is small enough.
+_MOST_SAMPLES = 3
+# Times up to this multiple of the least are taken as equal; then the workspace decides.
+_TIE_RATIO = 1.01
+NOT_TRIED = "not tried: the likelier candidates came first"
+
+
+class Turn(NamedTuple):
+    """The candidate that a call runs, by its index.
+
+    If `is_first`, this candidate has not run before, so that its kernels are perhaps loaded now.
+    If `may_repeat`, the call may run it again at once, in order to time it.
+    """
+
+    candidate: int
+    is_first: bool
+    may_repeat: bool
+
+
+@dataclass
+class Runner:
+    """A candidate in a race, with the milliseconds of its runs.
+
+    `first_ms`, the time of its first run, is an upper bound: kernels may be loaded in that run.
+    """
+
+    row: AlgorithmResult
+    runs: int = 0
+    first_ms: float = inf
+    times_ms: list[float] = field(default_factory=list)
+    why_out: str = ""
+    is_transient: bool = False
+
+    @property
+    def ms(self) -> float:
+        """The least time; infinite if none is known."""
+        return min(self.times_ms, default=self.first_ms)
+
+
+class Race:
+    """Lets candidates take turns in the calls of a program, until the fastest is known.
+
+    Each candidate's first run may load kernels.  Its time is an upper bound: as long as that is the
+    least of all, the candidate needs no other run, and no candidate is given up because of it.  A
+    candidate whose next run takes clearly longer than the best is out.  Those close to the best run
+    again.
+
+    Parameters
+    ----------
+    rows : sequence of AlgorithmResult
+        The candidates, the likely ones first.  The first one is what calls run without a race.
+    timing : TimingPolicy
+        How many calls may try candidates, and which times are close.
+
+    Attributes
+    ----------
+    runners : list of Runner
+        The candidates with their times, in the order of `rows`.
+    calls : int
+        How many calls have tried a candidate.
+    winner : int or None
+        The index of the fastest candidate; None as long as the race goes on.
+    is_saved : bool
+        Whether the result was saved.  Several plans may end one race.
+    """
+
+    def __init__(
+        self, rows: Sequence[AlgorithmResult], timing: TimingPolicy = DEFAULT_TIMING
+    ) -> None:
+        self.runners = [Runner(row) for row in rows]
+        self.calls = 0
+        self.winner: int | None = None
+        self.is_saved = False
+        self._timing = timing
+        self._repeats_left = timing.repeated_calls
+
+    @property
+    def best_ms(self) -> float:
+        """The least time of a candidate that is not excluded; infinite if none is known."""
+        return min((runner.ms for runner in self.runners if not runner.why_out), default=inf)
+
+    @property
+    def leader(self) -> int:
+        """The index of the fastest candidate so far.
+
+        If several are equally fast, it is the one with the least workspace, and then the first.
+        """
+        cutoff_ms = _TIE_RATIO * self.best_ms
+        tied = [
+            index
+            for index, runner in enumerate(self.runners)
+            if runner.runs and not runner.why_out and runner.ms <= cutoff_ms
+        ]
+        return min(tied, key=lambda index: self.runners[index].row.workspace, default=0)
+
+    def is_out(self, index: int) -> bool:
+        """Return whether a candidate will not run any more: it failed, or is clearly slower."""
+        runner = self.runners[index]
+        return bool(runner.why_out) or self._is_slower(runner)
+
+    def _is_slower(self, runner: Runner) -> bool:
+        """Return whether a candidate's samples are clearly slower than the best."""
+        if not runner.times_ms:
+            return False
+        ratio = self._timing.may_win if len(runner.times_ms) == 1 else self._timing.close
+        return runner.ms > ratio * self.best_ms
+
+    def next_turn(self, pending: Collection[int]) -> Turn | None:
+        """Return the candidate that the next call runs; None if it runs the leader.
+
+        `pending` has the indices of the candidates whose last run is not timed yet.  If nobody
+        needs another run, and no time is pending, the leader becomes the winner.
+        """
+        if self.winner is not None:
+            return None
+        index = self._next_index(pending)
+        if index is None:
+            if not pending:
+                self.winner = self.leader
+            return None
+        runner = self.runners[index]
+        turn = Turn(index, is_first=not runner.runs, may_repeat=self._repeats_left > 0)
+        self.calls += 1
+        runner.runs += 1
+        return turn
+
+    def note_repeat(self) -> None:
+        """Count a call that ran its candidate twice."""
+        self._repeats_left -= 1
+
+    def _next_index(self, pending: Collection[int]) -> int | None:
+        if self.calls >= self._timing.real_calls:
+            return None
+        untimed = self._next_untimed(pending)
+        if untimed is not None:
+            return untimed
+        return self._next_close(pending)
+
+    def _next_untimed(self, pending: Collection[int]) -> int | None:
+        """Return the first candidate that has no time yet, unless the last calls have begun."""
+        leader = self.leader
+        # Those that ran once need another run, for which calls are left.
+        owed = sum(runner.runs == 1 and not runner.times_ms for runner in self.runners)
+        calls_left = self._timing.real_calls - self.calls - owed
+        for index, runner in enumerate(self.runners):
+            if runner.times_ms or runner.why_out or index in pending:
+                continue
+            if index == leader and runner.first_ms < inf:
+                continue
+            if not runner.runs and (
+                calls_left <= self._timing.confirming_calls or self._is_of_slow_engine(runner)
+            ):
+                continue
+            return index
+        return None
+
+    def _is_of_slow_engine(self, runner: Runner) -> bool:
+        """Return whether another setting of a candidate's engine was far slower than the best."""
+        engine = runner.row.algorithm
+        if not isinstance(engine, Engine):
+            return False
+        cutoff_ms = self._timing.give_up * self.best_ms
+        return any(
+            isinstance(other.row.algorithm, Engine)
+            and other.row.algorithm.index == engine.index
+            and other.times_ms
+            and other.ms > cutoff_ms
+            for other in self.runners
+        )
+
+    def _next_close(self, pending: Collection[int]) -> int | None:
+        """Return the candidate close to the best that has the fewest samples.
+
+        None if no other one is close to the best, or if there are enough samples of each.
+        """
+        close = [
+            index
+            for index, runner in enumerate(self.runners)
+            if runner.ms < inf and not self.is_out(index) and self._is_close(runner)
+        ]
+        needy = [
+            index
+            for index in close
+            if index not in pending and len(self.runners[index].times_ms) < _MOST_SAMPLES
+        ]
+        if len(close) < 2 or not needy:
+            return None
+        return min(needy, key=lambda index: len(self.runners[index].times_ms))
+
+    def _is_close(self, runner: Runner) -> bool:
+        ratio = self._timing.may_win if len(runner.times_ms) == 1 else self._timing.close
+        return runner.ms <= ratio * self.best_ms
+
+    def record(self, index: int, ms: float, *, is_first: bool) -> None:
+        """Take the time of a run."""
+        runner = self.runners[index]
+        if is_first:
+            runner.first_ms = ms
+        # Loading never takes that long: such a candidate is slow itself.
+        is_slow = ms - self._timing.loading_ms > self._timing.give_up * self.best_ms
+        if is_slow or not is_first:
+            runner.times_ms.append(ms)
+
+    def exclude(self, index: int, why: str, *, is_transient: bool = False) -> None:
+        """Take a candidate that failed out of the race; another one may win then."""
+        runner = self.runners[index]
+        runner.why_out, runner.is_transient = why, is_transient
+        if self.winner == index:
+            self.winner = None
+
+    def rows(self) -> list[AlgorithmResult]:
+        """Return the candidates with their times: the winner or leader first, unusable ones last."""
+        first = self.leader if self.winner is None else self.winner
+        order = sorted(range(len(self.runners)), key=lambda index: self.runners[index].ms)
+        rows = [_row_of(self.runners[index]) for index in order if index != first]
+        usable = [row for row in rows if row.ok]
+        unusable = [row for row in rows if not row.ok]
+        winner = _row_of(self.runners[first])
+        if not winner.ok:  # nothing was timed: calls go on as without a race
+            winner = self.runners[first].row
+        return [winner, *usable, *unusable]
+
+
+def _row_of(runner: Runner) -> AlgorithmResult:
+    """Return a candidate's row with its time, or with the reason why it has none."""
+    if runner.why_out:
+        return replace(runner.row, why_not=runner.why_out, transient=runner.is_transient)
+    if runner.ms == inf:
+        return replace(runner.row, why_not=NOT_TRIED)
+    spread_ms = max(runner.times_ms, default=runner.ms) - runner.ms
+    return replace(runner.row, time_ms=runner.ms, spread_ms=spread_ms)

@@ -1,0 +1,722 @@
+"""Tuning in real calls: results while it goes on, failures, interrupts, and what is kept."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.harness import World
+from oracles import onnx_gradient_of_w, onnx_gradient_of_x
+from tolerances import assert_close, bound
+
+import cudnnlite as dnn
+from cudnnlite.autotune import incremental
+from cudnnlite.devices.arrays import part_of
+from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.operations.rnn.trials import TrialRNNPlan
+from cudnnlite.plans import trial_call
+from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.plans.trial_call import TrialCall
+from cudnnlite.problems.results import CACHE, HEURISTIC, REAL_CALLS
+from cudnnlite.search import race as race_module
+from cudnnlite.search.timing_policy import TimingPolicy
+
+from .problems import UNSUPPORTED, poisoned
+from .problems import Problem as Case
+from .test_rnn_plan import Network
+
+X, W = (2, 4, 9, 8), (6, 4, 3, 3)
+# More calls than a race has, so that some are made when it is over.
+CALLS = TimingPolicy().real_calls + 4
+WINOGRAD = dnn.ConvolutionFwdAlgo.WINOGRAD
+FAST_TANH = 2e-5  # the least exact algorithm of a network in true float32
+MATMUL_BOUND = 2e-3  # float16, and TF32 where float32 is multiplied
+
+Tuned = Callable[..., Any]
+
+
+@pytest.fixture
+def tuner(handle: dnn.Handle) -> Iterator[dnn.Tuner]:
+    """A tuner of the handle's calls, with a cache in memory."""
+    with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:
+        yield tuner
+
+
+@pytest.fixture
+def case(handle: dnn.Handle) -> Iterator[Case]:
+    case = Case(handle, X, W, padding=1, math_type="fma")
+    yield case
+    vars(case).clear()
+
+
+def loosest(case: Case) -> float:
+    """Return the bound of the least exact candidate that the case's math type allows."""
+    return bound(case.dtype, case.conv.math_type, WINOGRAD, case.w_shape)
+
+
+def check(case: Case, y: dnn.DeviceArray, **scalars: Any) -> None:
+    """Compare a result whose candidate is not known."""
+    assert_close(y.numpy(), case.expected(**scalars), loosest(case))
+
+
+def race_of(plan: Any) -> Any:
+    """Return the race of a plan whose calls try candidates."""
+    call = plan._prepared
+    assert isinstance(call, TrialCall)
+    return call._race
+
+
+def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return a list that gets each call of a prepared call while candidates take turns."""
+    runs: list[object] = []
+    run = trial_call._call
+
+    def counted(prepared: object) -> None:
+        runs.append(prepared)
+        run(prepared)
+
+    monkeypatch.setattr(trial_call, "_call", counted)
+    return runs
+
+
+# ---------------------------------------------------------------- results while tuning goes on
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_each_call_has_its_result(
+    handle: dnn.Handle, tuner: dnn.Tuner, dtype: str, layout: str
+) -> None:
+    case = Case(handle, (2, 8, 9, 8), (16, 8, 3, 3), dtype, layout, padding=1)
+    for _ in range(CALLS):
+        check(case, case.run())
+    assert tuner.measured == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": 4}, {"stride": (2, 1)}, {"dilation": 2}])
+def test_plans_and_one_line_calls_share_a_race(
+    handle: dnn.Handle, tuner: dnn.Tuner, options: dict[str, Any]
+) -> None:
+    filters = (8, 8 // options.get("groups", 1), 3, 3)
+    case = Case(handle, (2, 8, 9, 8), filters, padding=1, math_type="fma", **options)
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        race = race_of(plan)
+        assert plan.choice.source == HEURISTIC
+        for _ in range(CALLS):
+            check(case, plan(case.x, case.w, out=poisoned(handle, case.output_spec)))
+            check(case, case.run())
+        assert race.winner is not None
+        assert plan.choice.source == REAL_CALLS
+        assert not isinstance(plan._prepared, TrialCall)
+    assert tuner.measured == 1
+    assert race.calls <= TimingPolicy().real_calls
+
+
+def test_gradients(handle: dnn.Handle, tuner: dnn.Tuner) -> None:
+    conv = dnn.ConvolutionSpec(padding=1, stride=(2, 1), math_type="fma")
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal(X).astype(np.float32)
+    w = rng.standard_normal(W).astype(np.float32)
+    dy = rng.standard_normal(conv.output_shape(X, W)).astype(np.float32)
+    steps = (conv.pads(2), *conv.steps(2)[1:])
+    expected_dx = onnx_gradient_of_x(X, w, dy, *steps)
+    expected_dw = onnx_gradient_of_w(x, W, dy, *steps)
+    device_x, device_w, device_dy = map(handle.array, (x, w, dy))
+    for _ in range(CALLS):
+        dx = poisoned(handle, device_x.spec)
+        dnn.convolution_backward_data(handle, device_w, device_dy, conv, out=dx)
+        assert_close(dx.numpy(), expected_dx, 1e-4)
+        dw = poisoned(handle, device_w.spec)
+        dnn.convolution_backward_filter(handle, device_x, device_dy, conv, out=dw)
+        assert_close(dw.numpy(), expected_dw, 1e-4)
+    assert tuner.measured == 2
+
+
+def test_what_is_added_to_is_added_to_once(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = count_runs(monkeypatch)
+    for _ in range(CALLS):
+        before = len(runs)
+        out = handle.array(case.old_host)
+        y = case.run(alpha=0.5, beta=2.0, out=out)
+        check(case, y, alpha=0.5, beta=2.0)
+        assert len(runs) - before <= 1
+    assert tuner.measured == 1
+
+
+def test_an_output_in_the_memory_of_an_input_is_computed_once(
+    handle: dnn.Handle, tuner: dnn.Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = dnn.Graph()
+    a = graph.input("a", (1, 16, 16), "float32")
+    b = graph.input("b", (1, 16, 16), "float32")
+    graph.output("y", graph.relu(graph.matmul(a, b)), "float32")
+    call = TrialCall.__new__(TrialCall)
+    with graph.plan(handle) as plan:
+        call._plan = lambda: plan
+        size = plan.problem.specs["a"].nbytes
+        call._addresses = {"a": size, "b": 2 * size, "y": 3 * size}
+        assert call._is_repeatable
+        call._addresses["y"] = size + 16
+        assert not call._is_repeatable
+
+
+def test_a_fused_convolution(handle: dnn.Handle, tuner: dnn.Tuner, case: Case) -> None:
+    bias = np.random.default_rng(5).standard_normal((1, 6, 1, 1)).astype(np.float32)
+    expected = np.maximum(case.expected() + bias, 0)
+    device_bias = handle.array(bias)
+    for _ in range(CALLS):
+        y = dnn.convolution_bias_activation_forward(
+            handle, case.x, case.w, device_bias, case.conv, "relu"
+        )
+        assert_close(y.numpy(), expected, loosest(case))
+
+
+def test_a_graph(handle: dnn.Handle, tuner: dnn.Tuner) -> None:
+    rng = np.random.default_rng(6)
+    a, b = (rng.standard_normal((2, 16, 16)).astype(np.float16) for _ in "ab")
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    device_a, device_b = handle.array(a), handle.array(b)
+    for _ in range(CALLS):
+        assert_close(dnn.matmul(handle, device_a, device_b).numpy(), expected, MATMUL_BOUND)
+
+
+def several_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a graph have its engine thrice, by settings of knobs that the engine ignores."""
+    candidates = incremental.graphs.engine_candidates
+
+    def repeated(*arguments: Any) -> Iterator[dnn.AlgorithmResult]:
+        for row in candidates(*arguments):
+            yield row
+            for _ in range(2):
+                yield dnn.AlgorithmResult(
+                    dnn.Engine(row.algorithm.index, row.algorithm.knobs), dnn.MathType.FMA
+                )
+
+    monkeypatch.setattr(incremental.graphs, "engine_candidates", repeated)
+    monkeypatch.setattr(incremental, "_names", id)
+
+
+def test_the_numbers_of_a_graph_hold_for_each_candidate(
+    handle: dnn.Handle, tuner: dnn.Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several_engines(monkeypatch)
+    rng = np.random.default_rng(7)
+    a, b = (rng.standard_normal((2, 16, 16)).astype(np.float16) for _ in "ab")
+    product = a.astype(np.float64) @ b.astype(np.float64)
+    device_a, device_b = handle.array(a), handle.array(b)
+    for number in range(1, CALLS):
+        y = dnn.matmul(handle, device_a, device_b, alpha=float(number))
+        assert_close(y.numpy(), number * product, MATMUL_BOUND)
+    assert tuner.measured == 1
+
+
+@pytest.mark.parametrize("as_plan", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_recurrent_network(
+    handle: dnn.Handle, tuner: dnn.Tuner, *, training: bool, as_plan: bool
+) -> None:
+    """The gradients come from the algorithm that ran forward, whichever that was."""
+    network = Network(handle, "gru", 6, 8)
+    expected = network.expected()
+    plan: Any = None
+    if as_plan:
+        plan = network.plan(training=training)
+        assert isinstance(plan, TrialRNNPlan)
+    first_dx = None
+    for _ in range(CALLS):
+        out = network.call(plan) if as_plan else network.run(training=training)
+        results = (out.y, out.hy, out.cy)
+        network.assert_right(results, expected, bound=FAST_TANH)
+        if training:
+            dx = dnn.rnn_backward_data(handle, out.reserve, out.y).dx.numpy()
+            first_dx = dx if first_dx is None else first_dx
+            assert_close(dx, first_dx.astype(np.float64), 2e-4)
+            weights = dnn.rnn_backward_weights(handle, out.reserve)
+            assert np.isfinite(weights.array.numpy()).all()
+    assert tuner.measured == 1
+    if as_plan:
+        assert plan.choice.source == REAL_CALLS
+        plan.close()
+
+
+def test_a_reserve_space_is_used_by_the_candidate_that_filled_it(
+    handle: dnn.Handle, tuner: dnn.Tuner
+) -> None:
+    network = Network(handle, "gru", 6, 8)
+    with dnn.rnn_forward.plan(
+        handle, network.spec, network.weights, network.x, training=True
+    ) as plan:
+        outputs = [plan(network.weights, network.x) for _ in range(CALLS)]
+        dy = outputs[0].y
+        gradients = [plan.backward_data(out.reserve, dy).dx.numpy() for out in reversed(outputs)]
+    for dx in gradients[1:]:
+        assert_close(dx, gradients[0].astype(np.float64), 1e-2)
+
+
+# ---------------------------------------------------------------- under constraints
+
+
+def test_the_policy_narrows_the_candidates(handle: dnn.Handle) -> None:
+    policy = dnn.TuningPolicy(
+        deterministic=True, allow_tf32=False, interface="descriptor", workspace_limit=1 << 16
+    )
+    case = Case(handle, X, W, padding=1)
+    with (
+        dnn.autotuned(handle, cache=":memory:", policy=policy, incremental=True),
+        dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
+    ):
+        rows = [runner.row for runner in race_of(plan).runners]
+        assert len(rows) > 1
+        for row in rows:
+            assert not isinstance(row.algorithm, dnn.Engine)
+            assert row.deterministic
+            assert row.math_type == dnn.MathType.FMA
+        for _ in range(CALLS):
+            assert_close(plan(case.x, case.w).numpy(), case.expected(), 1e-4)
+        assert plan.choice.workspace <= 1 << 16
+        assert plan.workspace <= 1 << 16
+
+
+def test_a_policy_that_allows_nothing(handle: dnn.Handle, case: Case) -> None:
+    policy = dnn.TuningPolicy(math_type="tensor_op_allow_conversion")
+    with (
+        dnn.autotuned(handle, cache=":memory:", policy=policy, incremental=True),
+        pytest.raises(dnn.NoAlgorithmError, match="math type"),
+    ):
+        case.run()
+
+
+def test_errors_are_not_measured_in_real_calls(handle: dnn.Handle) -> None:
+    policy = dnn.TuningPolicy(max_error=1e-3)
+    with pytest.raises(dnn.ArgumentError, match=r"policy\.max_error=0\.001"):
+        dnn.Tuner(handle, ":memory:", policy, incremental=True)
+    with pytest.raises(dnn.ArgumentError, match="incremental=1"):
+        dnn.Tuner(handle, ":memory:", incremental=1)  # type: ignore[arg-type]
+
+
+def test_a_workspace_limit_of_a_call(handle: dnn.Handle, tuner: dnn.Tuner, case: Case) -> None:
+    with warnings.catch_warnings():
+        # What cuDNN's heuristic prefers is excluded, of which the first call warns.
+        warnings.simplefilter("ignore", dnn.WorkspaceLimitWarning)
+        for _ in range(CALLS):
+            check(case, case.run(workspace_limit=0))
+    assert handle.workspace.peak == 0
+
+
+def test_a_workspace_of_the_callers(handle: dnn.Handle, tuner: dnn.Tuner, case: Case) -> None:
+    scratch = handle.empty((1 << 20,), "uint8")
+    for _ in range(CALLS):
+        check(case, case.run(workspace=scratch))
+
+
+def test_operands_that_are_not_aligned(handle: dnn.Handle, tuner: dnn.Tuner) -> None:
+    """No candidate is tried for them, and a plan's race goes on with others."""
+    case = Case(handle, X, W, padding=1, math_type="fma")
+    memory = handle.empty((case.x.size + 1,), "float32")
+    x = part_of(memory, case.x.spec, memory.spec.nbytes // memory.size)
+    x.copy_from(case.x_host)
+    with dnn.convolution_forward.plan(handle, case.x.spec, case.w.spec, case.conv) as plan:
+        for _ in range(CALLS):
+            check(case, plan(x, case.w))
+            check(case, plan(case.x, case.w))
+        assert plan.choice.source == REAL_CALLS
+        check(case, plan(x, case.w))
+
+
+def test_nothing_is_tried_while_a_graph_is_recorded(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case
+) -> None:
+    out = poisoned(handle, case.output_spec)
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        race = race_of(plan)
+        plan(case.x, case.w, out=out)
+        calls = race.calls
+        with dnn.capture(handle) as graph:
+            plan(case.x, case.w, out=out)
+        assert race.calls == calls
+        for _ in range(CALLS):
+            plan(case.x, case.w, out=out)
+            out.fill(7)
+            graph.launch()  # also when the plan has another call
+            check(case, out)
+        assert plan.choice.source == REAL_CALLS
+    graph.close()
+
+
+def test_a_call_that_is_first_made_while_a_graph_is_recorded(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case
+) -> None:
+    out = case.run(out=poisoned(handle, case.output_spec), algorithm="IMPLICIT_GEMM")
+    handle.workspace.reserve(1 << 20, handle.stream)
+    with dnn.capture(handle) as graph:
+        case.run(out=out)
+    graph.launch()
+    check(case, out)
+    graph.close()
+    for _ in range(CALLS):
+        check(case, case.run())
+    assert tuner.measured == 1
+
+
+def test_a_plan_with_replay_is_the_heuristics(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case
+) -> None:
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv, replay=True) as plan:
+        for _ in range(CALLS):
+            check(case, plan(case.x, case.w))
+        assert plan.choice.source == HEURISTIC
+    assert tuner.measured == 0
+
+
+def test_streams_change(handle: dnn.Handle, tuner: dnn.Tuner, case: Case) -> None:
+    streams = [handle.stream, handle.device.create_stream(), handle.device.create_stream()]
+    for number in range(CALLS):
+        handle.stream = streams[number % 3]
+        check(case, case.run())
+    assert tuner.measured == 1
+
+
+def test_threads(device: Any) -> None:
+    errors: list[BaseException] = []
+    cache = dnn.TuningCache(":memory:")
+
+    def work(seed: int) -> None:
+        try:
+            stream = device.create_stream()
+            with (
+                dnn.Handle(device, stream=stream) as handle,
+                dnn.autotuned(handle, cache=cache, incremental=True),
+            ):
+                for size in (7, 8, 9):
+                    case = Case(handle, (2, 4, size, 8), W, seed=seed, padding=1, math_type="fma")
+                    for _ in range(CALLS):
+                        check(case, case.run())
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_the_block_ends_before_the_race(handle: dnn.Handle, case: Case) -> None:
+    with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:
+        plan = dnn.convolution_forward.plan(handle, case.x, case.w, case.conv)
+    for _ in range(CALLS):
+        check(case, plan(case.x, case.w))
+    assert tuner.measured == 0
+    check(case, case.run())
+    plan.close()
+
+
+# ---------------------------------------------------------------- what is remembered
+
+
+def test_the_choice_is_remembered_with_how_it_was_found(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case
+) -> None:
+    for _ in range(CALLS):
+        case.run()
+    problem = dnn.convolution_forward.problem(case.x.spec, case.w.spec, case.conv)
+    table = tuner.tune(problem)
+    assert "real calls" in table.timing
+    assert tuner.measured == 1
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        assert plan.choice.source == CACHE
+        assert plan.choice.algorithm == table.best().algorithm
+        assert f"chosen by {CACHE}" in str(plan.choice)
+
+
+def test_a_choice_is_saved_to_a_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = pretend_device(monkeypatch)
+    with dnn.Handle(device) as handle:
+        with dnn.autotuned(handle, cache=tmp_path / "cache", incremental=True):
+            case = Case(handle, X, W, padding=1, math_type="fma")
+            for _ in range(CALLS):
+                case.run()
+        with dnn.TuningCache(tmp_path / "cache") as cache:
+            (entry,) = cache.entries()
+        assert "real calls" in entry.timing
+        with (
+            dnn.autotuned(handle, cache=tmp_path / "cache", measure=False),
+            dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
+        ):
+            assert plan.choice.source == CACHE
+            assert plan.choice.algorithm == entry.rows[entry.chosen].algorithm
+        vars(case).clear()
+
+
+def pretend_device(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return an emulated device that says that it is a GPU."""
+    device = World(monkeypatch).device
+    device.kind = "cuda"
+    return device
+
+
+# ---------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_each_failing_c_call(monkeypatch: pytest.MonkeyPatch, *, accumulates: bool) -> None:
+    """The call has its result or its own error, and tuning goes on."""
+    outcomes = set()
+    for nth in range(1, 400, 13):
+        world = World(monkeypatch)
+        with dnn.Handle(world.device) as handle:
+            case = Case(handle, X, W, padding=1, math_type="fma")
+            with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:
+                world.ledger.fail(len(world.ledger.started) + nth, dnn.Status.NOT_SUPPORTED)
+                scalars = {"alpha": 1.0, "beta": 0.5} if accumulates else {}
+                for _ in range(CALLS + 1):
+                    out = handle.array(case.old_host)
+                    try:
+                        y = case.run(out=out, **scalars)
+                    except dnn.CudnnError:
+                        outcomes.add("error")
+                        continue
+                    check(case, y, **scalars)
+                    outcomes.add("result")
+                assert tuner.measured == 1
+            vars(case).clear()
+        assert world.ledger.leaked() == {}
+    assert "result" in outcomes
+
+
+def test_a_candidate_that_fails_when_it_runs(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, count = trial_call._call, 0
+
+    def failing(prepared: Any) -> None:
+        nonlocal count
+        count += 1
+        if count % 3 == 0 and prepared is not first:
+            raise dnn.NotSupportedError("cudnnX", dnn.Status.NOT_SUPPORTED, "not today")
+        run(prepared)
+
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        first = plan._prepared._first_call
+        race = race_of(plan)
+        monkeypatch.setattr(trial_call, "_call", failing)
+        for _ in range(2 * CALLS):
+            check(case, plan(case.x, case.w))
+        assert race.winner is not None
+        assert any("not today" in runner.why_out for runner in race.runners)
+
+
+def test_an_error_after_something_was_added_is_the_calls_own(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what was added, so that no other candidate may compute the result."""
+    run = trial_call._call
+
+    def failing(prepared: Any) -> None:
+        run(prepared)
+        if prepared is not first:
+            raise dnn.CudnnError("cudnnX", dnn.Status.EXECUTION_FAILED, "broken")
+
+    options = {"beta": 1.0, "out": handle.array(case.old_host)}
+    case.run(**options)
+    plan = next(
+        entry for entry, _ in handle.plans._cached.values() if isinstance(entry, ConvolutionPlan)
+    )
+    first = plan._prepared._first_call
+    monkeypatch.setattr(trial_call, "_call", failing)
+    errors = 0
+    for _ in range(2 * CALLS):
+        out = handle.array(case.old_host)
+        try:
+            y = case.run(beta=1.0, out=out)
+        except dnn.CudnnError:
+            errors += 1
+            continue
+        check(case, y, beta=1.0)
+    assert errors
+    assert plan.choice.source == REAL_CALLS
+
+
+def test_a_lack_of_memory(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A candidate without memory for its workspace is left out, and no call fails."""
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv, interface=None) as plan:
+        call = plan._prepared
+        call._leased = 0
+        y = poisoned(handle, case.output_spec)
+        plan(case.x, case.w, out=y)
+        allocate = handle.device.allocate
+
+        def scarce(nbytes: int, stream: Any) -> Any:
+            if nbytes > 64:
+                raise dnn.DeviceMemoryError("no memory")
+            return allocate(nbytes, stream)
+
+        monkeypatch.setattr(handle.device, "allocate", scarce)
+        for _ in range(2 * CALLS):
+            plan(case.x, case.w, out=y)
+        monkeypatch.undo()
+        check(case, y)
+        excluded = [runner for runner in call._race.runners if runner.is_transient]
+        assert all("no memory" in runner.why_out for runner in excluded)
+        assert call._race.winner is not None
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt at the nth line that some modules run."""
+
+    def __init__(self, nth: int, *modules: Any) -> None:
+        self._left = nth
+        self._files = {module.__file__ for module in modules}
+        self.has_raised = False
+
+    def __enter__(self) -> Interrupter:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: Any, event: str, _: object) -> Any:
+        if frame.f_code.co_filename not in self._files:
+            return None
+        if event == "line" and not self.has_raised:
+            self._left -= 1
+            if self._left == 0:
+                self.has_raised = True
+                raise KeyboardInterrupt
+        return self._trace
+
+
+# An interrupt just before the end of a `with` block leaves a descriptor to garbage collection.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("start", range(0, 1400, 100))
+def test_interrupts(emulated_handle: dnn.Handle, start: int) -> None:
+    """Whatever line is interrupted, later calls have their results, and tuning ends."""
+    handle = emulated_handle
+    for nth in range(start + 1, start + 101, 11):
+        case = Case(handle, X, W, padding=1, math_type="fma")
+        with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:
+            plan = None
+            with Interrupter(nth, trial_call, race_module, incremental) as interrupter:
+                for _ in range(CALLS):
+                    try:
+                        if plan is None:
+                            plan = dnn.convolution_forward.plan(handle, case.x, case.w, case.conv)
+                        plan(case.x, case.w)
+                    except KeyboardInterrupt:
+                        pass
+            assert plan is not None
+            for _ in range(CALLS):
+                check(case, plan(case.x, case.w))
+            assert not isinstance(plan._prepared, TrialCall)
+            assert plan.choice.source == REAL_CALLS
+            assert tuner.measured >= 1
+            plan.close()
+        vars(case).clear()
+        if not interrupter.has_raised:
+            return
+
+
+@pytest.fixture
+def emulated_handle() -> Iterator[dnn.Handle]:
+    with dnn.Handle("emulated") as handle:
+        yield handle
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After many problems: the plans that a handle keeps, with one candidate each, or few."""
+    world = World(monkeypatch)
+    with dnn.Handle(world.device) as handle:
+        w = handle.array(np.ones((4, 4, 3, 3), np.float32))
+        with dnn.autotuned(handle, cache=":memory:", incremental=True):
+            plans_of_candidates = 0
+            for size in range(5, 205):
+                x = handle.empty((1, 4, size, 5))
+                for _ in range(1 + size % 3 * 8):
+                    dnn.convolution_forward(handle, x, w)
+                call = next(reversed(handle.plans._cached.values()))[0]._prepared
+                if isinstance(call, TrialCall):
+                    plans_of_candidates = max(plans_of_candidates, len(call._plans))
+            assert len(handle.plans) <= 128
+            assert 1 <= plans_of_candidates <= TimingPolicy().real_calls
+        del x, w, call
+        handle.plans.close()
+    assert world.ledger.leaked() == {}
+    assert world.memory_used == 0
+
+
+def test_races_that_are_not_over_are_bounded(
+    emulated_handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incremental, "_MOST_RACES", 8)
+    handle = emulated_handle
+    w = handle.array(np.ones((4, 4, 3, 3), np.float32))
+    with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:
+        for size in range(5, 25):
+            x = handle.empty((1, 4, size, 5))
+            dnn.convolution_forward(handle, x, w)
+        assert tuner._real_calls is not None
+        assert len(tuner._real_calls._races) == 8
+        for _ in range(CALLS):
+            dnn.convolution_forward(handle, x, w)
+        assert len(tuner._real_calls._races) == 7
+
+
+def test_random_legal_problems(handle: dnn.Handle, tuner: dnn.Tuner) -> None:
+    rng = np.random.default_rng(8)
+    for seed in range(12):
+        groups = int(rng.choice([1, 1, 2, 4]))
+        channels, filters = 4 * int(rng.integers(1, 4)), 4 * int(rng.integers(1, 4))
+        taps = tuple(int(rng.integers(1, 4)) for _ in range(2))
+        case = Case(
+            handle,
+            (int(rng.integers(1, 4)), channels, 9, 7),
+            (filters, channels // groups, *taps),
+            str(rng.choice(["float32", "float16", "bfloat16"])),
+            str(rng.choice(["NCHW", "NHWC"])),
+            seed=seed,
+            groups=groups,
+            padding=int(rng.integers(0, 2)),
+            stride=int(rng.integers(1, 3)),
+        )
+        try:
+            case.run()
+        except UNSUPPORTED:
+            continue
+        for _ in range(CALLS):
+            check(case, case.run())
+        vars(case).clear()
+    assert tuner.measured >= 6
+
+
+def test_graph_plans_have_their_own_engine_back(
+    handle: dnn.Handle, tuner: dnn.Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph with outputs in scratch memory, behind the workspace of each engine."""
+    several_engines(monkeypatch)
+    rng = np.random.default_rng(9)
+    q = rng.standard_normal((1, 2, 16, 16)).astype(np.float16)
+    array = handle.array(q)
+    wide = q.astype(np.float64)
+    scores = wide @ wide.transpose(0, 1, 3, 2) * 16**-0.5
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = powers / powers.sum(-1, keepdims=True) @ wide
+    for _ in range(CALLS):
+        o = dnn.scaled_dot_product_attention_forward(handle, array, array, array)
+        assert_close(o.numpy(), expected, 5e-3)
+    plans = [entry for entry, _ in handle.plans._cached.values() if isinstance(entry, GraphPlan)]
+    assert plans
+    assert tuner.measured == 1

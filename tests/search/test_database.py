@@ -1,0 +1,352 @@
+"""The database: rows and their JSON, what is looked up where, and what is passed over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.harness import World
+
+import cudnnlite as dnn
+from cudnnlite.autotune.database import (
+    install_database,
+    new_database,
+    read_database,
+    record_database,
+    write_database,
+)
+from cudnnlite.bench.networks import network_names, network_problems
+from cudnnlite.devices.arrays import part_of
+from cudnnlite.devices.device import DeviceFacts
+from cudnnlite.problems.results import DATABASE, HEURISTIC
+from cudnnlite.search import database as database_module
+from cudnnlite.search.database import (
+    VARIABLE,
+    Database,
+    database_of,
+    digest_of,
+    family_of,
+    find_choice,
+    version_of,
+)
+
+A, M = dnn.ConvolutionFwdAlgo, dnn.MathType
+X, W = dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((6, 4, 3, 3))
+CONV = dnn.ConvolutionSpec(padding=1)
+PROBLEM = dnn.convolution_forward.problem(X, W, CONV)
+ENGINE = dnn.AlgorithmResult(dnn.Engine(0, {2: 0}), M.FMA, workspace=0, error=1.5e-7)
+ALGORITHM = dnn.AlgorithmResult(A.IMPLICIT_GEMM, M.FMA, deterministic=True)
+CONVERTED = dnn.ConvolutionResult(dnn.Engine(1, {2: 1}), M.FMA, workspace=1 << 16, layout="NHWC")
+
+HEAD = (
+    '{"format": 1, "gpu": "", "compute_capability": "", "cudnn": "", "cudnnlite": "", "families": '
+)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An emulated device that says that it is a GPU."""
+    device = World(monkeypatch).device
+    device.kind = "cuda"
+    device.facts = lambda: DeviceFacts("Pretend H200", "9.0", "1", "GPU-1")
+    database_module._read.cache_clear()
+    yield device
+    database_module._read.cache_clear()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of installed files, without those that come along."""
+    monkeypatch.setattr(database_module, "_SHIPPED", tmp_path / "none")
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "databases"))
+    return tmp_path / "databases"
+
+
+def install(device: Any, path: Path, choice: dnn.AlgorithmResult, **facts: str) -> None:
+    """Install a database with one row."""
+    database = new_database(device)
+    for name, value in facts.items():
+        setattr(database, name, value)
+    database.put(PROBLEM, choice)
+    write_database(database, path / "source.json")
+    install_database(path / "source.json")
+    database_module._read.cache_clear()
+
+
+# ---------------------------------------------------------------- rows
+
+
+@pytest.mark.parametrize("choice", [ENGINE, ALGORITHM, CONVERTED], ids=str)
+def test_a_row_is_read_as_it_was_written(choice: dnn.AlgorithmResult) -> None:
+    database = Database("a", "9.0", "9.19", "0")
+    database.put(PROBLEM, choice)
+    copy = Database.from_json(database.to_json(), "a text")
+    assert copy == database
+    assert copy.find(PROBLEM) == choice
+    assert copy.find(PROBLEM).source == DATABASE
+    assert copy.find(dnn.convolution_forward.problem(X, W)) is None
+    assert len(copy) == 1
+    assert sum(copy.wins(PROBLEM).values()) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": 2, "gpu": "", "compute_capability": "", "cudnn": "", "cudnnlite": ""}',
+        HEAD.replace('"gpu": ""', '"gpu": 1') + "{}}",
+        HEAD + '{"x": {"y": ["ConvolutionFwdAlgo.NONE", "FMA", 0, true, null, ""]}}}',
+        HEAD + '{"x": {"y": [1]}}}',
+    ],
+)
+def test_what_is_no_database(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "database.json"
+    file.write_text(text)
+    with pytest.raises(dnn.ArgumentError, match=r"database\.json is no database"):
+        read_database(file)
+
+
+def test_half_precision_has_one_row_for_two_math_types_and_all_scalars() -> None:
+    x, w = dnn.TensorSpec((2, 8, 9, 8), "float16"), dnn.FilterSpec((8, 8, 3, 3), "float16")
+    problems = [
+        dnn.convolution_forward.problem(x, w, dnn.ConvolutionSpec(1, math_type=math_type))
+        for math_type in ("default", "tensor_op", "fma")
+    ]
+    problems.append(problems[0].replace(beta=1.0))
+    default, tensor_op, fma, accumulating = map(digest_of, problems)
+    assert default == tensor_op == accumulating != fma
+    assert family_of(problems[0]) == family_of(problems[1]) != family_of(problems[2])
+
+
+def test_true_float32_has_rows_of_its_own() -> None:
+    true_float32 = PROBLEM.replace(conv=CONV.replace(math_type="fma"))
+    assert digest_of(PROBLEM) != digest_of(true_float32)
+
+
+@pytest.mark.parametrize(("number", "version"), [(91900, "9.19"), (92801, "9.28"), (90100, "9.1")])
+def test_minor_versions(number: int, version: str) -> None:
+    assert version_of(number) == version
+
+
+# ---------------------------------------------------------------- what is looked up
+
+
+def test_a_call_without_an_algorithm_uses_it(gpu: Any, folder: Path, tmp_path: Path) -> None:
+    install(gpu, tmp_path, ALGORITHM)
+    with dnn.Handle(gpu) as handle:
+        with dnn.convolution_forward.plan(handle, X, W, CONV) as plan:
+            assert plan.choice.source == DATABASE
+            assert plan.choice.algorithm == A.IMPLICIT_GEMM
+        with dnn.convolution_forward.plan(handle, X, W, CONV, algorithm="GEMM") as plan:
+            assert plan.choice.source == ""
+        with dnn.convolution_forward.plan(handle, X, W, CONV, interface="graph") as plan:
+            assert plan.choice.source == HEURISTIC
+        x, w = (handle.array(np.ones(spec.shape, np.float32)) for spec in (X, W))
+        y = dnn.convolution_forward(handle, x, w, CONV)
+        assert y.numpy()[0, 0, 1, 1] == 36
+        (plan,) = (plan for plan, _ in handle.plans._cached.values())
+        assert plan.choice.source == DATABASE
+
+
+def test_off_leaves_it_out(
+    gpu: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(gpu, tmp_path, ALGORITHM)
+    monkeypatch.setenv(VARIABLE, "OFF")
+    assert database_of(gpu) is None
+    assert find_choice(gpu, PROBLEM) is None
+    with pytest.raises(dnn.ArgumentError, match=f"{VARIABLE}=off"):
+        install_database(tmp_path / "source.json")
+
+
+@pytest.mark.parametrize(
+    "facts", [{"cudnn": "9.0"}, {"compute_capability": "8.0"}], ids=["cudnn", "architecture"]
+)
+def test_other_versions_and_architectures_are_not_used(
+    gpu: Any, folder: Path, tmp_path: Path, facts: dict[str, str]
+) -> None:
+    install(gpu, tmp_path, ALGORITHM, **facts)
+    assert find_choice(gpu, PROBLEM) is None
+
+
+def test_rows_of_the_same_model_count_more(gpu: Any, folder: Path, tmp_path: Path) -> None:
+    install(gpu, tmp_path, ALGORITHM, gpu="Pretend H100")
+    assert find_choice(gpu, PROBLEM) == ALGORITHM
+    install(gpu, tmp_path, ENGINE)
+    assert find_choice(gpu, PROBLEM) == ENGINE
+    install(gpu, tmp_path, CONVERTED, gpu="A Pretend H100")
+    assert find_choice(gpu, PROBLEM) == ENGINE
+
+
+@pytest.mark.parametrize(
+    ("choice", "why"),
+    [
+        (dnn.AlgorithmResult(dnn.Engine(99), M.FMA), "passed over"),
+        (dnn.AlgorithmResult(dnn.Engine(0, {2: 99}), M.FMA), "passed over"),
+        (dnn.AlgorithmResult(A.WINOGRAD_NONFUSED, M.TENSOR_OP_ALLOW_CONVERSION), ""),
+    ],
+    ids=str,
+)
+def test_a_row_that_cannot_be_used_is_passed_over(
+    gpu: Any,
+    folder: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    choice: dnn.AlgorithmResult,
+    why: str,
+) -> None:
+    install(gpu, tmp_path, choice)
+    fma = CONV.replace(math_type="fma")
+    with caplog.at_level("INFO", "cudnnlite"), dnn.Handle(gpu) as handle:
+        conv = CONV if why else fma
+        with dnn.convolution_forward.plan(handle, X, W, conv) as plan:
+            assert plan.choice.source == HEURISTIC
+    assert why in caplog.text
+
+
+def test_a_row_beyond_the_workspace_limit(gpu: Any, folder: Path, tmp_path: Path) -> None:
+    install(gpu, tmp_path, CONVERTED)
+    assert find_choice(gpu, PROBLEM, limit=1 << 16) == CONVERTED
+    assert find_choice(gpu, PROBLEM, limit=(1 << 16) - 1) is None
+    assert find_choice(gpu, PROBLEM, interface="graph") == CONVERTED
+    assert find_choice(gpu, PROBLEM, interface="descriptor") is None
+
+
+def test_a_tuner_that_does_not_measure_asks_it(gpu: Any, folder: Path, tmp_path: Path) -> None:
+    install(gpu, tmp_path, ALGORITHM)
+    with dnn.Handle(gpu) as handle:
+        for options in ({"measure": False}, {"incremental": True}):
+            with dnn.Tuner(handle, ":memory:", **options) as tuner:
+                assert tuner.choose(PROBLEM, for_call=True).source == DATABASE
+        policy = dnn.TuningPolicy(math_type="default")
+        with dnn.Tuner(handle, ":memory:", policy, incremental=True) as tuner:
+            assert tuner.choose(PROBLEM, for_call=True) is None
+        policy = dnn.TuningPolicy(interface="graph")
+        with dnn.Tuner(handle, ":memory:", policy, incremental=True) as tuner:
+            assert tuner.choose(PROBLEM, for_call=True) is None
+
+
+def test_operands_that_are_not_aligned(gpu: Any, folder: Path, tmp_path: Path) -> None:
+    """A row's engine needs aligned operands, and other calls of the plan do not fail."""
+    install(gpu, tmp_path, ENGINE)
+    with dnn.Handle(gpu) as handle:
+        memory = handle.full((X.size + 1,), 1)
+        x = part_of(memory, X, 4)
+        w = handle.full(W.shape, 1)
+        with dnn.convolution_forward.plan(handle, X, W, CONV) as plan:
+            assert plan.choice.source == DATABASE
+            assert plan(x, w).numpy()[0, 0, 1, 1] == 36
+        assert dnn.convolution_forward(handle, x, w, CONV).numpy()[0, 0, 1, 1] == 36
+        memory.close()
+
+
+def test_the_winners_of_similar_problems_come_first(gpu: Any, folder: Path, tmp_path: Path) -> None:
+    database = new_database(gpu)
+    for size in range(10, 14):
+        other = dnn.convolution_forward.problem(dnn.TensorSpec((2, 4, size, 8)), W, CONV)
+        database.put(other, dnn.AlgorithmResult(A.GEMM, M.FMA))
+    write_database(database, tmp_path / "source.json")
+    install_database(tmp_path / "source.json")
+    with (
+        dnn.Handle(gpu) as handle,
+        dnn.autotuned(handle, cache=":memory:", incremental=True),
+        dnn.convolution_forward.plan(handle, X, W, CONV) as plan,
+    ):
+        runners = plan._prepared._race.runners
+        assert runners[1].row.algorithm == A.GEMM
+
+
+# ---------------------------------------------------------------- recording
+
+
+def test_recording_goes_on_where_it_stopped(gpu: Any, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "new.json"
+    other = dnn.convolution_forward.problem(X, W)
+    empty = dnn.convolution_forward.problem(dnn.TensorSpec((0, 4, 9, 8)), W)
+    lines: list[str] = []
+    with dnn.Handle(gpu) as handle:
+        nothing = record_database(handle, [PROBLEM], file, seconds=-1.0)
+        assert nothing == (0, 0, 0, 1)
+        first = record_database(handle, [PROBLEM, empty], file, report=lines.append)
+        assert first == (0, 1, 1, 0)
+        second = record_database(handle, [PROBLEM, other], file)
+        assert second == (1, 1, 0, 0)
+    assert len(lines) == 1
+    database = read_database(file)
+    assert len(database) == 2
+    assert (database.gpu, database.compute_capability) == ("Pretend H200", "9.0")
+    assert database.find(PROBLEM).ok
+
+
+def test_a_file_of_another_gpu_is_not_continued(gpu: Any, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "new.json"
+    database = new_database(gpu)
+    database.gpu = "Another"
+    write_database(database, file)
+    with dnn.Handle(gpu) as handle, pytest.raises(dnn.ArgumentError, match="gpu='Another'"):
+        record_database(handle, [PROBLEM], file)
+    assert read_database(file).gpu == "Another"
+
+
+def test_an_interrupt_keeps_what_was_recorded(gpu: Any, folder: Path, tmp_path: Path) -> None:
+    def problems() -> Any:
+        yield PROBLEM
+        raise KeyboardInterrupt
+
+    file = tmp_path / "new.json"
+    with dnn.Handle(gpu) as handle, pytest.raises(KeyboardInterrupt):
+        record_database(handle, problems(), file)
+    assert len(read_database(file)) == 1
+
+
+def test_nothing_of_the_emulated_device_is_recorded(tmp_path: Path) -> None:
+    with dnn.Handle("emulated") as handle, pytest.raises(dnn.ArgumentError, match="never recorded"):
+        record_database(handle, [PROBLEM], tmp_path / "new.json")
+    assert not (tmp_path / "new.json").exists()
+    with dnn.Handle("emulated") as handle:
+        assert database_of(handle.device) is None
+
+
+def test_the_files_that_come_along_are_of_gpus() -> None:
+    files = sorted(database_module._SHIPPED.glob("*.json"))
+    for file in files:
+        database = read_database(file)
+        assert "emulated" not in database.gpu
+        assert file.name == database_module.file_name_of(database)
+        assert file.stat().st_size < 1 << 20
+        listed = {digest_of(problem) for problem in network_problems()}
+        assert all(listed.issuperset(rows) for rows in database.families.values())
+
+
+# ---------------------------------------------------------------- the list of layers
+
+
+def test_the_list_has_no_problem_twice() -> None:
+    problems = list(network_problems())
+    assert len({digest_of(problem) for problem in problems}) == len(problems)
+
+
+def test_the_list_has_resnet50() -> None:
+    """The same layers as in the list of the benchmarks, which was written by hand."""
+    text = (Path(dnn.__file__).parent / "bench" / "lists" / "resnet50.json").read_text()
+    digests = {digest_of(problem) for problem in network_problems(["resnet50"])}
+    for c, h, w, k, r, s, padding, stride, _ in json.loads(text)["rows"]:
+        problem = dnn.convolution_forward.problem(
+            dnn.TensorSpec((32, c, h, w)),
+            dnn.FilterSpec((k, c, r, s)),
+            dnn.ConvolutionSpec(padding=padding, stride=stride),
+        )
+        assert digest_of(problem) in digests
+
+
+def test_names_of_networks() -> None:
+    assert {"resnet50", "whisper", "c3d", "llama_7b", "lstm"} <= set(network_names())
+    kinds = {problem.kind for problem in network_problems(["lstm", "gpt2"])}
+    assert kinds == {"rnn_forward", "graph"}
+    with pytest.raises(dnn.ArgumentError, match="nonesuch"):
+        next(network_problems(["nonesuch"]))

@@ -1,0 +1,143 @@
+"""Race: which candidate each call runs, what counts of a run, and who wins."""
+
+import random
+
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite.search.race import NOT_TRIED, Race
+from cudnnlite.search.timing_policy import TimingPolicy
+
+FMA = dnn.MathType.FMA
+LOADING_MS = 9.0
+
+
+def engine(index, knob=0, workspace=0):
+    return dnn.AlgorithmResult(dnn.Engine(index, {2: knob}), FMA, workspace=workspace)
+
+
+def run(race, times_ms, repeatable=False, delay=0):
+    """Run a race whose candidates take these times, and whose first runs load kernels.
+
+    Samples are known `delay` calls later.  Returns the candidates in the order of their runs.
+    """
+    runs, pending = [], []
+    for call in range(1000):
+        while pending and pending[0][0] <= call:
+            _, index, ms, is_first = pending.pop(0)
+            race.record(index, ms, is_first=is_first)
+        turn = race.next_turn({index for _, index, *_ in pending})
+        if race.winner is not None:
+            break
+        if turn is None:
+            continue
+        runs.append(turn.candidate)
+        loading_ms = LOADING_MS if turn.is_first else 0.0
+        ms = times_ms[turn.candidate]
+        pending.append((call + 1 + delay, turn.candidate, ms + loading_ms, turn.is_first))
+        if repeatable and turn.is_first and turn.may_repeat:
+            race.note_repeat()
+            runs.append(turn.candidate)
+            pending.append((call + 1 + delay, turn.candidate, ms, False))
+    return runs
+
+
+@pytest.mark.parametrize("delay", [0, 1, 5, 40])
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_the_fastest_of_those_that_were_tried_wins(repeatable, delay):
+    rng = random.Random(delay)
+    for _ in range(50):
+        times_ms = [rng.uniform(0.1, 1.0) for _ in range(rng.randint(2, 12))]
+        race = Race([engine(index) for index in range(len(times_ms))])
+        runs = run(race, times_ms, repeatable, delay)
+        timed = [index for index in set(runs) if race.runners[index].times_ms]
+        fastest = min(times_ms[index] for index in timed)
+        assert timed
+        assert times_ms[race.winner] <= 1.01 * fastest
+        assert race.calls <= TimingPolicy().real_calls
+
+
+def test_loading_does_not_count():
+    """The first candidate loads kernels for much longer than the second one takes."""
+    race = Race([engine(0), engine(1)])
+    run(race, [0.1, 0.2])
+    assert race.winner == 0
+    assert race.runners[0].ms == 0.1
+
+
+def test_a_first_run_that_is_the_fastest_counts_as_a_bound():
+    race = Race([engine(0), engine(1)])
+    race.next_turn(())
+    race.record(0, 5.0, is_first=True)
+    assert race.next_turn(()).candidate == 1
+    race.record(1, 0.5, is_first=True)
+    assert race.leader == 1
+    assert race.next_turn(()).candidate == 0  # whose own first run says nothing against it
+    race.record(0, 0.4, is_first=False)
+    assert not race.is_out(1)
+
+
+def test_what_is_far_off_has_one_sample():
+    race = Race([engine(0), engine(1), engine(2)])
+    runs = run(race, [1.0, 3.0, 0.9])
+    assert runs.count(1) == 2  # the first run, and the one that counts
+    assert race.is_out(1)
+    assert race.winner == 2
+
+
+def test_a_first_run_beyond_any_loading_is_enough():
+    race = Race([engine(0), engine(1)])
+    runs = run(race, [1.0, 500.0])
+    assert runs.count(1) == 1
+    assert race.is_out(1)
+
+
+def test_other_settings_of_a_slow_engine_are_not_tried():
+    race = Race([engine(0), engine(1, 0), engine(1, 1), engine(2)])
+    assert 2 not in run(race, [1.0, 9.0, 0.1, 1.2])
+    assert [row.why_not for row in race.rows()][-1] == NOT_TRIED
+
+
+def test_of_equal_times_the_least_workspace_wins():
+    race = Race([engine(0, workspace=9), engine(1, workspace=3), engine(2, workspace=3)])
+    run(race, [1.0, 1.001, 1.002])
+    assert race.winner == 1
+
+
+def test_the_last_calls_try_nothing_new():
+    race = Race([engine(index) for index in range(30)], TimingPolicy(real_calls=6))
+    runs = run(race, [1.0] * 30)
+    assert len(runs) == 6
+    assert len(set(runs[-3:])) < 3
+    assert race.winner is not None
+    assert sum(row.why_not == NOT_TRIED for row in race.rows()) >= 26
+
+
+def test_what_failed_does_not_win():
+    race = Race([engine(0), engine(1)])
+    race.next_turn(())
+    race.exclude(0, "it fails")
+    run(race, [0.1, 0.5])
+    assert race.winner == 1
+    race.exclude(1, "no memory for it", is_transient=True)
+    assert race.winner is None
+    rows = race.rows()
+    assert [row.why_not for row in rows[1:]] == ["no memory for it"]
+    assert rows[1].transient
+
+
+def test_a_lost_sample_is_taken_again():
+    """An interrupt came between a run and its second event."""
+    race = Race([engine(0), engine(1)])
+    race.next_turn(())
+    assert race.next_turn(()).candidate == 0
+    assert race.next_turn(()).candidate == 0
+
+
+def test_rows_have_the_winner_first():
+    race = Race([engine(index) for index in range(4)])
+    run(race, [0.4, 0.3, 0.1, 0.2])
+    rows = race.rows()
+    assert [row.algorithm.index for row in rows] == [2, 3, 1, 0]
+    assert rows[0].time_ms == 0.1
+    assert all(row.ok for row in rows)
