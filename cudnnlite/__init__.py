@@ -1,4 +1,4 @@
-"""cudnnlite: the thin, Pythonic way to call NVIDIA cuDNN's descriptor API.
+"""cudnnlite: the thin, Pythonic way to call NVIDIA cuDNN.
 
 >>> import cudnnlite as dnn
 >>> with dnn.Handle(device="emulated") as handle:
@@ -187,6 +187,7 @@ from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve
 from cudnnlite.operations.rnn.packing import PackedSequences, pack_sequences
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.weights import RNNWeights
+from cudnnlite.other_libraries import MODULE as _MODULE
 from cudnnlite.plans.capture import CapturedGraph, capture
 from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.plans.named_weights import WeightLayout, WeightPlace
@@ -448,6 +449,10 @@ def _instead(name: str) -> str:
     for prefix, function_name in _OLD_PREFIXES.items():
         if name.startswith(prefix) and name.removeprefix(prefix) in __all__:
             return f"; it is {name.removeprefix(prefix)}.{function_name} now"
+    if name in _MODULE:
+        return f"; {_MODULE[name]}"
+    if name in raw.functions.FUNCTIONS:
+        return f"; Handle.api has it: handle.api.{name}{_meant(name, __all__)}"
     return _meant(name, __all__)
 
 

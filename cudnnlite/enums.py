@@ -1,7 +1,8 @@
 """The enums of the public signatures: C values under names without the C prefix.
 
 `cudnnlite._raw.enums` has all 73 of cuDNN's, generated from the headers.  Wherever a function
-takes a member, it also takes the member's name in any case: ``math_type="fma"``.
+takes a member, it also takes the member's name in any case, ``math_type="fma"``, and its name in C:
+``math_type="CUDNN_FMA_MATH"``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from cudnnlite._raw.cenum import CEnum
 
 # isort: off
 from cudnnlite._raw.enums import (
+    C_MEMBERS,
     ActivationMode,
     BatchNormMode,
     ConvolutionBwdDataAlgo,
@@ -78,6 +80,7 @@ __all__ = [
     "SoftmaxMode",
     "Status",
     "TensorFormat",
+    "members_by_c_name",
     "parse_enum",
     "parse_math_type",
 ]
@@ -92,10 +95,19 @@ _MATH_NAMES = {"tf32": TF32, "true_float32": TRUE_FLOAT32, "float32": TRUE_FLOAT
 EnumT = TypeVar("EnumT", bound=CEnum)
 
 
+def members_by_c_name(kind: type[EnumT]) -> dict[str, EnumT]:
+    """Return the members of an enum by their names in C, in upper case, those of aliases too.
+
+    cuDNN spells a few in both cases, such as CUDNN_DATA_INT8x4.
+    """
+    c_names = (c_name.upper() for c_name in C_MEMBERS[kind])
+    return dict(zip(c_names, kind.__members__.values(), strict=True))
+
+
 def parse_enum(
     kind: type[EnumT], value: object, argument: str, names: Mapping[str, EnumT] | None = None
 ) -> EnumT:
-    """Return the member of `kind` for a member, its name in any case, or its C value.
+    """Return the member of `kind` for a member, its name here or in C in any case, or its C value.
 
     Parameters
     ----------
@@ -123,6 +135,9 @@ def parse_enum(
         for name, member in (*plain_names.items(), *members.items()):
             if name.upper() == key:
                 return member
+        c_member = members_by_c_name(kind).get(key) if key.startswith("CUDNN_") else None
+        if c_member is not None and is_choice(c_member):
+            return c_member
     elif isinstance(value, int) and not isinstance(value, (bool, CEnum)):
         for member in members.values():
             if member == value:

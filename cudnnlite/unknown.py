@@ -7,10 +7,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
+from itertools import takewhile
 from typing import Any, NoReturn, TypeVar
 
 from cudnnlite.arguments import shown
+from cudnnlite.other_libraries import attribute_hint, keyword_hint
 
+# How the name of a later version of a C function ends: cudnnSetRNNDescriptor_v8.
+_VERSION = re.compile(r"_v(\d+)$")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
@@ -18,6 +22,51 @@ def meant(name: str, choices: Iterable[str], most: int = 1) -> str:
     """Return a hint at the names that are nearest to an unknown one; empty if none is near."""
     close = get_close_matches(name, choices, most)
     return f"; did you mean {', '.join(close)}?" if close else ""
+
+
+def missing_attribute(kind: type, name: str, elsewhere: Mapping[str, str]) -> str:
+    """Return the message for an attribute that an object lacks, with a hint.
+
+    `elsewhere` are the names of other libraries.
+    """
+    text = f"{kind.__name__!r} object has no attribute {name!r}"
+    hint = attribute_hint(elsewhere, name)
+    if hint or name.startswith("_"):
+        return text + hint
+    return text + meant(name, (own for own in dir(kind) if not own.startswith("_")))
+
+
+def meant_c_function(name: str, functions: Iterable[str]) -> str:
+    """Return a hint at the C functions that are nearest to an unknown one; empty if none is near.
+
+    These are the versions of the same function, the newest first, or else those with a similar
+    spelling, the longest common beginning first.
+    """
+    functions = list(functions)
+    versions = [function for function in functions if _unversioned(function) == _unversioned(name)]
+    if versions:
+        versions.sort(key=_version_of, reverse=True)
+        return f"; did you mean {', '.join(versions)}?"
+    close = get_close_matches(name, functions, 3)
+    close.sort(key=lambda function: _shared_beginning(function, name), reverse=True)
+    if close:
+        return f"; did you mean {', '.join(close)}?"
+    beginnings = [function for function in functions if name.startswith(_unversioned(function))]
+    return f"; did you mean {max(beginnings, key=len)}?" if beginnings else ""
+
+
+def _shared_beginning(name: str, other: str) -> int:
+    """Return how many characters two names have in common from the first on."""
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False))))
+
+
+def _unversioned(function: str) -> str:
+    return _VERSION.sub("", function)
+
+
+def _version_of(function: str) -> int:
+    match = _VERSION.search(function)
+    return int(match[1]) if match else 0
 
 
 def why_unknown(function: Callable[..., Any], options: Mapping[str, Any]) -> str:
@@ -28,7 +77,9 @@ def why_unknown(function: Callable[..., Any], options: Mapping[str, Any]) -> str
     parameters = inspect.signature(function).parameters
     for name, value in options.items():
         if name not in parameters:
-            hint = _hint(function, name, value) or meant(name, parameters)
+            function_name = getattr(function, "__qualname__", "")
+            hint = _hint(function, name, value) or keyword_hint(function_name, name)
+            hint = hint or meant(name, parameters)
             return f"got an unexpected keyword argument {name!r}{hint}"
     return ""
 

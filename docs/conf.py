@@ -33,16 +33,18 @@ extensions = [
     "coverage_table",
     "operation_functions",
     "code_links",
+    "tutorials",
     "mathml",
 ]
 html_theme = "furo"
 html_title = "cudnnlite"
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
+html_favicon = "_static/favicon.svg"
 html_math_renderer = "mathml"
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "attrs_block", "dollarmath"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 nb_execution_mode = "off"
 nb_merge_streams = True
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -33,7 +33,7 @@ def table(title: str) -> list[list[str]]:
     """Return the first table under a heading of benchmarks.md, its heading first."""
     text = (HERE / "benchmarks.md").read_text(encoding="utf-8")
     section = re.search(
-        rf"^##+ {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+        rf"^##+ {re.escape(title)}\n(.*?)(?=^##+ |\Z)", text, re.MULTILINE | re.DOTALL
     )
     assert section, title
     block = re.search(r"(?:^\|.*\n)+", section[1], re.MULTILINE)
@@ -80,18 +80,24 @@ def choices() -> None:
     save(figure, "choices")
 
 
-def eager() -> None:
-    """Eager calls beside PyTorch's."""
+def eager_calls() -> list[tuple[str, list[str]]]:
+    """Return the table of eager calls: the arithmetic of each row, and its four cells."""
     text = (HERE / "benchmarks.md").read_text(encoding="utf-8")
     start = text.index("| problems in | 117", text.index("Eager calls of all of them"))
     lines = text[start : text.index("\n\n", start)].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    return [(row[0], row[1:]) for row in rows]
+
+
+def eager() -> None:
+    """Eager calls beside PyTorch's."""
+    rows = eager_calls()
     figure, axis = plt.subplots(figsize=(9, 3.4))
     names = ("training, tuned", "training, untuned", "networks, tuned", "networks, untuned")
     grouped(
         axis,
-        [row[0] for row in rows],
-        {name: [row[1 + i] for row in rows] for i, name in enumerate(names)},
+        [arithmetic for arithmetic, _ in rows],
+        {name: [cells[i] for _, cells in rows] for i, name in enumerate(names)},
     )
     axis.axhline(1, color="#444", linewidth=0.8)
     axis.set(ylim=(0, 1.3), ylabel="time over PyTorch's")
@@ -101,6 +107,66 @@ def eager() -> None:
         loc="left",
     )
     save(figure, "eager")
+
+
+def figure_of(pattern: str) -> str:
+    """Return the figure that a pattern with one group finds in benchmarks.md, as it is written."""
+    match = re.search(pattern, (HERE / "benchmarks.md").read_text(encoding="utf-8"))
+    assert match, pattern
+    return match[1]
+
+
+def beside_pytorch() -> None:
+    """Draw the figures that the front pages show: what stands beside PyTorch, one bar each."""
+    served = (
+        figure_of(r"The graph takes ([\d.]+), "),
+        figure_of(r"The graph takes [\d.]+, ([\d.]+) "),
+        figure_of(r"The graph takes [\d.]+, [\d.]+ and ([\d.]+) "),
+    )
+    groups = {
+        "30 layers of networks, tuned, called eagerly": [
+            (name, cells[2].split()[0]) for name, cells in eager_calls()
+        ],
+        "ResNet-50 served in a CUDA graph, over torch.compile": list(
+            zip([row[0] for row in table("Networks")[1:]], served, strict=True)
+        ),
+        "attention, 22 shapes": [
+            ("forward, on the device", figure_of(r"PyTorch's: forward ([\d.]+) in the geometric")),
+            (
+                "backward, on the device",
+                figure_of(r"geometric mean, 1\.08 at worst; backward ([\d.]+)"),
+            ),
+            ("a plan, called eagerly", figure_of(r"called eagerly a plan ([\d.]+)")),
+            ("one line, called eagerly", figure_of(r"one line ([\d.]+), 0\.74")),
+        ],
+        "one line of 14 small operations, host time": [
+            ("our arrays", figure_of(r"\| geometric mean \|  \|  \|  \| ([\d.]+) ")),
+            ("PyTorch's tensors", figure_of(r"\| geometric mean \|.*?\| ([\d.]+) \|\n")),
+        ],
+    }
+    figure, axis = plt.subplots(figsize=(8.2, 5.6))
+    labels: list[str] = []
+    places: list[float] = []
+    place = 0.0
+    for title, bars in groups.items():
+        heading = axis.text(0.01, place, title, fontsize=9.5, fontweight="bold", va="center")
+        heading.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
+        for label, figure_text in bars:
+            place += 1
+            value = float(figure_text)
+            color = OURS if value <= 1 else OTHERS[0]
+            axis.barh(place, value, 0.74, color=color)
+            axis.text(value + 0.015, place, figure_text, va="center", fontsize=9)
+            labels.append(label)
+            places.append(place)
+        place += 1.4
+    axis.axvline(1, color="#444", linewidth=0.8)
+    axis.set_yticks(places, labels, fontsize=9)
+    axis.tick_params(axis="y", length=0)
+    axis.invert_yaxis()
+    axis.set(xlabel="time over PyTorch's, geometric mean; PyTorch is 1, shorter is faster")
+    axis.set_xlim(0, 2.3)
+    save(figure, "beside_pytorch")
 
 
 def resnet50() -> None:
@@ -124,7 +190,7 @@ def networks() -> None:
     text = (HERE / "benchmarks.md").read_text(encoding="utf-8")
     rows = [
         line.strip("|").split("|")
-        for line in text[text.index("### Networks of usual sizes") :].splitlines()
+        for line in text[text.index("#### Networks of usual sizes") :].splitlines()
     ]
     rows = [
         [cell.strip() for cell in row]
@@ -145,6 +211,36 @@ def networks() -> None:
     axis.set(xlabel="time of an eager call over torch.nn's", xlim=(0, 1.12))
     axis.legend(frameon=False, fontsize=9, loc="lower right")
     save(figure, "networks")
+
+
+def interfaces() -> None:
+    """Draw the two ways that one call takes to cuDNN."""
+    figure, axis = plt.subplots(figsize=(8.2, 3.1))
+    axis.set(xlim=(0, 16.4), ylim=(0, 6.2))
+    axis.set_axis_off()
+
+    def box(x: float, y: float, width: float, color: str, *lines: str) -> None:
+        axis.add_patch(Rectangle((x, y), width, 1.5, facecolor=color, edgecolor="#444"))
+        first_line = y + 0.75 + 0.28 * (len(lines) - 1)
+        for index, text in enumerate(lines):
+            weight = "bold" if index == 0 else "normal"
+            height = first_line - 0.56 * index
+            axis.text(x + width / 2, height, text, ha="center", va="center", weight=weight)
+
+    def arrow(start: tuple[float, float], end: tuple[float, float]) -> None:
+        axis.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=12))
+
+    box(0.1, 2.35, 4.6, "#cfe3f5", "one call", "dnn.convolution_forward")
+    box(6.4, 4.2, 5.4, "#e8f1e4", "graph interface", "cudnnBackend..., engines")
+    box(6.4, 0.5, 5.4, "#fdeedd", "descriptor interface", "cudnnConvolutionForward")
+    box(13.3, 2.35, 3.0, "#eee", "device", "GPU, or NumPy")
+    arrow((4.7, 3.3), (6.4, 4.8))
+    arrow((4.7, 2.9), (6.4, 1.4))
+    arrow((11.8, 4.8), (13.3, 3.3))
+    arrow((11.8, 1.4), (13.3, 2.9))
+    axis.text(3.4, 4.75, "by default", color=OURS)
+    axis.text(0.1, 1.5, 'algorithm="GEMM", or\ninterface="descriptor"', color=OURS, va="top")
+    save(figure, "interfaces")
 
 
 def im2col() -> None:
@@ -280,7 +376,16 @@ def save(figure: Any, name: str) -> None:
     plt.close(figure)
 
 
-PICTURES = (choices, eager, resnet50, networks, im2col, lstm_cell)
+PICTURES = (
+    choices,
+    eager,
+    beside_pytorch,
+    resnet50,
+    networks,
+    interfaces,
+    im2col,
+    lstm_cell,
+)
 
 if __name__ == "__main__":
     for draw in PICTURES:

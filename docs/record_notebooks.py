@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import re
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -142,18 +143,21 @@ def record(path: Path, to: Path, device: str) -> None:
     notebook = json.loads(path.read_text(encoding="utf-8"))
     names: dict[str, Any] = {"__name__": "__main__"}
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    start = time.perf_counter()
     for number, cell in enumerate(code, start=1):
         running = Cell("".join(cell["source"]), number)
         running.run(names)
         cell["execution_count"], cell["outputs"] = number, running.outputs
+    seconds = time.perf_counter() - start
     with dnn.Handle(device=device) as handle:
         where = {"device": str(handle.device.name), "cudnn": handle.api.library.version_text}
     notebook["metadata"]["recorded"] = where | {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "seconds": round(seconds, 1),
     }
     text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
     (to / path.name).write_text(text, encoding="utf-8")
-    print(f"{path.stem}: {len(text) / 1024:.0f} KiB")
+    print(f"{path.stem}: {len(text) / 1024:.0f} KiB, {seconds:.1f} s")
 
 
 def alone(work: Callable[..., None], *arguments: Any) -> bool:

@@ -4,9 +4,11 @@
     python train_digits.py --arithmetic mixed   # float16, with weights in float32
     python train_digits.py --pictures .         # curves, filters and feature maps as PNG files
     python train_digits.py --devices 0,1        # two GPUs, gradients summed by NCCL
+    python train_digits.py --network classical  # of 28x28, three convolutions without pooling
 
-The digits (1,797 images of 8x8) come with scikit-learn.  A fifth of them is held out.  The program
-runs on a GPU, or more slowly without one.
+The digits (1,797 images of 8x8) come with scikit-learn.  A fifth of them is held out.  The classical
+network is one of textbooks for images of 28x28; it sees the same digits, enlarged.  The program runs
+on a GPU, or more slowly without one.
 """
 
 import argparse
@@ -32,12 +34,28 @@ POOL = dnn.PoolingSpec(2)
 CLASSES = 10
 
 
-def load_digits(seed=0):
-    """Return images and labels for training, and held-out ones: (N, 1, 8, 8) from 0 to 1, (N,)."""
+def enlarged(images, size):
+    """Return images (N, 1, H, W) in another size; values between pixels lie on straight lines."""
+    for axis in (2, 3):
+        places = np.linspace(0, images.shape[axis] - 1, size)
+        before = np.floor(places).astype(int)
+        behind = np.minimum(before + 1, images.shape[axis] - 1)
+        shape = [1, 1, 1, 1]
+        shape[axis] = size
+        part = (places - before).reshape(shape)
+        images = (1 - part) * images.take(before, axis) + part * images.take(behind, axis)
+    return images
+
+
+def load_digits(seed=0, size=8):
+    """Return images and labels for training, and held-out ones.
+
+    Images are (N, 1, size, size) from 0 to 1, labels (N,).
+    """
     from sklearn import datasets
 
     digits = datasets.load_digits()
-    images = (digits.images[:, None] / 16).astype(np.float32)
+    images = enlarged(digits.images[:, None] / 16, size).astype(np.float32)
     labels = digits.target
     order = np.random.default_rng(seed).permutation(len(labels))
     train, held_out = order[len(order) // 5 :], order[: len(order) // 5]
@@ -60,7 +78,10 @@ class Network:
     all GPUs.
     """
 
-    def __init__(self, handle, arithmetic="float32", widths=(16, 32, 64), seed=0, copies=1):
+    image_size = 8
+    widths = (16, 32, 64)
+
+    def __init__(self, handle, arithmetic="float32", widths=None, seed=0, copies=1):
         self.handle = handle
         self.copies = copies
         self.dtype, math_type, self.loss_scale = ARITHMETICS[arithmetic]
@@ -69,16 +90,11 @@ class Network:
         self.conv = dnn.ConvolutionSpec(padding=1, math_type=math_type)
         # A filter as large as the image makes a matrix product.
         self.full = dnn.ConvolutionSpec(math_type=math_type)
-        a, b, c = widths
-        shapes = {
-            "w1": (a, 1, 3, 3),
-            "w2": (b, a, 3, 3),
-            "w3": (c, b, 2, 2),
-            "w4": (CLASSES, c, 1, 1),
-        }
+        # The same for filters of 6x6, which halve an image.
+        self.halving = dnn.ConvolutionSpec(padding=2, stride=2, math_type=math_type)
         values = {}
         rng = np.random.default_rng(seed)
-        for name, shape in shapes.items():
+        for name, shape in self.filter_shapes(*(widths or self.widths)).items():
             # This scale keeps the variance after a relu (He et al., 2015).
             scale = np.sqrt(2 / np.prod(shape[1:]))
             values[name] = scale * rng.standard_normal(shape)
@@ -89,6 +105,16 @@ class Network:
         self.momenta = {name: self.master_array(array) for name, array in zeros.items()}
         self.loss_sum = self.master_array(np.zeros((1, 1, 1, 1)))
         self._results = {}  # by the name of the result
+
+    @staticmethod
+    def filter_shapes(a, b, c):
+        """Return the shapes of the filters by name, for these numbers of channels."""
+        return {
+            "w1": (a, 1, 3, 3),
+            "w2": (b, a, 3, 3),
+            "w3": (c, b, 2, 2),
+            "w4": (CLASSES, c, 1, 1),
+        }
 
     def master_array(self, values):
         return self.handle.array(values, dtype=self.master)
@@ -113,9 +139,7 @@ class Network:
     def forward(self, x):
         """Return the results of all layers for images on the device."""
         n = x.shape[0]  # Each batch size has its own arrays.
-        w = SimpleNamespace()
-        for name, array in self.weights.items():
-            setattr(w, name, self.converted(f"{name} low", array, self.dtype))
+        w = self.layer_weights()
         layer, pool = dnn.convolution_bias_activation_forward, dnn.pooling_forward
         s = SimpleNamespace(x=x, n=n, w=w)
         # h1 = relu(w1 * x + b1), p1 = max over 2x2 of h1
@@ -128,11 +152,46 @@ class Network:
         s.h3 = self.into(f"h3 {n}", layer, s.p2, w.w3, w.b3, self.full, "relu")
         # z = W4 h3 + b4
         z = self.into(f"z {n}", dnn.convolution_forward, s.h3, w.w4, self.full, bias=w.b4)
-        # The loss is computed in float32, or in float64 if the layers are.
-        s.z = self.converted(f"z high {n}", z, self.master)
+        return self.with_softmax(s, z)
+
+    def layer_weights(self):
+        """Return the weights in the data type of the layers."""
+        w = SimpleNamespace()
+        for name, array in self.weights.items():
+            setattr(w, name, self.converted(f"{name} low", array, self.dtype))
+        return w
+
+    def with_softmax(self, s, z):
+        """Add z and the softmax to the results.
+
+        The loss is computed in float32, or in float64 if the layers are.
+        """
+        s.z = self.converted(f"z high {s.n}", z, self.master)
         # p = exp(z) / sum of exp(z)
-        s.softmax = self.into(f"softmax {n}", dnn.softmax_forward, s.z)
+        s.softmax = self.into(f"softmax {s.n}", dnn.softmax_forward, s.z)
         return s
+
+    def gradient_of_z(self, s, target):
+        """Return the gradient of the loss, times `loss_scale`, at the input of the softmax."""
+        scale = self.loss_scale / (s.n * self.copies)
+        # L = -1/N sum t log softmax(z)   =>   dz = (softmax(z) - t) / N
+        dz = self.into(
+            f"dz {s.n}", dnn.op_tensor, s.softmax, target, "add", alpha1=scale, alpha2=-scale
+        )
+        return self.converted(f"dz low {s.n}", dz, self.dtype)
+
+    def add_gradients(self, gradients, number, x, dy, conv, filters):
+        """Add the gradients of a layer's weights and bias: dW = dy x^T, db = sum of dy."""
+        w_name, b_name = f"w{number}", f"b{number}"
+        gradients[w_name] = self.into(
+            f"d{w_name}", dnn.convolution_backward_filter, x, dy, conv, w=filters
+        )
+        gradients[b_name] = self.into(f"d{b_name}", dnn.convolution_backward_bias, dy)
+
+    def store(self, gradients):
+        """Store the gradients in the data type of the weights."""
+        for name, gradient in gradients.items():
+            self.gradients[name] = self.converted(f"d{name} high", gradient, self.master)
 
     def add_loss(self, s, target):
         """Add the loss of a batch to `loss_sum`, on the device.
@@ -155,44 +214,29 @@ class Network:
             dnn.activation_backward,
             dnn.pooling_backward,
         )
-        scale = self.loss_scale / (n * self.copies)
         gradients = {}
-
-        def add_weights(number, x, dy, conv):
-            """Add the gradients of a layer's weights and bias: dW = dy x^T, db = sum of dy."""
-            w_name, b_name = f"w{number}", f"b{number}"
-            filters = getattr(w, w_name)
-            gradients[w_name] = self.into(
-                f"d{w_name}", dnn.convolution_backward_filter, x, dy, conv, w=filters
-            )
-            gradients[b_name] = self.into(f"d{b_name}", dnn.convolution_backward_bias, dy)
-
-        # L = -1/N sum t log softmax(z)   =>   dz = (softmax(z) - t) / N
-        dz = self.into(
-            f"dz {n}", dnn.op_tensor, s.softmax, target, "add", alpha1=scale, alpha2=-scale
-        )
-        dz = self.converted(f"dz low {n}", dz, self.dtype)
+        add_weights = partial(self.add_gradients, gradients)
+        dz = self.gradient_of_z(s, target)
         # z = W4 h3 + b4   =>   dW4 = dz h3^T, db4 = sum of dz, dh3 = W4^T dz
-        add_weights(4, s.h3, dz, self.full)
+        add_weights(4, s.h3, dz, self.full, w.w4)
         dh3 = self.into(f"dh3 {n}", data, w.w4, dz, self.full, x=s.h3)
         # h3 = relu(a3)   =>   da3 = dh3 where h3 > 0, else 0
         da3 = self.into(f"da3 {n}", relu, s.h3, dh3, s.h3, "relu")
         # a3 = W3 p2 + b3
-        add_weights(3, s.p2, da3, self.full)
+        add_weights(3, s.p2, da3, self.full, w.w3)
         dp2 = self.into(f"dp2 {n}", data, w.w3, da3, self.full, x=s.p2)
         # p2 = max over 2x2 of h2   =>   dh2 = dp2 where the maximum was, else 0
         dh2 = self.into(f"dh2 {n}", pool, s.p2, dp2, s.h2, POOL)
         da2 = self.into(f"da2 {n}", relu, s.h2, dh2, s.h2, "relu")
         # a2 = w2 * p1 + b2   =>   dw2 = p1 * da2, a convolution of the images with their gradients,
         # and dp1 = da2 * w2 rotated
-        add_weights(2, s.p1, da2, self.conv)
+        add_weights(2, s.p1, da2, self.conv, w.w2)
         dp1 = self.into(f"dp1 {n}", data, w.w2, da2, self.conv, x=s.p1)
         dh1 = self.into(f"dh1 {n}", pool, s.p1, dp1, s.h1, POOL)
         da1 = self.into(f"da1 {n}", relu, s.h1, dh1, s.h1, "relu")
         # a1 = w1 * x + b1. The gradient of x is not needed.
-        add_weights(1, s.x, da1, self.conv)
-        for name, gradient in gradients.items():
-            self.gradients[name] = self.converted(f"d{name} high", gradient, self.master)
+        add_weights(1, s.x, da1, self.conv, w.w1)
+        self.store(gradients)
 
     def update(self, rate, momentum):
         """Stochastic gradient descent: v = momentum * v + dw / loss_scale, w = w - rate * v."""
@@ -204,6 +248,70 @@ class Network:
 
     def images(self, values):
         return self.handle.array(values, dtype=self.dtype)
+
+
+class ClassicalNetwork(Network):
+    """Three convolutions, two fully connected layers, softmax, and the gradients.
+
+    A network of textbooks for digits of 28x28: filters of 3x3, then of 6x6 with a stride of 2, twice,
+    which take the place of pooling.
+
+    x (N, 1, 28, 28) -> h1 (28x28) -> h2 (14x14) -> h3 (7x7) -> h4 (N, hidden, 1, 1)
+    -> z (N, 10, 1, 1) -> softmax
+    """
+
+    image_size = 28
+    widths = (12, 24, 32, 200)
+
+    @staticmethod
+    def filter_shapes(a, b, c, d):
+        """Return the shapes of the filters by name, for these numbers of channels."""
+        return {
+            "w1": (a, 1, 3, 3),
+            "w2": (b, a, 6, 6),
+            "w3": (c, b, 6, 6),
+            "w4": (d, c, 7, 7),
+            "w5": (CLASSES, d, 1, 1),
+        }
+
+    def convolutions(self):
+        """Return the convolutions of the layers with a relu, the first one first."""
+        return self.conv, self.halving, self.halving, self.full
+
+    def forward(self, x):
+        """Return the results of all layers for images on the device."""
+        n = x.shape[0]
+        w = self.layer_weights()
+        s = SimpleNamespace(x=x, n=n, w=w, h=[x])
+        # h[i] = relu(w[i] * h[i - 1] + b[i])
+        for number, conv in enumerate(self.convolutions(), start=1):
+            filters, bias = getattr(w, f"w{number}"), getattr(w, f"b{number}")
+            function = dnn.convolution_bias_activation_forward
+            s.h.append(self.into(f"h{number} {n}", function, s.h[-1], filters, bias, conv, "relu"))
+        z = self.into(f"z {n}", dnn.convolution_forward, s.h[-1], w.w5, self.full, bias=w.b5)
+        return self.with_softmax(s, z)
+
+    def backward(self, s, target):
+        """Compute the gradients of the loss, times `loss_scale`, from the last layer to the first."""
+        n, w, gradients = s.n, s.w, {}
+        data = dnn.convolution_backward_data
+        # z = W5 h4 + b5
+        dz = self.gradient_of_z(s, target)
+        self.add_gradients(gradients, 5, s.h[4], dz, self.full, w.w5)
+        dh = self.into(f"dh4 {n}", data, w.w5, dz, self.full, x=s.h[4])
+        for number, conv in reversed([*enumerate(self.convolutions(), start=1)]):
+            # h = relu(a)   =>   da = dh where h > 0, else 0
+            y, filters = s.h[number], getattr(w, f"w{number}")
+            da = self.into(f"da{number} {n}", dnn.activation_backward, y, dh, y, "relu")
+            # a = w * x + b
+            x = s.h[number - 1]
+            self.add_gradients(gradients, number, x, da, conv, filters)
+            if number > 1:  # The gradient of the images is not needed.
+                dh = self.into(f"dh{number - 1} {n}", data, filters, da, conv, x=x)
+        self.store(gradients)
+
+
+NETWORKS = {"small": Network, "classical": ClassicalNetwork}
 
 
 def accuracy(network, images, labels):
@@ -394,6 +502,7 @@ def parse_options():
     """Return the options of the command line, and the numbers of the devices."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arithmetic", choices=(*ARITHMETICS, "all"), default="float32")
+    parser.add_argument("--network", choices=NETWORKS, default="small")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument(
@@ -432,7 +541,8 @@ def main():
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     os.environ.setdefault("CUDNNLITE_DEVICE", "auto")
-    data, histories = load_digits(), {}
+    kind_of_network = NETWORKS[options.network]
+    data, histories = load_digits(size=kind_of_network.image_size), {}
     names = [options.arithmetic]
     if options.arithmetic == "all":
         names = ["float32", "tf32", "mixed"]
@@ -452,7 +562,7 @@ def main():
         add = stack.enter_context(adder(handles)) if len(handles) > 1 else None
         for name in names:
             task = progress.add_task(name, total=options.epochs, figures="")
-            networks = [Network(handle, name, copies=len(handles)) for handle in handles]
+            networks = [kind_of_network(handle, name, copies=len(handles)) for handle in handles]
 
             def report(epoch, history, task=task):
                 figures = f"loss {history['loss'][-1]:.4f}, held out {history['held_out'][-1]:.2%}"

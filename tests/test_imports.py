@@ -22,6 +22,7 @@ LAYERS = (
         "cached_property",
         "warn",
         "arguments",
+        "other_libraries",
         "unknown",
         "sizes",
         "texts",

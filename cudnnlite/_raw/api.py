@@ -13,7 +13,7 @@ from cudnnlite._raw.library import Library, load_library
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite._raw.record import Function
 from cudnnlite.errors import SymbolNotFoundError
-from cudnnlite.unknown import meant
+from cudnnlite.unknown import meant_c_function
 
 if TYPE_CHECKING:
     from cudnnlite._raw.signatures import Signatures
@@ -97,7 +97,7 @@ class CudnnApi(NonCopyable, _Base):
             return FUNCTIONS[name]
         except KeyError:
             raise AttributeError(
-                f"cuDNN has no function {name}{meant(name, FUNCTIONS, 3)}"
+                f"cuDNN has no function {name}{meant_c_function(name, FUNCTIONS)}"
             ) from None
 
     def _bind(self, record: Function) -> CFunction:

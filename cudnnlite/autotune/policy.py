@@ -13,7 +13,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.results import AlgorithmResult, parse_max_error, why_not
 from cudnnlite.sizes import parse_size
 from cudnnlite.specs.frozen import to_plain
-from cudnnlite.specs.layout import LAYOUTS
+from cudnnlite.specs.layout import LAYOUTS, plain_layout
 from cudnnlite.specs.math_types import may_be_tf32
 
 OBJECTIVES = ("latency", "device", "energy")
@@ -47,10 +47,12 @@ def _parse_layouts(value: Any, argument: str) -> tuple[str, ...] | None:
         return None
     names = (value,) if isinstance(value, str) else value
     layouts = sequence(names, argument, "a sequence of 'NCHW', 'NHWC'")
-    if not all(isinstance(layout, str) and layout in LAYOUTS for layout in layouts):
-        allowed = ", ".join(map(repr, LAYOUTS))
-        raise ArgumentError(f"{argument}={shown(names)}; allowed: {allowed}")
-    return layouts
+    if all(isinstance(layout, str) for layout in layouts):
+        parsed = tuple(map(plain_layout, layouts))
+        if all(layout in LAYOUTS for layout in parsed):
+            return parsed
+    allowed = ", ".join(map(repr, LAYOUTS))
+    raise ArgumentError(f"{argument}={shown(names)}; allowed: {allowed}")
 
 
 def _parse_seconds(value: Any, argument: str) -> Any:

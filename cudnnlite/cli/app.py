@@ -59,7 +59,7 @@ class _Commands(TyperGroup):
 
 app = typer.Typer(
     cls=_Commands,
-    help="The thin, Pythonic way to call NVIDIA cuDNN's descriptor API.",
+    help="The thin, Pythonic way to call NVIDIA cuDNN.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -24,7 +24,7 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ProblemList
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
-from cudnnlite.specs.layout import layout_of_rank
+from cudnnlite.specs.layout import layout_of_rank, plain_layout
 from cudnnlite.specs.steps import NAMED_PADDING, SAME
 
 REPEATABLE = (
@@ -278,4 +278,4 @@ def number(kind: Any, text: str, where: str, form: str = "") -> Any:
 
 def _of_rank(layout: str | None, rank: int) -> str | None:
     """Return what NCHW or NHWC is called at a rank; other names as they are."""
-    return layout and (layout_of_rank(layout.upper(), rank) or layout.upper())
+    return layout and (layout_of_rank(plain_layout(layout).upper(), rank) or layout.upper())

@@ -33,6 +33,13 @@ class DeclaredDescriptor(NativeObject[NativeT]):
     # C arguments that are no fields.
     _constants: Mapping[str, Any] = {}
 
+    def __init__(self, spec: Any, *, api: CudnnApi | None = None) -> None:
+        """Make the descriptor of a spec; of one that its mode determines, the mode will do."""
+        named_by = getattr(self._spec_type, "named_by", None)
+        if named_by is not None and isinstance(spec, (str, named_by)):
+            spec = self._spec_type(spec)
+        super().__init__(spec, api=api)
+
     def __init_subclass__(cls, describes: type[FrozenSpec] | None = None) -> None:
         super().__init_subclass__(describes)
         pairs = (argument.partition(":") for argument in cls._arguments)

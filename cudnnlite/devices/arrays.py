@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,7 +36,9 @@ from cudnnlite.devices.storage import memory_axes, read_values, split_vectors
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, ClosedError
+from cudnnlite.other_libraries import ARRAY
 from cudnnlite.specs import TensorSpec
+from cudnnlite.unknown import missing_attribute
 
 Array = np.ndarray[Any, Any]
 ArrayT = TypeVar("ArrayT", bound="DeviceArray")
@@ -220,6 +222,10 @@ class DeviceArray(NonCopyable):
         is_one_sequence = len(axes) == 1 and np.iterable(axes[0])
         order = axes[0] if is_one_sequence else axes
         return part_of(self, transposed(self.spec, order))
+
+    def permute(self, *axes: Any) -> DeviceArray:
+        """Return a view with the axes in another order, as `transpose` does; PyTorch's name."""
+        return self.transpose(*axes)
 
     def copy(self) -> DeviceArray:
         """Copy to new memory without gaps.
@@ -452,6 +458,12 @@ class DeviceArray(NonCopyable):
         raise ArrayTypeError(
             "a DeviceArray does not turn into a host array by itself; call its numpy()"
         )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Raise AttributeError; for a name of another library it says what is ours."""
+            raise AttributeError(missing_attribute(DeviceArray, name, ARRAY))
 
     def __repr__(self) -> str:
         state = "closed " if self._owner is None else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from threading import current_thread, get_ident
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,9 +23,11 @@ from cudnnlite.devices.storage import read_values
 from cudnnlite.devices.workspace import Workspace
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.errors import CaptureError, ClosedError, ThreadError
+from cudnnlite.other_libraries import HANDLE
 from cudnnlite.problems.problem import Problem
 from cudnnlite.search.timing_policy import DEFAULT_TIMING, ONE_LOOK, TimingPolicy
 from cudnnlite.specs.tensor import TensorSpec, tensor_spec_of
+from cudnnlite.unknown import missing_attribute
 
 Shape: TypeAlias = int | Iterable[int] | TensorSpec
 
@@ -356,6 +358,12 @@ class Handle(NativeObject[cudnnHandle_t]):
         return arrays.on_stream(
             arrays.view(self.device, self._stream, array, "array"), self._stream
         )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Raise AttributeError; for a name of another library it says what is ours."""
+            raise AttributeError(missing_attribute(Handle, name, HANDLE))
 
     def close(self) -> None:
         """Close the plans made on this handle, free its workspace, destroy it; harmless when called again.

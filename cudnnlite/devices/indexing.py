@@ -137,7 +137,13 @@ def transposed(spec: TensorSpec, axes: Any) -> TensorSpec:
     if not numbers:
         order = tuple(reversed(range(spec.rank)))
     if sorted(order) != list(range(spec.rank)):
-        raise ArgumentError(f"axes={shown(axes)}; needed: each axis of {spec} once")
+        swapped = ""
+        if len(order) == 2 < spec.rank and all(0 <= axis < spec.rank for axis in order):
+            axes_with_two_swapped = list(range(spec.rank))
+            first, second = order
+            axes_with_two_swapped[first], axes_with_two_swapped[second] = second, first
+            swapped = f"; {tuple(axes_with_two_swapped)} swaps the two, as in PyTorch"
+        raise ArgumentError(f"axes={shown(axes)}; needed: each axis of {spec} once{swapped}")
     if spec.vector > 1:
         raise ArgumentError(
             f"an array of {spec} has no other order of axes: its channels lie {spec.vector} together"

@@ -182,6 +182,55 @@ def training_add_relu(
 
 
 @computes(
+    declarations.TRAINING_OF_BATCH,
+    dtypes=FLOATS,
+    same_dtype=("x", "y"),
+    why_refused=_why_refused,
+    workspace=_training_workspace,
+)
+def training_of_batch(x: Array, scale: Array, bias: Array, **options: Any) -> tuple[Array, ...]:
+    """`cudnnBatchNormalizationForwardTrainingEx`: return the same, without running statistics."""
+    y, mean, inverse_deviation, *_ = training(x, scale, bias, scale, scale, **options)
+    return y, mean, inverse_deviation
+
+
+@computes(
+    declarations.TRAINING_OF_BATCH_RELU,
+    dtypes=FLOATS,
+    same_dtype=("x", "y"),
+    why_refused=_why_fused_refused,
+    refusal_status=Status.NOT_SUPPORTED,
+    workspace=_training_workspace,
+)
+def training_of_batch_relu(
+    x: Array, scale: Array, bias: Array, call: Call, **options: Any
+) -> tuple[Array, ...]:
+    """`cudnnBatchNormalizationForwardTrainingEx`: return the same, with a relu behind it."""
+    y, mean, inverse_deviation, *_ = training_relu(
+        x, scale, bias, scale, scale, call=call, **options
+    )
+    return y, mean, inverse_deviation
+
+
+@computes(
+    declarations.TRAINING_OF_BATCH_ADD_RELU,
+    dtypes=FLOATS,
+    same_dtype=("x", "y", "z"),
+    why_refused=_why_fused_refused,
+    refusal_status=Status.NOT_SUPPORTED,
+    workspace=_training_workspace,
+)
+def training_of_batch_add_relu(
+    x: Array, scale: Array, bias: Array, z: Array, call: Call, **options: Any
+) -> tuple[Array, ...]:
+    """`cudnnBatchNormalizationForwardTrainingEx`: return the same, with z added before the relu."""
+    y, mean, inverse_deviation, *_ = training_add_relu(
+        x, scale, bias, z, scale, scale, call=call, **options
+    )
+    return y, mean, inverse_deviation
+
+
+@computes(
     declarations.BACKWARD,
     dtypes=FLOATS,
     same_dtype=("x", "dy", "dx"),

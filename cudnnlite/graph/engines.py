@@ -19,7 +19,7 @@ from cudnnlite._raw.enums import (
     BackendNumericalNote,
 )
 from cudnnlite.arguments import integer, shown
-from cudnnlite.enums import MathType
+from cudnnlite.enums import MathType, members_by_c_name
 from cudnnlite.errors import (
     AllocationError,
     ArgumentError,
@@ -103,7 +103,10 @@ def _number(value: Any, argument: str) -> int:
 
 def _knob(knob: Any) -> BackendKnobType:
     try:
-        return BackendKnobType[knob.upper()] if isinstance(knob, str) else BackendKnobType(knob)
+        if not isinstance(knob, str):
+            return BackendKnobType(knob)
+        members = {**BackendKnobType.__members__, **members_by_c_name(BackendKnobType)}
+        return members[knob.upper()]
     except (KeyError, ValueError):
         raise ArgumentError(f"knobs has {shown(knob)}, which is no BackendKnobType") from None
 

@@ -38,7 +38,7 @@ from cudnnlite.plans.nearest_graph import hints, none_named
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems import call_watch
-from cudnnlite.problems.results import HEURISTIC, AlgorithmResult
+from cudnnlite.problems.results import HEURISTIC, MAKES_A_TEXTURE, AlgorithmResult
 from cudnnlite.sizes import aligned_size, over_limit
 
 _NUMBER_BYTES = 16  # of memory for each number that is passed by value
@@ -439,7 +439,7 @@ def why_excluded(
     if requirements.is_deterministic and not configuration.deterministic:
         return "it is not deterministic"
     if not configuration.capturable:
-        return "it makes a texture when it runs, which no CUDA graph can record"
+        return MAKES_A_TEXTURE
     return why_engine_is_wrong(configuration.engine.index, graph)
 
 

@@ -18,6 +18,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.errors import ArgumentError
+from cudnnlite.other_libraries import torch_weight_hint
 from cudnnlite.plans.host_arrays import check_names, host_array, host_array_of_shape
 from cudnnlite.specs import TensorSpec
 from cudnnlite.texts import aligned
@@ -143,7 +144,9 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         try:
             return self._places[name]
         except (KeyError, TypeError):
-            hint = meant(name, self._places) if isinstance(name, str) else ""
+            hint = ""
+            if isinstance(name, str):
+                hint = torch_weight_hint(name, self._places) or meant(name, self._places)
             first_names = ", ".join(list(self._places)[:6])
             raise KeyError(
                 f"{shown(name)} is no weight of {self.spec}; there are {first_names}, ...{hint}"

@@ -87,6 +87,36 @@ def operand_spec(handle: Handle | None, operand: object, argument: str) -> Tenso
     return tensor_spec(operand, argument)
 
 
+def with_channel_axis(handle: Handle | None, vector: Any, images: object, argument: str) -> Any:
+    """Return a bias or the like of shape ``(C,)`` as ``(1, C, 1, ...)``, a view.
+
+    Everything else, also where the rank of `images` is not known, is returned as it is.
+    """
+    rank = _rank(images)
+    if vector is None or rank is None or rank < 3 or _rank(vector) != 1:
+        return vector
+    if isinstance(vector, TensorSpec):
+        return TensorSpec(channel_shape(vector.size, rank), vector.dtype)
+    if not isinstance(vector, DeviceArray):
+        if handle is None:
+            return vector
+        use(handle)
+        vector = on_device(handle, vector, argument)
+    return vector.reshape(channel_shape(vector.size, rank))
+
+
+def channel_shape(channels: int, rank: int) -> tuple[int, ...]:
+    """Return the shape of one value for each channel of images of a rank."""
+    return (1, channels, *[1] * (rank - 2))
+
+
+def _rank(operand: object) -> int | None:
+    """Return the number of axes of an array of any library or of a spec; None if it has none."""
+    spec = getattr(operand, "spec", operand)
+    rank = spec.rank if isinstance(spec, TensorSpec) else getattr(operand, "ndim", None)
+    return rank if isinstance(rank, int) else None
+
+
 def check_writable(
     written: DeviceArray,
     argument: str,

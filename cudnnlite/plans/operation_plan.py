@@ -17,6 +17,7 @@ from cudnnlite.plans.aligned_copies import AlignedCopies, misaligned
 from cudnnlite.plans.empty_batch import SumOfNothing
 from cudnnlite.plans.native_problem import NativeProblem, add_context
 from cudnnlite.plans.operands import (
+    channel_shape,
     check_overlap,
     check_workspace,
     check_writable,
@@ -478,6 +479,8 @@ class OperationPlan(Plan, Generic[ResultT]):
             if type(array) is not DeviceArray or array.device is not device:
                 return self._checked(self._viewed(arrays))
             if array.spec is not seen_specs.get(name):
+                if array.ndim == 1 and self._takes_vector(name, array.size):
+                    return self._checked(self._with_channel_axes(arrays))
                 self._check_spec(name, array.spec)
         if operation.reserve:
             index = len(self._names)
@@ -495,6 +498,22 @@ class OperationPlan(Plan, Generic[ResultT]):
             for name, array in zip(self._names, arrays)  # noqa: B905  (extras are ours)
         ]
         return (*views, *arrays[len(views) :])
+
+    def _takes_vector(self, name: str, size: int) -> bool:
+        """Whether an operand is one value for each channel, for which ``(C,)`` will do."""
+        expected = self.problem.values[name]
+        is_read = name in self.problem.operation.reads
+        return bool(
+            is_read and expected.rank > 2 and expected.shape == channel_shape(size, expected.rank)
+        )
+
+    def _with_channel_axes(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arrays, those of shape ``(C,)`` as the ``(1, C, 1, ...)`` of the problem."""
+        shaped = list(arrays)
+        for index, name in enumerate(self._names[: self._reads]):
+            if arrays[index].ndim == 1 and self._takes_vector(name, arrays[index].size):
+                shaped[index] = arrays[index].reshape(self.problem.values[name].shape)
+        return tuple(shaped)
 
     def _check_spec(self, name: str, spec: TensorSpec) -> None:
         operation, expected = self.problem.operation, self.problem.values[name]

@@ -18,6 +18,7 @@ from cudnnlite.specs.layers import ActivationSpec
 from cudnnlite.specs.layout import CHANNELS_LAST, channels_last_hint
 
 _SAVED = ("saved_mean", "saved_inv_variance")
+_RUNNING = ("running_mean", "running_var")
 _SCALE_AND_BIAS = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
 _IMAGES = frozenset({"x", "y", "z", "dx", "dy", "dz"})
 
@@ -116,6 +117,13 @@ def _infer_training(
     return x, scale, scale, scale, scale
 
 
+def _infer_batch_alone(
+    x: TensorSpec, scale: TensorSpec, mode: BatchNormMode, **_: Any
+) -> tuple[TensorSpec, ...]:
+    """Return the specs of the result and of the batch's statistics."""
+    return _infer_training(x, scale, mode)[:3]
+
+
 def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, int]:
     """Return the alignments that training needs on an H200; with less, the CUDA context ends.
 
@@ -147,16 +155,26 @@ INFERENCE = Operation(
 
 
 def _training(
-    name: str, ops: BatchNormOps, extra: tuple[str, ...] = (), **absent: None
+    name: str,
+    ops: BatchNormOps,
+    extra: tuple[str, ...] = (),
+    running: tuple[str, ...] = _RUNNING,
+    **absent: None,
 ) -> Operation:
-    """Return the training of one kind: alone, with a relu, or with an addition before the relu."""
+    """Return the training of one kind: alone, with a relu, or with an addition before the relu.
+
+    Without `running` it computes the statistics of the batch alone, and C receives null pointers.
+    """
     activation = {} if ops == BatchNormOps.BN else {"activation": ActivationSpec}
+    if not running:
+        name = f"_of_batch{name}"
+        absent = {**absent, **dict.fromkeys(_RUNNING)}
     return Operation(
         f"batch_normalization_training{name}",
         "cudnnBatchNormalizationForwardTrainingEx",
         ("x", "scale", "bias", *extra),
-        ("y", *_SAVED, "running_mean", "running_var"),
-        _infer_training,
+        ("y", *_SAVED, *running),
+        _infer_training if running else _infer_batch_alone,
         {"mode": BatchNormMode, "momentum": float, "epsilon": float, **activation},
         {
             **_SCALE_AND_BIAS,
@@ -170,9 +188,9 @@ def _training(
             "zData": "z",
             "workspace": "workSpace",
         },
-        caller_provided={"running_mean": "running_mean", "running_var": "running_var"},
-        call_operands=("x", "scale", "bias", "running_mean", "running_var", *extra),
-        shared=dict.fromkeys(("bias", "running_mean", "running_var", *_SAVED), "scale"),
+        caller_provided={name: name for name in running},
+        call_operands=("x", "scale", "bias", *running, *extra) if running else (),
+        shared=dict.fromkeys(("bias", *running, *_SAVED), "scale"),
         mixed=True,
         check=_check_fused if activation else _check,
         constants={"bnOps": ops, **absent},
@@ -235,6 +253,15 @@ TRAINING_RELU = _training("_relu", _RELU, zDesc=None, z=None)
 
 
 TRAINING_ADD_RELU = _training("_add_relu", _ADD_RELU, ("z",))
+
+
+TRAINING_OF_BATCH = _training("", BatchNormOps.BN, (), (), zDesc=None, z=None, activationDesc=None)
+
+
+TRAINING_OF_BATCH_RELU = _training("_relu", _RELU, (), (), zDesc=None, z=None)
+
+
+TRAINING_OF_BATCH_ADD_RELU = _training("_add_relu", _ADD_RELU, ("z",), ())
 
 
 BACKWARD = _backward(

@@ -11,6 +11,9 @@ from cudnnlite.enums import MathType, Status
 from cudnnlite.errors import ArgumentError
 from cudnnlite.sizes import format_size, over_limit
 
+# Why an engine is passed over that a capture would refuse.  Who prints a choice has mostly recorded
+# no graph, so that a choice's text counts these candidates; `passed_over` names them.
+MAKES_A_TEXTURE = "it makes a texture when it runs, which no CUDA graph can record"
 WITHIN_NOISE = "within the noise of the first"
 # The sources of a choice that the caller did not make: `AlgorithmResult.source`.
 HEURISTIC = "cuDNN's heuristic"
@@ -146,7 +149,11 @@ class AlgorithmResult:
             lines.append(f"  chosen by {self.source}")
         if self.comment:
             lines.append(f"  {self.comment}")
-        lines += [f"  not {named(other)}: {why}" for other, why in self.passed_over]
+        explained = [row for row in self.passed_over if row[1] != MAKES_A_TEXTURE]
+        lines += [f"  not {named(other)}: {why}" for other, why in explained]
+        others = len(self.passed_over) - len(explained)
+        if others:
+            lines.append(f"  passed over besides: {others}, which passed_over names")
         return "\n".join(lines)
 
 

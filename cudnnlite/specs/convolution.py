@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from cudnnlite.arguments import instance_of, integer
+from cudnnlite.arguments import instance_of, integer, shown
 from cudnnlite.dtypes import AnyDtype, compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import (
     ConvolutionMode,
@@ -62,7 +62,8 @@ class ConvolutionSpec(
         ``padding=((0, 1), 2)``.  Where these differ, the convolution runs through cuDNN's graph
         interface, which alone can do that.  "same" is the padding with which a result has the size
         of the image, divided by the stride and rounded up; where it is odd, as for a filter of even
-        size, the greater half is behind the axis (SAME_UPPER of ONNX).
+        size, the greater half is behind the axis (SAME_UPPER of ONNX).  The fields keep what was
+        given, a number or a tuple; `steps` and `pads` have a number for each axis.
     groups : int
         The number of independent groups that the channels are divided into.
     mode : ConvolutionMode or str
@@ -199,6 +200,75 @@ class ConvolutionSpec(
         window = f"the filter w {w_shape}"
         image = slid(x_shape[2:], window, w_shape[2:], padding, stride, dilation)
         return (x_shape[0], w_shape[0], *image)
+
+    def transposed_output_shape(
+        self,
+        x_shape: tuple[int, ...],
+        w_shape: tuple[int, ...],
+        output_padding: int | Iterable[int] = 0,
+    ) -> tuple[int, ...]:
+        """Return the shape of `convolution_transpose`'s result.
+
+        That is ``(N, C, *spatial)`` for images ``(N, K, *spatial)`` and a filter ``(K, C / groups,
+        *taps)``: the images that a convolution maps to the size of x, of which `output_padding`
+        chooses one.
+
+        Raises
+        ------
+        ArgumentError
+            The ranks differ or are not 3 to 5, the channels do not match, the padding cuts off all
+            of the result, or an output padding is not below its stride.
+        """
+        x_shape, w_shape = parse_shape(x_shape, "x_shape"), parse_shape(w_shape, "w_shape")
+        rank = len(x_shape)
+        if len(w_shape) != rank or not 3 <= rank <= 5 or x_shape[1] != w_shape[0]:
+            raise ArgumentError(
+                f"x_shape={x_shape}, w_shape={w_shape}; needed: (N, K, *spatial) and (K, C / "
+                "groups, *taps) of the same rank 3, 4 or 5"
+            )
+        channels = w_shape[1] * self.groups
+        if self.padding == SAME:
+            return (x_shape[0], channels, *self._same_transposed_sizes(x_shape, output_padding))
+        _, strides, dilations = self.steps(rank - 2)
+        extras = self._output_paddings(output_padding, strides)
+        axes = zip(
+            x_shape[2:], w_shape[2:], self.pads(rank - 2), strides, dilations, extras, strict=True
+        )
+        sizes = [
+            (size - 1) * stride - sum(padding) + dilation * (taps - 1) + extra + 1
+            for size, taps, padding, stride, dilation, extra in axes
+        ]
+        if min(sizes) < 1:
+            raise ArgumentError(
+                f"padding={self.padding} cuts off all of the result "
+                f"of x {x_shape} and w {w_shape}: {sizes}"
+            )
+        return (x_shape[0], channels, *sizes)
+
+    def _same_transposed_sizes(self, x_shape: tuple[int, ...], output_padding: Any) -> list[int]:
+        """Return the largest images whose convolution with "same" padding has the size of x."""
+        if output_padding != 0:
+            raise ArgumentError(
+                f"output_padding={shown(output_padding)}; allowed with padding={SAME!r}: 0, "
+                "for the result has the size of x times the stride"
+            )
+        strides = self._per_axis("stride", len(x_shape) - 2)
+        return [size * stride for size, stride in zip(x_shape[2:], strides, strict=True)]
+
+    def _output_paddings(self, output_padding: Any, strides: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the output padding of each spatial axis."""
+        extras = parse_steps(output_padding, "output_padding", 0)
+        if not isinstance(extras, tuple):
+            extras = (extras,) * len(strides)
+        is_small = len(extras) == len(strides) and all(
+            extra < stride for extra, stride in zip(extras, strides, strict=True)
+        )
+        if not is_small:
+            raise ArgumentError(
+                f"output_padding={shown(output_padding)}; "
+                f"allowed: below the stride, {self.stride}, for each spatial axis"
+            )
+        return extras
 
     def _check_channels(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> None:
         """Raise ArgumentError if the channels of x, w and the groups do not match.

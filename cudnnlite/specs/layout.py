@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from cudnnlite.arguments import MAX_INT, integers, shown
+from cudnnlite.enums import TensorFormat, members_by_c_name
 from cudnnlite.errors import ArgumentError
 
 MAX_RANK = 8  # CUDNN_DIM_MAX
@@ -30,7 +31,8 @@ PACKED = "packed"  # C order; the only layout of ranks 1, 2, and 6 to 8
 def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
     """Return the name of a layout at a rank, or raise ArgumentError if the rank does not have it.
 
-    `layout` is a name, a member of an enum such as `TensorFormat`, or None for channels first.
+    `layout` is a name, here or in C, a member of an enum such as `TensorFormat`, or None for
+    channels first.  A name in C goes with every rank: 'CUDNN_TENSOR_NHWC' is 'NDHWC' at rank 5.
     """
     allowed = [names[rank] for names in (CHANNELS_FIRST, CHANNELS_LAST) if rank in names]
     if rank == 4:
@@ -39,6 +41,8 @@ def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
         return CHANNELS_FIRST.get(rank, PACKED)
     if isinstance(layout, str):
         name = layout.upper()
+        if name.startswith("CUDNN_"):
+            name = layout_of_rank(plain_layout(name), rank) or plain_layout(name)
     else:
         name = str(getattr(layout, "name", "")).upper()
     if name in allowed:
@@ -49,6 +53,12 @@ def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
         f"{argument}={shown(layout)} is not a layout of rank {rank}; allowed: "
         f"{', '.join(allowed) or PACKED}"
     )
+
+
+def plain_layout(layout: str) -> str:
+    """Return our name for a layout that has its name in C, and any other name as it is."""
+    c_member = members_by_c_name(TensorFormat).get(layout.upper())
+    return layout if c_member is None else c_member.name
 
 
 def layout_of_rank(layout: str, rank: int) -> str:

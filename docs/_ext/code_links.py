@@ -1,7 +1,7 @@
 """Code in a page's text leads to the reference: `dnn.Tuner`, `handle.array(...)`, `cudnnConvolutionForward`.
 
-A name is linked where it first occurs in a section.  A C function leads to its row of the table of all functions, which is
-also what the index, and so the search, finds first.
+A name is linked where it first occurs in a section.  A C function leads to its row of the table of all functions, and a member
+of a C enumeration to its row of the enums.  These rows are also what the index, and so the search, finds first.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import re
 from typing import Any
 
 TABLE = "reference/coverage"
+# The pages with the tables of enums.
+ENUM_PAGES = ("reference/enums", "reference/layers")
 CODE = re.compile(r"(?:(?:dnn|cudnnlite)\.)?([A-Za-z_][\w.]*)(?:\(.*\))?", re.DOTALL)
 C_FUNCTION = re.compile(r"cudnn[A-Z]\w*")
+C_MEMBER = re.compile(r"CUDNN_\w+")
 # what snippets call their objects
 KINDS = {
     "handle": "Handle",
@@ -31,16 +34,26 @@ def name_of(code: str) -> str:
     return ".".join([KINDS.get(first, first) if rest else first, *rest])
 
 
-def rows_of(doctree: Any) -> None:
-    """Give every row of the table of C functions an anchor and an entry in the index."""
+def rows_of(doctree: Any, c_name: re.Pattern[str]) -> list[str]:
+    """Give every row with a C name an anchor and an entry in the index, and return the names.
+
+    In a row the first code that matches `c_name` is the name; a cell of text that names others
+    comes after it.
+    """
     from docutils import nodes
     from sphinx import addnodes
 
+    names = []
     for row in doctree.findall(nodes.row):
-        literal = next(iter(row.findall(nodes.literal)), None)
-        if literal is not None and C_FUNCTION.fullmatch(name := literal.astext()):
-            row["ids"].append(name)
-            literal.parent.insert(0, addnodes.index(entries=[("single", name, name, "main", None)]))
+        for literal in list(row.findall(nodes.literal))[:2]:
+            name = literal.astext()
+            if c_name.fullmatch(name):
+                row["ids"].append(name)
+                entry = ("single", name, name, "main", None)
+                literal.parent.insert(0, addnodes.index(entries=[entry]))
+                names.append(name)
+                break
+    return names
 
 
 def link(app: Any, doctree: Any, docname: str) -> None:
@@ -105,7 +118,9 @@ def setup(app: Any) -> dict[str, bool]:
         def apply(self, **kwargs: Any) -> None:
             """See `rows_of`."""
             if self.env.docname == TABLE:
-                rows_of(self.document)
+                rows_of(self.document, C_FUNCTION)
+            elif self.env.docname in ENUM_PAGES:
+                rows_of(self.document, C_MEMBER)
 
     app.add_transform(Rows)
     app.connect("doctree-resolved", link)

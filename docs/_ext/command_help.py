@@ -1,77 +1,148 @@
-"""The directive `command-help`: what `--help` prints for every command, asked when the docs are built."""
+"""The directive `command-options`: what a command does, and its arguments and options in tables.
+
+Every option has an anchor and an entry in the index: `--input (cudnnlite autotune)`.  What can be
+had without Sphinx is `commands()` and `panels_of()`, which a test holds against the page.
+"""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-COLUMNS = "88"  # what fits beside the page's two sidebars
+Words = tuple[str, ...]
 
 
-def commands() -> Iterator[tuple[str, ...]]:
-    """Yield every command, as the words that stand before its options: (), ("demo",), ("cache", "show"), ..."""
+class Row(NamedTuple):
+    """A row of a table.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The option's names, or the argument's in capitals.
+    value : str
+        What its value looks like; empty for a flag.
+    default : str
+        What is taken without it; empty if nothing is.
+    help : str
+        What it does.
+    """
+
+    names: tuple[str, ...]
+    value: str
+    default: str
+    help: str
+
+
+def commands() -> dict[Words, Any]:
+    """Return every command by the words that stand before its options: ("cache", "show")."""
     import typer
 
     from cudnnlite.cli.app import app
 
-    def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        yield words
+    def walk(command: Any, words: Words) -> Iterator[tuple[Words, Any]]:
         for name, child in getattr(command, "commands", {}).items():
+            yield (*words, name), child
             yield from walk(child, (*words, name))
 
-    yield from walk(typer.main.get_command(app), ())
+    return dict(walk(typer.main.get_command(app), ()))
 
 
-def help_of(words: tuple[str, ...]) -> str:
-    """Return what `cudnnlite <words> --help` prints in a terminal of that many columns, without colours."""
-    plain = {
-        "COLUMNS": COLUMNS,
-        "TERMINAL_WIDTH": COLUMNS,
-        "TERM": "dumb",
-        "NO_COLOR": "1",
-        "PYTHONIOENCODING": "utf-8",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "cudnnlite", *words, "--help"],
-        env={
-            name: value
-            for name, value in os.environ.items()
-            if name not in ("FORCE_COLOR", "GITHUB_ACTIONS")
-        }
-        | plain,
-        capture_output=True,
-        check=True,
-        encoding="utf-8",
-    )
-    return "\n".join(line.rstrip() for line in done.stdout.strip("\n").split("\n")).replace(
-        "python -m cudnnlite", "cudnnlite"
-    )
+def usage_of(words: Words, command: Any) -> str:
+    """Return how a command is called."""
+    if hasattr(command, "commands"):
+        return " ".join(("cudnnlite", *words, "COMMAND"))
+    arguments = [_row(param).names[0] for param in command.params if not _is_option(param)]
+    return " ".join(("cudnnlite", *words, "[OPTIONS]", *arguments))
+
+
+def panels_of(command: Any) -> dict[str, list[Row]]:
+    """Return the rows of a command's tables by title, in the order of its parameters."""
+    panels: dict[str, list[Row]] = {}
+    for param in command.params:
+        title = "Arguments"
+        if _is_option(param):
+            title = getattr(param, "rich_help_panel", None) or "Options"
+        panels.setdefault(title, []).append(_row(param))
+    return panels
+
+
+def _is_option(param: Any) -> bool:
+    return param.opts[0].startswith("-")
+
+
+def _row(param: Any) -> Row:
+    names = (*param.opts, *param.secondary_opts)
+    if not _is_option(param):
+        name = param.metavar or param.name.upper()
+        return Row((name,), "", "", getattr(param, "help", None) or "")
+    value = ""
+    if not param.is_flag:
+        value = param.metavar or "VALUE"
+    shown = param.show_default
+    default = shown if isinstance(shown, str) else ""
+    if not default and shown and param.default is not None and not param.is_flag:
+        default = str(param.default)
+    return Row(names, value, default, param.help or "")
+
+
+def anchor_of(words: Words, name: str) -> str:
+    """Return the anchor of an option: "autotune--input"."""
+    return "-".join((*words, "")) + name.lstrip("-") if words else name
 
 
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx calls this."""
     from docutils import nodes
+    from sphinx import addnodes
     from sphinx.util.docutils import SphinxDirective
 
-    class CommandHelp(SphinxDirective):
-        """A section for every command."""
+    def option_cell(words: Words, row: Row) -> Any:
+        paragraph = nodes.paragraph()
+        for name in row.names:
+            title = f"{name} (cudnnlite {' '.join(words)})"
+            anchor = anchor_of(words, name)
+            entry = ("single", title, anchor, "", None)
+            paragraph += addnodes.index(entries=[entry])
+            text = f"{name} {row.value}".strip()
+            paragraph += nodes.literal(text, text, ids=[anchor])
+            paragraph += nodes.Text(" ")
+        return paragraph
+
+    def help_cell(row: Row) -> Any:
+        text = row.help
+        if row.default:
+            text = f"{text} Without it: {row.default}.".strip()
+        return nodes.paragraph(text, text)
+
+    def table_of(words: Words, rows: list[Row]) -> Any:
+        body = nodes.tbody()
+        for row in rows:
+            cells = (option_cell(words, row), help_cell(row))
+            body += nodes.row("", *(nodes.entry("", cell) for cell in cells))
+        group = nodes.tgroup("", cols=2)
+        group += [nodes.colspec(colwidth=width) for width in (2, 3)]
+        group += body
+        return nodes.table("", group, classes=["options"])
+
+    class CommandOptions(SphinxDirective):
+        """Of one command: ``{command-options} cache show``."""
+
+        required_arguments = 1
+        final_argument_whitespace = True
 
         def run(self) -> list[nodes.Node]:
-            """Return the sections; the page is read again at every build."""
+            """Return usage, description and tables; the page is read again at every build."""
             self.env.note_reread()
-            sections: list[nodes.Node] = []
-            for words in commands():
-                title = " ".join(("cudnnlite", *words))
-                block = nodes.literal_block(text := help_of(words), text, language="text")
-                section = nodes.section(
-                    "", nodes.title("", "", nodes.literal("", title)), block, names=[title]
-                )
-                self.state.document.note_implicit_target(section, section)
-                sections.append(section)
-            return sections
+            words = tuple(self.arguments[0].split())
+            command = commands()[words]
+            usage = usage_of(words, command)
+            result: list[nodes.Node] = [nodes.literal_block(usage, usage, language="text")]
+            for text in (command.help or "", command.epilog or ""):
+                for paragraph in filter(None, text.split("\n\n")):
+                    result.append(nodes.paragraph("", " ".join(paragraph.split())))
+            for title, rows in panels_of(command).items():
+                result += [nodes.rubric("", title), table_of(words, rows)]
+            return result
 
-    app.add_directive("command-help", CommandHelp)
+    app.add_directive("command-options", CommandOptions)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

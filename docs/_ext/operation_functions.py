@@ -67,6 +67,7 @@ def own_signature(
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx calls this."""
     from docutils import nodes
+    from sphinx import addnodes
     from sphinx.util.docutils import SphinxDirective
 
     class OperationFunctions(SphinxDirective):
@@ -75,8 +76,15 @@ def setup(app: Any) -> dict[str, bool]:
         required_arguments = 1
 
         def run(self) -> list[nodes.Node]:
-            """Return what `autofunction` makes of each of them."""
-            return self.parse_text_to_nodes("\n".join(directives(self.arguments[0])))
+            """Return what `autofunction` makes of each of them.
+
+            They are left out of the page's contents, where every operation would add a `plan()`.
+            """
+            documented = self.parse_text_to_nodes("\n".join(directives(self.arguments[0])))
+            for node in documented:
+                for description in node.findall(addnodes.desc):
+                    description["no-contents-entry"] = True
+            return documented
 
     app.add_directive("operation-functions", OperationFunctions)
     app.connect("autodoc-process-signature", own_signature)

@@ -444,6 +444,7 @@ def test_transposed_as_pytorch(
     tensors = (torch.from_numpy(array.astype(np.float64)) for array in (x, w))
     function = getattr(torch.nn.functional, f"conv_transpose{rank}d")
     expected = function(*tensors, None, stride, padding, extra, conv.groups, dilation).numpy()
+    assert conv.transposed_output_shape(shape, filters, extra) == expected.shape
     operands = handle.array(x), handle.array(w)
     y = dnn.convolution_transpose(handle, *operands, conv, output_padding=extra)
     assert_close(y.numpy(), expected, BOUNDS[dtype])

@@ -262,6 +262,29 @@ def test_the_result_may_take_the_place_of_what_is_added(
             fused.assert_right(plan(*fused.operands, z, out=z), activation, alpha2=0.5)
 
 
+@pytest.mark.parametrize(("dtype", "layout"), KINDS)
+def test_a_bias_may_be_a_vector(handle: dnn.Handle, dtype: str, layout: str) -> None:
+    """In a call, in a plan made of it, in a plan's call, and as another library's array."""
+    fused = Fused(handle, dtype, layout)
+    x, w, bias = fused.operands
+    vector = bias.reshape(-1)
+    assert vector.shape == (6,)
+    function = dnn.convolution_bias_activation_forward
+    out = fused.out()
+    fused.assert_right(function(handle, x, w, vector, fused.conv, "relu", out=out), "relu")
+    with function.plan(handle, x, w, vector, fused.conv, "relu") as plan:
+        for operand in (vector, bias, vector, vector):
+            out = fused.out()
+            fused.assert_right(plan(x, w, operand, out=out), "relu")
+        with pytest.raises(dnn.ArgumentError, match=r"bias is TensorSpec\(\(5,\)"):
+            plan(x, w, vector[:5])
+    with function.plan(handle, x.spec, w.spec, vector.spec, fused.conv, "relu") as plan:
+        fused.assert_right(plan(x, w, vector), "relu")
+    y = dnn.convolution_forward(handle, x, w, fused.conv, bias=vector)
+    expected = dnn.convolution_forward(handle, x, w, fused.conv, bias=bias)
+    np.testing.assert_array_equal(y.numpy(), expected.numpy())
+
+
 def test_what_does_not_fit_is_refused_by_name(handle: dnn.Handle) -> None:
     fused = Fused(handle)
     x, w, bias = fused.operands
@@ -279,9 +302,9 @@ def test_what_does_not_fit_is_refused_by_name(handle: dnn.Handle) -> None:
             r"bias has shape \(1, 5, 1, 1\); needed: \(1, 6, 1, 1\)",
         ),
         (
-            (x, w, handle.array(np.zeros(6, np.float32))),
+            (x, w, handle.array(np.zeros(5, np.float32))),
             {},
-            r"bias has shape \(6,\); needed: \(1, 6, 1, 1\)",
+            r"bias has shape \(1, 5, 1, 1\); needed: \(1, 6, 1, 1\)",
         ),
         ((x, w, handle.array(np.zeros((1, 6, 1, 1)))), {}, "bias is float64; needed: float32"),
         ((x, w, bias), {"z": x, "alpha2": 1.0}, r"z has shape .*; the result has"),

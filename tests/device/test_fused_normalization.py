@@ -104,6 +104,21 @@ def test_scalars(handle: dnn.Handle, added: bool) -> None:
     assert_near(y.numpy(), 0.5 * plain.astype(np.float64) + 2 * old, OPERATION_BOUNDS["float32"])
 
 
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_running_statistics_may_be_left_out(handle: dnn.Handle, dtype: str, added: bool) -> None:
+    tensors = operands(handle, dtype)
+    x, z, scale, bias = (tensors[n][0].astype(np.float64) for n in ("x", "z", "scale", "bias"))
+    mean, var = x.mean((0, 2, 3), keepdims=True), x.var((0, 2, 3), keepdims=True)
+    normal = scale * (x - mean) / np.sqrt(var + 1e-5) + bias
+    y, saved_mean, _, reserve = train(handle, tensors, added, running_mean=None, running_var=None)
+    assert_near(y.numpy(), np.maximum(normal + z if added else normal, 0), OPERATION_BOUNDS[dtype])
+    assert_near(saved_mean.numpy(), mean, 1e-5)
+    expected = train(handle, tensors, added)
+    np.testing.assert_array_equal(y.numpy(), expected[0].numpy())
+    assert reserve.nbytes == expected[-1].nbytes
+
+
 def test_what_cudnn_does_not_do_is_refused_by_name(handle: dnn.Handle) -> None:
     tensors = operands(handle, "float32")
     for options, match in (

@@ -119,11 +119,13 @@ def test_axes_of_a_reduction(handle: dnn.Handle, axes: Any) -> None:
             "one of its axes at least",
             lambda none=none: dnn.reduce_tensor(handle, handle.array(host), "norm1", axes=none),
         )
-    arguments = {"axes": 1, "out": handle.empty((2, 1, 1, 4))}
+    a, out = handle.array(host), handle.full((2, 1, 1, 4), np.nan)
+    assert dnn.reduce_tensor(handle, a, "add", axes=1, out=out) is out
+    np.testing.assert_array_equal(out.numpy(), host.sum(1, keepdims=True))
     refuses(
         dnn.ArgumentError,
-        "beside out",
-        lambda: dnn.reduce_tensor(handle, handle.array(host), "add", **arguments),
+        r"axes=2 beside out: they make a result of shape \(2, 3, 1, 4\), out has \(2, 1, 1, 4\)",
+        lambda: dnn.reduce_tensor(handle, a, "add", axes=2, out=out),
     )
 
 
@@ -182,9 +184,17 @@ def test_a_transformation_changes_the_layout(handle: dnn.Handle) -> None:
     np.testing.assert_array_equal(y.numpy(), 2 * host)
     refuses(
         dnn.ArgumentError,
-        "beside out",
+        "layout='NCHW' beside out",
         lambda: dnn.transform_tensor(handle, y, layout="NCHW", out=y),
     )
+    refuses(
+        dnn.ArgumentError,
+        "dtype='float16' beside out, which is float32",
+        lambda: dnn.transform_tensor(handle, y, dtype="float16", out=handle.empty(host.shape)),
+    )
+    out = handle.full(host.shape, np.nan, "float16")
+    dnn.transform_tensor(handle, y, layout="NCHW", dtype="float16", out=out)
+    np.testing.assert_array_equal(out.numpy(), 2 * host)
 
 
 def test_batch_normalisation_of_an_empty_batch(handle: dnn.Handle) -> None:
@@ -254,6 +264,70 @@ def test_batch_normalisation_is_what_pytorch_says(
     assert_near(again.numpy(), inference.detach().numpy().reshape(shape), OPERATION_BOUNDS[dtype])
 
 
+@pytest.mark.parametrize("mode", ["spatial", "spatial_persistent", "per_activation"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_statistics_of_a_batch_need_no_running_ones(
+    handle: dnn.Handle, dtype: str, mode: str
+) -> None:
+    """C receives null pointers for them; the other results are the same."""
+    shape, rng = (4, 3, 5, 2), np.random.default_rng(6)
+    host, wide = random_values(rng, shape, dtype), "float64" if dtype == "float64" else "float32"
+    axes: Any = 0 if mode == "per_activation" else (0, 2, 3)
+    channel_shape = (1, *shape[1:]) if mode == "per_activation" else (1, 3, 1, 1)
+    scale, bias = (random_values(rng, channel_shape, wide) for _ in range(2))
+    values = host.astype(np.float64)
+    mean, var = (f(axis=axes, keepdims=True) for f in (values.mean, values.var))
+    expected = scale * (values - mean) / np.sqrt(var + 1e-3) + bias
+    x, s, b = (handle.array(array) for array in (host, scale, bias))
+    how: Any = {"mode": mode, "epsilon": 1e-3}
+    out = (
+        poisoned(handle, x.spec),
+        *(poisoned(handle, s.spec) for _ in range(2)),
+    )
+    results = dnn.batch_normalization_training(handle, x, s, b, **how, out=out)
+    assert all(result is array for result, array in zip(results, out, strict=True))
+    assert_near(results[0].numpy(), expected, OPERATION_BOUNDS[dtype])
+    assert_near(results[1].numpy(), mean, OPERATION_BOUNDS[wide])
+    assert_near(results[2].numpy(), 1 / np.sqrt(var + 1e-3), 4 * OPERATION_BOUNDS[wide])
+    with dnn.batch_normalization_training.plan(handle, x, s, b, **how) as plan:
+        for result, again in zip(results, plan(x, s, b), strict=True):
+            np.testing.assert_array_equal(again.numpy(), result.numpy())
+    for name, missing in (("running_mean", "running_var"), ("running_var", "running_mean")):
+        refuses(
+            dnn.ArgumentError,
+            f"{missing} has to be given",
+            lambda name=name: dnn.batch_normalization_training(handle, x, s, b, **{name: s}),
+        )
+
+
+def test_parameters_of_channels_may_be_vectors(handle: dnn.Handle) -> None:
+    rng = np.random.default_rng(7)
+    for shape in ((4, 3, 5, 2), (4, 3, 5), (2, 3, 2, 3, 2)):
+        x = handle.array(random_values(rng, shape, "float32"))
+        hosts = [random_values(rng, (3,), "float32") for _ in range(4)]
+        hosts[3] = abs(hosts[3]) + 1
+        vectors = [handle.array(host) for host in hosts]
+        shaped = [handle.array(host.reshape(1, 3, *[1] * (len(shape) - 2))) for host in hosts]
+        inference, training = dnn.batch_normalization_inference, dnn.batch_normalization_training
+        y = inference(handle, x, *vectors)
+        np.testing.assert_array_equal(y.numpy(), inference(handle, x, *shaped).numpy())
+        with inference.plan(handle, x, *shaped) as plan:
+            np.testing.assert_array_equal(plan(x, *vectors).numpy(), y.numpy())
+        running = {"running_mean": vectors[2], "running_var": vectors[3]}
+        results = training(handle, x, *vectors[:2], **running)
+        expected = training(handle, x, *shaped[:2], running_mean=shaped[2], running_var=shaped[3])
+        for result, other in zip(results, expected, strict=True):
+            np.testing.assert_array_equal(result.numpy(), other.numpy())
+        for vector, other in zip(vectors[2:], shaped[2:], strict=True):  # updated in place
+            assert not np.array_equal(vector.numpy(), hosts[2])
+            np.testing.assert_array_equal(vector.numpy(), other.numpy().ravel())
+        saved = [array.reshape(3) for array in results[1:]]
+        gradients = dnn.batch_normalization_backward(handle, x, x, vectors[0], *saved)
+        others = dnn.batch_normalization_backward(handle, x, x, shaped[0], *results[1:])
+        for gradient, other in zip(gradients, others, strict=True):
+            np.testing.assert_array_equal(gradient.numpy(), other.numpy())
+
+
 def test_statistics_of_a_wrong_kind_are_named(handle: dnn.Handle) -> None:
     x, good = handle.empty((4, 3, 2, 2), "float16"), handle.empty((1, 3, 1, 1))
     names = ("scale", "bias", "mean", "variance")
@@ -271,7 +345,7 @@ def test_statistics_of_a_wrong_kind_are_named(handle: dnn.Handle) -> None:
                     handle, x, **statistics
                 ),
             )
-    for wrong in (handle.empty((3,)), handle.empty((1, 4, 1, 1))):  # not what has to be as it is
+    for wrong in (handle.empty((4,)), handle.empty((1, 4, 1, 1))):  # not what has to be as it is
         refuses(
             dnn.ArgumentError,
             r"^scale is .*needed: \(1, 3, 1, 1\) in float32",

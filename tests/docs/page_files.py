@@ -21,9 +21,13 @@ A_FOLDER = "/opt/cudnn"  # stands for any folder with a cuDNN
 
 
 def provide_files(folder: Path, page: Page) -> None:
-    """Make what the blocks of a page read: a model, a list of problems."""
+    """Make what the blocks of a page read: a model, a list of problems, a script."""
     text = "".join(block.text for block in page.blocks)
-    makers = {"model.onnx": _write_model, "problems.json": _write_problems}
+    makers = {
+        "model.onnx": _write_model,
+        "problems.json": _write_problems,
+        "convolution.py": _write_script,
+    }
     for name, make in makers.items():
         if name in text:
             make(folder / name)
@@ -71,6 +75,15 @@ def _problem() -> Problem:
 
 def _write_problems(path: Path) -> None:
     ProblemList([_problem()]).save(path)
+
+
+def _write_script(path: Path) -> None:
+    path.write_text(
+        "import cudnnlite as dnn\n"
+        "with dnn.Handle() as handle:\n"
+        "    x, w = handle.zeros((1, 3, 8, 8)), handle.zeros((4, 3, 3, 3))\n"
+        "    dnn.convolution_forward(handle, x, w)\n"
+    )
 
 
 def _write_model(path: Path) -> None:

@@ -18,6 +18,7 @@ from shell_commands import check, commands_of
 
 OURS = "cudnnlite"
 SHELL = ("console", "sh", "yaml")
+RECORDING = ["cache", "record"]  # refuses the emulated device, whose times mean nothing
 
 
 def pages_with_ours() -> list[Any]:
@@ -57,6 +58,8 @@ def test_our_commands_succeed(page, device, tmp_path, monkeypatch):
                 if first[str(command._replace(line=0))] is not page:
                     continue
                 words, variables = command.words[1:], exported | command.variables
+                if device == "emulated" and words[:2] == RECORDING:
+                    continue
                 if (
                     device == "emulated" and "--input" in words
                 ):  # NumPy takes half a minute for a batch of 32

@@ -267,9 +267,17 @@ def test_every_function_that_the_c_programs_call_is_in_the_table():
     names = {name for row in table_rows(FROM_C) for name in names_in(row[0])}
     for name in NAMES:
         called = set(re.findall(r"\b(cudnn[A-Z]\w+)\(", (FOLDER / f"{name}.c").read_text()))
-        missing = {
-            function
-            for function in called - names
-            if not re.match("cudnn(Create|Destroy)", function)
-        }
+        missing = called - names
         assert not missing
+
+
+def test_every_descriptor_is_created_and_destroyed_in_the_table():
+    names = {name for row in table_rows(FROM_C) for name in names_in(row[0])}
+    without_class = re.compile("FusedOps")  # only `handle.api` reaches them
+    descriptors = {
+        name
+        for name in FUNCTIONS
+        if re.match("cudnn(Create|Destroy)", name) and not without_class.search(name)
+    }
+    assert len(descriptors) > 30
+    assert descriptors - names == set()

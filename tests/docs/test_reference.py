@@ -19,6 +19,7 @@ from extensions import load
 
 import cudnnlite as dnn
 from cudnnlite._raw import check
+from cudnnlite._raw.enums import C_MEMBERS
 from cudnnlite.doctor.environment import VARIABLES
 from cudnnlite.dtypes import ARRAY_DTYPES, dtype_name, parse_dtype
 
@@ -53,10 +54,12 @@ def rows(text):
 def test_the_table_of_an_enum_is_the_enum(name):
     kind = getattr(dnn, name)
     table = rows(section(name))
-    assert [(cells[0].strip("`"), int(cells[1])) for cells in table] == sorted(
-        ((member.name, int(member)) for member in kind), key=lambda pair: pair[1]
+    c_names = dict(zip(kind.__members__, C_MEMBERS[kind], strict=True))
+    assert [(cells[0].strip("`"), cells[1].strip("`"), int(cells[2])) for cells in table] == sorted(
+        ((member.name, c_names[member.name], int(member)) for member in kind),
+        key=lambda row: row[2],
     )
-    assert all(len(cells) == 3 and cells[2] for cells in table)  # each with its meaning
+    assert all(len(cells) == 4 and cells[3] for cells in table)  # each with its meaning
 
 
 def test_older_names_of_statuses_are_there():
@@ -78,7 +81,7 @@ def test_the_guide_lists_every_dtype_of_arrays():
 
 
 def test_the_dtypes_of_the_table_are_those_that_are_taken():
-    for member, _, meaning in rows(section("DataType")):
+    for member, _, _, meaning in rows(section("DataType")):
         kind = dnn.DataType[member.strip("`")]
         if meaning.startswith("none"):
             with pytest.raises(dnn.ArgumentError):
@@ -106,7 +109,7 @@ def data_layout(name):
 def test_the_other_names_of_members_are_taken(name, member_of):
     matches = {
         member.strip("`"): re.match(r'Also `"(\w+)"`', meaning)
-        for member, _, meaning in rows(section(name))
+        for member, _, _, meaning in rows(section(name))
     }
     synonyms = {match[1]: member for member, match in matches.items() if match}
     assert len(synonyms) >= 2
@@ -163,18 +166,45 @@ def test_the_exceptions_of_statuses_are_as_the_table_says():
             assert type(check.status_error("cudnnCreate", status, "", None)) is expected
 
 
-@pytest.mark.processes
-def test_every_command_is_on_the_page_of_the_command_line():
-    commands = load("command_help")
-    command_names = list(commands.commands())
-    assert {(), ("autotune",), ("cache",), ("cache", "show"), ("demo",), ("info",)} <= set(
-        command_names
+COMMANDS = load("command_help")
+
+
+@pytest.mark.parametrize("words", COMMANDS.commands(), ids=" ".join)
+def test_every_command_is_on_the_page_of_the_command_line(words):
+    page = (PAGES / "command_line.md").read_text(encoding="utf-8")
+    name = " ".join(words)
+    section = re.search(
+        rf"^##+ cudnnlite {name}\n(.*?)(?=^##+ |\Z)", page, re.MULTILINE | re.DOTALL
     )
-    assert "```{command-help}\n```" in (PAGES / "command_line.md").read_text(encoding="utf-8")
-    text = commands.help_of(("cache", "show"))
-    assert "Usage: cudnnlite cache show" in text
-    assert "\x1b" not in text
-    assert max(map(len, text.split("\n"))) <= int(commands.COLUMNS)
+    assert f"```{{command-options}} {name}\n```" in section[1]
+    command = COMMANDS.commands()[words]
+    is_group = hasattr(command, "commands")
+    assert is_group or f"$ cudnnlite {name}" in section[1]  # tests/docs/test_commands.py runs it
+
+
+def test_the_tables_of_options_are_the_commands():
+    assert len(COMMANDS.commands()) > 10
+    anchors = []
+    for words, command in COMMANDS.commands().items():
+        panels = COMMANDS.panels_of(command)
+        rows_of_command = [row for rows in panels.values() for row in rows]
+        assert len(rows_of_command) == len(command.params)
+        anchors += [
+            COMMANDS.anchor_of(words, name) for row in rows_of_command for name in row.names
+        ]
+    assert len(set(anchors)) == len(anchors)
+    autotune = COMMANDS.commands()[("autotune",)]
+    assert COMMANDS.usage_of(("autotune",), autotune) == "cudnnlite autotune [OPTIONS]"
+    panels = COMMANDS.panels_of(autotune)
+    assert {"One convolution", "Recurrent networks", "Where"} <= set(panels)
+    options = {row.names[0]: row for rows in panels.values() for row in rows}
+    assert (options["--input"].value, options["--input"].default) == ("NxCxHxW", "")
+    assert options["--objective"].default == "latency"
+    assert options["--explain"].value == ""
+    assert "--explain" in options["--explain"].names
+    assert "-v" in options["--explain"].names
+    trace = COMMANDS.commands()[("trace",)]
+    assert COMMANDS.usage_of(("trace",), trace) == "cudnnlite trace [OPTIONS] SCRIPT ARGUMENTS"
 
 
 @pytest.mark.processes

@@ -65,6 +65,78 @@ def test_gradients_of_the_whole_network_are_the_slopes_of_its_loss(
         np.testing.assert_allclose(gradients[name], slopes, atol=1e-7, err_msg=name)
 
 
+@pytest.mark.parametrize("name", ["w1", "w2", "w3", "w4", "w5", "b1", "b2", "b3", "b4", "b5"])
+def test_gradients_of_the_classical_network_are_the_slopes_of_its_loss(
+    name: str, handle: dnn.Handle, digits: Any
+) -> None:
+    """Of each array those of its six steepest values and of six others, which takes seconds."""
+    rng, step = np.random.default_rng(4), 1e-5
+    network = digits.ClassicalNetwork(handle, "float64", widths=(2, 3, 2, 4), seed=2)
+    x = network.images(rng.standard_normal((3, 1, 28, 28)))
+    target = network.master_array(digits.one_hot(rng.integers(0, 10, 3)))
+    for number in range(1, 6):  # no relu lies at its kink
+        bias = network.weights[f"b{number}"]
+        network.weights[f"b{number}"] = network.master_array(0.3 * rng.standard_normal(bias.shape))
+    network.backward(network.forward(x), target)
+    gradient, values = network.gradients[name].numpy(), network.weights[name].numpy()
+    slopes, expected = [], []
+    steepest = np.argsort(np.abs(gradient), axis=None)[-6:]
+    others = rng.choice(values.size, min(6, values.size), replace=False)
+    for place in (*steepest, *others):
+        losses = []
+        for sign in (1, -1):
+            moved = values.copy()
+            moved.flat[place] += sign * step
+            network.weights[name] = network.master_array(moved)
+            losses.append(loss_of(network, x, target))
+        slopes.append((losses[0] - losses[1]) / (2 * step))
+        expected.append(gradient.flat[place])
+    assert np.abs(slopes).max() > 1e-3
+    np.testing.assert_allclose(expected, slopes, atol=1e-7)
+
+
+def test_the_classical_network_has_the_sizes_of_the_textbook(
+    handle: dnn.Handle, digits: Any
+) -> None:
+    images, labels, _, _ = digits.load_digits(size=28)
+    assert images.shape == (len(labels), 1, 28, 28)
+    network = digits.ClassicalNetwork(handle)
+    state = network.forward(network.images(images[:2]))
+    shapes = [layer.shape[1:] for layer in state.h]
+    assert shapes == [(1, 28, 28), (12, 28, 28), (24, 14, 14), (32, 7, 7), (200, 1, 1)]
+    assert state.softmax.shape == (2, 10, 1, 1)
+    assert {name: array.shape for name, array in network.weights.items() if name[0] == "w"} == {
+        "w1": (12, 1, 3, 3),
+        "w2": (24, 12, 6, 6),
+        "w3": (32, 24, 6, 6),
+        "w4": (200, 32, 7, 7),
+        "w5": (10, 200, 1, 1),
+    }
+
+
+def test_enlarged_images_keep_their_corners_and_their_range(digits: Any) -> None:
+    images = np.random.default_rng(0).random((3, 1, 8, 8))
+    large = digits.enlarged(images, 28)
+    assert large.shape == (3, 1, 28, 28)
+    np.testing.assert_allclose(
+        large[..., [0, 0, -1, -1], [0, -1, 0, -1]], images[..., [0, 0, -1, -1], [0, -1, 0, -1]]
+    )
+    interpolate = pytest.importorskip("scipy.ndimage").zoom
+    expected = interpolate(images, (1, 1, 3.5, 3.5), order=1)
+    np.testing.assert_allclose(large, expected, atol=1e-12)
+    np.testing.assert_array_equal(digits.enlarged(images, 8), images)
+
+
+def test_the_classical_network_learns(handle: dnn.Handle, digits: Any) -> None:
+    handle.stream = handle.device.create_stream()
+    images, labels, held_images, held_labels = digits.load_digits(size=28)
+    data = images[:512], labels[:512], held_images[:128], held_labels[:128]
+    network = digits.ClassicalNetwork(handle)
+    history = digits.train([network], data, epochs=4, rate=0.02)
+    assert history["held_out"][-1] > 0.8
+    assert history["loss"][-1] < history["loss"][0] / 2
+
+
 def test_the_loss_is_the_cross_entropy(handle: dnn.Handle, digits: Any) -> None:
     special = pytest.importorskip("scipy.special")
     images, labels, _, _ = digits.load_digits()

@@ -16,13 +16,14 @@ from cudnnlite import (
     ArgumentError,
     ConvolutionFwdAlgo,
     ConvolutionResult,
+    Engine,
     MathType,
     NoAlgorithmError,
     RNNAlgo,
     RNNResult,
     Status,
 )
-from cudnnlite.problems.results import kernel_of
+from cudnnlite.problems.results import MAKES_A_TEXTURE, kernel_of
 from cudnnlite.problems.roofline import FLOAT32, TF32, Peaks
 from cudnnlite.problems.work import Work
 
@@ -760,3 +761,20 @@ def test_columns_as_plain_values(monkeypatch, own_handle):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(dnn.MissingPackageError, match="to_pandas needs pandas"):
         table.to_pandas()
+
+
+def test_the_text_of_a_choice_counts_what_only_a_recording_would_refuse():
+    """`passed_over` names it; other reasons are in the text."""
+    chosen = AlgorithmResult(Engine(2), MathType.FMA)
+    with_texture = AlgorithmResult(Engine(4, {"USE_TEX": 1}), MathType.FMA)
+    narrow = AlgorithmResult(Engine(7), MathType.FMA)
+    choice = dataclasses.replace(
+        chosen,
+        passed_over=((with_texture, MAKES_A_TEXTURE), (narrow, "it multiplies in fewer bits")),
+    )
+    assert str(choice).splitlines()[1:] == [
+        "  not engine 7 (FMA): it multiplies in fewer bits",
+        "  passed over besides: 1, which passed_over names",
+    ]
+    assert next(why for _, why in choice.passed_over) == MAKES_A_TEXTURE
+    assert "passed over" not in str(dataclasses.replace(choice, passed_over=choice.passed_over[1:]))

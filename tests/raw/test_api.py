@@ -126,6 +126,11 @@ def nothing(record):
     [
         ("cudnnCreateTensorDescripter", "did you mean cudnnCreateTensorDescriptor"),
         ("cudnnconvolutionforward", "did you mean cudnnConvolutionForward"),
+        ("cudnnSetRNNDescriptor_v6", r"did you mean cudnnSetRNNDescriptor_v8\?$"),
+        ("cudnnSetRNNDescriptor", r"did you mean cudnnSetRNNDescriptor_v8\?$"),
+        ("cudnnGetConvolutionForwardAlgorithm", r"did you mean .*ForwardAlgorithm_v7\?$"),
+        ("cudnnCTCLoss_v9", r"did you mean cudnnCTCLoss_v8, cudnnCTCLoss\?$"),
+        ("cudnnRNNForwardInferenceEx", "did you mean cudnnRNNForward"),
     ],
 )
 def test_an_unknown_function_is_answered_with_suggestions(api, name, suggestion):

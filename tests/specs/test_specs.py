@@ -846,6 +846,45 @@ def test_output_shape_of_a_well_known_layer():
     assert ConvolutionSpec(3, 2).output_shape((1, 3, 224, 224), (64, 3, 7, 7)) == (1, 64, 112, 112)
 
 
+@pytest.mark.parametrize(
+    ("conv", "x_shape", "w_shape", "output_padding"),
+    [
+        (ConvolutionSpec(padding=1, stride=2), (2, 6, 7, 5), (6, 4, 3, 3), 0),
+        (ConvolutionSpec(padding=1, stride=2), (2, 6, 7, 5), (6, 4, 3, 3), (1, 0)),
+        (ConvolutionSpec((0, 2), (3, 2), (1, 2)), (1, 4, 6, 8), (4, 5, 2, 3), (2, 1)),
+        (ConvolutionSpec(((0, 1), 1), groups=2), (3, 4, 5, 6), (4, 3, 2, 4), 0),
+        (ConvolutionSpec(stride=4), (1, 2, 9), (2, 3, 5), 3),
+        (ConvolutionSpec(1, (1, 2, 2)), (1, 2, 3, 4, 5), (2, 1, 3, 2, 3), (0, 1, 1)),
+        (ConvolutionSpec("same", stride=2), (1, 2, 4, 5), (2, 3, 3, 2), 0),
+    ],
+)
+def test_a_convolution_leads_back_from_the_transposed_shape(conv, x_shape, w_shape, output_padding):
+    shape = conv.transposed_output_shape(x_shape, w_shape, output_padding)
+    assert shape[:2] == (x_shape[0], w_shape[1] * conv.groups)
+    assert conv.output_shape(shape, w_shape) == x_shape
+
+
+def test_a_transposed_shape_as_pytorch_documents_it():
+    conv = ConvolutionSpec(padding=1, stride=2)
+    assert conv.transposed_output_shape((1, 16, 6, 6), (16, 16, 3, 3), 1) == (1, 16, 12, 12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((1, 6, 7, 5), (4, 6, 3, 3)), r"x_shape=\(1, 6, 7, 5\), w_shape=\(4, 6, 3, 3\); needed"),
+        (((1, 6, 7), (6, 4, 3, 3)), "of the same rank 3, 4 or 5"),
+        (((1, 6), (6, 4)), "of the same rank 3, 4 or 5"),
+        (((1, 6, 7, 5), (6, 4, 3, 3), 2), "output_padding=2; allowed: below the stride, 2"),
+        (((1, 6, 7, 5), (6, 4, 3, 3), (1, 1, 1)), "output_padding="),
+        (((1, 6, 1, 1), (6, 4, 1, 1)), "padding=1 cuts off all of the result"),
+    ],
+)
+def test_a_transposed_shape_refuses(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        ConvolutionSpec(padding=1, stride=2).transposed_output_shape(*arguments)
+
+
 def test_output_shape_of_an_empty_batch():
     assert ConvolutionSpec(1).output_shape((0, 3, 8, 8), (4, 3, 3, 3)) == (0, 4, 8, 8)
 

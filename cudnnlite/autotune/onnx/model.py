@@ -16,7 +16,7 @@ from cudnnlite.dtypes import AnyDtype, parse_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.problems.problem_list import ProblemList, SkippedNode
-from cudnnlite.specs.layout import LAYOUTS
+from cudnnlite.specs.layout import LAYOUTS, plain_layout
 
 
 class OnnxOptionError(ArgumentError):
@@ -244,6 +244,6 @@ def _parse_layout(layout: Any) -> dict[int, str]:
     """Return the name of a layout for each rank."""
     name = "NCHW" if layout is None else layout
     for names in LAYOUTS.values():
-        if isinstance(name, str) and name.upper() in names.values():
+        if isinstance(name, str) and plain_layout(name).upper() in names.values():
             return names
     raise ArgumentError(f"layout={shown(layout)}; allowed: 'NCHW', 'NHWC'")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite.arguments import instance_of, shown
+from cudnnlite.arguments import instance_of
 from cudnnlite.devices.foreign import AnyArray, Like, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import (
@@ -26,7 +26,6 @@ from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import parse_shape
-from cudnnlite.specs.steps import SAME, parse_steps
 
 
 @convolution_operation(convolution_backward.DATA)
@@ -413,61 +412,14 @@ def _transposed_shape(
     x: TensorSpec, w: TensorSpec, conv: Any, output_padding: Any
 ) -> tuple[int, ...]:
     """Return the shape of a transposed convolution's result."""
-    instance_of(conv, ConvolutionSpec, "conv")
+    spec = instance_of(conv, ConvolutionSpec, "conv")
     has_valid_ranks = x.rank == w.rank and 3 <= x.rank <= 5
     if not has_valid_ranks or x.dtype != w.dtype or x.shape[1] != w.shape[0]:
         raise ArgumentError(
             f"x={x}, w={w}; needed: (N, K, *spatial) and (K, C / groups, *taps) "
             "of one dtype and the same rank 3, 4 or 5"
         )
-    if conv.padding == SAME:
-        return _same_transposed_shape(x, w, conv, output_padding)
-    _, strides, dilations = conv.steps(x.rank - 2)
-    paddings = conv.pads(x.rank - 2)
-    extras = _output_paddings(output_padding, strides, conv)
-    axes = zip(x.shape[2:], w.shape[2:], paddings, strides, dilations, extras, strict=True)
-    sizes = [
-        (size - 1) * stride - sum(padding) + dilation * (taps - 1) + extra + 1
-        for size, taps, padding, stride, dilation, extra in axes
-    ]
-    if min(sizes) < 1:
-        raise ArgumentError(
-            f"padding={conv.padding} cuts off all of the result "
-            f"of x {x.shape} and w {w.shape}: {sizes}"
-        )
-    return (x.shape[0], w.shape[1] * conv.groups, *sizes)
-
-
-def _same_transposed_shape(
-    x: TensorSpec, w: TensorSpec, conv: ConvolutionSpec, output_padding: Any
-) -> tuple[int, ...]:
-    """Return the largest images whose convolution with "same" padding has the size of x."""
-    if output_padding != 0:
-        raise ArgumentError(
-            f"output_padding={shown(output_padding)}; allowed with padding={SAME!r}: 0, "
-            "for the result has the size of x times the stride"
-        )
-    _, strides, _ = conv.replace(padding=0).steps(x.rank - 2)
-    sizes = [size * stride for size, stride in zip(x.shape[2:], strides, strict=True)]
-    return (x.shape[0], w.shape[1] * conv.groups, *sizes)
-
-
-def _output_paddings(
-    output_padding: Any, strides: tuple[int, ...], conv: ConvolutionSpec
-) -> tuple[int, ...]:
-    """Return the output padding of each spatial axis."""
-    extras = parse_steps(output_padding, "output_padding", 0)
-    if not isinstance(extras, tuple):
-        extras = (extras,) * len(strides)
-    is_small = len(extras) == len(strides) and all(
-        extra < stride for extra, stride in zip(extras, strides, strict=True)
-    )
-    if not is_small:
-        raise ArgumentError(
-            f"output_padding={shown(output_padding)}; "
-            f"allowed: below the stride, {conv.stride}, for each spatial axis"
-        )
-    return extras
+    return spec.transposed_output_shape(x.shape, w.shape, output_padding)
 
 
 def _result_spec(

@@ -29,7 +29,7 @@ from cudnnlite.operations.convolution.graphs import graph_of
 from cudnnlite.operations.convolution.native import NativeConvolution
 from cudnnlite.plans.nearest_graph import none_named
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import HEURISTIC, AlgorithmResult
+from cudnnlite.problems.results import HEURISTIC, MAKES_A_TEXTURE, AlgorithmResult
 from cudnnlite.sizes import over_limit
 from cudnnlite.warn import warn_user
 
@@ -214,7 +214,7 @@ def why_excluded(configuration: Configuration, graph: Graph, problem: Problem) -
     if has_narrow_sums and problem.conv.compute_type_for(first) != DataType.HALF:
         return "it sums in fewer bits than the compute type"
     if not configuration.capturable:
-        return "it makes a texture when it runs, which no CUDA graph can record"
+        return MAKES_A_TEXTURE
     return why_engine_is_wrong(configuration.engine.index, graph.data) or ""
 
 

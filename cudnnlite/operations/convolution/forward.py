@@ -11,6 +11,7 @@ from cudnnlite.graph.engines import Engine
 from cudnnlite.operations.convolution.epilogue import Epilogue, EpilogueRequest
 from cudnnlite.operations.convolution.function import convolution_operation
 from cudnnlite.operations.convolution.request import ConvolutionRequest
+from cudnnlite.plans.operands import with_channel_axis
 from cudnnlite.problems import convolution, fused_convolution
 from cudnnlite.problems.convolution import DEFAULT_CONV
 from cudnnlite.problems.operation import Operation
@@ -56,7 +57,7 @@ def convolution_forward(
     conv : ConvolutionSpec
         Padding, stride, dilation, groups, mode, compute type, math type.
     bias : device array, optional
-        ``(1, K, 1, ...)``, added to the result; of the result's data type, or float32 for integers.
+        ``(K,)`` or ``(1, K, 1, ...)``, added to the result; of the result's data type, or float32 for integers.
         It is added in the same kernel where cuDNN has one: an engine, or
         `cudnnConvolutionBiasActivationForward` with IMPLICIT_PRECOMP_GEMM.  Otherwise
         `cudnnAddTensor` adds it.  ``plan.choice`` says which.
@@ -157,7 +158,7 @@ def convolution_forward(
     options: tuple[object, ...] = (conv,)
     if bias is not None:
         declaration = fused_convolution.BIAS
-        operands = (x, w, bias)
+        operands = (x, w, with_channel_axis(handle, bias, x, "bias"))
         options = (conv, fused_convolution.IDENTITY)
     arguments = (
         handle,

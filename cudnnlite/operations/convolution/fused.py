@@ -15,6 +15,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.operations.convolution.function import convolution_operation
 from cudnnlite.operations.convolution.request import ConvolutionRequest
+from cudnnlite.plans.operands import with_channel_axis
 from cudnnlite.problems import fused_convolution
 from cudnnlite.problems.convolution import DEFAULT_CONV
 from cudnnlite.problems.fused_convolution import RELU
@@ -60,7 +61,7 @@ def convolution_bias_activation_forward(
     x, w : device arrays
         The images and the filter, as in `convolution_forward`.
     bias : device array
-        ``(1, K, 1, ...)``, of the result's data type, or float32 for integers.
+        ``(K,)`` or ``(1, K, 1, ...)``, of the result's data type, or float32 for integers.
     conv : ConvolutionSpec
         Padding, stride, dilation, groups, mode, compute type, math type.
     activation : ActivationSpec, ActivationMode or str
@@ -142,6 +143,7 @@ def convolution_bias_activation_forward(
     ...     print(y.numpy()[0, 0, 0, 0], isinstance(plan.choice.algorithm, dnn.Engine))
     7.0 True
     """
+    bias = with_channel_axis(handle, bias, x, "bias")
     declaration, operands, options = _select_operation(x, w, bias, conv, activation, z, alpha2)
     return ConvolutionRequest(
         handle,

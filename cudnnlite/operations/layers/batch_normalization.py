@@ -11,7 +11,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ActivationMode, BatchNormMode, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.function import operation
-from cudnnlite.plans.operands import operand_spec
+from cudnnlite.plans.operands import operand_spec, with_channel_axis
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.batch_normalization import (
     BACKWARD,
@@ -20,6 +20,9 @@ from cudnnlite.problems.batch_normalization import (
     INFERENCE,
     TRAINING,
     TRAINING_ADD_RELU,
+    TRAINING_OF_BATCH,
+    TRAINING_OF_BATCH_ADD_RELU,
+    TRAINING_OF_BATCH_RELU,
     TRAINING_RELU,
 )
 from cudnnlite.specs.layers import ActivationSpec
@@ -54,8 +57,8 @@ def batch_normalization_inference(
     x : device array
         ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     scale, bias, mean, variance : device arrays
-        ``(1, C, 1, ...)``, or ``(1, C, *spatial)`` with mode="per_activation"; float64 if `x` is
-        float64, float32 otherwise.
+        ``(C,)`` or ``(1, C, 1, ...)``, or ``(1, C, *spatial)`` with mode="per_activation"; float64
+        if `x` is float64, float32 otherwise.
     mode : BatchNormMode or str
         "spatial" and "spatial_persistent": statistics for each channel.  "per_activation":
         statistics for each value of an image, with the channels first.  "auto" stands for "spatial"
@@ -94,9 +97,8 @@ def batch_normalization_inference(
     [3. 5.]
     """
     kind = parse_enum(BatchNormMode, mode, "mode", _AUTO)
-    return Request(
-        handle, INFERENCE, (x, scale, bias, mean, variance), (kind, epsilon), alpha, beta, out
-    )
+    parameters = _by_channel(handle, x, scale=scale, bias=bias, mean=mean, variance=variance)
+    return Request(handle, INFERENCE, (x, *parameters), (kind, epsilon), alpha, beta, out)
 
 
 @operation
@@ -106,8 +108,8 @@ def batch_normalization_training(
     scale: Operand,
     bias: Operand,
     *,
-    running_mean: Operand,
-    running_var: Operand,
+    running_mean: Operand | None = None,
+    running_var: Operand | None = None,
     momentum: float = 0.1,
     epsilon: float = 1e-5,
     mode: BatchNormMode | str = "auto",
@@ -126,9 +128,10 @@ def batch_normalization_training(
         next call of the same kind.
     x, scale, bias
         As in `batch_normalization_inference`.
-    running_mean, running_var : device arrays
+    running_mean, running_var : device arrays, optional
         Shaped as `scale`; updated in place: ``running = (1 - momentum) * running + momentum *
-        batch``.  The variance is the unbiased one.
+        batch``.  The variance is the unbiased one.  Both or none; without them nothing is averaged
+        over calls.
     momentum : float
         The weight of the batch's statistics, from 0 to 1.  1 / (calls so far) gives the mean over
         all calls.
@@ -182,21 +185,39 @@ def batch_normalization_training(
     ...     print(y.numpy().ravel(), *(a.numpy().ravel() for a in (saved_mean, mean, var)))
     [0. 2.] [2.] [1.] [1.]
     """
-    written = TRAINING.gathered(out, running_mean, running_var)
     if z is not None and activation is None:
         raise _addition_without_activation("z")
-    options = (_mode(mode, handle, x, activation), momentum, epsilon)
-    operands = (x, scale, bias)
-    if activation is None:
-        return Request(handle, TRAINING, operands, options, alpha, beta, written)
-    options_with_activation = (*options, activation)
-    if z is None:
-        return Request(
-            handle, TRAINING_RELU, operands, options_with_activation, alpha, beta, written
-        )
-    return Request(
-        handle, TRAINING_ADD_RELU, (*operands, z), options_with_activation, alpha, beta, written
+    options: tuple[Any, ...] = (_mode(mode, handle, x, activation), momentum, epsilon)
+    operands = (x, *_by_channel(handle, x, scale=scale, bias=bias))
+    running = _by_channel(handle, x, running_mean=running_mean, running_var=running_var)
+    has_running = running_mean is not None and running_var is not None
+    if not has_running:
+        _check_both_absent(running_mean, running_var)
+        running = ()
+    declaration = TRAINING if has_running else TRAINING_OF_BATCH
+    if activation is not None:
+        options = (*options, activation)
+        declaration = TRAINING_RELU if has_running else TRAINING_OF_BATCH_RELU
+    if z is not None:
+        operands = (*operands, z)
+        declaration = TRAINING_ADD_RELU if has_running else TRAINING_OF_BATCH_ADD_RELU
+    written = declaration.gathered(out, *running)
+    return Request(handle, declaration, operands, options, alpha, beta, written)
+
+
+def _by_channel(handle: Handle, x: object, **parameters: Any) -> tuple[Any, ...]:
+    """Return parameters, those of shape ``(C,)`` as ``(1, C, 1, ...)``."""
+    return tuple(
+        with_channel_axis(handle, parameter, x, name) for name, parameter in parameters.items()
     )
+
+
+def _check_both_absent(running_mean: object, running_var: object) -> None:
+    """Raise ArgumentError if one of the running statistics is given."""
+    running = {"running_mean": running_mean, "running_var": running_var}
+    missing = [name for name, array in running.items() if array is None]
+    if len(missing) == 1:
+        raise ArgumentError(f"{missing[0]} has to be given where the other is, or neither of them")
 
 
 def _addition_without_activation(argument: str) -> ArgumentError:
@@ -297,6 +318,14 @@ def batch_normalization_backward(
     """
     if one_of(added, "added", True, False) and activation is None:
         raise _addition_without_activation("added")
+    scale, saved_mean, saved_inv_variance, bias = _by_channel(
+        handle,
+        x,
+        scale=scale,
+        saved_mean=saved_mean,
+        saved_inv_variance=saved_inv_variance,
+        bias=bias,
+    )
     options = (_mode(mode, handle, x, activation), epsilon)
     if activation is None:
         for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):

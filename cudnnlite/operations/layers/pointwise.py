@@ -232,8 +232,8 @@ def reduce_tensor(
         "mul_no_zeros".
     axes : int or iterable of int, optional
         The axes to reduce; negative ones count from the end.  All axes if not given.  At least one
-        of them has a size other than 1.  With `out`, its shape says which: it has the size 1 along
-        the axes to reduce, and the sizes of `a` along the others; `axes` is then refused.
+        of them has a size other than 1.  With `out`, its shape says which, if they are not given:
+        it has the size 1 along the axes to reduce, and the sizes of `a` along the others.
     indices : bool or device array
         True: return ``(c, indices)``.  The indices are int32, shaped as c, and say where each
         minimum or maximum ("min", "max", "amax") is.  They count the values along the reduced axes,
@@ -273,10 +273,10 @@ def reduce_tensor(
         if real_number(beta, "beta"):
             raise ArgumentError(f"beta={shown(beta)} needs out, which it scales")
         result = _reduced_spec(operand_spec(handle, a, "a"), axes)
-    elif axes is not None:
-        raise ArgumentError(f"axes={shown(axes)} is given beside out, whose shape says it")
     else:
         result = operand_spec(handle, out, "out")
+        if axes is not None:
+            _check_agreement(_reduced_spec(operand_spec(handle, a, "a"), axes), axes, result)
     if indices is False:
         return Request(handle, REDUCE, (a,), (op,), alpha, beta, out, result)
     results = (result, TensorSpec(result.shape, DataType.INT32))
@@ -284,6 +284,15 @@ def reduce_tensor(
     return Request(
         handle, REDUCE_WITH_INDICES, (a,), (op,), alpha, beta, (out, indices_out), results
     )
+
+
+def _check_agreement(reduced: TensorSpec, axes: object, out: TensorSpec) -> None:
+    """Raise ArgumentError unless `out` has the shape of the tensor that is reduced along axes."""
+    if out.shape != reduced.shape:
+        raise ArgumentError(
+            f"axes={shown(axes)} beside out: they make a result of shape {reduced.shape}, "
+            f"out has {out.shape}"
+        )
 
 
 def _reduced_spec(a: TensorSpec, axes: object) -> TensorSpec:

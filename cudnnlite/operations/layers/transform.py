@@ -10,7 +10,7 @@ from cudnnlite.arguments import shown
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
-from cudnnlite.dtypes import AnyDtype, parse_dtype
+from cudnnlite.dtypes import AnyDtype, dtype_name, parse_dtype
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.operands import operand_spec
@@ -18,7 +18,7 @@ from cudnnlite.plans.request import Request
 from cudnnlite.problems.transform import EXTENDED, FILTER, TRANSFORM
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layers import TensorTransformSpec
-from cudnnlite.specs.layout import CHANNELS_LAST
+from cudnnlite.specs.layout import CHANNELS_LAST, parse_layout
 
 
 def _transform(
@@ -35,6 +35,14 @@ def _transform(
     if padding is None:
         padding = (0,) * len(shape)
     return TensorTransformSpec(padding, blocks, direction, layout)
+
+
+def _check_agreement(out: TensorSpec, layout: str | None, dtype: AnyDtype | None) -> None:
+    """Raise ArgumentError where `layout` or `dtype` is not that of `out`."""
+    if dtype is not None and parse_dtype(dtype) != out.dtype:
+        raise ArgumentError(f"dtype={shown(dtype)} beside out, which is {dtype_name(out.dtype)}")
+    if layout is not None and not out.fits(parse_layout(layout, out.rank)):
+        raise ArgumentError(f"layout={shown(layout)} beside out, which is {out}")
 
 
 @operation
@@ -63,10 +71,10 @@ def transform_tensor(
     x : device array
         ``(N, C, *spatial)``, with any strides; float32, float64, float16, bfloat16 or int8.
     layout : str, optional
-        The layout of the new array: "NCHW", "NHWC", ...; that of `x` if not given.
+        The layout of the result: "NCHW", "NHWC", ...; that of `out`, or of `x`, if not given.
     dtype : str, optional
-        The dtype of the new array; that of `x` if not given.  cuDNN does not convert between
-        float16 and bfloat16.
+        The dtype of the result; that of `out`, or of `x`, if not given.  cuDNN does not convert
+        between float16 and bfloat16.
     padding : sequence, optional
         For each axis the number of zeros to add at both ends, or a pair of numbers: zeros before
         and zeros behind.
@@ -109,16 +117,15 @@ def transform_tensor(
      [0. 2. 3.]]
     [0. 4. 1. 5. 2. 6. 3. 7.]
     """
-    for name, value in (("layout", layout), ("dtype", dtype)):
-        if value is not None and out is not None:
-            raise ArgumentError(f"{name}={shown(value)} is given beside out, which has its own")
+    if out is not None:
+        _check_agreement(operand_spec(handle, out, "out"), layout, dtype)
     source = operand_spec(handle, x, "x")
     result_dtype = source.dtype if dtype is None else parse_dtype(dtype)
     if padding is None and fold is None and unfold is None:
         result = None
-        if layout is not None:
+        if out is None and layout is not None:
             result = TensorSpec(source.shape, result_dtype, layout)
-        elif dtype is not None:
+        elif out is None and dtype is not None:
             result = source.packed(source.shape, result_dtype)
         return Request(handle, TRANSFORM, (x,), (), alpha, beta, out, result)
     if layout is None:
@@ -198,10 +205,7 @@ def transform_filter(
         shape = transform.output_shape(spec.shape, "w")
         target = FilterSpec(shape, dtype, transform.layout)
     else:
-        if layout is not None or dtype is not None:
-            raise ArgumentError(
-                f"layout={shown(layout)}, dtype={shown(dtype)} beside out, which has its own"
-            )
+        _check_agreement(operand_spec(handle, out, "out"), layout, dtype)
         target = FilterSpec.from_tensor(operand_spec(handle, out, "out"), argument="out")
         transform = _transform(spec.shape, target.layout, padding, fold, unfold)
         if target.shape != transform.output_shape(spec.shape, "w"):
