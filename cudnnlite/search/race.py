@@ -15,6 +15,9 @@ from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
 _MOST_SAMPLES = 3
 # Times up to this multiple of the least are taken as equal; then the workspace decides.
 _TIE_RATIO = 1.01
+# Another candidate replaces the first one, which cuDNN's heuristic prefers, only if it is faster by
+# more than this.  A single call's time contains the host's, whose noise on an H100 chose worse ones.
+_GAIN_OVER_THE_FIRST = 1.1
 NOT_TRIED = "not tried: the likelier candidates came first"
 
 
@@ -97,7 +100,11 @@ class Race:
         """The index of the fastest candidate so far.
 
         If several are equally fast, it is the one with the least workspace, and then the first.
+        The first candidate leads as long as none is clearly faster.
         """
+        first = self.runners[0]
+        if first.runs and not first.why_out and first.ms <= _GAIN_OVER_THE_FIRST * self.best_ms:
+            return 0
         cutoff_ms = _TIE_RATIO * self.best_ms
         tied = [
             index

@@ -53,7 +53,9 @@ def test_the_fastest_of_those_that_were_tried_wins(repeatable, delay):
         timed = [index for index in set(runs) if race.runners[index].times_ms]
         fastest = min(times_ms[index] for index in timed)
         assert timed
-        assert times_ms[race.winner] <= 1.01 * fastest
+        # The first candidate is replaced only by one that is clearly faster.
+        allowed = 1.1 if race.winner == 0 else 1.01
+        assert times_ms[race.winner] <= allowed * fastest
         assert race.calls <= TimingPolicy().real_calls
 
 
@@ -79,10 +81,17 @@ def test_a_first_run_that_is_the_fastest_counts_as_a_bound():
 
 def test_what_is_far_off_has_one_sample():
     race = Race([engine(0), engine(1), engine(2)])
-    runs = run(race, [1.0, 3.0, 0.9])
+    runs = run(race, [1.0, 3.0, 0.8])
     assert runs.count(1) == 2  # the first run, and the one that counts
     assert race.is_out(1)
     assert race.winner == 2
+
+
+def test_the_first_candidate_stays_unless_another_is_clearly_faster():
+    for times_ms, winner in (([1.0, 0.92], 0), ([1.0, 0.9], 1)):
+        race = Race([engine(0), engine(1)])
+        run(race, times_ms)
+        assert race.winner == winner
 
 
 def test_a_first_run_beyond_any_loading_is_enough():
@@ -99,9 +108,10 @@ def test_other_settings_of_a_slow_engine_are_not_tried():
 
 
 def test_of_equal_times_the_least_workspace_wins():
-    race = Race([engine(0, workspace=9), engine(1, workspace=3), engine(2, workspace=3)])
-    run(race, [1.0, 1.001, 1.002])
-    assert race.winner == 1
+    rows = [engine(0), engine(1, workspace=9), engine(2, workspace=3), engine(3, workspace=3)]
+    race = Race(rows)
+    run(race, [2.0, 1.0, 1.001, 1.002])
+    assert race.winner == 2
 
 
 def test_the_last_calls_try_nothing_new():
