@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from cudnnlite.emulated import engines, execution, fusion, graph_formula, operation_graph
 from cudnnlite.emulated.backend import BackendObject, backend_object
 from cudnnlite.emulated.registry import bad, emulates, unsupported
-from cudnnlite.graph.attributes import REQUIRED
+from cudnnlite.graph.attributes import missing_attributes
 
 
 def _finalize_graph(graph: BackendObject) -> None:
@@ -44,7 +44,7 @@ def finalize(c_call: SimpleNamespace) -> None:
     target = backend_object(c_call.api, c_call.descriptor)
     if target.is_final:
         raise bad(f"{target.kind} is final")
-    missing = [name for name in REQUIRED.get(target.kind, ()) if name not in target.attributes]
+    missing = missing_attributes(target.kind, target.attributes)
     if missing:
         raise bad(f"{target.kind} lacks {', '.join(missing)}")
     if target.kind not in FINALIZERS:
