@@ -74,6 +74,7 @@ LAYERS = (
     ("devices",),
     ("search",),
     ("plans",),
+    ("absent",),
     ("operations",),
     ("autotune",),
     ("tracing",),
@@ -99,6 +100,7 @@ CALLBACKS = {"emulated.api": {"_Pointer"}, "tracing.recorder": {"_Pointer"}}
 
 FOLDERS = {
     "_raw",
+    "absent",
     "specs",
     "descriptors",
     "devices",

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from cudnnlite.emulated import engines, execution, fusion, graph_formula, operation_graph
 from cudnnlite.emulated.backend import BackendObject, backend_object
+from cudnnlite.emulated.device_properties import finalize_device_properties
 from cudnnlite.emulated.registry import bad, emulates, unsupported
 from cudnnlite.graph.attributes import missing_attributes
 
@@ -34,6 +35,7 @@ FINALIZERS: Mapping[str, Callable[[BackendObject], None]] = {
     "ENGINECFG": engines.finalize_configuration,
     "ENGINEHEUR": engines.finalize_heuristic,
     "EXECUTION_PLAN": engines.finalize_plan,
+    "DEVICEPROP": finalize_device_properties,
     "VARIANT_PACK": execution.check_variant_pack,
 }
 

@@ -65,10 +65,7 @@ class ExecutionPlan(PreparedCall):
 
     def __init__(self, graph: Graph, configuration: Configuration, stack: ExitStack) -> None:
         handle, uids = graph.handle, graph.uids
-        plan = BackendDescriptor(
-            handle, "EXECUTION_PLAN", handle=handle, engine_config=configuration.descriptor
-        )
-        stack.enter_context(plan).finalize()
+        plan = stack.enter_context(graph.make_plan(configuration.descriptor))
         self.workspace: int = plan.get("workspace_size")
         super().__init__(handle.api.bound("cudnnBackendExecute"), handle.ptr, plan.ptr, None)
         self._api, self._common = handle.api, self.arguments[:2]
