@@ -15,6 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from cudnnlite import errors, raw
+from cudnnlite.absent.answers import Candidate
+from cudnnlite.absent.candidates import Candidates
 from cudnnlite.arguments import refused_as as _refused_as
 from cudnnlite.descriptors import (
     ConvolutionDescriptor,
@@ -39,6 +41,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.workspace import Workspace
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
+from cudnnlite.graph.device_properties import DeviceProperties
 from cudnnlite.graph.engines import Engine
 
 # isort: off
@@ -122,6 +125,7 @@ from cudnnlite.operations.attention.scaled_dot_product import (
     scaled_dot_product_attention_forward,
 )
 from cudnnlite.operations.attention.weights import AttentionWeights
+from cudnnlite.operations.candidates import candidates
 from cudnnlite.operations.convolution.backward import (
     convolution_backward_data,
     convolution_backward_filter,
@@ -252,6 +256,8 @@ __all__ = [
     "CTCLossDescriptor",
     "CTCLossPlan",
     "CTCLossSpec",
+    "Candidate",
+    "Candidates",
     "CaptureError",
     "CapturedGraph",
     "ClosedError",
@@ -270,6 +276,7 @@ __all__ = [
     "DeviceArray",
     "DeviceLostError",
     "DeviceMemoryError",
+    "DeviceProperties",
     "DropoutDescriptor",
     "DropoutState",
     "Engine",
@@ -365,6 +372,7 @@ __all__ = [
     "batch_normalization_backward",
     "batch_normalization_inference",
     "batch_normalization_training",
+    "candidates",
     "capture",
     "convolution_backward_bias",
     "convolution_backward_data",

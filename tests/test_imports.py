@@ -77,6 +77,7 @@ LAYERS = (
     ("devices",),
     ("search",),
     ("plans",),
+    ("absent",),
     ("operations",),
     ("autotune",),
     ("tracing",),
@@ -102,6 +103,7 @@ CALLBACKS = {"emulated.api": {"_Pointer"}, "tracing.recorder": {"_Pointer"}}
 
 FOLDERS = {
     "_raw",
+    "absent",
     "specs",
     "descriptors",
     "devices",

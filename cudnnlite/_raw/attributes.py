@@ -156,8 +156,8 @@ ATTRIBUTES: dict[str, dict[str, tuple[int, str, bool]]] = {
         "intermediates": (1002, "BACKEND_DESCRIPTOR", True),
         "workspace": (1003, "VOID_PTR", False),
         "override_unique_ids": (1010, "INT64", True),
-        "override_shapes": (1011, "INT64", True),
-        "override_strides": (1012, "INT64", True),
+        "override_shapes": (1011, "VOID_PTR", False),
+        "override_strides": (1012, "VOID_PTR", False),
     },
     "TENSOR": {
         "byte_alignment": (900, "INT64", False),
@@ -344,14 +344,14 @@ ATTRIBUTES: dict[str, dict[str, tuple[int, str, bool]]] = {
         "ydesc": (2501, "BACKEND_DESCRIPTOR", False),
         "scale_desc": (2502, "BACKEND_DESCRIPTOR", False),
         "math_prec": (2503, "DATA_TYPE", False),
-        "block_size": (2504, "INT64", False),
+        "block_size": (2504, "INT32", False),
     },
     "OPERATION_BLOCK_SCALE_DEQUANTIZE": {
         "xdesc": (2600, "BACKEND_DESCRIPTOR", False),
         "scale_desc": (2601, "BACKEND_DESCRIPTOR", False),
         "ydesc": (2602, "BACKEND_DESCRIPTOR", False),
         "math_prec": (2603, "DATA_TYPE", False),
-        "block_size": (2604, "INT64", False),
+        "block_size": (2604, "INT32", False),
         "neg_scale": (2605, "BOOLEAN", False),
     },
     "DEVICEPROP": {
@@ -418,7 +418,7 @@ ATTRIBUTES: dict[str, dict[str, tuple[int, str, bool]]] = {
         "output_desc": (2905, "BACKEND_DESCRIPTOR", False),
         "token_index_desc": (2906, "BACKEND_DESCRIPTOR", False),
         "token_ks_desc": (2907, "BACKEND_DESCRIPTOR", False),
-        "top_k": (2908, "INT64", False),
+        "top_k": (2908, "INT32", False),
     },
     "OPERATION_SDPA_BWD": {
         "qdesc": (2851, "BACKEND_DESCRIPTOR", False),

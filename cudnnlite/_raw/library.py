@@ -96,6 +96,30 @@ def load_library() -> Library:
         return _loaded
 
 
+def load_library_without_driver(stand_in: str) -> Library:
+    """Load libcudnn after a library that stands in for the driver's, and all that cuDNN opens.
+
+    `stand_in` is the path of a library whose soname is libcuda.so.1.  LibraryError if the driver is
+    loaded already, or cuBLAS or NVRTC is missing; otherwise as for `load_library`.
+    """
+    if drivers := mapped_cudnn_files(("libcuda.so",)):
+        raise LibraryError(f"the driver's library is loaded already: {', '.join(drivers)}")
+    ctypes.CDLL(stand_in, ctypes.RTLD_GLOBAL)
+    from cuda import pathfinder
+
+    # cuDNN opens these by name.  It ends the process if cuBLAS is missing (9.19), and calls an
+    # engine not supported that it cannot compile without NVRTC.
+    for name in ("nvrtc", "cublasLt", "cublas"):
+        try:
+            pathfinder.load_nvidia_dynamic_lib(name)
+        except (pathfinder.DynamicLibNotFoundError, RuntimeError) as error:
+            raise LibraryError(
+                f"lib{name} was not found, which cuDNN needs; it comes with the wheels "
+                "nvidia-cuda-nvrtc-cu12 and nvidia-cublas-cu12, or with the CUDA toolkit"
+            ) from error
+    return load_library()
+
+
 def _load() -> Library:
     path, how = _find()
     _check_files(path, how)

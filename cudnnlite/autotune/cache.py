@@ -21,7 +21,15 @@ from cudnnlite.arguments import (
     path_of,
     refused_as,
 )
-from cudnnlite.autotune.entries import TuningEntry, TuningKey
+from cudnnlite.autotune.atomic_file import write_atomically
+from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey
+from cudnnlite.autotune.plan_files import (
+    FOLDER,
+    PlanFiles,
+    copy_plans,
+    remove_plans,
+    sign_plans,
+)
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
 from cudnnlite.problems.catalogue import TUNABLE
@@ -31,7 +39,7 @@ from cudnnlite.warn import warn_user
 CACHE_VARIABLE = "CUDNNLITE_TUNING_CACHE"
 IN_MEMORY = ":memory:"
 _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
-_OURS = re.compile(r"[0-9a-f]{64}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock")
+_OURS = re.compile(rf"[0-9a-f]{{64}}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock|{FOLDER}")
 _MOST_BYTES = 64 << 20  # of an entry: more than any table of results takes
 _SQLITE = b"SQLite format 3\0"
 
@@ -54,11 +62,14 @@ class TuningCache(Closable):
     read_only : bool
         Whether the folder is only read.  Then no file is created, written or renamed, and new
         entries are kept in memory.
+    trust_code : bool
+        Whether compiled plans are restored that another account wrote into the folder.  They are
+        native code, which runs with this process's rights.
 
     Attributes
     ----------
-    path, read_only
-        The folder's absolute path, or ":memory:"; and the argument.
+    path, read_only, trust_code
+        The folder's absolute path, or ":memory:"; and the arguments.
 
     Raises
     ------
@@ -83,9 +94,14 @@ class TuningCache(Closable):
     _instead_of_copy = "open another on its path"
 
     def __init__(
-        self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        read_only: bool = False,
+        trust_code: bool = False,
     ) -> None:
         one_of(read_only, "read_only", True, False)
+        self.trust_code = one_of(trust_code, "trust_code", True, False)
         self.path, self.read_only, self._closed = parse_cache_path(path), read_only, False
         self._is_written = isinstance(self.path, Path) and not read_only
         # An absolute path replaces /dev/null. ":memory:" becomes a path that cannot exist.
@@ -159,6 +175,12 @@ class TuningCache(Closable):
         self._require_open()
         self._save(entry)
 
+    def plans_for(self, device: DeviceIdentity) -> PlanFiles | None:
+        """Return the compiled plans for a device; None if the cache has no folder."""
+        if not isinstance(self.path, Path):
+            return None
+        return PlanFiles(self.path, device, read_only=self.read_only, trust_code=self.trust_code)
+
     def entries(
         self, *, gpu: str | None = None, cudnn: int | None = None, kind: str | None = None
     ) -> list[TuningEntry]:
@@ -194,10 +216,11 @@ class TuningCache(Closable):
     def export(self, path: str | os.PathLike[str], **filters: Any) -> int:
         """Write the entries to another folder; return how many are written.
 
-        The filters are those of `entries`.  If the folder is a tuning cache already, its other
-        entries are removed.  Only the entries of a newer cudnnlite stay, and a warning counts them.
-        TuningCacheError if the folder is something else, or cannot be written; ArgumentError for
-        this cache's own folder.
+        The filters are those of `entries`.  All compiled plans are copied, with their signatures:
+        they are restored by this account, and by others only with `trust_code`.  If the folder is a
+        tuning cache already, its other entries are removed.  Only the entries of a newer
+        cudnnlite stay, and a warning counts them.  TuningCacheError if the folder is something
+        else, or cannot be written; ArgumentError for this cache's own folder.
         """
         folder, entries = check_place(path), self.entries(**filters)
         # `Path.resolve` raises an error for a link that leads to itself.
@@ -211,6 +234,8 @@ class TuningCache(Closable):
         target = TuningCache(folder)
         written = sum(map(target._write, entries))
         target._remove({other.key for other in target.entries()} - {entry.key for entry in entries})
+        remove_plans(folder)
+        copy_plans(self._folder, folder)
         if target._newer:
             target._warn_once(
                 "kept",
@@ -218,14 +243,17 @@ class TuningCache(Closable):
             )
         return written
 
-    def merge(self, path: str | os.PathLike[str]) -> int:
+    def merge(self, path: str | os.PathLike[str], *, trust_code: bool = False) -> int:
         """Copy entries from another cache's folder; return how many.
 
-        An entry is copied if this cache has none with its key, or an older one.  The other folder
-        is only read.  An entry that cannot be read is skipped, with a warning.  TuningCacheError if
-        the folder does not exist or is no tuning cache, or if this cache is read-only or cannot be
-        written.  The entries that were copied before the error stay.
+        An entry is copied if this cache has none with its key, or an older one.  Compiled plans are
+        native code: they are copied, and signed by this account, only with `trust_code`.  Without
+        it they are compiled again.  The other folder is only read.  An entry that cannot be read is
+        skipped, with a warning.  TuningCacheError if the folder does not exist or is no tuning
+        cache, or if this cache is read-only or cannot be written.  The entries that were copied
+        before the error stay.
         """
+        one_of(trust_code, "trust_code", True, False)
         self._require_open(to_write=True)
         folder = check_place(path)
         if file_type(folder) != S_IFDIR:
@@ -238,16 +266,21 @@ class TuningCache(Closable):
             is_newer = own_entry is None or own_entry.tuned_at < entry.tuned_at
             if is_newer and not entry.key.device.is_emulated and self._write(entry):
                 count += 1
+        if trust_code and isinstance(self.path, Path):
+            sign_plans(folder, self.path)
         return count
 
     def clear(self, **filters: Any) -> int:
         """Remove the entries; return how many.
 
-        The filters are those of `entries`.  TuningCacheError if this cache cannot be written.
+        The filters are those of `entries`.  Without `kind`, the compiled plans for that GPU and
+        version of cuDNN are removed, too.  TuningCacheError if this cache cannot be written.
         """
         self._require_open(to_write=True)
         keys = {entry.key for entry in self.entries(**filters)}
         self._remove(keys)
+        if isinstance(self.path, Path) and filters.get("kind") is None:
+            remove_plans(self.path, gpu=filters.get("gpu"), cudnn=filters.get("cudnn"))
         return len(keys)
 
     def _save(self, *entries: TuningEntry) -> None:
@@ -305,21 +338,10 @@ class TuningCache(Closable):
         self._read(file)
         if file in self._newer:
             return False
-        draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
         with refused_as(TuningCacheError, self._folder):
-            try:
-                # exist_ok would suppress any OSError, also one of a signal handler.
-                with suppress(FileExistsError):
-                    self._folder.mkdir(parents=True)
-                with open(draft, "x", encoding="ascii") as new:
-                    new.write(text)
-                    new.flush()
-                    os.fsync(new.fileno())
-                os.replace(draft, file)
-                for old_file in old_files:
-                    old_file.unlink(missing_ok=True)
-            finally:
-                draft.unlink(missing_ok=True)  # it is there after a failure
+            write_atomically(file, text.encode("ascii"))
+            for old_file in old_files:
+                old_file.unlink(missing_ok=True)
         # An entry that another thread put meanwhile stays.
         unsaved = self._unsaved.get(entry.key)
         if unsaved and unsaved.tuned_at <= entry.tuned_at:

@@ -263,6 +263,13 @@ class _Trial:
         return names or [*self._outputs]
 
 
+def plan_of(handle: Handle, problem: GraphProblem, choice: AlgorithmResult) -> GraphPlan:
+    """Return the plan of an engine that was chosen for a graph."""
+    engine = choice.algorithm
+    assert isinstance(engine, Engine)
+    return GraphPlan(handle, problem.graph, engine).prepare()
+
+
 def engine_candidates(
     native: NativeGraph, policy: TuningPolicy, rules: EngineRules
 ) -> Iterator[AlgorithmResult]:

@@ -23,9 +23,18 @@ from cudnnlite.cached_property import cached_property
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.peaks import peaks_of
-from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
+from cudnnlite.errors import (
+    ArgumentError,
+    CaptureError,
+    CudnnError,
+    DeviceMemoryError,
+    TuningWarning,
+)
+from cudnnlite.graph.compiled_plans import PlanStore
 from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import KIND, GraphProblem
+from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.plans.operands import alignment_of
 from cudnnlite.problems import rnn as rnn_problem
 from cudnnlite.problems.convolution import FORWARD
@@ -57,17 +66,29 @@ class Search(NamedTuple):
     # The operands whose alignment is part of the key. With another alignment, another choice may be
     # the best.
     aligned_operands: tuple[str, ...] = ()
+    # (handle, problem, choice) -> a plan; None if there are no compiled plans of such problems
+    make_plan: Callable[..., Any] | None = None
+
+
+def _convolution_plan(handle: Handle, problem: Problem, choice: AlgorithmResult) -> ConvolutionPlan:
+    """Return the plan of an algorithm or engine that was chosen for a convolution."""
+    return ConvolutionPlan(handle, problem, choice).prepare()
 
 
 _CONVOLUTION = Search(
-    convolution.operands_of, convolution.check_operands, convolution.search_convolution
+    convolution.operands_of,
+    convolution.check_operands,
+    convolution.search_convolution,
+    make_plan=_convolution_plan,
 )
 SEARCHES: dict[Operation, Search] = {
     operation: _CONVOLUTION._replace(aligned_operands=(*operation.reads, "out"))
     for operation in (FORWARD, DATA, FILTER, FUSED, FUSED_WITH_Z, BIAS)
 }
 SEARCHES[rnn_problem.FORWARD] = Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn)
-_GRAPH = Search(graphs.operands_of, graphs.check_operands, graphs.search_graph)
+_GRAPH = Search(
+    graphs.operands_of, graphs.check_operands, graphs.search_graph, make_plan=graphs.plan_of
+)
 
 
 class Tuner(Closable):
@@ -172,6 +193,11 @@ class Tuner(Closable):
     def device(self) -> DeviceIdentity:
         """The device and versions of the measurements, which are part of every key."""
         return DeviceIdentity.of(self.handle.device)
+
+    @cached_property
+    def plan_store(self) -> PlanStore | None:
+        """The compiled plans in the cache; None if they are not kept."""
+        return self.cache.plans_for(self.device) if self._uses_cache else None
 
     def __repr__(self) -> str:
         return f"<Tuner on {self.handle.device} with {self.cache!r}, {self.policy}>"
@@ -482,7 +508,24 @@ class Tuner(Closable):
             log.info("tuned %s in %.1f s: %s", problem, seconds, best)
             self.measured += 1
             self._remember(key, table, seconds)
+            self._keep_compiled_plan(problem, table)
             return table
+
+    def _keep_compiled_plan(self, problem: Problem, table: AlgorithmTable) -> None:
+        """Let the cache keep the plan of the choice, if that is an engine which cuDNN compiles.
+
+        cuDNN has compiled it for the measurement, and does not do so again.
+        """
+        make_plan = search_of(problem).make_plan
+        choice = next((row for row in table if row.ok), None)
+        is_engine = choice is not None and isinstance(choice.algorithm, Engine)
+        if self.plan_store is None or make_plan is None or not is_engine:
+            return
+        with _use_chooser(self.handle, self):
+            try:
+                make_plan(self.handle, problem, choice).close()
+            except (CudnnError, DeviceMemoryError) as error:
+                log.info("the plan of %s is not kept: %s", choice, error)
 
     def _remember(self, key: TuningKey, table: AlgorithmTable, seconds: float) -> None:
         """Remember a table in the cache.
@@ -577,12 +620,13 @@ def autotuned(
 @contextmanager
 def _use_chooser(handle: Handle, tuner: Tuner | None) -> Iterator[None]:
     """Let a tuner, or with None nobody, choose for a handle's operations in the block."""
-    chooser_before = handle.chooser
+    chooser_before, store_before = handle.chooser, handle.plan_store
     handle.chooser = tuner
+    handle.plan_store = None if tuner is None else tuner.plan_store
     try:
         yield
     finally:
-        handle.chooser = chooser_before
+        handle.chooser, handle.plan_store = chooser_before, store_before
 
 
 def best_replayed(table: AlgorithmTable) -> AlgorithmResult:

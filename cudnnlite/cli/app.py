@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from cudnnlite._raw.library import load_library
-from cudnnlite.cli import autotune, bench, compare, ctrl_c, doctor, trace
+from cudnnlite.cli import autotune, bench, compare, ctrl_c, doctor, plan, trace
 from cudnnlite.cli.cache import cache_app
 from cudnnlite.cli.common import JSONOption, harmless, output_lost, report_errors, say
 from cudnnlite.cli.demo import demo
@@ -69,6 +69,7 @@ app.command(epilog=autotune.EXIT_CODES)(autotune.autotune)
 app.command(epilog=bench.EXIT_CODES)(bench.bench)
 app.command(epilog=compare.EXIT_CODES)(compare.compare)
 app.command(epilog=doctor.EXIT_CODES)(doctor.doctor)
+app.command(epilog=plan.EXIT_CODES)(plan.plan)
 app.command(epilog=trace.EXIT_CODES)(trace.trace)
 app.command()(demo)
 cache_app.command()(record)

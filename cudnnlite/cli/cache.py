@@ -175,11 +175,18 @@ def merge(
     folder: Annotated[
         Path, typer.Argument(parser=path, help="The cache to take over; it is only read.")
     ],
+    trust_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-code",
+            help="Take over compiled plans, too: native code, which will run with your rights.",
+        ),
+    ] = False,
     cache: CacheOption = None,
 ) -> None:
     """Take over the entries of another cache; where both have one, the newer."""
     with report_errors(), _opened(cache, to_write=True) as tuning_cache:
-        count = tuning_cache.merge(folder)
+        count = tuning_cache.merge(folder, trust_code=trust_code)
         say(
             f"{_entries(count)} of {folder} merged into {tuning_cache.path}, "
             f"which has {len(tuning_cache)}"

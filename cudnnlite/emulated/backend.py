@@ -16,7 +16,7 @@ from cudnnlite.enums import DataType, Status, is_choice
 from cudnnlite.graph.attributes import C_TYPES, ENUMS_OF_ATTRIBUTES, SECOND_TYPES
 
 # Attributes that cuDNN fills in, and that cannot be set.
-_READ_ONLY = {
+READ_ONLY = {
     "ENGINEHEUR": {"results"},
     "ENGINE": {"knob_info", "numerical_note", "behavior_note", "layout_info"},
     "ENGINECFG": {"workspace_size", "intermediate_info"},
@@ -147,7 +147,7 @@ def set_attribute(c_call: SimpleNamespace) -> None:
     name, type_name = _attribute(c_call, target, count)
     if target.is_final:
         raise bad(f"{target.kind} is final")
-    if name in _READ_ONLY.get(target.kind, ()):
+    if name in READ_ONLY.get(target.kind, ()):
         raise bad(f"{target.kind}.{name} cannot be set")
     if count < 1 or not elements:
         raise RefusalError(

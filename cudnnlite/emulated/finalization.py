@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
-from cudnnlite.emulated import engines, execution, fusion, graph_formula, operation_graph
+from cudnnlite.emulated import (
+    engines,
+    execution,
+    fusion,
+    graph_formula,
+    operation_graph,
+    plan_text,
+)
 from cudnnlite.emulated.backend import BackendObject, backend_object
+from cudnnlite.emulated.device_properties import finalize_device_properties
 from cudnnlite.emulated.registry import bad, emulates, unsupported
-from cudnnlite.graph.attributes import REQUIRED
+from cudnnlite.graph.attributes import missing_attributes
 
 
 def _finalize_graph(graph: BackendObject) -> None:
@@ -17,6 +25,22 @@ def _finalize_graph(graph: BackendObject) -> None:
 
 def _accept(configuration: BackendObject) -> None:
     """Take a descriptor whose values the operation checks that it configures."""
+
+
+def _finalize_part(part: BackendObject) -> None:
+    """Make a descriptor of a plan's JSON final."""
+    FINALIZERS[part.kind](part)
+
+
+def _finalize_plan(plan: BackendObject) -> None:
+    """Work out what a plan runs, and its JSON; or restore it from that."""
+    if "engine_config" in plan.attributes:
+        text = plan_text.text_of(plan.value("engine_config"))
+        plan.attributes["json_representation"] = [bytes([byte]) for byte in text.encode()]
+    else:
+        text = b"".join(plan.attributes["json_representation"]).decode("ascii")
+        plan.attributes["engine_config"] = [plan_text.configuration_from(text, _finalize_part)]
+    engines.finalize_plan(plan)
 
 
 # By kind: what checks a descriptor, and works out what others need of it.
@@ -33,7 +57,8 @@ FINALIZERS: Mapping[str, Callable[[BackendObject], None]] = {
     "KNOB_CHOICE": engines.check_knob_choice,
     "ENGINECFG": engines.finalize_configuration,
     "ENGINEHEUR": engines.finalize_heuristic,
-    "EXECUTION_PLAN": engines.finalize_plan,
+    "EXECUTION_PLAN": _finalize_plan,
+    "DEVICEPROP": finalize_device_properties,
     "VARIANT_PACK": execution.check_variant_pack,
 }
 
@@ -44,7 +69,7 @@ def finalize(c_call: SimpleNamespace) -> None:
     target = backend_object(c_call.api, c_call.descriptor)
     if target.is_final:
         raise bad(f"{target.kind} is final")
-    missing = [name for name in REQUIRED.get(target.kind, ()) if name not in target.attributes]
+    missing = missing_attributes(target.kind, target.attributes)
     if missing:
         raise bad(f"{target.kind} lacks {', '.join(missing)}")
     if target.kind not in FINALIZERS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Container
 from typing import Any
 
 from cudnnlite._raw import enums
@@ -77,12 +78,11 @@ REQUIRED = {
     "OPERATION_CONVOLUTION_BACKWARD_DATA": ("conv_desc", "dx", "w", "dy"),
     "OPERATION_CONVOLUTION_BACKWARD_FILTER": ("conv_desc", "x", "dw", "dy"),
     "OPERATION_POINTWISE": ("pw_descriptor",),
-    "OPERATIONGRAPH": ("handle", "ops"),
+    "OPERATIONGRAPH": ("ops",),
     "ENGINE": ("operation_graph", "global_index"),
     "ENGINECFG": ("engine",),
     "ENGINEHEUR": ("operation_graph", "mode"),
     "KNOB_CHOICE": ("knob_type", "knob_value"),
-    "EXECUTION_PLAN": ("handle", "engine_config"),
     "VARIANT_PACK": ("unique_ids", "data_pointers"),
 }
 # The kind of the descriptors that cuDNN fills when an attribute is read.
@@ -95,6 +95,21 @@ KINDS_READ = {
     "OPERATION_GRAPH": "OPERATIONGRAPH",
     "ENGINE_CONFIG": "ENGINECFG",
 }
+
+
+def missing_attributes(kind: str, names: Container[str]) -> list[str]:
+    """Return what cuDNN needs beside the attributes of some names to finalise a descriptor.
+
+    A plan is made from an engine's configuration, or restored from a text for a device.  cuDNN
+    9.28 ends the process with a segmentation fault if neither is set, or the device is not.
+    """
+    if kind != "EXECUTION_PLAN":
+        return [name for name in REQUIRED.get(kind, ()) if name not in names]
+    if "engine_config" in names:
+        return []
+    if "json_representation" not in names:
+        return ["engine_config or json_representation"]
+    return [] if "handle" in names or "deviceprop" in names else ["handle or deviceprop"]
 
 
 def attribute(kind: str, name: str) -> tuple[int, str, bool]:
@@ -124,11 +139,12 @@ def encode(
     if (kind, name) in SECOND_TYPES and isinstance(getattr(value, "ptr", None), Opaque):
         default_type = SECOND_TYPES[kind, name]
     type_name = _value_type(kind, name, default_type, type_name)
-    is_sequence = has_several and type_name != "CHAR"
+    if type_name == "CHAR":
+        return number, BackendAttributeType.CHAR, _text(kind, name, value)
     try:
-        if isinstance(value, (tuple, list)) != is_sequence:
+        if isinstance(value, (tuple, list)) != has_several:
             raise TypeError
-        values = value if is_sequence else [value]
+        values = value if has_several else [value]
         encoded = [_encode(type_name, element) for element in values]
         c_type = C_TYPES.get(type_name, ctypes.c_int)
         elements = (c_type * len(encoded))(*encoded)
@@ -151,6 +167,16 @@ def _value_type(kind: str, name: str, default_type: str, type_name: str | None) 
             f"type_name={shown(type_name)} of {kind}.{name}; allowed: {', '.join(allowed)}"
         )
     return type_name
+
+
+def _text(kind: str, name: str, value: Any) -> ctypes.Array[ctypes.c_char]:
+    """Return the characters of a text, without the zero that ends it in C."""
+    if not isinstance(value, str) or not value or not value.isascii() or "\0" in value:
+        raise ArgumentError(
+            f"{kind}.{name}={shown(value)}; needed: a text of ASCII characters other than zero"
+        )
+    encoded = value.encode("ascii")
+    return (ctypes.c_char * len(encoded)).from_buffer_copy(encoded)
 
 
 def _encode(type_name: str, value: Any) -> Any:

@@ -15,7 +15,14 @@ from cudnnlite.arguments import instance_of
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.enums import parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError
-from cudnnlite.graph.attributes import C_TYPES, KINDS_READ, REQUIRED, attribute, decode, encode
+from cudnnlite.graph.attributes import (
+    C_TYPES,
+    KINDS_READ,
+    attribute,
+    decode,
+    encode,
+    missing_attributes,
+)
 
 
 class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
@@ -117,7 +124,7 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
         name : str
             Its name without the kind's, in lower case.
         value : object
-            A number, a bool, an enum's member or its name, a dtype, a handle, or another
+            A number, a bool, an enum's member or its name, a dtype, a text, a handle, or another
             descriptor; a sequence of them if cuDNN takes several.
         type_name : str, optional
             "DOUBLE" if the value is to be passed as that instead of as "FLOAT".
@@ -139,13 +146,13 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
         Raises
         ------
         ArgumentError
-            An attribute is missing that `REQUIRED` lists for this kind.
+            An attribute is missing without which cuDNN does not finalise this kind.
         NotSupportedError
             cuDNN has nothing that computes this.
         CudnnError
             The attributes do not fit together.
         """
-        missing = [name for name in REQUIRED.get(self.kind.name, ()) if name not in self.values]
+        missing = missing_attributes(self.kind.name, self.values)
         if missing:
             raise ArgumentError(
                 f"{self.kind.name} cannot be finalised without {', '.join(missing)}"

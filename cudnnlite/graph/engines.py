@@ -163,7 +163,11 @@ def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
     try:
         heuristic = stack.enter_context(
             BackendDescriptor(
-                graph.handle, "ENGINEHEUR", operation_graph=graph.descriptor, mode=mode
+                graph.handle,
+                "ENGINEHEUR",
+                operation_graph=graph.descriptor,
+                mode=mode,
+                **graph.device,
             )
         ).finalize()
         descriptors = heuristic.get_descriptors("results", stack)
@@ -229,7 +233,9 @@ def engine_descriptor(graph: Graph, index: int) -> BackendDescriptor:
 
     CudnnError if the graph has no such engine.
     """
-    return graph.shared("ENGINE", operation_graph=graph.descriptor, global_index=index)
+    return graph.shared(
+        "ENGINE", operation_graph=graph.descriptor, global_index=index, **graph.device
+    )
 
 
 def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:

@@ -16,6 +16,7 @@ from cudnnlite._raw.enums import BackendAttributeType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.attributes import attribute
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
+from cudnnlite.graph.compiled_plans import finalized_plan
 from cudnnlite.graph.engines import Configuration
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 
@@ -65,10 +66,7 @@ class ExecutionPlan(PreparedCall):
 
     def __init__(self, graph: Graph, configuration: Configuration, stack: ExitStack) -> None:
         handle, uids = graph.handle, graph.uids
-        plan = BackendDescriptor(
-            handle, "EXECUTION_PLAN", handle=handle, engine_config=configuration.descriptor
-        )
-        stack.enter_context(plan).finalize()
+        plan = stack.enter_context(finalized_plan(graph, configuration))
         self.workspace: int = plan.get("workspace_size")
         super().__init__(handle.api.bound("cudnnBackendExecute"), handle.ptr, plan.ptr, None)
         self._api, self._common = handle.api, self.arguments[:2]

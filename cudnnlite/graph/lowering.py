@@ -16,24 +16,31 @@ from cudnnlite.graph.records import Node, TensorRecord
 _SCALARS = ("alpha", "beta", "alpha1", "alpha2")
 
 
-def lower(data: GraphData, handle: Any, stack: ExitStack) -> Graph:
+def lower(
+    data: GraphData,
+    handle: Any,
+    stack: ExitStack,
+    device_properties: BackendDescriptor | None = None,
+) -> Graph:
     """Return a graph as finalized descriptors of cuDNN's backend.
 
     Parameters
     ----------
     data : GraphData
         The graph to lower.
-    handle : Handle
-        The handle whose device runs the graph.
+    handle : Handle or CudnnApi
+        The handle whose device runs the graph; a function table if `device_properties` describe it.
     stack : ExitStack
         Owns the descriptors.
+    device_properties : BackendDescriptor, optional
+        The final "DEVICEPROP" of a device that has no handle.
 
     Raises
     ------
     NotSupportedError, BadParamError
         cuDNN has no such graph.
     """
-    native = Graph(handle, data, stack)
+    native = Graph(handle, data, stack, device_properties)
     lowering = _Lowering(data, native)
     lowering.add_operands()
     for node in data.nodes:

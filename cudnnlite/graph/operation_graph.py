@@ -20,16 +20,34 @@ class Graph(NonCopyable):
 
     Parameters
     ----------
-    handle : Handle
-        The device that it is for.
+    handle : Handle or CudnnApi
+        The device that it is for; a function table alone if `device_properties` describe it.
     data : GraphData
         What the descriptors describe.
     stack : ExitStack
         Owns the descriptors.
+    device_properties : BackendDescriptor, optional
+        The final "DEVICEPROP" of a device that has no handle.
+
+    Attributes
+    ----------
+    device : dict
+        The attributes that tell cuDNN of the device where it takes no handle.
     """
 
-    def __init__(self, handle: Any, data: GraphData, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        handle: Any,
+        data: GraphData,
+        stack: ExitStack,
+        device_properties: BackendDescriptor | None = None,
+    ) -> None:
         self.handle, self.data, self._stack = handle, data, stack
+        self.device: dict[str, Any] = {}
+        self._owner: dict[str, Any] = {"handle": handle}
+        if device_properties is not None:
+            self.device = {"deviceprop": device_properties}
+            self._owner = {}
         self.uids: dict[str, int] = {}  # by the names of the tensors that are in memory
         self.other_views: dict[str, str] = {}  # name of another view -> the tensor's name
         self._operations: list[BackendDescriptor] = []
@@ -70,5 +88,22 @@ class Graph(NonCopyable):
         NotSupportedError
             cuDNN has no engines for such graphs.
         """
-        self.descriptor = self.make("OPERATIONGRAPH", handle=self.handle, ops=self._operations)
+        self.descriptor = self.make("OPERATIONGRAPH", **self._owner, ops=self._operations)
         return self
+
+    def make_plan(self, configuration: BackendDescriptor) -> BackendDescriptor:
+        """Return the final plan of an engine's configuration, which the caller closes.
+
+        Raises
+        ------
+        NotSupportedError
+            The engine does not run this graph on this device.
+        """
+        plan = BackendDescriptor(
+            self.handle, "EXECUTION_PLAN", **self._owner, **self.device, engine_config=configuration
+        )
+        try:
+            return plan.finalize()
+        except BaseException:
+            plan.close()
+            raise

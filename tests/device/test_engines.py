@@ -563,7 +563,17 @@ def test_a_graph_by_hand(handle: dnn.Handle) -> None:
             "TENSOR cannot be finalised without data_type, dimensions, strides, byte_alignment",
         ),
         ("VARIANT_PACK", {}, "VARIANT_PACK cannot be finalised without unique_ids, data_pointers"),
-        ("OPERATIONGRAPH", {}, "OPERATIONGRAPH cannot be finalised without handle, ops"),
+        (
+            "EXECUTION_PLAN",
+            {},
+            "EXECUTION_PLAN cannot be finalised without engine_config or json_representation",
+        ),
+        (
+            "EXECUTION_PLAN",
+            {"json_representation": "{}"},
+            "EXECUTION_PLAN cannot be finalised without handle or deviceprop",
+        ),
+        ("OPERATIONGRAPH", {}, "OPERATIONGRAPH cannot be finalised without ops"),
     ],
 )
 def test_what_is_missing_is_named(

@@ -44,6 +44,8 @@ RESULTS = {
     "ReplayCosts",
     "AlgorithmResult",
     "AlgorithmTable",
+    "Candidate",
+    "Candidates",
     "ConvolutionPlan",
     "ConvolutionResult",
     "DeviceArray",
@@ -353,6 +355,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "states": t.dropout.array,
         "seed": 3,
     },
+    "DeviceProperties": lambda t: {"values": dnn.DeviceProperties.named("t4").values},
     "DropoutState": lambda t: {"handle": t.handle, "seed": 3},
     "Engine": lambda t: {"index": 1, "knobs": {"tile_size": 1}},
     "FilterDescriptor": lambda t: {"shape": (3, 2, 3, 3), "dtype": "float32", "layout": "NCHW"},
@@ -480,6 +483,14 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     },
     "Workspace": lambda t: {"device": t.device, "workspace_limit": "1 MiB"},
     "CapturedGraph": lambda t: {"handle": t.handle},
+    # A problem would start a process.
+    "candidates": lambda t: {
+        "problems": [],
+        "properties": "t4",
+        "every": False,
+        "cudnn": None,
+        "timeout": 5.0,
+    },
     "capture": lambda t: {"handle": t.handle},
     "convolution_transpose": lambda t: _convolving(
         t, x=t.y, **_PLAN, output_padding=0, workspace=None
@@ -699,6 +710,7 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.ConvolutionSpec: lambda t: t.conv,
     dnn.CTCLossSpec: lambda t: dnn.CTCLossSpec(),
     dnn.DeviceArray: lambda t: t.x,
+    dnn.DeviceProperties: lambda t: dnn.DeviceProperties.named("t4"),
     dnn.DropoutState: lambda t: t.dropout,
     dnn.Engine: lambda t: dnn.Engine(1, {"tile_size": 1}),
     dnn.FilterSpec: lambda t: dnn.FilterSpec((3, 2, 3, 3)),
@@ -895,6 +907,7 @@ NO_METHODS = {
     "begin",
     "finish",
     "named_by",
+    "candidates",
     "recall",
     "choose",
     "prepare",

@@ -52,6 +52,52 @@ def test_libcudnn_agrees_with_the_types():
     )  # 9.0 names the types in 97 refusals, 9.10 in none
 
 
+# libcudnn refuses the types of these attributes without naming the one that it takes.
+SILENT_REFUSALS = {
+    ("OPERATION_BLOCK_SCALE_QUANTIZE", "block_size"),
+    ("OPERATION_BLOCK_SCALE_DEQUANTIZE", "block_size"),
+    ("OPERATION_MOE_GROUPED_MATMUL", "top_k"),
+    ("VARIANT_PACK", "override_shapes"),
+    ("VARIANT_PACK", "override_strides"),
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), sorted(SILENT_REFUSALS))
+def test_libcudnn_takes_numbers_of_the_table_s_type_alone(kind, name):
+    api = library_api()
+    if api.cudnnGetVersion() < 92800:
+        pytest.skip("older versions lack some of these attributes")
+    number, type_name, has_several = ATTRIBUTES[kind][name]
+    values = (ctypes.c_int64 * 2)(16, 16)
+    taken = set()
+    for candidate in ("INT32", "INT64", "VOID_PTR"):
+        with dnn.BackendDescriptor(api, kind) as descriptor:
+            try:
+                api.cudnnBackendSetAttribute(
+                    descriptor.ptr, number, BackendAttributeType[candidate], 1, values
+                )
+            except dnn.CudnnError:
+                continue
+            taken.add(candidate)
+    assert taken == {type_name}
+    assert not has_several
+
+
+def test_a_text_is_passed_without_the_zero_that_ends_it_in_c():
+    number, kind, characters = encode("DEVICEPROP", "json_representation", '{"a":1}')
+    assert (number, kind) == (
+        BackendAttributeName.DEVICEPROP_JSON_REPRESENTATION,
+        BackendAttributeType.CHAR,
+    )
+    assert (len(characters), bytes(characters)) == (7, b'{"a":1}')
+
+
+@pytest.mark.parametrize("value", ["", "a\0b", "gr\u00fc\u00dfe", b"{}", 3, None, ["a"]], ids=repr)
+def test_what_is_no_text_is_refused(value):
+    with pytest.raises(dnn.ArgumentError, match=r"DEVICEPROP.json_representation=.*needed: a text"):
+        encode("DEVICEPROP", "json_representation", value)
+
+
 def test_the_table_has_every_attribute_but_what_no_kind_begins():
     known = {number for attributes in ATTRIBUTES.values() for number, _, _ in attributes.values()}
     missing = {name.name for name in BackendAttributeName} - {

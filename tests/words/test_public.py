@@ -52,6 +52,8 @@ MADE_FOR_YOU = {
     "WeightLayout",
     "WeightPlace",
     "GraphPlan",
+    "Candidate",
+    "Candidates",
     "GraphTensor",
     "ListedProblem",
     "ModelTuning",
@@ -71,6 +73,7 @@ MADE_FOR_YOU = {
 # What stands above cuDNN: no one C function is behind it.
 ABOVE_CUDNN = {
     "autotuned",
+    "candidates",
     "fold_batch_normalization",
     "pack_sequences",
     "problems_from_onnx",
@@ -123,6 +126,7 @@ OPERANDS = {
     "dropout_forward": "handle x dropout",
     "transform_filter": "handle w",
     "fold_batch_normalization": "w bias scale shift mean var epsilon",
+    "candidates": "problems properties",
     "capture": "handle",
     "ctc_loss": "handle x labels label_lengths input_lengths ctc",
     "instance_normalization_backward": "handle dy x scale mean inv_variance",

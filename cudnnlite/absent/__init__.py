@@ -1,0 +1,1 @@
+"""GPUs that are absent: cuDNN plans for them in a process without a driver."""

@@ -1,0 +1,80 @@
+"""Compile the library that stands in for the driver's, once for each user."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from cudnnlite.arguments import refused_as
+from cudnnlite.errors import LibraryError
+
+SONAME = "libcuda.so.1"
+_SOURCE = Path(__file__).with_suffix(".c")
+_COMPILERS = ("cc", "gcc", "clang")
+_OPTIONS = ("-shared", "-fPIC", "-O1", f"-Wl,-soname,{SONAME}")
+_SECONDS = 60  # a compiler takes a tenth of one
+
+
+def driver_stub() -> Path:
+    """Return the path of the library, compiled if the user's cache folder does not have it.
+
+    Raises
+    ------
+    LibraryError
+        There is no C compiler, it fails, or the cache folder cannot be written.
+    """
+    source = _SOURCE.read_bytes()
+    folder = _cache_folder() / hashlib.sha256(source + platform.machine().encode()).hexdigest()[:16]
+    library = folder / SONAME
+    if not library.is_file():
+        with refused_as(LibraryError, f"{folder} cannot be written"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _compile(library)
+    return library
+
+
+def _cache_folder() -> Path:
+    with refused_as(LibraryError, "the user's cache folder cannot be found"):
+        import platformdirs
+    return platformdirs.user_cache_path("cudnnlite", appauthor=False) / "driver_stub"
+
+
+def _compile(library: Path) -> None:
+    """Compile the library beside its path, and rename it: another process may do the same."""
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        output = Path(folder, SONAME)
+        command = [*_compiler(), *_OPTIONS, "-o", str(output), str(_SOURCE)]
+        try:
+            result = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=_SECONDS,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise LibraryError(f"{command[0]} cannot compile {_SOURCE}: {error}") from error
+        if result.returncode:
+            lines = result.stderr.decode(errors="replace").strip().splitlines()
+            why = lines[-1] if lines else f"exit status {result.returncode}"
+            raise LibraryError(f"{command[0]} cannot compile {_SOURCE}: {why}")
+        output.replace(library)
+
+
+def _compiler() -> list[str]:
+    """Return the command of the C compiler: that of CC, or the first on the path."""
+    if command := shlex.split(os.environ.get("CC", "")):
+        return command
+    for name in _COMPILERS:
+        if path := shutil.which(name):
+            return [path]
+    raise LibraryError(
+        "planning for a GPU that is absent needs a C compiler, once, for a small library in place "
+        f"of the driver's; none of {', '.join(_COMPILERS)} is on the PATH, and CC is not set"
+    )

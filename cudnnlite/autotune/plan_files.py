@@ -1,0 +1,257 @@
+"""`PlanFiles`: compiled plans in the folder of a tuning cache.
+
+A plan is native code, which runs in this process with its rights.  So a plan is restored only if
+this user's account has signed it: files that came from elsewhere are not executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cudnnlite._raw.library import format_version
+from cudnnlite.arguments import refused_as
+from cudnnlite.autotune.account_key import account_key
+from cudnnlite.autotune.atomic_file import write_atomically
+from cudnnlite.autotune.entries import DeviceIdentity
+from cudnnlite.errors import TuningCacheError
+from cudnnlite.warn import log
+
+FOLDER = "plans"
+_FORMAT = 1
+_SUFFIX = ".plan"
+_DRAFT_SECONDS = 3600  # nobody writes for so long
+# Of DeviceIdentity, what compiled code depends on.  It does not depend on the driver.
+_DEVICE_FIELDS = ("gpu", "compute_capability", "cudnn", "kind")
+
+
+class PlanFiles:
+    """The compiled plans of a tuning cache, for one device and one version of cuDNN.
+
+    A file's name has what is computed, the device with cuDNN's version, and the account that wrote
+    it, as digests.  Its first line is a header in JSON, with a signature; the plan follows.  A file
+    that is damaged, or signed by another account, is as if it was not there.
+
+    Parameters
+    ----------
+    cache : Path
+        The folder of the tuning cache.
+    device : DeviceIdentity
+        The device that plans are for.
+    read_only : bool
+        Whether no file is written or removed.
+    trust_code : bool
+        Whether the plans of other accounts are restored, too.
+    """
+
+    def __init__(
+        self, cache: Path, device: DeviceIdentity, *, read_only: bool, trust_code: bool
+    ) -> None:
+        self._folder = cache / FOLDER
+        self._device = {name: asdict(device)[name] for name in _DEVICE_FIELDS}
+        self._device_digest = _digest(json.dumps(self._device, sort_keys=True))
+        self._read_only = read_only
+        self._trusts = trust_code
+        self._key = account_key()
+
+    def find(self, subject: str) -> str | None:
+        """Return the JSON of the plan for a subject, or None."""
+        for file in self._files_of(subject):
+            data = _read(file)
+            if data is None:
+                continue
+            reason = self._why_not_used(data, subject)
+            if reason is None:
+                log.debug("a compiled plan is restored from %s", file)
+                _, _, plan = data.partition(b"\n")
+                return plan.decode("ascii")
+            log.info("%s: %s; the plan is made anew", file, reason)
+        for other in self._files_of_other_devices(subject):
+            log.info(
+                "%s: it is for %s; the plan is made anew", other, _device_in_words(_read(other))
+            )
+        return None
+
+    def keep(self, subject: str, text: str) -> None:
+        """Write the JSON of a plan; a folder that cannot be written is logged."""
+        if self._read_only or self._key is None:
+            return
+        file = self._own_file(subject)
+        try:
+            write_atomically(file, self._signed(subject, text.encode("ascii"), self._key))
+        except (OSError, UnicodeEncodeError) as error:
+            log.info("%s: the compiled plan is not kept: %s", file, error)
+
+    def discard(self, subject: str, why: str) -> None:
+        """Remove the plans for a subject, and log why."""
+        for file in self._files_of(subject):
+            log.info("%s: %s; the plan is made anew", file, why)
+            if not self._read_only:
+                _remove(file)
+
+    def _own_file(self, subject: str) -> Path:
+        assert self._key is not None
+        name = f"{subject[:40]}-{self._device_digest}-{_account(self._key)}{_SUFFIX}"
+        return self._folder / name
+
+    def _files_of(self, subject: str) -> Iterator[Path]:
+        """Yield the files that may be used for a subject, this account's first."""
+        if self._key is not None:
+            yield self._own_file(subject)
+        if self._trusts:
+            yield from sorted(self._folder.glob(f"{subject[:40]}-{self._device_digest}-*{_SUFFIX}"))
+
+    def _files_of_other_devices(self, subject: str) -> list[Path]:
+        files = self._folder.glob(f"{subject[:40]}-*{_SUFFIX}")
+        return sorted(file for file in files if self._device_digest not in file.name)
+
+    def _signed(self, subject: str, plan: bytes, key: bytes) -> bytes:
+        """Return the content of a file."""
+        header = {
+            "format": _FORMAT,
+            "subject": subject,
+            "device": self._device,
+            "sha256": hashlib.sha256(plan).hexdigest(),
+        }
+        header["signature"] = _signature(header, key)
+        return json.dumps(header).encode("ascii") + b"\n" + plan
+
+    def _why_not_used(self, data: bytes, subject: str) -> str | None:
+        """Return why a file's plan is not restored, or None if it is."""
+        head, _, plan = data.partition(b"\n")
+        try:
+            header = json.loads(head)
+            signature = header.pop("signature")
+            is_for_this = header == {
+                "format": _FORMAT,
+                "subject": subject,
+                "device": self._device,
+                "sha256": hashlib.sha256(plan).hexdigest(),
+            }
+            is_ours = self._key is not None and hmac.compare_digest(
+                signature, _signature(header, self._key)
+            )
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            return "it is damaged"
+        if not is_for_this:
+            return "it is damaged"
+        if not (is_ours or self._trusts):
+            return "it is not signed by this account"
+        return None
+
+
+def plan_files(cache: Path) -> list[Path]:
+    """Return the files of all plans in the folder of a tuning cache."""
+    return sorted((cache / FOLDER).glob(f"*{_SUFFIX}"))
+
+
+def copy_plans(source: Path, target: Path) -> None:
+    """Copy the plans of a cache to another, as they are; TuningCacheError if that fails.
+
+    Their signatures stay: the account that signed them restores them, and no other.
+    """
+    with refused_as(TuningCacheError, target):
+        for file in plan_files(source):
+            write_atomically(target / FOLDER / file.name, file.read_bytes())
+
+
+def sign_plans(source: Path, target: Path) -> None:
+    """Copy the whole plans of a cache to another, signed by this account.
+
+    TuningCacheError if that fails.
+    """
+    key = account_key()
+    if key is None:
+        raise TuningCacheError(f"{target}: this account has no key to sign plans with")
+    with refused_as(TuningCacheError, target):
+        for file in plan_files(source):
+            data = file.read_bytes()
+            head, _, plan = data.partition(b"\n")
+            try:
+                header = json.loads(head)
+                del header["signature"]
+                is_whole = header["sha256"] == hashlib.sha256(plan).hexdigest()
+                name = f"{file.name.rpartition('-')[0]}-{_account(key)}{_SUFFIX}"
+            except (ValueError, TypeError, LookupError, RecursionError):
+                is_whole = False
+            if not is_whole:
+                log.info("%s is damaged, and not taken over", file)
+                continue
+            header["signature"] = _signature(header, key)
+            content = json.dumps(header).encode("ascii") + b"\n" + plan
+            write_atomically(target / FOLDER / name, content)
+
+
+def remove_plans(cache: Path, *, gpu: str | None = None, cudnn: int | None = None) -> None:
+    """Remove the plans of a cache, or those for a GPU or a version of cuDNN.
+
+    A damaged file is removed in any case, and so are the drafts of processes that died while they
+    wrote.  TuningCacheError if that fails.
+    """
+    with refused_as(TuningCacheError, cache):
+        for draft in (cache / FOLDER).glob(".*.tmp"):
+            with suppress(FileNotFoundError):  # its process has finished meanwhile
+                if time.time() - draft.stat().st_mtime > _DRAFT_SECONDS:
+                    draft.unlink()
+        for file in plan_files(cache):
+            device = _device(_read(file))
+            is_wanted = not device or (
+                gpu in (None, device.get("gpu")) and cudnn in (None, device.get("cudnn"))
+            )
+            if is_wanted:
+                file.unlink(missing_ok=True)
+
+
+def _signature(header: dict[str, Any], key: bytes) -> str:
+    """Return the signature of a header, which has the digest of the plan."""
+    message = json.dumps(header, sort_keys=True).encode("ascii")
+    return hmac.new(key, message, hashlib.sha256).hexdigest()
+
+
+def _account(key: bytes) -> str:
+    """Return what tells accounts apart, from which the key does not follow."""
+    return hashlib.sha256(b"account" + key).hexdigest()[:16]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _read(file: Path) -> bytes | None:
+    """Return the content of a file; None if it cannot be read."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
+
+
+def _remove(file: Path) -> None:
+    try:
+        os.unlink(file)
+    except OSError as error:
+        log.debug("%s is not removed: %s", file, error)
+
+
+def _device(data: bytes | None) -> dict[str, Any]:
+    """Return the device in the header of a file; empty if the file is damaged."""
+    try:
+        device = json.loads((data or b"").partition(b"\n")[0])["device"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return {}
+    return device if isinstance(device, dict) else {}
+
+
+def _device_in_words(data: bytes | None) -> str:
+    device = _device(data)
+    version = device.get("cudnn")
+    if not isinstance(version, int):
+        return "an unknown device"
+    return f"{device.get('gpu')} with cuDNN {format_version(version)}"

@@ -1,0 +1,249 @@
+"""`cudnnlite plan`: which engines cuDNN has for problems on GPUs that are absent."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+import typer
+
+from cudnnlite.absent.candidates import Candidates, Subject, ask_planner
+from cudnnlite.absent.planner import Planner
+from cudnnlite.arguments import refused_as
+from cudnnlite.bench.lists import LISTS, problems_of_list
+from cudnnlite.cli import common, options
+from cudnnlite.cli.common import failure, misuse, report_errors, report_misuse, say, tell
+from cudnnlite.cli.problems import REPEATABLE, SOURCES, check_flags, lists_of
+from cudnnlite.cli.tunings import joined
+from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.device_properties import DeviceProperties, parse_properties
+from cudnnlite.operations.candidates import subject_of, why_not_asked
+from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.problems.problem_list import ProblemList, summary
+from cudnnlite.sizes import format_size
+from cudnnlite.texts import aligned, printable
+
+EXIT_CODES = (
+    "Ends with 0 if cuDNN serves all, 1 if it does not serve something or after another error, "
+    "2 if the command line is wrong, 130 after Ctrl-C."
+)
+_LIMITS = "cuDNN knows the architecture, not the card: nothing ran, and nothing is said of times"
+_NEEDED = "nothing to plan: give --input and --filter, --onnx, --problems, --list or --graph"
+_SOURCES = (*(name for name in SOURCES if name != "rnn"), "list", "graph")
+_HEADING = ("problem", "served", "engine", "compiled", "workspace", "finalised", "why not")
+_Paths: TypeAlias = list[Path] | None
+
+
+class _Item(NamedTuple):
+    """What is asked about, and what the table calls it."""
+
+    title: str
+    subject: Subject
+
+
+def plan(
+    gpu: Annotated[
+        list[str],
+        typer.Option(
+            "--gpu",
+            metavar="NAME|FILE[,...]",
+            help=f"The GPUs: {', '.join(DeviceProperties.known_names)}, or files that "
+            "DeviceProperties.save wrote.  Repeatable.",
+            show_default=False,
+        ),
+    ],
+    input_: options.Input = None,
+    filter_: options.Filter = None,
+    padding: options.Padding = None,
+    stride: options.Stride = None,
+    dilation: options.Dilation = None,
+    groups: options.Groups = None,
+    operation: options.Operation = None,
+    onnx: options.ONNX = None,
+    batch: options.Batch = None,
+    shape: options.Shape = None,
+    problems: options.Problems = None,
+    list_: Annotated[
+        list[str] | None,
+        options.model("--list", metavar="|".join(LISTS), help="A list that comes along."),
+    ] = None,
+    graph: Annotated[
+        _Paths,
+        options.model(
+            parser=common.path, metavar="FILE.json", help="What Graph.to_json wrote.  Repeatable."
+        ),
+    ] = None,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    math_type: options.Math = None,
+    cudnn: Annotated[
+        _Paths,
+        typer.Option(
+            parser=common.path,
+            metavar="FOLDER",
+            help="Another libcudnn: its file or folder.  Repeatable.",
+            show_default="the one that is found",
+        ),
+    ] = None,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--every", help="Finalise the plans of all engines, and list them: seconds a problem."
+        ),
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", help="For one problem on one GPU.")
+    ] = 120.0,
+    json_: common.JSONOption = False,
+) -> None:
+    """Ask cuDNN which engines it has for problems on GPUs that are not here.
+
+    Neither a GPU nor a driver is needed, but a C compiler, once.  cuDNN knows the architecture, not
+    the card: it says what is served, not how fast.
+    """
+    values = {name.rstrip("_"): value for name, value in locals().items()}
+    repeatable = (*REPEATABLE, "list", "graph", "cudnn")
+    flags = SimpleNamespace(**{**values, **{n: values.get(n) or [] for n in repeatable}})
+    check_flags(flags, _SOURCES, _NEEDED)
+    with report_errors():
+        devices = _devices(flags.gpu)
+        items = _items(flags)
+        if not items:
+            raise failure("there is nothing to plan")
+        start = perf_counter()
+        answers = [
+            (item, answer)
+            for library in flags.cudnn or [None]
+            for item, answer in _ask(items, devices, library, flags)
+        ]
+        seconds = perf_counter() - start
+    if flags.json:
+        say(json.dumps([_plain(item, answer) for item, answer in answers], indent=2))
+    else:
+        say("\n\n".join(_tables(answers, every=flags.every)))
+    failed = [answer for _, answer in answers if not answer.served]
+    tell(
+        f"{len(answers) - len(failed)} of {len(answers)} are served, asked in {seconds:.1f} s; "
+        f"{_LIMITS}"
+    )
+    if failed:
+        raise typer.Exit(1)
+
+
+def _devices(texts: list[str]) -> list[DeviceProperties]:
+    """Return the GPUs that --gpu names; ends the command for a name that is not known."""
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    if not names:
+        raise misuse("--gpu names no GPU")
+    with report_misuse():
+        return [parse_properties(_expanded(name), f"--gpu {name}") for name in names]
+
+
+def _expanded(name: str) -> str | Path:
+    """Return a path for the name of a file that is there, and other names as they are."""
+    return Path(name) if os.path.isfile(name) else name
+
+
+def _items(flags: SimpleNamespace) -> list[_Item]:
+    """Return what the flags ask about; what only a GPU can be asked about is told."""
+    lists = lists_of(flags)
+    for batch, problems in lists.items():
+        for name in flags.list:
+            problems.extend(_of_list(name, batch, flags))
+    union = joined(lists)
+    for note in union.notes:
+        tell(printable(f"note: {note}"))
+    for node in union.skipped:
+        tell(printable(f"skipped: {node}"))
+    items = []
+    for listed in union:
+        title = ": ".join([*listed.names[:1], summary(listed.problem)])
+        if reason := why_not_asked(listed.problem):
+            tell(printable(f"skipped: {title}: only a GPU can be asked about it ({reason})"))
+            continue
+        items.append(_Item(printable(title), subject_of(listed.problem)))
+    for path in flags.graph:
+        with refused_as(ArgumentError, f"--graph {path}", OSError, UnicodeError, ArgumentError):
+            graph = Graph.from_json(path.read_text(encoding="utf-8"))
+            items.append(_Item(printable(path.stem), subject_of(graph)))
+    return items
+
+
+def _of_list(name: str, batch: int | None, flags: SimpleNamespace) -> ProblemList:
+    """Return a list that comes along; ends the command if there is none of that name."""
+    if name not in LISTS:
+        raise misuse(f"--list {name}; allowed: {', '.join(LISTS)}")
+    layout = flags.layout and flags.layout.upper()
+    with report_misuse(f"--list {name}: "):
+        return problems_of_list(name, batch, flags.dtype or "float32", layout)
+
+
+def _ask(
+    items: list[_Item],
+    devices: list[DeviceProperties],
+    library: Path | None,
+    flags: SimpleNamespace,
+) -> Iterator[tuple[_Item, Candidates]]:
+    """Yield what one cuDNN answers, GPU by GPU."""
+    with Planner(library, flags.timeout) as planner:
+        for device in devices:
+            for item in items:
+                yield item, ask_planner(planner, item.subject, device, every=flags.every)
+
+
+def _tables(answers: list[tuple[_Item, Candidates]], *, every: bool) -> Iterator[str]:
+    """Yield a table for each GPU and cuDNN, or for each problem on them with `every`."""
+    if every:
+        for item, answer in answers:
+            yield f"{item.title}\n{printable_lines(str(answer))}"
+        return
+    by_device: dict[tuple[str, str], list[tuple[str, ...]]] = {}
+    for item, answer in answers:
+        title = f"{answer.properties}, cuDNN {answer.cudnn}"
+        by_device.setdefault((title, answer.cudnn), [_HEADING]).append(_cells(item, answer))
+    for (title, _), rows in by_device.items():
+        lines = aligned(rows, numeric={"workspace", "finalised"}, empty={""})
+        yield "\n".join([title, *lines])
+
+
+def printable_lines(text: str) -> str:
+    """Return a text of several lines with a mark for each character that cannot be printed."""
+    return "\n".join(map(printable, text.splitlines()))
+
+
+def _cells(item: _Item, answer: Candidates) -> tuple[str, ...]:
+    """Return an answer as a row of the table of a GPU."""
+    choice = answer.choice
+    if choice is None:
+        return (item.title, "no", "", "", "", "", printable(answer.why_not))
+    compiled = "compiled" if choice.compiled else ""
+    return (
+        item.title,
+        "yes",
+        str(choice.engine),
+        compiled,
+        format_size(choice.workspace or 0),
+        f"{(choice.seconds or 0) * 1e3:.1f} ms",
+        "",
+    )
+
+
+def _plain(item: _Item, answer: Candidates) -> dict[str, Any]:
+    """Return an answer as JSON can hold it."""
+    return {
+        "gpu": answer.properties.name,
+        "compute_capability": answer.properties.compute_capability,
+        "cudnn": answer.cudnn,
+        "problem": item.title,
+        "served": answer.served,
+        "why_not": answer.why_not,
+        "candidates": [
+            {**row._asdict(), "engine": row.engine.to_plain(), "served": row.served}
+            for row in answer
+        ],
+    }
