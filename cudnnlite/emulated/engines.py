@@ -267,10 +267,11 @@ def finalize_plan(plan: BackendObject) -> None:
     """Work out the workspace of an "EXECUTION_PLAN"."""
     engine = plan.value("engine_config").value("engine")
     plan.content = engine
-    plan.attributes["workspace_size"] = [_workspace_bytes(engine)]
+    plan.attributes["workspace_size"] = [workspace_bytes(engine)]
 
 
-def _workspace_bytes(engine: BackendObject) -> int:
+def workspace_bytes(engine: BackendObject) -> int:
+    """Return the bytes of workspace that an engine needs."""
     problem = engine.value("operation_graph").content
     if isinstance(problem, GraphFormula):
         return 0

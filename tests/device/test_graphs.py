@@ -832,7 +832,7 @@ def test_scratch_memory_of_a_plan(handle: dnn.Handle, replay: bool) -> None:
 
 def test_scratch_outputs_behind_an_odd_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are aligned, and inside of the workspace, which ends where the last of them does."""
-    monkeypatch.setattr("cudnnlite.emulated.engines._workspace_bytes", lambda _: 1001)
+    monkeypatch.setattr("cudnnlite.emulated.engines.workspace_bytes", lambda _: 1001)
     with dnn.Handle("emulated") as handle:
         operands, expected = attention_with_gradients(handle, (1, 3, 1, 33, 65, 64, 64))
         specs = {name: array.spec for name, array in operands.arrays.items()}

@@ -138,7 +138,7 @@ def numbers_by_value(handle: dnn.Handle) -> None:
     y = handle.empty((2, 64, 48), "float16")
     for alpha in (0.5, -2.0, -2.0):
         dnn.matmul(handle, a, b, alpha=alpha, out=y)
-        dnn.activation_forward(handle, y, "tanh").numpy()
+        y.numpy()
 
 
 def parts(handle: dnn.Handle) -> None:
