@@ -44,7 +44,7 @@ from cudnnlite.sizes import over_limit
 from cudnnlite.specs.rnn_rules import why_not as why_not_rnn
 
 # So many races are remembered that are not over: a plan that is made again goes on with its race.
-_MOST_RACES = 1024
+MOST_RACES = 1024
 # Between two algorithms of the descriptor call so many engines are tried.
 _ENGINES_PER_ALGORITHM = 2
 # So many engines are tried in each other layout, after so many candidates in the operands' own.
@@ -104,12 +104,12 @@ class RealCallTuning:
     def _race_of(self, key: TuningKey, rows: Sequence[AlgorithmResult]) -> Race:
         """Return the race of a key: one that is not over yet goes on, with the same candidates."""
         race = self._races.get(key)
-        is_same = race is not None and _names(race.runners[0].row) == _names(rows[0])
+        is_same = race is not None and identity_of(race.runners[0].row) == identity_of(rows[0])
         if race is None or not is_same:
             race = Race(rows, self._handle.timing)
         self._races[key] = race
         self._races.move_to_end(key)
-        while len(self._races) > _MOST_RACES:
+        while len(self._races) > MOST_RACES:
             self._races.popitem(last=False)
         return race
 
@@ -129,7 +129,7 @@ class RealCallTuning:
         self._races.pop(key, None)
 
 
-def _names(row: AlgorithmResult) -> tuple[object, ...]:
+def identity_of(row: AlgorithmResult) -> tuple[object, ...]:
     """Return what tells candidates apart."""
     return row.algorithm, row.math_type, row.layout
 
@@ -200,7 +200,7 @@ def _trials_of(
             raise WorkspaceLimitError(over_limit(other.choice.workspace, int(limit)))
         return other
 
-    rows = [row for row in rows if _names(row) != _names(choice)]
+    rows = [row for row in rows if identity_of(row) != identity_of(choice)]
     return likely_first(rows, plan._handle, plan.problem), make_plan
 
 
@@ -288,14 +288,14 @@ def _descriptor_calls(
     ranking: Sequence[AlgorithmResult] = ()
     with suppress(NotSupportedError):
         ranking = ranked(handle, problem)
-    refused = {_names(row) for row in ranking if not row.ok}
+    refused = {identity_of(row) for row in ranking if not row.ok}
     algorithms = problem.operation.algorithms
     assert algorithms is not None
     rows = [
         row
         for row in candidates(problem, policy, ranking, ranks_by_descriptor_call=True)
         if row.ok
-        and _names(row) not in refused
+        and identity_of(row) not in refused
         and algorithms.why_unsupported(problem, row.algorithm) is None
     ]
     unranked = len(rows)
@@ -323,8 +323,8 @@ def rnn_rows(problem: Problem, policy: TuningPolicy) -> list[AlgorithmResult]:
             rows.append(row)
     if not rows:
         raise NoAlgorithmError(f"no algorithm for {problem} is allowed: {'; '.join(reasons)}")
-    preferred = _names(heuristic(spec, data))
-    return sorted(rows, key=lambda row: _names(row) != preferred)
+    preferred = identity_of(heuristic(spec, data))
+    return sorted(rows, key=lambda row: identity_of(row) != preferred)
 
 
 def are_aligned(alignments: Iterable[int]) -> bool:

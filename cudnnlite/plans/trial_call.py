@@ -172,7 +172,7 @@ class TrialCall(NonCopyable):
     def _run_first(self) -> None:
         """Run the candidate that calls run without a race."""
         self._first_call.replace(**self._addresses)
-        _call(self._first_call)
+        call_prepared(self._first_call)
 
     def _run_leader(self, stream: Any) -> None:
         """Run the fastest candidate so far; the first one if that fails and wrote nothing."""
@@ -180,7 +180,7 @@ class TrialCall(NonCopyable):
         if leader:
             try:
                 with self._placed(leader, stream) as call:
-                    _call(call)
+                    call_prepared(call)
                 self._untimed_end = self._device.record_event(stream)
                 return
             except CANDIDATE_ERRORS as error:
@@ -207,11 +207,11 @@ class TrialCall(NonCopyable):
 
     def _time(self, turn: Turn, call: Any, stream: Any) -> None:
         with self._timer.timing(turn.candidate, stream, is_first=turn.is_first):
-            _call(call)
+            call_prepared(call)
         if turn.is_first and turn.may_repeat and self._is_repeatable:
             self._race.note_repeat()
             with self._timer.timing(turn.candidate, stream, is_first=False):
-                _call(call)
+                call_prepared(call)
 
     def _may_run_another(self, error: Exception) -> bool:
         """Return whether another candidate may compute the result after an error of one."""
@@ -288,7 +288,8 @@ class TrialCall(NonCopyable):
         self.close()
 
 
-def _call(prepared: Any) -> None:
+def call_prepared(prepared: Any) -> None:
+    """Run what a plan runs, and raise the error of its status."""
     status = prepared.function(*prepared.arguments)
     if status:
         prepared.check(status)

@@ -31,7 +31,7 @@ from cudnnlite.warn import log
 VARIABLE = "CUDNNLITE_DATABASE"
 FORMAT = 1
 OFF = "off"
-_SHIPPED = Path(__file__).parent / "databases"
+SHIPPED = Path(__file__).parent / "databases"
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError)
 _DIGITS = 16  # of the hash of a problem: no two of a million problems have the same
 # A row of a file: algorithm, math type, workspace, whether it is deterministic, error, layout.
@@ -270,7 +270,7 @@ def _read(device: Device, folder: str) -> Database | None:
 def _files(folder: Path) -> list[Path]:
     """Return the files that come along, and then those that were installed."""
     found: list[Path] = []
-    for place in (_SHIPPED, folder):
+    for place in (SHIPPED, folder):
         with suppress(OSError):
             found += sorted(place.glob("*.json"))
     return found

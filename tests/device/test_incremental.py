@@ -75,13 +75,13 @@ def race_of(plan: Any) -> Any:
 def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Return a list that gets each call of a prepared call while candidates take turns."""
     runs: list[object] = []
-    run = trial_call._call
+    run = trial_call.call_prepared
 
     def counted(prepared: object) -> None:
         runs.append(prepared)
         run(prepared)
 
-    monkeypatch.setattr(trial_call, "_call", counted)
+    monkeypatch.setattr(trial_call, "call_prepared", counted)
     return runs
 
 
@@ -201,7 +201,7 @@ def several_engines(monkeypatch: pytest.MonkeyPatch) -> None:
                 )
 
     monkeypatch.setattr(incremental.graphs, "engine_candidates", repeated)
-    monkeypatch.setattr(incremental, "_names", id)
+    monkeypatch.setattr(incremental, "identity_of", id)
 
 
 def test_the_numbers_of_a_graph_hold_for_each_candidate(
@@ -496,7 +496,7 @@ def test_each_failing_c_call(monkeypatch: pytest.MonkeyPatch, *, accumulates: bo
 def test_a_candidate_that_fails_when_it_runs(
     handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, count = trial_call._call, 0
+    run, count = trial_call.call_prepared, 0
 
     def failing(prepared: Any) -> None:
         nonlocal count
@@ -508,7 +508,7 @@ def test_a_candidate_that_fails_when_it_runs(
     with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
         first = plan._prepared._first_call
         race = race_of(plan)
-        monkeypatch.setattr(trial_call, "_call", failing)
+        monkeypatch.setattr(trial_call, "call_prepared", failing)
         for _ in range(2 * CALLS):
             check(case, plan(case.x, case.w))
         assert race.winner is not None
@@ -519,7 +519,7 @@ def test_an_error_after_something_was_added_is_the_calls_own(
     handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody knows what was added, so that no other candidate may compute the result."""
-    run = trial_call._call
+    run = trial_call.call_prepared
 
     def failing(prepared: Any) -> None:
         run(prepared)
@@ -532,7 +532,7 @@ def test_an_error_after_something_was_added_is_the_calls_own(
         entry for entry, _ in handle.plans._cached.values() if isinstance(entry, ConvolutionPlan)
     )
     first = plan._prepared._first_call
-    monkeypatch.setattr(trial_call, "_call", failing)
+    monkeypatch.setattr(trial_call, "call_prepared", failing)
     errors = 0
     for _ in range(2 * CALLS):
         out = handle.array(case.old_host)
@@ -662,7 +662,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_races_that_are_not_over_are_bounded(
     emulated_handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incremental, "_MOST_RACES", 8)
+    monkeypatch.setattr(incremental, "MOST_RACES", 8)
     handle = emulated_handle
     w = handle.array(np.ones((4, 4, 3, 3), np.float32))
     with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:

@@ -60,7 +60,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of installed files, without those that come along."""
-    monkeypatch.setattr(database_module, "_SHIPPED", tmp_path / "none")
+    monkeypatch.setattr(database_module, "SHIPPED", tmp_path / "none")
     monkeypatch.setenv(VARIABLE, str(tmp_path / "databases"))
     return tmp_path / "databases"
 
@@ -313,7 +313,7 @@ def test_nothing_of_the_emulated_device_is_recorded(tmp_path: Path) -> None:
 
 
 def test_the_files_that_come_along_are_of_gpus() -> None:
-    files = sorted(database_module._SHIPPED.glob("*.json"))
+    files = sorted(database_module.SHIPPED.glob("*.json"))
     for file in files:
         database = read_database(file)
         assert "emulated" not in database.gpu
