@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -89,6 +89,11 @@ class TrialCall(NonCopyable):
         (row) -> a prepared plan of another candidate for the same problem.
     finish : callable
         (race) -> None.  It is called when the race has a winner.
+
+    Attributes
+    ----------
+    leased : int
+        The bytes of the handle's workspace that a call has; a candidate that needs more has its own.
     """
 
     _instead_of_copy = "it belongs to a plan"
@@ -111,7 +116,7 @@ class TrialCall(NonCopyable):
         # The plans of other candidates than the first, by their places in the race.
         self._plans: dict[int, OperationPlan[Any]] = {}
         self._addresses: dict[str, int] = {}
-        self._leased = plan.choice.workspace
+        self.leased = plan.choice.workspace
         # The end of the last run that was not timed.  Nothing is closed before.
         self._untimed_end: Any = None
         plan._resources.callback(self.close)
@@ -149,25 +154,9 @@ class TrialCall(NonCopyable):
 
     @property
     def _is_repeatable(self) -> bool:
-        """Whether a call may run twice: it reads nothing that it writes."""
         plan = self._plan()
         assert plan is not None
-        problem = plan.problem
-        operation = problem.operation
-        written: list[tuple[int, int]] = []
-        read: list[tuple[int, int]] = []
-        for name, spec in problem.specs.items():
-            for header_name in operation.header(name):
-                start = self._addresses[header_name]
-                if name in operation.writes:
-                    written.append((start, start + spec.nbytes))
-                if plan._is_read(name):
-                    read.append((start, start + spec.nbytes))
-        return not any(
-            start < read_end and read_start < end
-            for start, end in written
-            for read_start, read_end in read
-        )
+        return may_run_twice(plan, self._addresses)
 
     def _run_first(self) -> None:
         """Run the candidate that calls run without a race."""
@@ -228,7 +217,7 @@ class TrialCall(NonCopyable):
         """Yield the call of a candidate, over the operands of this call and with a workspace."""
         plan = self._plan_of(index)
         call: Any = plan._prepared
-        if plan.workspace <= self._leased:
+        if plan.workspace <= self.leased:
             call.replace(**self._addresses)
             yield call
             return
@@ -286,6 +275,26 @@ class TrialCall(NonCopyable):
             plan._change_call(self._first_call, choice)
         log.info("%s: tuned in %d real calls: %s", plan, self._race.calls, choice)
         self.close()
+
+
+def may_run_twice(plan: OperationPlan[Any], addresses: Mapping[str, int]) -> bool:
+    """Return whether a call over these addresses may run twice: it reads nothing that it writes."""
+    problem = plan.problem
+    operation = problem.operation
+    written: list[tuple[int, int]] = []
+    read: list[tuple[int, int]] = []
+    for name, spec in problem.specs.items():
+        for header_name in operation.header(name):
+            start = addresses[header_name]
+            if name in operation.writes:
+                written.append((start, start + spec.nbytes))
+            if plan._is_read(name):
+                read.append((start, start + spec.nbytes))
+    return not any(
+        start < read_end and read_start < end
+        for start, end in written
+        for read_start, read_end in read
+    )
 
 
 def call_prepared(prepared: Any) -> None:

@@ -158,14 +158,12 @@ def test_an_output_in_the_memory_of_an_input_is_computed_once(
     a = graph.input("a", (1, 16, 16), "float32")
     b = graph.input("b", (1, 16, 16), "float32")
     graph.output("y", graph.relu(graph.matmul(a, b)), "float32")
-    call = TrialCall.__new__(TrialCall)
     with graph.plan(handle) as plan:
-        call._plan = lambda: plan
         size = plan.problem.specs["a"].nbytes
-        call._addresses = {"a": size, "b": 2 * size, "y": 3 * size}
-        assert call._is_repeatable
-        call._addresses["y"] = size + 16
-        assert not call._is_repeatable
+        addresses = {"a": size, "b": 2 * size, "y": 3 * size}
+        assert trial_call.may_run_twice(plan, addresses)
+        addresses["y"] = size + 16
+        assert not trial_call.may_run_twice(plan, addresses)
 
 
 def test_a_fused_convolution(handle: dnn.Handle, tuner: dnn.Tuner, case: Case) -> None:
@@ -552,7 +550,7 @@ def test_a_lack_of_memory(
     """A candidate without memory for its workspace is left out, and no call fails."""
     with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv, interface=None) as plan:
         call = plan._prepared
-        call._leased = 0
+        call.leased = 0
         y = poisoned(handle, case.output_spec)
         plan(case.x, case.w, out=y)
         allocate = handle.device.allocate
