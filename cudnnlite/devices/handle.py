@@ -23,7 +23,7 @@ from cudnnlite.devices.storage import read_values
 from cudnnlite.devices.workspace import Workspace
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.errors import CaptureError, ClosedError, ThreadError
-from cudnnlite.graph.compiled_plans import PlanStore
+from cudnnlite.graph.compiled_plans import KernelCaches, PlanStore
 from cudnnlite.other_libraries import HANDLE
 from cudnnlite.problems.problem import Problem
 from cudnnlite.search.timing_policy import DEFAULT_TIMING, ONE_LOOK, TimingPolicy
@@ -129,6 +129,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         )
         # Where compiled plans are kept; see `autotuned`.
         self.plan_store: PlanStore | None = None
+        self.kernel_caches = KernelCaches()  # of graphs with dynamic shapes
         self.graph: Any = None  # what is being recorded, and keeps what it will need; see `capture`
         self.recorded_by = 0  # the thread whose calls are recorded in a CUDA graph
         self._stream = self.device.stream(stream)
@@ -390,4 +391,5 @@ class Handle(NativeObject[cudnnHandle_t]):
             self.device.activate()
             stack.callback(self.workspace.close)
             stack.callback(super().close)
+            stack.callback(self.kernel_caches.close)
             stack.callback(self.plans.close)

@@ -18,6 +18,8 @@ from cudnnlite.emulated.device_properties import finalize_device_properties
 from cudnnlite.emulated.registry import bad, emulates, unsupported
 from cudnnlite.graph.attributes import missing_attributes
 
+_KERNEL_CACHE = b'{"emulated": true, "kernels": []}'
+
 
 def _finalize_graph(graph: BackendObject) -> None:
     operation_graph.finalize_graph(graph, len(engines.ENGINES))
@@ -43,6 +45,14 @@ def _finalize_plan(plan: BackendObject) -> None:
     engines.finalize_plan(plan)
 
 
+def _finalize_kernel_cache(cache: BackendObject) -> None:
+    """Write the JSON of a cache without kernels, or check that of one."""
+    if "json_representation" not in cache.attributes:
+        cache.attributes["json_representation"] = [bytes([byte]) for byte in _KERNEL_CACHE]
+    if b"".join(cache.attributes["json_representation"]) != _KERNEL_CACHE:
+        raise bad("the JSON is not that of an emulated kernel cache")
+
+
 # By kind: what checks a descriptor, and works out what others need of it.
 FINALIZERS: Mapping[str, Callable[[BackendObject], None]] = {
     "TENSOR": operation_graph.check_tensor,
@@ -58,6 +68,7 @@ FINALIZERS: Mapping[str, Callable[[BackendObject], None]] = {
     "ENGINECFG": engines.finalize_configuration,
     "ENGINEHEUR": engines.finalize_heuristic,
     "EXECUTION_PLAN": _finalize_plan,
+    "KERNEL_CACHE": _finalize_kernel_cache,
     "DEVICEPROP": finalize_device_properties,
     "VARIANT_PACK": execution.check_variant_pack,
 }

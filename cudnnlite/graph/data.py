@@ -8,7 +8,15 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from cudnnlite.arguments import instance_of, integer, integers, real_number, sequence, shown
+from cudnnlite.arguments import (
+    instance_of,
+    integer,
+    integers,
+    one_of,
+    real_number,
+    sequence,
+    shown,
+)
 from cudnnlite.dtypes import AnyDtype, parse_dtype
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.node_attributes import (
@@ -39,10 +47,12 @@ class GraphData:
     compute_type : dtype
         In which operations compute, and which tensors between them have, where nothing else is
         said.
+    dynamic_shapes : bool
+        Whether cuDNN compiles kernels that graphs with other sizes use, too.
 
     Attributes
     ----------
-    compute_type : DataType
+    compute_type, dynamic_shapes
         As given.
     tensors : list of TensorRecord
         All tensors.
@@ -50,8 +60,9 @@ class GraphData:
         All operations.
     """
 
-    def __init__(self, compute_type: AnyDtype = "float32") -> None:
+    def __init__(self, compute_type: AnyDtype = "float32", *, dynamic_shapes: bool = False) -> None:
         self.compute_type = parse_dtype(compute_type, "compute_type")
+        self.dynamic_shapes: bool = one_of(dynamic_shapes, "dynamic_shapes", True, False)
         self.tensors: list[TensorRecord] = []
         self.nodes: list[Node] = []
         self._is_frozen = False

@@ -88,11 +88,18 @@ class Graph(NonCopyable):
         NotSupportedError
             cuDNN has no engines for such graphs.
         """
-        self.descriptor = self.make("OPERATIONGRAPH", **self._owner, ops=self._operations)
+        options = {"is_dynamic_shape_enabled": True} if self.data.dynamic_shapes else {}
+        self.descriptor = self.make(
+            "OPERATIONGRAPH", **self._owner, ops=self._operations, **options
+        )
         return self
 
-    def make_plan(self, configuration: BackendDescriptor) -> BackendDescriptor:
+    def make_plan(
+        self, configuration: BackendDescriptor, **attributes: BackendDescriptor
+    ) -> BackendDescriptor:
         """Return the final plan of an engine's configuration, which the caller closes.
+
+        `attributes` are further ones of the plan.
 
         Raises
         ------
@@ -100,7 +107,12 @@ class Graph(NonCopyable):
             The engine does not run this graph on this device.
         """
         plan = BackendDescriptor(
-            self.handle, "EXECUTION_PLAN", **self._owner, **self.device, engine_config=configuration
+            self.handle,
+            "EXECUTION_PLAN",
+            **self._owner,
+            **self.device,
+            **attributes,
+            engine_config=configuration,
         )
         try:
             return plan.finalize()

@@ -18,9 +18,12 @@ _NOT_FINITE = ("inf", "-inf", "nan")
 
 def graph_to_plain(graph: Any) -> dict[str, Any]:
     """Return a `GraphData` as JSON can hold it: numbers that are not finite are texts."""
+    # Graphs were saved, and remembered by their text, before any had dynamic shapes.
+    options = {"dynamic_shapes": True} if graph.dynamic_shapes else {}
     return {
         "format": FORMAT,
         "compute_type": type_name(graph.compute_type),
+        **options,
         "tensors": [_plain_tensor(record) for record in graph.tensors],
         "nodes": [
             {
@@ -45,7 +48,8 @@ def graph_from_plain(kind: Any, plain: Any) -> Any:
     try:
         if plain["format"] != FORMAT:
             raise ValueError(f"its format is {plain['format']}; needed: {FORMAT}")
-        graph = kind(plain["compute_type"])
+        dynamic_shapes = plain.get("dynamic_shapes", False)
+        graph = kind(plain["compute_type"], dynamic_shapes=dynamic_shapes)
         _add_tensors(graph, plain["tensors"])
         for node in plain["nodes"]:
             attributes = {name: _number(value) for name, value in node["attributes"].items()}

@@ -360,7 +360,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "Engine": lambda t: {"index": 1, "knobs": {"tile_size": 1}},
     "FilterDescriptor": lambda t: {"shape": (3, 2, 3, 3), "dtype": "float32", "layout": "NCHW"},
     "FilterSpec": lambda t: {"shape": (3, 2, 3, 3), "dtype": "float32", "layout": "NCHW"},
-    "Graph": lambda t: {"compute_type": "float32"},
+    "Graph": lambda t: {"compute_type": "float32", "dynamic_shapes": False},
     "Handle": lambda t: {
         "device": t.device,
         "stream": None,

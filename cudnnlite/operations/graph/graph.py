@@ -36,6 +36,10 @@ class Graph(LayerFormulas):
     compute_type : dtype
         In which operations compute, and which tensors between them have, where nothing else is
         said.
+    dynamic_shapes : bool
+        Whether cuDNN compiles kernels that graphs with other sizes use, too: one of a chain of
+        operations is compiled once for a handle, and plans for further sizes take a tenth of a
+        millisecond.  Fewer engines do that.
 
     Attributes
     ----------
