@@ -463,6 +463,9 @@ class DeviceArray(NonCopyable):
 
         def __getattr__(self, name: str) -> object:
             """Raise AttributeError; for a name of another library it says what is ours."""
+            own = getattr(DeviceArray, name, None)
+            if isinstance(own, property):  # it raised AttributeError itself, and says why again
+                return own.fget(self)  # type: ignore[misc]
             raise AttributeError(missing_attribute(DeviceArray, name, ARRAY))
 
     def __repr__(self) -> str:

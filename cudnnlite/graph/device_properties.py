@@ -140,8 +140,9 @@ class DeviceProperties:
     def __init__(self, values: Mapping[str, Any]) -> None:
         if not isinstance(values, Mapping):
             raise ArgumentError(f"values={shown(values)} is not a mapping")
-        required = ("deviceName", *_INTEGERS, *_TRIPLES)
-        missing = [name for name in required if name not in values]
+        # cuDNN 9.19 does not write the width of the bus.
+        required = {"deviceName", *_INTEGERS, *_TRIPLES} - {"memoryBusWidth"}
+        missing = sorted(name for name in required if name not in values)
         if missing:
             raise ArgumentError(f"the properties of a GPU lack {', '.join(missing)}")
         checked = {name: _value(name, value) for name, value in values.items()}

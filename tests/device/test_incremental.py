@@ -425,7 +425,7 @@ def test_the_choice_is_remembered_with_how_it_was_found(
     handle: dnn.Handle, tuner: dnn.Tuner, case: Case
 ) -> None:
     for _ in range(CALLS):
-        case.run()
+        check(case, case.run())
     problem = dnn.convolution_forward.problem(case.x.spec, case.w.spec, case.conv)
     table = tuner.tune(problem)
     assert "real calls" in table.timing

@@ -24,7 +24,9 @@ WITH_FILES = ("02_choosing_an_algorithm", "10_serving_a_network", "13_a_transfor
 
 def test_every_notebook_has_a_card():
     cards = re.findall(
-        r"^:::\{tutorial\} (\w+)\n:seconds: \d+\n\n\*\*\[.+\]\((\w+)\.ipynb\)", PAGE, re.M
+        r"^:::\{tutorial\} (\w+)\n:seconds: \d+\n\n\*\*\[.+\]\(\.\./\.\./examples/(\w+)\.ipynb\)",
+        PAGE,
+        re.M,
     )
     assert [name for name, _ in cards] == NAMES
     assert all(name == link for name, link in cards)

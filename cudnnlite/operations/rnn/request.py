@@ -31,7 +31,7 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import HEURISTIC, AlgorithmResult, RNNResult
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.problems.table import AlgorithmTable
-from cudnnlite.search.database import find_choice
+from cudnnlite.search.database import database_of, find_choice
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_data import parse_data_layout, parse_fill
 from cudnnlite.specs.rnn_rules import why_not
@@ -40,13 +40,14 @@ from cudnnlite.specs.rnn_rules import why_not
 _DEFAULT_LAYOUT = RNNDataLayout.SEQ_MAJOR_UNPACKED
 
 
-class TunedChoice(NamedTuple):
-    """The choice of a tuner for a problem, which the handle keeps beside its plans.
+class KeptChoice(NamedTuple):
+    """The choice of a tuner or of the database for a problem, kept beside the handle's plans.
 
-    The tuner is then asked once, and problems with the same choice share a plan.
+    Either is then asked once, and problems with the same choice share a plan.  None means that the
+    database has no choice.
     """
 
-    result: AlgorithmResult
+    result: AlgorithmResult | None
 
     def close(self) -> None:
         """Do nothing: it owns nothing."""
@@ -339,18 +340,27 @@ class RNNForwardRequest:
         choice = chooser.choose(problem, no_alignments, limit, for_call=True, replay=replay)
         result = parse_algorithm(choice, self.spec, data.batch)
         if result is not None:
-            plans.keep(key, TunedChoice(result))
+            plans.keep(key, KeptChoice(result))
         return result
 
     def _database_choice(self, data: RNNDataSpec, limit: int | None) -> AlgorithmResult | None:
         """Return the database's choice; None if there is none, or if a rule forbids it."""
+        if database_of(self.handle.device) is None:
+            return None
+        plans = self.handle.plans
+        key = ("rnn_database", self.spec, data, self.training, limit)
+        kept_choice = plans.find(key)
+        if kept_choice is not None:
+            return kept_choice.result  # type: ignore[no-any-return]
         problem = forward_problem(self.spec, data, self.training)
         choice = find_choice(self.handle.device, problem, limit)
-        if choice is None or why_not(
+        if choice is not None and why_not(
             self.spec, choice.algorithm, full=data.is_full, backward=self.training
         ):
-            return None
-        return parse_algorithm(choice, self.spec, data.batch)
+            choice = None
+        result = parse_algorithm(choice, self.spec, data.batch)
+        plans.keep(key, KeptChoice(result))
+        return result
 
     def _parse_dropout_state(self) -> DropoutState | None:
         """Return the random states of the network's dropout; None if it drops no values."""
