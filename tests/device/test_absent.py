@@ -54,12 +54,14 @@ def problems() -> dict[str, Any]:
 @pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"
 )
-def test_engines_without_the_gpu_are_those_with_it(cuda_handle: dnn.Handle) -> None:
+def test_engines_without_the_gpu_are_those_with_it() -> None:
     named = problems()
-    answers = dnn.candidates([*named.values()], cuda_handle)
-    for (name, problem), answer in zip(named.items(), answers, strict=True):
-        with ExitStack() as stack:
-            graph = lower(subject_of(problem).graph, cuda_handle, stack)
-            engines = [found.engine for found in configurations(graph, HEURISTICS_OF_GRAPHS, stack)]
-        assert [row.engine for row in answer] == engines, name
-        assert answer.served, name
+    with dnn.Handle(device="cuda") as handle:
+        answers = dnn.candidates([*named.values()], handle)
+        for (name, problem), answer in zip(named.items(), answers, strict=True):
+            with ExitStack() as stack:
+                graph = lower(subject_of(problem).graph, handle, stack)
+                found = configurations(graph, HEURISTICS_OF_GRAPHS, stack)
+                engines = [configuration.engine for configuration in found]
+            assert [row.engine for row in answer] == engines, name
+            assert answer.served, name
