@@ -109,16 +109,16 @@ def test_the_driver_does_not_matter(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "device",
+    "identity",
     [
         DeviceIdentity("NVIDIA H200", "9.0", "580.1", 92800),
         DeviceIdentity("NVIDIA H100 PCIe", "9.0", "580.1", 91900),
         DeviceIdentity("NVIDIA H200", "10.0", "580.1", 91900),
     ],
 )
-def test_a_plan_for_another_device_or_version_is_made_anew(tmp_path, messages, device):
+def test_a_plan_for_another_device_or_version_is_made_anew(tmp_path, messages, identity):
     store(tmp_path).keep(SUBJECT, TEXT)
-    other = store(tmp_path, device)
+    other = store(tmp_path, identity)
     assert other.find(SUBJECT) is None
     assert "it is for NVIDIA H200 with cuDNN 9.19.0; the plan is made anew" in messages()
     other.keep(SUBJECT, "{}")
