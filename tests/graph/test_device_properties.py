@@ -67,7 +67,9 @@ def test_what_cudnn_would_refuse_is_named(h200, change, message):
         h200.replace(**change)
 
 
-@pytest.mark.parametrize("name", [*dnn.DeviceProperties.named("t4").values])
+@pytest.mark.parametrize(
+    "name", [name for name in dnn.DeviceProperties.named("t4").values if name != "memoryBusWidth"]
+)
 def test_a_missing_property_is_named(h200, name):
     values = {key: value for key, value in h200.values.items() if key != name}
     with pytest.raises(dnn.ArgumentError, match=f"the properties of a GPU lack {name}$"):
@@ -94,7 +96,7 @@ def test_what_names_no_gpu_is_refused(value, message):
         (b"\xff", "path='.*' *: .*decode"),
         (b"[", "is no JSON"),
         (b"[]", r"values=\[\] is not a mapping"),
-        (b"{}", "lack deviceName"),
+        (b"{}", "lack .*deviceName"),
     ],
 )
 def test_a_file_that_is_none_is_named(tmp_path, content, message):
