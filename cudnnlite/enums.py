@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
 from cudnnlite._raw.cenum import CEnum
 
@@ -129,12 +130,15 @@ def parse_enum(
     if isinstance(value, kind) and is_choice(value):
         return value
     plain_names = {} if names is None else names
-    members = {name: member for name, member in kind.__members__.items() if is_choice(member)}
+    members: Mapping[str, EnumT] = _choices(kind)
     if isinstance(value, str):
         key = _key(value)
-        for name, member in (*plain_names.items(), *members.items()):
+        for name, member in plain_names.items():
             if name.upper() == key:
                 return member
+        member_of_name: EnumT | None = _choices_by_key(kind).get(key)
+        if member_of_name is not None:
+            return member_of_name
         c_member = members_by_c_name(kind).get(key) if key.startswith("CUDNN_") else None
         if c_member is not None and is_choice(c_member):
             return c_member
@@ -154,6 +158,18 @@ def parse_enum(
     raise ArgumentError(
         f"{argument}={shown(value)} is not {with_article(kind)}; allowed: {allowed}"
     )
+
+
+@cache
+def _choices(kind: type[CEnum]) -> Mapping[str, Any]:
+    """Return the members that may be passed to cuDNN, by their names."""
+    return {name: member for name, member in kind.__members__.items() if is_choice(member)}
+
+
+@cache
+def _choices_by_key(kind: type[CEnum]) -> Mapping[str, Any]:
+    """Return them by what `_key` makes of their names."""
+    return {_key(name): member for name, member in _choices(kind).items()}
 
 
 def _key(text: str) -> str:
