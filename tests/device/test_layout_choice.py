@@ -183,6 +183,13 @@ def shifted(handle: dnn.Handle, array: dnn.DeviceArray) -> dnn.DeviceArray:
     return copy
 
 
+def test_integers_with_beta_are_not_converted(handle: dnn.Handle) -> None:
+    """They would be rounded before the old values are added."""
+    problem = Problem(handle, X, (8, 8, 3, 3), "int8", w_layout="NHWC", padding=1)
+    with pytest.raises(dnn.NotSupportedError, match="int8 runs with the channels last"):
+        problem.run(beta=0.5, out=handle.array(problem.old_host))
+
+
 def test_an_algorithm_that_is_named_gets_the_operands_as_they_are(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, w_layout="NHWC", padding=1)
     with pytest.raises(dnn.NotSupportedError, match="give both in one layout"):

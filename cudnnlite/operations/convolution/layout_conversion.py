@@ -248,8 +248,14 @@ def conversion_layout(problem: Problem, layout_name: str) -> str:
 
 
 def layout_of_filter(problem: Problem) -> str:
-    """Return the layout of a filter that is not the other operands'; empty if there is none."""
+    """Return the layout of a filter that is not the other operands'; empty if there is none.
+
+    Empty too if the result could not be converted back: see `ConvertedConvolution`.
+    """
     specs = problem.specs
+    result = specs[problem.operation.writes[0]]
+    if problem.values.get("beta") and numpy_dtype(result.dtype).kind in "iu":
+        return ""
     for name in problem.operation.filters:
         layout: str = specs[name].layout
         if layout in _CONVERTIBLE and converted_operands(problem, layout):
