@@ -11,6 +11,7 @@ from subprocess import DEVNULL, Popen
 from typing import IO, Any
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.absent.answers import Answer, Question
 from cudnnlite.absent.driver_stub import driver_stub
 from cudnnlite.errors import LibraryError
@@ -19,7 +20,7 @@ from cudnnlite.texts import SIGNALS
 _START_SECONDS = 120.0  # cuDNN's files are hundreds of megabytes, which a disk has to read
 
 
-class Planner:
+class Planner(NonCopyable):
     """A process in which cuDNN plans without a GPU and a driver, and another if it ends.
 
     There is a new process for each GPU.  cuDNN keeps what it compiled by the names of kernels: after

@@ -10,6 +10,7 @@ import hashlib
 import json
 from typing import Any, Protocol
 
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.errors import CudnnError, NotSupportedError
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.engines import Configuration
@@ -52,7 +53,7 @@ def finalized_plan(graph: Graph, configuration: Configuration) -> BackendDescrip
     return plan
 
 
-class KernelCaches:
+class KernelCaches(NonCopyable):
     """cuDNN's kernel caches of a handle: one for graphs that differ in their sizes alone.
 
     What cuDNN compiles for the first of them serves all, so a plan for other sizes is finalised in

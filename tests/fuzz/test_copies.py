@@ -16,6 +16,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw.noncopyable import NonCopyable
+from cudnnlite.absent.answers import Answer
 
 from .subjects import INSTANCES, SUBJECTS, Things, subject
 
@@ -26,6 +27,10 @@ DUPLICATES: dict[str, Callable[[Any], Any]] = {
     "pickle": lambda thing: pickle.loads(pickle.dumps(thing)),
     "pickle, protocol 0": lambda thing: pickle.loads(pickle.dumps(thing, 0)),
 }
+
+
+# What cuDNN answers about a GPU that is absent.
+CANDIDATE = dnn.Candidate(dnn.Engine(3), ("TENSOR_CORE",), compiled=False, deterministic=True)
 
 
 def attention_output(things: Things) -> Any:
@@ -67,6 +72,10 @@ RETURNED: dict[str, Callable[[Things], Any]] = {
     ),
     "AttentionReserve": lambda t: t.reserves[0],
     "AttentionTrainingOutput": attention_output,
+    "Candidate": lambda t: CANDIDATE,
+    "Candidates": lambda t: dnn.Candidates(
+        "a graph", dnn.DeviceProperties.named("t4"), "9.28.0", Answer((CANDIDATE,))
+    ),
     "CapturedGraph": captured,
     "ConvolutionResult": lambda t: dnn.ConvolutionResult(
         dnn.ConvolutionFwdAlgo.GEMM, dnn.MathType.FMA

@@ -91,6 +91,7 @@ def test_every_command_runs(tmp_path):
             "trace": "script.py --c program",
             "demo": "--output edges.png",
             "info": "--json",
+            "plan": "--input 1x2x5x5 --filter 3x2x3x3 --gpu t4",
             "cache show": "--cache cache",
             "cache compare": "cache other",
             "cache export": "exported --cache cache",
