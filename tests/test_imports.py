@@ -298,6 +298,24 @@ def test_modules_need_nothing_but_numpy_when_imported():
     assert needed == set()
 
 
+@pytest.mark.processes
+def test_importing_loads_nothing_for_processes_or_networks():
+    """They took a tenth of the time, and only commands and questions about absent GPUs use them."""
+    process = run_python(
+        """
+        import sys
+
+        import numpy
+
+        before = set(sys.modules)
+        import cudnnlite
+
+        print(sorted({"subprocess", "multiprocessing", "socket", "tempfile"} & set(sys.modules) - before))
+        """
+    )
+    assert process.stdout.strip() == "[]"
+
+
 def test_what_is_not_in_the_wheel_is_not_imported():
     """The generator of _raw and the recorders lie in tools/, beside the package."""
     for folder in ("tools", "tests", "docs", "examples"):

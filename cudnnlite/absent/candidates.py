@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from cudnnlite.absent.answers import Answer, Candidate, Question
-from cudnnlite.absent.planner import Planner
 from cudnnlite.arguments import one_of, path_of, real_number, shown
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
@@ -16,6 +15,9 @@ from cudnnlite.graph.device_properties import DeviceProperties, parse_properties
 from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned
+
+if TYPE_CHECKING:
+    from cudnnlite.absent.planner import Planner
 
 DEFAULT_TIMEOUT = 120.0  # seconds; an engine is compiled in one
 _HEADING = ("engine", "served", "workspace", "finalised", "kernels or reason")
@@ -146,5 +148,8 @@ def ask_about(
         raise ArgumentError(f"timeout={shown(timeout)}; needed: a number of seconds above 0")
     if not subjects:
         return []
+    # The modules for processes and pipes took a tenth of the time of `import cudnnlite`.
+    from cudnnlite.absent.planner import Planner
+
     with Planner(library, seconds) as planner:
         return [ask_planner(planner, subject, device, every=every) for subject in subjects]
