@@ -18,7 +18,13 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, TuningCacheError
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.search.database import Database, file_name_of, parse_setting, version_of
+from cudnnlite.search.database import (
+    Database,
+    current_setting,
+    file_name_of,
+    parse_setting,
+    version_of,
+)
 from cudnnlite.version import __version__
 
 # The file is written again after so many seconds of recording.
@@ -139,7 +145,7 @@ def install_database(source: Path) -> Path:
     ArgumentError if the file is no database, or if `CUDNNLITE_DATABASE` is "off".
     """
     database = read_database(source)
-    folder = parse_setting()
+    folder = parse_setting(current_setting())
     if folder is None:
         raise ArgumentError("CUDNNLITE_DATABASE=off: no database is used")
     with refused_as(TuningCacheError, folder), suppress(FileExistsError):

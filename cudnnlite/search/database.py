@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw import enums
+from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
@@ -60,8 +61,14 @@ class Database:
         row = None if family is None else family.get(digest_of(problem))
         return None if row is None else row_from_plain(row)
 
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of problems that have rows; others need not be looked up."""
+        return frozenset(family.partition(" ")[0] for family in self.families)
+
     def put(self, problem: Problem, choice: AlgorithmResult) -> None:
         """Set the choice for a problem."""
+        vars(self).pop("kinds", None)
         family = self.families.setdefault(family_of(problem), {})
         family[digest_of(problem)] = row_to_plain(choice)
 
@@ -188,9 +195,16 @@ def _math_type_of(problem: Problem) -> str:
     return str(math_type.name)
 
 
-def parse_setting() -> Path | None:
-    """Return the folder of the installed files; None if the database is off."""
-    setting = os.environ.get(VARIABLE, "")
+def current_setting() -> str:
+    """Return the value of `CUDNNLITE_DATABASE`; empty if it is not set."""
+    return os.environ.get(VARIABLE, "")
+
+
+def parse_setting(setting: str) -> Path | None:
+    """Return the folder of the installed files; None if the database is off.
+
+    `setting` is the value of `CUDNNLITE_DATABASE`, as `current_setting` returns it.
+    """
     if setting.lower() == OFF:
         return None
     if setting:
@@ -219,11 +233,8 @@ def database_of(device: Device) -> Database | None:
     """
     if not device.has_real_timing:
         return None
-    folder = parse_setting()
-    if folder is None:
-        return None
     reader: Any = _read  # a protocol does not say that devices have a hash
-    database: Database | None = reader(device, str(folder))
+    database: Database | None = reader(device, current_setting())
     return database
 
 
@@ -248,8 +259,11 @@ def find_choice(
 
 
 @lru_cache(maxsize=8)
-def _read(device: Device, folder: str) -> Database | None:
+def _read(device: Device, setting: str) -> Database | None:
     """Return all rows for a device: those of its own model count more than those of others."""
+    folder = parse_setting(setting)
+    if folder is None:
+        return None
     facts = device.facts()
     if not facts.compute_capability:
         return None
@@ -257,7 +271,7 @@ def _read(device: Device, folder: str) -> Database | None:
     merged = Database(facts.name, facts.compute_capability, version)
     databases = [
         database
-        for path in _files(Path(folder))
+        for path in _files(folder)
         for database in _usable(path, facts.compute_capability, version)
     ]
     databases.sort(key=lambda database: database.gpu == facts.name)

@@ -350,3 +350,12 @@ def test_names_of_networks() -> None:
     assert kinds == {"rnn_forward", "graph"}
     with pytest.raises(dnn.ArgumentError, match="nonesuch"):
         next(network_problems(["nonesuch"]))
+
+
+def test_the_kinds_that_have_rows() -> None:
+    """What has none is not looked up: each call of a recurrent network would be."""
+    database = Database("NVIDIA H200", "9.0", "9.19")
+    assert database.kinds == frozenset()
+    database.put(PROBLEM, dnn.AlgorithmResult(dnn.Engine(3), dnn.MathType.FMA))
+    assert database.kinds == {PROBLEM.kind}
+    assert Database.from_json(database.to_json(), "text").kinds == {PROBLEM.kind}

@@ -29,7 +29,7 @@ from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.stateful_function import BackwardRequest, refuse_arguments_of_calls
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import HEURISTIC, AlgorithmResult, RNNResult
-from cudnnlite.problems.rnn import forward_problem
+from cudnnlite.problems.rnn import FORWARD, forward_problem
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.database import database_of, find_choice
 from cudnnlite.specs import RNNDataSpec, RNNSpec
@@ -345,7 +345,8 @@ class RNNForwardRequest:
 
     def _database_choice(self, data: RNNDataSpec, limit: int | None) -> AlgorithmResult | None:
         """Return the database's choice; None if there is none, or if a rule forbids it."""
-        if database_of(self.handle.device) is None:
+        database = database_of(self.handle.device)
+        if database is None or FORWARD.name not in database.kinds:
             return None
         plans = self.handle.plans
         key = ("rnn_database", self.spec, data, self.training, limit)
