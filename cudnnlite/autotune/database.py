@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from cudnnlite.arguments import refused_as
+from cudnnlite.autotune.atomic_file import write_atomically
 from cudnnlite.autotune.cache import IN_MEMORY, TuningCache
 from cudnnlite.autotune.tuner import Tuner
 from cudnnlite.devices.device import Device
@@ -65,13 +63,8 @@ def read_database(path: Path) -> Database:
 
 def write_database(database: Database, path: Path) -> None:
     """Write a database's file in one step; TuningCacheError if that fails."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with refused_as(TuningCacheError, path):
-        try:
-            draft.write_text(database.to_json(), encoding="ascii")
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)  # it is there after a failure
+        write_atomically(path, database.to_json().encode("ascii"))
 
 
 def record_database(
@@ -148,8 +141,6 @@ def install_database(source: Path) -> Path:
     folder = parse_setting(current_setting())
     if folder is None:
         raise ArgumentError("CUDNNLITE_DATABASE=off: no database is used")
-    with refused_as(TuningCacheError, folder), suppress(FileExistsError):
-        folder.mkdir(parents=True)
     target = folder / file_name_of(database)
     write_database(database, target)
     return target
