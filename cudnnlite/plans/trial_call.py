@@ -173,7 +173,7 @@ class TrialCall(NonCopyable):
                 self._untimed_end = self._device.record_event(stream)
                 return
             except CANDIDATE_ERRORS as error:
-                self._exclude(leader, error)
+                exclude(self._race, leader, error)
                 if not self._may_run_another(error):
                     raise
         self._run_first()
@@ -188,7 +188,7 @@ class TrialCall(NonCopyable):
             with self._placed(turn.candidate, stream) as call:
                 self._time(turn, call, stream)
         except CANDIDATE_ERRORS as error:
-            self._exclude(turn.candidate, error)
+            exclude(self._race, turn.candidate, error)
             if not self._may_run_another(error):
                 raise
             return False
@@ -205,12 +205,6 @@ class TrialCall(NonCopyable):
     def _may_run_another(self, error: Exception) -> bool:
         """Return whether another candidate may compute the result after an error of one."""
         return isinstance(error, _NOTHING_WRITTEN) or self._is_repeatable
-
-    def _exclude(self, index: int, error: Exception) -> None:
-        row = self._race.runners[index].row
-        log.info("%s is not tried any more in real calls: %s", named(row), error)
-        is_transient = isinstance(error, DeviceMemoryError)
-        self._race.exclude(index, str(error), is_transient=is_transient)
 
     @contextmanager
     def _placed(self, index: int, stream: Any) -> Iterator[Any]:
@@ -264,7 +258,7 @@ class TrialCall(NonCopyable):
                     winner_plan.workspace, self._handle._stream, plan._limit
                 )
             except CANDIDATE_ERRORS as error:
-                self._exclude(winner, error)
+                exclude(self._race, winner, error)
                 return
         self._finish(self._race)
         choice = replace(self._race.rows()[0], source=REAL_CALLS)
@@ -275,6 +269,13 @@ class TrialCall(NonCopyable):
             plan._change_call(self._first_call, choice)
         log.info("%s: tuned in %d real calls: %s", plan, self._race.calls, choice)
         self.close()
+
+
+def exclude(race: Race, index: int, error: Exception) -> None:
+    """Take a candidate that failed out of a race, and log why."""
+    log.info("%s is not tried any more in real calls: %s", named(race.runners[index].row), error)
+    is_transient = isinstance(error, DeviceMemoryError)
+    race.exclude(index, str(error), is_transient=is_transient)
 
 
 def may_run_twice(plan: OperationPlan[Any], addresses: Mapping[str, int]) -> bool:

@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 
 from cudnnlite.devices import observer
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import DeviceMemoryError
 from cudnnlite.operations.rnn.native import RNNPlanKey
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.plans.trial_call import CANDIDATE_ERRORS, CallTimer
-from cudnnlite.problems.results import REAL_CALLS, AlgorithmResult, named
+from cudnnlite.plans.trial_call import CANDIDATE_ERRORS, CallTimer, exclude
+from cudnnlite.problems.results import REAL_CALLS, AlgorithmResult
 from cudnnlite.search.race import Race
 from cudnnlite.warn import log
 
@@ -75,7 +74,7 @@ class RNNTrials:
             # If the call itself is wrong, the first candidate refuses it too, and nothing is
             # excluded.
             result = call(self._key_of(0, key))
-            self._exclude(index, error)
+            exclude(self._race, index, error)
             return result
 
     def _key_of(self, index: int, key: RNNPlanKey) -> RNNPlanKey:
@@ -84,12 +83,6 @@ class RNNTrials:
             return key
         choice = AlgorithmResult(row.algorithm, row.math_type, deterministic=None)
         return key._replace(choice=choice, is_guess=False)
-
-    def _exclude(self, index: int, error: Exception) -> None:
-        row = self._race.runners[index].row
-        log.info("%s is not tried any more in real calls: %s", named(row), error)
-        is_transient = isinstance(error, DeviceMemoryError)
-        self._race.exclude(index, str(error), is_transient=is_transient)
 
     def _settle(self) -> None:
         self._finish(self._race)
