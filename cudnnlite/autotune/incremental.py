@@ -184,10 +184,9 @@ def _trials_of(
             return plan._with_candidate(row, shared.get(row.layout))
 
     else:
-        native = lower(plan.graph, plan._handle, plan._resources)
-        rules = graphs.rules_of(native, policy)
-        rows = [row for row in graphs.engine_candidates(native, policy, rules) if row.ok]
-        lowered = native
+        lowered = lower(plan.graph, plan._handle, plan._resources)
+        rules = graphs.rules_of(lowered, policy)
+        rows = [row for row in graphs.engine_candidates(lowered, policy, rules) if row.ok]
 
         def make(row: AlgorithmResult) -> OperationPlan[Any]:
             return plan._with_engine(row.algorithm, lowered)

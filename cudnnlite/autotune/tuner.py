@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace as dataclass_replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, NamedTuple
@@ -43,6 +43,7 @@ from cudnnlite.problems.fused_convolution import BIAS, FUSED, FUSED_WITH_Z
 from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import CACHE, SEARCH, AlgorithmResult
+from cudnnlite.problems.roofline import Peaks
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.contest import refuse_search
 from cudnnlite.search.database import dtype_of, find_choice
@@ -195,6 +196,11 @@ class Tuner(Closable):
         return DeviceIdentity.of(self.handle.device)
 
     @cached_property
+    def _peaks(self) -> Peaks | None:
+        """The peaks of the device, which every table has."""
+        return peaks_of(self.handle.device)
+
+    @cached_property
     def plan_store(self) -> PlanStore | None:
         """The compiled plans in the cache; None if they are not kept."""
         return self.cache.plans_for(self.device) if self._uses_cache else None
@@ -325,7 +331,7 @@ class Tuner(Closable):
         if table is None:
             return None
         best = best_replayed(table) if replay else table.best()
-        return dataclass_replace(best, source=source)
+        return replace(best, source=source)
 
     def _database_choice(self, problem: Problem, policy: TuningPolicy) -> AlgorithmResult | None:
         """Return the database's choice for a problem, if the policy allows it."""
@@ -472,7 +478,7 @@ class Tuner(Closable):
         if self._uses_cache:
             entry = self.cache.get(key)
             if entry is not None:
-                return entry.table(self._device_memory, peaks_of(self.handle.device))
+                return entry.table(self._device_memory, self._peaks)
         if allow_failed:
             return table
         return None
