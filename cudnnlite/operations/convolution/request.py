@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
 from cudnnlite.arguments import real_number
@@ -18,14 +17,8 @@ from cudnnlite.operations.convolution.algorithms import (
     search,
 )
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
-from cudnnlite.plans.conversion import filter_conversion
-from cudnnlite.plans.operands import (
-    alignment_of,
-    check_writable,
-    on_device,
-    use,
-    wait_for_streams,
-)
+from cudnnlite.operations.layers.transform import transform_tensor
+from cudnnlite.plans.operands import alignment_of, check_writable, on_device, use
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.request import Request
 from cudnnlite.plans.trial_call import CANDIDATE_ERRORS
@@ -33,7 +26,7 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import DATABASE, HEURISTIC, AlgorithmResult, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.database import find_choice
-from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs import FilterSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 from cudnnlite.specs.math_types import may_be_tf32
 from cudnnlite.warn import log
@@ -311,15 +304,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         layout = self._best_layout_of_filter(problem, name)
         if w.spec.fits(layout):
             return w
-        converted: DeviceArray = handle.empty(TensorSpec(w.spec.shape, w.spec.dtype, layout))
-        with ExitStack() as stack:
-            call = filter_conversion(handle, w.spec, converted.spec, stack)
-            call.replace(x=w.ptr, y=converted.ptr)
-            others = wait_for_streams(handle.stream, w)
-            call()
-            for other in others:
-                other.wait(handle.stream)
-        return converted
+        return transform_tensor(handle, w, layout=layout)
 
     def _best_layout_of_filter(self, problem: Problem, name: str) -> str:
         """Return the layout of the filter `name` with which calls take the least time."""
