@@ -91,17 +91,24 @@ def _more_problems(flags: SimpleNamespace, batch: int | None) -> ProblemList:
     for text in flags.attention:
         problems.add(_attention(text, dtype))
     for name in flags.list:
-        if name not in LISTS:
-            raise misuse(f"--list {name}; allowed: {', '.join(LISTS)}")
-        if batch is not None and name not in WITH_A_BATCH:
-            raise misuse(f"--batch: the rows of --list {name} have batches of their own")
-        layout = flags.layout
-        with report_misuse(f"--list {name}: "):
-            problems.extend(problems_of_list(name, batch, dtype, layout and layout.upper()))
+        problems.extend(problems_of_name(name, batch, dtype, flags.layout))
     for text in flags.problem:
         with report_misuse("--problem: "):
             problems.add(_problem_of_json(text))
     return problems
+
+
+def problems_of_name(name: str, batch: int | None, dtype: str, layout: str | None) -> ProblemList:
+    """Return the problems of a list that comes along, by the name that --list has.
+
+    Ends the command if there is none of that name, or if --batch is for rows that have their own.
+    """
+    if name not in LISTS:
+        raise misuse(f"--list {name}; allowed: {', '.join(LISTS)}")
+    if batch is not None and name not in WITH_A_BATCH:
+        raise misuse(f"--batch: the rows of --list {name} have batches of their own")
+    with report_misuse(f"--list {name}: "):
+        return problems_of_list(name, batch, dtype, layout and layout.upper())
 
 
 def _problem_of_json(text: str) -> Problem:

@@ -15,8 +15,9 @@ import typer
 from cudnnlite.absent.candidates import Candidates, Subject, ask_planner
 from cudnnlite.absent.planner import Planner
 from cudnnlite.arguments import refused_as
-from cudnnlite.bench.lists import LISTS, problems_of_list
+from cudnnlite.bench.lists import LISTS
 from cudnnlite.cli import common, options
+from cudnnlite.cli.bench_problems import problems_of_name
 from cudnnlite.cli.common import failure, misuse, report_errors, report_misuse, say, tell
 from cudnnlite.cli.problems import REPEATABLE, SOURCES, check_flags, lists_of
 from cudnnlite.cli.tunings import joined
@@ -24,7 +25,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.device_properties import DeviceProperties, parse_properties
 from cudnnlite.operations.candidates import subject_of, why_not_asked
 from cudnnlite.operations.graph.graph import Graph
-from cudnnlite.problems.problem_list import ProblemList, summary
+from cudnnlite.problems.problem_list import summary
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, printable
 
@@ -154,7 +155,7 @@ def _items(flags: SimpleNamespace) -> list[_Item]:
     lists = lists_of(flags)
     for batch, problems in lists.items():
         for name in flags.list:
-            problems.extend(_of_list(name, batch, flags))
+            problems.extend(problems_of_name(name, batch, flags.dtype or "float32", flags.layout))
     union = joined(lists)
     for note in union.notes:
         tell(printable(f"note: {note}"))
@@ -172,15 +173,6 @@ def _items(flags: SimpleNamespace) -> list[_Item]:
             graph = Graph.from_json(path.read_text(encoding="utf-8"))
             items.append(_Item(printable(path.stem), subject_of(graph)))
     return items
-
-
-def _of_list(name: str, batch: int | None, flags: SimpleNamespace) -> ProblemList:
-    """Return a list that comes along; ends the command if there is none of that name."""
-    if name not in LISTS:
-        raise misuse(f"--list {name}; allowed: {', '.join(LISTS)}")
-    layout = flags.layout and flags.layout.upper()
-    with report_misuse(f"--list {name}: "):
-        return problems_of_list(name, batch, flags.dtype or "float32", layout)
 
 
 def _ask(
