@@ -24,7 +24,8 @@ class Workspace(NonCopyable):
     device : Device
         Where the memory comes from.
     workspace_limit : int or str, optional
-        The largest buffer, also settable as `limit`: bytes, "64 MiB", or "10%" of the device's memory.  None: no limit.
+        The largest buffer, also settable as `limit`: bytes, "64 MiB", or "10%" of the device's
+        memory.  None: no limit.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
 from cudnnlite.graph.operation_graph import Graph
-from cudnnlite.operations.convolution.algorithms import PreparedChoice, choose_and_prepare, prepare
+from cudnnlite.operations.convolution.algorithms import choose_and_prepare, prepare
 from cudnnlite.operations.convolution.native import NativeConvolution
 from cudnnlite.plans.conversion import conversion, filter_conversion
 from cudnnlite.problems.convolution import FORWARD
@@ -36,9 +36,9 @@ class ConvertedConvolution:
     A plan calls it like a `PreparedCall`.
 
     An operand that has the layout already is used in place.  The others are converted into the
-    workspace, in front of the workspace of the algorithm or engine.  A result that is converted back is
-    rounded twice: before and after beta * y is added to it.  For an integer result this would be
-    wrong; with a beta it is an ArgumentError.
+    workspace, in front of the workspace of the algorithm or engine.  A result that is converted
+    back is rounded twice: before and after beta * y is added to it.  For an integer result this
+    would be wrong; with a beta it is an ArgumentError.
 
     Parameters
     ----------
@@ -104,7 +104,6 @@ class ConvertedConvolution:
         self._back_conversions: dict[str, Any] = {}
         try:
             native = NativeConvolution(handle, inner_problem, stack, graph)
-            prepared: PreparedChoice
             if choice is None:
                 inner_limit = None if limit is None else _remaining(limit, room)
                 prepared = choose_and_prepare(
@@ -274,7 +273,7 @@ def faster_layout(problem: Problem) -> str:
     below, in forward calls and gradients of images.
     """
     layout = layout_of_filter(problem)
-    if layout in CHANNELS_LAST.values() and not _is_converted_alone(problem, layout):
+    if layout in CHANNELS_LAST.values() and not _first_images(problem).fits(layout):
         return layout
     if problem.operation not in (FORWARD, DATA) or problem.values["beta"]:
         return ""
@@ -292,11 +291,11 @@ def faster_layout(problem: Problem) -> str:
     return ""
 
 
-def _is_converted_alone(problem: Problem, layout: str) -> bool:
-    """Return whether the first images have a layout, so that other operands are converted to it."""
-    names = (*problem.operation.reads, *problem.operation.writes)
-    images = next(name for name in names if name not in problem.operation.filters)
-    return images not in converted_operands(problem, layout)
+def _first_images(problem: Problem) -> TensorSpec:
+    """Return the spec of the first operand that is no filter."""
+    filters = problem.operation.filters
+    specs: dict[str, TensorSpec] = problem.specs
+    return next(spec for name, spec in specs.items() if name not in filters)
 
 
 def _memory_of(problem: Problem) -> dict[str, TensorSpec]:
