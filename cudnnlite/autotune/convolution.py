@@ -228,10 +228,10 @@ def _enter_layouts(
 
 def _may_win(handle: Handle, problem: Problem, layout: str, contest: Contest) -> bool:
     """Return whether the conversions to a layout take less time than the best candidate so far."""
-    properties = handle.device.properties()
-    if properties is None:
+    figures = handle.device.figures()
+    if figures is None:
         return True
-    seconds = conversion_bytes(problem, layout) / (_CACHE_SPEED * properties.bandwidth)
+    seconds = conversion_bytes(problem, layout) / (_CACHE_SPEED * figures.bandwidth)
     return 1000 * seconds < contest.best_ms_so_far()
 
 
@@ -385,7 +385,7 @@ def layouts_to_try(handle: Handle, problem: Problem, policy: TuningPolicy) -> li
     if any(spec.vector != 1 for spec in problem.specs.values()):
         return []
     names = policy.layouts
-    if names is None and handle.device.properties() is None:
+    if names is None and handle.device.figures() is None:
         # Without a bandwidth nothing says which conversions cannot win.
         return list(filter(None, [layout_of_filter(problem)]))
     rank = problem.values[problem.operation.reads[0]].rank

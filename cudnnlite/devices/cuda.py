@@ -14,14 +14,14 @@ from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import shown
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices import observer
-from cudnnlite.devices.cuda_facts import facts_of, properties_of
+from cudnnlite.devices.cuda_facts import facts_of, figures_of
 from cudnnlite.devices.cuda_graph import CudaRecorder, LateBuffer
 from cudnnlite.devices.cuda_kernels import kernel_names_of
 from cudnnlite.devices.cuda_loss import Loss, telling_loss
 from cudnnlite.devices.cuda_power import NvmlMeter, open_meter
 from cudnnlite.devices.device import (
     DeviceFacts,
-    DeviceProperties,
+    DeviceFigures,
     StandIns,
     check_allocation,
     check_host_copy,
@@ -125,9 +125,9 @@ class CudaDevice(NonCopyable):
         """Return name, compute capability, driver and UUID."""
         return facts_of(self._device, self._driver)
 
-    def properties(self) -> DeviceProperties:
+    def figures(self) -> DeviceFigures:
         """Return the figures that its peaks follow from."""
-        return properties_of(self._device)
+        return figures_of(self._device)
 
     def power_meter(self) -> NvmlMeter | None:
         """Return what reads NVML's energy counter; None without NVML, or without such a counter."""

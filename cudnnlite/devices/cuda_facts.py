@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cudnnlite.devices.device import DeviceFacts, DeviceProperties
+from cudnnlite.devices.device import DeviceFacts, DeviceFigures
 
 _DRIVER_VERSION = Path("/sys/module/nvidia/version")
 
@@ -29,11 +29,11 @@ def facts_of(device: Any, driver: Any) -> DeviceFacts:
     )
 
 
-def properties_of(device: Any) -> DeviceProperties:
+def figures_of(device: Any) -> DeviceFigures:
     """Return the figures of a `cuda.core.Device` that its peaks follow from."""
     properties = device.properties
     major, minor = device.compute_capability
-    return DeviceProperties(
+    return DeviceFigures(
         str(device.name),
         f"{major}.{minor}",
         int(properties.multiprocessor_count),

@@ -28,7 +28,7 @@ class DeviceFacts(NamedTuple):
     uuid: str  # which one of its kind it is
 
 
-class DeviceProperties(NamedTuple):
+class DeviceFigures(NamedTuple):
     """The figures of a GPU that its peaks follow from."""
 
     name: str  # 'NVIDIA H200'
@@ -143,7 +143,7 @@ class Device(Protocol):
     def facts(self) -> DeviceFacts:
         """Return what tells it from other devices."""
 
-    def properties(self) -> DeviceProperties | None:
+    def figures(self) -> DeviceFigures | None:
         """Return the figures that its peaks follow from; None if it is no GPU."""
 
     def power_meter(self) -> PowerMeter | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from cudnnlite.devices.device import Device, DeviceProperties
+from cudnnlite.devices.device import Device, DeviceFigures
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.roofline import FLOAT32, FLOAT64, HALF, INT8, TENSOR_FLOAT64, TF32, Peaks
 
@@ -52,22 +52,22 @@ _WITH_HALVED_TENSOR_CORES = ("8.6", "8.9", "12.0")
 
 def peaks_of(device: Device) -> Peaks | None:
     """Return the peaks of a device; None of one that is emulated, or if they are not known."""
-    properties = device.properties()
-    return None if properties is None else peaks_from(properties)
+    figures = device.figures()
+    return None if figures is None else peaks_from(figures)
 
 
-def peaks_from(properties: DeviceProperties) -> Peaks | None:
-    """Return the peaks that follow from a device's properties.
+def peaks_from(figures: DeviceFigures) -> Peaks | None:
+    """Return the peaks that follow from a device's figures.
 
     None if the rates of its architecture are not known here.
     """
-    architecture = _ARCHITECTURES.get(properties.compute_capability)
+    architecture = _ARCHITECTURES.get(figures.compute_capability)
     if architecture is None:
         return None
     is_halved = (
-        "GeForce" in properties.name and properties.compute_capability in _WITH_HALVED_TENSOR_CORES
+        "GeForce" in figures.name and figures.compute_capability in _WITH_HALVED_TENSOR_CORES
     )
-    clocks = properties.multiprocessors * properties.clock_hz
+    clocks = figures.multiprocessors * figures.clock_hz
     flops = {}
     for unit, operations in architecture.flops.items():
         peak = clocks * operations
@@ -76,7 +76,7 @@ def peaks_from(properties: DeviceProperties) -> Peaks | None:
         if is_halved and unit in _HALVED_ON_GEFORCE:
             peak /= 2
         flops[unit] = peak
-    return Peaks(properties.name, "from the device's properties", flops, properties.bandwidth)
+    return Peaks(figures.name, "from the device's properties", flops, figures.bandwidth)
 
 
 def _stated(card: str, source: str, bandwidth: float, **teraflops: float) -> Peaks:

@@ -132,7 +132,7 @@ class EmulatedDevice(NonCopyable):
         """Return the device's name and UUID; there are no other facts."""
         return DeviceFacts(self.name, "", "", f"emulated:{self.index}")
 
-    def properties(self) -> None:
+    def figures(self) -> None:
         """Return None: NumPy has no peaks."""
 
     def power_meter(self) -> None:

@@ -310,7 +310,7 @@ def test_a_candidate_is_not_blamed_for_another(handle, monkeypatch):
 
 def test_the_emulated_device_has_no_kernels_and_no_energy():
     with dnn.Handle(device="emulated") as handle:
-        assert handle.device.properties() is None
+        assert handle.device.figures() is None
         assert handle.device.power_meter() is None
         assert handle.device.kernel_names(lambda: None, handle.stream) is None
         (row,) = rows_of(handle, convolution(), "time")
@@ -395,12 +395,12 @@ def test_the_choice_by_energy_on_a_gpu():
 @pytest.mark.gpu
 def test_peaks_of_this_gpu_are_those_of_its_card():
     with dnn.Handle(device="cuda") as handle:
-        properties = handle.device.properties()
-    peaks = peaks_from(properties)
+        figures = handle.device.figures()
+    peaks = peaks_from(figures)
     assert peaks is not None
-    stated = [card for card in CARDS.values() if card.card == properties.name]
+    stated = [card for card in CARDS.values() if card.card == figures.name]
     if not stated:
-        pytest.skip(f"NVIDIA's figures for {properties.name} are not in the table")
+        pytest.skip(f"NVIDIA's figures for {figures.name} are not in the table")
     for unit, flops in stated[0].flops.items():
         assert peaks.flops[unit] == pytest.approx(flops, rel=0.02), unit
     assert peaks.bandwidth == pytest.approx(stated[0].bandwidth, rel=0.03)

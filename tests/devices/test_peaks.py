@@ -2,7 +2,7 @@
 
 import pytest
 
-from cudnnlite.devices.device import DeviceProperties
+from cudnnlite.devices.device import DeviceFigures
 from cudnnlite.devices.peaks import CARDS, parse_card, peaks_from
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
@@ -12,12 +12,12 @@ from cudnnlite.problems.work import Work
 # Multiprocessors, Hz, Hz of the memory and bits of the bus, as published lists of the cards have
 # them.  tests/device/test_bench.py reads those of the GPU that is there.
 PROPERTIES = {
-    "V100": DeviceProperties("Tesla V100-SXM2-16GB", "7.0", 80, 1530e6, 877e6, 4096),
-    "A100": DeviceProperties("NVIDIA A100-SXM4-80GB", "8.0", 108, 1410e6, 1593e6, 5120),
-    "H100": DeviceProperties("NVIDIA H100 80GB HBM3", "9.0", 132, 1980e6, 2619e6, 5120),
-    "H200": DeviceProperties("NVIDIA H200", "9.0", 132, 1980e6, 3201e6, 6144),
-    "B200": DeviceProperties("NVIDIA B200", "10.0", 148, 1965e6, 3996e6, 8192),
-    "RTX 4090": DeviceProperties("NVIDIA GeForce RTX 4090", "8.9", 128, 2520e6, 10501e6, 384),
+    "V100": DeviceFigures("Tesla V100-SXM2-16GB", "7.0", 80, 1530e6, 877e6, 4096),
+    "A100": DeviceFigures("NVIDIA A100-SXM4-80GB", "8.0", 108, 1410e6, 1593e6, 5120),
+    "H100": DeviceFigures("NVIDIA H100 80GB HBM3", "9.0", 132, 1980e6, 2619e6, 5120),
+    "H200": DeviceFigures("NVIDIA H200", "9.0", 132, 1980e6, 3201e6, 6144),
+    "B200": DeviceFigures("NVIDIA B200", "10.0", 148, 1965e6, 3996e6, 8192),
+    "RTX 4090": DeviceFigures("NVIDIA GeForce RTX 4090", "8.9", 128, 2520e6, 10501e6, 384),
 }
 
 

@@ -45,16 +45,16 @@ def problem_of(options: str) -> ListedProblem:
 
 
 def print_peaks(handle: dnn.Handle) -> None:
-    properties = handle.device.properties()
-    if properties is None:
+    figures = handle.device.figures()
+    if figures is None:
         print("the emulated device")
         return
-    peaks = peaks_from(properties)
-    print(properties)
+    peaks = peaks_from(figures)
+    print(figures)
     if peaks is None:
         print("the architecture has no peaks in cudnnlite")
         return
-    stated = next((card for card in CARDS.values() if card.card == properties.name), None)
+    stated = next((card for card in CARDS.values() if card.card == figures.name), None)
     rows = [("peak", "from properties", "as NVIDIA states", "ratio")]
     for unit, value in (*peaks.flops.items(), ("memory", peaks.bandwidth)):
         other = None
