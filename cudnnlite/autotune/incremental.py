@@ -81,8 +81,9 @@ class RealCallTuning:
         choice = plan.choice
         if choice is None or plan._prepared is None or plan.replay is not None:
             return
-        rows, make_plan = _trials_of(plan, choice, policy)
-        if why := _why_excluded(choice, plan.problem, policy):
+        why = _why_excluded(choice, plan.problem, policy)
+        rows, make_plan = _trials_of(plan, choice, policy, compiled=bool(why))
+        if why:
             choice, rows = _replace_choice(plan, why, rows, make_plan)
         race = self._race_of(key, [choice, *rows])
         if len(race.runners) < 2:
@@ -167,15 +168,25 @@ def _why_excluded(row: AlgorithmResult, problem: Problem, policy: TuningPolicy) 
 
 
 def _trials_of(
-    plan: ConvolutionPlan | GraphPlan, choice: AlgorithmResult, policy: TuningPolicy
+    plan: ConvolutionPlan | GraphPlan,
+    choice: AlgorithmResult,
+    policy: TuningPolicy,
+    *,
+    compiled: bool,
 ) -> tuple[list[AlgorithmResult], MakePlan]:
-    """Return the candidates of a plan beside its own choice, and what makes their plans."""
+    """Return the candidates of a plan beside its own choice, and what makes their plans.
+
+    Engines of a convolution that cuDNN compiles first are left out, unless `compiled`: that takes
+    half a second, and none is among the winners in the database.
+    """
     if isinstance(plan, ConvolutionPlan):
         # The graph that all engines share, by the layout that operands are converted to.
         shared: dict[str, Graph | None] = {"": None}
         if policy.interface != "descriptor":
             shared[""] = shared_graph(plan._handle, plan.problem, plan._resources)
-        engine_rows = list(_convolution_engines(shared[""], plan.problem, policy))
+        engine_rows = list(
+            _convolution_engines(shared[""], plan.problem, policy, compiled=compiled)
+        )
         algorithm_rows = list(_descriptor_calls(plan._handle, plan.problem, policy))
         rows = [*_interleaved(engine_rows, algorithm_rows)]
         rows[_BEFORE_CONVERSIONS:_BEFORE_CONVERSIONS] = _converted_engines(plan, policy, shared)
@@ -234,7 +245,7 @@ def _next_of(rows: Iterator[AlgorithmResult]) -> Iterator[AlgorithmResult]:
 
 
 def _convolution_engines(
-    graph: Graph | None, problem: Problem, policy: TuningPolicy
+    graph: Graph | None, problem: Problem, policy: TuningPolicy, *, compiled: bool = False
 ) -> Iterator[AlgorithmResult]:
     """Yield the engines that cuDNN's heuristics name, and that may be used.
 
@@ -249,6 +260,8 @@ def _convolution_engines(
     dtype = problem.values[problem.operation.reads[0]].dtype
     with ExitStack() as stack:
         for rank, configuration in enumerate(configurations(graph, HEURISTICS, stack)):
+            if configuration.compiled and not compiled:
+                continue
             row = replace(row_of(configuration, problem), heuristic=rank)
             if not (why_excluded(configuration, graph, problem) or policy.why_not(row, dtype)):
                 yield row

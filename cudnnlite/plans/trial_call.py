@@ -31,10 +31,11 @@ _NOTHING_WRITTEN = (NotSupportedError, BadParamError, ArgumentError, DeviceMemor
 
 
 class _Sample(NamedTuple):
-    """A run of a candidate between two events."""
+    """Runs of a candidate between two events."""
 
     candidate: int
     is_first: bool
+    runs: int
     start: Any
     end: Any
 
@@ -52,12 +53,14 @@ class CallTimer:
         return {sample.candidate for sample in self._samples}
 
     @contextmanager
-    def timing(self, index: int, stream: Any, *, is_first: bool) -> Iterator[None]:
-        """Time what is enqueued on a stream in the block, unless it fails."""
+    def timing(
+        self, index: int, stream: Any, *, is_first: bool = False, runs: int = 1
+    ) -> Iterator[None]:
+        """Time the runs of a candidate that are enqueued on a stream in the block, unless it fails."""
         start = self._device.record_event(stream)
         yield
         end = self._device.record_event(stream)
-        self._samples.append(_Sample(index, is_first, start, end))
+        self._samples.append(_Sample(index, is_first, runs, start, end))
 
     def collect(self) -> None:
         """Give the race the times of those runs that have ended."""
@@ -65,7 +68,7 @@ class CallTimer:
             ms = self._device.elapsed_between(sample.start, sample.end)
             if ms is not None:
                 self._samples.remove(sample)
-                self._race.record(sample.candidate, ms, is_first=sample.is_first)
+                self._race.record(sample.candidate, ms / sample.runs, is_first=sample.is_first)
 
 
 class TrialCall(NonCopyable):
@@ -170,7 +173,9 @@ class TrialCall(NonCopyable):
             try:
                 with self._placed(leader, stream) as call:
                     call_prepared(call)
-                self._untimed_end = self._device.record_event(stream)
+                # A winner is not closed.  Without its events the last one has ended some time.
+                if self._race.winner is None:
+                    self._untimed_end = self._device.record_event(stream)
                 return
             except CANDIDATE_ERRORS as error:
                 exclude(self._race, leader, error)
@@ -195,11 +200,18 @@ class TrialCall(NonCopyable):
         return True
 
     def _time(self, turn: Turn, call: Any, stream: Any) -> None:
-        with self._timer.timing(turn.candidate, stream, is_first=turn.is_first):
-            call_prepared(call)
-        if turn.is_first and turn.may_repeat and self._is_repeatable:
-            self._race.note_repeat()
-            with self._timer.timing(turn.candidate, stream, is_first=False):
+        """Run a candidate between events.
+
+        If it may run again, these are repeats: they are enqueued while the device does a first run,
+        which is not timed, so that their time has no part of the host's.
+        """
+        if not self._is_repeatable:
+            with self._timer.timing(turn.candidate, stream, is_first=turn.is_first):
+                call_prepared(call)
+            return
+        call_prepared(call)
+        with self._timer.timing(turn.candidate, stream, runs=turn.repeats):
+            for _ in range(turn.repeats):
                 call_prepared(call)
 
     def _may_run_another(self, error: Exception) -> bool:

@@ -16,8 +16,12 @@ _MOST_SAMPLES = 3
 # Times up to this multiple of the least are taken as equal; then the workspace decides.
 _TIE_RATIO = 1.01
 # Another candidate replaces the first one, which cuDNN's heuristic prefers, only if it is faster by
-# more than this.  A single call's time contains the host's, whose noise on an H100 chose worse ones.
-_GAIN_OVER_THE_FIRST = 1.1
+# more than this: of many candidates' times, the least one owes something to noise.
+_GAIN_OVER_THE_FIRST = 1.05
+# A candidate whose time is not known yet may be a slow one, and is not repeated more often.
+_MOST_REPEATS_AT_FIRST = 2
+# Shorter times are rounded up to this one where a number of repeats is computed from them.
+_SHORTEST_MS = 1e-3
 NOT_TRIED = "not tried: the likelier candidates came first"
 
 
@@ -25,12 +29,12 @@ class Turn(NamedTuple):
     """The candidate that a call runs, by its index.
 
     If `is_first`, this candidate has not run before, so that its kernels are perhaps loaded now.
-    If `may_repeat`, the call may run it again at once, in order to time it.
+    A call that may run it again does so `repeats` times at once, and these runs are timed.
     """
 
     candidate: int
     is_first: bool
-    may_repeat: bool
+    repeats: int
 
 
 @dataclass
@@ -59,7 +63,7 @@ class Race:
     Each candidate's first run may load kernels.  Its time is an upper bound: as long as that is the
     least of all, the candidate needs no other run, and no candidate is given up because of it.  A
     candidate whose next run takes clearly longer than the best is out.  Those close to the best run
-    again.
+    again.  A call that repeats its candidate at once does not time the first run.
 
     Parameters
     ----------
@@ -88,7 +92,6 @@ class Race:
         self.winner: int | None = None
         self.is_saved = False
         self._timing = timing
-        self._repeats_left = timing.repeated_calls
 
     @property
     def best_ms(self) -> float:
@@ -139,14 +142,18 @@ class Race:
                 self.winner = self.leader
             return None
         runner = self.runners[index]
-        turn = Turn(index, is_first=not runner.runs, may_repeat=self._repeats_left > 0)
+        turn = Turn(index, is_first=not runner.runs, repeats=self._repeats_of(runner))
         self.calls += 1
         runner.runs += 1
         return turn
 
-    def note_repeat(self) -> None:
-        """Count a call that ran its candidate twice."""
-        self._repeats_left -= 1
+    def _repeats_of(self, runner: Runner) -> int:
+        """Return how many runs of a candidate last long enough to be timed together."""
+        is_known = runner.ms < inf
+        expected_ms = runner.ms if is_known else self.best_ms
+        most_repeats = self._timing.most_repeats if is_known else _MOST_REPEATS_AT_FIRST
+        repeats = round(self._timing.real_sample_ms / max(expected_ms, _SHORTEST_MS))
+        return max(1, min(most_repeats, repeats))
 
     def _next_index(self, pending: Collection[int]) -> int | None:
         if self.calls >= self._timing.real_calls:

@@ -50,14 +50,15 @@ class TimingPolicy(NamedTuple):
     # Of tuning in real calls: so many calls of a problem try candidates, and of these the last ones
     # try no new candidates, but compare those that are close.
     real_calls: int = 12
-    confirming_calls: int = 2
-    # So many of these calls run their candidate a second time at once, which is timed, instead of
-    # timing it at a later call.  A call that would read its own result is never repeated.
-    repeated_calls: int = 5
+    confirming_calls: int = 3
+    # Such a call repeats short work until it lasts about so long, unless it reads its own result.
+    real_sample_ms: float = 0.1
     # A sample of the energy repeats calls for so long: NVML's counter moves every 20 to 100 ms.
     energy_seconds: float = 1.0
 
 
 DEFAULT_TIMING = TimingPolicy()
 # One sample of each: for a device whose times say nothing about a GPU.
-ONE_LOOK = TimingPolicy(rounds=1, least_rounds=1, further_rounds=0, sample_ms=0.0, most_calls=1)
+ONE_LOOK = TimingPolicy(
+    rounds=1, least_rounds=1, further_rounds=0, sample_ms=0.0, most_calls=1, real_sample_ms=0.0
+)

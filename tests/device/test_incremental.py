@@ -408,6 +408,34 @@ def test_threads(device: Any) -> None:
     assert errors == []
 
 
+def test_a_plan_takes_over_a_winner_although_the_device_is_behind(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No event of a call is reached before the call returns."""
+    events: list[Any] = []
+    record, elapsed = handle.device.record_event, handle.device.elapsed_between
+
+    def record_event(stream: Any) -> Any:
+        events.append(record(stream))
+        return events[-1]
+
+    def elapsed_between(start: Any, end: Any) -> float | None:
+        return None if any(end is event for event in events) else elapsed(start, end)
+
+    monkeypatch.setattr(handle.device, "record_event", record_event)
+    monkeypatch.setattr(handle.device, "elapsed_between", elapsed_between)
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        race = race_of(plan)
+        first = race.runners[0]
+        for _ in range(CALLS):
+            if first.runs:
+                race.exclude(0, "the winner shall be another one")
+            check(case, plan(case.x, case.w))
+            events.clear()
+        assert race.winner != 0
+        assert plan.choice.source == REAL_CALLS
+
+
 def test_the_block_ends_before_the_race(handle: dnn.Handle, case: Case) -> None:
     with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:
         plan = dnn.convolution_forward.plan(handle, case.x, case.w, case.conv)

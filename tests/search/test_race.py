@@ -19,7 +19,8 @@ def engine(index, knob=0, workspace=0):
 def run(race, times_ms, repeatable=False, delay=0):
     """Run a race whose candidates take these times, and whose first runs load kernels.
 
-    Samples are known `delay` calls later.  Returns the candidates in the order of their runs.
+    With `repeatable`, the first run of each call is not timed.  Samples are known `delay` calls
+    later.  Returns the candidates in the order of their runs.
     """
     runs, pending = [], []
     for call in range(1000):
@@ -32,13 +33,9 @@ def run(race, times_ms, repeatable=False, delay=0):
         if turn is None:
             continue
         runs.append(turn.candidate)
-        loading_ms = LOADING_MS if turn.is_first else 0.0
-        ms = times_ms[turn.candidate]
-        pending.append((call + 1 + delay, turn.candidate, ms + loading_ms, turn.is_first))
-        if repeatable and turn.is_first and turn.may_repeat:
-            race.note_repeat()
-            runs.append(turn.candidate)
-            pending.append((call + 1 + delay, turn.candidate, ms, False))
+        loads = turn.is_first and not repeatable
+        ms = times_ms[turn.candidate] + LOADING_MS * loads
+        pending.append((call + 1 + delay, turn.candidate, ms, loads))
     return runs
 
 
@@ -54,7 +51,7 @@ def test_the_fastest_of_those_that_were_tried_wins(repeatable, delay):
         fastest = min(times_ms[index] for index in timed)
         assert timed
         # The first candidate is replaced only by one that is clearly faster.
-        allowed = 1.1 if race.winner == 0 else 1.01
+        allowed = 1.05 if race.winner == 0 else 1.01
         assert times_ms[race.winner] <= allowed * fastest
         assert race.calls <= TimingPolicy().real_calls
 
@@ -88,10 +85,25 @@ def test_what_is_far_off_has_one_sample():
 
 
 def test_the_first_candidate_stays_unless_another_is_clearly_faster():
-    for times_ms, winner in (([1.0, 0.92], 0), ([1.0, 0.9], 1)):
+    for times_ms, winner in (([1.0, 0.96], 0), ([1.0, 0.95], 1)):
         race = Race([engine(0), engine(1)])
         run(race, times_ms)
         assert race.winner == winner
+
+
+def test_short_runs_are_repeated_and_those_of_unknown_length_twice_at_most():
+    race = Race([engine(0), engine(1), engine(2)], TimingPolicy(real_sample_ms=0.1))
+    assert race.next_turn(()).repeats == 1  # nothing is known yet
+    race.record(0, 0.02, is_first=False)
+    assert race.next_turn(()) == (1, True, 2)
+    race.record(1, 0.021, is_first=False)
+    assert race.next_turn(()) == (2, True, 2)
+    race.record(2, 0.5, is_first=False)
+    assert race.next_turn(()) == (0, False, 5)
+    race = Race([engine(0), engine(1)], TimingPolicy(real_sample_ms=0.1))
+    race.next_turn(())
+    race.record(0, 7.0, is_first=False)
+    assert race.next_turn(()).repeats == 1
 
 
 def test_a_first_run_beyond_any_loading_is_enough():
