@@ -178,7 +178,8 @@ def database_problems():
     random.Random(1).shuffle(problems)
     for problem in problems:
         first = problem.values[problem.operation.reads[0]]
-        layout = "last" if first.is_channels_last else "first"
+        y = problem.specs["y"] if "y" in problem.specs else problem.specs["dy"]
+        layout = "last" if y.is_channels_last else "first"
         config = f"{first.dtype} {problem.math_type} channels {layout}"
         yield str(problem), config, problem.kind.removeprefix("convolution_"), problem
 
