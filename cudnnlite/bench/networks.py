@@ -87,8 +87,8 @@ def _all_problems(names: Collection[str]) -> Iterator[Problem]:
     yield from _attention(names)
     if _LSTM in names:
         yield from _lstms()
-    for arithmetic in ARITHMETICS:
-        for row in rows:
+    for row in rows:
+        for arithmetic in ARITHMETICS:
             yield _convolution("filter", row, row[1][0], arithmetic)
             if row[2][0] > _FEW_CHANNELS:
                 yield _convolution("data", row, row[1][0], arithmetic)
@@ -96,10 +96,10 @@ def _all_problems(names: Collection[str]) -> Iterator[Problem]:
 
 
 def _forward(rows: list[Any], batch_index: int) -> Iterator[Problem]:
-    for arithmetic in ARITHMETICS:
-        for row in rows:
-            batches = row[1]
-            if batch_index < len(batches):
+    for row in rows:
+        batches = row[1]
+        if batch_index < len(batches):
+            for arithmetic in ARITHMETICS:
                 yield _convolution("forward", row, batches[batch_index], arithmetic)
 
 
