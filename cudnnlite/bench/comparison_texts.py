@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cudnnlite.bench.comparison import STILL_WRONG, Pair, RunComparison
+from cudnnlite.bench.comparison import SERVED, STILL_WRONG, Pair, RunComparison
 from cudnnlite.bench.page import render
 from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.report.templates import write_page
+from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
 
 _HEADING = ("A us", "B us", "B/A", "choice of A", "choice of B", "problem", "verdict")
@@ -64,7 +65,9 @@ def lines_of(
 
 
 def reasons_of(pair: Pair) -> Iterator[str]:
-    """Yield why B is worse, where the figures do not say it."""
+    """Yield why a side is worse, where the figures do not say it."""
+    if pair.a is not None and SERVED in pair.verdicts:
+        yield printable(f"with A {pair.a.status}")
     row = pair.b
     if row is None or not (pair.fails or STILL_WRONG in pair.verdicts):
         return
@@ -80,16 +83,31 @@ def _cells(pair: Pair, comparison: RunComparison) -> tuple[str, ...]:
     times = ("-", "-", "-")
     if pair.ratio is not None:
         times = (_us(pair.a, comparison), _us(pair.b, comparison), f"{pair.ratio:.4f}")
-    choices = [_choice(row) for row in (pair.a, pair.b)]
-    if choices[0] == choices[1] and choices[0] != "-":
-        choices[1] = "same"
     verdict = "; ".join(pair.verdicts) or "-"
-    return (*times, *choices, printable(pair.title), verdict)
+    return (*times, *_choices(pair), printable(pair.title), verdict)
 
 
 def _us(row: BenchRow | None, comparison: RunComparison) -> str:
     us = None if row is None else comparison.us_of(row)
     return "-" if us is None else f"{us:.2f}"
+
+
+def _choices(pair: Pair) -> tuple[str, str]:
+    """Return what both sides choose, with its workspace if that differs."""
+    a, b = _choice(pair.a), _choice(pair.b)
+    size_of_a, size_of_b = _workspace(pair.a), _workspace(pair.b)
+    if size_of_a is not None and size_of_b is not None and size_of_a != size_of_b:
+        return f"{a}, {format_size(size_of_a)}", f"{b}, {format_size(size_of_b)}"
+    if a == b != "-":
+        return a, "same"
+    return a, b
+
+
+def _workspace(row: BenchRow | None) -> int | None:
+    """Return the workspace of what is served; None if nothing is, or if it is not known."""
+    if row is None or row.status != "ok":
+        return None
+    return row.workspace
 
 
 def _choice(row: BenchRow | None) -> str:
