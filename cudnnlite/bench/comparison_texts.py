@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from cudnnlite.bench.comparison import SERVED, STILL_WRONG, Pair, RunComparison
 from cudnnlite.bench.page import render
@@ -164,14 +165,51 @@ def write_html(
     ArgumentError, MissingPackageError
         The file cannot be written; jinja2 is not installed.
     """
-    page = render(
-        "compare.html",
-        sides=[
-            side_line(letter, name, run)
-            for letter, name, run in zip("AB", names, (comparison.a, comparison.b), strict=True)
-        ],
-        summary=[*summary_lines(comparison), *notes],
-        heading=_HEADING,
-        rows=[(pair, _cells(pair, comparison), [*reasons_of(pair)]) for pair in comparison.pairs],
-    )
+    sides = [
+        side_line(letter, name, run)
+        for letter, name, run in zip("AB", names, (comparison.a, comparison.b), strict=True)
+    ]
+    write_sections(path, sides, [section_of(comparison, notes=notes)])
+
+
+class Section(NamedTuple):
+    """What a page shows of one comparison: lines of its summary, and a row for each pair."""
+
+    title: str
+    summary: list[str]
+    rows: list[tuple[Pair, tuple[str, ...], list[str]]]
+
+
+def section_of(comparison: RunComparison, title: str = "", notes: Sequence[str] = ()) -> Section:
+    """Return what a page shows of a comparison, with notes behind its summary."""
+    summary = [*summary_lines(comparison), *notes]
+    rows = [(pair, _cells(pair, comparison), [*reasons_of(pair)]) for pair in comparison.pairs]
+    return Section(title, summary, rows)
+
+
+def write_sections(
+    path: Path,
+    sides: Sequence[str],
+    sections: Sequence[Section],
+    costs: Sequence[Sequence[str]] = (),
+) -> None:
+    """Write sections as one page that loads nothing.
+
+    Parameters
+    ----------
+    path : Path
+        Of the page.
+    sides : sequence of str
+        Lines about the sides, which come first.
+    sections : sequence of Section
+        One for each comparison.
+    costs : sequence of sequence of str
+        The rows of a table before the sections, its heading first; no table if there are none.
+
+    Raises
+    ------
+    ArgumentError, MissingPackageError
+        The file cannot be written; jinja2 is not installed.
+    """
+    page = render("compare.html", sides=sides, costs=costs, sections=sections, heading=_HEADING)
     write_page(path, page)

@@ -17,7 +17,7 @@ import typer
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version
 from cudnnlite.autotune.cache import TuningCache, check_place
 from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.bench import comparison_texts
+from cudnnlite.bench import comparison_texts, wishes
 from cudnnlite.bench.comparison import TIMES, RunComparison, Thresholds
 from cudnnlite.bench.libraries import (
     ABSENT_DEVICE,
@@ -128,8 +128,6 @@ def compare(
     _check(words, libraries, policies, time)
     if gpu is not None and (policies or not libraries):
         raise misuse("--gpu goes with --libcudnn, and without --with")
-    if html is not None and len(policies) > 2:
-        raise misuse("--html goes with two sides")
     if markdown == _STDOUT and as_json:
         raise misuse("--markdown - and --json exclude each other")
     common.check_output("--markdown", None if markdown == _STDOUT else markdown, (".md",))
@@ -227,7 +225,10 @@ class _Result:
         return plain
 
     def write_html(self, path: Path) -> None:
-        """Write the page of the only comparison."""
+        """Write the page: that of two sides, or of what several wishes cost."""
+        if len(self._comparisons) > 1:
+            wishes.write_html(path, self._comparisons, self._names)
+            return
         (comparison,) = self._comparisons
         comparison_texts.write_html(path, comparison, self._names, [*self._library_lines()])
 

@@ -115,8 +115,10 @@ def test_two_policies_are_two_processes():
 @pytest.mark.processes
 def test_wishes_are_told_beside_the_run_without_them():
     wishes = ["--with", "", "--with", "--deterministic", "--with", "--workspace-limit 1B"]
-    result = run("compare", *wishes, "--", *CONVOLUTION)
+    result = run("compare", *wishes, "--html", "page.html", "--", *CONVOLUTION)
     assert result.exit_code in (0, 3), result.stderr
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert page.count("<h2>B: --") == 2
     side, heading, without, deterministic, limited, last = result.stdout.splitlines()
     assert side.startswith("A: without further options, emulated")
     assert heading.split() == ["served", "error", "workspace", "wish"]
@@ -307,7 +309,6 @@ def test_a_file_that_is_no_library_is_refused_before_cudnn_is_asked(monkeypatch,
         ),
         (["--with", "x"], "--with is needed twice"),
         (["a", "b", "--gpu", "h200"], "--gpu goes with --libcudnn"),
-        ([*["--with", "x"] * 3, "--html", "page.html", "--", "x"], "--html goes with two sides"),
         (["--with", "x", "--with", "y"], "the options of `cudnnlite bench` are needed"),
         (["--with", "'", "--with", "y", "--", "--list"], "--with ': No closing quotation"),
         (["a", "b", "--time", "host"], "--time host; allowed: device, call"),
