@@ -43,7 +43,7 @@ from cudnnlite.cli.common import (
     say,
     tell,
 )
-from cudnnlite.devices.device import PowerMeter
+from cudnnlite.devices.device import Device, PowerMeter
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.peaks import CARDS, parse_card, peaks_of
 from cudnnlite.errors import CudnnliteError
@@ -243,7 +243,8 @@ def _run(
     }
     if not bench_options.does("plan"):
         facts |= _facts_of_peaks(peaks)
-        rows = _rows(None, items, bench_options, peaks, None)
+        words = _repeating_words(flags, bench_options, None)
+        rows = _rows(None, items, bench_options, words, peaks, None)
         return BenchRun(tuple(rows), facts)
     device = common.chosen_device(flags.device)
     with Handle(device=device) as handle:
@@ -256,7 +257,9 @@ def _run(
             tell("warning: --energy: nothing tells the energy of this device")
         try:
             facts |= _device_facts(handle, peaks)
-            rows = _rows(handle, items, bench_options, peaks, meter if flags.energy else None)
+            words = _repeating_words(flags, bench_options, handle.device)
+            used_meter = meter if flags.energy else None
+            rows = _rows(handle, items, bench_options, words, peaks, used_meter)
             if meter is not None:  # an idle GPU would have shown lower clocks before
                 facts |= meter.facts()
         finally:
@@ -292,9 +295,11 @@ def _rows(
     handle: Handle | None,
     items: list[BenchItem],
     bench_options: BenchOptions,
+    words: Sequence[str],
     peaks: Peaks | None,
     meter: PowerMeter | None,
 ) -> list[BenchRow]:
+    """Return the rows of all problems; `words` are those of the line that repeats each."""
     rows: list[BenchRow] = []
     for number, item in enumerate(items, start=1):
         if len(items) > 1 and handle is not None and not is_terminal(sys.stderr):
@@ -306,7 +311,7 @@ def _rows(
         except CudnnliteError as error:
             new = bench_problem(None, item.listed, replace(item_options, mode="list"), peaks)
             new = [replace(row, status=f"not benched: {error}") for row in new]
-        rows += [_with_line(row, item, line, bench_options) for row in new]
+        rows += [_with_line(row, item, line, words) for row in new]
     return rows
 
 
@@ -319,17 +324,34 @@ def _items_of_words(words: list[str]) -> list[BenchItem]:
     return items_of(_parse_line(words), _parse_line)
 
 
-def _with_line(row: BenchRow, item: BenchItem, line: str, bench_options: BenchOptions) -> BenchRow:
-    """Return a row with the line that repeats it."""
-    words = [_COMMAND, line]
+def _repeating_words(
+    flags: SimpleNamespace, bench_options: BenchOptions, device: Device | None
+) -> list[str]:
+    """Return the options that repeat a row, but those of its problem and its candidate."""
+    words = []
     if bench_options.mode != BenchOptions().mode:
         words.append(f"--mode {bench_options.mode}")
     if bench_options.runs != RUNS:
         words.append(f"--runs {bench_options.runs}")
     if bench_options.does("plan"):
         words += options.words_of_policy(bench_options.policy)
-    if row.joules is not None:
+    if flags.energy:
         words.append("--energy")
+    if flags.card is not None:
+        words += ["--card", shlex.quote(flags.card)]
+    if device is not None:
+        words.append(f"--device {_name_of_device(device)}")
+    return words
+
+
+def _name_of_device(device: Device) -> str:
+    """Return the name of a device as `--device` takes it."""
+    return device.kind if device.index == 0 else f"{device.kind}:{device.index}"
+
+
+def _with_line(row: BenchRow, item: BenchItem, line: str, words: Sequence[str]) -> BenchRow:
+    """Return a row with the line that repeats it."""
+    words = [_COMMAND, line, *words]
     if row.candidate:
         words += ["--choice", shlex.quote(row.candidate)]
     problem = name_of(item.listed.problem, line)
