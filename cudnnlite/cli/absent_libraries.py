@@ -31,6 +31,7 @@ def runs_of_libraries(words: Sequence[str], libraries: Sequence[str], gpu: str) 
     for front in fronts:
         library_facts(front)  # refuses what is no libcudnn before anything is asked
     items = _askable(problems_of_words(words))
+    command = _command(libraries, gpu)
     runs = []
     for library, front in zip(libraries, fronts, strict=True):
         problems = counted(len(items), "problem")
@@ -38,13 +39,17 @@ def runs_of_libraries(words: Sequence[str], libraries: Sequence[str], gpu: str) 
         with refused_as(LibraryError, f"--libcudnn {library}", LibraryError):
             answers = candidates([item.problem for item in items], properties, cudnn=front)
         run = run_of_answers(items, answers, properties.name, str(front))
-        command = ["cudnnlite", "compare"]
-        for name in libraries:
-            command += ["--libcudnn", name]
-        line = shlex.join([*command, "--gpu", gpu, "--"])
-        rows = [_with_line(row, item, line) for row, item in zip(run.rows, items, strict=True)]
+        rows = [_with_line(row, item, command) for row, item in zip(run.rows, items, strict=True)]
         runs.append(replace(run, rows=tuple(rows)))
     return runs
+
+
+def _command(libraries: Sequence[str], gpu: str) -> str:
+    """Return the command line up to the options that name problems."""
+    words = ["cudnnlite", "compare"]
+    for library in libraries:
+        words += ["--libcudnn", library]
+    return shlex.join([*words, "--gpu", gpu, "--"])
 
 
 def _askable(listed: Sequence[ListedProblem]) -> list[ListedProblem]:

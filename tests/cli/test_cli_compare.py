@@ -21,6 +21,7 @@ from cudnnlite.cli import absent_libraries
 from cudnnlite.cli import compare as cli_compare
 from cudnnlite.cli.app import app
 from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.errors import LibraryError
 from cudnnlite.graph.engines import Engine
 
 CONVOLUTION = ["--input", "2x8x9x7", "--filter", "4x4x3x3", "--groups", "2", "--mode", "check"]
@@ -198,7 +199,8 @@ def test_a_library_answers_as_itself_about_an_absent_gpu(monkeypatch, tmp_path):
     plain = json.loads(result.stdout)
     assert plain["counts"] == {}
     assert plain["a"]["facts"]["device"] == "NVIDIA H200, which is absent"
-    assert plain["a"]["facts"]["libcudnn"] == plain["b"]["facts"]["libcudnn"] == library
+    fronts = {plain[side]["facts"]["libcudnn"] for side in ("a", "b")}
+    assert fronts == {str(Path(library).resolve())}
     assert "skipped: LSTM 4 to 5" in result.stderr
     expected = dnn.candidates(
         [matmul_problem(1, 5, 7, 16, "float16"), attention_problem(1, 2, 64, 64, "float16")],
@@ -216,26 +218,24 @@ def test_a_library_answers_as_itself_about_an_absent_gpu(monkeypatch, tmp_path):
     assert "which is absent: nothing ran" in again.stdout
 
 
+def served(index, workspace, **knobs):
+    """Return the answer that an engine is served."""
+    return Answer((Candidate(Engine(index, knobs), (), False, True, workspace=workspace),))
+
+
 def test_what_two_libraries_answer_otherwise_is_found(monkeypatch):
     """The answers are planted: B has other knobs, then no engine, then more workspace."""
+    answers = {
+        "9.1.0": (served(4, 100, KERNEL_CFG=3), served(5, 100), served(6, 100)),
+        "9.2.0": (served(4, 100, KERNEL_CFG=4), Answer((), "no engine"), served(6, 101)),
+    }
+    versions = iter(answers)
     asked = []
 
     def candidates(problems, properties, *, cudnn):
-        is_b = bool(asked)
         asked.append((list(problems), properties.name, cudnn))
-        engines = [
-            Engine(4, {"KERNEL_CFG": 3 + is_b}),
-            Engine(5, {}),
-            Engine(6, {}),
-        ]
-        answers = []
-        for place, engine in enumerate(engines):
-            row = Candidate(engine, (), False, True, workspace=100 + is_b * (place == 2))
-            answer = Answer((row,))
-            if is_b and place == 1:
-                answer = Answer((), "no engine")
-            answers.append(Candidates("", properties, "9.2.0" if is_b else "9.1.0", answer))
-        return answers
+        version = next(versions)
+        return [Candidates("", properties, version, answer) for answer in answers[version]]
 
     monkeypatch.setattr(absent_libraries, "candidates", candidates)
     library = library_api().library.path
@@ -243,9 +243,8 @@ def test_what_two_libraries_answer_otherwise_is_found(monkeypatch):
     sides = ["--libcudnn", library, "--libcudnn", library, "--gpu", "a100"]
     result = run("compare", *sides, "--html", "a.html", "--json", "--", "--lines", "three.txt")
     assert result.exit_code == 3, result.stderr
-    assert [(name, str(front)) for _, name, front in asked] == [
-        ("NVIDIA A100-SXM4-80GB", library)
-    ] * 2
+    front = Path(library).resolve()
+    assert [question[1:] for question in asked] == [("NVIDIA A100-SXM4-80GB", front)] * 2
     assert asked[0][0] == [matmul_problem(1, m, 7, 16, "float32") for m in (5, 6, 8)]
     plain = json.loads(result.stdout)
     assert [problem["verdicts"] for problem in plain["problems"]] == [
@@ -256,6 +255,19 @@ def test_what_two_libraries_answer_otherwise_is_found(monkeypatch):
     assert (plain["a"]["facts"]["cuDNN"], plain["b"]["facts"]["cuDNN"]) == ("9.1.0", "9.2.0")
     page = Path("a.html").read_text(encoding="utf-8")
     assert "not served: no engine" in page
+
+
+def test_a_library_that_cannot_be_asked_is_named(monkeypatch):
+    def candidates(problems, properties, *, cudnn):
+        raise LibraryError("cuDNN knows no absent GPUs")
+
+    monkeypatch.setattr(absent_libraries, "candidates", candidates)
+    library = library_api().library.path
+    result = run(
+        *("compare", "--libcudnn", library, "--libcudnn", library, "--gpu", "h200", "--", *SOME)
+    )
+    assert result.exit_code == 1
+    assert f"--libcudnn {library}: cuDNN knows no absent GPUs" in result.stderr
 
 
 @pytest.mark.parametrize(
