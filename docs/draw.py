@@ -393,6 +393,8 @@ def row_labels(run: BenchRun) -> dict[tuple[float, float], str]:
     names = {
         (row.flops / row.nbytes, row.tflops): row.name.split() for row in run.rows if row.tflops
     }
+    if not names:  # nothing was timed on a GPU
+        return {}
     shared = set.intersection(*map(set, names.values()))
     return {
         place: " ".join(word for word in words if word not in shared)
