@@ -1,11 +1,13 @@
-"""Draw the charts and diagrams of README and docs into docs/images: `python docs/draw.py`.
+"""Draw the charts and diagrams of README and docs into docs/images: `python docs/draw.py [NAME ...]`.
 
-The charts are of the tables in benchmarks.md, which a run printed; `tests/docs/test_pictures.py` holds them against it.
+The charts are of the tables in benchmarks.md, which a run printed, and the rooflines of the runs in tools/benchmarks/data;
+`tests/docs/test_pictures.py` holds them against these.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,12 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 
+from cudnnlite.bench.page import plot_roofline
+from cudnnlite.bench.rows import BenchRun, load_run
+
 HERE = Path(__file__).resolve().parent
 IMAGES = HERE / "images"
+RUNS = HERE.parent / "tools" / "benchmarks" / "data"  # as tools/benchmarks/keep_run.py writes them
 OURS, OTHERS = "#1f6fb2", ("#c9682b", "#8a8f98", "#c9ccd1", "#e3c04b")
 plt.rcParams |= {
     "svg.fonttype": "none",
@@ -367,6 +373,35 @@ def lstm_cell() -> None:
     save(figure, "lstm_cell")
 
 
+def rooflines() -> None:
+    """Draw the rows of each run that is kept under the roofline of its GPU."""
+    for path in sorted(RUNS.glob("bench_*.json")):
+        run = load_run(path)
+        axis = plot_roofline(run)
+        facts = run.facts
+        title = f"{facts['device']}, cuDNN {facts['cuDNN']}, {facts['time'][:10]}"
+        axis.set_title(title, fontsize=8.5, loc="left")
+        for place, label in row_labels(run).items():
+            axis.annotate(
+                label, place, xytext=(3, 3), textcoords="offset points", fontsize=6.5, color="#444"
+            )
+        save(axis.figure, f"roofline_{path.stem.removeprefix('bench_')}")
+
+
+def row_labels(run: BenchRun) -> dict[tuple[float, float], str]:
+    """Return what names each point of a roofline: its row's name without the words that all have."""
+    names = {
+        (row.flops / row.nbytes, row.tflops): row.name.split() for row in run.rows if row.tflops
+    }
+    if not names:  # nothing was timed on a GPU
+        return {}
+    shared = set.intersection(*map(set, names.values()))
+    return {
+        place: " ".join(word for word in words if word not in shared)
+        for place, words in names.items()
+    }
+
+
 def save(figure: Any, name: str) -> None:
     """Write a picture on white, so that it can be read on a dark page too."""
     IMAGES.mkdir(exist_ok=True)
@@ -385,8 +420,10 @@ PICTURES = (
     interfaces,
     im2col,
     lstm_cell,
+    rooflines,
 )
 
 if __name__ == "__main__":
     for draw in PICTURES:
-        draw()
+        if not sys.argv[1:] or draw.__name__ in sys.argv[1:]:
+            draw()

@@ -183,6 +183,13 @@ def _missing_parts(folder: Path) -> list[str]:
     return [part for part in parts if part not in mapped and not (folder / part).is_file()]
 
 
+def front_of(path: Path) -> Path:
+    """Return the file that a user named by itself or by its folder."""
+    if os.path.isdir(path):  # Path.is_dir raises OSError for a path that is too long.
+        return path / _SONAME
+    return path
+
+
 def _names_get_version(front: Path) -> bool:
     """Tell whether a library has `cudnnGetVersion`; the names of functions are at its beginning."""
     with front.open("rb") as file:
@@ -192,9 +199,7 @@ def _names_get_version(front: Path) -> bool:
 def _find() -> tuple[str, str]:
     override = os.environ.get(LIBRARY_VARIABLE)
     if override:
-        path = Path(override)
-        if os.path.isdir(path):  # Path.is_dir raises OSError for a path that is too long.
-            path = path / _SONAME
+        path = front_of(Path(override))
         if not os.path.isfile(path):
             raise LibraryNotFoundError(f"{LIBRARY_VARIABLE}={override}: there is no file {path}")
         return str(path.resolve()), LIBRARY_VARIABLE

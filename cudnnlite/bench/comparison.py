@@ -15,6 +15,7 @@ from cudnnlite.texts import counted
 # What a pair can be called, the worst first.
 NOT_SERVED, WRONG, SLOWER, LESS_EXACT = "no longer served", "wrong", "slower", "less exact"
 STILL_WRONG, OTHERWISE = "wrong on both sides", "chosen otherwise"
+MORE_WORKSPACE, LESS_WORKSPACE = "more workspace", "less workspace"
 SERVED, RIGHT, FASTER = "served now", "right now", "faster"
 ONLY_A, ONLY_B = "in A only", "in B only"
 VERDICTS = (
@@ -24,6 +25,8 @@ VERDICTS = (
     LESS_EXACT,
     STILL_WRONG,
     OTHERWISE,
+    MORE_WORKSPACE,
+    LESS_WORKSPACE,
     SERVED,
     RIGHT,
     FASTER,
@@ -148,8 +151,8 @@ class RunComparison:
                 verdicts.append(SLOWER)
             elif ratio < 1 / (1 + self.thresholds.slower):
                 verdicts.append(FASTER)
-        if a.status == b.status == "ok" and _is_chosen_otherwise(a, b):
-            verdicts.append(OTHERWISE)
+        if a.status == b.status == "ok":
+            verdicts += _verdicts_on_choices(a, b)
         return Pair(a, b, ratio, tuple(sorted(verdicts, key=VERDICTS.index)))
 
     def us_of(self, row: BenchRow) -> float | None:
@@ -327,6 +330,14 @@ def _count_faults(row: BenchRow) -> int:
 def _flushes_l2(run: BenchRun) -> bool:
     policy = run.facts.get("policy")
     return isinstance(policy, Mapping) and bool(policy.get("flush_l2"))
+
+
+def _verdicts_on_choices(a: BenchRow, b: BenchRow) -> list[str]:
+    if _is_chosen_otherwise(a, b):
+        return [OTHERWISE]
+    if a.workspace is None or b.workspace is None or a.workspace == b.workspace:
+        return []
+    return [MORE_WORKSPACE if b.workspace > a.workspace else LESS_WORKSPACE]
 
 
 def _is_chosen_otherwise(a: BenchRow, b: BenchRow) -> bool:

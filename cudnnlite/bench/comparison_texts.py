@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from cudnnlite.bench.comparison import STILL_WRONG, Pair, RunComparison
+from cudnnlite.bench.comparison import SERVED, STILL_WRONG, Pair, RunComparison
 from cudnnlite.bench.page import render
 from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.report.templates import write_page
+from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
 
 _HEADING = ("A us", "B us", "B/A", "choice of A", "choice of B", "problem", "verdict")
@@ -64,7 +66,9 @@ def lines_of(
 
 
 def reasons_of(pair: Pair) -> Iterator[str]:
-    """Yield why B is worse, where the figures do not say it."""
+    """Yield why a side is worse, where the figures do not say it."""
+    if pair.a is not None and SERVED in pair.verdicts:
+        yield printable(f"with A {pair.a.status}")
     row = pair.b
     if row is None or not (pair.fails or STILL_WRONG in pair.verdicts):
         return
@@ -80,16 +84,31 @@ def _cells(pair: Pair, comparison: RunComparison) -> tuple[str, ...]:
     times = ("-", "-", "-")
     if pair.ratio is not None:
         times = (_us(pair.a, comparison), _us(pair.b, comparison), f"{pair.ratio:.4f}")
-    choices = [_choice(row) for row in (pair.a, pair.b)]
-    if choices[0] == choices[1] and choices[0] != "-":
-        choices[1] = "same"
     verdict = "; ".join(pair.verdicts) or "-"
-    return (*times, *choices, printable(pair.title), verdict)
+    return (*times, *_choices(pair), printable(pair.title), verdict)
 
 
 def _us(row: BenchRow | None, comparison: RunComparison) -> str:
     us = None if row is None else comparison.us_of(row)
     return "-" if us is None else f"{us:.2f}"
+
+
+def _choices(pair: Pair) -> tuple[str, str]:
+    """Return what both sides choose, with its workspace if that differs."""
+    a, b = _choice(pair.a), _choice(pair.b)
+    size_of_a, size_of_b = _workspace(pair.a), _workspace(pair.b)
+    if size_of_a is not None and size_of_b is not None and size_of_a != size_of_b:
+        return f"{a}, {format_size(size_of_a)}", f"{b}, {format_size(size_of_b)}"
+    if a == b != "-":
+        return a, "same"
+    return a, b
+
+
+def _workspace(row: BenchRow | None) -> int | None:
+    """Return the workspace of what is served; None if nothing is, or if it is not known."""
+    if row is None or row.status != "ok":
+        return None
+    return row.workspace
 
 
 def _choice(row: BenchRow | None) -> str:
@@ -146,14 +165,51 @@ def write_html(
     ArgumentError, MissingPackageError
         The file cannot be written; jinja2 is not installed.
     """
-    page = render(
-        "compare.html",
-        sides=[
-            side_line(letter, name, run)
-            for letter, name, run in zip("AB", names, (comparison.a, comparison.b), strict=True)
-        ],
-        summary=[*summary_lines(comparison), *notes],
-        heading=_HEADING,
-        rows=[(pair, _cells(pair, comparison), [*reasons_of(pair)]) for pair in comparison.pairs],
-    )
+    sides = [
+        side_line(letter, name, run)
+        for letter, name, run in zip("AB", names, (comparison.a, comparison.b), strict=True)
+    ]
+    write_sections(path, sides, [section_of(comparison, notes=notes)])
+
+
+class Section(NamedTuple):
+    """What a page shows of one comparison: lines of its summary, and a row for each pair."""
+
+    title: str
+    summary: list[str]
+    rows: list[tuple[Pair, tuple[str, ...], list[str]]]
+
+
+def section_of(comparison: RunComparison, title: str = "", notes: Sequence[str] = ()) -> Section:
+    """Return what a page shows of a comparison, with notes behind its summary."""
+    summary = [*summary_lines(comparison), *notes]
+    rows = [(pair, _cells(pair, comparison), [*reasons_of(pair)]) for pair in comparison.pairs]
+    return Section(title, summary, rows)
+
+
+def write_sections(
+    path: Path,
+    sides: Sequence[str],
+    sections: Sequence[Section],
+    costs: Sequence[Sequence[str]] = (),
+) -> None:
+    """Write sections as one page that loads nothing.
+
+    Parameters
+    ----------
+    path : Path
+        Of the page.
+    sides : sequence of str
+        Lines about the sides, which come first.
+    sections : sequence of Section
+        One for each comparison.
+    costs : sequence of sequence of str
+        The rows of a table before the sections, its heading first; no table if there are none.
+
+    Raises
+    ------
+    ArgumentError, MissingPackageError
+        The file cannot be written; jinja2 is not installed.
+    """
+    page = render("compare.html", sides=sides, costs=costs, sections=sections, heading=_HEADING)
     write_page(path, page)

@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from cudnnlite._raw.elf import exported_names
+from cudnnlite.absent.candidates import Candidates
 from cudnnlite.arguments import refused_as
 from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.errors import ArgumentError
@@ -24,7 +25,11 @@ _FUNCTION = re.compile("cudnn[A-Z][A-Za-z0-9_]*")
 _MOST_NAMES = 12  # in a line for people
 NO_DEVICE = (
     "no GPU: what is served and chosen is what was recorded on a GPU with one cuDNN; the libraries "
-    "themselves were asked for descriptors and shapes alone"
+    "themselves were asked for descriptors and shapes alone.  --gpu NAME asks them for more"
+)
+ABSENT_DEVICE = (
+    "each cuDNN was asked which engine it serves first on that GPU, which is absent: nothing ran, "
+    "and nothing is said of times"
 )
 
 
@@ -90,47 +95,36 @@ def libraries_to_plain(a: LibraryFacts, b: LibraryFacts) -> dict[str, Any]:
     }
 
 
-class Engine(Protocol):
-    """An engine that cuDNN finalised a plan of for a GPU that is absent."""
-
-    engine: Any
-    deterministic: bool
-    workspace: int | None
-    seconds: float | None
-    kernels: tuple[str, ...]
-
-
-class Answer(Protocol):
-    """What cuDNN answers about a problem on a GPU that is absent."""
-
-    choice: Engine | None  # None if none is served
-    why_not: str
-    cudnn: str  # the version that answers
-
-
-def run_of_answers(items: Sequence[ListedProblem], answers: Sequence[Answer], gpu: str) -> BenchRun:
+def run_of_answers(
+    items: Sequence[ListedProblem], answers: Sequence[Candidates], gpu: str, libcudnn: str
+) -> BenchRun:
     """Return the answers of one library about problems as a run without times.
+
+    The rows have no kernels: cuDNN numbers those that it compiles in the order of its work.
 
     Parameters
     ----------
     items : sequence of ListedProblem
         What was asked about.
-    answers : sequence of Answer
+    answers : sequence of Candidates
         For each problem.
     gpu : str
         The name of the GPU that cuDNN was asked about.
+    libcudnn : str
+        The path of the library.
     """
     rows = [_row_of(item, answer) for item, answer in zip(items, answers, strict=True)]
     facts = {
         "mode": "plan",
         "device": f"{gpu}, which is absent",
         "cuDNN": ", ".join(sorted({answer.cudnn for answer in answers})),
+        "libcudnn": libcudnn,
         "has real timing": False,
     }
     return BenchRun(tuple(rows), facts)
 
 
-def _row_of(item: ListedProblem, answer: Answer) -> BenchRow:
+def _row_of(item: ListedProblem, answer: Candidates) -> BenchRow:
     work = work_of(item.problem)
     row = BenchRow(
         summary(item.problem),
@@ -150,5 +144,4 @@ def _row_of(item: ListedProblem, answer: Answer) -> BenchRow:
         deterministic=choice.deterministic,
         workspace=choice.workspace,
         plan_seconds=choice.seconds,
-        kernels=choice.kernels,
     )

@@ -24,6 +24,10 @@ _FOLDER = Path(__file__).parent / "lists"
 _DEEPBENCH_CELLS = {"vanilla": "relu", "lstm": "lstm", "gru": "gru"}
 # A block as those of GPT-2 medium and BERT-large: the width, the heads and the steps.
 _WIDTH, _HEADS, _STEPS = 1024, 16, 512
+# Attention over so many positions in all, 2048 wide, by the steps of a sequence and the size of a
+# head, as the benchmark of FlashAttention has it.
+_ATTENTION_POSITIONS, _ATTENTION_WIDTH = 16384, 2048
+_ATTENTION_STEPS, _ATTENTION_SIZES = (512, 2048, 8192), (64, 128)
 # Steps and hidden sizes of LSTMs of language and speech models.
 _LSTM_STEPS, _LSTM_SIZES = 100, (256, 512, 1024, 2048)
 
@@ -106,6 +110,18 @@ def _transformer(batch: int | None, dtype: AnyDtype, layout: str | None) -> Prob
     return problems
 
 
+def _attention(batch: int | None, dtype: AnyDtype, layout: str | None) -> ProblemList:
+    problems = ProblemList()
+    for causal in (False, True):
+        kind = "causal attention" if causal else "attention"
+        for size in _ATTENTION_SIZES:
+            for steps in _ATTENTION_STEPS:
+                count, heads = _ATTENTION_POSITIONS // steps, _ATTENTION_WIDTH // size
+                problem = attention_problem(count, heads, steps, size, dtype, causal=causal)
+                problems.add(problem, f"{kind} {steps}x{size}")
+    return problems
+
+
 def matmul_problem(
     batch: int,
     m: int,
@@ -149,6 +165,7 @@ _LISTS: Mapping[str, Callable[[int | None, AnyDtype, str | None], ProblemList]] 
     {
         "resnet50": _resnet50,
         "transformer": _transformer,
+        "attention": _attention,
         "lstm": _lstm,
         "deepbench-convolutions": _deepbench_convolutions,
         "deepbench-rnn": _deepbench_rnn,
@@ -169,7 +186,7 @@ def problems_of_list(
         One of `LISTS`.
     batch : int, optional
         The number of images or sequences: 32 of ResNet-50, 8 of the Transformer block and 64 of the
-        LSTMs, if not given.  DeepBench's rows have their own.
+        LSTMs, if not given.  The rows of other lists have their own.
     dtype : dtype
         Of all data.
     layout : str, optional

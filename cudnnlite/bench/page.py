@@ -12,6 +12,7 @@ from cudnnlite.report.axes import (
     NUMBERS_MARGIN,
     SQUARE_HEIGHT,
     chart_style,
+    import_matplotlib,
     new_axes,
     write_instead,
 )
@@ -62,6 +63,10 @@ def plot_roofline(run: BenchRun) -> Any:
         return write_instead(ax, "no rates: nothing was timed on a GPU")
     intensities, rates = zip(*points, strict=True)
     ax.set(xscale="log", yscale="log", xlabel="FLOP a byte of operands", ylabel="TFLOP/s")
+    formatter = import_matplotlib().ticker.LogFormatter
+    for axis in (ax.xaxis, ax.yaxis):  # powers of ten do not fit into the margin
+        axis.set_major_formatter(formatter())
+        axis.set_minor_formatter(formatter())
     ax.plot(intensities, rates, "o", color=COLORS["chosen"], zorder=3)
     units = {row.unit for row in run.rows if row.tflops}
     _draw_roofs(ax, run.facts.get("roofs"), units, min(intensities), max(intensities))

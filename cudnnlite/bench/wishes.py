@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from cudnnlite.bench.comparison import Pair, RunComparison
-from cudnnlite.bench.comparison_texts import escaped_cells, side_line, table_row
+from cudnnlite.bench.comparison_texts import (
+    escaped_cells,
+    section_of,
+    side_line,
+    table_row,
+    write_sections,
+)
 from cudnnlite.bench.rows import BenchRun
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, figure, printable
@@ -38,6 +45,22 @@ def cost_markdown(comparisons: Sequence[RunComparison], names: Sequence[str]) ->
     lines = [table_row(heading), table_row(["---"] * len(heading))]
     lines += [table_row(escaped_cells(row)) for row in rows]
     return "\n".join(lines) + "\n"
+
+
+def write_html(path: Path, comparisons: Sequence[RunComparison], names: Sequence[str]) -> None:
+    """Write the table as one page that loads nothing, and below it each run beside the first.
+
+    Raises
+    ------
+    ArgumentError, MissingPackageError
+        The file cannot be written; jinja2 is not installed.
+    """
+    sections = [
+        section_of(comparison, side_line("B", name, comparison.b))
+        for comparison, name in zip(comparisons, names[1:], strict=True)
+    ]
+    side = side_line("A", names[0], comparisons[0].a)
+    write_sections(path, [side], sections, _rows(comparisons, names))
 
 
 def _rows(comparisons: Sequence[RunComparison], names: Sequence[str]) -> list[tuple[str, ...]]:

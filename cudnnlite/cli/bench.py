@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -26,8 +26,10 @@ from cudnnlite.cli import bench_lines, common, options
 from cudnnlite.cli.bench_problems import (
     ATTENTION_FORM,
     MATMUL_FORM,
+    PROBLEM_OPTIONS,
     REPEATABLE,
     BenchItem,
+    UsageError,
     items_of,
     line_of,
     title_of,
@@ -41,11 +43,13 @@ from cudnnlite.cli.common import (
     say,
     tell,
 )
-from cudnnlite.devices.device import PowerMeter
+from cudnnlite.devices.device import Device, PowerMeter
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.peaks import CARDS, parse_card, peaks_of
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.problem_list import ListedProblem
 from cudnnlite.problems.roofline import Peaks
 from cudnnlite.texts import counted
 from cudnnlite.version import __version__
@@ -202,10 +206,27 @@ def _parser() -> Any:
     return typer.main.get_command(app)
 
 
+def _context_of(words: Sequence[str]) -> Any:
+    """Return what the command's options are in words; typer's error for a mistake in them."""
+    return _parser().make_context(_COMMAND, list(words), help_option_names=[])
+
+
 def _parse_line(words: list[str]) -> SimpleNamespace:
     """Return the words of a line as flags."""
-    context = _parser().make_context(_COMMAND, list(words), help_option_names=[])
-    return _flags(context.params)
+    return _flags(_context_of(words).params)
+
+
+def problems_of_words(words: Sequence[str]) -> list[ListedProblem]:
+    """Return the problems that options name; ends the command if an option says something else."""
+    try:
+        context = _context_of(words)
+    except UsageError as error:
+        raise misuse(f"behind --: {error.format_message()}") from error
+    for parameter in context.command.params:
+        is_default = context.get_parameter_source(parameter.name).name == "DEFAULT"
+        if not is_default and parameter.name.rstrip("_") not in PROBLEM_OPTIONS:
+            raise misuse(f"behind --: {parameter.opts[0]} does not say which problems")
+    return [item.listed for item in items_of(_flags(context.params), _parse_line)]
 
 
 def _run(
@@ -222,7 +243,8 @@ def _run(
     }
     if not bench_options.does("plan"):
         facts |= _facts_of_peaks(peaks)
-        rows = _rows(None, items, bench_options, peaks, None)
+        words = _repeating_words(flags, bench_options, None)
+        rows = _rows(None, items, bench_options, words, peaks, None)
         return BenchRun(tuple(rows), facts)
     device = common.chosen_device(flags.device)
     with Handle(device=device) as handle:
@@ -235,7 +257,9 @@ def _run(
             tell("warning: --energy: nothing tells the energy of this device")
         try:
             facts |= _device_facts(handle, peaks)
-            rows = _rows(handle, items, bench_options, peaks, meter if flags.energy else None)
+            words = _repeating_words(flags, bench_options, handle.device)
+            used_meter = meter if flags.energy else None
+            rows = _rows(handle, items, bench_options, words, peaks, used_meter)
             if meter is not None:  # an idle GPU would have shown lower clocks before
                 facts |= meter.facts()
         finally:
@@ -271,45 +295,72 @@ def _rows(
     handle: Handle | None,
     items: list[BenchItem],
     bench_options: BenchOptions,
+    words: Sequence[str],
     peaks: Peaks | None,
     meter: PowerMeter | None,
 ) -> list[BenchRow]:
+    """Return the rows of all problems; `words` are those of the line that repeats each."""
     rows: list[BenchRow] = []
     for number, item in enumerate(items, start=1):
         if len(items) > 1 and handle is not None and not is_terminal(sys.stderr):
             tell(f"{number} of {len(items)}: {item.listed.problem}")
-        line = line_of(item.listed.problem, _items_of_words)
+        line = words_for(item.listed.problem)
         item_options = replace(bench_options, choice=item.choice or bench_options.choice)
         try:
             new = bench_problem(handle, item.listed, item_options, peaks, meter)
         except CudnnliteError as error:
             new = bench_problem(None, item.listed, replace(item_options, mode="list"), peaks)
             new = [replace(row, status=f"not benched: {error}") for row in new]
-        rows += [_with_line(row, item, line, bench_options) for row in new]
+        rows += [_with_line(row, item, line, words) for row in new]
     return rows
+
+
+def words_for(problem: Problem) -> str:
+    """Return the options that ask for a problem."""
+    return line_of(problem, _items_of_words)
 
 
 def _items_of_words(words: list[str]) -> list[BenchItem]:
     return items_of(_parse_line(words), _parse_line)
 
 
-def _with_line(row: BenchRow, item: BenchItem, line: str, bench_options: BenchOptions) -> BenchRow:
-    """Return a row with the line that repeats it; a graph's options are its name, too."""
-    problem = row.problem
-    if isinstance(item.listed.problem, GraphProblem):
-        problem = title_of(line) or problem
-    words = [_COMMAND, line]
+def _repeating_words(
+    flags: SimpleNamespace, bench_options: BenchOptions, device: Device | None
+) -> list[str]:
+    """Return the options that repeat a row, but those of its problem and its candidate."""
+    words = []
     if bench_options.mode != BenchOptions().mode:
         words.append(f"--mode {bench_options.mode}")
     if bench_options.runs != RUNS:
         words.append(f"--runs {bench_options.runs}")
     if bench_options.does("plan"):
         words += options.words_of_policy(bench_options.policy)
-    if row.joules is not None:
+    if flags.energy:
         words.append("--energy")
+    if flags.card is not None:
+        words += ["--card", shlex.quote(flags.card)]
+    if device is not None:
+        words.append(f"--device {_name_of_device(device)}")
+    return words
+
+
+def _name_of_device(device: Device) -> str:
+    """Return the name of a device as `--device` takes it."""
+    return device.kind if device.index == 0 else f"{device.kind}:{device.index}"
+
+
+def _with_line(row: BenchRow, item: BenchItem, line: str, words: Sequence[str]) -> BenchRow:
+    """Return a row with the line that repeats it."""
+    words = [_COMMAND, line, *words]
     if row.candidate:
         words += ["--choice", shlex.quote(row.candidate)]
-    return replace(row, problem=problem, key=line, line=" ".join(words))
+    problem = name_of(item.listed.problem, line)
+    return replace(row, problem=problem or row.problem, key=line, line=" ".join(words))
+
+
+def name_of(problem: Problem, line: str) -> str:
+    """Return the options of a graph as its name; empty for what has a shorter summary."""
+    return title_of(line) if isinstance(problem, GraphProblem) else ""
 
 
 def _write_programs(
@@ -320,7 +371,7 @@ def _write_programs(
     folder: Path,
 ) -> None:
     """Write a program in C for each row that can be used, in folders by their numbers."""
-    by_key = {line_of(item.listed.problem, _items_of_words): item for item in items}
+    by_key = {words_for(item.listed.problem): item for item in items}
     for number, row in enumerate(rows, start=1):
         if row.status != "ok" or not row.candidate:
             continue

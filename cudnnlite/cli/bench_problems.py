@@ -24,7 +24,7 @@ from cudnnlite.bench.lists import (
 )
 from cudnnlite.cli import problems as cli_problems
 from cudnnlite.cli.common import misuse, report_misuse
-from cudnnlite.cli.problems import SOURCES, check_flags, words_of
+from cudnnlite.cli.problems import GOES_WITH, SOURCES, check_flags, words_of
 from cudnnlite.cli.tunings import joined
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import MathType, RNNDataLayout
@@ -36,9 +36,11 @@ from cudnnlite.problems.problem_list import ListedProblem, ProblemList
 from cudnnlite.specs import RNNSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
 
-_UsageError: Any = typer.BadParameter.__base__
+UsageError: Any = typer.BadParameter.__base__
 BENCH_SOURCES = (*SOURCES, "matmul", "attention", "list", "problem", "lines")
 REPEATABLE = (*cli_problems.REPEATABLE, "matmul", "attention", "list", "problem", "lines")
+# The options that say which problems, and nothing else.
+PROBLEM_OPTIONS = (*REPEATABLE, *GOES_WITH)
 NEEDED = (
     "nothing to bench: give --input and --filter, --rnn, --matmul, --attention, --onnx, "
     "--problems, --list, --lines or --problem"
@@ -154,7 +156,7 @@ def _items_of_file(
             continue
         try:
             flags = parse_line(words)
-        except _UsageError as error:
+        except UsageError as error:
             raise misuse(f"--lines {path}, line {number}: {error.format_message()}") from error
         if flags.lines:
             raise misuse(f"--lines {path}, line {number}: a file of lines names no other")
@@ -188,7 +190,7 @@ def _asks_for(
     try:
         with redirect_stderr(io.StringIO()):  # nobody needs to know which words were refused
             items = parse(words)
-    except (CudnnliteError, typer.Exit, _UsageError):
+    except (CudnnliteError, typer.Exit, UsageError):
         return False
     return [item.listed.problem for item in items] == [problem]
 

@@ -17,9 +17,10 @@ import typer
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version
 from cudnnlite.autotune.cache import TuningCache, check_place
 from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.bench import comparison_texts
+from cudnnlite.bench import comparison_texts, wishes
 from cudnnlite.bench.comparison import TIMES, RunComparison, Thresholds
 from cudnnlite.bench.libraries import (
+    ABSENT_DEVICE,
     NO_DEVICE,
     LibraryFacts,
     libraries_to_plain,
@@ -29,10 +30,12 @@ from cudnnlite.bench.libraries import (
 from cudnnlite.bench.rows import BenchRow, BenchRun, load_run, run_from_plain
 from cudnnlite.bench.wishes import cost_lines, cost_markdown, costs_to_plain
 from cudnnlite.cli import common
+from cudnnlite.cli.absent_libraries import runs_of_libraries
 from cudnnlite.cli.common import failure, misuse, report_errors, say, tell
 from cudnnlite.cli.comparison import wanted, what
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.device_properties import DeviceProperties
 from cudnnlite.problems.results import named
 from cudnnlite.version import __version__
 
@@ -65,6 +68,18 @@ def compare(
         typer.Option(
             metavar="PATH",
             help="Twice: the libcudnn of A and of B, a file or a folder; each has a process.",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help=(
+                "With --libcudnn: ask both about a GPU that need not be there "
+                f"({', '.join(DeviceProperties.known_names)}, or a file of DeviceProperties.save): "
+                "what is served, and which engine comes first."
+            ),
+            show_default=False,
         ),
     ] = None,
     with_: Annotated[
@@ -111,15 +126,18 @@ def compare(
     words = arguments or []
     libraries, policies = libcudnn or [], with_ or []
     _check(words, libraries, policies, time)
-    if html is not None and len(policies) > 2:
-        raise misuse("--html goes with two sides")
+    if gpu is not None and (policies or not libraries):
+        raise misuse("--gpu goes with --libcudnn, and without --with")
     if markdown == _STDOUT and as_json:
         raise misuse("--markdown - and --json exclude each other")
     common.check_output("--markdown", None if markdown == _STDOUT else markdown, (".md",))
     common.check_output("--html", html, (".html", ".htm"), "jinja2")
     thresholds = Thresholds(slower / _PERCENT, model_slower / _PERCENT, error_factor)
     with report_errors():
-        if libraries or policies:
+        if gpu is not None:
+            runs = runs_of_libraries(words, libraries, gpu)
+            sides = [_Side(*side) for side in zip(libraries, runs, strict=True)]
+        elif libraries or policies:
             sides = _measured_sides(words, libraries, policies)
         else:
             sides = [_saved_side(Path(word)) for word in words]
@@ -129,7 +147,12 @@ def compare(
             for side in sides[1:]
         ]
         names = [side.name for side in sides]
-        result = _Result(comparisons, names, _library_files(sides) if libraries else None)
+        result = _Result(
+            comparisons,
+            names,
+            files=_library_files(sides) if libraries else None,
+            why_no_times=NO_DEVICE if gpu is None else ABSENT_DEVICE,
+        )
         if html is not None:
             result.write_html(html)
             tell(f"{html} is written")
@@ -150,16 +173,20 @@ def compare(
 class _Result:
     """One comparison of two sides, or what several wishes cost: those of each with the first.
 
-    `files` is what the files of two libraries say, if these are compared.
+    `files` is what the files of two libraries say, if these are compared; `why_no_times` is what
+    a comparison of them cannot say if they have none.
     """
 
     def __init__(
         self,
         comparisons: Sequence[RunComparison],
         names: Sequence[str],
+        *,
         files: tuple[LibraryFacts, LibraryFacts] | None,
+        why_no_times: str,
     ) -> None:
-        self._comparisons, self._names, self._files = comparisons, names, files
+        self._comparisons, self._names = comparisons, names
+        self._files, self._why_no_times = files, why_no_times
 
     @property
     def fails(self) -> bool:
@@ -178,7 +205,7 @@ class _Result:
         if self._files is not None:
             yield from library_lines(*self._files)
             if not self._comparisons[0].has_times:
-                yield NO_DEVICE
+                yield self._why_no_times
 
     def markdown(self) -> str:
         """Return the lines for an issue."""
@@ -198,7 +225,10 @@ class _Result:
         return plain
 
     def write_html(self, path: Path) -> None:
-        """Write the page of the only comparison."""
+        """Write the page: that of two sides, or of what several wishes cost."""
+        if len(self._comparisons) > 1:
+            wishes.write_html(path, self._comparisons, self._names)
+            return
         (comparison,) = self._comparisons
         comparison_texts.write_html(path, comparison, self._names, [*self._library_lines()])
 

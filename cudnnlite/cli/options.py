@@ -45,9 +45,26 @@ Filter = Annotated[
 Padding = Annotated[
     _Text, _conv(metavar="P|PxP|same", help="Zeros on both sides: for every axis, or for each.")
 ]
-Stride = Annotated[_Text, _conv(metavar="S|SxS")]
-Dilation = Annotated[_Text, _conv(metavar="D|DxD")]
-Groups = Annotated[int | None, _conv()]
+Stride = Annotated[
+    _Text,
+    _conv(
+        metavar="S|SxS",
+        help="Pixels from one place of the filter to the next: for every axis, or for each.",
+        show_default="1",
+    ),
+]
+Dilation = Annotated[
+    _Text,
+    _conv(
+        metavar="D|DxD",
+        help="Pixels from one tap of the filter to the next: for every axis, or for each.",
+        show_default="1",
+    ),
+]
+Groups = Annotated[
+    int | None,
+    _conv(help="How many groups of channels are convolved apart.", show_default="1"),
+]
 Operation = Annotated[
     _Text, _conv(metavar="|".join(CONVOLUTIONS), help="It, or a gradient.", show_default="forward")
 ]

@@ -141,13 +141,14 @@ def _devices(texts: list[str]) -> list[DeviceProperties]:
     names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     if not names:
         raise misuse("--gpu names no GPU")
+    return [gpu_of(name) for name in names]
+
+
+def gpu_of(name: str) -> DeviceProperties:
+    """Return a GPU that is absent, by its name or file; ends the command if it is not known."""
+    properties = Path(name) if os.path.isfile(name) else name
     with report_misuse():
-        return [parse_properties(_expanded(name), f"--gpu {name}") for name in names]
-
-
-def _expanded(name: str) -> str | Path:
-    """Return a path for the name of a file that is there, and other names as they are."""
-    return Path(name) if os.path.isfile(name) else name
+        return parse_properties(properties, f"--gpu {name}")
 
 
 def _items(flags: SimpleNamespace) -> list[_Item]:

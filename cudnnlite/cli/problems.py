@@ -54,7 +54,7 @@ _RNN_FORM = (
 )
 _FORMS = {"--input": "NxCxHxW", "--filter": "KxCxRxS", "--shape": "NAME=1x3x224x224"}
 # With which of the others a flag goes, of those that a command has.
-_GOES_WITH = {
+GOES_WITH = {
     **dict.fromkeys(("padding", "stride", "dilation", "groups", "operation"), ("input",)),
     "shape": ("onnx",),
     "batch": ("onnx", "list"),
@@ -82,7 +82,7 @@ def check_flags(
         raise misuse("--input and --filter are needed together")
     if not any(getattr(flags, source) for source in sources):
         raise misuse(needed)
-    for name, all_partners in _GOES_WITH.items():
+    for name, all_partners in GOES_WITH.items():
         partners = [partner for partner in all_partners if partner in sources]
         is_set = getattr(flags, name) not in (None, [])
         has_partner = any(getattr(flags, partner) for partner in partners)

@@ -1,14 +1,18 @@
 """What the files of two libraries differ in, and runs of what cuDNN answers without a GPU."""
 
 import ctypes
+import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import load_library
+from cudnnlite.absent.answers import Answer, Candidate
+from cudnnlite.absent.candidates import Candidates
 from cudnnlite.bench.comparison import RunComparison
+from cudnnlite.bench.comparison_texts import lines_of
 from cudnnlite.bench.libraries import (
     LibraryFacts,
     libraries_to_plain,
@@ -18,6 +22,7 @@ from cudnnlite.bench.libraries import (
 )
 from cudnnlite.bench.lists import matmul_problem
 from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.engines import Engine
 from cudnnlite.problems.problem_list import ListedProblem
 
 
@@ -61,33 +66,34 @@ def test_what_one_library_has_alone_is_listed():
     assert len([*library_lines(a, a)]) == 2
 
 
-def answer(engine, cudnn, **fields):
-    choice = None
-    if engine:
-        choice = SimpleNamespace(
-            **{
-                "engine": engine,
-                "deterministic": True,
-                "workspace": 64,
-                "seconds": 0.25,
-                "kernels": (f"kernel of {engine}",),
-                **fields,
-            }
-        )
-    why_not = "" if engine else "no engine"
-    return SimpleNamespace(choice=choice, why_not=why_not, cudnn=cudnn)
+def answer(engine, cudnn, workspace=64):
+    """Return what cuDNN would answer: an engine of that number, or that it has none for None."""
+    found = Answer((), "no engine")
+    if engine is not None:
+        row = Candidate(Engine(engine), (), False, True, workspace=workspace, seconds=0.25)
+        found = Answer((row,))
+    return Candidates("", dnn.DeviceProperties.named("h200"), cudnn, found)
 
 
 def test_answers_about_an_absent_gpu_compare_as_runs_do():
     items = [
-        ListedProblem(matmul_problem(1, 5, n, 3, "float16"), 2, (f"layer {n}",)) for n in (7, 8, 9)
+        ListedProblem(matmul_problem(1, 5, n, 3, "float16"), 2, (f"layer {n}",))
+        for n in (7, 8, 9, 10, 11, 12)
     ]
-    engines_of_a, engines_of_b = ("one", "two", "three"), ("one", None, "four")
-    a = run_of_answers(items, [answer(name, "9.14.0") for name in engines_of_a], "H200")
-    b = run_of_answers(items, [answer(name, "9.19.0") for name in engines_of_b], "H200")
+    engines_of_a = (1, 2, 3, None, 6, 6)
+    engines_of_b = (1, None, 4, 5, 6, 6)
+    sizes_of_b = (64, 64, 64, 64, 65, 63)
+    answers_of_a = [answer(name, "9.14.0") for name in engines_of_a]
+    answers_of_b = [
+        answer(name, "9.19.0", workspace=size)
+        for name, size in zip(engines_of_b, sizes_of_b, strict=True)
+    ]
+    a = run_of_answers(items, answers_of_a, "H200", "old/libcudnn.so.9")
+    b = run_of_answers(items, answers_of_b, "H200", "new/libcudnn.so.9")
     assert a.facts["device"] == "H200, which is absent"
     assert (a.facts["cuDNN"], b.facts["cuDNN"]) == ("9.14.0", "9.19.0")
-    assert [row.workspace for row in b.rows] == [64, None, 64]
+    assert b.facts["libcudnn"] == "new/libcudnn.so.9"
+    assert [row.workspace for row in b.rows] == [64, None, 64, 64, 65, 63]
     assert a.rows[0].flops == 2 * 5 * 7 * 3
     assert b.rows[1].status == "not served: no engine"
     comparison = RunComparison(a, b)
@@ -95,5 +101,12 @@ def test_answers_about_an_absent_gpu_compare_as_runs_do():
         (),
         ("no longer served",),
         ("chosen otherwise",),
+        ("served now",),
+        ("more workspace",),
+        ("less workspace",),
     ]
     assert comparison.totals is None
+    text = "\n".join(lines_of(comparison, ("old", "new")))
+    assert "layer 8: not served: no engine" in text
+    assert "layer 10: with A not served: no engine" in text
+    assert re.search("engine 6, 64 B +engine 6, 65 B +layer 11 +more workspace", text)

@@ -42,6 +42,17 @@ def test_rows_lie_under_the_roofs_of_their_units():
     assert {roof.get_ydata()[-1] for roof in roofs} == {989.5, 494.5}
 
 
+def test_the_numbers_of_the_axes_fit_into_the_margin():
+    rows = [replace(ROW, tflops=rate, flops=flops) for rate, flops in ((210, 10**6), (790, 10**8))]
+    ax = plot_roofline(BenchRun(tuple(rows), FACTS))
+    ax.figure.draw_without_rendering()
+    for axis in (ax.xaxis, ax.yaxis):
+        texts = [label.get_text() for label in axis.get_ticklabels(which="both")]
+        assert any(texts)
+        assert max(map(len, texts)) < 6
+        assert not [text for text in texts if "$" in text]
+
+
 def test_without_rates_the_picture_says_so():
     ax = plot_roofline(BenchRun((replace(ROW, tflops=None),), FACTS))
     assert ax.texts[0].get_text() == "no rates: nothing was timed on a GPU"

@@ -1,10 +1,11 @@
 """What several wishes cost a model."""
 
 import json
+import re
 
 from cudnnlite.bench.comparison import RunComparison
 from cudnnlite.bench.rows import BenchRow, BenchRun
-from cudnnlite.bench.wishes import cost_lines, cost_markdown, costs_to_plain
+from cudnnlite.bench.wishes import cost_lines, cost_markdown, costs_to_plain, write_html
 
 FACTS = {"device": "a GPU", "cuDNN": "9.19.0", "has real timing": True}
 NAMES = ("without further options", "--deterministic", "--no-tf32")
@@ -62,6 +63,24 @@ def test_the_other_forms_have_the_same():
     plain = json.loads(json.dumps(costs_to_plain(comparisons(), NAMES)))
     assert plain["fails"] is True
     assert [side["b"]["name"] for side in plain["comparisons"]] == [*NAMES[1:]]
+
+
+def test_the_page_has_the_table_and_each_run_beside_the_first(tmp_path):
+    path = tmp_path / "page.html"
+    write_html(path, comparisons(), NAMES)
+    texts = [
+        cell.split("<br>")[0].strip()
+        for cell in re.findall(r"<(?:h2|p|th|td)[^>]*>(.*?)</", path.read_text(), re.DOTALL)
+    ]
+    costs, first, second = (
+        texts.index("costs most"),
+        texts.index("B: --deterministic, a GPU, cuDNN 9.19.0, 2 problems"),
+        texts.index("B: --no-tf32, a GPU, cuDNN 9.19.0, 2 problems"),
+    )
+    assert texts[0] == "A: without further options, a GPU, cuDNN 9.19.0, 2 problems"
+    assert costs < texts.index("2.1429") < first < texts.index("1.1000", first) < second
+    assert texts.index("no longer served", first) < second
+    assert {"6.0000", "slower"} <= {*texts[second:]}
 
 
 def test_times_of_the_emulated_device_are_left_out():

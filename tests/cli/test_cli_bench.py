@@ -15,10 +15,11 @@ from cudnnlite.autotune.cache import CACHE_VARIABLE
 from cudnnlite.bench.lists import LISTS, attention_problem, matmul_problem, problems_of_list
 from cudnnlite.bench.rows import BenchRow, BenchRun, load_run, run_from_plain
 from cudnnlite.cli import bench as cli_bench
+from cudnnlite.cli import common as cli_common
 from cudnnlite.cli import options as cli_options
 from cudnnlite.cli.app import app
 from cudnnlite.cli.bench_lines import model_lines
-from cudnnlite.cli.bench_problems import line_of
+from cudnnlite.cli.bench_problems import PROBLEM_OPTIONS, line_of
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
@@ -172,7 +173,57 @@ def test_the_line_of_what_is_not_served_has_the_policy():
     flags = ["--attention", "batch=1,heads=2,steps=8,size=8", "--dtype", "float16"]
     (row,) = rows_of(*flags, "--mode", "plan", "--interface", "descriptor")
     assert not row.candidate
-    assert row.line.endswith("--mode plan --interface descriptor")
+    assert row.line.endswith("--mode plan --interface descriptor --device emulated")
+
+
+def options_in(words, without):
+    """Return the options that words of a command line set, by name, with their values."""
+    params = cli_bench._context_of(words).params
+    return {name: value for name, value in params.items() if value and name not in without}
+
+
+# One value of each option that changes what a row has; the others name problems or files, and
+# --every and --choice say which candidates.
+CHANGING = [
+    *("--mode", "time", "--runs", "3", "--energy", "--card", "NVIDIA A100-SXM4-80GB"),
+    *("--objective", "device", "--workspace-limit", "64 MiB", "--deterministic"),
+    *("--max-error", "0.01", "--no-tf32", "--also-layout", "NHWC", "--also-layout", "NCHW"),
+    *("--interface", "descriptor", "--flush-l2", "--engines", "--device", "emulated:1"),
+]
+NO_ROW = {"every", "choice", "json_", "csv", "save", "html", "c"}
+
+
+def test_the_line_of_a_row_has_every_option_that_changes_a_row():
+    asked = [*CONVOLUTION, "--dtype", "float32", *CHANGING]
+    (row,) = rows_of(*asked)
+    words = shlex.split(row.line)[2:]
+    assert words[-2:] == ["--choice", row.candidate]
+    expected, again = options_in(asked, NO_ROW), options_in(words, NO_ROW)
+    assert again.pop("workspace_limit") == str(64 << 20)
+    assert expected.pop("workspace_limit") == "64 MiB"
+    assert again == expected
+    named = {name.rstrip("_") for name in expected} | {"workspace_limit"}
+    every = {parameter.name.rstrip("_") for parameter in cli_bench._parser().params}
+    assert every - named - {*PROBLEM_OPTIONS} == {name.rstrip("_") for name in NO_ROW}
+    (repeated,) = rows_of(*words)
+    assert (repeated.line, repeated.candidate) == (row.line, row.candidate)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ((), "emulated"),
+        (("--device", "auto"), "emulated"),
+        (("--device", "EMULATED:2"), "emulated:2"),
+    ],
+)
+def test_the_line_of_a_row_names_the_device_that_was_used(asked, named, monkeypatch):
+    if asked:
+        monkeypatch.delenv(DEVICE_VARIABLE)
+        monkeypatch.setattr(cli_common, "visible_gpus", tuple)
+    (row,) = rows_of(*CONVOLUTION, "--mode", "plan", *asked)
+    words = shlex.split(row.line)
+    assert words[words.index("--device") + 1] == named
 
 
 def test_a_file_of_lines_has_what_rows_print():

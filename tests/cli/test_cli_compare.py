@@ -1,6 +1,8 @@
 """`cudnnlite compare`: sides, files, and how it ends."""
 
 import json
+import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +10,19 @@ import pytest
 from helpers.tuning_entries import entry
 from typer.testing import CliRunner
 
+import cudnnlite as dnn
+from cudnnlite._raw.api import library_api
+from cudnnlite.absent.answers import Answer, Candidate
+from cudnnlite.absent.candidates import Candidates
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
+from cudnnlite.bench.lists import attention_problem, matmul_problem
 from cudnnlite.bench.rows import load_run
+from cudnnlite.cli import absent_libraries
 from cudnnlite.cli import compare as cli_compare
 from cudnnlite.cli.app import app
 from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.errors import LibraryError
+from cudnnlite.graph.engines import Engine
 
 CONVOLUTION = ["--input", "2x8x9x7", "--filter", "4x4x3x3", "--groups", "2", "--mode", "check"]
 
@@ -106,8 +116,10 @@ def test_two_policies_are_two_processes():
 @pytest.mark.processes
 def test_wishes_are_told_beside_the_run_without_them():
     wishes = ["--with", "", "--with", "--deterministic", "--with", "--workspace-limit 1B"]
-    result = run("compare", *wishes, "--", *CONVOLUTION)
+    result = run("compare", *wishes, "--html", "page.html", "--", *CONVOLUTION)
     assert result.exit_code in (0, 3), result.stderr
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert page.count("<h2>B: --") == 2
     side, heading, without, deterministic, limited, last = result.stdout.splitlines()
     assert side.startswith("A: without further options, emulated")
     assert heading.split() == ["served", "error", "workspace", "wish"]
@@ -167,6 +179,136 @@ def test_two_libraries_without_a_gpu(monkeypatch):
     assert not cli_compare._is_without_gpu([*words, "--device=cuda:1"])
 
 
+SOME = ["--matmul", "m=5,n=7,k=16", "--attention", "batch=1,heads=2,steps=64,size=64"]
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"
+)
+@pytest.mark.skipif(
+    library_api().library.version < 90800, reason="cuDNN 9.8 added properties of devices"
+)
+def test_a_library_answers_as_itself_about_an_absent_gpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    library = library_api().library.path
+    sides = ["--libcudnn", library, "--libcudnn", Path(library).parent, "--gpu", "h200"]
+    problems = [*SOME, "--rnn", "lstm:steps=2,batch=3,input=4,hidden=5", "--dtype", "float16"]
+    result = run("compare", *sides, "--json", "--", *problems)
+    assert result.exit_code == 0, result.stderr
+    plain = json.loads(result.stdout)
+    assert plain["counts"] == {}
+    assert plain["a"]["facts"]["device"] == "NVIDIA H200, which is absent"
+    fronts = {plain[side]["facts"]["libcudnn"] for side in ("a", "b")}
+    assert fronts == {str(Path(library).resolve())}
+    assert "skipped: LSTM 4 to 5" in result.stderr
+    expected = dnn.candidates(
+        [matmul_problem(1, 5, 7, 16, "float16"), attention_problem(1, 2, 64, 64, "float16")],
+        "h200",
+    )
+    rows = [problem["b"] for problem in plain["problems"]]
+    assert [(row["candidate"], row["workspace"]) for row in rows] == [
+        (str(answer.choice.engine), answer.choice.workspace) for answer in expected
+    ]
+    _, command, *words = shlex.split(rows[0]["line"])
+    again = run(command, "--every", *words)
+    assert again.exit_code == 0, again.stderr
+    assert "no difference that counts in 1 problem" in again.stdout
+    assert "matmul m=5,n=7,k=16 float16" in again.stdout
+    assert "which is absent: nothing ran" in again.stdout
+
+
+def served(index, workspace, **knobs):
+    """Return the answer that an engine is served."""
+    return Answer((Candidate(Engine(index, knobs), (), False, True, workspace=workspace),))
+
+
+def test_what_two_libraries_answer_otherwise_is_found(monkeypatch):
+    """The answers are planted: B has other knobs, then no engine, then more workspace."""
+    answers = {
+        "9.1.0": (served(4, 100, KERNEL_CFG=3), served(5, 100), served(6, 100)),
+        "9.2.0": (served(4, 100, KERNEL_CFG=4), Answer((), "no engine"), served(6, 101)),
+    }
+    versions = iter(answers)
+    asked = []
+
+    def candidates(problems, properties, *, cudnn):
+        asked.append((list(problems), properties.name, cudnn))
+        version = next(versions)
+        return [Candidates("", properties, version, answer) for answer in answers[version]]
+
+    monkeypatch.setattr(absent_libraries, "candidates", candidates)
+    library = library_api().library.path
+    Path("three.txt").write_text("\n".join(f"--matmul m={m},n=7,k=16" for m in (5, 6, 8)))
+    sides = ["--libcudnn", library, "--libcudnn", library, "--gpu", "a100"]
+    result = run("compare", *sides, "--html", "a.html", "--json", "--", "--lines", "three.txt")
+    assert result.exit_code == 3, result.stderr
+    front = Path(library).resolve()
+    assert [question[1:] for question in asked] == [("NVIDIA A100-SXM4-80GB", front)] * 2
+    assert asked[0][0] == [matmul_problem(1, m, 7, 16, "float32") for m in (5, 6, 8)]
+    plain = json.loads(result.stdout)
+    assert [problem["verdicts"] for problem in plain["problems"]] == [
+        ["chosen otherwise"],
+        ["no longer served"],
+        ["more workspace"],
+    ]
+    assert (plain["a"]["facts"]["cuDNN"], plain["b"]["facts"]["cuDNN"]) == ("9.1.0", "9.2.0")
+    page = Path("a.html").read_text(encoding="utf-8")
+    assert "not served: no engine" in page
+
+
+def test_a_library_that_cannot_be_asked_is_named(monkeypatch):
+    def candidates(problems, properties, *, cudnn):
+        raise LibraryError("cuDNN knows no absent GPUs")
+
+    monkeypatch.setattr(absent_libraries, "candidates", candidates)
+    library = library_api().library.path
+    result = run(
+        *("compare", "--libcudnn", library, "--libcudnn", library, "--gpu", "h200", "--", *SOME)
+    )
+    assert result.exit_code == 1
+    assert f"--libcudnn {library}: cuDNN knows no absent GPUs" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["--gpu", "h900", "--", *SOME], 2, "--gpu h900: name='h900' is no card of the table"),
+        (["--gpu", "h200", "--", "--list", "alexnet"], 2, "--list alexnet; allowed: resnet50"),
+        (["--gpu", "h200", "--", *SOME, "--mode", "run"], 2, "--mode does not say which problems"),
+        (["--gpu", "h200", "--", *SOME, "--no-tf32"], 2, "--no-tf32 does not say which problems"),
+        (["--gpu", "h200", "--", "--colour", "red"], 2, "behind --: No such option: --colour"),
+        (["--gpu", "h200"], 2, "the options of `cudnnlite bench` are needed"),
+        (
+            ["--gpu", "h200", "--", "--rnn", "lstm:steps=2,batch=3,input=4,hidden=5"],
+            1,
+            "there is nothing to compare",
+        ),
+        (
+            ["--gpu", "h200", *["--with", "x"] * 2, "--", *SOME],
+            2,
+            "--gpu goes with --libcudnn, and without --with",
+        ),
+    ],
+)
+def test_mistakes_about_an_absent_gpu_are_told_before_cudnn_is_asked(
+    words, status, message, monkeypatch
+):
+    monkeypatch.setattr(absent_libraries, "candidates", None)
+    library = library_api().library.path
+    result = run("compare", "--libcudnn", library, "--libcudnn", library, *words)
+    assert result.exit_code == status, result.output
+    assert message in result.stderr
+
+
+def test_a_file_that_is_no_library_is_refused_before_cudnn_is_asked(monkeypatch, tmp_path):
+    monkeypatch.setattr(absent_libraries, "candidates", None)
+    sides = ["--libcudnn", library_api().library.path, "--libcudnn", tmp_path, "--gpu", "h200"]
+    result = run("compare", *sides, "--", *SOME)
+    assert result.exit_code == 1, result.output
+    assert f"{tmp_path}/libcudnn.so.9 is no libcudnn" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -178,7 +320,7 @@ def test_two_libraries_without_a_gpu(monkeypatch):
             "--with is needed twice, for A and for B, or more often without --libcudnn",
         ),
         (["--with", "x"], "--with is needed twice"),
-        ([*["--with", "x"] * 3, "--html", "page.html", "--", "x"], "--html goes with two sides"),
+        (["a", "b", "--gpu", "h200"], "--gpu goes with --libcudnn"),
         (["--with", "x", "--with", "y"], "the options of `cudnnlite bench` are needed"),
         (["--with", "'", "--with", "y", "--", "--list"], "--with ': No closing quotation"),
         (["a", "b", "--time", "host"], "--time host; allowed: device, call"),

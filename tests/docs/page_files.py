@@ -17,7 +17,8 @@ from cudnnlite.problems.problem_list import ProblemList
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 
-A_FOLDER = "/opt/cudnn"  # stands for any folder with a cuDNN
+A_FOLDER = "/opt/cudnn"  # stands for any folder with a cuDNN, or with several
+VERSIONS = ("9.14", "9.28")  # its folders, which have the same one
 
 
 def provide_files(folder: Path, page: Page) -> None:
@@ -34,9 +35,10 @@ def provide_files(folder: Path, page: Page) -> None:
 
 
 def provide_cudnn(folder: Path) -> Path:
-    """Make a folder as cuDNN's archive unpacks: its libraries in lib."""
-    folder.mkdir()
-    (folder / "lib").symlink_to(Path(load_library().path).resolve().parent)
+    """Make a folder as cuDNN's archive unpacks, its libraries in lib, and such ones in it."""
+    for place in (folder, *(folder / version for version in VERSIONS)):
+        place.mkdir()
+        (place / "lib").symlink_to(Path(load_library().path).resolve().parent)
     return folder
 
 

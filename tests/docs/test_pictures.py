@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
+from dataclasses import replace
 
 import pytest
 from extensions import load
 from markdown_pages import ROOT
+
+from cudnnlite.bench.rows import BenchRow, BenchRun, load_run
+from tools.benchmarks.keep_run import kept
 
 IMAGES = ROOT / "docs" / "images"
 
@@ -31,6 +35,60 @@ def test_a_chart_shows_the_table_as_it_is_now(name, tmp_path, monkeypatch):
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert [figure for figure in figures if figure not in page] == []
     assert f"images/{name}.svg" in page
+
+
+RUNS = ROOT / "tools" / "benchmarks" / "data"
+
+
+def test_the_rooflines_are_those_of_the_runs_that_are_kept(tmp_path, monkeypatch):
+    """Or `python docs/draw.py rooflines` has to be run."""
+    draw_rooflines(monkeypatch, RUNS, tmp_path)
+    names = {path.name for path in IMAGES.glob("roofline_*.svg")}
+    assert names == {path.name for path in tmp_path.iterdir()}
+    page = (ROOT / "docs" / "howto" / "bench.md").read_text(encoding="utf-8")
+    for name in names:
+        assert words(IMAGES / name) == words(tmp_path / name)
+        assert f"images/{name}" in page
+    assert all(load_run(path).has_real_timing for path in RUNS.glob("bench_*.json"))
+
+
+def draw_rooflines(monkeypatch, runs, images):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    draw = importlib.import_module("draw")
+    monkeypatch.setattr(draw, "RUNS", runs)
+    monkeypatch.setattr(draw, "IMAGES", images)
+    draw.rooflines()
+
+
+def test_what_is_kept_of_a_run_draws_its_roofline(tmp_path, monkeypatch):
+    facts = {
+        "device": "a GPU",
+        "cuDNN": "9.2.1",
+        "time": "2026-01-31T10:00:00+00:00",
+        "libcudnn": "/home/someone/libcudnn.so.9",
+        "has real timing": True,
+        "roofs": {"flops": {"TF32": 4e14}, "bandwidth": 2e12},
+    }
+    point = {"flops": 4_000_000, "nbytes": 40_000, "unit": "TF32", "error": float("nan")}
+    rows = (
+        BenchRow("p", "net 3", tflops=2.0, gbps=20.0, line="cudnnlite bench --c /x", **point),
+        BenchRow("p", "net 17", tflops=0.5, kernels=("a_kernel",), device_us=8.0, **point),
+        BenchRow("p", "net 20", status="not served: no", flops=1, nbytes=1),
+    )
+    path = tmp_path / "bench_net.json"
+    saved = BenchRun(rows, facts)
+    path.write_text(kept(saved), encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    assert not re.search("someone|/x|a_kernel", text)
+    again = load_run(path)
+    assert again.facts == {name: facts[name] for name in facts if name != "libcudnn"}
+    expected = [replace(row, line="", kernels=()) for row in rows]
+    assert [str(row) for row in again.rows] == [str(row) for row in expected]  # nan is not nan
+    draw_rooflines(monkeypatch, tmp_path, tmp_path)
+    chart_words = words(tmp_path / "roofline_net.svg")
+    assert "a GPU, cuDNN 9.2.1, 2026-01-31" in chart_words
+    assert {"TF32", "3", "17"} <= {*chart_words}
+    assert not {"20", "net"} & {*chart_words}
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/benchmarks.md"])

@@ -207,6 +207,17 @@ def test_the_tables_of_options_are_the_commands():
     assert COMMANDS.usage_of(("trace",), trace) == "cudnnlite trace [OPTIONS] SCRIPT ARGUMENTS"
 
 
+def test_every_option_has_a_help_sentence():
+    without = [
+        f"{' '.join(words)} {row.names[0]}: {row.help!r}"
+        for words, command in COMMANDS.commands().items()
+        for rows_of_panel in COMMANDS.panels_of(command).values()
+        for row in rows_of_panel
+        if not re.fullmatch(r"\S.* .*[.)]", row.help, re.DOTALL)
+    ]
+    assert not without
+
+
 @pytest.mark.processes
 def test_the_exit_codes_are_those_of_the_command_line(tmp_path):
     page = (PAGES / "command_line.md").read_text(encoding="utf-8")

@@ -21,8 +21,7 @@ from cudnnlite.bench.lists import problems_of_list
 from cudnnlite.bench.measuring import BenchOptions, bench_problem
 from cudnnlite.bench.rows import load_run
 from cudnnlite.bench.trials import trial_of
-from cudnnlite.cli import bench as cli_bench
-from cudnnlite.cli.bench_problems import line_of
+from cudnnlite.cli.bench import problems_of_words, words_for
 from cudnnlite.devices.peaks import CARDS, peaks_from
 from cudnnlite.problems.problem_list import ListedProblem
 from cudnnlite.search.contest import own_stream
@@ -40,8 +39,8 @@ LONG = "--input 64x256x56x56 --filter 256x256x3x3 --padding 1 --dtype float16 --
 
 
 def problem_of(options: str) -> ListedProblem:
-    (item,) = cli_bench._items_of_words(options.split())
-    return item.listed
+    (item,) = problems_of_words(options.split())
+    return item
 
 
 def print_peaks(handle: dnn.Handle) -> None:
@@ -149,7 +148,7 @@ def compare(out: Path, libraries: list[str]) -> None:
         for name in names:
             layout = "NHWC" if dtype == "float16" else None
             for item in problems_of_list(name, None, dtype, layout):
-                lines.append(line_of(item.problem, cli_bench._items_of_words))
+                lines.append(words_for(item.problem))
     (out / "problems.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"{len(lines)} problems")
     command = [sys.executable, "-m", "cudnnlite", "compare"]
