@@ -81,7 +81,7 @@ class Library:
 def load_library() -> Library:
     """Load libcudnn, or return the one already loaded by this function.
 
-    The search order is the environment variable `CUDNNLITE_LIBCUDNN` (a file or a folder), then
+    The search order is the environment variable `CUDNNLITE_LIBCUDNN` (see `front_of`), then
     cuda-pathfinder's: already loaded in this process, the nvidia-cudnn wheel, conda, the system's
     loader, `CUDNN_PATH`.  LibraryNotFoundError if none was found, or the file that the variable
     names cannot be loaded; MixedLibrariesError if its parts come from different, incompatible
@@ -184,10 +184,12 @@ def _missing_parts(folder: Path) -> list[str]:
 
 
 def front_of(path: Path) -> Path:
-    """Return the file that a user named by itself or by its folder."""
-    if os.path.isdir(path):  # Path.is_dir raises OSError for a path that is too long.
-        return path / _SONAME
-    return path
+    """Return the file that a user named by itself, by its folder, or by the folder of its `lib`."""
+    if not os.path.isdir(path):  # Path.is_dir raises OSError for a path that is too long.
+        return path
+    front = path / _SONAME
+    in_lib = path / "lib" / _SONAME
+    return in_lib if in_lib.is_file() and not front.is_file() else front
 
 
 def _names_get_version(front: Path) -> bool:

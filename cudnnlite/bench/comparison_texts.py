@@ -15,6 +15,7 @@ from cudnnlite.texts import aligned, counted, printable
 
 _HEADING = ("A us", "B us", "B/A", "choice of A", "choice of B", "problem", "verdict")
 _NO_TIMES = "the times are not compared: a side was not timed on a GPU"
+_NOTHING_RAN = "--mode list plans and runs nothing: what is served and chosen is not compared"
 
 
 def side_line(letter: str, name: str, run: BenchRun) -> str:
@@ -37,6 +38,8 @@ def summary_lines(comparison: RunComparison) -> Iterator[str]:
         slower = ": slower" if comparison.model_is_slower else ""
         yield f"the model: {a / 1e3:.4f} ms with A, {b / 1e3:.4f} ms with B, {b / a:.4f}{slower}"
         yield f"geometric mean of B/A: {mean:.4f}"
+    elif "list" in (comparison.a.facts.get("mode"), comparison.b.facts.get("mode")):
+        yield _NOTHING_RAN
     elif not comparison.has_times:
         yield _NO_TIMES
     yield from map(printable, comparison.notes)

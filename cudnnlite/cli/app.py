@@ -48,13 +48,22 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except _UsageError as error:
-            if (
-                getattr(error, "option_name", "") == "--report"
-                and error.ctx.info_name == "autotune"
-            ):
-                error.possibilities = ["--html"]
+            _add_hint(error)
             error.message = harmless(error.message)
             raise
+
+
+def _add_hint(error: Any) -> None:
+    """Let a message about a command line say what is meant, where that is known."""
+    command = error.ctx.info_name if error.ctx is not None else ""
+    option = getattr(error, "option_name", "")
+    if command == "autotune" and option == "--report":
+        error.possibilities = ["--html"]
+    elif command == "compare" and option:
+        error.possibilities = None
+        error.message += "; options of `cudnnlite bench` go behind --"
+    elif command == "bench" and "unexpected extra argument" in error.message:
+        error.message += "; a list that comes along is named by --list"
 
 
 app = typer.Typer(

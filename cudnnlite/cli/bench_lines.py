@@ -65,6 +65,10 @@ _COLUMNS = (
     _Column("outcome", _outcome, is_number=False),
 )
 _NUMBERS = [column.name for column in _COLUMNS if column.is_number]
+_NO_GPU = (
+    "the times are not a GPU's: rates, the roofline, what wastes most and the kernels are told of "
+    "one alone"
+)
 
 
 def lines_of(run: BenchRun) -> Iterator[str]:
@@ -87,6 +91,8 @@ def lines_of(run: BenchRun) -> Iterator[str]:
     for reason in reasons:
         yield f"not compared with float64: {reason}"
     yield from model_lines(run)
+    if not run.has_real_timing and any(row.device_us is not None for row in run.rows):
+        yield _NO_GPU
     yield "to repeat a row:"
     for row in run.rows:
         if row.status == "ok" or not row.candidate:

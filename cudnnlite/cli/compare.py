@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
-from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version
+from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version, front_of
 from cudnnlite.autotune.cache import TuningCache, check_place
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.bench import comparison_texts, wishes
@@ -67,7 +67,10 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="PATH",
-            help="Twice: the libcudnn of A and of B, a file or a folder; each has a process.",
+            help=(
+                "Twice: the libcudnn of A and of B: the file libcudnn.so.9, its folder, or the one "
+                "above its lib; each has a process."
+            ),
         ),
     ] = None,
     gpu: Annotated[
@@ -246,6 +249,10 @@ def _check(
         raise misuse("compare needs two files or caches, or --libcudnn or --with twice")
     if (libraries or policies) and not words:
         raise misuse("behind -- the options of `cudnnlite bench` are needed: what is compared")
+    for library in libraries:
+        front = front_of(Path(library))
+        if not os.path.isfile(front):
+            raise misuse(f"--libcudnn {library}: there is no file {front}")
 
 
 def _library_files(sides: Sequence[_Side]) -> tuple[LibraryFacts, LibraryFacts] | None:

@@ -132,9 +132,24 @@ def test_wishes_are_told_beside_the_run_without_them():
 
 @pytest.mark.processes
 def test_a_library_that_is_none_is_told(tmp_path):
+    (tmp_path / "libcudnn.so.9").write_text("no library")
     result = run("compare", "--libcudnn", tmp_path, "--libcudnn", tmp_path, "--", *CONVOLUTION)
     assert result.exit_code == 1
     assert "`cudnnlite bench` ended with 1" in result.stderr
+
+
+def test_a_folder_without_a_library_is_told(tmp_path):
+    result = run("compare", "--libcudnn", tmp_path, "--libcudnn", tmp_path, "--", *CONVOLUTION)
+    assert result.exit_code == 2
+    assert f"--libcudnn {tmp_path}: there is no file {tmp_path}/libcudnn.so.9" in result.stderr
+
+
+def test_a_library_is_found_in_the_folder_lib(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libcudnn.so.9").write_text("no library")
+    sides = ["--libcudnn", tmp_path, "--libcudnn", tmp_path, "--gpu", "h200"]
+    result = run("compare", *sides, "--", *SOME)
+    assert f"{tmp_path}/lib/libcudnn.so.9 is no libcudnn" in result.stderr
 
 
 def test_each_library_has_a_process(monkeypatch):
@@ -146,6 +161,8 @@ def test_each_library_has_a_process(monkeypatch):
         return load_run(Path(f"{library}.json"))
 
     monkeypatch.setattr(cli_compare, "bench_run", bench_run)
+    for library in ("old", "new"):
+        Path(library).write_text("", encoding="utf-8")
     result = run("compare", "--libcudnn", "old", "--libcudnn", "new", "--", *CONVOLUTION)
     assert result.exit_code == 0, result.stderr
     assert processes == [(CONVOLUTION, "old", "old"), (CONVOLUTION, "new", "new")]
@@ -163,6 +180,8 @@ def test_two_libraries_without_a_gpu(monkeypatch):
     monkeypatch.setattr(cli_compare, "bench_run", bench_run)
     words = CONVOLUTION[:-2]
     libraries = ["--libcudnn", "old", "--libcudnn", "new"]
+    for library in ("old", "new"):
+        Path(library).write_text("", encoding="utf-8")
     result = run("compare", *libraries, "--markdown", "a.md", "--html", "a.html", "--", *words)
     assert result.exit_code == 0, result.stderr
     assert processes == [[*words, "--mode", "plan"]] * 2
@@ -303,6 +322,7 @@ def test_mistakes_about_an_absent_gpu_are_told_before_cudnn_is_asked(
 
 def test_a_file_that_is_no_library_is_refused_before_cudnn_is_asked(monkeypatch, tmp_path):
     monkeypatch.setattr(absent_libraries, "candidates", None)
+    (tmp_path / "libcudnn.so.9").write_text("no library")
     sides = ["--libcudnn", library_api().library.path, "--libcudnn", tmp_path, "--gpu", "h200"]
     result = run("compare", *sides, "--", *SOME)
     assert result.exit_code == 1, result.output
@@ -324,6 +344,7 @@ def test_a_file_that_is_no_library_is_refused_before_cudnn_is_asked(monkeypatch,
         (["--with", "x", "--with", "y"], "the options of `cudnnlite bench` are needed"),
         (["--with", "'", "--with", "y", "--", "--list"], "--with ': No closing quotation"),
         (["a", "b", "--time", "host"], "--time host; allowed: device, call"),
+        (["--onnx", "x", "--with", "x"], "options of `cudnnlite bench` go"),
         (["a", "b", "--json", "--markdown", "-"], "exclude each other"),
         (["a", "b", "--html", "x.txt"], "its name must end in .html"),
     ],
