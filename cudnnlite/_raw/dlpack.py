@@ -1,4 +1,4 @@
-"""bfloat16 through DLPack.
+"""DLPack's capsules: bfloat16 in them, and what they say of an array.
 
 NumPy and cuda.core do not know bfloat16.  So a capsule's dtype is exchanged with float16's.
 
@@ -9,8 +9,10 @@ The structures are those of the DLPack 1.x specification
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import Any
 
+CUDA_DEVICE = 2  # kDLCUDA
 FLOAT, BFLOAT = 2, 4  # kDLFloat, kDLBfloat
 
 
@@ -42,9 +44,15 @@ class _Versioned(ctypes.Structure):
 _is_valid = ctypes.pythonapi.PyCapsule_IsValid
 _is_valid.restype = ctypes.c_int
 _is_valid.argtypes = (ctypes.py_object, ctypes.c_char_p)
-_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_get_pointer.restype = ctypes.c_void_p
-_get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+# A function from a prototype is called in half the time of one with `argtypes`.
+_get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+# A DLTensor: data, device type and number, rank, dtype, shape, strides, byte offset.
+_TENSOR = struct.Struct("@PiiiIPPQ")
+_TensorBytes = ctypes.c_char * _TENSOR.size
+_MOST_AXES = 8  # more than cuDNN has
+_SIZES_BYTES = tuple(ctypes.c_char * (8 * rank) for rank in range(_MOST_AXES + 1))
 
 
 def relabel(capsule: Any, old: int, new: int) -> bool:
@@ -62,3 +70,23 @@ def relabel(capsule: Any, old: int, new: int) -> bool:
         return False
     tensor.dtype.code = new
     return True
+
+
+def read_capsule(capsule: Any) -> tuple[int, tuple[int, int, int, bytes, bytes]]:
+    """Return the address of an array's first value, and what else its capsule says.
+
+    The capsule is one without a version, and goes on holding the array's memory.  The rest is
+    device number, device type, dtype, shape and strides, the last three as they are in memory; the
+    strides of an array without gaps in the order of its axes may be empty.  ValueError for another
+    capsule, one that was consumed, and an array of more than 8 axes.
+    """
+    address = _get_pointer(capsule, b"dltensor")
+    data, device_type, device_id, rank, dtype, shape, strides, offset = _TENSOR.unpack_from(
+        _TensorBytes.from_address(address)
+    )
+    if rank > _MOST_AXES:
+        raise ValueError(f"the array has {rank} axes; allowed: up to {_MOST_AXES}")
+    sizes = _SIZES_BYTES[rank]
+    shape_bytes = sizes.from_address(shape).raw
+    strides_bytes = sizes.from_address(strides).raw if strides else b""
+    return data + offset, (device_id, device_type, dtype, shape_bytes, strides_bytes)

@@ -82,6 +82,14 @@ def is_readable(array: object) -> bool:
     return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
 
 
+def is_of_jax(kind: type) -> bool:
+    """Tell whether a type of arrays is JAX's, which never change.
+
+    Neither protocol can say so.
+    """
+    return kind.__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
 def parse_dlpack_options(
     stream: object, max_version: object, dl_device: object, copy: object
 ) -> dict[str, Any]:

@@ -327,6 +327,10 @@ class EmulatedDevice(NonCopyable):
         observer.current.memory_adopted(self, foreign)
         return foreign
 
+    def address_of(self, stream: Any) -> int:
+        """Return the address that a stream of this device goes by."""
+        return int(stream.handle)
+
     def stream_at(self, address: int, stream: Any) -> Any:
         """Return `stream`: this device has no streams of other libraries."""
         return stream
