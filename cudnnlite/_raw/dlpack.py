@@ -1,6 +1,7 @@
-"""DLPack's capsules: bfloat16 in them, and what they say of an array.
+"""DLPack's capsules: types in them that NumPy does not know, and what they say of an array.
 
-NumPy and cuda.core do not know bfloat16.  So a capsule's dtype is exchanged with float16's.
+NumPy and cuda.core do not know bfloat16 and float8.  So a capsule's dtype is exchanged with one of
+the same size.
 
 The structures are those of the DLPack 1.x specification
 (https://dmlc.github.io/dlpack/latest/c_api.html).
@@ -10,10 +11,33 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 CUDA_DEVICE = 2  # kDLCUDA
-FLOAT, BFLOAT = 2, 4  # kDLFloat, kDLBfloat
+
+
+class TypeCode(NamedTuple):
+    """A DLPack data type of one lane."""
+
+    code: int
+    bits: int
+
+
+class StandIn(NamedTuple):
+    """What stands for a type that NumPy does not know."""
+
+    name: str  # NumPy's
+    code: TypeCode
+    foreign_code: TypeCode  # of what it stands for
+
+
+# By NumPy's name of a type of ml_dtypes.
+STAND_INS: Mapping[str, StandIn] = {
+    "bfloat16": StandIn("float16", TypeCode(2, 16), TypeCode(4, 16)),
+    "float8_e4m3fn": StandIn("uint8", TypeCode(1, 8), TypeCode(10, 8)),
+    "float8_e5m2": StandIn("uint8", TypeCode(1, 8), TypeCode(12, 8)),
+}
 
 
 class _DataType(ctypes.Structure):
@@ -55,20 +79,19 @@ _MOST_AXES = 8  # more than cuDNN has
 _SIZES_BYTES = tuple(ctypes.c_char * (8 * rank) for rank in range(_MOST_AXES + 1))
 
 
-def relabel(capsule: Any, old: int, new: int) -> bool:
-    """Change the dtype code of a fresh 16-bit DLPack capsule in place.
+def relabel(capsule: Any, old: TypeCode, new: TypeCode) -> bool:
+    """Change the dtype of a fresh DLPack capsule in place.
 
-    `old` and `new` are `FLOAT` or `BFLOAT`.  Returns whether the capsule held 16-bit values of the
-    code `old`; any other capsule is left alone.
+    Returns whether the capsule held values of the type `old`; any other capsule is left alone.
     """
     if _is_valid(capsule, b"dltensor_versioned"):
         address = _get_pointer(capsule, b"dltensor_versioned")
         tensor = _Versioned.from_address(address).tensor
     else:
         tensor = _Tensor.from_address(_get_pointer(capsule, b"dltensor"))
-    if (tensor.dtype.code, tensor.dtype.bits) != (old, 16):
+    if (tensor.dtype.code, tensor.dtype.bits) != old:
         return False
-    tensor.dtype.code = new
+    tensor.dtype.code = new.code
     return True
 
 

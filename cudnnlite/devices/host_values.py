@@ -8,7 +8,7 @@ import numpy as np
 from numpy.ma import MaskedArray, is_masked
 
 from cudnnlite.arguments import one_of
-from cudnnlite.dtypes import ARRAY_DTYPES, numpy_dtype, parse_dtype, readable
+from cudnnlite.dtypes import ARRAY_DTYPES, numpy_dtype, parse_dtype, readable, unread_torch_dtype
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 
 Array = np.ndarray[Any, Any]
@@ -17,10 +17,10 @@ Array = np.ndarray[Any, Any]
 def host_values(values: Any, dtype: Any = None, casting: str | None = None) -> Array:
     """Return numbers as an array, of a dtype if one is given; see `Handle.array`."""
     one_of(casting, "casting", "unsafe", None)
-    readable_values = readable(values)
-    if readable_values is not values:
-        values = readable_values
-        dtype = "bfloat16" if dtype is None else dtype
+    name = unread_torch_dtype(values)
+    if name:
+        values = readable(values)
+        dtype = name if dtype is None else dtype
     source = _as_array(values)
     target_dtype = numpy_dtype(parse_dtype(source.dtype if dtype is None else dtype))
     if source.dtype != target_dtype or isinstance(values, MaskedArray):

@@ -144,6 +144,9 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
     refused.  tools/record/graph_support.py records them.
     """
     counts = Counter(graph.kinds)
+    memory_types = {DataType(tensor.value("data_type")) for tensor in graph.in_memory.values()}
+    if memory_types.issuperset(_HALVES):
+        return "float16 beside bfloat16, which no GPU was asked about"
     if graph.kinds[0] == "CONVOLUTION_FORWARD":
         return _why_no_convolution_epilogue(graph)
     if graph.kinds in (["RESAMPLE_FWD"], ["RESAMPLE_BWD"]):

@@ -1244,6 +1244,52 @@ def spec(*shape: int, dtype: str = "float16") -> dnn.TensorSpec:
 
 
 QUERIES = spec(2, 4, 64, 32)
+HALVES = spec(2, 4, 64, 32, dtype="bfloat16")
+MIXED: dict[str, tuple[Callable[[], Any], str]] = {
+    "keys": (
+        lambda: dnn.scaled_dot_product_attention_forward.graph(QUERIES, HALVES, QUERIES),
+        "k is bfloat16, q is float16; .*converts to float32, and from that",
+    ),
+    "values": (
+        lambda: dnn.scaled_dot_product_attention_forward.graph(
+            HALVES, HALVES, spec(2, 4, 64, 32, dtype="float32")
+        ),
+        r"v is float32, q is bfloat16; .*transform_tensor\(handle, v, dtype='bfloat16'\) converts",
+    ),
+    "gradient": (
+        lambda: dnn.scaled_dot_product_attention_backward.graph(
+            QUERIES, QUERIES, QUERIES, QUERIES, HALVES, spec(2, 4, 64, 1, dtype="float32")
+        ),
+        "do is bfloat16, q is float16; needed: the data type of q",
+    ),
+    "product": (
+        lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8, dtype="bfloat16")),
+        "b is bfloat16, a is float16; needed: the data type of a",
+    ),
+    "float8": (
+        lambda: dnn.matmul.graph(spec(4, 8, dtype="float8_e5m2"), spec(8, 8)),
+        "b is float16, a is float8_e5m2; needed: the data type of a$",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_mixed_types_are_both_named(case: str) -> None:
+    make, match = MIXED[case]
+    with pytest.raises(dnn.ArgumentError, match=match):
+        make()
+
+
+def test_float16_beside_bfloat16_behind_a_product(own_handle: dnn.Handle) -> None:
+    """The emulated device has none of it, because no GPU was asked; the refusal names a remedy."""
+    bias = spec(1, 1, 64, 64, dtype="bfloat16")
+    with pytest.raises(dnn.NotSupportedError, match="served with bias as float32"):
+        FORWARD.plan(own_handle, QUERIES, QUERIES, QUERIES, bias=bias)
+    a, b, row = spec(1, 16, 32), spec(1, 32, 8), spec(1, 1, 8, dtype="bfloat16")
+    with pytest.raises(dnn.NotSupportedError, match="served with bias as float32"):
+        dnn.matmul.plan(own_handle, a, b, bias=row)
+
+
 FORWARD = dnn.scaled_dot_product_attention_forward
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "q's rank": (FORWARD, {"q": spec(4, 64, 32)}, "q has shape .*needed: .batch, heads"),
