@@ -125,6 +125,23 @@ class GraphFormula(NamedTuple):
         }
 
     @property
+    def masked_probabilities(self) -> tuple[BackendObject, BackendObject] | None:
+        """The operation that computes the probabilities of attention's gradients, and the lengths.
+
+        None for other graphs, and without lengths of queries.
+        """
+        products = [operation for operation in self.operations if operation.kind == _PRODUCT]
+        is_backward = len(products) > 2
+        if not is_backward or "gemm_m_override_desc" not in products[0].attributes:
+            return None
+        exponentials = (
+            operation
+            for operation in self.operations
+            if operation.kind == "OPERATION_POINTWISE" and mode_of(operation) == PointwiseMode.EXP
+        )
+        return next(exponentials), products[0].value("gemm_m_override_desc")
+
+    @property
     def in_memory(self) -> dict[int, BackendObject]:
         """The tensors that are in device memory, by their numbers."""
         return {
@@ -450,9 +467,6 @@ def _why_no_attention_backward(graph: GraphFormula) -> str | None:
         for is_grouped in (False, True)
     ]:
         return f"{labels.count('MATMUL')} products that are no gradients of attention"
-    has_lengths = any(_LENGTHS & operation.attributes.keys() for operation in graph.operations)
-    if has_lengths and "IDENTITY" not in labels:
-        return "the gradient of a bias within lengths, which no GPU was asked about"
     memory_types = {DataType(tensor.value("data_type")) for tensor in graph.in_memory.values()}
     if not memory_types & set(_HALVES):
         return "gradients of attention in float32"

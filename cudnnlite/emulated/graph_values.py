@@ -70,6 +70,7 @@ def compute(
         unique_id = tensor.value("unique_id")
         return values[unique_id] if unique_id in values else memory.read(tensor)
 
+    masked = graph.masked_probabilities
     with np.errstate(all="ignore"):
         for operation in graph.operations:
             written = graph.written_by(operation)
@@ -79,6 +80,10 @@ def compute(
                 if name not in written
             }
             results = _COMPUTE[operation.kind](operation, operands, written)
+            if masked is not None and operation is masked[0]:
+                # Beyond the lengths of queries the statistics are undefined, and are not used.
+                lengths = read(masked[1])
+                results = {name: _within(array, -2, lengths) for name, array in results.items()}
             for name, tensor in written.items():
                 values[tensor.value("unique_id")] = _stored(results[name], tensor)
     for unique_id in memory.written:

@@ -365,6 +365,58 @@ def test_the_gradient_of_a_bias(
     check_both_directions(handle, operands, scores, causal=causal, return_dbias=True)
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("shared", ["nothing", "batch", "heads", "both"])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_the_gradient_of_a_bias_within_lengths(
+    handle: dnn.Handle, heads: int, shared: str, dtype: str, causal: bool
+) -> None:
+    """Steps beyond the lengths have no part in it, whatever their statistics are."""
+    operands = attention_operands(handle, (2, 4, heads, 64, 128, 64, 32), dtype)
+    lengths = np.array([[40, 64], [33, 120]]).reshape(2, 2, 1, 1, 1)
+    for name, values in zip(("q_lengths", "kv_lengths"), lengths, strict=True):
+        operands.add(name, (2, 1, 1, 1), "int32", values=values)
+    bias_batch = 1 if shared in ("batch", "both") else 2
+    bias_heads = 1 if shared in ("heads", "both") else 4
+    operands.add("bias", (bias_batch, bias_heads, 64, 128))
+    rows = np.arange(64)[:, None] < lengths[0]
+    columns = np.arange(128)[:, None] < lengths[1]
+    mask = np.broadcast_to(columns.swapaxes(-1, -2), (2, 1, 64, 128))
+    if causal:
+        mask = mask & causal_mask(64, 128)
+    scores = (mask, operands.host["bias"], 1.0)
+    check_both_directions(handle, operands, scores, rows, columns, causal=causal, return_dbias=True)
+
+
+def test_undefined_statistics_have_no_part_in_the_gradient_of_a_bias(
+    own_handle: dnn.Handle,
+) -> None:
+    operands = attention_operands(own_handle, (2, 2, 2, 64, 64, 32, 32), "float16")
+    operands.add("bias", (1, 2, 64, 64))
+    operands.add("q_lengths", (2, 1, 1, 1), "int32", values=np.reshape([40, 64], (2, 1, 1, 1)))
+    operands.add("kv_lengths", (2, 1, 1, 1), "int32", values=np.reshape([64, 64], (2, 1, 1, 1)))
+    o, stats = dnn.scaled_dot_product_attention_forward(
+        own_handle, **operands.arrays, return_stats=True
+    )
+    gradients = []
+    for undefined in (np.nan, 0.0):
+        host = stats.numpy()
+        host[0, :, 40:] = undefined
+        dq, dk, dv, dbias = dnn.scaled_dot_product_attention_backward(
+            own_handle,
+            **operands.arrays,
+            o=o,
+            do=o,
+            stats=own_handle.array(host),
+            return_dbias=True,
+        )
+        gradients.append([array.numpy() for array in (dq, dk, dv, dbias)])
+    for one, other in zip(*gradients, strict=True):
+        assert np.isfinite(one).all()
+        np.testing.assert_array_equal(one, other)
+
+
 def test_the_gradient_of_a_bias_with_dropout(handle: dnn.Handle) -> None:
     sizes = (2, 4, 2, 64, 128, 64, 64)
     options = {"dropout": 0.25, "seed": 7, "offset": 3}

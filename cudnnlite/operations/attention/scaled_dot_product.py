@@ -164,8 +164,7 @@ def scaled_dot_product_attention_backward(
         As there, and the same as in the forward call.
     return_dbias : bool
         Whether the gradient of `bias` is returned too.  NVIDIA documents it from compute capability
-        9.0 on; whether there is an engine for it, cuDNN alone says.  The emulated device has none
-        within lengths.
+        9.0 on; whether there is an engine for it, cuDNN alone says.
     out : tuple of device arrays, optional
         dq, dk and dv, and dbias with `return_dbias`, written in place; new arrays if not given.
     workspace_limit : int or str, optional
