@@ -12,12 +12,15 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.attention_formulas import MOST_STEPS
 from cudnnlite.operations.attention.attention_graphs import backward_graph, forward_graph
+from cudnnlite.operations.attention.scaled_dot_product_types import (
+    ScaledDotProductAttentionFunction,
+)
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 
 _LARGEST_SEED = 1 << 53  # up to which numbers by value, which are doubles, are exact
 
 
-@graph_operation
+@ScaledDotProductAttentionFunction
 def scaled_dot_product_attention_forward(
     handle: Handle,
     q: Operand,
