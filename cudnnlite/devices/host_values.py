@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.ma import MaskedArray, is_masked
 
-from cudnnlite.arguments import one_of
+from cudnnlite.arguments import masked_types, one_of
 from cudnnlite.dtypes import ARRAY_DTYPES, numpy_dtype, parse_dtype, readable, unread_torch_dtype
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 
@@ -23,7 +22,7 @@ def host_values(values: Any, dtype: Any = None, casting: str | None = None) -> A
         dtype = name if dtype is None else dtype
     source = _as_array(values)
     target_dtype = numpy_dtype(parse_dtype(source.dtype if dtype is None else dtype))
-    if source.dtype != target_dtype or isinstance(values, MaskedArray):
+    if source.dtype != target_dtype or isinstance(values, masked_types()):
         return _converted(values, source, target_dtype, casting)
     return source
 
@@ -79,7 +78,7 @@ def _converted(values: Any, source: Array, dtype: np.dtype[Any], casting: str | 
 
 def _loss(values: Any, source: Array, converted: Array) -> str:
     """Return what was lost in a conversion, besides the rounding of floats; empty if nothing was."""
-    if is_masked(values):
+    if isinstance(values, masked_types()) and np.ma.is_masked(values):
         return "masked values"
     if source.dtype.kind == "c":
         return "imaginary parts"
