@@ -300,7 +300,7 @@ def test_modules_need_nothing_but_numpy_when_imported():
 
 @pytest.mark.processes
 def test_importing_loads_nothing_that_most_programs_never_need():
-    """They took a tenth of the time, and only commands and questions about absent GPUs use them."""
+    """They took a fifth of the time; commands, absent GPUs, refusals and masked arrays use them."""
     process = run_python(
         """
         import sys
