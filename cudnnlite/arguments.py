@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -15,7 +16,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, TypeVar
 
-from numpy.ma import MaskedArray, is_masked
+import numpy as np
 
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
@@ -69,7 +70,7 @@ def integers(values: Any, argument: str, most: int) -> tuple[int, ...]:
     try:
         items = tuple(islice(values, most + 1))
         kinds = set(map(type, items))
-        if bool not in kinds and not any(issubclass(kind, MaskedArray) for kind in kinds):
+        if bool not in kinds and not any(issubclass(kind, masked_types()) for kind in kinds):
             return tuple(map(index, items))
     except TypeError:
         pass
@@ -95,9 +96,18 @@ def real_number(value: Any, argument: str) -> float:
     raise ArgumentError(f"{argument}={shown(value)} must be a real number")
 
 
+def masked_types() -> tuple[type, ...]:
+    """Return the type of masked arrays; nothing where there can be none.
+
+    NumPy loads `numpy.ma` for its first user, and we are none: that takes 7 ms.
+    """
+    module = sys.modules.get("numpy.ma")
+    return () if module is None else (module.MaskedArray,)
+
+
 def refuse_masked(value: Any, argument: str) -> None:
     """Raise ArgumentError for a masked value of `numpy.ma`; NumPy would convert it to NaN."""
-    if isinstance(value, MaskedArray) and is_masked(value):
+    if isinstance(value, masked_types()) and np.ma.is_masked(value):
         raise ArgumentError(f"{argument}={shown(value)} is masked, and has no value")
 
 

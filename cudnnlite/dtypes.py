@@ -48,6 +48,7 @@ _LARGEST = {
 # What users may pass as a data type.
 AnyDtype: TypeAlias = DataType | str | type[Any] | np.dtype[Any]
 _ML_DTYPES = {DataType.BFLOAT16, DataType.FP8_E4M3, DataType.FP8_E5M2}
+_HALVES = {DataType.HALF, DataType.BFLOAT16}
 _COMPUTE = {
     DataType.DOUBLE: DataType.DOUBLE,
     DataType.INT8: DataType.INT32,
@@ -108,6 +109,20 @@ def dtype_name(dtype: DataType) -> str:
     return _NAMES.get(dtype, dtype.name)
 
 
+def mixed_types(argument: str, dtype: DataType, model: str, model_dtype: DataType) -> str:
+    """Return the message for an argument that needs the data type of another one, the model."""
+    message = (
+        f"{argument} is {dtype_name(dtype)}, {model} is {dtype_name(model_dtype)}; "
+        f"needed: the data type of {model}"
+    )
+    types = {dtype, model_dtype}
+    if types == _HALVES:
+        message += "; dnn.transform_tensor converts to float32, and from that"
+    elif types <= {DataType.FLOAT, *_HALVES}:
+        message += f"; dnn.transform_tensor(handle, {argument}, dtype={dtype_name(model_dtype)!r}) converts"
+    return message
+
+
 def vector_length(dtype: DataType) -> int:
     """Return the number of channels in one element.
 
@@ -130,13 +145,17 @@ def numpy_dtype(dtype: DataType) -> np.dtype[Any]:
 
 
 def readable(values: Any) -> Any:
-    """Return PyTorch's bfloat16 tensors as float32, which is exact; everything else unchanged.
+    """Return PyTorch's tensors of bfloat16 and float8 as float32; everything else unchanged.
 
-    NumPy cannot read PyTorch's bfloat16.
+    That is exact.  NumPy cannot read these tensors.
     """
-    if str(getattr(values, "dtype", "")) == "torch.bfloat16":
-        return values.float()
-    return values
+    return values.float() if unread_torch_dtype(values) else values
+
+
+def unread_torch_dtype(values: object) -> str:
+    """Return the name of the type of PyTorch's tensors that NumPy cannot read; empty for others."""
+    package, _, name = str(getattr(values, "dtype", "")).partition(".")
+    return name if package == "torch" and PLAIN_NAMES.get(name) in _ML_DTYPES else ""
 
 
 def itemsize(dtype: DataType) -> int:

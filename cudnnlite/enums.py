@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, TypeVar
 
@@ -182,6 +181,8 @@ def _similar_names(text: str, choices: list[str]) -> list[str]:
 
     'avg' abbreviates AVERAGE_COUNT_INCLUDE_PADDING, and 'maxpool' begins with MAX.
     """
+    from difflib import get_close_matches  # for a refusal alone
+
     key = _key(text)
     if not (2 < len(key) < 40 and key.isidentifier()):
         return []

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from signal import Signals
-
-# Signal names by number.  Most of the real-time signals have none.
-SIGNALS = {int(signal): signal.name for signal in Signals}
 
 
 def aligned(
@@ -55,3 +51,11 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
     )
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, or its number: most of the real-time signals have no name."""
+    from signal import Signals  # for a process that was killed alone
+
+    names = {int(signal): signal.name for signal in Signals}
+    return names.get(number, f"signal {number}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from functools import wraps
 from itertools import takewhile
 from typing import Any, NoReturn, TypeVar
@@ -20,6 +19,8 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 def meant(name: str, choices: Iterable[str], most: int = 1) -> str:
     """Return a hint at the names that are nearest to an unknown one; empty if none is near."""
+    from difflib import get_close_matches  # for a refusal alone
+
     close = get_close_matches(name, choices, most)
     return f"; did you mean {', '.join(close)}?" if close else ""
 
@@ -42,6 +43,8 @@ def meant_c_function(name: str, functions: Iterable[str]) -> str:
     These are the versions of the same function, the newest first, or else those with a similar
     spelling, the longest common beginning first.
     """
+    from difflib import get_close_matches  # for a refusal alone
+
     functions = list(functions)
     versions = [function for function in functions if _unversioned(function) == _unversioned(name)]
     if versions:

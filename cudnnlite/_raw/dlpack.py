@@ -1,6 +1,7 @@
-"""bfloat16 through DLPack.
+"""DLPack's capsules: types in them that NumPy does not know, and what they say of an array.
 
-NumPy and cuda.core do not know bfloat16.  So a capsule's dtype is exchanged with float16's.
+NumPy and cuda.core do not know bfloat16 and float8.  So a capsule's dtype is exchanged with one of
+the same size.
 
 The structures are those of the DLPack 1.x specification
 (https://dmlc.github.io/dlpack/latest/c_api.html).
@@ -9,9 +10,34 @@ The structures are those of the DLPack 1.x specification
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-FLOAT, BFLOAT = 2, 4  # kDLFloat, kDLBfloat
+CUDA_DEVICE = 2  # kDLCUDA
+
+
+class TypeCode(NamedTuple):
+    """A DLPack data type of one lane."""
+
+    code: int
+    bits: int
+
+
+class StandIn(NamedTuple):
+    """What stands for a type that NumPy does not know."""
+
+    name: str  # NumPy's
+    code: TypeCode
+    foreign_code: TypeCode  # of what it stands for
+
+
+# By NumPy's name of a type of ml_dtypes.
+STAND_INS: Mapping[str, StandIn] = {
+    "bfloat16": StandIn("float16", TypeCode(2, 16), TypeCode(4, 16)),
+    "float8_e4m3fn": StandIn("uint8", TypeCode(1, 8), TypeCode(10, 8)),
+    "float8_e5m2": StandIn("uint8", TypeCode(1, 8), TypeCode(12, 8)),
+}
 
 
 class _DataType(ctypes.Structure):
@@ -42,23 +68,48 @@ class _Versioned(ctypes.Structure):
 _is_valid = ctypes.pythonapi.PyCapsule_IsValid
 _is_valid.restype = ctypes.c_int
 _is_valid.argtypes = (ctypes.py_object, ctypes.c_char_p)
-_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_get_pointer.restype = ctypes.c_void_p
-_get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+# A function from a prototype is called in half the time of one with `argtypes`.
+_get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+# A DLTensor: data, device type and number, rank, dtype, shape, strides, byte offset.
+_TENSOR = struct.Struct("@PiiiIPPQ")
+_TensorBytes = ctypes.c_char * _TENSOR.size
+_MOST_AXES = 8  # more than cuDNN has
+_SIZES_BYTES = tuple(ctypes.c_char * (8 * rank) for rank in range(_MOST_AXES + 1))
 
 
-def relabel(capsule: Any, old: int, new: int) -> bool:
-    """Change the dtype code of a fresh 16-bit DLPack capsule in place.
+def relabel(capsule: Any, old: TypeCode, new: TypeCode) -> bool:
+    """Change the dtype of a fresh DLPack capsule in place.
 
-    `old` and `new` are `FLOAT` or `BFLOAT`.  Returns whether the capsule held 16-bit values of the
-    code `old`; any other capsule is left alone.
+    Returns whether the capsule held values of the type `old`; any other capsule is left alone.
     """
     if _is_valid(capsule, b"dltensor_versioned"):
         address = _get_pointer(capsule, b"dltensor_versioned")
         tensor = _Versioned.from_address(address).tensor
     else:
         tensor = _Tensor.from_address(_get_pointer(capsule, b"dltensor"))
-    if (tensor.dtype.code, tensor.dtype.bits) != (old, 16):
+    if (tensor.dtype.code, tensor.dtype.bits) != old:
         return False
-    tensor.dtype.code = new
+    tensor.dtype.code = new.code
     return True
+
+
+def read_capsule(capsule: Any) -> tuple[int, tuple[int, int, int, bytes, bytes]]:
+    """Return the address of an array's first value, and what else its capsule says.
+
+    The capsule is one without a version, and goes on holding the array's memory.  The rest is
+    device number, device type, dtype, shape and strides, the last three as they are in memory; the
+    strides of an array without gaps in the order of its axes may be empty.  ValueError for another
+    capsule, one that was consumed, and an array of more than 8 axes.
+    """
+    address = _get_pointer(capsule, b"dltensor")
+    data, device_type, device_id, rank, dtype, shape, strides, offset = _TENSOR.unpack_from(
+        _TensorBytes.from_address(address)
+    )
+    if rank > _MOST_AXES:
+        raise ValueError(f"the array has {rank} axes; allowed: up to {_MOST_AXES}")
+    sizes = _SIZES_BYTES[rank]
+    shape_bytes = sizes.from_address(shape).raw
+    strides_bytes = sizes.from_address(strides).raw if strides else b""
+    return data + offset, (device_id, device_type, dtype, shape_bytes, strides_bytes)

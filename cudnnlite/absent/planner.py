@@ -15,7 +15,7 @@ from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.absent.answers import Answer, Question
 from cudnnlite.absent.driver_stub import driver_stub
 from cudnnlite.errors import LibraryError
-from cudnnlite.texts import SIGNALS
+from cudnnlite.texts import signal_name
 
 _START_SECONDS = 120.0  # cuDNN's files are hundreds of megabytes, which a disk has to read
 
@@ -116,7 +116,7 @@ class Planner(NonCopyable):
         self._process = None
         end = f"ended with status {code}"
         if code < 0:
-            end = f"was killed by {SIGNALS.get(-code, f'signal {-code}')}"
+            end = f"was killed by {signal_name(-code)}"
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return f"{end} ({lines[-1]})" if lines else end

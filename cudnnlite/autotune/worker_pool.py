@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, Pipe
 from subprocess import DEVNULL, Popen
 from typing import Any
 
-from cudnnlite.texts import SIGNALS
+from cudnnlite.texts import signal_name
 
 
 class WorkerDiedError(BrokenExecutor):
@@ -98,8 +98,7 @@ class _Process(Popen[bytes]):
         code = self.wait()
         if code >= 0:
             return f"exit status {code}"
-        signal = SIGNALS.get(-code, f"signal {-code}")
-        return f"killed by {signal}"
+        return f"killed by {signal_name(-code)}"
 
 
 def serve(descriptor: int) -> None:

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
+from cudnnlite._raw.dlpack import STAND_INS, relabel
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.devices.device import Device, check_recorded_together
 from cudnnlite.devices.foreign import (
     HOST_TYPES,
     AnyArray,
     ForeignArray,
+    bytes_of_torch,
     check_viewable,
+    float8_of_torch,
     is_readable,
     parse_dlpack_options,
     spec_of,
@@ -439,12 +441,13 @@ class DeviceArray(NonCopyable):
     ) -> Any:
         options = parse_dlpack_options(stream, max_version, dl_device, copy)
         exported = self._exported()
-        if exported.dtype.name != "bfloat16":
+        stand_in = STAND_INS.get(exported.dtype.name)
+        if stand_in is None:
             return self.device.export_dlpack(exported, self.stream, stream, **options)
-        # NumPy's bfloat16 is unknown to the exporter: it exports float16, which is relabelled.
-        stand_in = exported._replace(dtype=np.dtype(np.float16))
-        capsule = self.device.export_dlpack(stand_in, self.stream, stream, **options)
-        relabel(capsule, FLOAT, BFLOAT)
+        # The exporter does not know such a type: it exports the stand-in, which is relabelled.
+        exported = exported._replace(dtype=np.dtype(stand_in.name))
+        capsule = self.device.export_dlpack(exported, self.stream, stream, **options)
+        relabel(capsule, stand_in.code, stand_in.foreign_code)
         return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -582,7 +585,12 @@ def view(
             raise ArrayTypeError(f"{argument} is on {array.device}, the handle on {device}")
         return array
     check_viewable(array, argument, spec_kinds)
-    foreign = device.adopt(array, argument, stream)
+    float8 = float8_of_torch(array, argument)
+    if float8 is None:
+        foreign = device.adopt(array, argument, stream)
+    else:
+        foreign = device.adopt(bytes_of_torch(array), argument, stream)
+        foreign = foreign._replace(dtype=float8)
     spec = spec_of(foreign, argument)
     return DeviceArray(spec, device, foreign.ptr, foreign.owner, stream, readonly=foreign.readonly)
 

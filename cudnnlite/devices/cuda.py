@@ -27,7 +27,7 @@ from cudnnlite.devices.device import (
     check_host_copy,
     check_wait,
 )
-from cudnnlite.devices.foreign import ForeignArray, host_array_error
+from cudnnlite.devices.foreign import ForeignArray, host_array_error, is_of_jax
 from cudnnlite.devices.storage import as_row, host_bytes
 from cudnnlite.errors import (
     ArgumentError,
@@ -455,22 +455,25 @@ class CudaDevice(NonCopyable):
             )
         if strides is None:
             strides = packed_strides(tuple(shape), "packed")
-        # JAX's arrays never change, but neither protocol can say so.
-        package = type(array).__module__.partition(".")[0]
-        is_immutable = view.readonly or package in ("jax", "jaxlib")
-        adopted = ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, is_immutable, view)
+        readonly = view.readonly or is_of_jax(type(array))
+        adopted = ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, readonly, view)
         observer.current.memory_adopted(self, adopted)
         return adopted
 
+    def address_of(self, stream: Any) -> int:
+        """Return the address of one of our streams; 0 for the default stream."""
+        # Another thread may replace the pair at any time.
+        compared, address = self._compared
+        if stream is not compared:
+            address = _plain_address(int(stream.handle))
+            self._compared = (stream, address)
+        return address
+
     def stream_at(self, address: int, stream: Any) -> Any:
         """Return the stream at another library's address: `stream` itself where it is that."""
-        # Another thread may replace the pair, or clear the dictionary, at any time.
-        compared, own_address = self._compared
-        if stream is not compared:
-            own_address = _plain_address(int(stream.handle))
-            self._compared = (stream, own_address)
-        if _plain_address(address) == own_address:
+        if _plain_address(address) == self.address_of(stream):
             return stream
+        # Another thread may clear the dictionary at any time.
         theirs = self._streams_at.get(address)
         if theirs is None:
             if len(self._streams_at) >= _MOST_STREAMS:

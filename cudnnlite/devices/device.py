@@ -251,6 +251,10 @@ class Device(Protocol):
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View another library's array on this device; ArrayTypeError if it is not on it."""
 
+    def address_of(self, stream: Any) -> int:
+        """Return the address of one of our streams; 0 for the default stream."""
+        ...
+
     def stream_at(self, address: int, stream: Any) -> Any:
         """Return the stream at another library's address: `stream` itself where it is that."""
         ...

@@ -1,8 +1,12 @@
-"""`exchanged`: arrays of PyTorch and CuPy as DeviceArrays by their attributes, without a capsule.
+"""`exchanged`: arrays of PyTorch, CuPy and JAX as DeviceArrays, in as little time as it takes.
 
-A view by `__dlpack__` takes 8 us and more, one by attributes 1 to 2.  The view belongs to the
-stream that the library works on: a call on another stream waits for that one, and it for the call.
-So memory that the library frees, or writes again, is not touched too early.
+A view by `__dlpack__` takes 8 us and more, one by the attributes of PyTorch's and CuPy's arrays 1
+to 2.  Such a view belongs to the stream that the library works on: a call on another stream waits
+for that one, and it for the call.  So memory that the library frees, or writes again, is not
+touched too early.
+
+JAX names no stream and has no attributes that tell the address quickly.  Its capsule makes our
+stream wait for the array, and is read here, once.
 """
 
 from __future__ import annotations
@@ -11,29 +15,42 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from cudnnlite._raw.dlpack import CUDA_DEVICE, read_capsule
 from cudnnlite._raw.dlpack_exchange import current_stream_of
 from cudnnlite.devices import observer
 from cudnnlite.devices.arrays import DeviceArray, view
 from cudnnlite.devices.device import Device
+from cudnnlite.devices.foreign import is_of_jax
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.specs import TensorSpec
 
 CurrentStream = Callable[[int, int], int]
-# Device, whether it requires gradients, whether it is stored negated, dtype, strides, and shape.
-Description = tuple[int, bool, bool, Any, tuple[int, ...], tuple[int, ...]]
+# The number of the device, -1 for an array that may not be read as it is; and dtype, strides and
+# shape, as the library or its capsule has them.
+Description = tuple[Any, ...]
 # See `DeviceArray.traits`.
 Traits = tuple[int, tuple[TensorSpec, Device, Any, bool]]
 _MOST_SPECS = 1024
-_CUDA = 2  # as DLPack has it
+# The addresses of the default stream in `Device.address_of` and in DLPack.
+_DEFAULT_STREAM, _DLPACK_DEFAULT_STREAM = 0, 1
+_UNREADABLE = -1
+# For a sparse or deleted array, one on several devices, and one that has no values yet.  A view says
+# why.
+_READING_ERRORS = (RuntimeError, BufferError, TypeError, ValueError)
 
 
 class _Library(NamedTuple):
     """How arrays of a type are read."""
 
-    # array -> its address, and what else a spec depends on.
+    # array, or what was exported of it -> its address, and what else a spec depends on.
     read: Callable[[Any], tuple[int, Description]]
-    # (DLPack device type, number) -> the address of the stream that the library works on.
-    current_stream: CurrentStream
+    # (DLPack device type, number) -> the address of the stream that the library works on.  None if
+    # exporting an array makes our stream wait for it.
+    current_stream: CurrentStream | None
+    # (array, the address of our stream) -> what is read, and holds the memory.  None if that is the
+    # array itself.
+    export: Callable[[Any, int], Any] | None = None
+    is_immutable: bool = False
 
 
 _libraries: dict[type, _Library | None] = {}
@@ -41,24 +58,31 @@ _libraries: dict[type, _Library | None] = {}
 _specs: dict[Description, TensorSpec] = {}
 
 
+class ForeignTraits(NamedTuple):
+    """What arrays of which some are another library's are as DeviceArrays."""
+
+    traits: list[Traits]
+    owners: list[Any]  # what holds the memory of each: keep them until the call is enqueued
+
+
 def exchanged(device: Device, stream: Any, arrays: Sequence[Any]) -> list[DeviceArray] | None:
     """Return arrays of which some are another library's as DeviceArrays; None if that needs views.
 
     See `foreign_traits`.
     """
-    traits = foreign_traits(device, stream, arrays)
-    return None if traits is None else [*map(as_device_array, arrays, traits)]
+    foreign = foreign_traits(device, stream, arrays)
+    return None if foreign is None else [*map(as_device_array, foreign.owners, foreign.traits)]
 
 
-def as_device_array(array: Any, traits: Traits) -> DeviceArray:
-    """Return the DeviceArray of an array with these traits: itself, or a view."""
-    if type(array) is DeviceArray:
-        return array
-    ptr, (spec, device, stream, _) = traits
-    return DeviceArray(spec, device, ptr, array, stream)
+def as_device_array(owner: Any, traits: Traits) -> DeviceArray:
+    """Return the DeviceArray with these traits: the owner itself, or a view that holds it."""
+    if type(owner) is DeviceArray:
+        return owner
+    ptr, (spec, device, stream, readonly) = traits
+    return DeviceArray(spec, device, ptr, owner, stream, readonly=readonly)
 
 
-def foreign_traits(device: Device, stream: Any, arrays: Sequence[Any]) -> list[Traits] | None:
+def foreign_traits(device: Device, stream: Any, arrays: Sequence[Any]) -> ForeignTraits | None:
     """Return the traits that arrays have as DeviceArrays, although some are another library's.
 
     None where an array has to be viewed by a protocol: one of a library that is not known here, a
@@ -67,7 +91,8 @@ def foreign_traits(device: Device, stream: Any, arrays: Sequence[Any]) -> list[T
     """
     if device.kind != "cuda" or observer.current is not observer.NOBODY:
         return None
-    traits = []
+    traits: list[Traits] = []
+    owners: list[Any] = []
     asked_library = own_stream = None
     for array in arrays:
         kind = type(array)
@@ -75,22 +100,36 @@ def foreign_traits(device: Device, stream: Any, arrays: Sequence[Any]) -> list[T
             if array.device is not device:
                 return None
             traits.append(array.traits)
+            owners.append(array)
             continue
         library = _libraries[kind] if kind in _libraries else _library_of(kind)
         if library is None:
             return None
+        owner = array
         try:
-            ptr, description = library.read(array)
-        except RuntimeError:  # a sparse tensor, for instance
+            if library.export is not None:
+                owner = library.export(array, device.address_of(stream))
+            ptr, description = library.read(owner)
+        except _READING_ERRORS:
+            return None
+        if description[0] != device.index:
             return None
         spec = _specs.get(description) or _spec_of(device, stream, array, description)
         if spec is None or not ptr:
             return None
         if library is not asked_library:
-            own_stream = device.stream_at(library.current_stream(_CUDA, device.index), stream)
+            own_stream = _stream_of(library, device, stream)
             asked_library = library
-        traits.append((ptr, (spec, device, own_stream, False)))
-    return traits
+        traits.append((ptr, (spec, device, own_stream, library.is_immutable)))
+        owners.append(owner)
+    return ForeignTraits(traits, owners)
+
+
+def _stream_of(library: _Library, device: Device, stream: Any) -> Any:
+    """Return the stream that a library's arrays belong to; ours where that waits for them."""
+    if library.current_stream is None:
+        return stream
+    return device.stream_at(library.current_stream(CUDA_DEVICE, device.index), stream)
 
 
 def _library_of(kind: type) -> _Library | None:
@@ -102,24 +141,22 @@ def _library_of(kind: type) -> _Library | None:
         library = None if current_stream is None else _Library(_read_tensor, current_stream)
     elif kind.__name__ == "ndarray" and any(name.startswith("cupy.") for name in modules):
         library = _Library(_read_cupy_array, _cupy_stream)
+    elif is_of_jax(kind):
+        library = _Library(read_capsule, None, _export_capsule, is_immutable=True)
     _libraries[kind] = library
     return library
 
 
 def _read_tensor(tensor: Any) -> tuple[int, Description]:
-    return tensor.data_ptr(), (
-        tensor.get_device(),
-        tensor.requires_grad,
-        tensor.is_neg(),
-        tensor.dtype,
-        tensor.stride(),
-        tensor.shape,
-    )
+    number = tensor.get_device()
+    if tensor.requires_grad or tensor.is_neg():
+        number = _UNREADABLE
+    return tensor.data_ptr(), (number, tensor.dtype, tensor.stride(), tensor.shape)
 
 
 def _read_cupy_array(array: Any) -> tuple[int, Description]:
     memory = array.data
-    return memory.ptr, (memory.device_id, False, False, array.dtype, array.strides, array.shape)
+    return memory.ptr, (memory.device_id, array.dtype, array.strides, array.shape)
 
 
 def _cupy_stream(device_type: int, number: int) -> int:
@@ -127,13 +164,18 @@ def _cupy_stream(device_type: int, number: int) -> int:
     return address
 
 
+def _export_capsule(array: Any, stream_address: int) -> Any:
+    """Return the capsule of an array, for which our stream waits from now on."""
+    address = stream_address
+    if address == _DEFAULT_STREAM:
+        address = _DLPACK_DEFAULT_STREAM
+    return array.__dlpack__(stream=address)
+
+
 def _spec_of(
     device: Device, stream: Any, array: Any, description: Description
 ) -> TensorSpec | None:
     """Return the spec of an array that may be read as it is, and keep it; None for any other."""
-    device_index, requires_grad, is_negated, *_ = description
-    if device_index != device.index or requires_grad or is_negated:
-        return None
     try:
         spec = view(device, stream, array, "array").spec
     except (ArgumentError, ArrayTypeError):

@@ -5,6 +5,7 @@ Also the errors for what cannot be viewed as one.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from cudnnlite.arguments import integer, integers, one_of, shown, with_article
+from cudnnlite.dtypes import PLAIN_NAMES, numpy_dtype
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layout import span
@@ -80,6 +82,38 @@ HOST_TYPES = (np.ndarray, np.generic, list, tuple, int, float)
 def is_readable(array: object) -> bool:
     """Tell whether an object has one of the two protocols that give an array's address."""
     return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
+
+
+def is_of_jax(kind: type) -> bool:
+    """Tell whether a type of arrays is JAX's, which never change.
+
+    Neither protocol can say so.
+    """
+    return kind.__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def float8_of_torch(array: object, argument: str) -> np.dtype[Any] | None:
+    """Return the dtype of a PyTorch tensor of float8; None for any other array.
+
+    ArgumentError for a float8 that cuDNN has no type for.
+    """
+    package, _, name = str(getattr(array, "dtype", "")).partition(".")
+    if package != "torch" or not name.startswith("float8_"):
+        return None
+    if name not in PLAIN_NAMES:
+        raise ArgumentError(
+            f"{argument} is {name}; allowed: float8_e4m3fn, float8_e5m2; "
+            f"{argument}.view(torch.uint8) is its bytes"
+        )
+    return numpy_dtype(PLAIN_NAMES[name])
+
+
+def bytes_of_torch(tensor: Any) -> Any:
+    """Return a PyTorch tensor of float8 as one of uint8: a view.
+
+    Older releases of PyTorch do not export float8, and cuda.core does not read it.
+    """
+    return tensor.view(sys.modules["torch"].uint8)
 
 
 def parse_dlpack_options(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.ma import MaskedArray, is_masked
 
-from cudnnlite.arguments import one_of
-from cudnnlite.dtypes import ARRAY_DTYPES, numpy_dtype, parse_dtype, readable
+from cudnnlite.arguments import masked_types, one_of
+from cudnnlite.dtypes import ARRAY_DTYPES, numpy_dtype, parse_dtype, readable, unread_torch_dtype
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 
 Array = np.ndarray[Any, Any]
@@ -17,13 +16,13 @@ Array = np.ndarray[Any, Any]
 def host_values(values: Any, dtype: Any = None, casting: str | None = None) -> Array:
     """Return numbers as an array, of a dtype if one is given; see `Handle.array`."""
     one_of(casting, "casting", "unsafe", None)
-    readable_values = readable(values)
-    if readable_values is not values:
-        values = readable_values
-        dtype = "bfloat16" if dtype is None else dtype
+    name = unread_torch_dtype(values)
+    if name:
+        values = readable(values)
+        dtype = name if dtype is None else dtype
     source = _as_array(values)
     target_dtype = numpy_dtype(parse_dtype(source.dtype if dtype is None else dtype))
-    if source.dtype != target_dtype or isinstance(values, MaskedArray):
+    if source.dtype != target_dtype or isinstance(values, masked_types()):
         return _converted(values, source, target_dtype, casting)
     return source
 
@@ -79,7 +78,7 @@ def _converted(values: Any, source: Array, dtype: np.dtype[Any], casting: str | 
 
 def _loss(values: Any, source: Array, converted: Array) -> str:
     """Return what was lost in a conversion, besides the rounding of floats; empty if nothing was."""
-    if is_masked(values):
+    if isinstance(values, masked_types()) and np.ma.is_masked(values):
         return "masked values"
     if source.dtype.kind == "c":
         return "imaginary parts"

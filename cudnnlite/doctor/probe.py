@@ -22,7 +22,7 @@ from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library, mapped_cudnn_files
 from cudnnlite.autotune.cache import CACHE_VARIABLE, IN_MEMORY
 from cudnnlite.devices.cuda_facts import cuda_state
-from cudnnlite.texts import SIGNALS
+from cudnnlite.texts import signal_name
 
 _LIBRARIES = ("libcudnn", "libcublas", "libnvrtc")  # whose mapped files are listed
 
@@ -118,7 +118,7 @@ def _end_of_process(code: int, errors: IO[bytes]) -> str:
     if code == 0:
         return ""
     if code < 0:
-        return f"was killed by {SIGNALS.get(-code, f'signal {-code}')}"
+        return f"was killed by {signal_name(-code)}"
     errors.seek(0)
     lines = errors.read().decode(errors="replace").strip().splitlines()
     if not lines:

@@ -12,7 +12,7 @@ from weakref import ref
 
 import numpy as np
 
-from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
+from cudnnlite._raw.dlpack import STAND_INS, relabel
 from cudnnlite._raw.library import load_library
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import shown
@@ -26,10 +26,9 @@ from cudnnlite.devices.device import (
 )
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.devices.storage import as_row
-from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.dtypes import PLAIN_NAMES, numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi, Tape
 from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory, host_memory
-from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, ArrayTypeError, DeviceMemoryError
 from cudnnlite.sizes import format_size, parse_size
 
@@ -311,8 +310,8 @@ class EmulatedDevice(NonCopyable):
         try:
             bridge = _Bridge(array)
             view = np.from_dlpack(bridge)
-            if bridge.is_bfloat16:
-                view = view.view(numpy_dtype(DataType.BFLOAT16))
+            if bridge.dtype_name:
+                view = view.view(numpy_dtype(PLAIN_NAMES[bridge.dtype_name]))
         except (TypeError, ValueError, AttributeError, RuntimeError, BufferError) as error:
             raise ArrayTypeError(
                 f"{argument} of type {type(array).__name__} cannot be viewed: {error}"
@@ -326,6 +325,10 @@ class EmulatedDevice(NonCopyable):
             raise host_array_error(array, argument)
         observer.current.memory_adopted(self, foreign)
         return foreign
+
+    def address_of(self, stream: Any) -> int:
+        """Return the address that a stream of this device goes by."""
+        return int(stream.handle)
 
     def stream_at(self, address: int, stream: Any) -> Any:
         """Return `stream`: this device has no streams of other libraries."""
@@ -367,11 +370,17 @@ class EmulatedDevice(NonCopyable):
 
 
 class _Bridge:
-    """Passes another library's array to NumPy: bfloat16, which NumPy does not know, as float16."""
+    """Passes another library's array to NumPy, a type that NumPy does not know as its stand-in.
+
+    Attributes
+    ----------
+    dtype_name : str
+        The name of that type; empty if NumPy knows it.
+    """
 
     def __init__(self, array: Any) -> None:
         self._array = array
-        self.is_bfloat16 = False
+        self.dtype_name = ""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         device_type, index = self._array.__dlpack_device__()
@@ -379,6 +388,9 @@ class _Bridge:
 
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self._array.__dlpack__(**options)
-        # This changes the capsule in place, and returns whether it held bfloat16.
-        self.is_bfloat16 = relabel(capsule, BFLOAT, FLOAT)
+        for name, stand_in in STAND_INS.items():
+            # This changes the capsule in place, and returns whether it held the type.
+            if relabel(capsule, stand_in.foreign_code, stand_in.code):
+                self.dtype_name = name
+                break
         return capsule

@@ -74,7 +74,7 @@ _ATTRIBUTES = {
     ),
     "GEN_STATS": "mode math_prec xdesc sumdesc sqsumdesc",
     "RESAMPLE_FWD": "xdesc ydesc idxdesc desc alpha beta",
-    "RESAMPLE_BWD": "dxdesc dydesc xdesc ydesc desc alpha beta",
+    "RESAMPLE_BWD": "dxdesc dydesc xdesc ydesc idxdesc desc alpha beta",
 }
 OPERATIONS = tuple(f"OPERATION_{kind}" for kind in _ATTRIBUTES)
 CONFIGURATIONS = ("MATMUL", "REDUCTION", "RESAMPLE", "RNG")
@@ -117,12 +117,29 @@ class GraphFormula(NamedTuple):
         """Return what an operation writes, by its attributes."""
         read = {"mean_desc", "inv_variance_desc"} if operation.kind == _READS_STATISTICS else set()
         if "dxdesc" in operation.attributes:
-            read |= {"ydesc"}
+            read |= {"ydesc", "idxdesc"}
         return {
             name: tensor
             for name, tensor in self.tensors_of(operation).items()
             if name in _WRITES and name not in read
         }
+
+    @property
+    def masked_probabilities(self) -> tuple[BackendObject, BackendObject] | None:
+        """The operation that computes the probabilities of attention's gradients, and the lengths.
+
+        None for other graphs, and without lengths of queries.
+        """
+        products = [operation for operation in self.operations if operation.kind == _PRODUCT]
+        is_backward = len(products) > 2
+        if not is_backward or "gemm_m_override_desc" not in products[0].attributes:
+            return None
+        exponentials = (
+            operation
+            for operation in self.operations
+            if operation.kind == "OPERATION_POINTWISE" and mode_of(operation) == PointwiseMode.EXP
+        )
+        return next(exponentials), products[0].value("gemm_m_override_desc")
 
     @property
     def in_memory(self) -> dict[int, BackendObject]:
@@ -144,6 +161,9 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
     refused.  tools/record/graph_support.py records them.
     """
     counts = Counter(graph.kinds)
+    memory_types = {DataType(tensor.value("data_type")) for tensor in graph.in_memory.values()}
+    if memory_types.issuperset(_HALVES):
+        return "float16 beside bfloat16, which no GPU was asked about"
     if graph.kinds[0] == "CONVOLUTION_FORWARD":
         return _why_no_convolution_epilogue(graph)
     if graph.kinds in (["RESAMPLE_FWD"], ["RESAMPLE_BWD"]):
@@ -242,13 +262,14 @@ def _why_no_resample(operation: BackendObject) -> str | None:
         for name, tensor in GraphFormula((operation,)).tensors_of(operation).items()
     }
     indices = specs.pop("idxdesc", None)
-    (x, *others) = specs.values()
+    # Images of dy may have one pixel, in which both layouts are the same.
+    x = specs["xdesc"] if "xdesc" in specs else specs["dxdesc"]
     is_channels_last = x.fits("NHWC") and not x.fits("NCHW")
     layout = "NHWC" if is_channels_last else "NCHW"
     if x.dtype not in (*_FLOATS, DataType.DOUBLE):
         return f"a pooling of {x.dtype.name}"
-    is_alike = all(spec.dtype == x.dtype and spec.fits(layout) for spec in others)
-    if x.rank != 4 or not is_alike or not x.fits(layout):
+    is_alike = all(spec.dtype == x.dtype and spec.fits(layout) for spec in specs.values())
+    if x.rank != 4 or not is_alike:
         return "a pooling of other than four axes, of several layouts or types, or with gaps"
     if is_channels_last and x.dtype == DataType.DOUBLE:
         return "a pooling of float64 with channels last"
@@ -262,7 +283,9 @@ def _why_no_resample(operation: BackendObject) -> str | None:
     if indices is not None:
         return _why_no_indices(indices, is_largest=is_largest, is_channels_last=is_channels_last)
     if operation.kind == "OPERATION_RESAMPLE_BWD":
-        return _why_no_resample_backward(specs, is_channels_last=is_channels_last)
+        return _why_no_resample_backward(
+            specs, is_largest=is_largest, is_channels_last=is_channels_last
+        )
     return None
 
 
@@ -278,12 +301,12 @@ def _why_no_indices(indices: TensorSpec, *, is_largest: bool, is_channels_last: 
 
 
 def _why_no_resample_backward(
-    specs: Mapping[str, TensorSpec], *, is_channels_last: bool
+    specs: Mapping[str, TensorSpec], *, is_largest: bool, is_channels_last: bool
 ) -> str | None:
-    """Return why gradients of a pooling are refused: no GPU was asked about others."""
-    if is_channels_last:
-        return "gradients of a pooling with channels last, which no GPU was asked about"
-    if not {"xdesc", "ydesc"} <= specs.keys():
+    """Return why gradients of a pooling without indices are refused."""
+    if is_channels_last and is_largest:
+        return "gradients of maxima with channels last, without their indices"
+    if not is_channels_last and not {"xdesc", "ydesc"} <= specs.keys():
         return "gradients of a pooling with channels first, without its input and its result"
     return None
 
@@ -444,9 +467,6 @@ def _why_no_attention_backward(graph: GraphFormula) -> str | None:
         for is_grouped in (False, True)
     ]:
         return f"{labels.count('MATMUL')} products that are no gradients of attention"
-    has_lengths = any(_LENGTHS & operation.attributes.keys() for operation in graph.operations)
-    if has_lengths and "IDENTITY" not in labels:
-        return "the gradient of a bias within lengths, which no GPU was asked about"
     memory_types = {DataType(tensor.value("data_type")) for tensor in graph.in_memory.values()}
     if not memory_types & set(_HALVES):
         return "gradients of attention in float32"

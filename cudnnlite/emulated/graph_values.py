@@ -70,6 +70,7 @@ def compute(
         unique_id = tensor.value("unique_id")
         return values[unique_id] if unique_id in values else memory.read(tensor)
 
+    masked = graph.masked_probabilities
     with np.errstate(all="ignore"):
         for operation in graph.operations:
             written = graph.written_by(operation)
@@ -79,6 +80,10 @@ def compute(
                 if name not in written
             }
             results = _COMPUTE[operation.kind](operation, operands, written)
+            if masked is not None and operation is masked[0]:
+                # Beyond the lengths of queries the statistics are undefined, and are not used.
+                lengths = read(masked[1])
+                results = {name: _within(array, -2, lengths) for name, array in results.items()}
             for name, tensor in written.items():
                 values[tensor.value("unique_id")] = _stored(results[name], tensor)
     for unique_id in memory.written:
@@ -312,18 +317,22 @@ def _resample_backward(
     operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
     """Return the gradient of a pooling: of a maximum to its place, of an average to its window."""
-    dy, x, steps = operands["dydesc"], operands["xdesc"], operation.value("desc")
+    dy, steps = operands["dydesc"], operation.value("desc")
+    shape = written["dxdesc"].attributes["dimensions"]
     is_largest = ResampleMode(steps.value("mode")) == ResampleMode.MAXPOOL
     window, stride, before, behind = (
         steps.attributes[name]
         for name in ("window_dims", "strides", "pre_paddings", "post_paddings")
     )
-    if is_largest:
-        places = _places_of_maxima(_windows(x, steps, -np.inf), x.ndim)
+    places: Any = None
+    if "idxdesc" in operands:
+        places = operands["idxdesc"]
+    elif is_largest:
+        places = _places_of_maxima(_windows(operands["xdesc"], steps, -np.inf), len(shape))
     else:
-        dy = dy / _counts(x, steps)
+        dy = dy / _counts(np.ones(shape, dy.dtype), steps)
     pads = [(0, 0), (0, 0), *zip(before, behind, strict=True)]
-    padded = np.pad(np.zeros_like(x), pads)
+    padded = np.pad(np.zeros(shape, dy.dtype), pads)
     for place, tap in enumerate(np.ndindex(*window)):
         pixels = tuple(
             slice(start, start + step * (count - 1) + 1, step)
@@ -332,9 +341,7 @@ def _resample_backward(
         places_at_tap = (slice(None), slice(None), *pixels)
         pixels_at_tap = padded[places_at_tap]
         pixels_at_tap += np.where(places == place, dy, 0) if is_largest else dy
-    image = tuple(
-        slice(start, start + size) for (start, _), size in zip(pads, x.shape, strict=True)
-    )
+    image = tuple(slice(start, start + size) for (start, _), size in zip(pads, shape, strict=True))
     return {"dxdesc": padded[image]}
 
 

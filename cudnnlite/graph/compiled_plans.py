@@ -6,7 +6,6 @@ JSON has the compiled code: a plan that is restored from it is finalised in a mi
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any, Protocol
 
@@ -130,6 +129,8 @@ def _subject(graph: Graph, configuration: Configuration) -> str:
 
 
 def _digest(parts: dict[str, Any]) -> str:
+    import hashlib  # takes 3 ms
+
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

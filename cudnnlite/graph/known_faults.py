@@ -213,6 +213,22 @@ def _operand(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
     return graph.tensors[numbers[0]] if numbers else None
 
 
+def _written(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
+    """Return what an operation writes, or None."""
+    numbers = dict(node.writes).get(name, ())
+    return graph.tensors[numbers[0]] if numbers else None
+
+
+def _has_channels_last(images: TensorRecord) -> bool:
+    """Whether the channels of a pixel are neighbours in memory.
+
+    The stride of an axis of size 1 decides only where the images have no other.
+    """
+    sizes, strides = images.shape[2:], images.strides[2:]
+    pixel_strides = [stride for size, stride in zip(sizes, strides, strict=True) if size > 1]
+    return images.shape[1] > 1 and images.strides[1] < min(pixel_strides or strides)
+
+
 def _paddings(node: Node) -> tuple[Shape, Shape]:
     """Return the padding before and behind each spatial axis."""
     attributes = dict(node.attributes)
@@ -220,10 +236,10 @@ def _paddings(node: Node) -> tuple[Shape, Shape]:
 
 
 def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
-    x = _operand(graph, node, "xdesc" if node.kind == "RESAMPLE_FWD" else "dydesc")
+    x = _operand(graph, node, "xdesc") or _written(graph, node, "dxdesc")
     if x is None or len(x.shape) < 3:
         return None
-    is_channels_last = x.strides[1] == 1 and x.shape[1] > 1
+    is_channels_last = _has_channels_last(x)
     if "idxdesc" in dict(node.writes) and not is_channels_last:
         return "cuDNN 9.19 writes no indices of maxima with channels first; give channels last"
     if is_channels_last and x.dtype == DataType.BFLOAT16:

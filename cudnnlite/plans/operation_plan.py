@@ -249,13 +249,14 @@ class OperationPlan(Plan, Generic[ResultT]):
 
     def _enqueue_foreign(self, arrays: tuple[Any, ...], workspace: object) -> tuple[Any, ...]:
         """Enqueue a call some of whose arrays are another library's."""
-        traits = foreign_traits(self._device, self._handle._stream, arrays)
-        if traits is None:
+        foreign = foreign_traits(self._device, self._handle._stream, arrays)
+        if foreign is None:
             return self._run_checked(arrays, None, workspace)
+        traits, owners = foreign
         reads = self._reads
         if self._repeat(traits, workspace):
-            return (*arrays[:reads], *map(as_device_array, arrays[reads:], traits[reads:]))
-        views = tuple(map(as_device_array, arrays, traits))
+            return (*arrays[:reads], *map(as_device_array, owners[reads:], traits[reads:]))
+        views = tuple(map(as_device_array, owners, traits))
         return self._run_checked(views, traits, workspace)
 
     def _repeat(self, traits: list[Any], workspace: object) -> bool:

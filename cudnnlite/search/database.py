@@ -6,7 +6,6 @@ A file is for one minor version of cuDNN and one architecture.  It was recorded 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections import Counter
@@ -166,6 +165,8 @@ def digest_of(problem: Problem) -> str:
 
     In half precision, DEFAULT math has the choice of TENSOR_OP, which stands for it.
     """
+    import hashlib  # takes 3 ms
+
     plain = problem.to_plain()
     if problem.kind != GRAPH:
         plain = {name: value for name, value in plain.items() if name not in SCALARS}

@@ -365,6 +365,58 @@ def test_the_gradient_of_a_bias(
     check_both_directions(handle, operands, scores, causal=causal, return_dbias=True)
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("shared", ["nothing", "batch", "heads", "both"])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_the_gradient_of_a_bias_within_lengths(
+    handle: dnn.Handle, heads: int, shared: str, dtype: str, causal: bool
+) -> None:
+    """Steps beyond the lengths have no part in it, whatever their statistics are."""
+    operands = attention_operands(handle, (2, 4, heads, 64, 128, 64, 32), dtype)
+    lengths = np.array([[40, 64], [33, 120]]).reshape(2, 2, 1, 1, 1)
+    for name, values in zip(("q_lengths", "kv_lengths"), lengths, strict=True):
+        operands.add(name, (2, 1, 1, 1), "int32", values=values)
+    bias_batch = 1 if shared in ("batch", "both") else 2
+    bias_heads = 1 if shared in ("heads", "both") else 4
+    operands.add("bias", (bias_batch, bias_heads, 64, 128))
+    rows = np.arange(64)[:, None] < lengths[0]
+    columns = np.arange(128)[:, None] < lengths[1]
+    mask = np.broadcast_to(columns.swapaxes(-1, -2), (2, 1, 64, 128))
+    if causal:
+        mask = mask & causal_mask(64, 128)
+    scores = (mask, operands.host["bias"], 1.0)
+    check_both_directions(handle, operands, scores, rows, columns, causal=causal, return_dbias=True)
+
+
+def test_undefined_statistics_have_no_part_in_the_gradient_of_a_bias(
+    own_handle: dnn.Handle,
+) -> None:
+    operands = attention_operands(own_handle, (2, 2, 2, 64, 64, 32, 32), "float16")
+    operands.add("bias", (1, 2, 64, 64))
+    operands.add("q_lengths", (2, 1, 1, 1), "int32", values=np.reshape([40, 64], (2, 1, 1, 1)))
+    operands.add("kv_lengths", (2, 1, 1, 1), "int32", values=np.reshape([64, 64], (2, 1, 1, 1)))
+    o, stats = dnn.scaled_dot_product_attention_forward(
+        own_handle, **operands.arrays, return_stats=True
+    )
+    gradients = []
+    for undefined in (np.nan, 0.0):
+        host = stats.numpy()
+        host[0, :, 40:] = undefined
+        dq, dk, dv, dbias = dnn.scaled_dot_product_attention_backward(
+            own_handle,
+            **operands.arrays,
+            o=o,
+            do=o,
+            stats=own_handle.array(host),
+            return_dbias=True,
+        )
+        gradients.append([array.numpy() for array in (dq, dk, dv, dbias)])
+    for one, other in zip(*gradients, strict=True):
+        assert np.isfinite(one).all()
+        np.testing.assert_array_equal(one, other)
+
+
 def test_the_gradient_of_a_bias_with_dropout(handle: dnn.Handle) -> None:
     sizes = (2, 4, 2, 64, 128, 64, 64)
     options = {"dropout": 0.25, "seed": 7, "offset": 3}
@@ -1244,6 +1296,52 @@ def spec(*shape: int, dtype: str = "float16") -> dnn.TensorSpec:
 
 
 QUERIES = spec(2, 4, 64, 32)
+HALVES = spec(2, 4, 64, 32, dtype="bfloat16")
+MIXED: dict[str, tuple[Callable[[], Any], str]] = {
+    "keys": (
+        lambda: dnn.scaled_dot_product_attention_forward.graph(QUERIES, HALVES, QUERIES),
+        "k is bfloat16, q is float16; .*converts to float32, and from that",
+    ),
+    "values": (
+        lambda: dnn.scaled_dot_product_attention_forward.graph(
+            HALVES, HALVES, spec(2, 4, 64, 32, dtype="float32")
+        ),
+        r"v is float32, q is bfloat16; .*transform_tensor\(handle, v, dtype='bfloat16'\) converts",
+    ),
+    "gradient": (
+        lambda: dnn.scaled_dot_product_attention_backward.graph(
+            QUERIES, QUERIES, QUERIES, QUERIES, HALVES, spec(2, 4, 64, 1, dtype="float32")
+        ),
+        "do is bfloat16, q is float16; needed: the data type of q",
+    ),
+    "product": (
+        lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8, dtype="bfloat16")),
+        "b is bfloat16, a is float16; needed: the data type of a",
+    ),
+    "float8": (
+        lambda: dnn.matmul.graph(spec(4, 8, dtype="float8_e5m2"), spec(8, 8)),
+        "b is float16, a is float8_e5m2; needed: the data type of a$",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_mixed_types_are_both_named(case: str) -> None:
+    make, match = MIXED[case]
+    with pytest.raises(dnn.ArgumentError, match=match):
+        make()
+
+
+def test_float16_beside_bfloat16_behind_a_product(own_handle: dnn.Handle) -> None:
+    """The emulated device has none of it, because no GPU was asked; the refusal names a remedy."""
+    bias = spec(1, 1, 64, 64, dtype="bfloat16")
+    with pytest.raises(dnn.NotSupportedError, match="served with bias as float32"):
+        FORWARD.plan(own_handle, QUERIES, QUERIES, QUERIES, bias=bias)
+    a, b, row = spec(1, 16, 32), spec(1, 32, 8), spec(1, 1, 8, dtype="bfloat16")
+    with pytest.raises(dnn.NotSupportedError, match="served with bias as float32"):
+        dnn.matmul.plan(own_handle, a, b, bias=row)
+
+
 FORWARD = dnn.scaled_dot_product_attention_forward
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "q's rank": (FORWARD, {"q": spec(4, 64, 32)}, "q has shape .*needed: .batch, heads"),

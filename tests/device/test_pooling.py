@@ -536,23 +536,63 @@ def test_gradients_with_uneven_padding(handle: dnn.Handle, case: str, mode: str)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_gradients_with_channels_last(handle: dnn.Handle, mode: str) -> None:
-    """The emulated device refuses averages, which no GPU was asked about."""
-    host, pooling = images(4, "float32"), pooling_of(*UNEVEN["each"], mode=mode)
-    x = handle.array(host, layout="NHWC")
-    y = dnn.pooling_forward(handle, x, pooling)
-    dy = handle.array(moderate_values(np.random.default_rng(1), y.shape, "float32"), layout="NHWC")
-    if mode.startswith("max"):
+@pytest.mark.parametrize("case", [*UNEVEN, *CEILED])
+def test_gradients_with_channels_last(handle: dnn.Handle, case: str, mode: str) -> None:
+    """Averages are computed; maxima need their indices, which the call has no argument for."""
+    is_ceiled = case in CEILED
+    steps = CEILED[case] if is_ceiled else UNEVEN[case]
+    pooling = pooling_of(*steps, mode=mode, ceil_mode=is_ceiled)
+    if is_ceiled and "include" in mode and case in ("padded", "uneven"):
+        return  # refused whatever the layout is
+    for dtype in ("float32", "float16"):
+        host = images(4, dtype)
+        x = upload(handle, spec_of(host.shape, dtype, "last"), host)
+        numbers = pooling.for_shapes(host.shape)
+        numbers = numbers.replace(padding=numbers.pads(2))
+        y_host = clipped_pooling(host, numbers).astype(host.dtype)
+        dy_host = moderate_values(np.random.default_rng(1), y_host.shape, dtype)
+        y_spec = numbers.output_spec(x.spec)
+        y, dy = (upload(handle, y_spec, values) for values in (y_host, dy_host))
+        if mode in MAXIMA and not numbers.is_symmetric:
+            with pytest.raises(dnn.ArgumentError, match="ends the process when it is asked"):
+                dnn.pooling_backward(handle, y, dy, x, pooling)
+            continue
+        dx = dnn.pooling_backward(handle, y, dy, x, pooling, out=poisoned(handle, x.spec))
+        assert_near(dx.numpy(), clipped_gradient(host, dy_host, numbers), OPERATION_BOUNDS[dtype])
+
+
+ONE_PIXEL = {  # window, padding
+    "before": ((13, 11), ((1, 0), (2, 0))),
+    "behind": ((13, 11), ((0, 1), (0, 2))),
+    "both": ((14, 9), ((1, 1), 0)),
+    "mixed": ((13, 11), ((1, 0), (0, 2))),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("layout", ["first", "last"])
+@pytest.mark.parametrize("case", ONE_PIXEL)
+def test_gradients_of_poolings_to_one_pixel(
+    handle: dnn.Handle, case: str, layout: str, mode: str
+) -> None:
+    """Both layouts are the same in dy, so that x tells which one is asked for."""
+    host, pooling = images(4, "float32"), pooling_of(*ONE_PIXEL[case], 1, mode=mode)
+    x = upload(handle, spec_of(host.shape, "float32", layout), host)
+    y_host = clipped_pooling(host, pooling).astype(np.float32)
+    assert y_host.shape[2:] == (1, 1)
+    dy_host = moderate_values(np.random.default_rng(1), y_host.shape, "float32")
+    y, dy = (handle.array(values) for values in (y_host, dy_host))
+    is_graph = not pooling.is_symmetric
+    if is_graph and layout == "last" and mode in MAXIMA:
         with pytest.raises(dnn.ArgumentError, match="ends the process when it is asked"):
             dnn.pooling_backward(handle, y, dy, x, pooling)
         return
-    if handle.device.kind == "emulated":
-        with pytest.raises(dnn.NotSupportedError, match="graph of RESAMPLE_BWD"):
+    if not is_served(x.spec, pooling):
+        with pytest.raises(dnn.ArgumentError, match="averages over padding wrongly"):
             dnn.pooling_backward(handle, y, dy, x, pooling)
         return
     dx = dnn.pooling_backward(handle, y, dy, x, pooling, out=poisoned(handle, x.spec))
-    expected = clipped_gradient(host, dy.numpy(), pooling)
-    assert_near(dx.numpy(), expected, OPERATION_BOUNDS["float32"])
+    assert_near(dx.numpy(), clipped_gradient(host, dy_host, pooling), OPERATION_BOUNDS["float32"])
 
 
 def test_gradients_of_rows_with_uneven_padding(handle: dnn.Handle) -> None:
@@ -655,6 +695,45 @@ def test_indices_of_a_graph(handle: dnn.Handle, dtype: str) -> None:
         result = plan(upload(handle, x_spec, host), out={"indices": poisoned(handle, spec)})
     np.testing.assert_array_equal(result["indices"].numpy(), windows.argmax(-1))
     np.testing.assert_array_equal(result["y"].numpy(), windows.max(-1))
+
+
+@pytest.mark.parametrize("index_dtype", ["int8", "int32"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("case", INDEXED)
+def test_gradients_of_maxima_by_indices(
+    handle: dnn.Handle, case: str, dtype: str, index_dtype: str
+) -> None:
+    """With channels last; neither x nor y is read."""
+    host, pooling = images(4, dtype), pooling_of(*INDEXED[case])
+    y_host = clipped_pooling(host, pooling)
+    dy_host = moderate_values(np.random.default_rng(1), y_host.shape, dtype)
+    steps: dict[str, Any] = {
+        "window": pooling._per_axis("window", 2),
+        "stride": pooling._per_axis("stride", 2),
+        "padding": pooling.pads(2),
+    }
+    x_spec = spec_of(host.shape, dtype, "last")
+    forward, graph = dnn.Graph(), dnn.Graph()
+    y, places = forward.resample_forward_with_indices(
+        forward.input("x", x_spec.shape, x_spec.dtype, x_spec.strides), **steps
+    )
+    specs = {name: spec_of(y.shape, name, "last") for name in (dtype, index_dtype)}
+    forward.output("y", y, strides=specs[dtype].strides)
+    forward.output("indices", places, index_dtype, specs[index_dtype].strides)
+    dy = graph.input("dy", y.shape, dtype, specs[dtype].strides)
+    indices = graph.input("indices", y.shape, index_dtype, specs[index_dtype].strides)
+    dx = graph.resample_backward("MAXPOOL", dy, host.shape, indices=indices, **steps)
+    graph.output("dx", dx, dtype, x_spec.strides)
+    with forward.plan(handle) as plan:
+        found = plan(upload(handle, x_spec, host))["indices"]
+    with graph.plan(handle) as plan:
+        result = plan(
+            dy=upload(handle, specs[dtype], dy_host),
+            indices=found,
+            out={"dx": poisoned(handle, x_spec)},
+        )["dx"]
+    expected = clipped_gradient(host, dy_host, pooling)
+    assert_near(result.numpy(), expected, OPERATION_BOUNDS[dtype])
 
 
 def test_of_equal_maxima_the_first_is_named(handle: dnn.Handle) -> None:

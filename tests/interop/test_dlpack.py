@@ -6,6 +6,8 @@ The emulated device's memory is the host's.
 from __future__ import annotations
 
 import gc
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,9 @@ import pytest
 from device.problems import FLOATS, Problem
 
 import cudnnlite as dnn
+from cudnnlite.dtypes import numpy_dtype, parse_dtype
+
+from .libraries import cuda_only, library
 
 X, W = (2, 4, 9, 11), (6, 4, 3, 2)
 emulated_only = pytest.mark.parametrize("device", ["emulated"], indirect=True)
@@ -188,3 +193,129 @@ def test_every_second_image(handle: dnn.Handle) -> None:
 def test_the_array_itself_takes_precedence(handle: dnn.Handle) -> None:
     x = handle.empty(X)
     assert handle.view(x) is x
+
+
+# ---------------------------------------------------------------- float8
+
+
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+
+
+class TorchType:
+    """A data type of PyTorch."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __str__(self) -> str:
+        return f"torch.{self._name}"
+
+
+UINT8 = TorchType("uint8")
+
+
+class OldTensor:
+    """A tensor of an older release of PyTorch, which exports no float8."""
+
+    def __init__(self, array: dnn.DeviceArray, name: str) -> None:
+        self.dtype = TorchType(name)
+        self._array = array
+
+    def view(self, dtype: TorchType) -> Any:
+        assert dtype is UINT8
+        spec = dnn.TensorSpec(self._array.shape, "uint8", strides=self._array.strides)
+        array = self._array
+        return Foreign(dnn.DeviceArray(spec, array.device, array.ptr, array, array.stream))
+
+    def float(self) -> Any:
+        return self._array.numpy().astype(np.float32)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise BufferError("float8 types are not supported by dlpack")
+
+
+@pytest.fixture
+def old_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(uint8=UINT8))
+
+
+def float8_values(shape: tuple[int, ...], dtype: str) -> Any:
+    values = np.random.default_rng(len(shape)).standard_normal(shape)
+    return values.astype(numpy_dtype(parse_dtype(dtype)))
+
+
+@emulated_only
+@pytest.mark.parametrize("dtype", ["bfloat16", *FLOAT8])
+def test_types_that_numpy_does_not_know_go_out_and_in(handle: dnn.Handle, dtype: str) -> None:
+    """As DLPack has them since version 1.1; strides too."""
+    host = float8_values((2, 3, 5, 4), dtype)
+    array = handle.array(host, layout="NHWC")
+    view = handle.view(Foreign(array))
+    assert (view.ptr, view.spec) == (array.ptr, array.spec)
+    np.testing.assert_array_equal(view.numpy().astype(np.float32), host.astype(np.float32))
+
+
+@pytest.mark.usefixtures("old_torch")
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_float8_of_a_pytorch_that_does_not_export_it(handle: dnn.Handle, dtype: str) -> None:
+    """Operands, and a result, are read as bytes where they are."""
+    a, b = (handle.array(float8_values(shape, dtype)) for shape in ((32, 64), (48, 64)))
+    transposed = b.transpose()
+    tensors = [OldTensor(array, dtype) for array in (a, transposed)]
+    view = handle.view(tensors[1])
+    assert (view.ptr, view.spec) == (transposed.ptr, transposed.spec)
+    y = dnn.matmul(handle, *tensors)
+    expected = a.numpy().astype(np.float64) @ b.numpy().astype(np.float64).T
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-4)
+    out = handle.full((32, 48), np.nan, dtype=dtype)
+    dnn.matmul(handle, *tensors, dtype=dtype, out=OldTensor(out, dtype))
+    rounded = dnn.matmul(handle, a, transposed, dtype=dtype)
+    np.testing.assert_array_equal(out.numpy().view(np.uint8), rounded.numpy().view(np.uint8))
+
+
+@pytest.mark.usefixtures("old_torch")
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_float8_of_pytorch_on_the_host(handle: dnn.Handle, dtype: str) -> None:
+    source = handle.array(float8_values((3, 4), dtype))
+    copy = handle.array(HostTensor(source, dtype))
+    assert copy.spec == source.spec
+    np.testing.assert_array_equal(copy.numpy().view(np.uint8), source.numpy().view(np.uint8))
+
+
+class HostTensor:
+    """A tensor of PyTorch's on the host, of a type that NumPy does not read."""
+
+    def __init__(self, array: dnn.DeviceArray, name: str) -> None:
+        self.dtype = TorchType(name)
+        self._values = array.numpy()
+
+    def float(self) -> Any:
+        return self._values.astype(np.float32)
+
+
+@pytest.mark.usefixtures("old_torch")
+@pytest.mark.parametrize("name", ["float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"])
+def test_float8_that_cudnn_has_no_type_for(handle: dnn.Handle, name: str) -> None:
+    array = handle.array(float8_values((16, 16), "float8_e5m2"))
+    with pytest.raises(
+        dnn.ArgumentError, match=rf"^a is {name}; allowed: float8_e4m3fn, float8_e5"
+    ):
+        dnn.matmul(handle, OldTensor(array, name), array)
+
+
+@cuda_only
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_float8_of_pytorch_on_a_gpu(handle: dnn.Handle, dtype: str) -> None:
+    torch = library("torch")
+    a, b = (
+        torch.randn(shape, device="cuda").to(getattr(torch, dtype))
+        for shape in ((32, 64), (48, 64))
+    )
+    torch.cuda.synchronize()
+    for _ in range(2):  # the second call reads the tensors without a view
+        y = dnn.matmul(handle, a, b.t())
+        expected = a.double() @ b.double().t()
+        np.testing.assert_allclose(y.numpy(), expected.cpu().numpy(), rtol=1e-3, atol=1e-2)

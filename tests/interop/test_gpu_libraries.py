@@ -9,6 +9,7 @@ import pytest
 from device.problems import Problem, random_values
 
 import cudnnlite as dnn
+from cudnnlite.devices.exchange import exchanged
 
 from .libraries import cuda_only, library
 
@@ -99,6 +100,38 @@ def test_jax_array_is_no_output(handle: dnn.Handle) -> None:
         dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, out=out)
     handle.synchronize()
     assert not np.asarray(out).any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_jax_is_read_as_a_view_reads_it(handle: dnn.Handle, dtype: str) -> None:
+    """Its capsule is read without a view; the address and the description are the same."""
+    jax = library("jax")
+    x = jax.numpy.zeros((2, 3, 5, 7), dtype)
+    (array,) = exchanged(handle.device, handle.stream, [x]) or [None]
+    expected = handle.view(x)
+    assert array is not None
+    assert (array.ptr, array.spec, array.readonly) == (expected.ptr, expected.spec, True)
+    assert array.ptr == x.unsafe_buffer_pointer()
+
+
+def test_jax_in_many_calls_of_a_plan(handle: dnn.Handle) -> None:
+    """New arrays in each, which JAX may be computing still; the handle is on a stream of its own."""
+    jax = library("jax")
+    handle.stream = handle.device.create_stream()
+    size = 2048
+    factor = jax.numpy.full((size, size), 1 / size, "float32")
+    grown = jax.jit(lambda start: ((start * factor) @ factor @ factor).reshape(1, 1, size, size))
+    jax.block_until_ready(grown(1.0))
+    out = handle.empty((1, 1, size, size))
+    with dnn.op_tensor.plan(handle, out.spec, out.spec, "add") as plan:
+        for number in range(1, 6):
+            out.fill(np.nan)
+            x = grown(float(number * size))
+            assert plan(x, x, out=out) is out
+            expected = 2 * np.asarray(x)
+            np.testing.assert_array_equal(out.numpy(), expected)
+            with pytest.raises(dnn.ArrayTypeError, match=r"\bout\b.*read-only"):
+                plan(x, out, out=x)
 
 
 def test_jax_outlives_the_array(handle: dnn.Handle) -> None:

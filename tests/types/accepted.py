@@ -110,3 +110,27 @@ def raw(handle: dnn.Handle) -> None:
         handle.api.cudnnDestroyTensorDescriptor(x_desc.ptr)
         handle.api.cudnnDestroyPoolingDescriptor(pooling)
         reveal_type(handle.api.cudnnGetVersion())  # int
+
+
+def results_that_an_option_decides(
+    handle: dnn.Handle, q: dnn.DeviceArray, w: Foreign, flag: bool
+) -> dnn.DeviceArray:
+    attention = dnn.scaled_dot_product_attention_forward
+    o = attention(handle, q, w, w, causal=True, out=w)
+    reveal_type(o.shape)  # tuple[int, ...]
+    o, stats = attention(handle, q, q, q, return_stats=True, out=(o, None))
+    reveal_type(stats)  # DeviceArray
+    either = attention(handle, q, q, q, return_stats=flag)
+    reveal_type(either)  # DeviceArray | tuple[DeviceArray, DeviceArray]
+    reveal_type(attention.plan(handle, q.spec, q.spec, q.spec, causal=True))  # GraphPlan
+    reveal_type(attention.graph(q.spec, q, w))  # Graph
+    layer, rms = dnn.layer_normalization_forward, dnn.rms_normalization_forward
+    reveal_type(layer(handle, q, w, w).shape)  # tuple[int, ...]
+    y, mean, inverse = layer(handle, q, w, w, training=True)
+    instance = dnn.instance_normalization_forward(handle, q, w, w, training=True, out=None)
+    reveal_type(instance)  # tuple[DeviceArray, DeviceArray, DeviceArray]
+    y, inverse = rms(handle, q, w, bias=w, training=True)
+    either = rms(handle, q, w, training=flag)
+    reveal_type(either)  # DeviceArray | tuple[DeviceArray, DeviceArray]
+    reveal_type(rms.plan(handle, q.spec, w))  # GraphPlan
+    return rms(handle, y, inverse, out=mean)

@@ -21,6 +21,15 @@ def wrong(handle: dnn.Handle, x: dnn.DeviceArray) -> None:
     dnn.convolution_bias_activation_forward(handle, x, x, 1.0)  # error: arg-type
     dnn.batch_normalization_inference(handle, x, x, x, x, None)  # error: arg-type
     dnn.ctc_loss(handle, [[1.0]], [1], [1], [1])  # error: arg-type
+    attention, layer = dnn.scaled_dot_product_attention_forward, dnn.layer_normalization_forward
+    attention(handle, x, x, x, return_stats=True).shape  # error: attr-defined
+    attention(handle, x, x, x, out=(x, x))  # error: call-overload
+    attention(handle, x, x, x, casual=True)  # error: call-overload
+    attention.plan(handle, x, x, x, casual=True)  # error: call-arg
+    attention.graph(handle, x, x, x)  # error: call-arg
+    layer(handle, x, x)  # error: call-overload
+    y, mean = layer(handle, x, x, x, training=True)  # error: misc
+    dnn.rms_normalization_forward(handle, x, x, x)  # error: call-overload
     pooling = dnn.PoolingSpec(2)
     dnn.pooling_forward(handle, x, pooling, betta=1)  # error: call-arg
     dnn.pooling_forward.plan(handle, x, poling=pooling)  # error: call-arg

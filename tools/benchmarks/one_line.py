@@ -3,8 +3,9 @@
     python -m tools.benchmarks.one_line [--markdown] [--calls CALLS]
 
 Fourteen operations on 1x16x14x14, each with a new result: of our own arrays, of PyTorch's tensors,
-and PyTorch's function.  Then what operands of PyTorch, CuPy and JAX cost a plan beside ours (the
-output beside JAX's is PyTorch's), and what new arrays cost.  All contenders run in one process, in
+and PyTorch's function.  Then what operands of PyTorch, CuPy and JAX cost a plan beside ours, and
+beside the fastest of the protocols of their library (the output beside JAX's operands is PyTorch's,
+and is taken off), and what new arrays cost.  All contenders run in one process, in
 rounds of shuffled order; the median counts.  With ``--calls`` so many calls are made of PyTorch's
 tensors of 100 shapes, new and freed, and the growth of memory is told.
 """
@@ -244,15 +245,41 @@ def print_arrays(handle: dnn.Handle, *, markdown: bool) -> None:
         times = medians(calls)
     for name, value in times.items():
         print_row(name, value, markdown=markdown)
+    print_operands(times, markdown=markdown)
+
+
+def print_operands(times: dict[str, float], *, markdown: bool) -> None:
+    """Print what an operand of each library costs a plan more than one of ours."""
+    print_row("an operand, us", "more", "protocol", "beyond", markdown=markdown)
+    more = {}
     for name in ("PyTorch", "CuPy", "JAX"):
-        if f"plan of {name}'s arrays" in times:
-            more = (times[f"plan of {name}'s arrays"] - times["plan of ours"]) / 3
-            print_row(f"an operand of {name} more", more, markdown=markdown)
+        if f"plan of {name}'s arrays" not in times:
+            continue
+        all_more = times[f"plan of {name}'s arrays"] - times["plan of ours"]
+        if name == "JAX":
+            more[name] = (all_more - more["PyTorch"]) / 2
+        else:
+            more[name] = all_more / 3
+        protocol = min(
+            value for row, value in times.items() if row.startswith(f"{name}'s protocol")
+        )
+        print_row(name, more[name], protocol, more[name] - protocol, markdown=markdown)
 
 
 def calls_of_other_libraries(plan: Any, tensors: tuple[torch.Tensor, ...]) -> dict[str, Call]:
-    """Return calls of a plan of CuPy's and JAX's arrays, and what their protocols cost alone."""
-    calls: dict[str, Call] = {}
+    """Return calls of a plan of CuPy's and JAX's arrays, and what each library's protocols cost."""
+    address = torch.cuda.current_stream().cuda_stream or 1  # as DLPack has the default stream
+    tensor = tensors[0]
+    calls: dict[str, Call] = {
+        "PyTorch's protocol, a capsule": lambda: tensor.__dlpack__(stream=address),
+        "PyTorch's protocol, its attributes": lambda: (
+            tensor.data_ptr(),
+            tensor.get_device(),
+            tensor.dtype,
+            tensor.stride(),
+            tensor.shape,
+        ),
+    }
     try:
         import cupy
     except ImportError:
@@ -260,8 +287,8 @@ def calls_of_other_libraries(plan: Any, tensors: tuple[torch.Tensor, ...]) -> di
     else:
         x, w, y = map(cupy.from_dlpack, tensors)
         calls["plan of CuPy's arrays"] = lambda: plan(x, w, out=y)
-        calls["CuPy's array interface"] = lambda: x.__cuda_array_interface__
-        calls["CuPy's capsule"] = x.__dlpack__
+        calls["CuPy's protocol, an interface"] = lambda: x.__cuda_array_interface__
+        calls["CuPy's protocol, a capsule"] = lambda: x.__dlpack__(stream=address)
     try:
         from jax import dlpack
     except ImportError:
@@ -270,8 +297,9 @@ def calls_of_other_libraries(plan: Any, tensors: tuple[torch.Tensor, ...]) -> di
         jax_x, jax_w, _ = map(dlpack.from_dlpack, tensors)
         out = tensors[2]
         calls["plan of JAX's arrays"] = lambda: plan(jax_x, jax_w, out=out)
-        calls["JAX's array interface"] = lambda: jax_x.__cuda_array_interface__
-        calls["JAX's capsule"] = jax_x.__dlpack__
+        calls["JAX's protocol, an interface"] = lambda: jax_x.__cuda_array_interface__
+        calls["JAX's protocol, a capsule"] = lambda: jax_x.__dlpack__(stream=address)
+        calls["JAX's capsule without a stream"] = jax_x.__dlpack__
     return calls
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cudnnlite.dtypes import mixed_types
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.tensor import GraphTensor
@@ -274,7 +275,7 @@ def _check_types(specs: Mapping[str, TensorSpec]) -> None:
             continue
         spec = specs[name]
         if spec.dtype != q.dtype:
-            raise ArgumentError(f"{name} is {spec}; needed: the data type of q, {q}")
+            raise ArgumentError(mixed_types(name, spec.dtype, "q", q.dtype))
         if spec.shape[-1] > 1 and spec.strides[-1] != 1:
             raise ArgumentError(
                 f"{name} has strides {spec.strides}; needed: 1 along the last axis, the size of a "

@@ -12,12 +12,15 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.attention_formulas import MOST_STEPS
 from cudnnlite.operations.attention.attention_graphs import backward_graph, forward_graph
+from cudnnlite.operations.attention.scaled_dot_product_types import (
+    ScaledDotProductAttentionFunction,
+)
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 
 _LARGEST_SEED = 1 << 53  # up to which numbers by value, which are doubles, are exact
 
 
-@graph_operation
+@ScaledDotProductAttentionFunction
 def scaled_dot_product_attention_forward(
     handle: Handle,
     q: Operand,
@@ -164,8 +167,7 @@ def scaled_dot_product_attention_backward(
         As there, and the same as in the forward call.
     return_dbias : bool
         Whether the gradient of `bias` is returned too.  NVIDIA documents it from compute capability
-        9.0 on; whether there is an engine for it, cuDNN alone says.  The emulated device has none
-        within lengths.
+        9.0 on; whether there is an engine for it, cuDNN alone says.
     out : tuple of device arrays, optional
         dq, dk and dv, and dbias with `return_dbias`, written in place; new arrays if not given.
     workspace_limit : int or str, optional

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from cudnnlite.arguments import real_number
-from cudnnlite.dtypes import AnyDtype, parse_dtype
+from cudnnlite.dtypes import AnyDtype, mixed_types, parse_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.tensor import GraphTensor
@@ -54,7 +54,7 @@ class MatrixGraph:
         one, other = specs[first], specs[second]
         both_float8 = one.dtype in FLOAT8 and other.dtype in FLOAT8
         if other.dtype != one.dtype and not both_float8:
-            raise ArgumentError(f"{second} is {other}; needed: the data type of {first}, {one}")
+            raise ArgumentError(mixed_types(second, other.dtype, first, one.dtype))
         try:
             self.batch = tuple(np.broadcast_shapes(one.shape[:-2], other.shape[:-2]))
         except ValueError:

@@ -13,11 +13,15 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.operations.layers.normalization_types import (
+    NormalizationFunction,
+    RMSNormalizationFunction,
+)
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import span
 
 
-@graph_operation
+@NormalizationFunction
 def layer_normalization_forward(
     handle: Handle,
     x: Operand,
@@ -28,7 +32,7 @@ def layer_normalization_forward(
     training: bool = False,
     out: AnyArray | Sequence[AnyArray | None] | None = None,
     workspace_limit: int | str | None = None,
-) -> GraphRequest[DeviceArray | tuple[DeviceArray, ...]]:
+) -> GraphRequest[DeviceArray | tuple[DeviceArray, DeviceArray, DeviceArray]]:
     """Compute y = scale * (x - mean) / deviation + bias along the axes of `scale`, asynchronously.
 
     Parameters
@@ -80,7 +84,7 @@ def layer_normalization_forward(
     return _forward(handle, "LAYER", x, scale, bias, epsilon, training, out, workspace_limit)
 
 
-@graph_operation
+@RMSNormalizationFunction
 def rms_normalization_forward(
     handle: Handle,
     x: Operand,
@@ -91,7 +95,7 @@ def rms_normalization_forward(
     training: bool = False,
     out: AnyArray | Sequence[AnyArray | None] | None = None,
     workspace_limit: int | str | None = None,
-) -> GraphRequest[DeviceArray | tuple[DeviceArray, ...]]:
+) -> GraphRequest[DeviceArray | tuple[DeviceArray, DeviceArray]]:
     """Divide by the root of the mean square along the axes that `scale` has, asynchronously.
 
     Parameters
@@ -128,7 +132,7 @@ def rms_normalization_forward(
     return _forward(handle, "RMS", x, scale, bias, epsilon, training, out, workspace_limit)
 
 
-@graph_operation
+@NormalizationFunction
 def instance_normalization_forward(
     handle: Handle,
     x: Operand,
@@ -139,7 +143,7 @@ def instance_normalization_forward(
     training: bool = False,
     out: AnyArray | Sequence[AnyArray | None] | None = None,
     workspace_limit: int | str | None = None,
-) -> GraphRequest[DeviceArray | tuple[DeviceArray, ...]]:
+) -> GraphRequest[DeviceArray | tuple[DeviceArray, DeviceArray, DeviceArray]]:
     """Normalise each channel of each image, asynchronously.
 
     Parameters
@@ -339,7 +343,7 @@ def _forward(
     training: bool,
     out: object,
     workspace_limit: int | str | None,
-) -> GraphRequest[DeviceArray | tuple[DeviceArray, ...]]:
+) -> GraphRequest[Any]:
     one_of(training, "training", True, False)
     statistics = ("inv_variance",) if mode == "RMS" else ("mean", "inv_variance")
     return GraphRequest(

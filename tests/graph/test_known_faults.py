@@ -1,0 +1,111 @@
+"""What cuDNN computes wrongly is found in a graph, whatever tells the layout of its images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite.graph.known_faults import why_wrong
+
+# x, window, padding: images of dy of one pixel, of two, and of many.
+POOLINGS = {
+    "one pixel": ((2, 8, 3, 2), (4, 4), ((0, 1), (1, 1))),
+    "one column": ((2, 8, 6, 2), (4, 4), ((0, 1), (1, 1))),
+    "one row of x": ((2, 8, 1, 6), (2, 3), ((0, 1), (0, 0))),
+    "one column of x": ((2, 8, 6, 1), (2, 2), ((0, 1), (0, 1))),
+    "many": ((2, 8, 6, 9), (3, 2), ((0, 1), (0, 0))),
+}
+
+
+def strides_of(shape: tuple[int, ...], layout: str, *, plain_ones: bool) -> tuple[int, ...]:
+    """Return the strides of a layout; with `plain_ones` axes of size 1 have stride 1, as DLPack's."""
+    strides = dnn.TensorSpec(shape, layout=layout).strides
+    if not plain_ones:
+        return strides
+    return tuple(1 if size == 1 else step for size, step in zip(shape, strides, strict=True))
+
+
+def gradient(
+    mode: str,
+    case: str,
+    layout: str,
+    *,
+    dtype: str = "float16",
+    reads_x: bool = True,
+    plain_ones: bool = False,
+) -> dnn.Graph:
+    """Return the gradient of a pooling with more padding behind than before."""
+    shape, window, padding = POOLINGS[case]
+    is_largest = mode == "MAXPOOL"
+    steps: dict[str, Any] = {
+        "window": window,
+        "stride": (2, 2),
+        "padding": padding,
+        "padding_mode": "NEG_INF" if is_largest else "ZERO",
+    }
+    probe = dnn.Graph()
+    pooled = probe.resample_forward(mode, probe.input("x", shape, dtype), **steps).shape
+    graph = dnn.Graph()
+    tensors = {
+        name: graph.input(name, sizes, dtype, strides_of(sizes, layout, plain_ones=plain_ones))
+        for name, sizes in {"dy": pooled, "x": shape, "y": pooled}.items()
+        if reads_x or name == "dy"
+    }
+    dx = graph.resample_backward(mode, tensors.pop("dy"), shape, **steps, **tensors)
+    graph.output("dx", dx, dtype, strides_of(shape, layout, plain_ones=plain_ones))
+    return graph
+
+
+@pytest.mark.parametrize("plain_ones", [False, True], ids=["own strides", "strides of 1"])
+@pytest.mark.parametrize("reads_x", [True, False], ids=["with x", "without x"])
+@pytest.mark.parametrize("case", POOLINGS)
+def test_the_images_tell_the_layout_of_an_average(
+    case: str, reads_x: bool, plain_ones: bool
+) -> None:
+    """Those of dy may be one pixel each, in which both layouts are the same."""
+    how = {"reads_x": reads_x, "plain_ones": plain_ones}
+    first = why_wrong(gradient("AVGPOOL_INCLUDE_PADDING", case, "NCHW", **how))
+    assert first is not None
+    assert "averages over padding wrongly with channels first" in first
+    assert why_wrong(gradient("AVGPOOL_INCLUDE_PADDING", case, "NHWC", **how)) is None
+    assert why_wrong(gradient("AVGPOOL_EXCLUDE_PADDING", case, "NCHW", **how)) is None
+
+
+@pytest.mark.parametrize("plain_ones", [False, True], ids=["own strides", "strides of 1"])
+@pytest.mark.parametrize("case", POOLINGS)
+def test_the_images_tell_the_layout_of_maxima(case: str, plain_ones: bool) -> None:
+    assert why_wrong(gradient("MAXPOOL", case, "NCHW", plain_ones=plain_ones)) is None
+    last = why_wrong(gradient("MAXPOOL", case, "NHWC", plain_ones=plain_ones))
+    assert last is not None
+    assert "ends the process" in last
+
+
+@pytest.mark.parametrize("case", POOLINGS)
+def test_bfloat16_with_channels_last(case: str) -> None:
+    mode = "AVGPOOL_EXCLUDE_PADDING"
+    assert why_wrong(gradient(mode, case, "NCHW", dtype="bfloat16")) is None
+    last = why_wrong(gradient(mode, case, "NHWC", dtype="bfloat16"))
+    assert last is not None
+    assert "bfloat16 with channels last" in last
+
+
+def test_images_of_one_pixel_on_both_sides() -> None:
+    """Then only the strides of their axes can tell the layout."""
+    spec = dnn.TensorSpec((2, 8, 1, 1))
+    for layout, is_right in (("NCHW", False), ("NHWC", True)):
+        graph = dnn.Graph()
+        x = graph.input(
+            "x", spec.shape, "float16", strides_of(spec.shape, layout, plain_ones=False)
+        )
+        y = graph.resample_forward(
+            "AVGPOOL_INCLUDE_PADDING",
+            x,
+            (2, 2),
+            stride=(1, 1),
+            padding=((0, 1), (0, 1)),
+            padding_mode="ZERO",
+        )
+        graph.output("y", y, "float16")
+        assert (why_wrong(graph) is None) is is_right
