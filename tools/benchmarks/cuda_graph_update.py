@@ -22,7 +22,6 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -64,12 +63,16 @@ class UpdatedGraph:
         self._graph = checked(driver.cuGraphCreate(0))
         self._pointer = cudaGraph_t(int(self._graph))
         call.replace(**addresses)
-        self._write(self._api.cudnnBackendPopulateCudaGraph)
+        self._write("cudnnBackendPopulateCudaGraph")
         self._executable = checked(driver.cuGraphInstantiate(self._graph, 0))
 
-    def _write(self, function: Callable[..., Any]) -> None:
+    def _write(self, name: str) -> None:
         """Let cuDNN write the graph of its plan with the addresses of the last variant pack."""
-        function(*self._call.arguments, self._pointer)
+        function = self._api.bound(name)
+        # These arguments are marshalled already: `function(...)` would check them again.
+        if status := function.call(*self._call.arguments, self._pointer):
+            assert function.check is not None
+            function.check(status)
 
     def launch(self) -> None:
         """Enqueue the graph."""
@@ -78,7 +81,7 @@ class UpdatedGraph:
     def launch_with(self, addresses: dict[str, int]) -> None:
         """Enqueue the graph with other addresses."""
         self._call.replace(**addresses)
-        self._write(self._api.cudnnBackendUpdateCudaGraph)
+        self._write("cudnnBackendUpdateCudaGraph")
         checked(self._driver.cuGraphExecUpdate(self._executable, self._graph))
         self.launch()
 
