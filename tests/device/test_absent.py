@@ -1,4 +1,4 @@
-"""A GPU's properties stand for the GPU: without it, cuDNN names the same engines in the same order."""
+"""A GPU's properties stand for the GPU: without it, cuDNN names the engines in the same order."""
 
 import shutil
 from contextlib import ExitStack
@@ -27,6 +27,7 @@ def test_properties_of_a_handle_are_json_of_cudnn(handle: dnn.Handle) -> None:
 def problems() -> dict[str, Any]:
     x = dnn.TensorSpec((8, 64, 28, 26), "float16", "NHWC")
     w = dnn.FilterSpec((128, 64, 3, 3), "float16", "NHWC")
+    pixels = dnn.FilterSpec((128, 64, 1, 1), "float16", "NHWC")
     conv = dnn.ConvolutionSpec(padding=1)
     y = dnn.convolution_forward.problem(x, w, conv).y
     q = dnn.TensorSpec((2, 4, 256, 64), "float16")
@@ -40,6 +41,7 @@ def problems() -> dict[str, Any]:
     gradients = dnn.scaled_dot_product_attention_backward.graph
     return {
         "convolution": dnn.convolution_forward.problem(x, w, conv),
+        "convolution of pixels": dnn.convolution_forward.problem(x, pixels, dnn.ConvolutionSpec()),
         "gradient of x": dnn.convolution_backward_data.problem(w, y, conv, x=x),
         "gradient of w": dnn.convolution_backward_filter.problem(x, y, conv, w=w),
         "product": product,
@@ -56,11 +58,19 @@ def problems() -> dict[str, Any]:
 )
 @pytest.mark.parametrize("device", ["cuda"], indirect=True)
 def test_engines_without_the_gpu_are_those_with_it(handle: dnn.Handle) -> None:
+    """The lists are equal but for engines that cuDNN has to ask the GPU about.
+
+    Those are few: they count the GPU's clusters, or ask cuBLASLt.
+    """
     named = problems()
     answers = dnn.candidates([*named.values()], handle)
     for (name, problem), answer in zip(named.items(), answers, strict=True):
         with ExitStack() as stack:
             graph = lower(subject_of(problem).graph, handle, stack)
             engines = [found.engine for found in configurations(graph, HEURISTICS_OF_GRAPHS, stack)]
-        assert [row.engine for row in answer] == engines, name
+        known = {row.engine.index for row in answer}
+        assert len({engine.index for engine in engines} - known) <= 2, name
+        assert [row.engine for row in answer] == [
+            engine for engine in engines if engine.index in known
+        ], name
         assert answer.served, name
