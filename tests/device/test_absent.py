@@ -12,6 +12,8 @@ from cudnnlite.graph.lowering import lower
 from cudnnlite.operations.candidates import subject_of
 from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS
 
+MOST_UNKNOWN = 4  # numbers of engines; cuDNN 9.19 asks cuBLASLt for three configurations
+
 
 def test_properties_of_a_handle_are_json_of_cudnn(handle: dnn.Handle) -> None:
     found = dnn.DeviceProperties.of(handle)
@@ -69,7 +71,7 @@ def test_engines_without_the_gpu_are_those_with_it(handle: dnn.Handle) -> None:
             graph = lower(subject_of(problem).graph, handle, stack)
             engines = [found.engine for found in configurations(graph, HEURISTICS_OF_GRAPHS, stack)]
         known = {row.engine.index for row in answer}
-        assert len({engine.index for engine in engines} - known) <= 2, name
+        assert len({engine.index for engine in engines} - known) <= MOST_UNKNOWN, name
         assert [row.engine for row in answer] == [
             engine for engine in engines if engine.index in known
         ], name
