@@ -12,7 +12,8 @@ from cudnnlite.graph.lowering import lower
 from cudnnlite.operations.candidates import subject_of
 from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS
 
-MOST_UNKNOWN = 4  # numbers of engines; cuDNN 9.19 asks cuBLASLt for three configurations
+# cuDNN asks the GPU nothing about these.
+SAME_LISTS = ("convolution", "attention", "gradients of attention", "layer normalization")
 
 
 def test_properties_of_a_handle_are_json_of_cudnn(handle: dnn.Handle) -> None:
@@ -60,9 +61,9 @@ def problems() -> dict[str, Any]:
 )
 @pytest.mark.parametrize("device", ["cuda"], indirect=True)
 def test_engines_without_the_gpu_are_those_with_it(handle: dnn.Handle) -> None:
-    """The lists are equal but for engines that cuDNN has to ask the GPU about.
+    """With the GPU the same engines are named in the same order; others may come between them.
 
-    Those are few: they count the GPU's clusters, or ask cuBLASLt.
+    Those count the GPU's clusters, or ask cuBLASLt.
     """
     named = problems()
     answers = dnn.candidates([*named.values()], handle)
@@ -70,9 +71,8 @@ def test_engines_without_the_gpu_are_those_with_it(handle: dnn.Handle) -> None:
         with ExitStack() as stack:
             graph = lower(subject_of(problem).graph, handle, stack)
             engines = [found.engine for found in configurations(graph, HEURISTICS_OF_GRAPHS, stack)]
-        known = {row.engine.index for row in answer}
-        assert len({engine.index for engine in engines} - known) <= MOST_UNKNOWN, name
-        assert [row.engine for row in answer] == [
-            engine for engine in engines if engine.index in known
-        ], name
+        known = [row.engine for row in answer]
+        assert [engine for engine in engines if engine in known] == known, name
+        if name in SAME_LISTS:
+            assert engines == known, name
         assert answer.served, name
