@@ -38,7 +38,8 @@ class Candidates(Sequence[Candidate]):
     cudnn : str
         The version of cuDNN that answered, "9.28.0".
     choice : Candidate or None
-        The first engine that is served: a plan on that GPU begins with it.
+        The first engine that is served.  With the GPU, cuDNN may name others before it: those that
+        count the card's clusters, or call cuBLASLt, are not named without it.
     served : bool
         Whether there is one.
     why_not : str

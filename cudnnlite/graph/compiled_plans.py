@@ -7,12 +7,21 @@ JSON has the compiled code: a plan that is restored from it is finalised in a mi
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any, Protocol
 
+from cudnnlite._raw.enums import BackendHeurMode
 from cudnnlite._raw.noncopyable import NonCopyable
-from cudnnlite.errors import CudnnError, NotSupportedError
+from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
-from cudnnlite.graph.engines import Configuration
+from cudnnlite.graph.engines import (
+    REFUSALS,
+    Configuration,
+    Engine,
+    configurations,
+    configure,
+)
 from cudnnlite.graph.operation_graph import Graph
 from cudnnlite.warn import log
 
@@ -38,9 +47,9 @@ def finalized_plan(graph: Graph, configuration: Configuration) -> BackendDescrip
     NotSupportedError
         The engine does not run this graph on this device.
     """
-    store: PlanStore | None = getattr(graph.handle, "plan_store", None)
-    kernel_caches: KernelCaches | None = getattr(graph.handle, "kernel_caches", None)
-    if graph.data.dynamic_shapes and configuration.compiled and kernel_caches is not None:
+    store = _store_of(graph)
+    kernel_caches = _kernel_caches_for(graph)
+    if kernel_caches is not None and configuration.compiled:
         return kernel_caches.plan(graph, configuration, store)
     if store is None or not configuration.compiled:
         return graph.make_plan(configuration.descriptor)
@@ -52,6 +61,42 @@ def finalized_plan(graph: Graph, configuration: Configuration) -> BackendDescrip
     return plan
 
 
+def configurations_to_try(
+    graph: Graph, modes: Iterable[BackendHeurMode], stack: ExitStack
+) -> Iterator[Configuration]:
+    """Yield the configurations for a plan of a graph, the preferred one first.
+
+    They are those that several heuristics name.  If the graph has dynamic shapes, those that were
+    compiled for other sizes come before: the heuristics name others for other sizes, and each would
+    be compiled for a second.
+    """
+    compiled: set[Engine] = set()
+    kernel_caches = _kernel_caches_for(graph)
+    if kernel_caches is not None:
+        for engine in kernel_caches.engines(graph, _store_of(graph)):
+            try:
+                configuration = configure(graph, engine, stack)
+            except REFUSALS:  # it has no such engine for these sizes
+                continue
+            compiled.add(engine)
+            yield configuration
+    for configuration in configurations(graph, modes, stack):
+        if configuration.engine not in compiled:
+            yield configuration
+
+
+def _store_of(graph: Graph) -> PlanStore | None:
+    """Return the store of a graph's handle, or None if it has none."""
+    return getattr(graph.handle, "plan_store", None)
+
+
+def _kernel_caches_for(graph: Graph) -> KernelCaches | None:
+    """Return the kernel caches of a graph's handle, or None if the graph does not use any."""
+    if not graph.data.dynamic_shapes:
+        return None
+    return getattr(graph.handle, "kernel_caches", None)
+
+
 class KernelCaches(NonCopyable):
     """cuDNN's kernel caches of a handle: one for graphs that differ in their sizes alone.
 
@@ -60,9 +105,18 @@ class KernelCaches(NonCopyable):
     """
 
     def __init__(self) -> None:
-        # The caches, and the JSON that a store has of each, by the digest of a graph without sizes.
+        # By the digest of a graph without sizes: the caches, the engines that each has compiled, as
+        # the keys of a mapping, which keep their order, and the JSON that a store has of each.
         self._caches: dict[str, BackendDescriptor] = {}
+        self._engines: dict[str, dict[Engine, None]] = {}
         self._stored: dict[str, str] = {}
+
+    def engines(self, graph: Graph, store: PlanStore | None) -> tuple[Engine, ...]:
+        """Return the engines that are compiled for graphs of other sizes, the first one first."""
+        subject = _subject_without_sizes(graph)
+        if subject not in self._caches:
+            self._restore(graph, subject, store)
+        return tuple(self._engines.get(subject, ()))
 
     def plan(
         self, graph: Graph, configuration: Configuration, store: PlanStore | None
@@ -71,6 +125,7 @@ class KernelCaches(NonCopyable):
         subject = _subject_without_sizes(graph)
         cache = self._cache(graph, subject, store)
         plan = graph.make_plan(configuration.descriptor, kernel_cache=cache)
+        self._engines.setdefault(subject, {})[configuration.engine] = None
         if store is not None:
             text = cache.get("json_representation")
             if text != self._stored.get(subject):
@@ -80,24 +135,44 @@ class KernelCaches(NonCopyable):
 
     def _cache(self, graph: Graph, subject: str, store: PlanStore | None) -> BackendDescriptor:
         """Return the cache for a graph: this handle's, that of a store, or a new one."""
+        if subject not in self._caches:
+            self._restore(graph, subject, store)
         cache = self._caches.get(subject)
-        if cache is None and store is not None:
-            cache = _restored(graph.handle, "KERNEL_CACHE", store, subject)
-            if cache is not None:
-                self._stored[subject] = cache.get("json_representation")
         if cache is None:
             cache = BackendDescriptor(
                 graph.handle, "KERNEL_CACHE", operation_graph=graph.descriptor
             )
             cache.finalize()
-        self._caches[subject] = cache
+            self._caches[subject] = cache
         return cache
+
+    def _restore(self, graph: Graph, subject: str, store: PlanStore | None) -> None:
+        """Take the cache for a graph from a store, if that has one."""
+        if store is None:
+            return
+        cache = _restored(graph.handle, "KERNEL_CACHE", store, subject)
+        if cache is not None:
+            text = cache.get("json_representation")
+            self._caches[subject] = cache
+            self._engines[subject] = dict.fromkeys(_engines_in(text))
+            self._stored[subject] = text
 
     def close(self) -> None:
         """Close all caches; a second call does nothing."""
         while self._caches:
             _, cache = self._caches.popitem()
             cache.close()
+        self._engines.clear()
+
+
+def _engines_in(text: str) -> Iterator[Engine]:
+    """Yield the engines in the JSON of a kernel cache; none if it has another form than in 9.19."""
+    entries = json.loads(text).get("kernel_cache", ())
+    for entry in entries:
+        try:
+            yield Engine(entry["key"]["engineId"], entry["key"]["knobChoices"])
+        except (TypeError, LookupError, ArgumentError):
+            continue
 
 
 def _subject_without_sizes(graph: Graph) -> str:

@@ -140,8 +140,10 @@ class DeviceProperties:
     def __init__(self, values: Mapping[str, Any]) -> None:
         if not isinstance(values, Mapping):
             raise ArgumentError(f"values={shown(values)} is not a mapping")
-        # cuDNN 9.19 does not write the width of the bus.
-        required = {"deviceName", *_INTEGERS, *_TRIPLES} - {"memoryBusWidth"}
+        # cuDNN 9.19 does not write the width of the bus, and 9.28 does not plan without one.  With
+        # any width it named the same engines, so 0 stands for an unknown one.
+        values = {"memoryBusWidth": 0, **values}
+        required = {"deviceName", *_INTEGERS, *_TRIPLES}
         missing = sorted(name for name in required if name not in values)
         if missing:
             raise ArgumentError(f"the properties of a GPU lack {', '.join(missing)}")

@@ -20,8 +20,9 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType, MathType, Status
 from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
+from cudnnlite.graph.compiled_plans import configurations_to_try
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.engines import REFUSALS, Configuration, Engine, configurations, configure
+from cudnnlite.graph.engines import REFUSALS, Configuration, Engine, configure
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.known_faults import (
     multiplies_in_tf32,
@@ -283,11 +284,11 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         return replace(self._row(configuration), workspace=call.workspace), call
 
     def _preferred_engine(self, native: NativeGraph) -> tuple[AlgorithmResult, ExecutionPlan]:
-        """Return the first engine of the heuristics that is allowed and fits the limit."""
+        """Return the first engine that is allowed and fits the limit."""
         passed_over: list[tuple[AlgorithmResult, str]] = []
         is_limit_to_blame = False
         with ExitStack() as search:
-            for configuration in configurations(native, HEURISTICS_OF_GRAPHS, search):
+            for configuration in configurations_to_try(native, HEURISTICS_OF_GRAPHS, search):
                 row = self._row(configuration)
                 reason = why_excluded(configuration, self.graph, self._requirements)
                 if reason is not None:

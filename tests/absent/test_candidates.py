@@ -70,6 +70,18 @@ def test_a_compiled_kernel_is_for_the_architecture():
             assert found.choice.kernels
 
 
+def test_properties_of_an_older_cudnn_are_planned_for():
+    """cuDNN 9.19 does not write the width of the memory's bus, and 9.28 reads it."""
+    values = dict(properties("h200").values)
+    del values["memoryBusWidth"]
+    h200 = dnn.DeviceProperties(values)
+    with Planner() as planner:
+        found = ask_planner(planner, subject(product()), h200)
+        assert found.served
+        expected = ask_planner(planner, subject(product()), properties("h200"))
+    assert [row.engine for row in found] == [row.engine for row in expected]
+
+
 def test_each_gpu_has_a_process_of_its_own():
     """cuDNN 9.28 puts what it compiled for one architecture into the plans for another."""
     with Planner() as planner:

@@ -1,4 +1,4 @@
-"""A GPU's properties stand for the GPU: without it, cuDNN names the same engines in the same order."""
+"""A GPU's properties stand for the GPU: without it, cuDNN names the engines in the same order."""
 
 import shutil
 from contextlib import ExitStack
@@ -11,6 +11,9 @@ from cudnnlite.graph.engines import configurations
 from cudnnlite.graph.lowering import lower
 from cudnnlite.operations.candidates import subject_of
 from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS
+
+# cuDNN asks the GPU nothing about these.
+SAME_LISTS = ("convolution", "attention", "gradients of attention", "layer normalization")
 
 
 def test_properties_of_a_handle_are_json_of_cudnn(handle: dnn.Handle) -> None:
@@ -27,6 +30,7 @@ def test_properties_of_a_handle_are_json_of_cudnn(handle: dnn.Handle) -> None:
 def problems() -> dict[str, Any]:
     x = dnn.TensorSpec((8, 64, 28, 26), "float16", "NHWC")
     w = dnn.FilterSpec((128, 64, 3, 3), "float16", "NHWC")
+    pixels = dnn.FilterSpec((128, 64, 1, 1), "float16", "NHWC")
     conv = dnn.ConvolutionSpec(padding=1)
     y = dnn.convolution_forward.problem(x, w, conv).y
     q = dnn.TensorSpec((2, 4, 256, 64), "float16")
@@ -40,6 +44,7 @@ def problems() -> dict[str, Any]:
     gradients = dnn.scaled_dot_product_attention_backward.graph
     return {
         "convolution": dnn.convolution_forward.problem(x, w, conv),
+        "convolution of pixels": dnn.convolution_forward.problem(x, pixels, dnn.ConvolutionSpec()),
         "gradient of x": dnn.convolution_backward_data.problem(w, y, conv, x=x),
         "gradient of w": dnn.convolution_backward_filter.problem(x, y, conv, w=w),
         "product": product,
@@ -56,11 +61,18 @@ def problems() -> dict[str, Any]:
 )
 @pytest.mark.parametrize("device", ["cuda"], indirect=True)
 def test_engines_without_the_gpu_are_those_with_it(handle: dnn.Handle) -> None:
+    """With the GPU the same engines are named in the same order; others may come between them.
+
+    Those count the GPU's clusters, or ask cuBLASLt.
+    """
     named = problems()
     answers = dnn.candidates([*named.values()], handle)
     for (name, problem), answer in zip(named.items(), answers, strict=True):
         with ExitStack() as stack:
             graph = lower(subject_of(problem).graph, handle, stack)
             engines = [found.engine for found in configurations(graph, HEURISTICS_OF_GRAPHS, stack)]
-        assert [row.engine for row in answer] == engines, name
+        known = [row.engine for row in answer]
+        assert [engine for engine in engines if engine in known] == known, name
+        if name in SAME_LISTS:
+            assert engines == known, name
         assert answer.served, name

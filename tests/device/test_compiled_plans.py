@@ -1,5 +1,6 @@
 """Plans that are restored, and kernels that serve all sizes: the same bits, and one compilation."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,10 @@ import cudnnlite as dnn
 from cudnnlite.autotune.entries import DeviceIdentity
 from cudnnlite.autotune.plan_files import PlanFiles, plan_files
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
+from cudnnlite.graph.compiled_plans import KernelCaches
+from cudnnlite.graph.engines import configurations
+from cudnnlite.graph.lowering import lower
+from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS
 
 
 def graphs() -> dict[str, Any]:
@@ -129,6 +134,50 @@ def test_kernels_for_all_sizes_are_restored(
         check_product(handle, product(m, k, n, dynamic_shapes=True))
     assert restored == ["KERNEL_CACHE"]
     assert plan_files(store) == files
+
+
+def compiled_engine(handle: dnn.Handle, graph: dnn.Graph) -> dnn.Engine:
+    """Return the last engine that the heuristics name, with knobs, and that cuDNN compiles."""
+    with ExitStack() as stack:
+        native = lower(graph, handle, stack)
+        found = configurations(native, HEURISTICS_OF_GRAPHS, stack)
+        return [each.engine for each in found if each.compiled and each.engine.knobs][-1]
+
+
+def choice(handle: dnn.Handle, graph: dnn.Graph, **options: Any) -> Any:
+    with graph.plan(handle, **options) as plan:
+        return plan.choice.algorithm
+
+
+def test_the_engine_of_the_first_size_serves_the_others(handle: dnn.Handle) -> None:
+    fixed = product(*SIZES[1])
+    without = choice(handle, fixed)
+    first, *others = [product(m, k, n, dynamic_shapes=True) for m, k, n in SIZES]
+    engine = compiled_engine(handle, first)
+    assert choice(handle, first, engine=engine) == engine
+    assert [choice(handle, graph) for graph in others] == [engine] * len(others)
+    # Graphs whose shapes are not dynamic have the engine that the heuristics prefer.
+    assert choice(handle, fixed) == without
+
+
+def test_an_engine_that_does_not_serve_a_size_is_passed_over(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = product(*SIZES[0], dynamic_shapes=True)
+    expected = choice(handle, graph)
+    no_engine = dnn.Engine(10**6)
+    monkeypatch.setattr(KernelCaches, "engines", lambda *_: (no_engine,))
+    assert choice(handle, graph) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cuda"], indirect=True)
+def test_restored_kernels_tell_their_engine(handle: dnn.Handle, store: Any) -> None:
+    first, second = (product(m, k, n, dynamic_shapes=True) for m, k, n in SIZES[:2])
+    engine = compiled_engine(handle, first)
+    assert choice(handle, first, engine=engine) == engine
+    handle.kernel_caches.close()  # as if in another process
+    assert choice(handle, second) == engine
 
 
 def test_dynamic_shapes_are_part_of_a_graph() -> None:

@@ -54,6 +54,13 @@ def check_update(handle: dnn.Handle) -> None:
         call = ExecutionPlan(graph, configure(graph, engines[0], stack), stack)
         workspace = handle.zeros((max(call.workspace, 1),), "uint8")
 
+        def write(function: str) -> None:
+            """Let cuDNN write the graph of the plan with the addresses of the last variant pack."""
+            bound = handle.api.bound(function)
+            if status := bound.call(*call.arguments, pointer):
+                assert bound.check is not None
+                bound.check(status)
+
         def use(number: int) -> None:
             call.replace(
                 workSpace=workspace.ptr if call.workspace else 0,
@@ -72,7 +79,7 @@ def check_update(handle: dnn.Handle) -> None:
         stack.callback(driver.cuGraphDestroy, cuda_graph)
         pointer = cudaGraph_t(int(cuda_graph))
         use(0)
-        handle.api.cudnnBackendPopulateCudaGraph(*call.arguments, pointer)
+        write("cudnnBackendPopulateCudaGraph")
         executable = checked(driver.cuGraphInstantiate(cuda_graph, 0))
         stack.callback(driver.cuGraphExecDestroy, executable)
         stream = int(handle.stream.handle)
@@ -80,7 +87,7 @@ def check_update(handle: dnn.Handle) -> None:
         np.testing.assert_array_equal(results[0].numpy(), expected[0])
         assert not results[1].numpy().any()
         use(1)
-        handle.api.cudnnBackendUpdateCudaGraph(*call.arguments, pointer)
+        write("cudnnBackendUpdateCudaGraph")
         checked(driver.cuGraphExecUpdate(executable, cuda_graph))
         checked(driver.cuGraphLaunch(executable, stream))
         np.testing.assert_array_equal(results[1].numpy(), expected[1])
