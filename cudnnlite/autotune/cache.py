@@ -38,8 +38,15 @@ from cudnnlite.warn import warn_user
 
 CACHE_VARIABLE = "CUDNNLITE_TUNING_CACHE"
 IN_MEMORY = ":memory:"
+REHEARSAL = "REHEARSAL.txt"  # the file that marks the folder of a rehearsal
+_REHEARSAL_TEXT = """\
+This tuning cache is a rehearsal: its times are those of cudnnlite's emulated device, and say nothing
+about a GPU.  No tuning on a GPU reads it, and it is merged with other rehearsals only.
+"""
 _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
-_OURS = re.compile(rf"[0-9a-f]{{64}}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock|{FOLDER}")
+_OURS = re.compile(
+    rf"[0-9a-f]{{64}}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock|{FOLDER}|{re.escape(REHEARSAL)}"
+)
 _MOST_BYTES = 64 << 20  # of an entry: more than any table of results takes
 _SQLITE = b"SQLite format 3\0"
 
@@ -65,16 +72,22 @@ class TuningCache(Closable):
     trust_code : bool
         Whether compiled plans are restored that another account wrote into the folder.  They are
         native code, which runs with this process's rights.
+    rehearsal : bool, optional
+        Whether the entries are those of the emulated device, to try on a machine without a GPU how
+        a cache is exported, merged and compared.  A rehearsal is in a folder of its own, which the
+        file `REHEARSAL.txt` marks, and takes no entry of a GPU, as other caches take none of the
+        emulated device.  By default a marked folder is a rehearsal, and any other is none.
 
     Attributes
     ----------
-    path, read_only, trust_code
+    path, read_only, trust_code, rehearsal
         The folder's absolute path, or ":memory:"; and the arguments.
 
     Raises
     ------
     ArgumentError
-        The path is not a path.
+        The path is not a path; or a rehearsal is to be opened as a cache for GPUs, or the other way
+        round.
 
     Warns
     -----
@@ -99,9 +112,11 @@ class TuningCache(Closable):
         *,
         read_only: bool = False,
         trust_code: bool = False,
+        rehearsal: bool | None = None,
     ) -> None:
         one_of(read_only, "read_only", True, False)
         self.trust_code = one_of(trust_code, "trust_code", True, False)
+        one_of(rehearsal, "rehearsal", True, False, None)
         self.path, self.read_only, self._closed = parse_cache_path(path), read_only, False
         self._is_written = isinstance(self.path, Path) and not read_only
         # An absolute path replaces /dev/null. ":memory:" becomes a path that cannot exist.
@@ -112,10 +127,29 @@ class TuningCache(Closable):
         # The files of a newer cudnnlite that were read so far. They are not replaced or removed.
         self._newer: set[Path] = set()
         self._warnings: set[object] = set()  # the subjects of the warnings so far
+        self.rehearsal = self._parse_rehearsal(rehearsal)
         if why := _why_unfit(self._folder):
             self._warn_once(self.path, f"{why}; until then memory has to do")
         elif isinstance(self.path, Path) and not file_type(self.path, follow=False):
             self._warn_of_none(self.path)
+
+    def _parse_rehearsal(self, rehearsal: bool | None) -> bool:
+        """Return whether this cache is a rehearsal; mark a folder that becomes one."""
+        is_marked = is_rehearsal(self._folder)
+        if rehearsal is None or rehearsal == is_marked:
+            return is_marked
+        if not rehearsal:
+            raise ArgumentError(
+                f"{self.path} is a rehearsal on the emulated device; allowed: rehearsal=True"
+            )
+        if entry_files(self._folder):
+            raise ArgumentError(
+                f"{self.path} is a cache for GPUs; a rehearsal needs a folder of its own"
+            )
+        if self._is_written:
+            with refused_as(TuningCacheError, self._folder):
+                write_atomically(self._folder / REHEARSAL, _REHEARSAL_TEXT.encode("ascii"))
+        return True
 
     def _warn_of_none(self, path: Path) -> None:
         """Warn of a folder that does not exist, if it should.
@@ -130,8 +164,9 @@ class TuningCache(Closable):
 
     def __repr__(self) -> str:
         how = " read-only" if self.read_only else ""
+        kind = " rehearsal" if self.rehearsal else ""
         state = " closed" if self._closed else ""
-        return f"<TuningCache {self.path}{how}{state}>"
+        return f"<TuningCache {self.path}{kind}{how}{state}>"
 
     @property
     def unsaved(self) -> int:
@@ -166,11 +201,18 @@ class TuningCache(Closable):
         After the call the entry is on disk.  If the folder cannot be written, the entry is kept in
         memory, with one warning for this cache.  It is kept in memory without a warning if the
         cache is read-only, or if a newer cudnnlite has written an entry with that key, which stays.
-        An entry of the emulated device raises ArgumentError: its times say nothing about a GPU.
+        An entry of the emulated device raises ArgumentError, because its times say nothing about a
+        GPU; in a rehearsal an entry of a GPU does.
         """
-        if (device := instance_of(entry, TuningEntry, "entry").key.device).is_emulated:
+        device = instance_of(entry, TuningEntry, "entry").key.device
+        if device.is_emulated and not self.rehearsal:
             raise ArgumentError(
-                f"entry of {device.gpu}: times of the emulated device are not kept in a cache"
+                f"entry of {device.gpu}: times of the emulated device are not kept in a cache, "
+                "except in a rehearsal: TuningCache(path, rehearsal=True)"
+            )
+        if self.rehearsal and not device.is_emulated:
+            raise ArgumentError(
+                f"entry of {device.gpu}: {self.path} is a rehearsal on the emulated device"
             )
         self._require_open()
         self._save(entry)
@@ -220,7 +262,8 @@ class TuningCache(Closable):
         they are restored by this account, and by others only with `trust_code`.  If the folder is a
         tuning cache already, its other entries are removed.  Only the entries of a newer
         cudnnlite stay, and a warning counts them.  TuningCacheError if the folder is something
-        else, or cannot be written; ArgumentError for this cache's own folder.
+        else, or cannot be written; ArgumentError for this cache's own folder, and for a rehearsal
+        in place of a cache for GPUs, or the other way round.
         """
         folder, entries = check_place(path), self.entries(**filters)
         # `Path.resolve` raises an error for a link that leads to itself.
@@ -231,7 +274,7 @@ class TuningCache(Closable):
         with refused_as(TuningCacheError, folder):
             folder.mkdir(parents=True, exist_ok=True)
         _refuse_another(folder)
-        target = TuningCache(folder)
+        target = TuningCache(folder, rehearsal=self.rehearsal)
         written = sum(map(target._write, entries))
         target._remove({other.key for other in target.entries()} - {entry.key for entry in entries})
         remove_plans(folder)
@@ -250,8 +293,8 @@ class TuningCache(Closable):
         native code: they are copied, and signed by this account, only with `trust_code`.  Without
         it they are compiled again.  The other folder is only read.  An entry that cannot be read is
         skipped, with a warning.  TuningCacheError if the folder does not exist or is no tuning
-        cache, or if this cache is read-only or cannot be written.  The entries that were copied
-        before the error stay.
+        cache, if one of the two caches is a rehearsal and the other is not, or if this cache is
+        read-only or cannot be written.  The entries that were copied before the error stay.
         """
         one_of(trust_code, "trust_code", True, False)
         self._require_open(to_write=True)
@@ -260,11 +303,19 @@ class TuningCache(Closable):
             raise TuningCacheError(f"{folder} does not exist")
         if not entry_files(folder):
             _refuse_another(folder)
+        source = TuningCache(folder, read_only=True)
+        if source.rehearsal != self.rehearsal:
+            rehearsal, other = (folder, self.path) if source.rehearsal else (self.path, folder)
+            raise TuningCacheError(
+                f"{rehearsal} is a rehearsal on the emulated device and {other} is not: "
+                "they are never merged"
+            )
         count = 0
-        for entry in TuningCache(folder, read_only=True).entries():
+        for entry in source.entries():
             own_entry = self.get(entry.key)
             is_newer = own_entry is None or own_entry.tuned_at < entry.tuned_at
-            if is_newer and not entry.key.device.is_emulated and self._write(entry):
+            is_of_this_kind = entry.key.device.is_emulated == self.rehearsal
+            if is_newer and is_of_this_kind and self._write(entry):
                 count += 1
         if trust_code and isinstance(self.path, Path):
             sign_plans(folder, self.path)
@@ -406,11 +457,25 @@ def check_place(
     return folder
 
 
+def check_cache_kind(cache: TuningCache, *, is_gpu: bool) -> None:
+    """Raise ArgumentError for a rehearsal beside a GPU."""
+    if cache.rehearsal and is_gpu:
+        raise ArgumentError(
+            f"cache={cache.path} is a rehearsal on the emulated device, and the times are a GPU's; "
+            "allowed: another folder"
+        )
+
+
 def entry_files(folder: Path) -> list[Path]:
     """Return the files of all entries in a folder, which need not exist."""
     with refused_as(TuningCacheError, folder), suppress(FileNotFoundError, NotADirectoryError):
         return [folder / name for name in sorted(os.listdir(folder)) if _ENTRY.fullmatch(name)]
     return []
+
+
+def is_rehearsal(folder: Path) -> bool:
+    """Return whether a folder, which need not exist, is marked as a rehearsal."""
+    return file_type(folder / REHEARSAL) == S_IFREG
 
 
 def _refuse_another(folder: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cudnnlite._raw.library import format_version
 from cudnnlite.arguments import instance_of, integer, path_of, sequence, shown
-from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.cache import TuningCache, check_cache_kind
 from cudnnlite.autotune.entries import DeviceIdentity
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.onnx.model import problems_from_onnx
@@ -61,7 +61,7 @@ def tune_model(
         measures on it, and alone unless `workers` is above 1.  The handle stays open.
         With a handle and an `executor` the handle only sets the device and the workspace limit.
     cache : TuningCache, str or Path, optional
-        As in `Tuner`.  Results of the emulated device are not written.
+        As in `Tuner`.  Results of the emulated device are written to a rehearsal only.
     policy : TuningPolicy, optional
         What a choice must satisfy, and how it is measured.  The default is the least wall time of
         calls.
@@ -153,6 +153,7 @@ def tune_model(
         target = _find_target(device, executor)
         # The lower one of the two workspace limits, in bytes.
         policy = policy.within(handle_limit, target.memory)
+        check_cache_kind(cache, is_gpu=not target.identity.is_emulated)
         run = TuningRun(items, cache, policy, target.identity, report)
         missing = run.look_up(target.memory, target.peaks)
         local_handle = None

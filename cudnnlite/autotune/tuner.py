@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.autotune import convolution, graphs, rnn
-from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.cache import TuningCache, check_cache_kind
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
 from cudnnlite.autotune.gpu_locks import measuring_alone
 from cudnnlite.autotune.incremental import RealCallTuning, are_aligned
@@ -101,7 +101,8 @@ class Tuner(Closable):
         The handle to measure on.  A measurement waits for all other work on its device.
     cache : TuningCache, str or Path, optional
         The cache for the choices: a cache, a folder, or ":memory:".  The default is that of
-        `TuningCache`.  Times of the emulated device are never written to a cache.
+        `TuningCache`.  Times of the emulated device are written to a rehearsal only, which a
+        handle on a GPU does not take.
     policy : TuningPolicy, optional
         The conditions for a choice.  By default the choice has the least wall time of a call.
     measure : bool
@@ -174,12 +175,14 @@ class Tuner(Closable):
         if not isinstance(cache, TuningCache):
             cache = TuningCache(cache)
         self.cache = cache
+        check_cache_kind(cache, is_gpu=handle.device.has_real_timing)
         self.measured = 0
         # The query is made now, because CUDA refuses it while a graph is recorded.
         _, self._device_memory = handle.device.memory_info()
-        self._uses_cache = handle.device.has_real_timing
-        # Some tables are kept here, and not in the cache: those of an emulated device, those with a
-        # candidate whose failure may be temporary, and those in which no candidate works.
+        self._uses_cache = handle.device.has_real_timing or cache.rehearsal
+        # Some tables are kept here, and not in the cache: those of an emulated device unless the
+        # cache is a rehearsal, those with a candidate whose failure may be temporary, and those in
+        # which no candidate works.
         self._tables: dict[TuningKey, AlgorithmTable] = {}
         self.revision = 0
         # The problems for which a warning said that the heuristic chooses.
@@ -447,7 +450,7 @@ class Tuner(Closable):
             return
         self._has_logged_slowness = True
         hint = "other calls under `autotuned` may take as long; call tune_model before them"
-        if not self.handle.device.has_real_timing:
+        if not self._uses_cache:
             hint += "; times of the emulated device are not saved"
         log.warning("measuring %s took %.1f s; %s", problem, seconds, hint)
 

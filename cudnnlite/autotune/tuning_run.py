@@ -60,7 +60,8 @@ class Answer(NamedTuple):
     # Whether the result was in the cache. A worker finds it there if another process stored it
     # after this run looked it up.
     from_cache: bool = False
-    # The result as an entry of the cache. None for an emulated device, or if no candidate works.
+    # The result as an entry of the cache. None if no candidate works, and for the emulated device
+    # beside a cache for GPUs.
     entry: TuningEntry | None = None
     worker: Worker | None = None
 
@@ -83,8 +84,11 @@ def tune_task(
     """
     # The handle, which `tune_on` makes, and the cache are closed with the task. A thread of a pool
     # does not say when it ends, and closing a handle later would disturb other measurements.
-    with locked_device(device, like, avoid_uuid) as task_device, TuningCache(cache) as task_cache:
-        return tune_on(task_device, problem, policy, task_cache)
+    with locked_device(device, like, avoid_uuid) as task_device:
+        # A cache in memory carries the entry back, to a run that may be a rehearsal.
+        rehearsal = not task_device.has_real_timing if cache == IN_MEMORY else None
+        with TuningCache(cache, rehearsal=rehearsal) as task_cache:
+            return tune_on(task_device, problem, policy, task_cache)
 
 
 def tune_on(
@@ -223,7 +227,9 @@ class TuningRun:
     def store_entry(self, answer: Answer) -> None:
         """Put the entry of a result into the cache, unless the cache has one under its key."""
         entry = answer.entry
-        if entry is not None and self.cache.get(entry.key) is None:
+        if entry is None or entry.key.device.is_emulated != self.cache.rehearsal:
+            return
+        if self.cache.get(entry.key) is None:
             self.cache.put(entry)
 
 

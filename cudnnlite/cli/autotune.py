@@ -17,7 +17,13 @@ import typer
 
 from cudnnlite import report
 from cudnnlite.autotune import model
-from cudnnlite.autotune.cache import IN_MEMORY, TuningCache, check_place
+from cudnnlite.autotune.cache import (
+    IN_MEMORY,
+    TuningCache,
+    check_place,
+    is_rehearsal,
+    parse_cache_path,
+)
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
@@ -88,6 +94,13 @@ def autotune(
     read_only_cache: Annotated[
         bool, _where("--read-only-cache", help="Read the cache, but save nothing.")
     ] = False,
+    rehearse: Annotated[
+        bool,
+        _where(
+            "--rehearse",
+            help="On the emulated device: keep the results in --cache, marked as a rehearsal.",
+        ),
+    ] = False,
     explain: Annotated[
         bool,
         options.output(
@@ -135,6 +148,8 @@ def _check_what_excludes_each_other(flags: SimpleNamespace) -> None:
         raise misuse("--no-cache and --cache exclude each other")
     if flags.no_cache and flags.read_only_cache:
         raise misuse("--no-cache and --read-only-cache exclude each other")
+    if flags.rehearse and (flags.no_cache or flags.read_only_cache or not flags.cache):
+        raise misuse("--rehearse needs a --cache to write, which is of its own")
 
 
 def _outputs(flags: SimpleNamespace) -> list[tuple[Path, _Write]]:
@@ -173,9 +188,13 @@ def _tune(
         problems.save(flags.save_problems)
     device = common.chosen_device(flags.device)
     is_emulated = common.is_emulated(device)
+    if flags.rehearse and not is_emulated:
+        raise misuse("--rehearse is for the emulated device: --device emulated")
+    saves = not (flags.no_cache or flags.read_only_cache)
     if is_emulated:
-        tell("the emulated device: the times are NumPy's, not a GPU's, and nothing is saved")
-    saves = not (is_emulated or flags.no_cache or flags.read_only_cache)
+        saves = saves and (flags.rehearse or _is_rehearsal(flags.cache))
+        fate = "kept as a rehearsal" if saves else "not saved"
+        tell(f"the emulated device: the times are NumPy's, not a GPU's, and {fate}")
     shows_bar = len(problems) > 1 and is_terminal(sys.stderr)
     with (
         _cache(flags, saves=saves) as cache,
@@ -195,6 +214,12 @@ def _tune(
             tell(f"{counted(cache.unsaved, 'problem')} could not be saved in {cache.path}")
             progress.folder = None
     return tuning, not saves or progress.folder is not None
+
+
+def _is_rehearsal(cache: Path | None) -> bool:
+    """Return whether a cache, or for None the user's own, is marked as a rehearsal."""
+    path = parse_cache_path(cache)
+    return isinstance(path, Path) and is_rehearsal(path)
 
 
 def _print(
@@ -263,7 +288,8 @@ def _cache(flags: SimpleNamespace, *, saves: bool) -> TuningCache:
         if flags.read_only_cache and not flags.cache.exists():
             raise failure(f"--cache {flags.cache} does not exist")
     place = IN_MEMORY if flags.no_cache else flags.cache
-    cache = TuningCache(place, read_only=flags.read_only_cache)
+    rehearsal = True if flags.rehearse else None
+    cache = TuningCache(place, read_only=flags.read_only_cache, rehearsal=rehearsal)
     if saves and isinstance(cache.path, Path):
         nearest = next(folder for folder in (cache.path, *cache.path.parents) if folder.exists())
         if not (nearest.is_dir() and os.access(nearest, os.W_OK)):

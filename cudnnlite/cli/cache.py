@@ -18,6 +18,7 @@ from cudnnlite.autotune.cache import (
     TuningCache,
     check_place,
     entry_files,
+    is_rehearsal,
     parse_cache_path,
 )
 from cudnnlite.autotune.entries import TuningEntry, row_to_plain
@@ -70,6 +71,7 @@ def show(
     with report_errors():
         with _opened(cache, must_exist=cache is not None) as tuning_cache:
             path = Path(tuning_cache.path)
+            rehearsal = tuning_cache.rehearsal
             entries = _selected(tuning_cache, filters)
         loaded_version = _loaded_version() if entries else None
         nbytes = sum(file.stat().st_size for file in entry_files(path))
@@ -77,13 +79,15 @@ def show(
             plain = {
                 "path": str(path),
                 "bytes": nbytes,
+                "rehearsal": rehearsal,
                 "cudnn_here": loaded_version,
                 "entries": [_plain(entry, loaded_version) for entry in entries],
             }
             say(json.dumps(plain, indent=2))
             return
         size = format_size(nbytes) if path.exists() else "does not exist yet"
-        say(f"{path}: {size}, {_entries(len(entries))}")
+        kind = ", a rehearsal on the emulated device" if rehearsal else ""
+        say(f"{path}: {size}, {_entries(len(entries))}{kind}")
         if entries:
             say("\n".join(_table(entries, loaded_version)))
         if any(not _is_used(entry, loaded_version) for entry in entries):
@@ -133,11 +137,14 @@ def compare(
     if b in (None, a) and filters_of_a == filters_of_b:
         raise misuse("compare needs two folders, or --gpu or --cudnn twice")
     with report_errors():
-        names, sides = [], []
+        names, sides, rehearsals = [], [], []
         for folder, filters in ((a, filters_of_a), (b or a, filters_of_b)):
             with _opened(folder, must_exist=True) as tuning_cache:
                 sides.append(_selected(tuning_cache, filters))
                 names.append(str(tuning_cache.path))
+                rehearsals.append(tuning_cache.rehearsal)
+        if any(rehearsals):
+            _tell_rehearsal(names, rehearsals)
         comparison = Comparison(*sides)
         if as_json:
             say(json.dumps(comparison.plain(names), indent=2))
@@ -185,7 +192,13 @@ def merge(
     cache: CacheOption = None,
 ) -> None:
     """Take over the entries of another cache; where both have one, the newer."""
-    with report_errors(), _opened(cache, to_write=True) as tuning_cache:
+    source_is_rehearsal = is_rehearsal(folder)
+    if source_is_rehearsal and cache is None:
+        raise misuse(f"{folder} is a rehearsal on the emulated device, which needs a --cache")
+    with (
+        report_errors(),
+        _opened(cache, to_write=True, rehearsal=source_is_rehearsal) as tuning_cache,
+    ):
         count = tuning_cache.merge(folder, trust_code=trust_code)
         say(
             f"{_entries(count)} of {folder} merged into {tuning_cache.path}, "
@@ -215,8 +228,25 @@ def clear(
         say(f"{_entries(removed_count)} removed from {tuning_cache.path}")
 
 
-def _opened(cache: Path | None, *, must_exist: bool = False, to_write: bool = False) -> TuningCache:
-    """Open the cache; end the command if it has no folder, or if the folder has to exist."""
+def _tell_rehearsal(names: list[str], rehearsals: list[bool]) -> None:
+    """Say that times are the emulated device's; end the command if those of one side are a GPU's."""
+    if not all(rehearsals):
+        name = names[rehearsals.index(True)]
+        raise failure(f"{name} is a rehearsal on the emulated device: no GPU is compared with it")
+    tell("rehearsals on the emulated device: the times are NumPy's, not a GPU's")
+
+
+def _opened(
+    cache: Path | None,
+    *,
+    must_exist: bool = False,
+    to_write: bool = False,
+    rehearsal: bool = False,
+) -> TuningCache:
+    """Open the cache; end the command if it has no folder, or if the folder has to exist.
+
+    With `rehearsal`, a cache that does not exist yet becomes one.
+    """
     path = parse_cache_path(cache)
     if not isinstance(path, Path):
         source = CACHE_VARIABLE if cache is None else "--cache"
@@ -225,7 +255,8 @@ def _opened(cache: Path | None, *, must_exist: bool = False, to_write: bool = Fa
         raise failure(f"{path} does not exist")
     check_place(path)
     # A cache that does not exist yet says what is beside it, which a read-only one does not.
-    return TuningCache(path, read_only=path.exists() and not to_write)
+    becomes_rehearsal = True if rehearsal and not path.exists() else None
+    return TuningCache(path, read_only=path.exists() and not to_write, rehearsal=becomes_rehearsal)
 
 
 def _entries(count: int) -> str:

@@ -91,7 +91,10 @@ def candidates(tuned: TunedProblem, policy: Policy, *, every: bool = False) -> l
     heading, *cells = tuned.table.cells()
     rows = [(*heading[:-1], "outcome")]
     failures: dict[tuple[str, str, str], list[str]] = {}  # algorithm, layout, reason -> math types
+    firsts = {first for first, *_ in tuned.table.kernels()}
     for index, (row, reason) in enumerate(zip(tuned.table, tuned.reasons(policy), strict=True)):
+        if row.ok and index not in firsts:
+            continue  # it is named below
         if row.ok:
             remarks = ["chosen"] if index == tuned.place else []
             if reason:
@@ -103,6 +106,7 @@ def candidates(tuned: TunedProblem, policy: Policy, *, every: bool = False) -> l
     lines = [title_of(tuned)]
     if len(rows) > 1:
         lines += [f"times: {tuned.table.timing}", *aligned(rows, NUMERIC, empty=("-",))]
+        lines += tuned.table.same_kernel_lines()
     shown_count = len(failures)
     if tuned.chosen is None and not every:
         shown_count = _MOST_REASONS

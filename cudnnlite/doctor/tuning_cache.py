@@ -13,6 +13,7 @@ from cudnnlite.autotune.cache import (
     TuningCache,
     check_place,
     entry_files,
+    is_rehearsal,
     parse_cache_path,
 )
 from cudnnlite.autotune.entries import TuningEntry
@@ -47,7 +48,10 @@ def judge_cache(probe: Probe) -> Iterator[Finding]:
         yield Finding("cache.writable", WARNING, text, f"make it writable, or {_OTHER_FOLDER}")
     if damaged_files:
         yield _judge_damage(path, damaged_files)
-    yield from _judge_origins(entries, probe)
+    if is_rehearsal(path):
+        yield _judge_rehearsal(path, probe)
+    else:
+        yield from _judge_origins(entries, probe)
 
 
 def _read_entries(path: Path) -> Sequence[TuningEntry]:
@@ -80,6 +84,16 @@ def _judge_content(
         text = counted(number, "entry", "entries")
     facts = {"path": str(path), "entries": number}
     return Finding("cache.file", OK, f"{text}: {path}", facts=facts)
+
+
+def _judge_rehearsal(path: Path, probe: Probe) -> Finding:
+    """Report a rehearsal, which a tuner on a GPU refuses."""
+    text = f"{path} is a rehearsal on the emulated device"
+    if probe.step("cuda").get("devices"):
+        return Finding(
+            "cache.rehearsal", BROKEN, f"{text}: a GPU's tuner refuses it", _OTHER_FOLDER
+        )
+    return Finding("cache.rehearsal", NOTE, text)
 
 
 def _judge_damage(path: Path, damaged_files: Sequence[str]) -> Finding:

@@ -194,7 +194,7 @@ def accumulator_dtype(x: TensorSpec, conv: ConvolutionSpec) -> np.dtype[Any]:
 def run_convolution(c_call: SimpleNamespace, operation: Operation) -> Work:
     """Answer the C function that convolves."""
     call = ConvolutionCall(c_call, operation)
-    alpha, beta = call.scalars()
+    alpha, beta = call.scalars_of(operation.writes[0])
     return call.scaled_work(call.algorithm, alpha, beta)
 
 

@@ -133,12 +133,14 @@ class Call:
         c_type = ctypes.c_double if self.compute_dtype == np.float64 else ctypes.c_float
         return c_type.from_address(self.arguments[name]).value
 
-    def scalars(self) -> tuple[float, float]:
-        """Return alpha and beta, with 1 and 0 for those that the operation does not have."""
-        values = dict(SCALARS)
-        for name in self.operation.scalars:
-            values[name] = self.number(name)
-        return values["alpha"], values["beta"]
+    def scalars_of(self, output: str) -> tuple[float, float]:
+        """Return alpha and beta of an output, with 1 and 0 for those that it does not have."""
+        names = self.operation.scalars_of(output)
+        if names is None:
+            return 1.0, 0.0
+        values = SCALARS | {name: self.number(name) for name in self.operation.scalars}
+        alpha, beta = names
+        return values[alpha], values[beta]
 
     def view(self, name: str) -> Bytes:
         """Return the memory of an operand, which must lie inside one allocation and be aligned."""
@@ -265,10 +267,10 @@ class OperationEmulation:
         call = Call(c_call, self.operation)
         self._check_support(call)
         call.check_workspace(self.workspace(call.specs))
-        alpha, beta = call.scalars()
+        scalars = {name: call.scalars_of(name) for name in self.operation.writes}
         # Addresses are checked now, and again at each launch.
         call.views()
-        return partial(self._work, call, alpha, beta)
+        return partial(self._work, call, scalars)
 
     def write_workspace_size(self, c_call: SimpleNamespace) -> None:
         """Answer the C function that tells the size of the workspace."""
@@ -290,8 +292,8 @@ class OperationEmulation:
         if reason is not None:
             raise RefusalError(self.refusal_status, reason)
 
-    def _work(self, call: Call, alpha: float, beta: float) -> None:
-        """Read the operands, compute, and write the results."""
+    def _work(self, call: Call, scalars: Mapping[str, tuple[float, float]]) -> None:
+        """Read the operands, compute, and write the results, blended by the outputs' scalars."""
         operation = self.operation
         views = call.views()
         call.api.ran.add(operation.function)
@@ -306,11 +308,8 @@ class OperationEmulation:
             results: Any = self.compute(*operands, **options)
         if not isinstance(results, tuple):
             results = (results,)
-        for number, (name, result) in enumerate(zip(operation.writes, results, strict=True)):
-            if number < operation.blended_outputs:
-                _write(views[name], call.specs[name], result, alpha, beta)
-            else:
-                _write(views[name], call.specs[name], result, 1.0, 0.0)
+        for name, result in zip(operation.writes, results, strict=True):
+            _write(views[name], call.specs[name], result, *scalars[name])
 
 
 def _write(memory: Bytes, spec: Any, result: Any, alpha: float, beta: float) -> None:

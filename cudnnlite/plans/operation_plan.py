@@ -449,12 +449,13 @@ class OperationPlan(Plan, Generic[ResultT]):
     def _new_output(self, name: str) -> DeviceArray:
         spec = self._new_specs.get(name)
         if spec is None:
-            operation, beta = self.problem.operation, self.problem.values.get("beta")
+            operation, beta_name = self.problem.operation, self._beta_name(name)
             if name in operation.caller_provided and not operation.shape_from_out:
                 raise ArgumentError(f"{operation.argument(name)} has to be given")
-            if beta and name in operation.writes[: operation.blended_outputs]:
+            if beta_name is not None:
                 raise ArgumentError(
-                    f"beta={beta} needs {operation.argument(name)}, which it scales"
+                    f"{beta_name}={self.problem.values[beta_name]} needs {operation.argument(name)}, "
+                    "which it scales"
                 )
             spec = self._new_specs[name] = as_tensor(self.problem.values[name])
         return empty(self._device, self._handle._stream, spec)
@@ -688,5 +689,11 @@ class OperationPlan(Plan, Generic[ResultT]):
         operation = self.problem.operation
         if name not in operation.writes or name in operation.caller_provided:
             return True
-        is_blended = name in operation.writes[: operation.blended_outputs]
-        return bool(is_blended and self.problem.values.get("beta"))
+        return self._beta_name(name) is not None
+
+    def _beta_name(self, output: str) -> str | None:
+        """Return the name of the scalar that scales what an output holds, None if it is not read."""
+        scalars = self.problem.operation.scalars_of(output)
+        if scalars is None or not self.problem.values.get(scalars[1]):
+            return None
+        return scalars[1]

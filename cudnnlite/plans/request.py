@@ -237,13 +237,17 @@ class Request(Generic[ResultT]):
         """Return the specs of operands and outputs, options and scalars, as one value."""
         operation = self.operation
         options = dict(zip(operation.options, self.options, strict=True))
-        scalars = {"alpha": self.alpha, "beta": self.beta}
+        scalars = self.scalars()
         return Problem(
             operation,
             **self.specs(),
             **options,
-            **{name: scalars[name] for name in operation.scalars},
+            **{name: scalars.get(name) for name in operation.scalars},
         )
+
+    def scalars(self) -> dict[str, float | None]:
+        """Return the scalars by name."""
+        return {"alpha": self.alpha, "beta": self.beta}
 
     def specs(self) -> dict[str, Any]:
         """Return the specs of operands and outputs by name, None for an output without a spec.
@@ -291,3 +295,33 @@ class Request(Generic[ResultT]):
         if not is_described and self.handle is not None:
             operand = on_device(self.handle, operand, argument, spec_kinds)
         return tensor_spec(operand, argument, spec_kinds)
+
+
+class OwnScalarsRequest(Request[ResultT]):
+    """The arguments of one call of an operation some of whose outputs have their own scalars.
+
+    Parameters
+    ----------
+    *arguments
+        As of a `Request`, up to `out`.
+    **own_scalars
+        The names of `Operation.shared_scalars`; None for the value of `alpha` or `beta`.
+    """
+
+    __slots__ = ("own_scalars",)
+
+    def __init__(self, *arguments: Any, **own_scalars: float | None) -> None:
+        super().__init__(*arguments)
+        self.own_scalars = own_scalars
+
+    def key(self) -> tuple[Any, ...]:
+        """Return what calls of one kind have in common, the outputs' own scalars included."""
+        numbers = (
+            None if value is None else real_number(value, name)
+            for name, value in self.own_scalars.items()
+        )
+        return (*super().key(), *numbers)
+
+    def scalars(self) -> dict[str, float | None]:
+        """Return all scalars by name."""
+        return {**super().scalars(), **self.own_scalars}

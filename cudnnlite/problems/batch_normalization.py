@@ -206,6 +206,7 @@ def _backward(
     """Return the gradients of one kind: alone, with a relu, or with an addition before the relu."""
     fused = ops != BatchNormOps.BN
     data = {f"{operand}Data": operand for operand in ("x", "y", "dy", "dx", "dz")}
+    own_scalars = {} if fused else dict.fromkeys(("dscale", "dbias"), ("alpha_param", "beta_param"))
     return Operation(
         f"batch_normalization_backward{name}",
         "cudnnBatchNormalizationBackwardEx",
@@ -227,12 +228,13 @@ def _backward(
             "savedInvVariance": _SAVED[1],
             "alphaDataDiff": "alpha",
             "betaDataDiff": "beta",
-            "alphaParamDiff": "alpha",
-            "betaParamDiff": "beta",
+            "alphaParamDiff": "alpha" if fused else "alpha_param",
+            "betaParamDiff": "beta" if fused else "beta_param",
             **data,
         },
         shared=dict.fromkeys(("bias", "dscale", "dbias", *_SAVED), "scale"),
         blended_outputs=1 if fused else 3,
+        own_scalars=own_scalars,
         mixed=True,
         check=_check_fused if fused else _check,
         constants={"bnOps": ops, **absent},

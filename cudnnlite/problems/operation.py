@@ -106,8 +106,10 @@ class Operation:
     alignments: Alignments = natural_alignments
     # Whether the outputs are sums over the images of an input, and so zero if there are none.
     sums_images: bool = False
-    # The number of outputs, from the first, to which `alpha` and `beta` apply.
+    # The number of outputs, from the first, that are blended with what they held before.
     blended_outputs: int = 1
+    # Blended outputs with scalars of their own -> the names that stand for `alpha` and `beta`.
+    own_scalars: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     # The data types that operands may have; empty if `infer` checks them.
     dtypes: tuple[DataType, ...] = LAYER_DTYPES
     # Whether operands may differ in their data types; `check` says how.
@@ -171,8 +173,24 @@ class Operation:
 
     @cached_property
     def scalars(self) -> tuple[str, ...]:
-        """The scalars that the C function takes, of `alpha` and `beta`."""
-        return tuple(name for name in ("alpha", "beta") if self.writes and self.header(name))
+        """The scalars that the C function takes: `alpha`, `beta`, and the outputs' own."""
+        names = ("alpha", "beta", *self.shared_scalars)
+        return tuple(name for name in names if self.writes and self.header(name))
+
+    @cached_property
+    def shared_scalars(self) -> Mapping[str, str]:
+        """The outputs' own scalars -> the scalar whose value each has if it is not given."""
+        return {
+            own: shared
+            for pair in self.own_scalars.values()
+            for own, shared in zip(pair, ("alpha", "beta"), strict=True)
+        }
+
+    def scalars_of(self, output: str) -> tuple[str, str] | None:
+        """Return the names of the scalars that an output is blended with, None if with none."""
+        if output not in self.writes[: self.blended_outputs]:
+            return None
+        return self.own_scalars.get(output, ("alpha", "beta"))
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:

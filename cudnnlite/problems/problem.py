@@ -58,9 +58,7 @@ class Problem:
         options = {
             name: parse_option(values[name], name, kind) for name, kind in operation.options.items()
         }
-        scalars = {
-            name: real_number(values.get(name, SCALARS[name]), name) for name in operation.scalars
-        }
+        scalars = _complete_scalars(operation, values)
         if operation.writes:
             outputs = _complete_outputs(operation, inputs, outputs, options)
             operation.check_dtypes(inputs | outputs)
@@ -180,6 +178,21 @@ def _complete_outputs(
                 f"{operation.argument(name)}={spec}: its values overlap each other in memory"
             )
     return expected | outputs
+
+
+def _complete_scalars(operation: Operation, values: Mapping[str, Any]) -> dict[str, float]:
+    """Return all scalars; an output's own are those of the other outputs if they are not given."""
+    scalars: dict[str, float] = {}
+    for name in operation.scalars:
+        shared = operation.shared_scalars.get(name)
+        if shared is None:
+            value = values.get(name, SCALARS[name])
+        elif values.get(name) is None:
+            value = scalars[shared]
+        else:
+            value = values[name]
+        scalars[name] = real_number(value, name)
+    return scalars
 
 
 def _check_scalars(specs: Mapping[str, Any], scalars: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,8 +12,8 @@ from cudnnlite.enums import MathType, Status
 from cudnnlite.errors import ArgumentError
 from cudnnlite.sizes import format_size, over_limit
 
-# Why an engine is passed over that a capture would refuse.  Who prints a choice has mostly recorded
-# no graph, so that a choice's text counts these candidates; `passed_over` names them.
+# Why an engine is passed over that a capture would refuse.  Most who print a choice have asked for
+# no CUDA graph: the text of a choice counts these candidates, and `passed_over` has the reason.
 MAKES_A_TEXTURE = "it makes a texture when it runs, which no CUDA graph can record"
 WITHIN_NOISE = "within the noise of the first"
 # The sources of a choice that the caller did not make: `AlgorithmResult.source`.
@@ -151,9 +152,10 @@ class AlgorithmResult:
             lines.append(f"  {self.comment}")
         explained = [row for row in self.passed_over if row[1] != MAKES_A_TEXTURE]
         lines += [f"  not {named(other)}: {why}" for other, why in explained]
-        others = len(self.passed_over) - len(explained)
-        if others:
-            lines.append(f"  passed over besides: {others}, which passed_over names")
+        count = len(self.passed_over) - len(explained)
+        if count:
+            was = "was" if count == 1 else "were"
+            lines.append(f"  {count} more {was} passed over; the attribute passed_over says why")
         return "\n".join(lines)
 
 
@@ -202,6 +204,17 @@ def parse_max_error(value: Any, argument: str = "max_error") -> float | None:
 def named(row: AlgorithmResult) -> str:
     """Return a candidate as a text: algorithm, math type, layout, and whether it is replayed."""
     return f"{row.algorithm} ({row.math_type}{_manner(row)})"
+
+
+def named_together(rows: Iterable[AlgorithmResult]) -> str:
+    """Return candidates as one text, the math types of an algorithm together: "FFT (FMA, DEFAULT)"."""
+    math_types: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        math_types.setdefault((str(row.algorithm), _manner(row)), []).append(str(row.math_type))
+    return ", ".join(
+        f"{algorithm} ({', '.join(names)}{manner})"
+        for (algorithm, manner), names in math_types.items()
+    )
 
 
 def kernel_of(row: AlgorithmResult) -> str:

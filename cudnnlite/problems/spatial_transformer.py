@@ -72,7 +72,7 @@ def _operation(
         writes,
         infer,
         {"transformer": SpatialTransformerSpec},
-        {"stDesc": "transformerDesc", "alphaDgrid": "alpha", "betaDgrid": "beta"},
+        {"stDesc": "transformerDesc", "alphaDgrid": "alpha_dgrid", "betaDgrid": "beta_dgrid"},
         without_descriptor={
             operand: kinds[operand] for operand in (*reads, *writes) if operand in kinds
         },
@@ -116,4 +116,5 @@ SAMPLE_BACKWARD = _operation(
     ("dx", "dgrid"),
     _gradient_specs,
     blended_outputs=2,
+    own_scalars={"dgrid": ("alpha_dgrid", "beta_dgrid")},
 )

@@ -14,6 +14,7 @@ from cudnnlite.problems.results import (
     AlgorithmResult,
     kernel_of,
     named,
+    named_together,
     parse_max_error,
     ranking_ms,
     why_not,
@@ -29,7 +30,7 @@ _PLAIN = (bool, int, float, str, type(None))
 class AlgorithmTable(Sequence[AlgorithmResult]):
     """Every candidate of a search, the best first and the failed ones last.
 
-    Prints as a table, also in a notebook.
+    Prints as a table, also in a notebook.  Candidates that were timed as one kernel are one row of it.
 
     Attributes
     ----------
@@ -245,11 +246,24 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         return roofline(self.peaks, self.work, row.math_type)
 
     def kernels(self) -> list[tuple[int, ...]]:
-        """Return the indices of the rows, those together that were timed as one kernel."""
-        indices: dict[tuple[str, bool], list[int]] = {}
+        """Return the indices of the rows, those together that were timed as one kernel.
+
+        A row that cannot be used stands beside those alone that fail for the same reason.
+        """
+        indices: dict[tuple[str, bool, str], list[int]] = {}
         for index, row in enumerate(self._rows):
-            indices.setdefault((kernel_of(row), row.replay), []).append(index)
+            group = (kernel_of(row), row.replay, self._failure(row))
+            indices.setdefault(group, []).append(index)
         return [tuple(group) for group in indices.values()]
+
+    def same_kernel_lines(self) -> list[str]:
+        """Return a line for each kernel that several rows stand for, with the rows' names."""
+        lines = []
+        for first, *others in self.kernels():
+            if others:
+                names = named_together(self._rows[index] for index in others)
+                lines.append(f"here the same kernel as {named(self._rows[first])}: {names}")
+        return lines
 
     def cells(self) -> list[tuple[str, ...]]:
         """Return the table's cells as text, the heading first."""
@@ -293,7 +307,15 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         return pandas.DataFrame(self.to_dict())
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.title}; times: {self.timing}", *aligned(self.cells(), NUMERIC)])
+        heading, *rows = self.cells()
+        shown_rows = [rows[first] for first, *_ in self.kernels()]
+        return "\n".join(
+            [
+                f"{self.title}; times: {self.timing}",
+                *aligned([heading, *shown_rows], NUMERIC),
+                *self.same_kernel_lines(),
+            ]
+        )
 
     def __repr__(self) -> str:
         return f"<AlgorithmTable of {len(self)}: {self.title}>"
@@ -307,7 +329,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         for first, *others in self.kernels():
             cells = [escape(cell) for cell in rows[first]]
             if others:
-                names = ", ".join(named(self._rows[index]) for index in others)
+                names = named_together(self._rows[index] for index in others)
                 cells[0] += f"<br><small>also {escape(names)}</small>"
             body += f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
         caption = f"<caption>{escape(self.title)}; times: {escape(self.timing)}</caption>"

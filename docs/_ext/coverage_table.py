@@ -209,24 +209,24 @@ def totals(table: list[Row]) -> list[tuple[str, int, int, int, int]]:
 INTRODUCTION = """\
 # Coverage
 
-Every function of cuDNN's headers (9.28.0), and the Python names that reach it. Each of them, wrapped or not, is also there as
-`handle.api.<name>`, with typed arguments and a checked status: see [the raw layer](raw.md).
+This page lists every function of cuDNN's headers (9.28.0), and the Python names that reach it. `handle.api` has each of them under its name,
+wrapped or not, with typed arguments and a checked status: see [the raw layer](raw.md).
 
 {totals}
 
-Python names: an operation, a descriptor, a method or a command calls the function; a spec holds its arguments. "inside" means
-that these call it on their way, for the size of a workspace for instance; "raw" is what only `handle.api` reaches.
+A Python name is an operation, a descriptor, a method or a command that calls the function, or a spec that holds its arguments. "inside" means
+that the names call it for another purpose, such as the size of a workspace. "raw" means that only `handle.api` reaches it.
 
-What it is without a GPU:
+The column "without a GPU" says what the function is on a machine without one:
 
 - **libcudnn**: the function takes no handle and no stream, and is libcudnn's own on every machine. (A backend descriptor may
-  hold a handle: what is made of one that does needs a GPU.)
-- **emulated**: the [emulated device](../explanation/emulated_device.md) stands in for it, in NumPy.
-- **refused**: it needs a GPU; on the emulated device it raises `NotSupportedError`.
+  hold a handle; then everything that is made of it needs a GPU.)
+- **emulated**: the [emulated device](../explanation/emulated_device.md) replaces it, with NumPy.
+- **refused**: the function needs a GPU; on the emulated device it raises `NotSupportedError`.
 
-"Since" and "deprecated" are the versions that the headers state. 9.0.0 means every cuDNN 9; "yes" is marked without a version;
-where a header says nothing the cell is empty. A function that the loaded libcudnn lacks raises `SymbolNotFoundError`. What is
-deprecated still works in 9.28.
+"Since" and "deprecated" are the versions that the headers state. 9.0.0 means every cuDNN 9, and "yes" is a mark without a version.
+If a header says nothing, the cell is empty. A function that the loaded libcudnn lacks raises `SymbolNotFoundError`. Deprecated functions
+still work in 9.28.
 """
 
 

@@ -13,7 +13,7 @@ from helpers.tuning_files import MANY, file_of, fill, found_in, names, nothing_w
 
 from cudnnlite import ArgumentError
 from cudnnlite._raw.enums import ConvolutionFwdAlgo
-from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
+from cudnnlite.autotune.cache import CACHE_VARIABLE, REHEARSAL, TuningCache
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey
 from cudnnlite.errors import ClosedError, TuningCacheError
 
@@ -238,6 +238,75 @@ def test_times_of_the_emulated_device_are_refused(tmp_path, place):
             cache.put(entry(1, device=emulated))
         cache.put(entry(1))
         assert (len(cache), cache.unsaved) == (1, 0)
+
+
+# ---------------------------------------------------------------- rehearsals
+
+EMULATED = DeviceIdentity("emulated (NumPy)", "", "", 92800, kind="emulated")
+
+
+def rehearse(path, count=2, **options):
+    """Make a rehearsal with entries."""
+    with TuningCache(path, rehearsal=True) as cache:
+        for number in range(count):
+            cache.put(entry(number, device=EMULATED, **options))
+
+
+@pytest.mark.parametrize("place", [":memory:", "folder"])
+def test_a_rehearsal_takes_entries_of_the_emulated_device_alone(tmp_path, place):
+    where = place if place == ":memory:" else tmp_path / "own"
+    with TuningCache(where, rehearsal=True) as cache:
+        assert cache.rehearsal
+        cache.put(entry(1, device=EMULATED))
+        with pytest.raises(ArgumentError, match=r"NVIDIA H200: .* is a rehearsal"):
+            cache.put(entry(1))
+        assert cache.get(entry(1, device=EMULATED).key) == entry(1, device=EMULATED)
+        assert cache.get(entry(1).key) is None
+        assert "rehearsal" in repr(cache)
+
+
+def test_a_rehearsal_is_known_by_its_folder(path):
+    rehearse(path)
+    assert REHEARSAL in names(path)
+    with TuningCache(path) as again:
+        assert again.rehearsal
+        assert len(again) == 2
+    with pytest.raises(ArgumentError, match="is a rehearsal on the emulated device"):
+        TuningCache(path, rehearsal=False)
+
+
+def test_a_cache_for_gpus_never_becomes_a_rehearsal(filled):
+    with nothing_written(filled), pytest.raises(ArgumentError, match="is a cache for GPUs"):
+        TuningCache(filled, rehearsal=True)
+    with TuningCache(filled) as cache:
+        assert not cache.rehearsal
+        assert "rehearsal" not in repr(cache)
+
+
+def test_rehearsals_are_exported_and_merged(tmp_path):
+    one, other, shipped = (tmp_path / name for name in ("one", "other", "shipped"))
+    rehearse(one, 3)
+    rehearse(other, 1, tuned_at=LATE, time_ms=0.25)
+    with TuningCache(one) as cache:
+        assert cache.export(shipped, gpu="emulated (NumPy)") == 3
+    with TuningCache(other) as cache:
+        assert cache.merge(shipped) == 2  # its own first entry is the newer one
+        assert [len(cache.entries()), cache.entries()[-1].rows[0].time_ms] == [3, 0.25]
+        assert cache.clear() == 3
+    assert REHEARSAL in names(shipped)
+    assert names(other) == [REHEARSAL]
+
+
+def test_a_rehearsal_and_a_cache_for_gpus_are_never_mixed(tmp_path, filled):
+    rehearsed = tmp_path / "rehearsed"
+    rehearse(rehearsed)
+    with nothing_written(tmp_path):
+        for target, source in ((filled, rehearsed), (rehearsed, filled)):
+            with TuningCache(target) as cache:
+                with pytest.raises(TuningCacheError, match="never merged"):
+                    cache.merge(source)
+                with pytest.raises(ArgumentError, match="rehearsal"):
+                    cache.export(source)
 
 
 # ---------------------------------------------------------------- where it is

@@ -286,6 +286,20 @@ def test_a_task_on_the_emulated_device_leaves_nothing_to_remember(tmp_path, worl
     assert world.memory_used == 0
 
 
+def test_a_task_on_the_emulated_device_answers_with_an_entry_for_a_rehearsal(
+    tmp_path, world, monkeypatch
+):
+    """In the rehearsal's folder, or by the answer of a worker that does not reach the folder."""
+    monkeypatch.setattr(choice, "devices", choice.Devices(lambda *_: world.device))
+    path = tmp_path / "cache"
+    with TuningCache(path, rehearsal=True) as cache:
+        answer = tune_task(problem(), TuningPolicy(), "emulated:7", cache=str(path))
+        assert cache.entries() == [answer.entry]
+    elsewhere = tune_task(problem(), TuningPolicy(), "emulated:7")
+    assert elsewhere.entry.key == answer.entry.key
+    assert elsewhere.entry.key.device.is_emulated
+
+
 def test_a_task_writes_into_the_cache_that_it_is_given(pretend, tmp_path):
     pretence = pretend("A")
     path = tmp_path / "cache"

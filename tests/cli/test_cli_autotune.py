@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, report, rnn_forward
 from cudnnlite.autotune import model
-from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
+from cudnnlite.autotune.cache import CACHE_VARIABLE, REHEARSAL, TuningCache
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned_problem import TunedProblem
@@ -92,8 +92,9 @@ def test_one_problem_is_shown_with_every_candidate_and_the_reason():
     assert "emulated" in lines[0]
     assert "2x3x8x8 by 4x3x3x3 to 2x4x6x6, float32 NCHW" in lines
     table = [line for line in lines if re.match(r"IMPLICIT_GEMM ", line)]
-    assert len(table) == 3  # the one algorithm that fits, with three math types
-    assert sum(line.endswith("chosen") for line in table) == 1
+    assert len(table) == 1  # the one algorithm that fits, with three math types
+    assert table[0].endswith("chosen")
+    assert "here the same kernel as IMPLICIT_GEMM (DEFAULT): IMPLICIT_GEMM (FMA, TENSOR_OP)" in lines
     (fft,) = [line for line in lines if line.startswith("not FFT (")]
     assert fft == "not FFT (DEFAULT, FMA, TENSOR_OP): needs 7.594 KiB, the limit is 300 B"
     assert lines[-1].startswith("chosen: ")
@@ -102,8 +103,27 @@ def test_one_problem_is_shown_with_every_candidate_and_the_reason():
 
 def test_the_emulated_device_says_so_and_saves_nothing(tmp_path):
     result = autotune(*CONVOLUTION)
-    assert "NumPy's, not a GPU's, and nothing is saved" in result.stderr
+    assert "NumPy's, not a GPU's, and not saved" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rehearsal_is_kept_and_found_again(tmp_path):
+    first = autotune(*CONVOLUTION, "--rehearse", "--cache", "rehearsed")
+    assert "NumPy's, not a GPU's, and kept as a rehearsal" in first.stderr
+    assert "\nsaved in " in first.stdout
+    assert (tmp_path / "rehearsed" / REHEARSAL).exists()
+    again = autotune(*CONVOLUTION, "--cache", "rehearsed")  # the folder is marked
+    assert "kept as a rehearsal" in again.stderr
+    assert "remembered from" in again.stdout
+    for wrong in (
+        ["--rehearse"],
+        ["--rehearse", "--no-cache"],
+        ["--rehearse", "--cache", "rehearsed", "--read-only-cache"],
+        ["--rehearse", "--cache", "rehearsed", "--device", "cuda"],
+    ):
+        result = autotune(*CONVOLUTION, *wrong)
+        assert result.exit_code == 2, result.stderr
+        assert "--rehearse" in result.stderr
 
 
 def test_several_problems_are_summed_up_and_written_to_files(tmp_path):

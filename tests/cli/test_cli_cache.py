@@ -20,7 +20,7 @@ from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from cudnnlite._raw import library
-from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
+from cudnnlite.autotune.cache import CACHE_VARIABLE, REHEARSAL, TuningCache
 from cudnnlite.autotune.database import read_database, write_database
 from cudnnlite.autotune.entries import TuningKey, canonical, make_key
 from cudnnlite.autotune.policy import TuningPolicy
@@ -67,6 +67,46 @@ def run(*arguments, **options):
 def entries(path):
     with TuningCache(path, read_only=True) as cache:
         return cache.entries()
+
+
+# ---------------------------------------------------------------- rehearsals
+
+
+def test_a_rehearsal_is_shipped_as_a_cache_is(path, tmp_path):
+    """And is never the user's own cache, which stays as it was."""
+    device = replace(H200, gpu="emulated (NumPy)", kind="emulated")
+    with TuningCache(tmp_path / "one", rehearsal=True) as cache:
+        cache.put(entry(1, device=device))
+        cache.put(entry(2, device=device))
+    with nothing_written(path):
+        shown = run("show", "--cache", "one")
+        assert shown.stdout.splitlines()[0].endswith(
+            ", 2 entries, a rehearsal on the emulated device"
+        )
+        assert json.loads(run("show", "--cache", "one", "--json").stdout)["rehearsal"] is True
+        assert run("export", "shipped", "--cache", "one").exit_code == 0
+        assert run("merge", "shipped", "--cache", "other").stdout.startswith("2 entries of shipped")
+        compared = run("compare", "one", "other")
+        assert compared.stderr.startswith("cudnnlite: rehearsals on the emulated device")
+        assert compared.exit_code == 0
+        assert compared.stdout.count(": 2 entries: emulated (NumPy)") == 2
+        without_folder = run("merge", "shipped")
+        assert without_folder.exit_code == 2
+        assert (
+            "is a rehearsal on the emulated device, which needs a --cache" in without_folder.stderr
+        )
+        for command in (
+            ["merge", "shipped", "--cache", path],
+            ["merge", path, "--cache", "one"],
+            ["compare", "one", path],
+            ["export", path, "--cache", "one"],
+            ["export", "one"],
+        ):
+            refused = run(*command)
+            assert refused.exit_code == 1, command
+            assert "rehearsal" in refused.stderr
+    assert (tmp_path / "other" / REHEARSAL).exists()
+    assert json.loads(run("show", "--json").stdout)["rehearsal"] is False
 
 
 # ---------------------------------------------------------------- show

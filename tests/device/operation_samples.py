@@ -15,7 +15,7 @@ from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
 from cudnnlite.operations.convolution.request import ConvolutionRequest
-from cudnnlite.plans.request import Request
+from cudnnlite.plans.request import OwnScalarsRequest, Request
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.problem import SCALARS, Problem
@@ -166,7 +166,19 @@ class Case:
 
     def _request(self, operands: dict[str, Any], out: Any, **scalars: float) -> Any:
         ordered = [operands[name] for name in self.operation.reads]
+        if self.operation.shared_scalars:
+            alpha, beta = scalars.pop("alpha", 1.0), scalars.pop("beta", 0.0)
+            own: dict[str, Any] = {**dict.fromkeys(self.operation.shared_scalars), **scalars}
+            return OwnScalarsRequest(
+                self.handle, self.operation, ordered, self.ordered, alpha, beta, out, **own
+            )
         return request(self.handle, self.operation, ordered, self.ordered, out=out, **scalars)
+
+    def scalars(self, alpha: float, beta: float) -> dict[str, float]:
+        """Return these numbers by the names of all scalars that the operation has."""
+        values = {"alpha": alpha, "beta": beta}
+        shared = self.operation.shared_scalars
+        return {name: values[shared.get(name, name)] for name in self.operation.scalars}
 
     def _all(self, outs: dict[str, Any]) -> Any:
         return next(iter(outs.values())) if len(outs) == 1 else tuple(outs.values())
@@ -197,11 +209,11 @@ class Case:
     def keywords(self, **changes: Any) -> dict[str, Any]:
         """Return the arguments of the public function by name, some of them replaced."""
         arrays, outs = self._given(changes)
-        keywords = {name: SCALARS[name] for name in self.operation.scalars}
+        keywords = {name: SCALARS[name] for name in self.operation.scalars if name in SCALARS}
         keywords |= {
             n: value
             for n, value in changes.items()
-            if n in ("alpha", "beta", *self.operation.options)
+            if n in ("alpha", "beta", *self.operation.shared_scalars, *self.operation.options)
         }
         outputs = {operand: outs[operand] for operand in self.operation.outputs}
         arrays |= {
@@ -218,12 +230,18 @@ class Case:
         return getattr(dnn, self.name)(self.handle, **self.keywords(**changes))
 
     def plan(
-        self, alpha: float = 1.0, beta: float = 0.0, *, operands: Any = None, out: Any = NEW
+        self,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        *,
+        operands: Any = None,
+        out: Any = NEW,
+        **own_scalars: Any,
     ) -> Any:
         """Return a plan for these operands."""
         operands = self.arrays if operands is None else operands
         out = self._all(self.outs) if out is NEW else out
-        return self._request(operands, out, alpha=alpha, beta=beta).plan()
+        return self._request(operands, out, alpha=alpha, beta=beta, **own_scalars).plan()
 
     def assert_right(self, returned: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compare every value of everything that was returned."""

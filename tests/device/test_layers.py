@@ -5,6 +5,7 @@ Their other tests are in tests/device/test_operations.py.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -298,6 +299,81 @@ def test_statistics_of_a_batch_need_no_running_ones(
             f"{missing} has to be given",
             lambda name=name: dnn.batch_normalization_training(handle, x, s, b, **{name: s}),
         )
+
+
+@pytest.mark.parametrize("mode", ["spatial", "spatial_persistent", "per_activation"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gradients_of_data_and_parameters_have_scalars_of_their_own(
+    handle: dnn.Handle, dtype: str, mode: str
+) -> None:
+    """By one line and by a plan, over what the outputs held; in float64 from the definition."""
+    shape, rng = (4, 3, 5, 2), np.random.default_rng(9)
+    wide = "float64" if dtype == "float64" else "float32"
+    axes: Any = 0 if mode == "per_activation" else (0, 2, 3)
+    channel_shape = (1, *shape[1:]) if mode == "per_activation" else (1, 3, 1, 1)
+    host, dy, old_dx = (random_values(rng, shape, dtype) for _ in range(3))
+    scale, old_dscale, old_dbias = (random_values(rng, channel_shape, wide) for _ in range(3))
+    x_values, dy_values = host.astype(np.float64), dy.astype(np.float64)
+    mean = x_values.mean(axes, keepdims=True)
+    inverse = 1 / np.sqrt(x_values.var(axes, keepdims=True) + 1e-3)
+    normal = (x_values - mean) * inverse
+    dbias = dy_values.sum(axes, keepdims=True)
+    dscale = (dy_values * normal).sum(axes, keepdims=True)
+    dx = scale * inverse * (dy_values - (dbias + normal * dscale) / (host.size // scale.size))
+    operands = [
+        *(handle.array(values) for values in (host, dy, scale)),
+        *(handle.array(values.astype(wide)) for values in (mean, inverse)),
+    ]
+    olds = (old_dx, old_dscale, old_dbias)
+    backward = dnn.batch_normalization_backward
+    for alpha, beta, alpha_param, beta_param in ((0.5, -2.0, 3.0, 0.25), (0.5, 0.0, 3.0, 0.25)):
+        how: Any = {
+            "mode": mode,
+            "epsilon": 1e-3,
+            "alpha": alpha,
+            "beta": beta,
+            "alpha_param": alpha_param,
+            "beta_param": beta_param,
+        }
+        expected = (
+            alpha * dx + beta * old_dx.astype(np.float64),
+            alpha_param * dscale + beta_param * old_dscale.astype(np.float64),
+            alpha_param * dbias + beta_param * old_dbias.astype(np.float64),
+        )
+        with backward.plan(handle, *operands, **how) as plan:
+            for call in (partial(backward, handle, **how), plan):
+                out = [handle.array(values) for values in olds]
+                if not beta:
+                    out[0] = poisoned(handle, operands[0].spec)
+                results = call(*operands, out=out)
+                for result, values in zip(results, expected, strict=True):
+                    assert_near(result.numpy(), values, 4 * OPERATION_BOUNDS[dtype], 10.0)
+
+
+def test_scalars_of_parameters_are_those_of_data_if_they_are_not_given(handle: dnn.Handle) -> None:
+    rng, backward = np.random.default_rng(10), dnn.batch_normalization_backward
+    x, dy = (handle.array(random_values(rng, (4, 3, 5, 2), "float32")) for _ in range(2))
+    scale, mean, inverse = (
+        handle.array(random_values(rng, (1, 3, 1, 1), "float32")) for _ in range(3)
+    )
+    operands = (x, dy, scale, mean, inverse)
+    shared = backward.problem(*(array.spec for array in operands), alpha=2.0, beta=0.5)
+    assert shared.alpha_param == 2.0
+    assert shared.beta_param == 0.5
+    assert shared == backward.problem(
+        *(array.spec for array in operands), alpha=2.0, beta=0.5, alpha_param=2, beta_param=0.5
+    )
+    doubled = backward(handle, *operands, alpha=2.0)
+    for result, plain in zip(doubled, backward(handle, *operands), strict=True):
+        assert_near(result.numpy(), 2 * plain.numpy().astype(np.float64), 1e-6)
+    for wrong, match in (
+        ({"beta_param": 1.0}, r"beta_param=1\.0 needs out\[1\], which it scales"),
+        ({"alpha_param": "x"}, "alpha_param='x'"),
+        ({"alpha_param": 1e60}, r"alpha_param=1e\+60; allowed"),
+        ({"alpha_param": 2, "activation": "relu"}, "alpha_param=2 with an activation; allowed: 1"),
+        ({"beta_param": 2, "activation": "relu"}, "beta_param=2 with an activation; allowed: 0"),
+    ):
+        refuses(dnn.ArgumentError, match, lambda wrong=wrong: backward(handle, *operands, **wrong))
 
 
 def test_parameters_of_channels_may_be_vectors(handle: dnn.Handle) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.refusals import refuses
 
 import cudnnlite as dnn
 from cudnnlite.autotune.cache import TuningCache
@@ -42,6 +43,26 @@ def test_times_of_the_emulated_device_are_never_written(handle: dnn.Handle, tmp_
         again.tune(SMALL)
         assert again.measured == (not on_gpu)
     assert path.exists() == on_gpu
+
+
+def test_a_rehearsal_is_for_the_emulated_device(handle: dnn.Handle, tmp_path: Path) -> None:
+    """It remembers what was measured there; a GPU's times are refused before anything is tuned."""
+    with TuningCache(tmp_path / "rehearsed", rehearsal=True) as cache:
+        if handle.device.kind == "cuda":
+            for refused in (
+                lambda: tuner_of(handle, cache),
+                lambda: dnn.tune_model([SMALL], device=handle, cache=cache),
+            ):
+                refuses(dnn.ArgumentError, "is a rehearsal on the emulated device", refused)
+            return
+        tuner_of(handle, cache).tune(SMALL)
+        again = tuner_of(handle, cache)
+        assert again.is_remembered(SMALL)
+        assert list(again.tune(SMALL)) == list(cache.entries()[0].rows)
+        assert again.measured == 0
+        for measured in (1, 0):  # under a policy of its own
+            tuning = dnn.tune_model([SMALL], device=handle, cache=cache)
+            assert (tuning.measured, tuning.remembered) == (measured, 1 - measured)
 
 
 class Pretender(EmulatedDevice):

@@ -258,8 +258,8 @@ def test_the_errors_of_true_float32_are_those_of_the_tables():
     )
     for text in (text_of_page, page("rnn.md", GUIDE)):
         assert "3e-4 to 4e-4" in text
-        assert "1e-7 to 5e-7 by STANDARD" in text
-        assert "up to 5e-6 by the PERSIST" in text
+        assert "1e-7 to 5e-7 with STANDARD" in text
+        assert "up to 5e-6 with the PERSIST" in text
     assert 3e-4 < min(rounded) < max(rounded) < 4e-4
     assert 1e-7 < min(standard) < max(standard) < 5.5e-7
     assert max(persistent) < 5.5e-6

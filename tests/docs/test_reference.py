@@ -75,7 +75,7 @@ def test_older_names_of_statuses_are_there():
 def test_the_guide_lists_every_dtype_of_arrays():
     guide = PAGES.parent / "guide" / "index.md"
     text = " ".join(guide.read_text(encoding="utf-8").split())
-    (sentence,) = re.findall(r"Data types: (.*?) in layout NCHW_VECT_C", text)
+    (sentence,) = re.findall(r"The data types are (.*?) in layout NCHW_VECT_C", text)
     listed = re.findall(r"\w*\d\w*", sentence)
     assert sorted(listed) == sorted(map(dtype_name, ARRAY_DTYPES))
 

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import cudnnlite as dnn
 from cudnnlite._raw.library import load_library
-from cudnnlite.autotune.cache import CACHE_VARIABLE
+from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
 from cudnnlite.cli.app import app
 from cudnnlite.devices import cuda_facts
 from cudnnlite.devices.choice import DEVICE_VARIABLE
@@ -419,6 +419,17 @@ def test_other_settings_of_the_cache(cache, monkeypatch):
     assert cache_findings()["cache.file"].verdict is Verdict.WARNING
     monkeypatch.setenv(CACHE_VARIABLE, ":memory:")
     assert cache_findings()["cache.file"].verdict is Verdict.NOTE
+
+
+def test_a_rehearsal_is_for_machines_without_a_gpu(cache):
+    with TuningCache(cache, rehearsal=True):
+        pass
+    finding = cache_findings()["cache.rehearsal"]
+    assert (finding.verdict, finding.fix) == (Verdict.NOTE, "")
+    gpu = [H200.gpu, "9.0", H200.driver, "GPU-1"]
+    finding = cache_findings(devices=[gpu])["cache.rehearsal"]
+    assert finding.verdict is Verdict.BROKEN
+    assert CACHE_VARIABLE in finding.fix
 
 
 def test_a_cache_that_nobody_may_write(cache, monkeypatch):

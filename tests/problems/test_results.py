@@ -206,10 +206,24 @@ def test_one_kernel_is_one_row_of_a_page():
     table = AlgorithmTable(rows, title="t", timing="t")
     assert table.kernels() == [(0, 1), (2,), (3,)]
     assert [kernel_of(row) for row in rows] == [*["GEMM (FMA)"] * 3, "DIRECT (FMA)"]
-    assert "FFT" in str(table)
+    assert str(table).splitlines()[2:] == [
+        "GEMM       FMA   -            0.5000        9.0        0 B  yes            ok",
+        "GEMM       FMA   yes          0.5000        8.0        0 B  yes            ok",
+        "DIRECT     FMA   -            0.5000          -        0 B  yes            ok",
+        "here the same kernel as GEMM (FMA): FFT (FMA)",
+    ]
     page = table._repr_html_()
     assert page.count("<tr>") == 1 + 3
     assert "<td>GEMM<br><small>also FFT (FMA)</small></td>" in page
+    failed = [
+        dataclasses.replace(rows[1], why_not="too large"),
+        dataclasses.replace(rows[1], algorithm=A.DIRECT, why_not="too slow"),
+    ]
+    with_failures = AlgorithmTable([*rows, *failed], title="t", timing="t")
+    assert with_failures.kernels() == [(0, 1), (2,), (3,), (4,), (5,)]
+    assert (
+        str(with_failures).splitlines()[5].endswith("too large; here the same kernel as GEMM (FMA)")
+    )
     assert table.status_of(rows[1]) == "ok; here the same kernel as GEMM (FMA)"
 
 
@@ -774,7 +788,7 @@ def test_the_text_of_a_choice_counts_what_only_a_recording_would_refuse():
     )
     assert str(choice).splitlines()[1:] == [
         "  not engine 7 (FMA): it multiplies in fewer bits",
-        "  passed over besides: 1, which passed_over names",
+        "  1 more was passed over; the attribute passed_over says why",
     ]
     assert next(why for _, why in choice.passed_over) == MAKES_A_TEXTURE
     assert "passed over" not in str(dataclasses.replace(choice, passed_over=choice.passed_over[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cudnnlite.arguments import one_of, real_number, shown
@@ -12,7 +13,7 @@ from cudnnlite.enums import ActivationMode, BatchNormMode, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.operands import operand_spec, with_channel_axis
-from cudnnlite.plans.request import Request
+from cudnnlite.plans.request import OwnScalarsRequest, Request
 from cudnnlite.problems.batch_normalization import (
     BACKWARD,
     BACKWARD_ADD_RELU,
@@ -227,6 +228,14 @@ def _addition_without_activation(argument: str) -> ArgumentError:
     )
 
 
+def _check_unscaled(scalars: Mapping[str, float]) -> None:
+    """Raise ArgumentError for a factor that cuDNN does not apply through an activation."""
+    for name, value in scalars.items():
+        needed = 0 if name.startswith("beta") else 1
+        if real_number(value, name) != needed:
+            raise ArgumentError(f"{name}={shown(value)} with an activation; allowed: {needed}")
+
+
 def _mode(mode: object, handle: Handle, x: object, activation: object) -> Any:
     """Return the mode that "auto" stands for, or the mode itself."""
     if not (isinstance(mode, str) and mode.lower() == "auto"):
@@ -258,6 +267,8 @@ def batch_normalization_backward(
     added: bool = False,
     alpha: float = 1.0,
     beta: float = 0.0,
+    alpha_param: float | None = None,
+    beta_param: float | None = None,
     out: object = None,
 ) -> Request[tuple[DeviceArray, ...]]:
     """Compute the gradients of a batch normalisation's input, scale and bias.
@@ -280,8 +291,11 @@ def batch_normalization_backward(
         Whether the training call had a `z`.  Then the gradient of `z` is returned last: ``(dx,
         dscale, dbias, dz)``.
     alpha, beta : float
-        Host scalars, for each of the gradients: dx = alpha * result + beta * dx.  With beta = 0
-        `out[0]` is not read.  With an activation they must be 1 and 0.
+        Host scalars: dx = alpha * result + beta * dx.  With beta = 0 `out[0]` is not read.  With an
+        activation they must be 1 and 0.
+    alpha_param, beta_param : float, optional
+        The same of dscale and dbias, C's `alphaParamDiff` and `betaParamDiff`.  With beta_param = 0
+        `out[1]` and `out[2]` are not read.  The defaults are the values of `alpha` and `beta`.
     out : tuple of device arrays, optional
         dx, dscale, dbias, written in place.  New arrays are made if it is not given, and for an
         entry that is None.
@@ -334,7 +348,7 @@ def batch_normalization_backward(
                     f"{name} is given without the activation of the training call, "
                     "and is used with an activation alone"
                 )
-        return Request(
+        return OwnScalarsRequest(
             handle,
             BACKWARD,
             (x, dy, scale, saved_mean, saved_inv_variance),
@@ -342,11 +356,15 @@ def batch_normalization_backward(
             alpha,
             beta,
             BACKWARD.gathered(out),
+            alpha_param=alpha_param,
+            beta_param=beta_param,
         )
-    if (real_number(alpha, "alpha"), real_number(beta, "beta")) != (1, 0):
-        raise ArgumentError(
-            f"alpha={shown(alpha)}, beta={shown(beta)} with an activation; allowed: 1 and 0"
-        )
+    scalars = {"alpha": alpha, "beta": beta}
+    if alpha_param is not None:
+        scalars["alpha_param"] = alpha_param
+    if beta_param is not None:
+        scalars["beta_param"] = beta_param
+    _check_unscaled(scalars)
     for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
         if array is None:
             raise ArgumentError(

@@ -12,7 +12,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.operands import operand_spec
-from cudnnlite.plans.request import Request
+from cudnnlite.plans.request import OwnScalarsRequest, Request
 from cudnnlite.problems.spatial_transformer import GRID, GRID_BACKWARD, SAMPLE, SAMPLE_BACKWARD
 from cudnnlite.specs.layers import SpatialTransformerSpec
 
@@ -237,6 +237,8 @@ def spatial_transformer_sample_backward(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
+    alpha_dgrid: float | None = None,
+    beta_dgrid: float | None = None,
     out: Sequence[AnyArray] | None = None,
 ) -> Request[tuple[DeviceArray, ...]]:
     """Compute the gradients of `spatial_transformer_sample` with respect to its images and grid.
@@ -251,8 +253,10 @@ def spatial_transformer_sample_backward(
     transformer : SpatialTransformerSpec or tuple of int, optional
         As in `spatial_transformer_sample`.
     alpha, beta : float
-        Host scalars: dx = alpha * result + beta * dx, and the same for dgrid.  With beta = 0 neither
-        array of `out` is read.
+        Host scalars: dx = alpha * result + beta * dx.  With beta = 0 `out[0]` is not read.
+    alpha_dgrid, beta_dgrid : float, optional
+        The same of dgrid, C's `alphaDgrid` and `betaDgrid`.  With beta_dgrid = 0 `out[1]` is not
+        read.  The defaults are the values of `alpha` and `beta`.
     out : tuple of device arrays, optional
         dx and dgrid, written in place.  New arrays are made if it is not given, and for an entry
         that is None.
@@ -285,4 +289,14 @@ def spatial_transformer_sample_backward(
      [0. 2. 0.]] [1.  1.5]
     """
     options = (_parse_transformer(handle, transformer, x, "x", grid),)
-    return Request(handle, SAMPLE_BACKWARD, (x, grid, dy), options, alpha, beta, out)
+    return OwnScalarsRequest(
+        handle,
+        SAMPLE_BACKWARD,
+        (x, grid, dy),
+        options,
+        alpha,
+        beta,
+        out,
+        alpha_dgrid=alpha_dgrid,
+        beta_dgrid=beta_dgrid,
+    )
