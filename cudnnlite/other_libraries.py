@@ -64,6 +64,22 @@ ARRAY: Mapping[str, str] = {
     "softmax": "dnn.softmax_forward(handle, x) computes it",
 }
 
+# Operators of arrays elsewhere -> what computes the same for DeviceArrays.
+_COMPARE = "x.numpy() copies to the host, where NumPy compares"
+OPERATORS: Mapping[str, str] = {
+    "+": "dnn.op_tensor(handle, a, b, 'add') adds arrays, and x.numpy() + 1 adds on the host",
+    "-": "dnn.op_tensor(handle, a, b, 'add', alpha2=-1) subtracts",
+    "-x": "dnn.scale_tensor(handle, x, -1) negates in place",
+    "*": (
+        "dnn.op_tensor(handle, a, b, 'mul') multiplies arrays, and dnn.scale_tensor(handle, x, 2) "
+        "by a number, in place"
+    ),
+    "/": "dnn.scale_tensor(handle, x, 1 / 2) divides by a number, in place",
+    "@": "dnn.matmul(handle, a, b) computes the product",
+    "**": "dnn.op_tensor(handle, x, x, 'mul') squares, and 'sqrt' takes the root",
+    **dict.fromkeys(("<", "<=", ">", ">="), _COMPARE),
+}
+
 # Attributes of modules and devices elsewhere -> what does the same with a Handle `handle`.
 HANDLE: Mapping[str, str] = {
     **dict.fromkeys(

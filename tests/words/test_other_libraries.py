@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.other_libraries import ARRAY, HANDLE, KEYWORDS, MODULE
+from cudnnlite.other_libraries import ARRAY, HANDLE, KEYWORDS, MODULE, OPERATORS
 
 LSTM = dnn.RNNSpec("lstm", 4, 5, num_layers=2, bidirectional=True)
 
@@ -61,6 +61,11 @@ def test_the_module_names_what_is_ours(name):
         getattr(dnn, name)
     assert str(caught.value).endswith(MODULE[name])
     assert_names_exist(MODULE[name])
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_operators_name_what_is_ours(operator):
+    assert_names_exist(OPERATORS[operator])
 
 
 def functions_with(beginning: str) -> list:
