@@ -10,6 +10,10 @@ from functools import wraps
 from itertools import takewhile
 from typing import Any, NoReturn, TypeVar
 
+from cudnnlite import enums
+from cudnnlite._raw import types
+from cudnnlite._raw.enums import C_MEMBERS
+from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.arguments import shown
 from cudnnlite.other_libraries import attribute_hint, keyword_hint
 
@@ -30,10 +34,28 @@ def missing_attribute(kind: type, name: str, elsewhere: Mapping[str, str]) -> st
     `elsewhere` are the names of other libraries.
     """
     text = f"{kind.__name__!r} object has no attribute {name!r}"
-    hint = attribute_hint(elsewhere, name)
+    hint = attribute_hint(elsewhere, name) or c_name_hint(name)
     if hint or name.startswith("_"):
         return text + hint
     return text + meant(name, (own for own in dir(kind) if not own.startswith("_")))
+
+
+def c_name_hint(name: str) -> str:
+    """Return where a C function, or a constant of the headers, is; empty for any other name."""
+    if name in FUNCTIONS:
+        return f"; Handle.api has it: handle.api.{name}"
+    if name.startswith("cudnn"):
+        return meant_c_function(name, FUNCTIONS)
+    if not name.startswith("CUDNN_"):
+        return ""
+    if hasattr(types, name):
+        return f"; it is dnn.raw.types.{name}"
+    for kind in C_MEMBERS:
+        member = enums.members_by_c_name(kind).get(name.upper())
+        if member is not None:
+            module = "dnn" if kind.__name__ in enums.__all__ else "dnn.raw.enums"
+            return f"; it is {module}.{kind.__name__}.{member.name}"
+    return meant(name, (c_name for c_names in C_MEMBERS.values() for c_name in c_names))
 
 
 def meant_c_function(name: str, functions: Iterable[str]) -> str:
