@@ -1,4 +1,4 @@
-"""Hints for unknown keywords: the argument that may be meant, or the spec that has the field."""
+"""Hints for unknown names: the argument that may be meant, the spec that has the field, C's name."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _hint(function: Callable[..., Any], name: str, value: Any) -> str:
     module_names = inspect.unwrap(function).__globals__
     hints = []
     for argument, parameter in parameters.items():
-        for kind in re.findall(r"\w+Spec\b", str(parameter.annotation)):
+        for kind in re.findall(r"\w+(?:Spec|Policy)\b", str(parameter.annotation)):
             spec = module_names.get(kind)
             if spec and name in inspect.signature(spec).parameters:
                 example = f"{argument}=dnn.{kind}({name}={shown(value)})"
