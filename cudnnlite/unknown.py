@@ -127,8 +127,20 @@ def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> 
     raise TypeError(f"{function.__qualname__}() {why_unknown(function, unknown)}") from None
 
 
+def _missing_hint(signature: inspect.Signature, message: str) -> str:
+    """Return the required arguments, for a message about a missing one; empty for any other."""
+    if "missing" not in message:
+        return ""
+    required = [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.default is parameter.empty and name != "self"
+    ]
+    return f"; needed in this order: {', '.join(required)}"
+
+
 def suggest_keywords(function: FunctionT) -> FunctionT:
-    """Decorate a function: the TypeError for an unknown keyword gets a hint.
+    """Decorate a function: the TypeError for an unknown or a missing argument gets a hint.
 
     A function with ``**unknown`` calls `refuse_unknown` itself and needs no wrapper, which would
     cost time at each call.  ``**unknown`` is left out of its signature, because everything in it is
@@ -155,8 +167,10 @@ def suggest_keywords(function: FunctionT) -> FunctionT:
         except TypeError as error:
             # With a frame behind this one the function was entered: the error is its own.
             was_entered = error.__traceback__ is not None and error.__traceback__.tb_next
-            if was_entered or not why_unknown(function, options):
+            if was_entered:
                 raise
-            refuse_unknown(function, options)
+            if why_unknown(function, options):
+                refuse_unknown(function, options)
+            raise TypeError(f"{error}{_missing_hint(signature, str(error))}") from None
 
     return suggesting  # type: ignore[return-value]
